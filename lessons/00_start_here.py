@@ -1,0 +1,46 @@
+# %% [markdown] role="start"
+# # Start here
+#
+# You learn how deep-learning systems work by breaking them. Every stage is a
+# notebook with a handful of *traps*: code that looks right and is wrong. For each
+# one you
+#
+# 1. **predict** what will happen,
+# 2. **break** it and **look** at the damage, in numbers,
+# 3. read why, and see the **repair** measured the same way,
+# 4. write the repaired function yourself, on a case you have not seen.
+#
+# A check then tells you whether your function is right. If it knows your mistake,
+# it says its name.
+#
+# Everything runs on this machine, without a GPU and without a download.
+
+# %% role="start"
+from dlsys_helpers import progress_map, start_menu
+
+progress_map()
+
+# %% [markdown] role="start"
+# ## Work on a stage
+#
+# Read the lesson first: open it from the map above and choose **Run > Run All
+# Cells**. Then take a copy of its worksheet. Your copy lies in `my-work/`; nothing
+# ever overwrites it. The cell below makes one, and so does `dlsys start 1` in a
+# terminal.
+
+# %% role="start"
+start_menu()
+
+# %% [markdown] role="start"
+# ## From a terminal
+#
+# | command | what it does |
+# |---|---|
+# | `dlsys start 1` | copies the worksheet of stage 1 to `my-work/` |
+# | `dlsys check my-work/01_activations.ipynb` | checks all its exercises |
+# | `dlsys progress` | shows the map above as a table |
+# | `dlsys doctor` | looks for what is missing on this machine |
+# | `pytest --nbval-lax my-work/01_activations.ipynb` | your points, as a table |
+#
+# The commands live in the environment that `make lab` has made; in a new terminal,
+# activate it first with `. .venv/bin/activate`.

@@ -1,0 +1,958 @@
+# %% [markdown] role="hook"
+# # 1. Perceptron, MLP and activations
+#
+# A small network reads handwritten digits. On your laptop it is right 97 times
+# out of 100. In the service it gives two answers for one image. The alarm
+# that watches for the digit 8 misses most of them. A deeper copy learns nothing
+# at all. Nobody changed a weight.
+#
+# None of these is a training problem. They are all in the forward pass: what
+# a layer computes, and what you believe about its output. This stage takes the
+# forward pass apart, then breaks it in five ways that look right.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, digits, fit, flops, gpu_result,
+    new_axes, peak, plot_bars, plot_lines, seconds, show, xor_quadrants,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## One neuron is a weighted vote
+#
+# A neuron multiplies each input by a weight, adds a bias, and passes the sum
+# through a function $\sigma$:
+#
+# $$a = \sigma(w \cdot x + b)$$
+#
+# The weights say which way the neuron looks, the bias says how much it takes
+# to wake it. A *layer* is many neurons with the same inputs, so it is one matrix
+# product. A *multilayer perceptron* (MLP) is layers in a row.
+#
+# Shapes in this stage: `N` rows (examples), `F` inputs (features), `U` units in
+# a layer, `C` classes. `nn.Linear(F, U)` holds a weight `(U, F)` and a bias
+# `(U,)`, and maps `(N, F)` to `(N, U)`.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+layer = nn.Linear(64, 32)
+by_hand = x_test @ layer.weight.T + layer.bias   # (N, F) @ (F, U) + (U,)
+gap = (layer(x_test) - by_hand).abs().max()
+claim("a linear layer is x @ W.T + b", gap, below=1e-5)
+
+mlp = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64),
+                    nn.ReLU(), nn.Linear(64, 1))
+count = sum(p.numel() for p in mlp.parameters())
+print(f"parameters of a 10-64-64-1 MLP: {count:,}")
+claim("every weight and every bias counts", count,
+      expected=(10 * 64 + 64) + (64 * 64 + 64) + (64 * 1 + 1))
+
+# %% [markdown] role="concept"
+# ## Why the function in the middle matters
+#
+# Two linear layers in a row are one linear layer:
+# $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. Depth buys nothing until
+# something between the layers bends. You will often read that such a stack
+# "trains normally" and only ends a little worse. Try it on a task that no line
+# can solve: points in a square, labelled by whether their two signs differ.
+
+# %% role="concept"
+x_xor, y_xor = xor_quadrants(1000, seed=SEED)
+x_new, y_new = xor_quadrants(1000, seed=SEED + 100)
+
+def three_layers(activation):
+    return nn.Sequential(nn.Linear(2, 32), activation(),
+                         nn.Linear(32, 32), activation(),
+                         nn.Linear(32, 2))
+
+scores = {}
+for activation in (nn.Identity, nn.Tanh, nn.ReLU):
+    model = three_layers(activation)
+    fit(model, x_xor, y_xor, steps=300, lr=1e-2)
+    scores[activation.__name__] = accuracy(model, x_new, y_new)
+print({name: f"{score:.2f}" for name, score in scores.items()})
+claim("without an activation it stays near guessing",
+      scores["Identity"], below=0.75)
+claim("with tanh it solves the task", scores["Tanh"], above=0.9)
+claim("with ReLU it solves the task", scores["ReLU"], above=0.9)
+
+# %% role="concept"
+plot_bars(scores, xlabel="share of new points right",
+          title="Three layers without an activation are one line",
+          alt="Bars: accuracy near one half without an activation, above "
+              "nine tenths with tanh and with ReLU.")
+
+# %% [markdown] role="concept"
+# Three linear layers cannot solve it, however long they train: that shows at
+# once. Move the controls below and watch the boundary bend.
+
+# %% role="explore" explorer="decision_surface"
+from dlsys_helpers.explorers.decision_surface import decision_surface
+
+decision_surface
+
+# %% [markdown] role="concept"
+# ## What the universal approximation theorem says, and what it does not
+#
+# One hidden layer with enough units can come as close as you like to any
+# continuous function on a bounded region. That is a statement about *existence*.
+# It does not say how many units you need, whether training finds the weights, or
+# what happens on points you never showed. Depth is not free either: counted
+# fairly, one wide layer is often the larger model.
+
+# %% role="concept"
+def parameters(*sizes):
+    """Weights and biases of an MLP with these layer sizes."""
+    return sum(i * o + o for i, o in zip(sizes, sizes[1:]))
+
+deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
+print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
+claim("the wide one is about nine times as large", wide / deep,
+      expected=9, within=0.2)
+
+# %% [markdown] role="concept"
+# ## The activations you will meet
+#
+# | function | formula | where you meet it |
+# |---|---|---|
+# | ReLU | $\max(0, x)$ | ResNets; default of `nn.TransformerEncoderLayer` |
+# | GELU | $x\,\Phi(x)$ | BERT, GPT-2, vision transformers, ConvNeXt |
+# | SiLU | $x\,s(x)$ | EfficientNet; inside LLaMA's gated layers |
+# | sigmoid $s$ | $1 / (1 + e^{-x})$ | gates, yes-or-no outputs |
+# | tanh | $(e^x - e^{-x}) / (e^x + e^{-x})$ | recurrent states, bounded outputs |
+#
+# "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own
+# layer defaults to ReLU. Ask the models themselves. On the `meta` device they
+# have shapes but no memory, so this costs nothing.
+
+# %% role="concept"
+from torchvision import models
+
+def activations_of(build):
+    """Names of the activation modules a torchvision model is made of."""
+    with torch.device("meta"):
+        names = {type(m).__name__ for m in build().modules()}
+    return sorted(names & {"ReLU", "GELU", "SiLU", "Sigmoid", "Tanh"})
+
+used = {build.__name__: activations_of(build) for build in (
+    models.resnet18, models.vit_b_16, models.convnext_tiny,
+    models.efficientnet_b0)}
+print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
+      sep="\n")
+claim("the vision transformer uses GELU", used["vit_b_16"] == ["GELU"],
+      expected=True)
+default = nn.TransformerEncoderLayer(8, 2).activation
+claim("PyTorch's encoder layer uses ReLU", default is F.relu,
+      expected=True)
+
+# %% [markdown] role="concept"
+# A function is *saturated* where its slope is nearly zero: no gradient gets
+# through, so nothing upstream learns from that input. A unit is *dead* when this
+# holds for **every** input. The explorer shows a layer of units. Push the bias
+# down and watch ReLU die while GELU only sleeps.
+
+# %% role="explore" explorer="activations"
+from dlsys_helpers.explorers.activations import activations
+
+activations
+
+# %% [markdown] trap="01.1" role="predict" symptom="predictions change between two calls on the same input"
+# ## Predictions that change between two calls
+#
+# Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
+# because this is inference, and serve it. A user sends the same image twice and
+# gets two answers. "It is random without a seed," says a colleague. "Seed it."
+#
+# **Before you run anything:** you feed the test images through the model twice. On
+# how many labels do the two passes disagree? And is the model still the same
+# afterwards?
+
+# %% trap="01.1" role="break"
+reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                       nn.Dropout(0.5), nn.Linear(64, 10))
+fit(reader, x_train, y_train, steps=300, lr=1e-2)
+stored = reader[1].running_mean.clone()
+
+with torch.no_grad():                    # inference, surely
+    first = reader(x_test).argmax(1)     # (497,)
+    second = reader(x_test).argmax(1)
+
+# %% trap="01.1" role="look"
+flips = (first != second).float().mean()
+drift = (reader[1].running_mean - stored).abs().max()
+print(f"labels that differ between two calls: {flips:.1%}")
+print(f"largest move of a stored mean: {drift:.3f}")
+claim("the two passes disagree on some labels", flips, above=0.02)
+claim("looking at the data changed the model", drift, above=0.005)
+
+# %% [markdown] trap="01.1" role="repair"
+# `no_grad` switches off the *graph*. It does not switch the *mode*. In train mode
+# dropout draws a new mask for every call, and BatchNorm normalises with the
+# batch it sees and moves its stored statistics: your users are training it. Eval
+# mode switches both off. A seed would hide the first fault and keep the second.
+
+# %% trap="01.1" role="repair"
+reader.eval()
+stored = reader[1].running_mean.clone()
+with torch.no_grad():
+    first, second = reader(x_test), reader(x_test)
+gap = (first - second).abs().max()
+drift = (reader[1].running_mean - stored).abs().max()
+print(f"largest gap between two calls: {gap:.1f}   drift: {drift:.1f}")
+claim("two calls agree in every bit", gap, expected=0)
+claim("and the model stays as it was", drift, expected=0)
+score = accuracy(reader, x_test, y_test)
+claim("it reads the digits", score, expected=0.97, within=0.02)
+
+plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+same = (plain(x_test) - plain(x_test)).abs().max()
+claim("without dropout and norm the mode is irrelevant", same, expected=0)
+
+# %% [markdown] trap="01.1" role="folklore"
+# **Told:** a model in train mode gives a different output on every call.
+# **Measured:** only layers that draw random numbers do that. A plain MLP answers
+# alike in both modes, and BatchNorm alone is repeatable for one and the same
+# batch, but what it answers for an image depends on its neighbours.
+
+# %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
+def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The model's output for x in eval mode, without a graph.
+
+    x: (N, ...) float32. Returns what model(x) returns, requires_grad False.
+    Afterwards every module is in the mode in which it came, a frozen
+    BatchNorm inside a model in train mode included.
+
+    Example: a model in train mode with dropout gives equal results twice,
+    and `model.training` is still True.
+    """
+    # BEGIN SOLUTION
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        out = model(x)
+    for module, mode in modes:
+        module.training = mode
+    return out
+    # END SOLUTION
+
+# %% [markdown] trap="01.1" role="hint"
+# 1. Two switches are independent: one for the mode, one for the graph.
+# 2. `model.eval()` reaches every module. What do you need to know before you call it, to undo it exactly?
+# 3. `model.modules()` yields every module, the root included; each has its own flag `training`.
+
+# %% [markdown] trap="01.1" role="keep"
+# **Keep:** `no_grad` is about memory, `eval` is about behaviour; inference needs
+# both. **In your own code:** assert `not model.training` where you serve, and
+# compare `state_dict()` before and after a pass. **Source:** PyTorch notes,
+# "Autograd mechanics", section on evaluation mode.
+
+# %% [markdown] trap="01.2" role="predict" symptom="classifier misses most positives although accuracy is high"
+# ## A threshold of one half on raw scores
+#
+# You train one output to recognise the digit 8 and raise an alarm when it exceeds
+# 0.5. Accuracy on the test set is above 90 %, so you ship it. The alarm
+# misses more than half of the eights.
+#
+# **Before you run anything:** the last layer is `nn.Linear`. What does an output of
+# 0.5 mean, and what would you compare it with?
+
+# %% trap="01.2" role="break"
+is_eight, truth = (y_train == 8).float(), y_test == 8
+detector = nn.Linear(64, 1)
+fit(detector, x_train, is_eight[:, None], steps=400, lr=1e-2,
+    loss=F.binary_cross_entropy_with_logits)
+with torch.no_grad():
+    score = detector(x_test)[:, 0]       # (497,)
+alarm = score > 0.5                      # looks like a probability
+
+# %% trap="01.2" role="look"
+def recall(alarm):
+    """Share of the true eights that raise the alarm, 0 to 1."""
+    return alarm[truth].float().mean().item()
+
+right = (alarm == truth).float().mean()
+print(f"scores run from {score.min():.1f} to {score.max():.1f}")
+print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
+claim("accuracy looks fine", right, above=0.9)
+claim("more than half of the eights are missed", recall(alarm), below=0.5)
+claim("the score is no probability", score.min(), below=0)
+
+# %% [markdown] trap="01.2" role="repair"
+# The output is a *logit*, the logarithm of the odds, and runs over all real
+# numbers. A probability of one half is a logit of 0. Your cut at 0.5 demanded a
+# probability of 0.622 before it raised an alarm. Pass the score through a sigmoid,
+# or compare the logit with 0: the two give the same alarms.
+
+# %% trap="01.2" role="repair"
+needed = torch.tensor(0.5).sigmoid().item()
+repaired = score.sigmoid() > 0.5
+print(f"a logit of 0.5 is a probability of {needed:.3f}")
+print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
+claim("the cut was really at this probability", needed,
+      expected=0.622, within=0.001)
+claim("both ways of saying one half agree",
+      torch.equal(repaired, score > 0), expected=True)
+claim("the alarm finds clearly more eights",
+      recall(repaired) - recall(alarm), above=0.08)
+
+# %% [markdown] trap="01.2" role="folklore"
+# **Told:** apply sigmoid or softmax at the end of the model, so that it outputs
+# probabilities. **Measured:** apply it where you *read* the output. The losses
+# `binary_cross_entropy_with_logits` and `cross_entropy` want logits; trap 03.1
+# shows what a second softmax costs.
+
+# %% trap="01.2" role="exercise" points=3 difficulty=2 minutes=10
+def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
+    """Probabilities for logits (N, C) float32, same shape and dtype.
+
+    kind: "binary" (one column, yes or no), "multiclass" (each row is one
+    choice among C classes) or "multilabel" (each entry is a yes or no of
+    its own). Logits may be as large as 200 either way.
+
+    Example: to_probs(torch.zeros(1, 4), "multiclass") is four times 0.25.
+    """
+    # BEGIN SOLUTION
+    if kind == "multiclass":
+        return logits.softmax(dim=1)
+    return logits.sigmoid()
+    # END SOLUTION
+
+# %% [markdown] trap="01.2" role="hint"
+# 1. For each kind, ask which numbers have to add up to one: those of a row, those of a column, or none?
+# 2. One column through a softmax is always 1. Two of the three kinds need the same function.
+# 3. torch's own `softmax` and `sigmoid` are stable for large logits; `dim` says along which axis the sum is one.
+
+# %% [markdown] trap="01.2" role="keep"
+# **Keep:** a linear layer outputs logits; one half is logit 0. Accuracy hides a
+# wrong threshold when one class is rare, so look at recall. **In your own code:**
+# print the range of what you threshold. **Source:** Bishop, *Pattern Recognition
+# and Machine Learning*, section 4.2.
+
+# %% [markdown] trap="01.3" role="predict" symptom="deep network with sigmoid does not learn, loss stays at chance"
+# ## A deep stack of sigmoids that does not learn
+#
+# One hidden layer reads the digits well. You stack eight layers of 32 units with
+# sigmoids between them, keep everything else, and train. The loss sits at the level
+# of guessing. "Vanishing gradients," you say: the slope of a sigmoid is at most
+# 0.25, so eight of them leave at most $0.25^8$.
+#
+# **Before you run anything:** compare the gradient of the first layer's weight
+# with that of the last. Is the ratio near that bound? And does ReLU cure it?
+
+# %% trap="01.3" role="break"
+def stack(activation, init=None, depth=8, width=32):
+    """An MLP for digits; init(weight), if given, sets each weight."""
+    layers, fan_in = [], 64
+    for _ in range(depth):
+        layers += [nn.Linear(fan_in, width), activation()]
+        fan_in = width
+    model = nn.Sequential(*layers, nn.Linear(width, 10))
+    for m in model if init else []:
+        if isinstance(m, nn.Linear):
+            init(m.weight)
+            nn.init.zeros_(m.bias)
+    return model
+
+sigmoids = stack(nn.Sigmoid)
+fit(sigmoids, x_train, y_train, steps=300, lr=3e-3)
+score_sigmoid = accuracy(sigmoids, x_test, y_test)
+
+# %% trap="01.3" role="look"
+def gradient_norms(model):
+    """Norm of every layer weight gradient on 256 digits, in order."""
+    weights = [m.weight for m in model if isinstance(m, nn.Linear)]
+    loss = F.cross_entropy(model(x_train[:256]), y_train[:256])
+    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
+
+norms = {"sigmoid": gradient_norms(stack(nn.Sigmoid))}
+ratio = norms["sigmoid"][0] / norms["sigmoid"][-1]
+print(f"accuracy {score_sigmoid:.2f}   first / last gradient {ratio:.0e}")
+claim("it reads digits no better than guessing", score_sigmoid, below=0.3)
+claim("the first layer hears almost nothing", ratio, below=0.25 ** 8)
+loud = gradient_norms(stack(
+    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
+claim("but the bound is none: larger weights break it",
+      loud[0] / loud[-1], above=0.25 ** 8)
+
+# %% [markdown] trap="01.3" role="repair"
+# The gradient passes through the slope **and** the weights of every layer, so
+# $0.25^8$ is neither a floor nor a ceiling. With PyTorch's default weights the ratio
+# is far below it, with large ones far above. Changing the activation alone
+# helps less than you think: the default init is made small on purpose, and a ReLU
+# stack still loses most of its gradient. Activation and init belong together:
+# tanh with Xavier, ReLU with He.
+
+# %% trap="01.3" role="repair"
+he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
+stacks = {"ReLU, default": stack(nn.ReLU),
+          "ReLU + He": stack(nn.ReLU, lambda w: he(w, nonlinearity="relu")),
+          "tanh + Xavier": stack(nn.Tanh, xavier)}
+norms |= {name: gradient_norms(model) for name, model in stacks.items()}
+ratios = {name: n[0] / n[-1] for name, n in norms.items()}
+print(*(f"{name}: {r:.0e}" for name, r in ratios.items()), sep="\n")
+claim("ReLU alone still loses most of it", ratios["ReLU, default"],
+      below=0.1)
+claim("ReLU with He keeps it", ratios["ReLU + He"], above=0.2)
+claim("tanh with Xavier keeps it", ratios["tanh + Xavier"], above=0.2)
+
+fit(stacks["tanh + Xavier"], x_train, y_train, steps=300, lr=3e-3)
+score_tanh = accuracy(stacks["tanh + Xavier"], x_test, y_test)
+claim("and eight layers learn", score_tanh, above=0.9)
+
+# %% trap="01.3" role="repair"
+plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
+           ylabel="norm of the weight gradient",
+           title="Activation and init belong together",
+           alt="Gradient norm by layer. Sigmoid falls by six orders of "
+               "magnitude towards the input, default ReLU by two; He and "
+               "Xavier stay level.")
+
+# %% [markdown] trap="01.3" role="folklore"
+# **Told:** a chain of sigmoids passes at most a quarter per layer; replace them by
+# ReLU and the problem is gone. **Measured:** the weights count as much as the
+# slopes. Large weights beat the "bound", and default ReLU stacks still fade.
+
+# %% trap="01.3" role="exercise" points=4 difficulty=3 minutes=15
+def grad_ratio(model: nn.Sequential, x: torch.Tensor,
+               y: torch.Tensor) -> float:
+    """Gradient norm of the first Linear's weight over that of the last.
+
+    The loss is the mean cross-entropy of model(x) (N, C) against y (N,)
+    int64. Gradients that the model holds already must not count, and no
+    weight may move. Biases are left out.
+
+    Example: 1.0 for a model with a single Linear.
+    """
+    # BEGIN SOLUTION
+    weights = [m.weight for m in model if isinstance(m, nn.Linear)]
+    loss = F.cross_entropy(model(x), y)
+    grads = torch.autograd.grad(loss, [weights[0], weights[-1]])
+    return (grads[0].norm() / grads[1].norm()).item()
+    # END SOLUTION
+
+# %% [markdown] trap="01.3" role="hint"
+# 1. You need two gradients of one loss, and nothing else about the model may change.
+# 2. `loss.backward()` adds to whatever `.grad` holds. Either clear it first, or do not use it at all.
+# 3. `torch.autograd.grad(loss, [first, last])` returns the two gradients and touches no `.grad`.
+
+# %% [markdown] trap="01.3" role="keep"
+# **Keep:** what reaches the first layer is a product over slopes and weights;
+# choose activation and init as a pair. **In your own code:** print the ratio of the
+# first to the last gradient norm before the first long run. **Source:** Glorot &
+# Bengio 2010; He et al. 2015, "Delving Deep into Rectifiers", section 2.2.
+
+# %% [markdown] trap="01.4" role="predict" symptom="dead ReLU: units output zero for every input and never recover"
+# ## Units that are off for every input
+#
+# Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. The
+# layer has 64 units. You have read how to find dead ones: take the share of zeros
+# of each unit, and raise an alarm above 20 %.
+#
+# **Before you run anything:** try that detector on a *healthy*, fresh layer
+# first. How many of its 64 units does it call dead?
+
+# %% trap="01.4" role="break"
+x_normal = torch.randn(2000, 10)
+healthy, sunk = nn.Linear(10, 64), nn.Linear(10, 64)
+nn.init.constant_(sunk.bias, -5.0)
+
+def flagged(h):
+    """Units whose output is zero for more than 20 % of the rows."""
+    return int(((h == 0).float().mean(0) > 0.20).sum())
+
+alarms = {"healthy": flagged(healthy(x_normal).relu()),
+          "sunk": flagged(sunk(x_normal).relu())}
+
+# %% trap="01.4" role="look"
+def off_for_all(h):
+    """Units whose output is zero for every row."""
+    return int((h == 0).all(0).sum())
+
+dead = {"healthy": off_for_all(healthy(x_normal).relu()),
+        "sunk": off_for_all(sunk(x_normal).relu())}
+print(f"flagged: {alarms}   off for every row: {dead}")
+claim("the usual detector condemns the healthy layer",
+      alarms["healthy"], expected=64)
+claim("in truth none of its units is dead", dead["healthy"], expected=0)
+claim("the sunk layer is dead altogether", dead["sunk"], expected=64)
+
+target = x_normal.sum(1).sign().clamp(min=0).long()
+net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
+before = sunk.weight.detach().clone()
+fit(net, x_normal, target, steps=200, lr=1e-2)
+moved = (sunk.weight - before).abs().max()
+claim("200 steps of training do not move it at all", moved, expected=0)
+
+# %% [markdown] trap="01.4" role="repair"
+# A ReLU is *meant* to be off about half of the time: a share of zeros is no
+# illness. Dead means off for every row, and then the slope is zero for every row,
+# so the gradient is exactly zero and no optimizer can lift the unit out again.
+# Give the layer a slope below zero, or a bias that leaves some input above it.
+
+# %% trap="01.4" role="repair"
+share = (healthy(x_normal) < 0).float().mean()
+claim("a healthy unit is off about half of the time", share,
+      expected=0.5, within=0.06)
+
+leaky = nn.Sequential(nn.Linear(10, 64), nn.LeakyReLU(0.1),
+                      nn.Linear(64, 2))
+nn.init.constant_(leaky[0].bias, -5.0)
+before = leaky[0].weight.detach().clone()
+fit(leaky, x_normal, target, steps=200, lr=1e-2)
+moved = (leaky[0].weight - before).abs().max()
+score_leaky, score_dead = (accuracy(m, x_normal, target)
+                           for m in (leaky, net))
+print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
+claim("a slope below zero lets the same layer move", moved, above=0.01)
+claim("and learn", score_leaky, above=0.9)
+claim("which the dead one cannot", score_dead, below=0.6)
+
+# %% trap="01.4" role="repair"
+depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
+F.gelu(depth).sum().backward()
+print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
+claim("GELU, too, has slope zero in float32 far below zero",
+      depth.grad[2:].abs().max(), expected=0)
+broken_layer = torch.full((5, 3), float("nan")).relu()
+claim("and a layer of NaN counts as alive", off_for_all(broken_layer),
+      expected=0)
+
+# %% [markdown] trap="01.4" role="folklore"
+# **Told:** alarm above 20 % zeros; GELU units cannot die; a large learning rate
+# leaves dead units behind. **Measured:** the alarm condemns all 64 healthy units;
+# GELU's slope is exactly zero at $-10$ in float32; and a rate that is far too
+# large leaves NaN, which `h == 0` takes for life.
+
+# %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
+def dead_units(h: torch.Tensor) -> int:
+    """Number of units (columns) of h that are 0 for every row.
+
+    h: (N, U) float32, a layer's outputs, from any activation.
+    Raises ValueError when h holds a NaN: a broken layer is not alive.
+
+    Example: for [[0., 1.], [0., 0.]] the answer is 1.
+    """
+    # BEGIN SOLUTION
+    if h.isnan().any():
+        raise ValueError("h holds NaN; look for its origin first")
+    return int((h == 0).all(dim=0).sum())
+    # END SOLUTION
+
+# %% [markdown] trap="01.4" role="hint"
+# 1. Dead is a statement about *all* rows. Which reduction says "all"?
+# 2. Compare with zero first, reduce over the rows (`dim=0`), then count units.
+# 3. `NaN == 0` is False, so a NaN column passes for alive. Test for NaN before you count.
+
+# %% [markdown] trap="01.4" role="keep"
+# **Keep:** dead is off for *every* input; half off is health. **In your own code:**
+# count with `(h == 0).all(0)` over a large batch and check for NaN first.
+# **Source:** Lu et al. 2019, "Dying ReLU and Initialization".
+
+# %% [markdown] trap="01.5" role="predict" symptom="forward pass is slow: Python loop over tensor elements"
+# ## The loop over elements
+#
+# A custom activation: shrink every value towards zero by 0.5 and keep its sign. You
+# write what you mean, element by element. It is correct, and it makes a training
+# step take minutes.
+#
+# **Before you run anything:** the vector has 1,000 elements. How many operations
+# does torch carry out for the loop, and how many for the whole-tensor version?
+
+# %% trap="01.5" role="break"
+def shrink_loop(x, cut=0.5):
+    """Soft threshold, one element at a time; x (N,)."""
+    out = []
+    for value in x:
+        size = (value.abs() - cut).clamp(min=0)
+        out.append(value.sign() * size)
+    return torch.stack(out)
+
+vector = torch.randn(1000)
+slow = shrink_loop(vector)
+
+# %% trap="01.5" role="look"
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Counter(TorchDispatchMode):
+    """Counts the operations that torch carries out inside its block."""
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+with Counter() as loop:
+    shrink_loop(vector)
+print(f"operations for 1,000 elements: {loop.count:,}")
+claim("several operations for every element", loop.count / 1000, above=5)
+
+# %% [markdown] trap="01.5" role="repair"
+# Every torch operation costs a fixed amount before it touches a number: Python calls
+# it, the dispatcher picks a kernel, a result is allocated. On one element that cost
+# is everything. Say the same thing about the whole tensor, and the count no longer
+# depends on its length.
+
+# %% trap="01.5" role="repair"
+def shrink(x, cut=0.5):
+    """Soft threshold of every element at once; x of any shape."""
+    return x.sign() * (x.abs() - cut).clamp(min=0)
+
+long_vector = torch.randn(100_000)
+with Counter() as whole:
+    fast = shrink(vector)
+with Counter() as longer:
+    shrink(long_vector)
+print(f"operations: {loop.count:,} -> {whole.count}")
+claim("the same result", (fast - slow).abs().max(), expected=0)
+claim("a handful of operations", whole.count, below=10)
+claim("and no more for 100,000 elements", longer.count - whole.count,
+      expected=0)
+
+# %% trap="01.5" role="exercise" points=2 difficulty=2 minutes=10
+def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
+    """sign(x) * max(|x| - cut, 0) for every element; cut > 0.
+
+    x: float32 of any shape, left as it is. The result has its shape and
+    dtype and stays connected to x, so gradients flow back. The number of
+    torch operations must not grow with x.
+
+    Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.].
+    """
+    # BEGIN SOLUTION
+    return x.sign() * (x.abs() - cut).clamp(min=0)
+    # END SOLUTION
+
+# %% [markdown] trap="01.5" role="hint"
+# 1. Leave no element by itself: `abs`, `sign`, `clamp` and `*` all take whole tensors.
+# 2. Going through a list or numpy gives the right numbers and loses the gradient.
+# 3. Size and sign are two factors; the floor at zero belongs to the size alone.
+
+# %% [markdown] trap="01.5" role="keep"
+# **Keep:** count operations, not elements; each costs the same, large or small.
+# **In your own code:** a `for` over a tensor inside `forward` is the first thing to
+# look for when a model is slow. **Source:** PyTorch documentation,
+# "Performance Tuning Guide".
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A network of five `nn.Linear` layers without activations can represent**
+#
+# - [ ] more than one layer, because it has more parameters :: More numbers, same functions: the product of five matrices is one matrix.
+# - [x] exactly what one linear layer of the same input and output can, at most :: Yes. A narrow layer in the middle can even make it less, because it limits the rank.
+# - [ ] any continuous function, by the universal approximation theorem :: The theorem needs an activation that is not a polynomial. Without one you stay linear.
+
+# %% [markdown] role="quiz"
+# **2. `torch.no_grad()` around the forward pass of a model with dropout**
+#
+# - [ ] makes its output repeatable :: It only stops the graph from being stored. Dropout still draws a mask.
+# - [ ] switches BatchNorm to its stored statistics :: That is what `eval()` does.
+# - [x] saves memory and changes no number :: Yes: the values are those of train mode, just without a graph.
+
+# %% [markdown] role="quiz"
+# **3. Your binary head outputs 0.4. Is the answer yes or no at a cut of one half?**
+#
+# - [ ] No, because 0.4 is below 0.5 :: You read a logit as a probability: this is trap 01.2.
+# - [x] Yes, because a logit of 0.4 is a probability of about 0.6 :: Right: the sigmoid of any positive number is above one half.
+# - [ ] It depends on the loss :: The loss shapes the weights. Once trained, the meaning of the head is fixed.
+
+# %% [markdown] role="quiz"
+# **4. In a fresh ReLU layer, each unit is zero for about half of the rows. You**
+#
+# - [ ] lower the learning rate :: Nothing is wrong, and a fresh layer has not been trained at all.
+# - [ ] switch to GELU :: It would hide the zeros, not mend anything: nothing is broken.
+# - [x] leave it alone :: Right. Symmetric weights put half of the inputs below zero.
+
+# %% [markdown] role="quiz"
+# **5. Eight sigmoid layers do not learn. Which change is enough by itself?**
+#
+# - [ ] A larger learning rate :: The first layer's gradient is smaller by a factor of a million; no single rate fits both ends.
+# - [ ] ReLU with the default init :: Better, and still fading: trap 01.3 measures it.
+# - [x] tanh with Xavier init :: Yes: the ratio of first to last gradient stays near one, and it reads the digits.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: compute, memory or launches?
+#
+# A forward pass can be slow for three reasons. The arithmetic takes long
+# (compute). The numbers take long to reach the arithmetic (memory). Or the
+# GPU waits for the next order (launches). Each has its own cure, and the
+# wrong cure does nothing.
+#
+# **Before you run anything:** GELU on an 8192 x 8192 tensor needs about
+# 1/1600 of the arithmetic of the Linear layer before it. Would you guess
+# that it takes 1/1600 of the time?
+#
+# Two of the three can be counted without a GPU: FLOPs, and the fewest bytes
+# that must move. Their ratio, in FLOP/byte, is the *arithmetic intensity*.
+
+# %% role="gpu"
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from dlsys_helpers.gpu import PEAKS, half_dtype
+
+# %% role="gpu"
+def prepare(step, rows, n, where):
+    """A call on random 16-bit data, its FLOPs and the bytes it must move.
+
+    x is (rows, n), the weight (n, n). Each tensor is read or written once.
+    """
+    x = torch.randn(rows, n, device=where, dtype=half_dtype(where))
+    w = torch.randn(n, n, device=where, dtype=x.dtype)
+    call = {"linear": lambda: F.linear(x, w), "gelu": lambda: F.gelu(x),
+            "relu": lambda: F.relu(x), "copy": lambda: x.clone()}[step]
+    if step == "linear":
+        return call, flops(call), 2 * x.nbytes + w.nbytes
+    # GELU's erf alone costs several FLOPs: 10 in all is an estimate.
+    each = {"gelu": 10, "relu": 1, "copy": 0}[step]
+    return call, each * x.numel(), 2 * x.nbytes
+
+# %% [markdown] role="gpu"
+# `flops` asks torch's own counter. A *meta* tensor has a shape and a type but
+# no data, so you can count a layer of any size in no time.
+
+# %% role="gpu"
+def cases():
+    """(step, rows, n): squares up and down, then small batches."""
+    squares = [(step, n, n) for step in ("linear", "gelu")
+               for n in (64, 256, 1024, 4096, 8192)]
+    batches = [("linear", 1, 8192), ("linear", 64, 8192)]
+    return [*squares, *batches, ("relu", 8192, 8192), ("copy", 8192, 8192)]
+
+
+counted = {}
+print("step     rows     n     GFLOP        MB  FLOP/byte")
+for step, rows, n in cases():
+    _, work, moved = prepare(step, rows, n, "meta")
+    counted[step, rows, n] = work / moved
+    print(f"{step:6} {rows:6} {n:5} {work / 1e9:9.3f} {moved / 1e6:9.3f}"
+          f" {work / moved:10.2f}")
+
+# %% role="gpu"
+layer, work, _ = prepare("linear", 64, 8192, "meta")
+claim("a Linear layer needs 2 B n^2 FLOPs", work, expected=2 * 64 * 8192**2)
+claim("its intensity grows with n: n / 3 for a square",
+      counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
+claim("GELU's does not grow", counted["gelu", 64, 64],
+      expected=counted["gelu", 8192, 8192])
+claim("one row: about one FLOP per byte of weight",
+      counted["linear", 1, 8192], expected=1, within=0.001)
+
+unseen, _, _ = prepare("gelu", 64, 64, "meta")
+claim("torch's counter has no rule for GELU", flops(unseen), expected=0)
+
+# %% [markdown] role="gpu"
+# A device has two roofs: its arithmetic rate and its memory rate. They meet
+# at the *ridge*. Below it memory sets the pace, above it compute does.
+# Matrix products run on tensor cores; GELU cannot, so its roof and its ridge
+# are lower. The numbers below come from the datasheet, not from a
+# measurement.
+
+# %% role="gpu"
+sheet = peak("NVIDIA H200")
+print(f"{sheet.name}: {sheet.half_tflops:g} TFLOP/s on tensor cores, "
+      f"{sheet.fp32_tflops:g} in fp32, {sheet.memory_gbs:g} GB/s")
+print(f"ridge: {sheet.ridge:.0f} FLOP/byte on tensor cores, "
+      f"{sheet.fp32_ridge:.0f} in fp32")
+
+claim("a square of 8192 lies above the ridge",
+      counted["linear", 8192, 8192] / sheet.ridge, above=10)
+claim("64 rows lie below it", counted["linear", 64, 8192] / sheet.ridge,
+      below=1)
+claim("GELU lies below its own, even with 5 times the FLOPs",
+      5 * counted["gelu", 8192, 8192] / sheet.fp32_ridge, below=1)
+
+# %% [markdown] role="gpu"
+# So the same layer is on either side: with one row it reads the whole weight
+# for two FLOPs per number. That is why batching requests is nearly free until
+# the ridge.
+#
+# The third reason needs orders to count. The profiler sees every operation
+# that your two layers ask for.
+
+# %% role="gpu"
+net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+with torch.no_grad(), profile(activities=[ProfilerActivity.CPU]) as seen:
+    net(torch.randn(8, 64))
+asked = {event.key: event.count for event in seen.key_averages()}
+for name in ("aten::linear", "aten::addmm", "aten::gelu", "aten::t"):
+    print(f"{name:13} {asked[name]}")
+
+claim("each Linear asks for one matrix product", asked["aten::addmm"],
+      expected=2)
+claim("GELU is an operation of its own", asked["aten::gelu"], expected=1)
+
+# %% [markdown] role="gpu"
+# `addmm` and `gelu` each become at least one kernel launch; `t` only changes
+# a view. No counting tells you what a launch costs. That takes a GPU.
+#
+# The next cell measures one where there is one. `seconds` warms up, then
+# times 20 calls back to back with CUDA events. The data are random: zeros run
+# faster and flatter you.
+
+# %% role="gpu"
+@gpu_result("01/forward_limits", uses=[cases, prepare],
+            columns=["step", "rows", "n", "intensity", "us", "us_low",
+                     "us_high", "tflops", "gbs"])
+def limits():
+    """Time every case; low and high are the quartiles."""
+    found = []
+    for step, rows, n in cases():
+        call, work, moved = prepare(step, rows, n, "cuda")
+        t = seconds(call, repeats=10, device="cuda", calls=20)
+        found.append({"step": step, "rows": rows, "n": n,
+                      "intensity": work / moved, "us": t.median * 1e6,
+                      "us_low": t.low * 1e6, "us_high": t.high * 1e6,
+                      "tflops": work / t.median / 1e12,
+                      "gbs": moved / t.median / 1e9})
+    return found
+
+
+limits
+
+# %% [markdown] role="gpu"
+# Where rows are shown, read them from small to large. The smallest sizes all
+# take the same time: that is the launch. The largest Linear gains
+# arithmetic, the largest GELU runs near the pace of a plain copy. Sizes that
+# fit in the cache can beat the memory roof, because the roof is that of the
+# device's memory.
+
+# %% role="gpu"
+def us(step, rows, n):
+    return limits.value("us", step=step, rows=rows, n=n)
+
+
+def rate(column, step):
+    return limits.value(column, step=step, rows=8192, n=8192)
+
+
+limits.claim("launches: 16 times the data in less than twice the time",
+             lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2)
+limits.claim("compute: Linear does over 20 times GELU's FLOP/s",
+             lambda: rate("tflops", "linear") / rate("tflops", "gelu"),
+             above=20)
+limits.claim("memory: ReLU keeps the pace of a copy",
+             lambda: rate("gbs", "relu") / rate("gbs", "copy"), above=0.75)
+limits.claim("GELU keeps at least half of it",
+             lambda: rate("gbs", "gelu") / rate("gbs", "copy"), above=0.5)
+limits.claim("64 rows cost less than 4 times one row",
+             lambda: us("linear", 64, 8192) / us("linear", 1, 8192),
+             below=4)
+
+# %% [markdown] role="gpu"
+# Now one whole forward pass, kernel by kernel, 10 times. GELU has a tiny
+# share of the FLOPs; look at its share of the time.
+
+# %% role="gpu"
+@gpu_result("01/forward_kernels", columns=["kernel", "launches", "us"])
+def kernels():
+    """Kernels of 10 forward passes: launches and time in all."""
+    half, n = half_dtype("cuda"), 4096
+    layers = nn.Linear(n, n), nn.GELU(), nn.Linear(n, n)
+    net = nn.Sequential(*layers).to("cuda", half)
+    x = torch.randn(n, n, device="cuda", dtype=half)
+    both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with torch.no_grad(), profile(activities=both) as seen:
+        for _ in range(10):
+            net(x)
+        torch.cuda.synchronize()
+    ran = [event for event in seen.key_averages()
+           if event.device_type == DeviceType.CUDA]
+    return [{"kernel": e.key.replace("at::native::", "")[:70],
+             "launches": e.count, "us": float(e.self_device_time_total)}
+            for e in ran if "Activity Buffer" not in e.key]
+
+# %% role="gpu"
+def gelu_kernels(column):
+    return sum(row[column] for row in kernels.rows
+               if "gelu" in row["kernel"].lower())
+
+
+def gelu_time_share():
+    return gelu_kernels("us") / sum(row["us"] for row in kernels.rows)
+
+
+gelu_flop_share = 10 * 4096**2 / (2 * 2 * 4096**3)
+print(f"GELU's share of the FLOPs: {gelu_flop_share:.5f}")
+kernels.claim("GELU is launched once a pass",
+              lambda: gelu_kernels("launches"), expected=10)
+kernels.claim("its share of the time is over 10 times that",
+              lambda: gelu_time_share() / gelu_flop_share, above=10)
+kernels
+
+# %% [markdown] role="gpu"
+# The *roofline* puts it all in one picture. Hollow marks stand where a count
+# alone can put them: on the roof, as high as that step could ever get.
+# Filled marks, where there are any, are measured. A filled mark far under its
+# hollow one waits for something that you did not count: launches, first of
+# all.
+
+# %% role="gpu"
+def ceiling(step, intensity, roof):
+    """TFLOP/s that this step reaches at most under these roofs."""
+    top = roof.half_tflops if step == "linear" else roof.fp32_tflops
+    return min(top, intensity * roof.memory_gbs / 1e3)
+
+
+def mark(ax, step, shape, colour, roof):
+    """Hollow: as high as the count allows. Filled: measured."""
+    x = [counted[case] for case in cases() if case[0] == step]
+    y = [ceiling(step, intensity, roof) for intensity in x]
+    ax.plot(x, y, shape, color=colour, mfc="none")
+    rows = [row for row in limits.rows if row["step"] == step]
+    ax.plot([row["intensity"] for row in rows],
+            [row["tflops"] for row in rows], shape, color=colour)
+    ax.annotate(step, (x[0], y[0]), xytext=(9, -10), color=colour,
+                textcoords="offset points")
+
+# %% role="gpu"
+roof = PEAKS.get(limits.device_name, sheet)
+ax = new_axes(f"Few FLOPs per byte keep a step low ({roof.name})",
+              "arithmetic intensity, FLOP/byte", "TFLOP/s",
+              logx=True, logy=True)
+for step, top in (("linear", "tensor cores"), ("gelu", "fp32 units")):
+    x = [0.5, roof.fp32_ridge, roof.ridge, 5000]
+    y = [ceiling(step, intensity, roof) for intensity in x]
+    ax.plot(x, y, color="#7a8292", zorder=1)
+    ax.annotate(top, (x[-1], y[-1]), xytext=(0, 4), ha="right",
+                textcoords="offset points")
+mark(ax, "linear", "o", "#3b7dd8", roof)
+mark(ax, "gelu", "s", "#d9710d", roof)
+show(ax.figure, alt="A slope for memory and two flat roofs for arithmetic, "
+     "both axes logarithmic. GELU stands on the slope at 2.5 FLOP/byte "
+     "whatever its size. Linear climbs from 1 FLOP/byte with one row to "
+     "2731 for a square of 8192, under the upper roof.")
+
+# %% [markdown] role="gpu"
+# **Keep:** before you speed a step up, count its FLOPs and bytes. Above the
+# ridge, fewer or cheaper FLOPs help. Below it, fewer bytes help: fuse GELU
+# into the step before it, keep 16 bits, batch more rows. Far under both
+# roofs, fewer launches help: larger batches, `torch.compile`, CUDA graphs.
+# **Source:** Williams, Waterman & Patterson 2009, "Roofline: an insightful
+# visual performance model".
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A layer is a matrix product; without an activation, depth is an illusion.
+# - Inference is `eval()` **and** `no_grad()`; each does half.
+# - A linear layer speaks in logits. Read them with the right function, at the right
+#   place, and look at recall when a class is rare.
+# - Gradients pass through slopes and weights. Pick activation and init together.
+# - Dead means off for every input. NaN is not alive.
+# - Torch pays per operation. Speak in tensors.
+#
+# **Next:** stage 2 follows the gradient backwards, one node at a time.

@@ -1,0 +1,40 @@
+"""What a lesson needs, and nothing that is slow to import before it is used."""
+
+import importlib
+from typing import Any
+
+# Each public name and its home. Resolved on first use, so that `dlsys start` needs no torch.
+_HOMES = {
+    "accuracy": "train",
+    "begin": "lesson",
+    "check": "checking",
+    "claim": "claims",
+    "device": "gpu",
+    "digits": "data",
+    "fit": "train",
+    "flops": "measure",
+    "gpu_result": "gpu",
+    "new_axes": "plots",
+    "peak": "gpu",
+    "plot_bars": "plots",
+    "plot_lines": "plots",
+    "progress_map": "progress",
+    "saved_bytes": "measure",
+    "seconds": "measure",
+    "show": "plots",
+    "start_menu": "progress",
+    "xor_quadrants": "data",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"dlsys_helpers: got {name!r}, expected one of {', '.join(__all__)}.")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,332 @@
+"""Exercises, their laws and named wrong answers, and the verdict on a learner's function.
+
+A check has three parts. *Arrange* draws cases from a seed. *Act* calls the learner's function
+and turns what it does into plain data (acting.py). *Assert* states laws about that data; its
+expected values come from an independent source, never from a reference answer. When a law is
+broken, the answer is compared with the registered wrong answers, and a match is named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import pkgutil
+import secrets
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dlsys_helpers import acting, cards, catalog
+from dlsys_helpers.acting import Case, Foreign, Outcome
+
+FIXED_SEEDS = (0, 1)
+REGISTRY: dict[str, Exercise] = {}
+
+
+class Broken(Exception):
+    """A law does not hold. `what` is measured; `look` says where to look or what to do."""
+
+    def __init__(self, what: str, got: Any, expected: Any, look: str = "") -> None:
+        text = f"{what}: got {show(got)}, expected {show(expected)}."
+        super().__init__(f"{text} {look}".strip())
+
+
+class CheckFailed(AssertionError):
+    """An exercise does not pass. Notebooks show its one line instead of a traceback."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.line())
+        self.verdict = verdict
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an answer: status "pass", "todo", "wrong" or "error", and why.
+
+    accident: the law itself failed on the answer's form, so the diagnosis is only general.
+    """
+
+    status: str
+    id: str
+    message: str = ""
+    misconception: str = ""
+    trap: str = ""
+    case: str = ""
+    seed: int | None = None
+    accident: bool = False
+
+    def line(self) -> str:
+        """One line for terminals, nbval and papermill."""
+        return f"exercise {self.id} {self.status}: {self.message}".rstrip(": ")
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A registered misconception: its name, code, the trap it belongs to, a required phrase."""
+
+    name: str
+    fn: Callable
+    says: str
+    trap: str
+
+
+def show(value: Any) -> str:
+    """A value in a few words, at most 60 characters."""
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        if value.numel() > 4:
+            return f"a {kind} tensor of shape {tuple(value.shape)}"
+        return f"{[_number(v) for v in value.flatten().tolist()]} ({kind})".replace("'", "")
+    if isinstance(value, Foreign):
+        return f"a {value.type_name}"
+    text = _number(value) if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def expect_type(what: str, got: Any, kind: type | tuple[type, ...]) -> None:
+    """Raise Broken unless `type(got)` is exactly `kind` (or one of them)."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if type(got) not in kinds:
+        names = " or ".join(k.__name__ for k in kinds)
+        got_name = got.type_name if isinstance(got, Foreign) else type(got).__name__
+        raise Broken(f"type of the {what}", got_name, names)
+
+
+def expect_equal(what: str, got: Any, expected: Any, look: str = "") -> None:
+    """Raise Broken unless type and value agree exactly; tensors in shape and dtype as well."""
+    if isinstance(expected, torch.Tensor):
+        expect_close(what, got, expected, rtol=0.0, atol=0.0, look=look)
+        return
+    expect_type(what, got, type(expected))
+    if not acting.same(got, expected):
+        raise Broken(what, got, expected, look)
+
+
+def expect_close(what: str, got: Any, expected: Any, *, rtol: float = 1e-4, atol: float = 1e-6,
+                 look: str = "") -> None:
+    """Raise Broken unless `got` is near `expected` (float or tensor); NaN never agrees.
+
+    Type, shape and dtype are compared first, so nothing is broadcast into agreement.
+    """
+    expect_type(what, got, type(expected))
+    if not isinstance(expected, torch.Tensor):
+        # A NaN in `got` makes this comparison false, so it cannot slip through.
+        if not abs(got - expected) <= atol + rtol * abs(expected):
+            raise Broken(what, got, expected, look)
+        return
+    for aspect in ("shape", "dtype"):
+        mine, wanted = getattr(got, aspect), getattr(expected, aspect)
+        if mine != wanted:
+            pair = (tuple(mine), tuple(wanted)) if aspect == "shape" else (mine, wanted)
+            raise Broken(f"{aspect} of the {what}", *pair, look)
+    if not torch.allclose(got, expected, rtol=rtol, atol=atol):
+        raise Broken(what, *_worst(got, expected), look)
+
+
+def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
+    """The entry with the largest error, as text: where, got and expected."""
+    error = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf).flatten()
+    at = int(error.argmax())
+    place = [int(i) for i in torch.unravel_index(torch.tensor(at), got.shape)]
+    where = f" at {place}" if place else ""
+    return (f"{_number(got.flatten()[at].item())}{where}",
+            _number(expected.flatten()[at].item()))
+
+
+@dataclass
+class Exercise:
+    """One exercise: the parts are attached by its decorators, in the stage's file of checks."""
+
+    id: str
+    function: str
+    may_change: tuple[str, ...] = ()
+    make_cases: Callable | None = None
+    act_fn: Callable = acting.call_function
+    law_fn: Callable | None = None
+    wrong_answers: list[WrongAnswer] = field(default_factory=list)
+
+    def cases(self, fn: Callable) -> Callable:
+        """Decorator: `fn(generator) -> [(name, inputs)]`, the arrange part."""
+        self.make_cases = fn
+        return fn
+
+    def act(self, fn: Callable) -> Callable:
+        """Decorator: `fn(learner_function, **inputs) -> plain data`; its source stands alone."""
+        self.act_fn = fn
+        return fn
+
+    def law(self, fn: Callable) -> Callable:
+        """Decorator: `fn(out, **inputs)`, raising Broken when a law does not hold."""
+        self.law_fn = fn
+        return fn
+
+    def wrong(self, name: str, says: str, trap: str | None = None) -> Callable:
+        """Decorator for a named wrong answer; `says` must stand in the feedback it receives."""
+        def register(fn: Callable) -> Callable:
+            self.wrong_answers.append(WrongAnswer(name, fn, says, trap or self.id))
+            return fn
+        return register
+
+    def arrange(self, seed: int) -> list[Case]:
+        """The cases of one seed; the same seed always draws the same cases."""
+        generator = torch.Generator().manual_seed(seed)
+        return [Case(name, inputs) for name, inputs in self.make_cases(generator)]
+
+    def outcomes(self, fn: Callable, cases: Sequence[Case]) -> list[Outcome]:
+        """Act on every case; stops early when the exercise is not written."""
+        results = []
+        for case in cases:
+            results.append(acting.run_act(self.act_fn, fn, case))
+            if results[-1].kind == "todo":
+                break
+        return results
+
+    def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """The verdict on outcomes that may come from a process nobody trusts."""
+        if any(o.kind == "todo" for o in outcomes):
+            return Verdict("todo", self.id, acting.NOT_WRITTEN)
+        for case, outcome in zip(cases, outcomes, strict=True):
+            verdict = self._judge_one(case, outcome)
+            if verdict.status != "pass":
+                return self._name_mistake(verdict, cases, outcomes)
+        return Verdict("pass", self.id)
+
+    def _judge_one(self, case: Case, outcome: Outcome) -> Verdict:
+        if outcome.kind == "raised":
+            where = f" ({outcome.where})" if outcome.where else ""
+            message = f"raised {outcome.error_type}: {outcome.error}"[:230] + where
+            return Verdict("error", self.id, f"{message} on the case \"{case.name}\".",
+                           case=case.name)
+        try:
+            self._laws(case, outcome)
+        except Broken as broken:
+            return Verdict("wrong", self.id, str(broken), case=case.name)
+        # A law may stumble over a form nobody foresaw; the answer is wrong all the same.
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError,
+                OverflowError, ZeroDivisionError):
+            message = f"got {show(outcome.value)}, expected the form that the docstring gives."
+            return Verdict("wrong", self.id, f"returned value: {message}", case=case.name,
+                           accident=True)
+        return Verdict("pass", self.id)
+
+    def _laws(self, case: Case, outcome: Outcome) -> None:
+        self.law_fn(outcome.value, **self._fresh(case))
+        changed = [name for name in outcome.mutated if name not in self.may_change]
+        if changed:
+            raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
+                         "Work on a copy.")
+
+    @staticmethod
+    def _fresh(case: Case) -> dict[str, Any]:
+        return acting.to_plain(case.inputs)
+
+    def _name_mistake(self, verdict: Verdict, cases: Sequence[Case],
+                      outcomes: Sequence[Outcome]) -> Verdict:
+        for wrong in self.wrong_answers:
+            if behaves_like(outcomes, self.outcomes(wrong.fn, cases)):
+                message = f"{verdict.message} This is what you get from: {wrong.name}."
+                return Verdict("wrong", self.id, message, wrong.name, wrong.trap, verdict.case)
+        return verdict
+
+
+def exercise(id: str, function: str, may_change: tuple[str, ...] = ()) -> Exercise:
+    """Register an exercise: permanent id and the name of the learner's function.
+
+    may_change: inputs that an answer is meant to change in place.
+    Raises ValueError when the id is registered already.
+    """
+    if id in REGISTRY:
+        raise ValueError(f"exercise {id}: got a second registration, expected one. Renumber it.")
+    REGISTRY[id] = Exercise(id, function, may_change)
+    return REGISTRY[id]
+
+
+def behaves_like(mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> bool:
+    """Whether two answers did the same on every case, up to rounding."""
+    return len(mine) == len(theirs) and all(map(_alike, mine, theirs))
+
+
+def _alike(a: Outcome, b: Outcome) -> bool:
+    if a.kind != b.kind or a.mutated != b.mutated:
+        return False
+    if a.kind == "raised":
+        return a.error_type == b.error_type
+    return _close(a.value, b.value)
+
+
+def _close(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(
+            a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_close, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
+    if isinstance(a, float):
+        return a == b or math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) or (
+            math.isnan(a) and math.isnan(b))
+    return a == b
+
+
+def load_all() -> dict[str, Exercise]:
+    """Import every stage's checks and return the registry by id."""
+    from dlsys_helpers import checks
+    for module in pkgutil.iter_modules(checks.__path__):
+        importlib.import_module(f"{checks.__name__}.{module.name}")
+    return REGISTRY
+
+
+def find(id: str) -> Exercise:
+    """The exercise with this id. Raises ValueError that lists the known ids."""
+    stage = f"{__package__}.checks.stage{id[:2]}"
+    if id not in REGISTRY and id[:2].isdigit() and importlib.util.find_spec(stage):
+        importlib.import_module(stage)
+    if id not in REGISTRY:
+        known = ", ".join(sorted(REGISTRY)) or "none"
+        raise ValueError(f"exercise: got {id!r}, expected one of {known}.")
+    return REGISTRY[id]
+
+
+def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2)) -> Verdict:
+    """The verdict on `fn` over the cases of all seeds; records and shows nothing.
+
+    Raises ValueError for an unknown id.
+    """
+    chosen = find(id)
+    if not isinstance(fn, types.FunctionType | types.MethodType | type) and not callable(fn):
+        return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
+                       f"{chosen.function}, without brackets.")
+    for seed in seeds:
+        cases = chosen.arrange(seed)
+        outcomes = chosen.outcomes(fn, cases)
+        verdict = chosen.judge(cases, outcomes)
+        if verdict.status != "pass":
+            return Verdict(**{**verdict.__dict__, "seed": seed})
+    return Verdict("pass", id)
+
+
+def check(id: str, fn: Callable) -> None:
+    """Check your answer to an exercise: fixed cases and cases nobody has seen before.
+
+    Shows a card with the verdict and remembers it in your progress.
+    Raises CheckFailed unless the answer passes, so that nbval and papermill see it.
+    """
+    from dlsys_helpers import progress
+    verdict = run_check(id, fn, (*FIXED_SEEDS, secrets.randbelow(2**31)))
+    progress.record(id, verdict.status, verdict.misconception)
+    cards.show_verdict(verdict, catalog.trap(id))
+    if verdict.status != "pass":
+        raise CheckFailed(verdict)

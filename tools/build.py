@@ -1,0 +1,326 @@
+"""lessons/*.py -> notebooks/, exercises/, solutions/, the package's catalog and README's table.
+
+    python -m tools.build            build and run everything
+    python -m tools.build 01         one lesson
+    python -m tools.build --quick    keep stored outputs of notebooks whose code is unchanged
+    python -m tools.build --check    write nothing, exit 1 when a generated file is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import hashlib
+import html
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from dlsys_helpers import acting, stages
+from dlsys_helpers.paths import ROOT
+from tools import lessons, readme
+from tools.canonical import canonical
+from tools.lessons import Source
+
+FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
+LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look", "repair",
+                "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+CATALOG = "src/dlsys_helpers/catalog.json"
+TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
+
+
+def views(source: Source) -> dict[str, NotebookNode]:
+    """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
+    if source.stage == 0:
+        return {"lesson": notebook(source, "lesson", [lesson_cell(source, c)
+                                                      for c in source.cells])}
+    lesson = [lesson_cell(source, c) for c in source.cells
+              if c.metadata["role"] in LESSON_ROLES]
+    return {"lesson": notebook(source, "lesson", lesson),
+            "exercise": notebook(source, "exercise", worksheet(source)),
+            "solution": notebook(source, "solution", solutions(source))}
+
+
+def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNode:
+    """A notebook with the metadata that readers of it rely on."""
+    book = new_notebook(cells=cells, metadata={"kernelspec": KERNEL,
+                                               "language_info": {"name": "python"}})
+    book.metadata["dlsys"] = {"stage": source.stage, "view": view}
+    if view == "exercise":
+        book.metadata["dlsys"]["version"] = version(cells)
+    book.nbformat, book.nbformat_minor = 4, 5
+    nbformat.validate(book)
+    return book
+
+
+def version(cells: list[NotebookNode]) -> str:
+    """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
+    code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
+                     {"exercise", "check"})
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
+
+
+def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
+    """A cell with a stable id, its role as a tag and its metadata under one key."""
+    cell = new_code_cell(text) if kind == "code" else new_markdown_cell(text)
+    cell["id"] = cell_id
+    cell.metadata = NotebookNode({"dlsys": {k: v for k, v in dlsys.items() if v is not None},
+                                  "tags": [f"role-{dlsys['role']}"]})
+    return cell
+
+
+def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
+    """A source cell for a generated notebook, with other text where given."""
+    extra = {k: cell.metadata.get(k) for k in ("trap", "symptom", "explorer")}
+    new = made(cell.cell_type, cell["id"], cell.source if text is None else text,
+               role=cell.metadata["role"], **extra)
+    new.metadata["tags"] += cell.metadata.get("tags", [])
+    return new
+
+
+def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
+    """A cell as the lesson shows it: exercises become links, quiz choices fold."""
+    role = cell.metadata["role"]
+    if role == "exercise":
+        return link_to_exercise(source, cell)
+    if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
+        return copied(cell, fold_quiz(cell.source))
+    new = copied(cell)
+    if cell.cell_type == "code" and role in {"break", "look", "repair"} and (
+            cell.metadata.get("compare", True)):
+        new.metadata["tags"].append("nbval-check-output")
+    return new
+
+
+def link_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
+    trap, meta = cell.metadata["trap"], cell.metadata
+    function = lessons.exercise_function(source, trap)
+    first = ast.get_docstring(function).splitlines()[0]
+    stem = stages.stage(source.stage).stem
+    text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
+            f"[Open the worksheet](../exercises/{stem}.ipynb), or run `dlsys start "
+            f"{source.stage}` in a terminal for a copy of your own. {effort(meta)}")
+    return made("markdown", cell["id"], text, role="exercise", trap=trap)
+
+
+def effort(meta: dict) -> str:
+    points = "point" if meta["points"] == 1 else "points"
+    return (f"{meta['points']} {points}, difficulty {meta['difficulty']} of 5, "
+            f"about {meta['minutes']} minutes.")
+
+
+def fold_quiz(text: str) -> str:
+    """A question whose choices unfold into their explanations; needs no kernel and no script."""
+    question, choices = lessons.split_quiz(text)
+    parts = [question]
+    for letter, (right, choice, why) in zip("ABCDEF", choices, strict=False):
+        verdict = "Right." if right else "No."
+        parts.append(f'<details class="quiz"><summary>{letter}. {inline(choice)}</summary>'
+                     f"<p><strong>{verdict}</strong> {inline(why)}</p></details>")
+    return "\n\n".join([parts[0], "\n".join(parts[1:])])
+
+
+def inline(text: str) -> str:
+    """Markdown's code spans and emphasis as HTML: inside raw HTML nothing else renders them."""
+    safe = html.escape(text, quote=False)
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", safe)
+
+
+def worksheet(source: Source) -> list[NotebookNode]:
+    """The learner's worksheet: set-up, then stub, hints and check for each trap."""
+    stem, entry = stages.stage(source.stage).stem, stages.stage(source.stage)
+    cells = [made("markdown", "stage-top-1", WORKSHEET_TOP.format(
+        number=entry.number, title=entry.title, stem=stem), role="setup")]
+    cells += [copied(c) for c in source.of(role="setup")]
+    for trap in source.traps:
+        cell = source.of(trap, "exercise")[0]
+        meta = cell.metadata
+        key = trap.replace(".", "-")
+        cells.append(made("markdown", f"{key}-task-1",
+                          f"## {trap} {source.title(trap)}\n\n{effort(meta)}",
+                          role="exercise", trap=trap))
+        cells.append(made("code", cell["id"], stub(source, trap), role="exercise", trap=trap))
+        cells.append(made("markdown", f"{key}-hint-1", fold_hints(source, trap), role="hint",
+                          trap=trap))
+        cells.append(check_cell(source, trap))
+    return cells
+
+
+WORKSHEET_TOP = """# Worksheet {number}: {title}
+
+Write the body of each function, run its cell, then run the check below it. A check that fails
+says what it measured and, if it knows your mistake, names it. The lesson is
+[{stem}](../notebooks/{stem}.ipynb)."""
+
+
+def check_cell(source: Source, trap: str) -> NotebookNode:
+    name = lessons.exercise_function(source, trap).name
+    points = source.of(trap, "exercise")[0].metadata["points"]
+    return made("code", f"{trap.replace('.', '-')}-check-1", f'check("{trap}", {name})',
+                role="check", trap=trap, points=points)
+
+
+def fold_hints(source: Source, trap: str) -> str:
+    steps = lessons.split_hints(source.of(trap, "hint")[0].source)
+    return "\n".join(f"<details><summary>Hint {n}</summary>{inline(step)}</details>"
+                     for n, step in enumerate(steps, 1))
+
+
+def stub(source: Source, trap: str) -> str:
+    """The exercise cell with the solution replaced by an error that names the task."""
+    cell = source.of(trap, "exercise")[0]
+
+    def blank(match: re.Match) -> str:
+        indent = re.match(r"[ \t]*", match[0])[0]
+        return f'{indent}raise NotImplementedError("exercise {trap} {acting.NOT_WRITTEN}")'
+    return lessons.SOLUTION.sub(blank, cell.source)
+
+
+def solutions(source: Source) -> list[NotebookNode]:
+    """Worked answers: set-up, then answer, check and what to keep for each trap."""
+    entry = stages.stage(source.stage)
+    cells = [made("markdown", "stage-top-1",
+                  f"# Worked answers {entry.number}: {entry.title}", role="setup")]
+    cells += [copied(c) for c in source.of(role="setup")]
+    for trap in source.traps:
+        cell = source.of(trap, "exercise")[0]
+        key = trap.replace(".", "-")
+        cells.append(made("markdown", f"{key}-task-1", f"## {trap} {source.title(trap)}",
+                          role="exercise", trap=trap))
+        cells.append(made("code", cell["id"], answer(cell.source), role="exercise", trap=trap))
+        checked = check_cell(source, trap)
+        checked.metadata["tags"].append("nbval-check-output")
+        cells += [checked, *map(copied, source.of(trap, "keep"))]
+    return cells
+
+
+def answer(text: str) -> str:
+    return re.sub(r"^[ \t]*# (BEGIN|END) SOLUTION\n?", "", text, flags=re.M).rstrip()
+
+
+def run(book: NotebookNode, name: str) -> None:
+    """Execute a notebook in place, in its folder. Raises SystemExit with the failing cell."""
+    env = {**os.environ, "DLSYS_PROGRESS": "off"}
+    client = NotebookClient(book, timeout=TIMEOUT, kernel_name="python3",
+                            extra_arguments=["--IPKernelApp.log_level=ERROR"],
+                            resources={"metadata": {"path": str(ROOT / name.split("/")[0])}})
+    try:
+        client.execute(env=env)
+    except CellExecutionError as error:
+        raise SystemExit(f"{name}: a cell failed.\n{str(error)[-1500:]}") from None
+    for cell in book.cells:
+        noise = [o for o in cell.get("outputs", []) if o.get("name") == "stderr"]
+        if noise:
+            raise SystemExit(f"{name}, cell {cell['id']}: it writes to stderr: "
+                             f"{noise[0].text[:200]!r}. Mend the cause; a lesson is silent.")
+
+
+def written(book: NotebookNode) -> str:
+    return nbformat.writes(book, version=4) + "\n"
+
+
+def without_outputs(book: NotebookNode) -> NotebookNode:
+    bare = copy.deepcopy(book)
+    for cell in bare.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return bare
+
+
+def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
+    """Take over stored outputs when every code cell is as it was; returns whether that was so."""
+    def code(nb: NotebookNode) -> list[NotebookNode]:
+        return [c for c in nb.cells if c.cell_type == "code"]
+    if [c.source for c in code(book)] != [c.source for c in code(old)]:
+        return False
+    for new, stored in zip(code(book), code(old), strict=True):
+        new.outputs, new.execution_count = stored.outputs, stored.execution_count
+    return True
+
+
+def build(source: Source, quick: bool) -> None:
+    """Write the notebooks of one lesson; lesson and solutions are run first."""
+    for view, book in views(source).items():
+        name = f"{FOLDERS[view]}/{source.path.stem}.ipynb"
+        path, began, kept = ROOT / name, time.perf_counter(), False
+        if quick and path.exists() and view != "exercise":
+            kept = keep_outputs(book, nbformat.read(path, as_version=4))
+        if view != "exercise" and not kept:
+            run(book, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(written(canonical(book)), encoding="utf-8")
+        print(f"{name}: {'kept' if kept else 'built'} ({time.perf_counter() - began:.1f} s)",
+              flush=True)
+
+
+def catalog(sources: list[Source]) -> str:
+    """What the lessons declare, for the package at run time, as JSON text."""
+    entries = [{"number": s.stage, "stem": s.path.stem,
+                "traps": [trap_entry(s, trap) for trap in s.traps]} for s in sources if s.stage]
+    return json.dumps({"stages": entries}, indent=1, ensure_ascii=False) + "\n"
+
+
+def trap_entry(source: Source, trap: str) -> dict:
+    meta = source.of(trap, "exercise")[0].metadata
+    return {"id": trap, "title": source.title(trap),
+            "symptom": source.of(trap, "predict")[0].metadata["symptom"],
+            "function": lessons.exercise_function(source, trap).name,
+            "points": meta["points"], "difficulty": meta["difficulty"],
+            "minutes": meta["minutes"],
+            "hints": lessons.split_hints(source.of(trap, "hint")[0].source)}
+
+
+def stale(sources: list[Source]) -> list[str]:
+    """Generated files that differ from what the lessons say; outputs are not compared."""
+    found = []
+    for source in sources:
+        for view, book in views(source).items():
+            path = ROOT / FOLDERS[view] / f"{source.path.stem}.ipynb"
+            if not path.exists() or written(without_outputs(canonical(book))) != written(
+                    without_outputs(nbformat.read(path, as_version=4))):
+                found.append(str(path.relative_to(ROOT)))
+    if not (ROOT / CATALOG).exists() or (ROOT / CATALOG).read_text("utf-8") != catalog(sources):
+        found.append(CATALOG)
+    return found
+
+
+def sources_of(only: list[str]) -> list[Source]:
+    """The lessons, all or those whose number is named. Raises Refused, or SystemExit for none."""
+    paths = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+    chosen = [p for p in paths if not only or p.stem[:2] in {o.zfill(2)[:2] for o in only}]
+    if not chosen:
+        raise SystemExit(f"lessons: got {', '.join(only) or 'none'}, expected one of "
+                         f"{', '.join(p.stem[:2] for p in paths)}.")
+    return [lessons.read(path) for path in chosen]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("lesson", nargs="*", help="numbers of lessons to build; all when absent")
+    parser.add_argument("--quick", action="store_true", help="keep outputs of unchanged code")
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    args = parser.parse_args()
+    every = sources_of([])
+    if args.check:
+        found = stale(every)
+        sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
+    (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
+    for source in every if not args.lesson else sources_of(args.lesson):
+        build(source, args.quick)
+    readme.update(Path(ROOT / "README.md"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The one canonical form of a stored notebook, so that a rebuild gives the same bytes."""
+
+from __future__ import annotations
+
+import re
+
+from nbformat import NotebookNode
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def canonical(notebook: NotebookNode) -> NotebookNode:
+    """Strip from outputs what changes between runs; number code cells 1 to n. In place."""
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    count = 0
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            count += 1
+            cell.execution_count = count if cell.outputs or cell.execution_count else None
+            cell.outputs = [_clean(out, cell.execution_count) for out in _merged(cell.outputs)]
+    return notebook
+
+
+def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Consecutive pieces of one stream as one: how they arrive depends on timing."""
+    merged: list[NotebookNode] = []
+    for out in outputs:
+        last = merged[-1] if merged else None
+        if last is not None and out.output_type == last.output_type == "stream" and (
+                out.name == last.name):
+            last.text += out.text
+        else:
+            merged.append(out)
+    return merged
+
+
+def _clean(out: NotebookNode, count: int | None) -> NotebookNode:
+    if "execution_count" in out:
+        out.execution_count = count
+    out.get("metadata", {}).pop("needs_background", None)
+    if "text" in out:
+        out.text = ADDRESS.sub(" at 0x0", out.text)
+    data = out.get("data", {})
+    data.pop(WIDGET, None)
+    for kind in ("text/plain", "text/html"):
+        if kind in data:
+            data[kind] = ADDRESS.sub(" at 0x0", data[kind])
+    return out
