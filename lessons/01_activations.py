@@ -777,8 +777,8 @@ claim("GELU lies below its own, even with 5 times the FLOPs",
 
 # %% [markdown] role="gpu"
 # So the same layer is on either side: with one row it reads the whole weight
-# for two FLOPs per number. That is why batching requests is nearly free until
-# the ridge.
+# for two FLOPs per number. A second row reads nothing more than itself, so up
+# to the ridge a larger batch costs little, if memory sets the pace.
 #
 # The third reason needs orders to count. The profiler sees every operation
 # that your two layers ask for.
@@ -800,8 +800,8 @@ claim("GELU is an operation of its own", asked["aten::gelu"], expected=1)
 # a view. No counting tells you what a launch costs. That takes a GPU.
 #
 # The next cell measures one where there is one. `seconds` warms up, then
-# times 20 calls back to back with CUDA events. The data are random: zeros run
-# faster and flatter you.
+# times 20 calls back to back with CUDA events. The data are random: zeros can
+# run faster and flatter you.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -824,11 +824,11 @@ def limits():
 limits
 
 # %% [markdown] role="gpu"
-# Where rows are shown, read them from small to large. The smallest sizes all
-# take the same time: that is the launch. The largest Linear gains
-# arithmetic, the largest GELU runs near the pace of a plain copy. Sizes that
-# fit in the cache can beat the memory roof, because the roof is that of the
-# device's memory.
+# Where rows are shown, read them from small to large. If launches set the
+# pace, the smallest sizes take the same time. If compute does, the largest
+# Linear runs near the upper roof. If memory does, an activation runs at the
+# pace of a plain copy. Sizes that fit in the cache may beat the memory roof,
+# because that roof is the device memory's. The claims hold the rows to it.
 
 # %% role="gpu"
 def us(step, rows, n):
@@ -838,7 +838,7 @@ def us(step, rows, n):
 def rate(column, step):
     return limits.value(column, step=step, rows=8192, n=8192)
 
-
+# %% role="gpu"
 limits.claim("launches: 16 times the data in less than twice the time",
              lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2)
 limits.claim("compute: Linear does over 20 times GELU's FLOP/s",

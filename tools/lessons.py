@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -119,14 +120,14 @@ def rule_stage_order(source: Source) -> None:
 
 def rule_trap_order(source: Source) -> None:
     for n, trap in enumerate(source.traps, 1):
-        if trap != f"{source.stage:02d}.{n}":
-            source.refuse(source.of(trap)[0], f"trap {trap} stands at place {n}.",
-                          f"Ids count up without gaps: {source.stage:02d}.{n}.")
-        roles = list(dict.fromkeys(c.metadata["role"] for c in source.of(trap)))
+        roles = [role for role, _ in groupby(source.of(trap), lambda c: c.metadata["role"])]
         wanted = [r for r in TRAP_ORDER if r in roles or r not in OPTIONAL]
         if roles != wanted:
             source.refuse(source.of(trap)[0], f"trap {trap} has {', '.join(roles)}.",
-                          f"Its cells run {', '.join(wanted)}.")
+                          f"Each id once; its cells run {', '.join(wanted)}.")
+        if trap != f"{source.stage:02d}.{n}":
+            source.refuse(source.of(trap)[0], f"trap {trap} stands at place {n}.",
+                          f"Ids count up without gaps: {source.stage:02d}.{n}.")
         places = [i for i, c in enumerate(source.cells) if c.metadata.get("trap") == trap]
         inner = source.cells[places[0]:places[-1] + 1]
         stray = [c for c in inner if c.metadata["role"] not in {*TRAP_ORDER, "explore"}]
@@ -149,7 +150,8 @@ def rule_claims(source: Source) -> None:
         for role in ("look", "repair"):
             code = source.of(trap, role, "code")
             if not any("claim(" in c.source for c in code):
-                source.refuse(source.of(trap, role)[0], f"the {role} of trap {trap} claims nothing.",
+                source.refuse(source.of(trap, role)[0],
+                              f"the {role} of trap {trap} claims nothing.",
                               "Bind its number with claim(...).")
     for cell in source.of(role="gpu", kind="code"):
         if "plt.show" in cell.source:
@@ -186,7 +188,8 @@ def rule_exercises(source: Source) -> None:
 def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
     """The function (or class) that an exercise asks for: the last one defined in its cell."""
     cell = source.of(trap, "exercise")[0]
-    found = [n for n in ast.parse(cell.source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    found = [n for n in ast.parse(cell.source).body
+             if isinstance(n, ast.FunctionDef | ast.ClassDef)]
     if not found:
         source.refuse(cell, "no function is defined.", "An exercise asks for one function.")
     return found[-1]
@@ -233,8 +236,8 @@ def rule_numbers(source: Source) -> None:
                     continue  # counting words: "two layers" and "2 layers" alike
                 wanted = {value, value / 100} if percent else {value}
                 if not any(abs(w - k) <= 1e-9 * max(1, abs(w)) for w in wanted for k in known):
-                    source.refuse(cell, f"the number {text}{percent} stands in no claim and no code "
-                                  f"of trap {trap}.", "Measure it, claim it, or drop it.")
+                    source.refuse(cell, f"the number {text}{percent} stands in no claim and no "
+                                  f"code of trap {trap}.", "Measure it, claim it, or drop it.")
 
 
 def literals(code: str) -> set[float]:

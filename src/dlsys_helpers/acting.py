@@ -109,7 +109,10 @@ def untouched_globals() -> Iterator[None]:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        # Only where it changed: the call imports the compiler, which takes seconds.
+        if (deterministic, warn_only) != (torch.are_deterministic_algorithms_enabled(),
+                                          torch.is_deterministic_algorithms_warn_only_enabled()):
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
@@ -135,11 +138,17 @@ def load_act(source: str) -> Callable:
 
 
 def learner_frame(error: BaseException) -> str:
-    """`line 3: return x.sun()` of the innermost frame in the learner's code, or ""."""
+    """`line 3: return x.sun()` of the innermost frame in the learner's code, or "".
+
+    Where cells have numbers (the grader names their code "<cell 4>"): `cell 4, line 3: ...`.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     mine = [f for f in frames if f.filename.startswith(("<ipython", "<cell"))
             or "ipykernel_" in f.filename]
-    return f"line {mine[-1].lineno}: {(mine[-1].line or '').strip()}" if mine else ""
+    if not mine:
+        return ""
+    cell = f"{mine[-1].filename[1:-1]}, " if mine[-1].filename.startswith("<cell") else ""
+    return f"{cell}line {mine[-1].lineno}: {(mine[-1].line or '').strip()}"
 
 
 def run_act(act: Callable, fn: Callable, case: Case) -> Outcome:

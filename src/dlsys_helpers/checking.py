@@ -233,11 +233,21 @@ class Exercise:
 
     def _name_mistake(self, verdict: Verdict, cases: Sequence[Case],
                       outcomes: Sequence[Outcome]) -> Verdict:
+        """The verdict with the misconception that explains it best, if one does.
+
+        A wrong answer explains the outcomes when it does the same on the failing case and on
+        more than half of all cases: a learner may make a second mistake elsewhere.
+        """
+        failing = [case.name for case in cases].index(verdict.case)
+        best, most = None, len(cases) // 2
         for wrong in self.wrong_answers:
-            if behaves_like(outcomes, self.outcomes(wrong.fn, cases)):
-                message = f"{verdict.message} This is what you get from: {wrong.name}."
-                return Verdict("wrong", self.id, message, wrong.name, wrong.trap, verdict.case)
-        return verdict
+            agree = list(map(alike, outcomes, self.outcomes(wrong.fn, cases)))
+            if agree[failing] and sum(agree) > most:
+                best, most = wrong, sum(agree)
+        if best is None:
+            return verdict
+        message = f"{verdict.message} This is what you get from: {best.name}."
+        return Verdict("wrong", self.id, message, best.name, best.trap, verdict.case)
 
 
 def exercise(id: str, function: str, may_change: tuple[str, ...] = ()) -> Exercise:
@@ -252,12 +262,8 @@ def exercise(id: str, function: str, may_change: tuple[str, ...] = ()) -> Exerci
     return REGISTRY[id]
 
 
-def behaves_like(mine: Sequence[Outcome], theirs: Sequence[Outcome]) -> bool:
-    """Whether two answers did the same on every case, up to rounding."""
-    return len(mine) == len(theirs) and all(map(_alike, mine, theirs))
-
-
-def _alike(a: Outcome, b: Outcome) -> bool:
+def alike(a: Outcome, b: Outcome) -> bool:
+    """Whether two answers did the same on a case, up to rounding."""
     if a.kind != b.kind or a.mutated != b.mutated:
         return False
     if a.kind == "raised":

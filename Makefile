@@ -1,0 +1,53 @@
+# One environment, .venv, serves learners and contributors alike: torch is nearly all of its size.
+PYTHON ?= python3
+PORT ?= 8888
+RUN = .venv/bin/python
+export PYTHON
+
+.PHONY: help lab test build book book-serve bench record sweep lock setup
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make lab         learn: set up, then JupyterLab on the start notebook"
+	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
+	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
+	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one"
+	@echo "make book        the website, in book/_build/html; make book-serve shows it"
+	@echo "make sweep       every claim under five seeds, one thread and two"
+	@echo "make record      measure the GPU sections on this machine's CUDA device"
+	@echo "make bench       ratios of speed, written to a page"
+	@echo "make lock        requirements.lock from the packages installed in .venv"
+	@echo "make setup       only the set-up; delete .venv to start it afresh"
+
+setup:
+	@sh tools/setup.sh
+
+lab: setup
+	@$(RUN) -m tools.lab $(PORT) $(LAB_ARGS)
+
+# Progress goes to a throw-away folder: a test run must not touch the learner's own.
+test: setup
+	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
+	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 \
+	$(RUN) -m pytest -n 2 --dist loadfile -rs $(TESTS)
+
+build: setup
+	@$(RUN) -m tools.build $(LESSON)
+
+book: setup
+	@$(RUN) -m tools.book
+
+book-serve: setup
+	@$(RUN) -m tools.book --serve
+
+bench: setup
+	@$(RUN) -m benchmarks
+
+record: setup
+	@$(RUN) -m tools.record
+
+sweep: setup
+	@$(RUN) -m tools.sweep
+
+lock: setup
+	@$(RUN) -m tools.lock

@@ -1,0 +1,206 @@
+"""Views: what an explorer draws. Each names its arrays, checks them, and draws the stored picture.
+
+The live and the page drawing is done by explorer.js from the same fields (`spec`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import numpy as np
+
+# Colour ramps, from vmin to vmax. HEAT: dark to light in even steps of lightness. DIVERGING: two
+# hues that stay apart for every common colour blindness, pale in the middle.
+HEAT = ("#0b0724", "#331067", "#6a1c81", "#a3307e", "#dc4869", "#f8765c", "#fdae78", "#fcf3c4")
+DIVERGING = ("#d98a4a", "#e6b485", "#f2dcc5", "#f4f4f2", "#cddaf2", "#9cb9e8", "#6b95de")
+GROUPS = ("#7a3300", "#10307f")  # points of group 0 and 1: darker than any colour of DIVERGING
+# The stored picture stands on light and dark pages: mid tones, readable on both.
+INK = "#7b8494"
+SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _View:
+    """What all views share."""
+
+    title: str
+    kind: ClassVar[str]
+
+    @property
+    def inches(self) -> float:
+        """The height of this view in the stored picture."""
+        return 2.7
+
+    def spec(self) -> dict:
+        """What the front end needs to draw this view."""
+        return {"kind": self.kind, **asdict(self)}
+
+    def stored(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays as they travel to the front end."""
+        return {name: arrays[name] for name in self.arrays}
+
+    def _refuse(self, what: str):
+        raise ValueError(f"view {self.title!r}: {what}")
+
+
+@dataclass(frozen=True)
+class Lines(_View):
+    """Curves over one x axis; `ys` maps an array's name to its label.
+
+    Limits left out follow the data. On a log axis all values must be above zero.
+    """
+
+    x: str
+    ys: Mapping[str, str]
+    xlabel: str
+    ylabel: str
+    xlim: tuple[float, float] | None = None
+    ylim: tuple[float, float] | None = None
+    xlog: bool = False
+    ylog: bool = False
+    step: bool = False
+    kind: ClassVar[str] = "lines"
+
+    def __post_init__(self):
+        if not 1 <= len(self.ys) <= len(SERIES):
+            self._refuse(f"got {len(self.ys)} curves, expected 1 to {len(SERIES)}.")
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return (self.x, *self.ys)
+
+    def check(self, arrays):
+        sizes = {name: arrays[name].shape for name in self.arrays}
+        if len(set(sizes.values())) != 1 or arrays[self.x].ndim != 1 or arrays[self.x].size < 2:
+            self._refuse(f"curves need two or more points and one length, got {sizes}.")
+        logged = [self.x] * self.xlog + [*self.ys] * self.ylog
+        for name in logged:
+            if (arrays[name] <= 0).any():
+                self._refuse(f"{name} is on a log axis and must be above zero, "
+                             f"got {arrays[name].min():.3g}.")
+
+    def draw(self, ax, arrays):
+        how = "steps-post" if self.step else "default"
+        for (name, label), (colour, dash) in zip(self.ys.items(), SERIES, strict=False):
+            ax.plot(arrays[self.x], arrays[name], dash, color=colour, label=label, drawstyle=how)
+        ax.set(xlabel=self.xlabel, ylabel=self.ylabel, xlim=self.xlim, ylim=self.ylim,
+               xscale="log" if self.xlog else "linear", yscale="log" if self.ylog else "linear")
+        ax.grid(axis="y", alpha=0.25)
+        if len(self.ys) > 1:
+            ax.legend(frameon=False, labelcolor=INK)
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points over a heat map: arrays of x, of y and of group 0 or 1, and the groups' labels."""
+
+    x: str
+    y: str
+    group: str
+    labels: tuple[str, str]
+    colours: tuple[str, str] = GROUPS
+
+
+@dataclass(frozen=True)
+class Heatmap(_View):
+    """A matrix as colours from vmin to vmax; values outside take the end colours.
+
+    Without limits row 0 is at the top, as matrices are printed. With xlim and ylim the axes have
+    numbers and row 0 lies at ylim[0], so y grows upwards.
+    """
+
+    z: str
+    xlabel: str
+    ylabel: str
+    vmin: float
+    vmax: float
+    label: str
+    ramp: Sequence[str] = HEAT
+    xlim: tuple[float, float] | None = None
+    ylim: tuple[float, float] | None = None
+    points: Points | None = None
+    kind: ClassVar[str] = "heatmap"
+
+    def __post_init__(self):
+        if not self.vmin < self.vmax:
+            self._refuse(f"vmin {self.vmin} must be below vmax {self.vmax}.")
+        if (self.xlim is None) != (self.ylim is None) or (self.points and not self.xlim):
+            self._refuse("xlim and ylim come together, and points need both.")
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        p = self.points
+        return (self.z, *((p.x, p.y, p.group) if p else ()))
+
+    def check(self, arrays):
+        if arrays[self.z].ndim != 2:
+            self._refuse(f"{self.z} must have two dimensions, got {arrays[self.z].shape}.")
+        sizes = {name: arrays[name].shape for name in self.arrays[1:]}
+        if len(set(sizes.values())) > 1:
+            self._refuse(f"points need one length, got {sizes}.")
+
+    def stored(self, arrays):
+        """Colours need 256 levels, not 32 bits: the matrix travels as uint8."""
+        share = (arrays[self.z] - self.vmin) / (self.vmax - self.vmin)
+        levels = np.rint(share.clip(0, 1) * 255).astype(np.uint8)
+        return {**super().stored(arrays), self.z: levels}
+
+    def draw(self, ax, arrays):
+        from matplotlib.colors import LinearSegmentedColormap
+
+        where = {"extent": (*self.xlim, *self.ylim), "origin": "lower"} if self.xlim else {}
+        image = ax.imshow(arrays[self.z], vmin=self.vmin, vmax=self.vmax, **where,
+                          cmap=LinearSegmentedColormap.from_list("ramp", self.ramp))
+        ax.figure.colorbar(image, ax=ax, label=self.label, shrink=0.8)
+        ax.set(xlabel=self.xlabel, ylabel=self.ylabel)
+        if self.points:
+            self._draw_points(ax, arrays)
+
+    def _draw_points(self, ax, arrays):
+        x, y, group = (arrays[name] for name in self.arrays[1:])
+        for k, (marker, colour) in enumerate(zip("o^", self.points.colours, strict=True)):
+            ax.scatter(x[group == k], y[group == k], s=14, marker=marker, color=colour,
+                       edgecolor="white", linewidth=0.5, label=self.points.labels[k])
+        ax.legend(ncols=2, frameon=False, labelcolor=INK, loc="upper center",
+                  bbox_to_anchor=(0.5, -0.16))
+
+
+@dataclass(frozen=True)
+class Bars(_View):
+    """A few named amounts, from 0 to `limit`; `values` is one array with a number per label."""
+
+    values: str
+    labels: Sequence[str]
+    limit: float
+    unit: str = ""
+    kind: ClassVar[str] = "bars"
+
+    @property
+    def inches(self) -> float:
+        return 0.2 + 0.45 * len(self.labels)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return (self.values,)
+
+    def check(self, arrays):
+        values = arrays[self.values]
+        if values.shape != (len(self.labels),):
+            self._refuse(f"got shape {values.shape} for {len(self.labels)} labels.")
+        if values.min() < 0 or values.max() > self.limit:
+            self._refuse(f"bars go from 0 to {self.limit}, got {values.tolist()}.")
+
+    def draw(self, ax, arrays):
+        rows, values = range(len(self.labels)), arrays[self.values]
+        ax.barh(rows, self.limit, 0.3, facecolor="none", edgecolor=INK, linewidth=0.6)
+        ax.barh(rows, values, 0.3, color=SERIES[0][0])
+        for row, label, value in zip(rows, self.labels, values, strict=True):
+            ax.text(0, row - 0.25, label)
+            ax.text(self.limit, row - 0.25, f"{value:.4g}{self.unit}", ha="right")
+        ax.set(xlim=(0, self.limit), ylim=(rows[-1] + 0.3, -0.7))
+        ax.axis("off")
+
+
+def named(views: Sequence[_View]) -> list[str]:
+    """The names of all arrays that the views draw."""
+    return list(dict.fromkeys(name for view in views for name in view.arrays))

@@ -1,0 +1,507 @@
+// One front end for every explorer: native form controls, SVG curves and bars, canvas heat maps.
+// Python computes, this file draws. The host is anywidget's model (a kernel answers) or a plain
+// object with get("spec"), get("params") and get("frames") (every frame is in the page).
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const name in attributes) node.setAttribute(name, attributes[name]);
+  node.append(...children);
+  return node;
+}
+const el = (tag, attributes = {}, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+const svg = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
+
+// anywidget loads a copy of this module per widget, so a counter would repeat itself.
+const uniqueId = () => "xp" + Math.random().toString(36).slice(2);
+
+// ---- frames: the format written by _packing.py ----------------------------------------------
+async function gunzip(base64) {
+  const zipped = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const plain = new Blob([zipped]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(plain).arrayBuffer();
+}
+
+function asBytes(buffer) {
+  if (!ArrayBuffer.isView(buffer)) return new Uint8Array(buffer);
+  return new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength);
+}
+
+// The bytes of a number lie apart, grouped by place; bring them together again.
+function readArray(bytes, [offset, shape, itemsize]) {
+  const count = shape.reduce((a, b) => a * b, 1);
+  const raw = new Uint8Array(count * itemsize);
+  for (let place = 0; place < itemsize; place++)
+    for (let i = 0; i < count; i++)
+      raw[i * itemsize + place] = bytes[offset + place * count + i];
+  return { data: itemsize === 1 ? raw : new Float32Array(raw.buffer), shape };
+}
+
+// Bytes -> a function from a frame's key to { sentence, arrays }, or undefined for no such frame.
+function unpack(buffer) {
+  const bytes = asBytes(buffer);
+  const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+  const body = bytes.subarray(4 + length);
+  const read = header.arrays.map(() => null);
+  const array = (i) => (read[i] ??= readArray(body, header.arrays[i]));
+  return (key) => {
+    const frame = header.frames[key];
+    if (!frame) return undefined;
+    const [places, sentence] = frame;
+    const arrays = Object.entries(places).map(([name, i]) => [name, array(i)]);
+    return { sentence, arrays: Object.fromEntries(arrays) };
+  };
+}
+
+// ---- numbers and scales ---------------------------------------------------------------------
+const withMinus = (text) => text.replaceAll("-", "\u2212");
+
+function format(value) {
+  const size = Math.abs(value);
+  const small = size !== 0 && size < 1e-2;
+  if (small || size >= 1e5) return withMinus(value.toExponential(1).replace(".0e", "e"));
+  return withMinus(String(+value.toPrecision(4)));
+}
+
+function extent(arrays) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const array of arrays)
+    for (const v of array) {
+      if (v < low) low = v;
+      if (v > high) high = v;
+    }
+  return [low, high];
+}
+
+// Limits with some air; a flat curve gets a range of its own.
+function padded([low, high], log) {
+  if (log) {
+    const air = low === high ? 2 : (high / low) ** 0.05;
+    return [low / air, high * air];
+  }
+  const air = low === high ? 1 : (high - low) * 0.05;
+  return [low - air, high + air];
+}
+
+function linearTicks(low, high, count) {
+  const raw = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * [1, 2, 2.5, 5, 10].find((m) => m * power >= raw * 0.999);
+  const ticks = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++)
+    ticks.push(i * step);
+  return ticks;
+}
+
+function logTicks(low, high, count) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const within = (v) => v >= low * 0.999 && v <= high * 1.001;
+  const decades = Array.from({ length: last - first + 1 }, (_, i) => 10 ** (first + i));
+  const powers = decades.filter(within);
+  if (powers.length < 2) return decades.flatMap((p) => [p, 2 * p, 5 * p]).filter(within);
+  const every = Math.ceil(powers.length / count);
+  return powers.filter((_, i) => i % every === 0);
+}
+
+// A function from a value to a pixel, with its ticks.
+function scale([low, high], [start, end], log) {
+  const place = log ? Math.log10 : (v) => v;
+  const [a, b] = [place(low), place(high)];
+  const pixel = (v) => start + ((place(v) - a) / (b - a)) * (end - start);
+  pixel.ticks = (count) => (log ? logTicks : linearTicks)(low, high, count);
+  return pixel;
+}
+
+// ---- axes -----------------------------------------------------------------------------------
+// A box is where the data goes inside the figure: { left, right, top, bottom } in pixels.
+function xAxis(box, X, label) {
+  const group = svg("g", { class: "xp-x" });
+  for (const v of X.ticks((box.right - box.left) / 60))
+    group.append(svg("text", { x: X(v), y: box.bottom + 18 }, format(v)));
+  const middle = (box.left + box.right) / 2;
+  group.append(svg("text", { x: middle, y: box.bottom + 36, class: "xp-label" }, label));
+  return group;
+}
+
+const yTicks = (box, Y) => Y.ticks((box.bottom - box.top) / 36);
+
+// Room to the left of the box: the widest number and the turned label.
+const gutter = (box, Y) =>
+  34 + 7 * Math.max(...yTicks(box, Y).map((v) => format(v).length));
+
+function yAxis(box, Y, label) {
+  const group = svg("g", { class: "xp-y" });
+  for (const v of yTicks(box, Y))
+    group.append(svg("text", { x: box.left - 8, y: Y(v) }, format(v)));
+  const turned = `translate(13 ${(box.top + box.bottom) / 2}) rotate(-90)`;
+  group.append(svg("text", { transform: turned, class: "xp-label" }, label));
+  return group;
+}
+
+function gridLines(box, Y) {
+  const lines = yTicks(box, Y).map((v) =>
+    svg("line", { x1: box.left, x2: box.right, y1: Y(v), y2: Y(v) }));
+  return svg("g", { class: "xp-grid" }, ...lines);
+}
+
+function resize(root, width, height) {
+  root.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  root.style.height = height + "px";
+}
+
+// A small box that follows the pointer. The sentence is what a screen reader hears.
+function tipIn(host) {
+  const tip = el("div", { class: "xp-tip", "aria-hidden": "true", hidden: "" });
+  host.append(tip);
+  return {
+    hide: () => (tip.hidden = true),
+    show(text, x, width) {
+      tip.textContent = text;
+      tip.hidden = false;
+      tip.style.left = Math.max(0, Math.min(x + 10, width - tip.offsetWidth)) + "px";
+    },
+  };
+}
+
+// Keeps curves inside fixed limits; the id is the figure's own.
+function clip(box, id) {
+  const window = svg("rect", {
+    x: box.left, y: box.top - 2, width: box.right - box.left, height: box.bottom - box.top + 4 });
+  return svg("clipPath", { id }, window);
+}
+
+// ---- view: lines ----------------------------------------------------------------------------
+function curve(xs, ys, X, Y, step) {
+  let path = "";
+  for (let i = 0; i < xs.length; i++) {
+    const [x, y] = [X(xs[i]).toFixed(1), Y(ys[i]).toFixed(1)];
+    path += i === 0 ? `M${x} ${y}` : step ? `H${x}V${y}` : `L${x} ${y}`;
+  }
+  return path;
+}
+
+// Heights for labels that want to stand at `wanted`, at least `gap` apart, within the box.
+function spread(wanted, gap, box) {
+  const order = wanted.map((_, i) => i).sort((a, b) => wanted[a] - wanted[b]);
+  const placed = [...wanted];
+  let lowest = box.top + gap / 2;
+  for (const i of order) lowest = (placed[i] = Math.max(placed[i], lowest)) + gap;
+  let highest = box.bottom - gap / 2;
+  for (const i of order.reverse()) highest = (placed[i] = Math.min(placed[i], highest)) - gap;
+  return placed;
+}
+
+// A label at the end of each curve: no legend to look up, no colour to match.
+function endLabels(labels, curves, Y, box) {
+  const ends = spread(curves.map((ys) => Y(ys[ys.length - 1])), 16, box);
+  const texts = labels.map((label, i) =>
+    svg("text", { x: box.right + 8, y: ends[i], class: `xp-s${i}` }, label));
+  return svg("g", { class: "xp-ends" }, ...texts);
+}
+
+function nearest(xs, X, pixel) {
+  let best = 0;
+  for (let i = 1; i < xs.length; i++)
+    if (Math.abs(X(xs[i]) - pixel) < Math.abs(X(xs[best]) - pixel)) best = i;
+  return best;
+}
+
+function linesView(view, host) {
+  const root = svg("svg", { role: "img", "aria-label": view.title });
+  host.append(root);
+  const tip = tipIn(host);
+  const names = Object.keys(view.ys);
+  const labels = Object.values(view.ys);
+  const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 7.2 + 10 : 14;
+  const clipId = uniqueId();
+  let shown; // what the pointer reads: the last drawing's scales and data
+
+  function draw(frame) {
+    const width = host.clientWidth;
+    const height = Math.max(190, Math.min(260, width * 0.56));
+    const box = { top: 8, bottom: height - 44, right: width - Math.min(room, width * 0.4) };
+    const xs = frame.arrays[view.x].data;
+    const curves = names.map((name) => frame.arrays[name].data);
+    const ylim = view.ylim ?? padded(extent(curves), view.ylog);
+    const Y = scale(ylim, [box.bottom, box.top], view.ylog);
+    box.left = gutter(box, Y);
+    const X = scale(view.xlim ?? extent([xs]), [box.left, box.right], view.xlog);
+    const paths = curves.map((ys, i) =>
+      svg("path", { d: curve(xs, ys, X, Y, view.step), class: `xp-line xp-s${i}` }));
+    const drawn = svg("g", { "clip-path": `url(#${clipId})` }, ...paths);
+    const ends = labels.length > 1 ? [endLabels(labels, curves, Y, box)] : [];
+    const cursor = svg("line", { class: "xp-cursor", y1: box.top, y2: box.bottom });
+    resize(root, width, height);
+    root.replaceChildren(clip(box, clipId), gridLines(box, Y), xAxis(box, X, view.xlabel),
+      yAxis(box, Y, view.ylabel), drawn, ...ends, cursor);
+    shown = { X, xs, curves, cursor, width };
+  }
+
+  root.addEventListener("pointermove", (event) => {
+    if (!shown) return;
+    const { X, xs, curves, cursor, width } = shown;
+    const i = nearest(xs, X, event.clientX - root.getBoundingClientRect().left);
+    const x = X(xs[i]);
+    cursor.setAttribute("transform", `translate(${x} 0)`);
+    cursor.classList.add("xp-on");
+    const values = curves.map((ys, k) => `${labels[k]} ${format(ys[i])}`);
+    tip.show(`${view.xlabel} ${format(xs[i])}: ${values.join(", ")}`, x, width);
+  });
+  root.addEventListener("pointerleave", () => {
+    tip.hide();
+    shown?.cursor.classList.remove("xp-on");
+  });
+  return draw;
+}
+
+// ---- view: heatmap --------------------------------------------------------------------------
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+
+// 256 colours as 32-bit words in the canvas's byte order.
+function palette(ramp) {
+  const bytes = new Uint8ClampedArray(256 * 4);
+  const stops = ramp.map(channels);
+  for (let level = 0; level < 256; level++) {
+    const at = (level / 255) * (stops.length - 1);
+    const k = Math.min(stops.length - 2, Math.floor(at));
+    for (let c = 0; c < 3; c++)
+      bytes[level * 4 + c] = stops[k][c] + (at - k) * (stops[k + 1][c] - stops[k][c]);
+    bytes[level * 4 + 3] = 255;
+  }
+  return new Uint32Array(bytes.buffer);
+}
+
+function paint(canvas, { data, shape: [rows, columns] }, colours, upwards) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const image = new ImageData(columns, rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let row = 0; row < rows; row++) {
+    const from = (upwards ? rows - 1 - row : row) * columns;
+    for (let column = 0; column < columns; column++)
+      pixels[row * columns + column] = colours[data[from + column]];
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+// Two shapes, so that a group is known without its colour.
+const MARKS = [
+  (x, y) => `M${x - 3.5} ${y}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z`,
+  (x, y) => `M${x} ${y - 4.5}l4.3 7.6h-8.6z`,
+];
+const round = (v) => Math.round(v * 10) / 10;
+
+function pointMarks(points, arrays, X, Y) {
+  const [xs, ys, groups] = [points.x, points.y, points.group].map((name) => arrays[name].data);
+  const paths = ["", ""];
+  for (let i = 0; i < xs.length; i++)
+    paths[groups[i]] += MARKS[groups[i]](round(X(xs[i])), round(Y(ys[i])));
+  return paths.map((d, group) => svg("path", { d, class: "xp-point", fill: points.colours[group] }));
+}
+
+function pointKey(points) {
+  const entries = points.labels.map((label, group) => {
+    const mark = svg("path", { d: MARKS[group](6, 6), class: "xp-point", fill: points.colours[group] });
+    return el("span", {}, svg("svg", { viewBox: "0 0 12 12", class: "xp-mark" }, mark), label);
+  });
+  return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
+}
+
+function colourKey(view) {
+  const bar = el("div", { class: "xp-ramp", "aria-hidden": "true" });
+  bar.style.background = `linear-gradient(90deg, ${view.ramp.join(",")})`;
+  return el("div", { class: "xp-key" },
+    format(view.vmin), bar, format(view.vmax), el("span", {}, view.label));
+}
+
+function heatmapView(view, host) {
+  const canvas = el("canvas", { class: "xp-heat", "aria-hidden": "true" });
+  const root = svg("svg", { role: "img", "aria-label": view.title });
+  const colours = palette(view.ramp);
+  host.append(el("div", { class: "xp-plot" }, canvas, root), colourKey(view));
+  if (view.points) host.append(pointKey(view.points));
+
+  return function draw(frame) {
+    const matrix = frame.arrays[view.z];
+    const [rows, columns] = matrix.shape;
+    const width = host.clientWidth;
+    const left = 60;
+    const side = width - left - 10;
+    const tall = view.xlim ? side : Math.min(side * 1.5, (side * rows) / columns);
+    const box = { left, right: left + side, top: 8, bottom: 8 + tall };
+    const X = scale(view.xlim ?? [0, columns], [box.left, box.right]);
+    const Y = scale(view.ylim ?? [rows, 0], [box.bottom, box.top]);
+    Object.assign(canvas.style, {
+      left: box.left + "px", top: box.top + "px", width: side + "px", height: tall + "px" });
+    paint(canvas, matrix, colours, Boolean(view.ylim));
+    const marks = view.points ? pointMarks(view.points, frame.arrays, X, Y) : [];
+    resize(root, width, box.bottom + 44);
+    root.replaceChildren(xAxis(box, X, view.xlabel), yAxis(box, Y, view.ylabel), ...marks);
+  };
+}
+
+// ---- view: bars -----------------------------------------------------------------------------
+function barsView(view, host) {
+  const root = svg("svg", { role: "img", "aria-label": view.title });
+  host.append(root);
+  return function draw(frame) {
+    const width = host.clientWidth;
+    const X = scale([0, view.limit], [0, width - 2]);
+    resize(root, width, view.labels.length * 42);
+    root.replaceChildren(...view.labels.map((label, i) => {
+      const value = frame.arrays[view.values].data[i];
+      const place = { x: 1, y: 20, height: 12, rx: 2 };
+      return svg("g", { class: "xp-bar", transform: `translate(0 ${i * 42})` },
+        svg("text", { x: 1, y: 13 }, label),
+        svg("text", { x: width - 1, y: 13, class: "xp-value" }, format(value) + view.unit),
+        svg("rect", { ...place, width: width - 2, class: "xp-track" }),
+        svg("rect", { ...place, width: X(value), class: "xp-amount" }));
+    }));
+  };
+}
+
+const VIEWS = { lines: linesView, heatmap: heatmapView, bars: barsView };
+
+// ---- controls: each returns its node and a way to show position i ------------------------------
+// JupyterLab takes the arrow keys unless the focused element itself says no.
+const KEYS = { "data-lm-suppress-shortcuts": "true" };
+
+function choice(spec, onMove) {
+  const name = uniqueId();
+  const inputs = spec.texts.map((_, i) =>
+    el("input", { ...KEYS, type: "radio", name, id: `${name}-${i}`, value: i }));
+  const pairs = inputs.flatMap((input, i) => {
+    input.addEventListener("input", () => onMove(i));
+    return [input, el("label", { for: input.id }, spec.texts[i])];
+  });
+  const row = el("div", { class: "xp-options" }, ...pairs);
+  const node = el("fieldset", { class: "xp-choice" }, el("legend", {}, spec.label), row);
+  return { node, set: (i) => (inputs[i].checked = true) };
+}
+
+function slider(spec, onMove) {
+  const id = uniqueId();
+  const last = spec.values.length - 1;
+  const input = el("input", { ...KEYS, type: "range", id, min: 0, max: last, step: 1 });
+  const value = el("span", { class: "xp-now", "aria-hidden": "true" });
+  const set = (i) => {
+    input.value = i;
+    value.textContent = spec.texts[i];
+    input.setAttribute("aria-valuetext", spec.texts[i]);
+  };
+  input.addEventListener("input", () => {
+    set(+input.value);
+    onMove(+input.value);
+  });
+  return { node: el("div", { class: "xp-slider" }, el("label", { for: id }, spec.label), value, input), set };
+}
+
+const CONTROLS = { choice, slider };
+
+function known(table, kind) {
+  if (!table[kind]) throw new Error(`explorer.js does not know ${kind}. Restart the kernel.`);
+  return table[kind];
+}
+
+// ---- one explorer ---------------------------------------------------------------------------
+const PATIENCE_MS = 8000;
+const NO_ANSWER = "Waiting for the kernel. If no other cell is running, run this cell again.";
+
+function build(spec, root, onMove) {
+  const sentence = el("p", { class: "xp-say", "aria-live": "polite" });
+  const stage = el("div", { class: "xp-stage" });
+  const draws = spec.views.map((view) => {
+    const host = el("div", { class: "xp-canvas" });
+    stage.append(el("figure", { class: `xp-view xp-${view.kind}` },
+      el("figcaption", {}, view.title), host));
+    return known(VIEWS, view.kind)(view, host);
+  });
+  const controls = spec.controls.map((c, i) =>
+    known(CONTROLS, c.kind)(c, (position) => onMove(i, position)));
+  const panel = el("div", { class: "xp-controls" }, ...controls.map((c) => c.node));
+  fill(root, { role: "group", "aria-label": spec.title }, []);
+  root.classList.add("xp");
+  root.replaceChildren(el("div", { class: "xp-title" }, spec.title), panel, stage, sentence);
+  return { sentence, stage, draws, controls };
+}
+
+// Where each control stands for a setting, and back.
+const positions = (spec, params) => spec.controls.map((c) => c.values.indexOf(params[c.name]));
+const setting = (spec, at) =>
+  Object.fromEntries(spec.controls.map((c, i) => [c.name, c.values[at[i]]]));
+
+// What both hosts share: the parts, the positions, and how a frame is shown.
+function panelFor(model, root, onMove) {
+  const spec = model.get("spec");
+  const at = positions(spec, model.get("params"));
+  const parts = build(spec, root, (i, position) => {
+    at[i] = position;
+    onMove();
+  });
+  let last;
+  const place = () => parts.controls.forEach((c, i) => c.set(at[i]));
+  const redraw = () => last && parts.draws.forEach((draw) => draw(last));
+  const show = (frame) => {
+    if (!frame) return; // the answer to an older setting
+    last = frame;
+    redraw();
+    parts.sentence.textContent = frame.sentence;
+    root.dataset.drawn = performance.now();
+  };
+  place();
+  const watcher = new ResizeObserver(redraw);
+  watcher.observe(parts.stage);
+  return { spec, at, parts, place, show, key: () => at.join(","), stop: () => watcher.disconnect() };
+}
+
+// Live: anywidget calls this for every view of a widget.
+function render({ model, el: root }) {
+  let patience;
+  const ask = () => {
+    panel.parts.stage.setAttribute("aria-busy", "true");
+    clearTimeout(patience);
+    patience = setTimeout(() => (panel.parts.sentence.textContent = NO_ANSWER), PATIENCE_MS);
+    model.set("params", setting(panel.spec, panel.at));
+    model.save_changes();
+  };
+  const answer = () => {
+    const frame = unpack(model.get("frame"))(panel.key());
+    if (!frame) return;
+    clearTimeout(patience);
+    panel.parts.stage.removeAttribute("aria-busy");
+    panel.show(frame);
+  };
+  // Another view of the same widget moved a control.
+  const follow = () => {
+    panel.at.splice(0, Infinity, ...positions(panel.spec, model.get("params")));
+    panel.place();
+  };
+  const panel = panelFor(model, root, ask);
+  model.on("change:params", follow);
+  model.on("change:frame", answer);
+  answer();
+  return () => {
+    clearTimeout(patience);
+    panel.stop();
+    model.off("change:params", follow);
+    model.off("change:frame", answer);
+  };
+}
+
+// On a page: no kernel, every frame is in the page.
+async function mount(root) {
+  const [json, packed] = [...root.querySelectorAll("script")].map((node) => node.textContent);
+  const state = JSON.parse(json);
+  const frame = unpack(await gunzip(packed));
+  const look = () => panel.show(frame(panel.key()));
+  const panel = panelFor({ get: (name) => state[name] }, root, look);
+  look();
+}
+
+const mountAll = () => document.querySelectorAll("[data-explorer]").forEach(mount);
+
+export { gunzip, unpack };
+export default { render };

@@ -1,0 +1,176 @@
+"""The judge's handle on the sandbox: start the nursery, open a box, hand in jobs.
+
+Trusted code; everything that it receives was written by strangers and is only ever decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlsys_helpers.grading import frames, walls, warden, wire
+from dlsys_helpers.grading.frames import ACTS, CELLS, END, JOB
+from dlsys_helpers.grading.walls import Limits
+
+START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
+GRACE = 20.0           # seconds that the judge waits longer than the sandbox may live
+
+
+class SandboxRefused(RuntimeError):
+    """The sandbox cannot be had here. The message says what to do."""
+
+
+class BoxLost(RuntimeError):
+    """The processes around the sandbox are gone; a fresh nursery may still do it."""
+
+
+@dataclass
+class Attempt:
+    """What one attempt sent: cell reports, answers by index, and the fault that ended it."""
+
+    cells: list[dict] = field(default_factory=list)
+    cells_done: bool = False
+    answers: dict[int, list[Any]] = field(default_factory=dict)
+    fault: str = ""
+    at: int = CELLS
+
+
+class Nursery:
+    """The loaded process and its warden, on the far side of the line. Close it after use."""
+
+    def __init__(self, limits: Limits, walled: bool = True) -> None:
+        if sys.platform != "linux":
+            raise SandboxRefused(f"grading: got {sys.platform}, expected Linux. {walls.remedy()}")
+        self.limits, self.walled = limits, walled
+        self._root = tempfile.mkdtemp(prefix="dlsys-view-")
+        self._line, theirs = socket.socketpair()
+        # -P and -s: nothing from the current folder or the user's own packages is imported.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-m", "dlsys_helpers.grading.nursery"], stdin=theirs,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            env=walls.ENVIRONMENT, start_new_session=True)
+        theirs.close()
+        self._settings()
+
+    def _settings(self) -> None:
+        self._line.sendall(json.dumps({
+            "walled": self.walled, "limits": self.limits.plain(), "root": self._root,
+            "visible": walls.visible_paths(), "masked": walls.masked_paths()}).encode())
+        self._line.settimeout(START_SECONDS)
+        try:
+            answer = json.loads(self._line.recv(4096) or b'{"error": "it ended at once"}')
+        except TimeoutError:
+            answer = {"error": f"no answer in {START_SECONDS:g} s"}
+        if "error" in answer:
+            self.close()
+            raise SandboxRefused(
+                f"sandbox: cannot be built here ({str(answer['error'])[:120]}). {walls.remedy()} "
+                "Or, for notebooks you trust as your own: --sandbox=none")
+
+    def close(self) -> None:
+        """End the nursery and all that it started."""
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            os.rmdir(self._root)
+
+    @contextlib.contextmanager
+    def box(self) -> Iterator[Box]:
+        """A sandbox for one submission, ended with everything in it afterwards."""
+        line, theirs = socket.socketpair()
+        life_in, life_out = os.pipe()
+        try:
+            socket.send_fds(self._line, [b"o"], [theirs.fileno(), life_in])
+        except OSError:
+            raise BoxLost("nursery") from None
+        finally:
+            theirs.close()
+            os.close(life_in)
+        box = Box(line, self.limits)
+        try:
+            yield box
+        finally:
+            line.close()
+            os.close(life_out)
+            box.used = self._used()
+
+    def _used(self) -> dict:
+        """CPU seconds, peak memory and what ended the sandbox, from its warden."""
+        self._line.settimeout(GRACE)
+        try:
+            data = self._line.recv(warden.LONGEST_MESSAGE, socket.MSG_WAITALL)
+            return json.loads(data)
+        except (OSError, ValueError):
+            raise BoxLost("warden") from None
+
+
+class Box:
+    """One open sandbox. `used` is known when it is closed."""
+
+    def __init__(self, line: socket.socket, limits: Limits) -> None:
+        self._line, self._limits = line, limits
+        self._deadline = time.monotonic() + limits.wall + GRACE
+        self.used: dict = {}
+
+    def attempt(self, cells: Sequence[tuple[int, str]], acts: bytes, *, careful: bool = False,
+                checkpoints: bool = False) -> Attempt:
+        """Run all cells, then the acts (packed by `pack_act`), in a process made for it."""
+        job = {"cells": list(cells), "seconds": self._limits.seconds, "careful": careful,
+               "checkpoints": checkpoints}
+        found = Attempt()
+        try:
+            self._line.settimeout(GRACE)
+            self._line.sendall(frames.frame(JOB, json.dumps(job).encode()))
+            self._line.sendall(frames.frame(ACTS, acts))
+            while True:
+                index, payload = frames.read_until(self._line, self._deadline)
+                if index == END:
+                    _take_end(found, payload)
+                    return found
+                found.at = index
+                _take(found, index, payload)
+        except OSError:
+            found.fault = "died"
+        except frames.FrameError as error:
+            found.fault = error.kind
+        return found
+
+
+def pack_act(names: Sequence[str], act: str, cases: Sequence[Any]) -> bytes:
+    """One exercise's part of a job: which function, the act's source, the cases."""
+    return wire.pack({"names": list(names), "act": act,
+                      "cases": [(case.name, case.inputs) for case in cases]})
+
+
+def _take(found: Attempt, index: int, payload: bytes) -> None:
+    if not payload:
+        return
+    try:
+        messages = wire.unpack_all(payload)
+    except wire.WireError:
+        messages = [{"fault": "broken"}]
+    if index != CELLS:
+        found.answers[index] = messages
+    elif isinstance(messages[0], dict) and isinstance(messages[0].get("cells"), list):
+        found.cells, found.cells_done = messages[0]["cells"], True
+
+
+def _take_end(found: Attempt, payload: bytes) -> None:
+    """The keeper's last word on the attempt; anything but the expected form is a fault."""
+    try:
+        facts = json.loads(payload)
+        fault, at = facts["fault"], facts["at"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        fault, at = "broken", found.at
+    found.fault = fault if fault in ("", "died", "timeout") else "broken"
+    found.at = at if type(at) is int else found.at

@@ -1,0 +1,164 @@
+"""Starts one sandbox at a time for the judge, watches its memory and time, and ends it.
+
+The warden never runs a learner's code and cannot be seen from inside a sandbox. It is a small
+process without torch; the nursery, which has torch loaded, makes the forks that run the code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from dlsys_helpers.grading import keeper, walls
+
+LOOK_EVERY = 0.02  # seconds between two looks at the memory
+LONGEST_MESSAGE = 4096
+
+
+def main(judge: socket.socket, nursery: socket.socket, walled: bool,
+         limits: walls.Limits, user: int | None) -> None:
+    """Open one sandbox after the other until the judge is gone. Never returns."""
+    own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    while True:
+        _, fds, _, _ = socket.recv_fds(judge, 1, 2)
+        if len(fds) != 2:
+            os._exit(0)
+        line, life = fds
+        report = Sandbox(nursery, walled, limits, user, own_pids).run(line, life)
+        judge.sendall(json.dumps(report).encode().ljust(LONGEST_MESSAGE))
+
+
+class Sandbox:
+    """One submission's sandbox, from its keeper's start to the last of its processes."""
+
+    def __init__(self, nursery: socket.socket, walled: bool, limits: walls.Limits,
+                 user: int | None, own_pids: int) -> None:
+        self.nursery, self.walled, self.limits = nursery, walled, limits
+        self.user, self.own_pids = user, own_pids
+        self.proc: int | None = None
+        self.peak, self.ended_by = 0, ""
+
+    def run(self, line: int, life: int) -> dict:
+        """Keep the sandbox until the judge lets go of `life`. What it used, as JSON."""
+        mine, theirs = socket.socketpair()
+        pid = self._fork_keeper(line, life, mine, theirs)
+        theirs.close()
+        os.close(line)
+        keeper_fd = os.pidfd_open(pid)
+        try:
+            self._watch(keeper_fd, life, mine)
+        finally:
+            used = self._end(pid)
+            for fd in (keeper_fd, life, *([self.proc] if self.proc is not None else [])):
+                os.close(fd)
+            mine.close()
+        return {"ended_by": self.ended_by, "peak_bytes": max(self.peak, used["peak_bytes"]),
+                "cpu_seconds": used["cpu_seconds"]}
+
+    def _fork_keeper(self, line: int, life: int, mine: socket.socket,
+                     theirs: socket.socket) -> int:
+        if self.walled:
+            walls.unshare(walls.NEW_PIDS)  # for children from now on
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(life)
+                mine.close()
+                keep = {line, theirs.fileno()}
+                _close_others(keep)
+                keeper.main(socket.socket(fileno=line), theirs, self.walled, self.limits, self.user)
+            finally:
+                os._exit(1)
+        if self.walled:
+            walls.set_namespaces(self.own_pids, walls.NEW_PIDS)
+        return pid
+
+    def _watch(self, keeper_fd: int, life: int, mine: socket.socket) -> None:
+        poll = select.poll()
+        for fd in (keeper_fd, life, mine.fileno()):
+            poll.register(fd, select.POLLIN)
+        deadline = time.monotonic() + self.limits.wall
+        while not self.ended_by:
+            ready = {fd for fd, _ in poll.poll(LOOK_EVERY * 1000)}
+            if life in ready or keeper_fd in ready:
+                return
+            if mine.fileno() in ready and not self._ask_nursery(mine, keeper_fd):
+                return
+            if self._memory() > self.limits.memory:
+                self.ended_by = "memory"
+            elif time.monotonic() > deadline:
+                self.ended_by = "time"
+
+    def _ask_nursery(self, mine: socket.socket, keeper_fd: int) -> bool:
+        """Pass on what the keeper asks for; False when it is gone."""
+        kind, fds, _, _ = socket.recv_fds(mine, 1, 1)
+        if kind == b"p":
+            self.proc = fds[0]
+        elif kind == b"f":
+            socket.send_fds(self.nursery, [b"f"], [fds[0], keeper_fd])
+            os.close(fds[0])
+            self.nursery.recv(1)
+        return bool(kind)
+
+    def _memory(self) -> int:
+        """Bytes that this sandbox's processes use together, beyond what the nursery shares."""
+        if self.proc is None:
+            return 0
+        quick = self._sum(_own_pages)
+        used = self._sum(_proportional) if quick > self.limits.memory else quick
+        self.peak = max(self.peak, used if quick > self.limits.memory else 0)
+        return used
+
+    def _sum(self, measure: Callable[[int, str], int]) -> int:
+        total = 0
+        for name in os.listdir(self.proc):
+            if name.isdigit() and name != "1":
+                # It may have ended between the two looks.
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    total += measure(self.proc, name)
+        return total
+
+    def _end(self, pid: int) -> dict:
+        """Kill the keeper, and with it every process of the sandbox; what they used."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        # The nursery is the parent of the runners: the namespace ends when it has reaped them.
+        self.nursery.sendall(b"r")
+        used = json.loads(self.nursery.recv(LONGEST_MESSAGE))
+        os.waitpid(pid, 0)
+        return used
+
+
+def _own_pages(proc: int, name: str) -> int:
+    """Anonymous memory of one process; pages that a fork still shares are counted as well."""
+    size, resident, shared, *_ = _read(proc, f"{name}/statm").split()
+    return (int(resident) - int(shared)) * 4096
+
+
+def _proportional(proc: int, name: str) -> int:
+    """Memory of one process where each shared page is divided among those that share it."""
+    try:
+        text = _read(proc, f"{name}/smaps_rollup")
+    except PermissionError:  # it has hidden itself; then all that it shows is counted
+        return _own_pages(proc, name)
+    line = next(line for line in text.splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) * 1024
+
+
+def _read(folder: int, name: str) -> str:
+    fd = os.open(name, os.O_RDONLY, dir_fd=folder)
+    with open(fd) as file:
+        return file.read()
+
+
+def _close_others(keep: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))

@@ -1,0 +1,173 @@
+"""Plain data as bytes and back: JSON for the structure, raw bytes for tensors, never pickle.
+
+`unpack` reads what a stranger may have written: it gives plain data or raises WireError, and
+nothing in it makes memory out of a number alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from typing import Any
+
+import torch
+
+from dlsys_helpers.acting import Foreign
+
+HEAD = struct.Struct("<II")  # bytes of JSON, bytes of tensors
+LARGEST_JSON = 4 * 2**20
+LARGEST_TENSORS = 32 * 2**20
+DEEPEST = 20
+MOST_NODES = 200_000
+LONGEST_INT = 1024  # bits; longer ones cannot even be printed
+DTYPES = {str(d).removeprefix("torch."): d for d in (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64, torch.complex128)}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class WireError(ValueError):
+    """These bytes are no message."""
+
+
+class TooLarge(ValueError):
+    """A value does not fit into a message."""
+
+
+# ---- out
+
+def pack(value: Any, largest: int = LARGEST_TENSORS) -> bytes:
+    """`value` as one message. Raises TooLarge beyond `largest` bytes of tensors."""
+    blobs: list[bytes] = []
+    tree = _Packer(blobs, largest).node(value, 0)
+    head = json.dumps(tree, separators=(",", ":")).encode()
+    if len(head) > LARGEST_JSON:
+        raise TooLarge("structure")
+    body = b"".join(blobs)
+    return HEAD.pack(len(head), len(body)) + head + body
+
+
+class _Packer:
+    def __init__(self, blobs: list[bytes], room: int) -> None:
+        self.blobs, self.room, self.nodes = blobs, room, 0
+
+    def node(self, value: Any, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > MOST_NODES or depth > DEEPEST:
+            raise TooLarge("structure")
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        if kind is int:
+            return value if value.bit_length() <= LONGEST_INT else ["x", "very long int"]
+        if kind is float:
+            return ["f", value.hex()]
+        if kind is list or kind is tuple:
+            return ["l" if kind is list else "u", [self.node(v, depth + 1) for v in value]]
+        if kind is dict:
+            return ["d", [[str(k), self.node(v, depth + 1)] for k, v in value.items()]]
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        return ["x", value.type_name if kind is Foreign else kind.__name__]
+
+    def tensor(self, value: torch.Tensor) -> list:
+        if value.layout is not torch.strided or value.dtype not in _NAMES or value.is_meta:
+            return ["x", f"{str(value.dtype).removeprefix('torch.')} {value.layout} tensor"]
+        self.room -= value.numel() * value.element_size()
+        if self.room < 0:
+            raise TooLarge("tensors")
+        flat = value.detach().resolve_conj().resolve_neg().contiguous().flatten()
+        if flat.numel():
+            self.blobs.append(flat.view(torch.uint8).numpy().tobytes())
+        return ["t", _NAMES[value.dtype], list(value.shape)]
+
+
+# ---- in
+
+def unpack(data: bytes) -> Any:
+    """The one message that `data` holds. Raises WireError."""
+    values = unpack_all(data)
+    if len(values) != 1:
+        raise WireError("expected one message")
+    return values[0]
+
+
+def unpack_all(data: bytes) -> list[Any]:
+    """All messages that stand in `data`, one behind the other. Raises WireError."""
+    values, rest = [], memoryview(data)
+    try:
+        while rest:
+            n_head, n_body = HEAD.unpack_from(rest)
+            end = HEAD.size + n_head + n_body
+            if n_head > LARGEST_JSON or n_body > LARGEST_TENSORS or end > len(rest):
+                raise WireError("sizes")
+            tree = json.loads(bytes(rest[HEAD.size:HEAD.size + n_head]),
+                              parse_float=_refuse, parse_constant=_refuse)
+            reader = _Reader(rest[HEAD.size + n_head:end])
+            values.append(reader.value(tree, 0))
+            if reader.blob:
+                raise WireError("bytes left over")
+            rest = rest[end:]
+    except (struct.error, ValueError, TypeError, KeyError, RecursionError, OverflowError,
+            RuntimeError) as error:
+        # One name for every way in which foreign bytes can be wrong.
+        raise WireError(type(error).__name__) from None
+    return values
+
+
+def _refuse(text: str) -> None:
+    raise WireError(f"bare number {text[:20]}")
+
+
+class _Reader:
+    def __init__(self, blob: memoryview) -> None:
+        self.blob, self.nodes = blob, 0
+
+    def value(self, node: Any, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > MOST_NODES or depth > DEEPEST:
+            raise WireError("too much structure")
+        if node is None or type(node) in (bool, str):
+            return node
+        if type(node) is int:
+            if node.bit_length() > LONGEST_INT:
+                raise WireError("int")
+            return node
+        if type(node) is not list:
+            raise WireError("unknown kind")
+        kind, *rest = node
+        match kind, rest:
+            case "f", [str(text)]:
+                return float.fromhex(text)
+            case "l", [list(items)]:
+                return [self.value(item, depth + 1) for item in items]
+            case "u", [list(items)]:
+                return tuple(self.value(item, depth + 1) for item in items)
+            case "d", [list(items)]:
+                return {self.key(k): self.value(v, depth + 1) for k, v in items}
+            case "t", [str(dtype), list(shape)]:
+                return self.tensor(DTYPES[dtype], shape)
+            case "x", [str(name)]:
+                return Foreign(name[:60])
+        raise WireError("unknown kind")
+
+    @staticmethod
+    def key(key: Any) -> str:
+        if type(key) is not str:
+            raise WireError("key")
+        return key
+
+    def tensor(self, dtype: torch.dtype, shape: list) -> torch.Tensor:
+        """A tensor out of the bytes that are there: its size is checked before it is made."""
+        if len(shape) > 16 or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
+            raise WireError("shape")
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if n_bytes > len(self.blob):
+            raise WireError("tensor bytes")
+        raw, self.blob = bytearray(self.blob[:n_bytes]), self.blob[n_bytes:]
+        if not raw:
+            return torch.empty(shape, dtype=dtype)
+        if dtype is torch.bool:  # any byte but 0 and 1 in a bool tensor is undefined behaviour
+            return torch.frombuffer(raw, dtype=torch.uint8).ne(0).reshape(shape)
+        return torch.frombuffer(raw, dtype=dtype).reshape(shape)

@@ -1,0 +1,137 @@
+"""Chromium and JupyterLab for tests: found, started, stopped. Nothing here reaches the network."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+START_S = 60  # JupyterLab on a cold disk
+
+
+def find_chromium() -> str | None:
+    """The path of an installed Chromium, or None."""
+    return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def open_browser():
+    """A headless Chromium; skips the test, and says why, where none is installed."""
+    path = find_chromium()
+    if path is None:
+        reason = f"browser tests skipped: none of {', '.join(CHROMIUMS)} is on the PATH"
+        print(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def offline_page(browser, **options):
+    """A page that refuses every http(s) request except to this machine; see `page.refused`."""
+    page = browser.new_page(**options)
+    page.refused, page.problems = [], []
+
+    def refuse(route):
+        page.refused.append(route.request.url)
+        route.abort()
+
+    page.route(re.compile(r"^https?://(?!127\.0\.0\.1[:/])"), refuse)
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    return page
+
+
+# ---- JupyterLab -----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Lab:
+    """A running JupyterLab: its address, its token and the folder it serves."""
+
+    url: str
+    token: str
+    folder: Path
+
+    def address(self, notebook: str) -> str:
+        """Where a notebook of the folder opens."""
+        return f"{self.url}/lab/tree/{notebook}?token={self.token}"
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def _private_settings(home: Path, theme: str) -> dict:
+    """An environment in which the reader's own JupyterLab settings are neither read nor changed."""
+    names = {"JUPYTER_CONFIG_DIR": "config", "JUPYTER_RUNTIME_DIR": "runtime",
+             "JUPYTER_DATA_DIR": "data", "JUPYTERLAB_SETTINGS_DIR": "settings",
+             "JUPYTERLAB_WORKSPACES_DIR": "workspaces", "IPYTHONDIR": "ipython"}
+    for folder in names.values():
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True, exist_ok=True)
+    for name, values in {"themes": {"theme": f"JupyterLab {theme.title()}"},
+                         "notification": {"fetchNews": "false", "checkForUpdates": False}}.items():
+        (settings / f"{name}.jupyterlab-settings").write_text(json.dumps(values))
+    return {**os.environ, **{name: str(home / folder) for name, folder in names.items()}}
+
+
+def _wait_for(lab: Lab, process: subprocess.Popen, log: Path):
+    """Return once the server answers; raise RuntimeError with its log when it does not."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{lab.url}/api?token={lab.token}", timeout=2).close()
+            return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.2)
+    raise RuntimeError(f"JupyterLab did not start within {START_S} s:\n{log.read_text()[-2000:]}")
+
+
+@contextmanager
+def running_lab(folder: Path, home: Path, theme: str = "light"):
+    """A JupyterLab over `folder` with its settings in `home`; stopped with its kernels at the end.
+
+    Yields a `Lab`. `theme` is "light" or "dark".
+    """
+    lab = Lab(f"http://127.0.0.1:{(port := _free_port())}", "test", folder)
+    home.mkdir(parents=True, exist_ok=True)
+    log = home / "lab.log"
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+               "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
+               "--ServerApp.port_retries=0", f"--IdentityProvider.token={lab.token}",
+               f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+    with log.open("w") as out, subprocess.Popen(
+            command, env=_private_settings(home, theme), stdout=out, stderr=out) as process:
+        try:
+            _wait_for(lab, process, log)
+            yield lab
+        finally:
+            process.terminate()
+
+
+def open_notebook(page, lab: Lab, notebook: str):
+    """Open a notebook in JupyterLab and return once its kernel is idle."""
+    page.goto(lab.address(notebook))
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+
+
+def run_all(page):
+    """Run every cell, and return once the kernel is done."""
+    page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)

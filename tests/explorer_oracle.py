@@ -1,0 +1,155 @@
+"""Reads what an explorer has drawn and compares it with what Python computes.
+
+The scale of a drawing is read from its own tick labels, not from the front end's functions: a
+curve that does not stand where the labels say is a difference. So is a wrong sentence or colour.
+"""
+
+import re
+
+import numpy as np
+
+PIXEL = 0.6  # drawn positions are rounded to a tenth
+SHADES = 4  # of 255: half a colour level, seven stops per ramp
+
+READ = """figure => {
+  const ticks = (axis, at) => [...figure.querySelectorAll(`.xp-${axis} text:not(.xp-label)`)]
+    .map(t => [t.textContent, +t.getAttribute(at)]);
+  const paths = name => [...figure.querySelectorAll(`.xp-canvas > * .${name}`)]
+    .map(p => p.getAttribute("d"));
+  const width = (bar, part) => +bar.querySelector(part).getAttribute("width");
+  const canvas = figure.querySelector("canvas");
+  const heat = canvas && {
+    size: [canvas.height, canvas.width],
+    box: [canvas.offsetLeft, canvas.offsetTop, canvas.offsetWidth, canvas.offsetHeight],
+    rgba: [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data] };
+  return {
+    x: ticks("x", "x"), y: ticks("y", "y"), curves: paths("xp-line"), heat,
+    points: [...figure.querySelectorAll(".xp-plot .xp-point")].map(p => p.getAttribute("d")),
+    bars: [...figure.querySelectorAll(".xp-bar")].map(b => [
+      width(b, ".xp-amount") / width(b, ".xp-track"), b.querySelector(".xp-value").textContent]),
+  };
+}"""
+
+
+def differences(box, explorer, setting) -> list[str]:
+    """What the explorer in `box` (a locator) shows and Python computes otherwise, in words."""
+    arrays, sentence = explorer(**setting)
+    shown = box.locator(".xp-say").inner_text()
+    found = [] if shown == sentence else [f"sentence: shown {shown!r}, computed {sentence!r}"]
+    for i, view in enumerate(explorer.views):
+        drawn = box.locator("figure.xp-view").nth(i).evaluate(READ)
+        compare = {"lines": _lines, "heatmap": _heatmap, "bars": _bars}[view.kind]
+        found += [f"{view.title}: {problem}" for problem in compare(view, drawn, arrays)]
+    return found
+
+
+def _number(text):
+    return float(text.replace("\N{MINUS SIGN}", "-"))
+
+
+def _scale(ticks, log=False):
+    """Value -> pixel, as a line through the tick labels."""
+    place = np.log10 if log else np.asarray
+    values = place([_number(text) for text, _ in ticks])
+    slope, start = np.polyfit(values, [at for _, at in ticks], 1)
+    return lambda v: start + slope * place(v)
+
+
+def _off(name, drawn, expected, within=PIXEL):
+    drawn, expected = np.asarray(drawn, float), np.asarray(expected, float)
+    if drawn.shape != expected.shape:
+        return [f"{name}: drawn shape {drawn.shape}, computed {expected.shape}"]
+    worst = np.abs(drawn - expected).max()
+    return [f"{name}: off by {worst:.3g}"] if worst > within else []
+
+
+def _vertices(path, step):
+    pattern = r"[MH]([-\d.]+)[ V]([-\d.]+)" if step else r"[ML]([-\d.]+) ([-\d.]+)"
+    return np.array(re.findall(pattern, path), float).T
+
+
+def _lines(view, drawn, arrays):
+    if min(len(drawn["x"]), len(drawn["y"])) < 2:
+        return ["fewer than two tick labels on an axis"]
+    X, Y = _scale(drawn["x"], view.xlog), _scale(drawn["y"], view.ylog)
+    found = []
+    for name, path in zip(view.ys, drawn["curves"], strict=True):
+        expected = [X(arrays[view.x]), Y(arrays[name])]
+        found += _off(name, _vertices(path, view.step), expected)
+    return found
+
+
+def _colours(view, z):
+    share = ((z - view.vmin) / (view.vmax - view.vmin)).clip(0, 1)
+    stops = np.array([[int(h[i:i + 2], 16) for i in (1, 3, 5)] for h in view.ramp])
+    where = np.linspace(0, 1, len(stops))
+    return np.stack([np.interp(share, where, stops[:, c]) for c in range(3)], -1)
+
+
+def _heatmap(view, drawn, arrays):
+    heat, z = drawn["heat"], arrays[view.z]
+    if tuple(heat["size"]) != z.shape:
+        return [f"{view.z}: drawn {heat['size']}, computed {z.shape}"]
+    shown = np.array(heat["rgba"]).reshape(*z.shape, 4)[..., :3]
+    found = _off("colours", shown, _colours(view, z[::-1] if view.ylim else z), SHADES)
+    X, Y = _scale(drawn["x"]), _scale(drawn["y"])
+    left, top, width, height = heat["box"]
+    xlim, ylim = view.xlim or (0, z.shape[1]), view.ylim or (z.shape[0], 0)
+    found += _off("place", [left, left + width, top + height, top], [*X(xlim), *Y(ylim)], 1.5)
+    return found + (_points(view, drawn, arrays, X, Y) if view.points else [])
+
+
+def _points(view, drawn, arrays, X, Y):
+    p, found = view.points, []
+    # A mark's path starts at the left of a circle and at the top of a triangle.
+    for group, (shift_x, shift_y) in enumerate([(-3.5, 0), (0, -4.5)]):
+        mine = arrays[p.group] == group
+        starts = np.array(re.findall(r"M([-\d.]+) ([-\d.]+)", drawn["points"][group]), float).T
+        expected = [X(arrays[p.x][mine]) + shift_x, Y(arrays[p.y][mine]) + shift_y]
+        found += _off(f"points of group {group}", starts, expected)
+    return found
+
+
+def _bars(view, drawn, arrays):
+    values = arrays[view.values]
+    shown = [_number(text.removesuffix(view.unit)) for _, text in drawn["bars"]]
+    return (_off("bar lengths", [share for share, _ in drawn["bars"]], values / view.limit, 0.002)
+            + _off("bar numbers", shown, values, 1e-3 * view.limit))
+
+
+# ---- the keyboard ---------------------------------------------------------------------------
+def focus(box, control):
+    """Put the keyboard on a control, where a reader's Tab would put it."""
+    if control.kind == "slider":
+        box.get_by_role("slider", name=control.label, exact=True).focus()
+    else:
+        group = box.get_by_role("group", name=control.label, exact=True)
+        group.locator("input:checked").focus()
+
+
+def move(box, control, start, value, static):
+    """Take a control from one value to another with the arrow keys."""
+    offered = control.offered(static)
+    distance = offered.index(value) - offered.index(start)
+    focus(box, control)
+    for _ in range(abs(distance)):
+        box.page.keyboard.press("ArrowRight" if distance > 0 else "ArrowLeft")
+
+
+def walk(explorer, static=True):
+    """Settings one control at a time: every value of every control, then the way back."""
+    setting = explorer.defaults
+    for control in explorer.controls:
+        for value in (*control.offered(static), control.default):
+            if value != setting[control.name]:
+                before, setting = setting, {**setting, control.name: value}
+                yield control, before[control.name], setting
+
+
+def stroll(box, explorer) -> list[str]:
+    """All differences met on a walk over a page's explorer, by keyboard."""
+    found = differences(box, explorer, explorer.defaults)
+    for control, start, setting in walk(explorer):
+        move(box, control, start, setting[control.name], static=True)
+        found += differences(box, explorer, setting)
+    return found

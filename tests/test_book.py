@@ -1,0 +1,197 @@
+"""How the book is put together: dressing of cells, generated pages, settings, clear errors."""
+
+import socket
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from dlsys_helpers import checking
+from dlsys_helpers.stages import STAGES
+from tools import book, book_pages
+
+
+def cell(kind, source, role, outputs=(), **facts):
+    made = (new_code_cell if kind == "code" else new_markdown_cell)(source)
+    made.metadata.update({"dlsys": {"role": role, **facts}, "tags": [f"role-{role}"]})
+    if kind == "code":
+        made.outputs = list(outputs)
+    return nbformat.from_dict(made)
+
+
+def lesson(*cells, view="lesson"):
+    return new_notebook(cells=list(cells), metadata={"dlsys": {"stage": 1, "view": view}})
+
+
+def figure(**image):
+    return new_output("display_data", {"image/png": "aGk="}, metadata={"image/png": image})
+
+
+def printed(text):
+    return new_output("stream", name="stdout", text=text)
+
+
+# ---- dressing
+
+def test_a_step_is_framed_and_its_heading_stays_outside():
+    framed = book.frame("## Title\n\nGuess first.", "predict")
+    heading, opening, body, closing = (line for line in framed.split("\n") if line)
+    assert heading == "## Title"
+    assert opening.endswith("{div} role-predict")
+    assert body == "Guess first."
+    assert closing == book.FENCE
+
+
+@pytest.mark.parametrize("role", ["hook", "concept", "gpu", "summary", ""])
+def test_text_that_is_no_step_stays_as_it_is(role):
+    assert book.frame("## Title\n\nText.", role) == "## Title\n\nText."
+
+
+def test_only_questions_of_a_quiz_are_framed():
+    question = "**1. Why?**\n\n<details class=\"quiz\"><summary>A</summary></details>"
+    assert book.FENCE in book.frame(question, "quiz")
+    assert book.frame("## Check yourself\n\nThink first.", "quiz").startswith("## Check yourself")
+    assert book.FENCE not in book.frame("## Check yourself\n\nThink first.", "quiz")
+
+
+def test_a_trap_gets_its_number_and_one_target():
+    dressed = book.dress(lesson(cell("markdown", "## A title\n\nGuess.", "predict", trap="01.2"),
+                                cell("markdown", "Because.", "repair", trap="01.2")))
+    first, second = (c.source for c in dressed.cells)
+    assert first.startswith("(trap-01-2)=\n## 01.2 A title\n")
+    assert "trap-01-2" not in second
+
+
+def test_a_number_that_stands_there_is_not_repeated():
+    assert book.numbered("## 01.2 A title", "01.2") == "## 01.2 A title"
+
+
+def test_a_worksheet_offers_itself_for_download():
+    sheet = lesson(cell("markdown", "# Worksheet", "setup"),
+                   cell("markdown", "## 01.1 A title\n\n3 points.", "exercise", trap="01.1"),
+                   view="exercise")
+    dressed = book.dress(sheet)
+    assert "../_sources/exercises/01_activations.ipynb" in dressed.cells[0].source
+    assert dressed.cells[1].source.startswith("(exercise-01-1)=\n")
+
+
+def test_setup_and_drawing_are_folded_and_a_claim_never_is():
+    alt = figure(alt="A rising line.")
+    setup, drawing, look = book.dress(lesson(
+        cell("code", "import torch", "setup"),
+        cell("code", "plot_lines(x)", "look", [alt], trap="01.1"),
+        cell("code", "plot_lines(x)\nclaim('it rises', x, above=0)", "look", [alt]))).cells
+    assert "hide-input" in setup.metadata.tags
+    assert "hide-input" in drawing.metadata.tags
+    assert "hide-input" not in look.metadata.tags
+    assert look.metadata.mystnb.image.alt == "A rising line."
+
+
+def test_a_figure_without_alt_text_is_refused():
+    with pytest.raises(book.BookError, match="figure without alt text"):
+        book.dress(lesson(cell("code", "plot()", "look", [figure()])))
+
+
+def test_an_explorer_replaces_its_stored_picture():
+    shown = book.dress(lesson(cell("code", "activations", "explore", [figure()],
+                                   explorer="activations"))).cells[0]
+    assert [list(o.data) for o in shown.outputs] == [["text/html"]]
+    assert 'data-explorer="activations"' in shown.outputs[0].data["text/html"]
+    assert "remove-input" in shown.metadata.tags
+
+
+# ---- generated text
+
+def test_essence_ends_at_the_last_number_and_drops_what_only_reports():
+    code = ("a = f(x)\nclaim('a', a, above=0)\nb = [\n    1]  # kept\n"
+            "print(\n    a, b)\nclaim('b', b)\nc = 1")
+    assert book_pages.essence(code) == "a = f(x)\nb = [\n    1]  # kept"
+
+
+def test_essence_of_code_without_a_print_is_all_of_it():
+    assert book_pages.essence("a = 1\n\nb = 2\nmodel.eval()") == "a = 1\n\nb = 2\nmodel.eval()"
+
+
+def test_readings_come_from_the_stored_output():
+    code = cell("code", "print(1)", "look", [printed("labels that differ: 4%\ngap: 0.1   b: 2\n")])
+    lines = book_pages.measured(code).splitlines()
+    assert lines == ['<p class="reading"><strong>4%</strong> labels that differ</p>',
+                     '<p class="reading"><strong>0.1</strong> gap</p>',
+                     '<p class="reading"><strong>2</strong> b</p>']
+
+
+def test_told_and_measured_are_two_paragraphs():
+    text = book_pages.told_and_measured("**Told:** it is.\n**Measured:** it is not.")
+    assert text == "**Told:** it is.\n\n**Measured:** it is not."
+
+
+def test_errata_collects_every_folklore_cell():
+    page = book_pages.errata_page({1: lesson(
+        cell("markdown", "**Told:** one.\n**Measured:** two.", "folklore", trap="01.1"),
+        cell("markdown", "Not this.", "repair", trap="01.1"))})
+    assert "{ref}" in page
+    assert "<trap-01-1>" in page
+    assert "**Told:** one." in page
+    assert "Not this" not in page
+
+
+def test_a_cell_of_a_table_cannot_break_it():
+    row = book_pages.table(("a",), [("x | y\nz",)]).splitlines()[-1]
+    assert row == "| x \\| y z |"
+
+
+def test_text_from_a_check_is_shown_as_it_is():
+    assert book_pages.plain("x[0] * `y` <b>") == r"x\[0\] \* \`y\` \<b\>"
+
+
+def test_the_map_shows_every_stage_and_leads_only_to_written_ones():
+    shown = book_pages.stage_map([1])
+    assert all(f"<strong>{s.title.replace('&', '&amp;')}</strong>" in shown for s in STAGES)
+    assert shown.count("<a ") == 1
+    assert shown.count("Not written yet") == len(STAGES) - 1
+
+
+def test_a_wrong_answer_that_passes_its_check_stops_the_book(monkeypatch):
+    monkeypatch.setattr(checking, "run_check", lambda *_: checking.Verdict("pass", "01.1"))
+    harmless = checking.WrongAnswer("harmless", abs, "nothing", "01.1")
+    with pytest.raises(ValueError, match="Mend the check"):
+        book_pages.told("01.1", harmless)
+
+
+# ---- settings and errors
+
+@pytest.mark.parametrize(("url", "buttons"), [("", False), ("https://github.com/o/r", True)])
+def test_one_setting_brings_the_launch_buttons(url, buttons):
+    config = book.settings({"repository": {"url": url}, "launch_buttons": {"colab_url": "x"}})
+    assert ("launch_buttons" in config) is buttons
+
+
+def test_without_notebooks_it_says_what_to_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(book, "NOTEBOOKS", tmp_path)
+    with pytest.raises(book.BookError, match="Run: make build"):
+        book.build(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "not json", '{"cells": ['])
+def test_a_damaged_notebook_is_named(monkeypatch, tmp_path, text):
+    monkeypatch.setattr(book, "ROOT", tmp_path)
+    (tmp_path / "x.ipynb").write_text(text)
+    with pytest.raises(book.BookError, match=r"x\.ipynb: not a notebook"):
+        book.read(tmp_path / "x.ipynb")
+
+
+def test_a_busy_port_gets_one_clear_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(book.BookError, match=f"port {port}: .* Choose another one"):
+            book.serve(tmp_path, port)
+
+
+def test_a_warning_of_jupyter_book_stops_the_build(tmp_path):
+    source = tmp_path / "_build" / "source"
+    source.mkdir(parents=True)
+    (source / "_config.yml").write_text("title: x\n")
+    (source / "_toc.yml").write_text("format: jb-book\nroot: index\n")
+    (source / "index.md").write_text("# Title\n\n[nowhere](missing.md)\n")
+    with pytest.raises(book.BookError, match=r"missing\.md"):
+        book.render(tmp_path)

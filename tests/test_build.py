@@ -1,0 +1,157 @@
+"""The builder refuses what would not teach, and writes the same bytes from the same source."""
+
+import json
+import re
+
+import nbformat
+import pytest
+
+from dlsys_helpers.paths import ROOT
+from tools import build, lessons
+from tools.canonical import canonical
+
+LESSON = ROOT / "lessons" / "01_activations.py"
+TEXT = LESSON.read_text("utf-8")
+
+
+def read(tmp_path, text, name=LESSON.name):
+    folder = tmp_path / "lessons"
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return lessons.read(path)
+
+
+def cut(start, end):
+    """The lesson without the cells from the marker `start` up to `end`."""
+    a = TEXT.index(start)
+    return TEXT[:a] + TEXT[TEXT.index(end, a):]
+
+
+REPAIR = '# %% [markdown] trap="01.2" role="repair"'
+CASES = {
+    "unknown role": (TEXT.replace('role="summary"', 'role="epilogue"'), "epilogue"),
+    "no role": (TEXT.replace('# %% [markdown] role="summary"', "# %% [markdown]"), "role None"),
+    "missing role in a trap": (cut('# %% [markdown] trap="01.2" role="keep"',
+                                   '# %% [markdown] trap="01.3"'), "01.2"),
+    "misordered trap": (TEXT.replace('# %% trap="01.2" role="break"',
+                                     '# %% trap="01.2" role="keep"'), "01.2"),
+    "duplicate id": (TEXT.replace('trap="01.3"', 'trap="01.2"'), "01.2"),
+    "gap in the ids": (TEXT.replace('trap="01.5"', 'trap="01.7"'), "01.5"),
+    "no symptom": (re.sub(r' symptom="classifier[^"]*"', "", TEXT), "symptom"),
+    "no question": (TEXT.replace("What does an output of\n# 0.5 mean, and what would you compare "
+                                 "it with?", "Think."), "question"),
+    "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
+                                    TEXT, flags=re.M), "claims nothing"),
+    "number that nobody measured": (TEXT.replace("The alarm\n# misses more than half",
+                                                 "The alarm\n# misses 73 %, more than half"),
+                                    "73%"),
+    "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"
+                                          "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
+                                          1), "one solution region"),
+    "no points": (TEXT.replace("points=4 ", ""), "points"),
+    "exercise without a check": (TEXT.replace("def dead_units(", "def dead_ones("), "dead_ones"),
+    "lesson uses a learner's answer": (TEXT.replace("alarm = score > 0.5",
+                                                    "alarm = predict(detector, score) > 0.5"),
+                                       "learner's answer: predict"),
+    "long line": (TEXT.replace("fast = shrink(vector)", "fast = shrink(vector)" + " " * 60 + "#"),
+                  "76 columns"),
+    "long cell": (TEXT.replace("vector = torch.randn(1000)\n",
+                               "vector = torch.randn(1000)\n" + "vector = vector\n" * 20),
+                  "at most 20"),
+    "one hint": (re.sub(r'(role="hint"\n# 1\. Leave.*?\n)# 2\..*?\n# 3\..*?\n', r"\1", TEXT),
+                 "1 hints"),
+    "unexplained choice": (TEXT.replace(" :: Dropout", ""), None),
+    "two right choices": (TEXT.replace("- [ ] makes its output", "- [x] makes its output"),
+                          "one right choice"),
+    "title differs": (TEXT.replace("# # 1. Perceptron", "# # 1. Perceptrons"), "heading"),
+    "missing parameter": (TEXT.replace("THREADS = 1\n", "", 1), "SEED, DEVICE"),
+    "no gpu part": (re.sub(r'role="gpu"', 'role="summary"', TEXT), "gpu"),
+    "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.2" role="predict"',
+                                          '# %% [markdown] role="concept"\n# late\n\n'
+                                          '# %% [markdown] trap="01.2" role="predict"'),
+                             "after the first trap"),
+}
+CASES["unexplained choice"] = (re.sub(r" :: That is what `eval\(\)` does\.", "", TEXT),
+                               "not explained")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused_with_file_cell_and_remedy(name, tmp_path):
+    text, says = CASES[name]
+    assert text != TEXT, "the fixture no longer changes the lesson"
+    with pytest.raises(lessons.Refused) as refused:
+        read(tmp_path, text)
+    message = str(refused.value)
+    assert message.startswith("lessons/01_activations.py")
+    assert says in message
+    assert message.rstrip().endswith(".") or message.rstrip().endswith('"')
+
+
+def test_renamed_file_is_refused(tmp_path):
+    with pytest.raises(lessons.Refused, match=r"01_activations\.py"):
+        read(tmp_path, TEXT, "01_neurons.py")
+
+
+def test_the_shipped_lesson_is_accepted(tmp_path):
+    assert read(tmp_path, TEXT).traps == ["01.1", "01.2", "01.3", "01.4", "01.5"]
+
+
+def test_generated_files_are_what_the_lessons_say():
+    assert build.stale(build.sources_of([])) == []
+
+
+def test_same_source_same_bytes():
+    first, second = ([build.written(canonical(book)) for book in build.views(
+        lessons.read(LESSON)).values()] for _ in range(2))
+    assert first == second
+
+
+def test_ids_are_unique_and_survive_an_inserted_stage_cell():
+    views = build.views(lessons.read(LESSON))
+    for book in views.values():
+        ids = [c.id for c in book.cells]
+        assert len(set(ids)) == len(ids)
+    assert "01-3-break-1" in [c.id for c in views["lesson"].cells]
+
+
+def test_worksheet_has_a_check_for_each_exercise_and_hints_are_folded():
+    cells = build.views(lessons.read(LESSON))["exercise"].cells
+    checks = [c.source for c in cells if c.metadata["dlsys"]["role"] == "check"]
+    assert checks == ['check("01.1", predict)', 'check("01.2", to_probs)',
+                      'check("01.3", grad_ratio)', 'check("01.4", dead_units)',
+                      'check("01.5", soft_threshold)']
+    hints = [c.source for c in cells if c.metadata["dlsys"]["role"] == "hint"]
+    assert all(h.count("<details>") == 3 for h in hints)
+
+
+def test_quiz_choices_fold_and_say_which_is_right():
+    quiz = [c.source for c in build.views(lessons.read(LESSON))["lesson"].cells
+            if c.metadata["dlsys"]["role"] == "quiz" and "<details" in c.source]
+    assert len(quiz) == 5
+    assert all(q.count("<strong>Right.</strong>") == 1 for q in quiz)
+
+
+def test_worksheet_version_changes_with_a_stub_and_not_with_prose(tmp_path):
+    def version(text):
+        book = build.views(read(tmp_path, text))["exercise"]
+        return book.metadata["dlsys"]["version"]
+    assert version(TEXT) == version(TEXT.replace("Nobody changed a weight", "No weight changed"))
+    assert version(TEXT) != version(TEXT.replace("for [[0., 1.], [0., 0.]]",
+                                                 "for [[0., 2.], [0., 0.]]"))
+
+
+def test_canonical_form_drops_what_changes_between_runs():
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x")])
+    book.cells[0].outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text="<f at 0x7fa70e6dde40>\n"),
+        nbformat.v4.new_output("stream", name="stdout", text="more\n"),
+        nbformat.v4.new_output("display_data", data={
+            "application/vnd.jupyter.widget-view+json": {}, "text/plain": "w"})]
+    book.cells[0].metadata["execution"] = {"iopub.execute_input": "now"}
+    clean = canonical(book)
+    text = json.dumps(clean)
+    assert "<f at 0x0>\\nmore" in text
+    assert "widget-view" not in text
+    assert "iopub" not in text
+    assert clean.cells[0].execution_count == 1

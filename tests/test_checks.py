@@ -1,0 +1,319 @@
+"""Every check is proven: what passes, what is "todo", what fails, and for which reason."""
+
+import ast
+import copy
+import inspect
+import re
+
+import nbformat
+import pytest
+import torch
+
+from dlsys_helpers import acting, catalog, checking
+from dlsys_helpers.checking import Broken, Exercise, expect_close, expect_equal, run_check
+from dlsys_helpers.paths import EXERCISES, ROOT, SOLUTIONS
+
+REGISTRY = checking.load_all()
+IDS = sorted(REGISTRY)
+SEEDS = range(8)
+WRONG = [pytest.param(id, wrong, id=f"{id}-{wrong.name}")
+         for id in IDS for wrong in REGISTRY[id].wrong_answers]
+
+
+def functions_of(folder) -> dict:
+    """The exercise functions of all notebooks in a folder, by id; each has its own namespace."""
+    found = {}
+    for path in sorted(folder.glob("[0-9]*.ipynb")):
+        cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        setup = "\n".join(c.source for c in cells if c.metadata.dlsys.role == "setup")
+        for cell in cells:
+            if cell.metadata.dlsys.role == "exercise":
+                space = {"__name__": "worksheet"}
+                exec(setup + "\n" + cell.source, space)
+                id = cell.metadata.dlsys.trap
+                found[id] = space[REGISTRY[id].function]
+    return found
+
+
+REFERENCE = functions_of(SOLUTIONS)
+STUBS = functions_of(EXERCISES)
+
+
+def test_exercises_checks_and_catalog_name_the_same_ids():
+    assert set(REFERENCE) == set(STUBS) == set(IDS) == {t["id"] for t in catalog.traps()}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_reference_passes_on_many_seeds(id):
+    verdict = run_check(id, REFERENCE[id], SEEDS)
+    assert verdict.status == "pass", verdict
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_stub_is_todo(id):
+    assert run_check(id, STUBS[id]).status == "todo"
+
+
+@pytest.mark.parametrize(("id", "wrong"), WRONG)
+def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id, wrong):
+    """One draw must suffice: a seed that lets a wrong answer pass has drawn a degenerate case."""
+    for seed in SEEDS:
+        verdict = run_check(id, wrong.fn, [seed])
+        assert verdict.status == "wrong"
+        assert verdict.misconception == wrong.name, (seed, verdict)
+        assert verdict.trap == wrong.trap
+        assert wrong.says in verdict.message, (seed, verdict.message)
+        assert not verdict.accident, (seed, verdict.message)
+        assert len(verdict.message) <= 300
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_at_least_four_named_wrong_answers(id):
+    names = [w.name for w in REGISTRY[id].wrong_answers]
+    assert len(names) >= 4
+    assert len(set(names)) == len(names)
+
+
+def leaves(value, path=()):
+    """Paths to all tensors and floats inside a plain value."""
+    if isinstance(value, torch.Tensor) or type(value) is float:
+        yield path
+    items = value.items() if isinstance(value, dict) else (
+        enumerate(value) if isinstance(value, list | tuple) else ())
+    for key, item in items:
+        yield from leaves(item, (*path, key))
+
+
+def replaced(value, path, change):
+    """A copy of a plain value with the leaf at `path` changed."""
+    if not path:
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(replaced(v, path[1:], change) if i == path[0] else v
+                     for i, v in enumerate(value))
+    new = copy.copy(value)
+    new[path[0]] = replaced(value[path[0]], path[1:], change)
+    return new
+
+
+def vandals(leaf):
+    """Ways to spoil an output that broadcasting or a sloppy comparison would forgive."""
+    if type(leaf) is float:
+        return {"nan": lambda v: float("nan"), "off by 2 %": lambda v: v * 1.02 + 1e-3,
+                "text": str}
+    return {"extra axis": lambda v: v[None], "float64": lambda v: v.double(),
+            "nan": lambda v: torch.full_like(v, float("nan")),
+            "off by 2 %": lambda v: v * 1.02 + 1e-2}
+
+
+# Outputs that only describe what the act did; a law need not judge them.
+CONTEXT = {"state"}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
+    exercise = REGISTRY[id]
+    for case in exercise.arrange(0):
+        good = acting.run_act(exercise.act_fn, REFERENCE[id], case)
+        assert good.kind == "value"
+        for path in leaves(good.value):
+            if CONTEXT & set(path):
+                continue
+            leaf = good.value
+            for key in path:
+                leaf = leaf[key]
+            if isinstance(leaf, torch.Tensor) and not leaf.is_floating_point():
+                continue
+            for name, change in vandals(leaf).items():
+                bad = acting.Outcome("value", replaced(good.value, path, change))
+                verdict = exercise._judge_one(case, bad)
+                assert verdict.status == "wrong", f"{case.name}: {name} at {path} was accepted"
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("answer", [None, 0, 0.0, True, "", [], {}, torch.zeros(()),
+                                    torch.ones(1), float("nan"), object()],
+                         ids=lambda v: f"{type(v).__name__}-{v}"[:18].split(" at")[0])
+def test_constant_answers_fail(id, answer):
+    assert run_check(id, lambda *a, **k: answer).status in {"wrong", "error"}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_same_seed_same_cases_other_seed_other_cases(id):
+    exercise = REGISTRY[id]
+
+    def inputs(seed):
+        return [case.inputs for case in exercise.arrange(seed)]
+    assert acting.same(inputs(3), inputs(3))
+    assert not acting.same(inputs(3), inputs(4))
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_cases_are_plain_data(id):
+    def plain(value):
+        if isinstance(value, list | tuple):
+            return all(map(plain, value))
+        if isinstance(value, dict):
+            return all(type(k) is str and plain(v) for k, v in value.items())
+        return value is None or type(value) in (bool, int, float, str, torch.Tensor)
+    assert all(plain(case.inputs) for case in REGISTRY[id].arrange(0))
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_act_stands_alone(id):
+    """Its source travels to a sandbox that has no laws: it must run from the source alone."""
+    exercise = REGISTRY[id]
+    lonely = acting.load_act(acting.act_source(exercise.act_fn))
+    cases = exercise.arrange(1)
+    outcomes = [acting.run_act(lonely, REFERENCE[id], case) for case in cases]
+    assert exercise.judge(cases, outcomes).status == "pass"
+
+
+def bodies(tree) -> set[str]:
+    """Each function's body without its docstring, as normalised source."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            rest = node.body[1:] if ast.get_docstring(node) else node.body
+            found.add("\n".join(map(ast.unparse, rest)))
+    return found
+
+
+def trusted_bodies(path) -> set[str]:
+    """Bodies of the functions that are no registered wrong answer."""
+    tree = ast.parse(path.read_text("utf-8"))
+    wrong = [n for n in tree.body if isinstance(n, ast.FunctionDef)
+             and any("ex.wrong" in ast.unparse(d) for d in n.decorator_list)]
+    for node in wrong:
+        tree.body.remove(node)
+    return bodies(tree)
+
+
+@pytest.mark.parametrize("path", sorted(SOLUTIONS.glob("[0-9]*.ipynb")), ids=lambda p: p.stem)
+def test_no_check_holds_the_reference_as_its_expected_value(path):
+    cells = [c.source for c in nbformat.read(path, as_version=4).cells
+             if c.cell_type == "code" and c.metadata.dlsys.role == "exercise"]
+    answers = set().union(*(bodies(ast.parse(source)) for source in cells))
+    checks = trusted_bodies(ROOT / f"src/dlsys_helpers/checks/stage{path.stem[:2]}.py")
+    assert not answers & checks
+
+
+def test_stubs_hold_no_answer():
+    for path in EXERCISES.glob("[0-9]*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            assert "SOLUTION" not in cell.source
+            assert not cell.get("outputs")
+            if cell.cell_type == "code" and cell.metadata.dlsys.role == "exercise":
+                last = ast.parse(cell.source).body[-1].body[-1]
+                assert isinstance(last, ast.Raise | ast.FunctionDef)
+
+
+# The framework itself, on an exercise made for the purpose -------------------------------------
+
+def doubling() -> Exercise:
+    ex = Exercise("99.1", "double")
+    ex.cases(lambda g: [("three numbers", {"x": torch.randn(3, generator=g)})])
+    ex.law(lambda out, x: expect_close("result", out, 2 * x))
+    ex.wrong("tripling", says="result")(lambda x: 3 * x)
+    return ex
+
+
+def verdict_on(fn, ex=None):
+    ex = ex or doubling()
+    cases = ex.arrange(0)
+    return ex.judge(cases, ex.outcomes(fn, cases))
+
+
+def test_right_wrong_and_named():
+    assert verdict_on(lambda x: x + x).status == "pass"
+    assert verdict_on(lambda x: 3 * x).misconception == "tripling"
+    unknown = verdict_on(lambda x: 5 * x)
+    assert (unknown.status, unknown.misconception) == ("wrong", "")
+    assert re.search(r"result: got .* expected ", unknown.message)
+
+
+def test_an_exception_is_reported_with_type_and_case():
+    verdict = verdict_on(lambda x: x + torch.zeros(4, 5))
+    assert verdict.status == "error"
+    assert "RuntimeError" in verdict.message
+    assert "three numbers" in verdict.message
+
+
+def test_an_answer_that_changes_its_inputs_fails():
+    def in_place(x):
+        x *= 2
+        return x.clone()
+    verdict = verdict_on(in_place)
+    assert verdict.status == "wrong"
+    assert "x changed" in verdict.message
+
+
+def test_a_number_that_equals_everything_is_foreign():
+    class Liar(float):
+        def __eq__(self, other):
+            return True
+
+        __hash__ = float.__hash__
+    with pytest.raises(Broken, match="Liar"):
+        expect_equal("number", acting.to_plain(Liar(1.0)), 1.0)
+
+
+def test_global_state_is_put_back():
+    def careless(x):
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        torch.set_num_threads(1 + torch.get_num_threads())
+        torch.manual_seed(7)
+        torch.use_deterministic_algorithms(True)
+        return x * 2
+    before = (torch.get_num_threads(), torch.get_rng_state())
+    assert verdict_on(careless).status == "pass"
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.get_num_threads() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_law_that_stumbles_still_says_wrong_and_admits_the_accident():
+    ex = doubling()
+    ex.law(lambda out, x: out["missing"])
+    verdict = verdict_on(lambda x: x, ex)
+    assert verdict.status == "wrong"
+    assert verdict.accident
+
+
+@pytest.mark.parametrize(("got", "expected"), [
+    (torch.ones(1, 3), torch.ones(3)), (torch.ones(1), torch.ones(3)),
+    (torch.ones(3, dtype=torch.float64), torch.ones(3)), (torch.tensor([1, float("nan"), 1]),
+                                                          torch.ones(3)),
+    (1, 1.0), (True, 1), (float("nan"), float("nan")), ("1", 1.0)])
+def test_close_forgives_neither_shape_nor_dtype_nor_nan(got, expected):
+    with pytest.raises(Broken):
+        expect_close("value", got, expected)
+
+
+def test_check_refuses_an_unknown_exercise_and_a_result_instead_of_a_function():
+    with pytest.raises(ValueError, match=r"01\.1"):
+        run_check("01.99", len)
+    assert "without brackets" in run_check("01.4", 3).message
+
+
+def test_check_shows_a_card_records_and_raises_one_line(monkeypatch, capsys):
+    recorded = []
+    monkeypatch.setattr("dlsys_helpers.progress.record", lambda *a: recorded.append(a))
+    with pytest.raises(checking.CheckFailed) as failed:
+        checking.check("01.4", lambda h: int((h == 0).all(1).sum()))
+    assert recorded == [("01.4", "wrong", "rows counted instead of units")]
+    assert failed.value._render_traceback_() == [str(failed.value)]
+    shown = capsys.readouterr().out
+    assert "rows counted instead of units" in shown
+    assert "Hint:" in shown
+    checking.check("01.4", REFERENCE["01.4"])
+    assert "passed" in capsys.readouterr().out
+
+
+def test_wrong_answers_are_functions_of_this_package():
+    for id in IDS:
+        for wrong in REGISTRY[id].wrong_answers:
+            assert inspect.getmodule(wrong.fn).__name__.startswith("dlsys_helpers.checks")

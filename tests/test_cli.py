@@ -1,0 +1,427 @@
+"""`dlsys`: starting, reading and checking worksheets, whatever state they are in."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from dlsys_helpers import catalog, cellrun, cli, paths, progress, worksheets
+
+TRAPS = [
+    {"id": f"01.{k}", "title": f"Trap {k}", "symptom": "s", "function": f"fn{k}", "points": k,
+     "difficulty": 1, "minutes": 5, "hints": ["look again"]}
+    for k in (1, 2, 3)
+]
+
+# Stands for the real checks, which need torch: what is tested here is the machinery around them.
+# sitecustomize is imported by every Python that starts with its folder on the path.
+FAKE_CHECKS = '''
+import sys, types
+acting = types.ModuleType("dlsys_helpers.acting")
+acting.learner_frame = lambda error: ""
+checking = types.ModuleType("dlsys_helpers.checking")
+checking.FIXED_SEEDS = (0, 1)
+def run_check(id, fn, seeds):
+    assert len(seeds) == 3
+    value = fn()
+    if value == 1:
+        return types.SimpleNamespace(status="pass", message="", misconception="", trap="")
+    return types.SimpleNamespace(status="wrong", message=f"value: got [{value}], expected 1.",
+                                 misconception="counts rows", trap=id)
+checking.run_check = run_check
+sys.modules[acting.__name__], sys.modules[checking.__name__] = acting, checking
+'''
+
+
+def notebook(*cells: str, **metadata) -> dict:
+    """A worksheet with these code cells and a check cell for each of the three exercises."""
+    checks = [f'check("01.{k}", fn{k})' for k in (1, 2, 3)]
+    return {
+        "nbformat": 4, "nbformat_minor": 5,
+        "metadata": {"dlsys": {"stage": 1, "view": "exercise", "version": "v1"},
+                     "kernelspec": {"name": "python3", "language": "python"}, **metadata},
+        "cells": [
+            {"cell_type": "markdown", "metadata": {}, "source": "Words"},
+            *({"cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None,
+               "source": textwrap.dedent(source)} for source in (*cells, *checks)),
+        ],
+    }
+
+
+REAL_CATALOG = catalog.CATALOG
+ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
+
+
+@pytest.fixture(autouse=True)
+def course(tmp_path, monkeypatch):
+    """A small course in a folder of its own."""
+    for name in ("exercises", "my-work", "fake"):
+        (tmp_path / name).mkdir()
+    stage = {"number": 1, "stem": "01_activations", "traps": TRAPS}
+    (tmp_path / "catalog.json").write_text(json.dumps({"stages": [stage]}))
+    (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))
+    (tmp_path / "fake/sitecustomize.py").write_text(FAKE_CHECKS)
+    monkeypatch.setattr(catalog, "CATALOG", tmp_path / "catalog.json")
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
+    monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
+    monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def saved(folder, *cells: str, name: str = "mine.ipynb", **metadata):
+    path = folder / "my-work" / name
+    path.write_text(json.dumps(notebook(*cells, **metadata)))
+    return path
+
+
+# ---- dlsys start
+
+def test_start_copies_and_says_what_to_open(course, capsys):
+    assert cli.main(["start", "1"]) == 0
+    copy = course / "my-work/01_activations.ipynb"
+    assert copy.read_bytes() == (course / "exercises/01_activations.ipynb").read_bytes()
+    said = capsys.readouterr().out
+    assert "Open my-work/01_activations.ipynb" in said
+    assert "dlsys check my-work/01_activations.ipynb" in said
+
+
+def test_start_never_overwrites_and_offers_a_copy(course, capsys):
+    copy = course / "my-work/01_activations.ipynb"
+    copy.write_text("my answers")
+    assert cli.main(["start", "01"]) == 0
+    assert "dlsys start 01 --copy" in capsys.readouterr().out
+    assert cli.main(["start", "01", "--copy"]) == 0
+    assert cli.main(["start", "01", "--copy"]) == 0
+    assert copy.read_text() == "my answers"
+    names = sorted(path.name for path in (course / "my-work").iterdir())
+    assert names == ["01_activations.ipynb", "01_activations_2.ipynb", "01_activations_3.ipynb"]
+
+
+def test_start_leaves_a_dangling_link_alone(course):
+    link = course / "my-work/01_activations.ipynb"
+    link.symlink_to(course / "nowhere")
+    assert worksheets.start(1) == (link, False)
+    assert not (course / "nowhere").exists()
+
+
+def test_ten_starts_at_once_make_one_worksheet(course):
+    made, gate = [], threading.Barrier(10)
+
+    def start():
+        gate.wait()
+        made.append(worksheets.start(1).created)
+    threads = [threading.Thread(target=start) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [False] * 9 + [True]
+    assert [p.name for p in (course / "my-work").iterdir()] == ["01_activations.ipynb"]
+
+
+def test_a_full_disk_leaves_no_half_worksheet(course, monkeypatch, capsys):
+    def full(_):
+        raise OSError(28, "No space left on device")
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main(["start", "1"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list((course / "my-work").iterdir()) == []
+
+
+@pytest.mark.parametrize("args", [
+    [], ["start"], ["start", "13"], ["start", "two"], ["start", "2"], ["start", "1", "2"],
+    ["nonsense"], ["check"], ["check", "no.ipynb"], ["check", "x.ipynb", "--limit", "0"],
+    ["check", "x.ipynb", "--limit", "soon"],
+])
+def test_bad_input_gets_one_line_and_exit_code_2(args, capsys):
+    try:
+        code = cli.main(args)
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    if not args:
+        assert (code, err) == (0, "")
+        assert "start" in out
+        return
+    assert code == 2
+    assert err.count("\n") == 1
+    assert err.startswith("dlsys")
+    assert len(err) < 300
+
+
+def test_light_commands_import_nothing_heavy():
+    script = ("import sys; from dlsys_helpers import cli, nbval_points; cli.parser();"
+              "print(sorted({'torch', 'numpy', 'nbformat', 'IPython', 'rich'} & set(sys.modules)))")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env,
+                         check=True)
+    assert run.stdout == "[]\n"
+
+
+# ---- reading what may be in any state
+
+def as_json(**changes) -> bytes:
+    return json.dumps({**notebook(*ANSWERS), **changes}).encode()
+
+
+WHOLE = json.dumps(notebook(*ANSWERS), indent=1).encode()
+BROKEN = {
+    "empty": (b" \n", "is empty"),
+    "truncated": (WHOLE[:-40], "stops in the middle"),
+    "truncated early": (WHOLE[:90], "stops in the middle"),
+    "damaged": (WHOLE.replace(b'"cells": [', b'"cells": {['), "is damaged at line"),
+    "conflict": (b'{\n<<<<<<< HEAD\n"a": 1\n=======\n}', "git conflict marks"),
+    "python file": (b"def fn1(): return 1\n", "is no notebook"),
+    "utf-16": (WHOLE.decode().encode("utf-16"), "is not UTF-8"),
+    "latin-1": (WHOLE + "é".encode("latin-1"), "is not UTF-8"),
+    "a list": (b"[]", "is JSON but no notebook (got a list)"),
+    "deep": (b"[" * 100_000, "nested too deep"),
+    "years old": (b'{"nbformat": 3, "worksheets": []}', "got notebook format 3, expected 4"),
+    "from the future": (as_json(nbformat=5), "got notebook format 5, expected 4"),
+    "no version": (b'{"cells": []}', "got notebook format None"),
+    "no cells": (as_json(cells=[]), "has no cells at all"),
+    "cells of another kind": (as_json(cells={"a": 1}), "has no list of cells"),
+    "cells of text": (as_json(cells=["a"]), "has no list of cells"),
+    "another kernel": (as_json(metadata={"kernelspec": {"name": "ir", "language": "R"}}),
+                       "its kernel speaks R"),
+    "another language": (as_json(metadata={"language_info": {"name": "julia"}}),
+                         "its kernel speaks julia"),
+    "the lesson": (as_json(metadata={"dlsys": {"stage": 1, "view": "lesson"}}), "is a lesson"),
+    "a stranger": (as_json(metadata={}, cells=[{"cell_type": "code", "source": "1"}]),
+                   "is no worksheet of this course"),
+    "a stage that does not exist": (as_json(metadata={"dlsys": {"stage": 99}}),
+                                    "is no worksheet of this course"),
+    "a stage of text": (as_json(metadata={"dlsys": {"stage": "one"}}),
+                        "is no worksheet of this course"),
+    "a stage not written": (as_json(metadata={"dlsys": {"stage": 7}}), "has no exercises here"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_unreadable_worksheet_gets_a_clear_message_and_stays(course, case, capsys):
+    data, says = BROKEN[case]
+    path = course / "my-work" / "01_activations.ipynb"
+    path.write_bytes(data)
+    assert cli.main(["check", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.startswith("dlsys: my-work/01_activations.ipynb: ")
+    assert err.count("\n") == 1
+    assert len(err) < 300
+    assert path.read_bytes() == data
+
+
+def test_what_is_no_file_gets_a_clear_message(course):
+    saved(course, *ANSWERS, name="01_activations.ipynb")
+    with pytest.raises(worksheets.WorksheetError, match=r"is a folder.*holds: 01_activations"):
+        worksheets.read(course / "my-work")
+    with pytest.raises(worksheets.WorksheetError, match=r"no such file.*holds: 01_activations"):
+        worksheets.read(course / "my-work" / ("x" * 200))
+    os.mkfifo(course / "pipe")
+    with pytest.raises(worksheets.WorksheetError, match="is not a file"):
+        worksheets.read(course / "pipe")
+
+
+def test_a_huge_worksheet_is_not_read(course):
+    path = course / "my-work/huge.ipynb"
+    with open(path, "wb") as file:
+        file.truncate(worksheets.LARGEST + 2**20)
+    with pytest.raises(worksheets.WorksheetError, match=r"has 51 MB.*Clear Outputs"):
+        worksheets.read(path)
+
+
+def test_a_renamed_worksheet_is_known_by_its_metadata(course):
+    path = saved(course, *ANSWERS, name="07_final (1).ipynb")
+    read = worksheets.read(path)
+    assert (read.stage, read.notes) == (1, [])
+    assert [e.function for e in read.exercises] == ["fn1", "fn2", "fn3"]
+    assert [source for _, source in read.cells] == ANSWERS
+
+
+def test_without_metadata_the_checks_tell_the_stage(course):
+    path = course / "my-work/stripped.ipynb"
+    path.write_bytes(b"\xef\xbb\xbf" + as_json(metadata={}))
+    assert worksheets.read(path).stage == 1
+
+
+def test_sources_as_lists_of_lines_are_read(course):
+    made = notebook(*ANSWERS)
+    for cell in made["cells"]:
+        cell["source"] = cell["source"].splitlines(keepends=True)
+    (course / "my-work/lines.ipynb").write_text(json.dumps(made))
+    assert [s for _, s in worksheets.read(course / "my-work/lines.ipynb").cells] == ANSWERS
+
+
+def test_missing_and_strange_checks_are_notes(course):
+    made = notebook(*ANSWERS)
+    made["cells"][-1]["source"] = 'check("01.9", fn9)'
+    (course / "my-work/odd.ipynb").write_text(json.dumps(made))
+    read = worksheets.read(course / "my-work/odd.ipynb")
+    assert "No check cell for 01.3" in read.notes[0]
+    assert "01.9: no exercise of stage 1" in read.notes[1]
+    assert [e.id for e in read.exercises] == ["01.1", "01.2", "01.3"]
+
+
+def test_an_older_worksheet_is_a_note_not_an_error(course):
+    path = saved(course, *ANSWERS, dlsys={"stage": 1, "version": "v0"})
+    assert "is older than the exercises" in worksheets.read(path).notes[0]
+
+
+# ---- dlsys check
+
+def check(path, *options: str) -> int:
+    return cli.main(["check", str(path), *options])
+
+
+def test_all_passing_exits_0_and_records_progress(course, capsys):
+    assert check(saved(course, *ANSWERS)) == 0
+    assert "6 of 6 points." in capsys.readouterr().out
+    assert progress.solved() == {"01.1", "01.2", "01.3"}
+
+
+def test_each_verdict_is_shown_with_the_mistake_named(course, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = saved(course, ANSWERS[0], "def fn2(): return 7")
+    assert check(path) == 1
+    said = capsys.readouterr().out
+    assert "value: got [7], expected 1. See trap 01.2." in said
+    assert "fn3 is not defined after all cells have run." in said
+    assert "1 of 6 points." in said
+    assert [(e["id"], e["misconception"]) for e in progress.entries()] == [
+        ("01.1", ""), ("01.2", "counts rows")]
+
+
+def test_a_bad_cell_costs_only_itself(course, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = saved(course, "x = [1]\n%matplotlib inline", "raise ValueError('[red]no')",
+                 "def broken(:", "input()", ANSWERS[0], ANSWERS[1],
+                 "assert x == [1]\ndef fn3(): return len(x)")
+    assert check(path) == 0
+    said = capsys.readouterr().out
+    assert "Code cell 2: ValueError: [red]no" in said
+    assert "Code cell 3: SyntaxError" in said
+    assert "Code cell 4: " in said
+    assert "Code cell 1" not in said
+    assert "6 of 6 points." in said
+
+
+def test_endless_loops_and_sudden_ends_cost_only_themselves(course, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = saved(course, "while True: pass", "import os; os._exit(0)", ANSWERS[0],
+                 "def fn2():\n    while True: pass", "def fn3():\n    os._exit(7)")
+    assert check(path, "--limit", "2") == 1
+    said = capsys.readouterr().out
+    assert "Code cell 1: ran longer than 2 s; is there a loop that never ends?" in said
+    assert "Code cell 2: ended the Python process; it was left out" in said
+    assert "1 of 6 points." in said
+    entries = [(e["id"], e["status"]) for e in progress.entries()]
+    assert sorted(entries) == [("01.1", "pass"), ("01.2", "error"), ("01.3", "error")]
+
+
+def test_cells_run_in_the_folder_of_the_notebook(course):
+    (course / "my-work/data.txt").write_text("1")
+    path = saved(course, "v = int(open('data.txt').read())",
+                 *(f"def fn{k}(): return v" for k in (1, 2, 3)))
+    assert check(path) == 0
+
+
+def test_ctrl_c_ends_cleanly_and_leaves_no_process(course):
+    path = saved(course, "import os\nopen('pid', 'w').write(str(os.getpid()) + '!')",
+                 "while True: pass")
+    script = ("import sys; from dlsys_helpers import catalog, cli; from pathlib import Path;"
+              f"catalog.CATALOG = Path({str(catalog.CATALOG)!r}); sys.exit(cli.main(sys.argv[1:]))")
+    process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)],
+                               stderr=subprocess.PIPE, text=True)
+    pid = wait_for_text(course / "my-work/pid", "!")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "\nStopped. Nothing was changed.\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def test_the_child_ends_when_its_parent_is_killed(course):
+    path = saved(course, "import os\nopen('pid', 'w').write(str(os.getpid()) + '!')",
+                 "while True: pass")
+    script = ("import sys; from dlsys_helpers import catalog, cli; from pathlib import Path;"
+              f"catalog.CATALOG = Path({str(catalog.CATALOG)!r}); cli.main(sys.argv[1:])")
+    process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)])
+    pid = wait_for_text(course / "my-work/pid", "!")
+    process.kill()
+    process.wait(timeout=20)
+    assert wait_until(lambda: not alive(int(pid)))
+
+
+def wait_until(holds, tries: int = 400) -> bool:
+    """Ask until it holds, for some 20 s at most; the result does not depend on the pace."""
+    pause = threading.Event()
+    return any(holds() or pause.wait(0.05) for _ in range(tries))
+
+
+def wait_for_text(path, ending: str) -> str:
+    assert wait_until(lambda: path.exists() and path.read_text().endswith(ending))
+    return path.read_text().removesuffix(ending)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and awaits its parent does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_python_that_does_not_start_is_said(course, capsys):
+    (course / "fake/sitecustomize.py").write_text("import os; os._exit(3)")
+    assert check(saved(course, *ANSWERS)) == 2
+    assert "before the first cell. Run: dlsys doctor" in capsys.readouterr().err
+
+
+def test_a_late_event_is_a_fault_and_a_closed_pipe_too():
+    read_end, write_end = os.pipe()
+    os.write(write_end, b'{"begin": "cell", "key": 1}\n{"begin": "ce')
+    events = cellrun._lines(read_end, 0.05)
+    assert next(events) == {"begin": "cell", "key": 1}
+    assert "longer than 0.05 s" in next(events)["fault"]
+    os.close(write_end)
+    assert next(cellrun._lines(read_end, 1))["fault"] == "ended the Python process"
+    os.close(read_end)
+
+
+def test_the_worked_answers_pass_the_real_checks(capsys, monkeypatch):
+    monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.setattr(catalog, "CATALOG", REAL_CATALOG)
+    assert check(paths.SOLUTIONS / "01_activations.ipynb") == 0
+    possible = sum(trap["points"] for trap in catalog.traps(1))
+    assert f"{possible} of {possible} points." in capsys.readouterr().out
+
+
+# ---- dlsys progress
+
+def test_progress_shows_every_stage_and_trap(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    progress.record("01.1", "pass")
+    progress.record("01.2", "wrong", "counts rows")
+    assert cli.main(["progress"]) == 0
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
+    assert "● solved" in rows["01.1"]
+    assert "◐ tried" in rows["01.2"]
+    assert "counts rows" in rows["01.2"]
+    assert "○ untouched" in rows["01.3"]
+    assert said.count("coming") == 11
+    assert "1 of 3 exercises solved, 1 of 6 points." in said
+
+
+def test_progress_says_when_it_is_off(capsys, monkeypatch):
+    monkeypatch.setenv("DLSYS_PROGRESS", "off")
+    assert cli.main(["progress"]) == 0
+    assert "DLSYS_PROGRESS is off" in capsys.readouterr().out

@@ -1,0 +1,402 @@
+"""The numbers behind the explorers, and the machinery between Python and the page."""
+
+import base64
+import gzip
+import json
+import math
+import re
+import shutil
+import subprocess
+
+import matplotlib as mpl
+import nbformat
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from dlsys_helpers.explorers import (
+    Bars,
+    Choice,
+    Explorer,
+    Heatmap,
+    Lines,
+    Points,
+    Slider,
+    _packing,
+    _page,
+    _picture,
+    explorer,
+    load,
+    names,
+    write_assets,
+)
+from dlsys_helpers.explorers.activations import (
+    FUNCTIONS,
+    N_INPUTS,
+    N_UNITS,
+    activations,
+    derivative,
+    preactivations,
+)
+from dlsys_helpers.explorers.decision_surface import GUESSING, decision_surface, train
+
+ALL = [load(name) for name in names()]
+every = pytest.mark.parametrize("e", ALL, ids=lambda e: e.name)
+LIMIT_BYTES = 250_000
+
+
+# ---- activations against closed forms ---------------------------------------------------------
+def _phi(x):
+    return 0.5 * (1 + math.erf(x / math.sqrt(2)))
+
+
+def _sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+CLOSED = {
+    "ReLU": (lambda x: max(x, 0), lambda x: float(x > 0)),
+    "leaky ReLU": (lambda x: x if x > 0 else 0.01 * x, lambda x: 1 if x > 0 else 0.01),
+    "GELU": (lambda x: x * _phi(x),
+             lambda x: _phi(x) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)),
+    "SiLU": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * (1 - _sigmoid(x)))),
+    "tanh": (math.tanh, lambda x: 1 / math.cosh(x) ** 2),
+    "sigmoid": (_sigmoid, lambda x: _sigmoid(x) * (1 - _sigmoid(x))),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_value_and_derivative_equal_the_closed_form(name):
+    x = torch.linspace(-7.9, 7.9, 80, dtype=torch.float64)
+    value, slope = CLOSED[name]
+    np.testing.assert_allclose(FUNCTIONS[name](x), [value(v) for v in x.tolist()], atol=1e-12)
+    np.testing.assert_allclose(derivative(FUNCTIONS[name], x), [slope(v) for v in x.tolist()],
+                               atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_drawn_curves_are_these_functions(name):
+    arrays, _ = activations(function=name)
+    value, slope = CLOSED[name]
+    np.testing.assert_allclose(arrays["value"], [value(v) for v in arrays["x"]], atol=1e-5)
+    np.testing.assert_allclose(arrays["slope"], [slope(v) for v in arrays["x"]], atol=1e-5)
+
+
+@pytest.mark.parametrize(("init", "variance"),
+                         [("PyTorch default", 1 / 3), ("Xavier", 1), ("He", 2)])
+def test_second_moment_of_preactivations_follows_from_the_init(init, variance):
+    # fan_in * Var(w) with fan_in = fan_out: uniform +-1/sqrt(n), 2 / (n + n), 2 / n.
+    assert preactivations(init, 0, 1).square().mean() == pytest.approx(variance, rel=0.05)
+    assert preactivations(init, 0, 3).square().mean() == pytest.approx(9 * variance, rel=0.05)
+
+
+def test_bias_moves_the_mean_and_nothing_else():
+    moved = preactivations("He", -5, 1) - preactivations("He", 0, 1)
+    np.testing.assert_allclose(moved, -5, atol=1e-5)
+
+
+def test_at_bias_minus_five_relu_units_are_dead_and_smooth_ones_only_saturated():
+    dead = {f: activations(function=f, bias=-5)[0]["shares"][0] for f in FUNCTIONS}
+    assert dead.pop("ReLU") == 100
+    assert set(dead.values()) == {0}
+    assert activations(function="tanh", bias=-5)[0]["shares"][1] == 100
+
+
+def test_dead_share_counts_columns_that_never_turn_on():
+    z = preactivations("He", -4, 1).numpy()
+    expected = 100 * sum((z[:, unit] <= 0).all() for unit in range(N_UNITS)) / N_UNITS
+    assert 0 < expected < 100
+    shown, sentence = activations(function="ReLU", init="He", bias=-4)
+    assert shown["shares"][0] == pytest.approx(expected)
+    assert f"{expected:.0f} % of the units are dead" in sentence
+
+
+def test_saturation_of_a_sigmoid_is_the_share_beyond_its_closed_form_bound():
+    # s (1 - s) < 0.05 exactly where |z| > log((1 + r) / (1 - r)), r = sqrt(1 - 4 * 0.05).
+    r = math.sqrt(0.8)
+    z = preactivations("Xavier", 0, 3).numpy()
+    expected = 100 * (np.abs(z) > math.log((1 + r) / (1 - r))).mean()
+    assert activations(function="sigmoid", init="Xavier", scale=3)[0]["shares"][1] == pytest.approx(
+        expected, abs=0.01)
+
+
+def test_the_histogram_holds_every_preactivation_within_its_window():
+    arrays, _ = activations(init="He", bias=-1)
+    z = preactivations("He", -1, 1).numpy()
+    counted = np.histogram(z, arrays["x_bin"])[0] / (N_INPUTS * N_UNITS)
+    np.testing.assert_allclose(arrays["share"][:-1], 100 * counted, atol=0.01)
+
+
+# ---- decision surface -------------------------------------------------------------------------
+def test_without_a_nonlinearity_the_logits_are_a_plane():
+    for depth in (1, 3):
+        p = decision_surface(activation="none", depth=depth, data="circles")[0]["p"]
+        logit = np.log(p / (1 - p))
+        assert np.abs(np.diff(logit, 2, axis=0)).max() < 1e-3
+        assert np.abs(np.diff(logit, 2, axis=1)).max() < 1e-3
+
+
+def test_the_linear_network_ends_where_logistic_regression_does():
+    arrays, _ = decision_surface(activation="none", data="moons")
+    x = np.stack([arrays["x1"], arrays["x2"]], 1)
+    other = LogisticRegression(C=1e6).fit(x, arrays["y"]).predict_proba(x)
+    own = -np.log(other[np.arange(len(x)), arrays["y"].astype(int)]).mean()
+    assert arrays["loss"][-1] == pytest.approx(own, abs=0.01)
+
+
+def test_xor_needs_the_nonlinearity():
+    right = {a: float(decision_surface(activation=a)[1].split(" %")[0])
+             for a in ("none", "ReLU", "tanh")}
+    assert right["none"] < 65
+    assert min(right["ReLU"], right["tanh"]) > 97
+
+
+def test_rows_are_the_second_input_and_grow_upwards():
+    p = decision_surface()[0]["p"]
+    assert p.shape == (40, 40)
+    # class 1 where both inputs have one sign
+    assert p[35, 35] > 0.9
+    assert p[5, 5] > 0.9
+    assert p[5, 30] < 0.1
+    p = decision_surface(data="moons")[0]["p"]
+    assert p[-1].mean() < 0.5 < p[0].mean()  # the lower moon is class 1
+
+
+def test_shown_accuracy_equals_the_surface_at_the_points():
+    arrays, sentence = decision_surface(data="moons", width=4)
+    cell = [((arrays[k] + 1.5) / 3 * 40).astype(int) for k in ("x2", "x1")]
+    right = ((arrays["p"][tuple(cell)] > 0.5) == (arrays["y"] == 1)).mean() * 100
+    assert float(sentence.split(" %")[0]) == pytest.approx(right, abs=2)  # a cell is 0.075 wide
+
+
+def test_guessing_is_the_log_of_two():
+    assert pytest.approx(0.693147, abs=1e-6) == GUESSING
+
+
+# ---- every explorer, over its whole page ------------------------------------------------------
+@every
+def test_every_stored_frame_is_finite_and_says_something(e):
+    for setting in e.grid().values():
+        arrays, sentence = e(**setting)
+        assert all(np.isfinite(a).all() for a in arrays.values())
+        assert sentence.endswith(".")
+
+
+@every
+def test_what_a_page_stores_stays_small(e):
+    assert len(e.static_html()) < LIMIT_BYTES
+
+
+@every
+def test_frames_do_not_depend_on_threads_or_on_what_ran_before(e):
+    settings = list(e.grid().values())[:: max(1, len(e.grid()) // 2)]
+    before = [e.live_frame(s) for s in settings]
+    threads = torch.get_num_threads()
+    train.cache_clear()
+    torch.set_num_threads(threads + 1)
+    torch.randn(3)
+    try:
+        assert [e.live_frame(s) for s in settings] == before
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+@every
+def test_computing_leaves_the_global_generator_alone(e):
+    state = torch.get_rng_state()
+    train.cache_clear()
+    e()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@every
+def test_the_stored_picture_is_the_same_png_whatever_the_plot_style(e):
+    arrays, sentence = e()
+    with mpl.rc_context({"font.size": 30, "figure.facecolor": "red"}):
+        again = _picture.png(e.title, sentence, e.views, arrays)
+    assert again == e.picture()
+    assert again.startswith(b"\x89PNG")
+    assert len(again) < 120_000
+
+
+@every
+def test_a_notebook_output_has_widget_picture_and_sentence(e):
+    data, metadata = e._repr_mimebundle_()
+    assert set(data) == {"application/vnd.jupyter.widget-view+json", "image/png", "text/plain"}
+    assert data["text/plain"] == f"{e.title}: {e()[1]}"
+    assert base64.b64decode(data["image/png"]) == e.picture()
+    output = nbformat.v4.new_output("display_data", data, metadata=metadata)
+    nbformat.validate(nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(outputs=[output])]))
+
+
+# ---- settings and frames that are refused -----------------------------------------------------
+def demo(data=None, sentence="Fine.", views=None):
+    """A small explorer whose compute returns what a test wants to see refused."""
+    views = views or [Lines("x", {"y": "y"}, title="V", xlabel="x", ylabel="y")]
+    made = {"x": [1, 2], "y": [3, 4]} if data is None else data
+
+    def compute(a, b):  # noqa: ARG001
+        return made, sentence
+
+    return Explorer(compute, "Demo",
+                    [Slider("a", "A", [1, 2], 1), Choice("b", "B", ["u", "v"], "u")], views)
+
+
+def test_a_setting_is_completed_and_made_canonical():
+    setting = demo().setting(a=2.0)
+    assert setting == {"a": 2, "b": "u"}
+    assert isinstance(setting["a"], int)
+
+
+@pytest.mark.parametrize(("chosen", "error", "message"), [
+    ({"c": 1}, TypeError, "no control 'c'. Its controls: a, b"),
+    ({"a": 3}, ValueError, "a: got 3, expected one of 1, 2"),
+    ({"b": "w"}, ValueError, "b: got 'w', expected one of 'u', 'v'"),
+])
+def test_a_setting_that_is_not_offered_is_refused(chosen, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        demo()(**chosen)
+
+
+LOG = Lines("x", {"y": "y"}, title="V", xlabel="x", ylabel="y", ylog=True)
+BARS = Bars("x", ["one", "two"], title="V", limit=10)
+HEAT = Heatmap("x", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z")
+DOTS = Heatmap("z", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z", xlim=(0, 1),
+               ylim=(0, 1), points=Points("x", "y", "g", ("a", "b")))
+
+
+@pytest.mark.parametrize(("views", "data", "message"), [
+    (None, {"x": [1, 2]}, "compute returned ['x'], the views draw ['x', 'y']"),
+    (None, {"x": [1, 2], "y": [1, math.nan]}, "y holds NaN or infinity"),
+    (None, {"x": [1, 2], "y": [1, 2, 3]}, "one length"),
+    (None, {"x": [1], "y": [1]}, "two or more points"),
+    ([LOG], {"x": [1, 2], "y": [0, 1]}, "log axis and must be above zero, got 0"),
+    ([BARS], {"x": [1, 2, 3]}, "got shape (3,) for 2 labels"),
+    ([BARS], {"x": [1, 11]}, "bars go from 0 to 10"),
+    ([HEAT], {"x": [1, 2]}, "two dimensions"),
+    ([DOTS], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "points need one length"),
+])
+def test_a_frame_that_cannot_be_drawn_is_refused(views, data, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        demo(data, views=views)()
+
+
+def test_a_frame_without_a_sentence_is_refused():
+    with pytest.raises(ValueError, match="no sentence"):
+        demo(sentence=" ")()
+
+
+@pytest.mark.parametrize(("declare", "message"), [
+    (lambda: Slider("s", "S", [1], 1), "two or more different values"),
+    (lambda: Slider("s", "S", [1, 1], 1), "two or more different values"),
+    (lambda: Slider("s", "S", [1, 2], 3), "hold the default 3"),
+    (lambda: Slider("s", "S", [1, 2, 3], 1, static=[2, 3]), "hold the default 1"),
+    (lambda: Slider("s", "S", [1, 2], 1, static=[1, 9]), "must be among its values"),
+    (lambda: Lines("x", {}, title="V", xlabel="x", ylabel="y"), "got 0 curves"),
+    (lambda: Heatmap("z", title="V", xlabel="", ylabel="", vmin=1, vmax=1, label=""), "below vmax"),
+    (lambda: Heatmap("z", title="V", xlabel="", ylabel="", vmin=0, vmax=1, label="", xlim=(0, 1)),
+     "xlim and ylim come together"),
+])
+def test_a_bad_declaration_is_refused(declare, message):
+    with pytest.raises(ValueError, match=message):
+        declare()
+
+
+def test_parameters_must_be_the_controls():
+    def abs_of(a):
+        return {"x": abs(a)}, "Fine."
+
+    with pytest.raises(TypeError, match="Use the same names in the same order"):
+        explorer(title="T", controls=[Slider("b", "B", [1, 2], 1)], views=[])(abs_of)
+
+
+def test_an_unknown_explorer_is_named():
+    with pytest.raises(ValueError, match="got 'nonesuch', expected one of activations"):
+        load("nonesuch")
+
+
+# ---- the live widget --------------------------------------------------------------------------
+def test_the_widget_answers_a_change_with_the_frame_of_that_setting():
+    widget = activations.widget(bias=-1)
+    assert widget.frame == activations.live_frame({"bias": -1})
+    widget.params = {**widget.params, "bias": -5.0, "function": "GELU"}  # JSON knows no int
+    assert widget.frame == activations.live_frame({"bias": -5, "function": "GELU"})
+
+
+# ---- Python packs, JavaScript unpacks ---------------------------------------------------------
+node = pytest.mark.skipif(shutil.which("node") is None,
+                          reason="node is not installed: JavaScript is tested in the browser only")
+
+
+def _run_node(code, folder):
+    (folder / "explorer.mjs").write_text((_page.HERE / "explorer.js").read_text())
+    (folder / "run.mjs").write_text(code)
+    done = subprocess.run(["node", folder / "run.mjs"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@node
+def test_what_python_packs_is_what_javascript_unpacks(tmp_path):
+    g = np.random.default_rng(0)
+    frames = {"0,0": ({"a": np.array([1.5, -2, 3e-8]), "m": np.arange(6, dtype="u1").reshape(2, 3)},
+                      "first − with a sign"),
+              "0,1": ({"a": g.normal(size=(7, 5)), "empty": np.zeros(0)}, "second")}
+    packed = base64.b64encode(gzip.compress(_packing.pack(frames))).decode()
+    got = _run_node(f"""import {{ gunzip, unpack }} from "./explorer.mjs";
+        const frame = unpack(await gunzip("{packed}"));
+        const plain = (f) => [f.sentence, Object.fromEntries(Object.entries(f.arrays)
+          .map(([k, a]) => [k, [a.shape, [...a.data]]]))];
+        console.log(JSON.stringify(["0,0", "0,1"].map((k) => plain(frame(k)))));""", tmp_path)
+    for (arrays, sentence), (shown, unpacked) in zip(frames.values(), got, strict=True):
+        assert shown == sentence
+        for name, array in arrays.items():
+            shape, flat = unpacked[name]
+            assert tuple(shape) == array.shape
+            np.testing.assert_array_equal(flat, array.astype(np.float32).ravel())
+
+
+def test_equal_arrays_are_stored_once():
+    one = np.linspace(0, 1, 1000)
+    single = len(_packing.pack({"a": ({"x": one}, "s")}))
+    assert len(_packing.pack({k: ({"x": one}, "s") for k in "abcd"})) < single + 100
+
+
+@node
+def test_the_page_script_is_no_module_and_parses(tmp_path):
+    script, style = write_assets(tmp_path / "new")
+    subprocess.run(["node", "--check", script], check=True)
+    assert "\nexport" not in script.read_text()
+    assert style.read_text() == (_page.HERE / "explorer.css").read_text()
+
+
+# ---- colours ----------------------------------------------------------------------------------
+def _luminance(colour):
+    digits = colour.lstrip("#")
+    digits = digits if len(digits) == 6 else "".join(2 * d for d in digits)
+    parts = [int(digits[i:i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    """The WCAG 2 contrast ratio of two colours, 1 to 21."""
+    light, dark = sorted((_luminance(a), _luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_and_curves_stand_out_from_the_card(theme):
+    css = (_page.HERE / "explorer.css").read_text()
+    colours = {name: pair.split(", ")[theme] for name, pair in
+               re.findall(r"--([\w-]+): light-dark\((.*?)\)", css)}
+    for name in ("ink", "soft", "accent", "s1", "s2", "s3"):
+        assert contrast(colours[name], colours["card"]) >= 4.5, name
+    assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
+
+
+def test_the_stored_picture_can_be_read_on_white_and_on_dark():
+    assert contrast(_picture.INK, "#ffffff") >= 3
+    assert contrast(_picture.INK, "#0d1117") >= 3

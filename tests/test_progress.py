@@ -1,0 +1,245 @@
+"""The progress store survives crashes, rivals and damage; the map shows what it holds."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from dlsys_helpers import catalog, paths, progress
+
+TRAPS = [
+    {"id": f"01.{k}", "title": f"Trap <{k}> of `relu`", "symptom": "s", "function": f"fn{k}",
+     "points": k, "difficulty": 1, "minutes": 5, "hints": ["h"]}
+    for k in (1, 2, 3)
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
+    monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
+    file = tmp_path / "catalog.json"
+    stage = {"number": 1, "stem": "01_activations", "traps": TRAPS}
+    file.write_text(json.dumps({"stages": [stage]}))
+    monkeypatch.setattr(catalog, "CATALOG", file)
+    progress._said.clear()
+    return tmp_path / "my-work"
+
+
+def states() -> dict:
+    return {trap.id: trap.state for trap in progress.summary()[0].traps}
+
+
+def test_a_solved_exercise_stays_solved_and_a_stub_counts_as_untouched():
+    progress.record("01.1", "wrong", "counts rows")
+    progress.record("01.1", "pass")
+    progress.record("01.1", "error")
+    progress.record("01.2", "wrong", "counts rows")
+    progress.record("01.3", "todo")
+    assert progress.solved() == {"01.1"}
+    assert states() == {"01.1": "solved", "01.2": "tried", "01.3": "untouched"}
+    row = progress.summary()[0]
+    assert (row.solved, row.points, row.possible) == (1, 1, 6)
+    assert row.traps[1].misconception == "counts rows"
+
+
+def test_off_keeps_nothing_and_a_folder_is_honoured(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("DLSYS_PROGRESS", "off")
+    progress.record("01.1", "pass")
+    assert progress.solved() == set()
+    assert not folder.exists()
+    monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path / "elsewhere"))
+    progress.record("01.1", "pass")
+    assert (tmp_path / "elsewhere" / ".progress.jsonl").exists()
+
+
+WRITER = """
+import sys
+from dlsys_helpers import progress
+print("go", flush=True)
+for n in range(int(sys.argv[2])):
+    progress.record(f"{sys.argv[1]}.{n}", "pass", "m" * 200)
+"""
+
+
+def start_writer(folder, name: str, count: int) -> subprocess.Popen:
+    env = {**os.environ, "DLSYS_PROGRESS": str(folder)}
+    process = subprocess.Popen([sys.executable, "-c", WRITER, name, str(count)], env=env,
+                               stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "go\n"
+    return process
+
+
+def test_two_notebooks_at_once_lose_no_line(folder):
+    writers = [start_writer(folder, name, 500) for name in "ab"]
+    for writer in writers:
+        writer.communicate(timeout=60)
+        assert writer.returncode == 0
+    found = [entry["id"] for entry in progress.entries()]
+    assert sorted(found) == sorted(f"{name}.{n}" for name in "ab" for n in range(500))
+    assert [i for i in found if i[0] == "a"] == [f"a.{n}" for n in range(500)]
+
+
+def test_a_killed_writer_leaves_whole_lines_and_no_lock(folder):
+    for round_ in range(6):
+        writer = start_writer(folder, str(round_), 10**6)
+        time.sleep(0.005 * round_)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate(timeout=10)
+    data = (folder / ".progress.jsonl").read_bytes()
+    assert all(json.loads(line)["status"] == "pass" for line in data.splitlines())
+    assert data.endswith(b"\n")
+    progress.record("01.1", "pass")  # would wait for ever if a dead process held the lock
+    assert "01.1" in progress.solved()
+
+
+@pytest.mark.parametrize("damage", [
+    b'{"id": "01.2", "sta', b"\x00\x00\x00\n", b"\xff\xfe bad\n", b"[1]\n", b"[" * 9000 + b"\n",
+    b'{"id": 1, "status": "pass"}\n', b'{"id": "01.2"}\n',
+])
+def test_damage_is_set_aside_and_good_lines_stay(folder, damage, capsys):
+    progress.record("01.1", "pass")
+    path = folder / ".progress.jsonl"
+    before = path.read_bytes() + damage
+    path.write_bytes(before)
+    progress.record("01.3", "pass")
+    assert progress.solved() == {"01.1", "01.3"}
+    aside = folder / ".progress.damaged-1.jsonl"
+    assert aside.read_bytes().startswith(before)
+    note = capsys.readouterr().err
+    assert "1 unreadable line(s)" in note
+    assert aside.name in note
+    assert progress.solved() == {"01.1", "01.3"}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_second_damage_gets_a_name_of_its_own(folder):
+    for number in (1, 2):
+        progress.record("01.1", "pass")
+        with open(folder / ".progress.jsonl", "ab") as file:
+            file.write(b"junk %d\n" % number)
+        progress.entries()
+    assert (folder / ".progress.damaged-1.jsonl").read_bytes().endswith(b"junk 1\n")
+    assert (folder / ".progress.damaged-2.jsonl").read_bytes().endswith(b"junk 2\n")
+
+
+def test_a_full_disk_is_a_note_said_once_and_costs_nothing(folder, monkeypatch, capsys):
+    progress.record("01.1", "pass")
+    before = (folder / ".progress.jsonl").read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:10]))
+    progress.record("01.2", "pass")
+    progress.record("01.2", "pass")
+    assert (folder / ".progress.jsonl").read_bytes() == before
+    assert capsys.readouterr().err.count(os.strerror(errno.ENOSPC)) == 1
+
+
+def test_a_folder_that_is_a_file_is_a_note(folder, capsys):
+    folder.write_text("in the way")
+    progress.record("01.1", "pass")
+    assert progress.solved() == set()
+    assert "not saved" in capsys.readouterr().err
+    assert folder.read_text() == "in the way"
+
+
+def test_damage_in_a_folder_that_cannot_be_written_is_a_note(folder, monkeypatch, capsys):
+    progress.record("01.1", "pass")
+    with open(folder / ".progress.jsonl", "ab") as file:
+        file.write(b"junk\n")
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(progress, "_write_new", refuse)
+    assert progress.solved() == {"01.1"}
+    assert "could not be mended" in capsys.readouterr().err
+
+
+class Links(HTMLParser):
+    """All link targets and the number of open tags without an end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links, self.open = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.links += [value for name, value in attrs if name == "href"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_map_shows_twelve_stages_states_and_links(folder):
+    progress.record("01.1", "pass")
+    progress.record("01.2", "wrong")
+    text = progress.map_html()
+    assert text.count("<small>Stage ") == 12
+    assert text.count("· coming") == 11
+    assert "1 of 3 solved · 1 of 6 points" in text
+    assert [text.count(f'aria-label="{s}"') for s in ("solved", "tried", "untouched")] == [1] * 3
+    assert "Trap &lt;1&gt; of <code>relu</code>" in text
+    page = Links(text)
+    assert page.links == ["01_activations.ipynb"] * 2
+    assert page.open == []
+    (folder / "01_activations.ipynb").write_text("{}")
+    assert Links(progress.map_html()).links[-1] == "../my-work/01_activations.ipynb"
+
+
+def test_the_map_for_visitors_holds_no_progress():
+    progress.record("01.1", "pass")
+    text = progress.map_html("n/{stem}.html", "e/{stem}.html", personal=False)
+    assert "aria-label" not in text
+    assert "solved ·" not in text
+    assert Links(text).links == ["n/01_activations.html"] * 2 + ["e/01_activations.html"]
+
+
+def test_the_menu_copies_a_worksheet_and_links_it(folder, tmp_path):
+    (tmp_path / "exercises").mkdir()
+    (tmp_path / "exercises" / "01_activations.ipynb").write_text("shipped")
+    box = progress.start_menu()
+    menu, button = box.children[0].children
+    assert menu.options == (("1. Perceptron, MLP and activations", 1),)
+    button.click()
+    assert (folder / "01_activations.ipynb").read_text() == "shipped"
+    (folder / "01_activations.ipynb").write_text("mine")
+    answer = progress._started_html(1)
+    assert "nothing was overwritten" in answer
+    assert 'href="../my-work/01_activations.ipynb"' in answer
+    assert (folder / "01_activations.ipynb").read_text() == "mine"
+
+
+def test_the_start_button_says_what_went_wrong(folder, tmp_path):
+    assert "no worksheet yet" in progress._started_html(2)
+    (tmp_path / "exercises").mkdir()
+    (tmp_path / "exercises" / "01_activations.ipynb").write_text("shipped")
+    folder.write_text("in the way")
+    assert "cannot write" in progress._started_html(1)
+
+
+def test_the_catalog_says_what_it_knows():
+    assert catalog.trap("01.2")["points"] == 2
+    assert catalog.traps(2) == []
+    with pytest.raises(catalog.CatalogError, match=r"got '01.9', known ids 01.1, 01.2, 01.3"):
+        catalog.trap("01.9")
+    with pytest.raises(ValueError, match="expected 1 to 12"):
+        catalog.traps(13)
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "not found"), ("{", "cannot be read"),
+                                            ("[]", "cannot be read")])
+def test_a_missing_or_broken_catalog_says_what_to_do(tmp_path, monkeypatch, text, says):
+    file = tmp_path / f"broken-{says}.json"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(catalog, "CATALOG", file)
+    with pytest.raises(catalog.CatalogError, match=says) as caught:
+        catalog.traps()
+    assert "make build" in str(caught.value)

@@ -1,0 +1,344 @@
+"""The set-up: one line for each thing that can be missing, the three lists of pins, README."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from dlsys_helpers.catalog import CATALOG
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import STAGES, Stage
+from tools import lab, lock, readme
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DEV = PROJECT["optional-dependencies"]["dev"]
+# name, or name with one version constraint: the short form of conda's MatchSpec.
+MATCH_SPEC = re.compile(r"[a-z0-9_][a-z0-9_.-]*((=|==|>=|<=|<|>)\d+(\.\d+)*(\.\*)?)?")
+OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LICENSE-text",
+             "README.md", ".ci/run", "tools/setup.sh", "tools/lab.py", "tools/lock.py",
+             "tools/readme.py")
+
+# Stands in for Python: the environment it makes holds itself, and its pip says what it is told.
+PYTHON = """#!/bin/sh
+case "$*" in
+    --version) echo "Python $FAKE_VERSION" ;;
+    "-c import sys; sys.exit("*) exit "${FAKE_OLD:-0}" ;;
+    *print*version_info*) echo "$FAKE_VERSION" ;;
+    *ensurepip*) exit "${FAKE_NO_VENV:-0}" ;;
+    "-m venv "*) mkdir -p .venv/bin; cp "$0" .venv/bin/python
+                 echo "command = $0 -m venv $(pwd -P)/.venv" >.venv/pyvenv.cfg ;;
+    "-m pip install -r "*) echo "pip $*" >>calls
+                           [ -z "${FAKE_PIP:-}" ] || eval "$FAKE_PIP" ;;
+    *) echo "pip $*" >>calls ;;
+esac
+"""
+
+
+class Tree:
+    """A clone in a folder with an awkward name, with a stand-in for Python and for df."""
+
+    def __init__(self, folder: Path):
+        self.root, self.bin = folder / "a clone, ünï", folder / "bin"
+        (self.root / "tools").mkdir(parents=True)
+        self.bin.mkdir()
+        shutil.copy(ROOT / "tools/setup.sh", self.root / "tools")
+        (self.root / "requirements.lock").write_text("dlsys-no-such-package==1\n")
+        (self.root / "pyproject.toml").write_text("")
+        self.program("python3", PYTHON)
+        self.free(50)
+
+    def program(self, name: str, text: str) -> Path:
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    def free(self, gb: float) -> None:
+        """From now on df tells of this much free space."""
+        kib = int(gb * 1e9 / 1024)
+        self.program("df", f"#!/bin/sh\necho Head\necho /dev/x 0 0 {kib} 0% /\n")
+
+    def setup(self, **env: str) -> subprocess.CompletedProcess:
+        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+        return subprocess.run(
+            ["sh", "tools/setup.sh"], cwd=self.root, text=True, capture_output=True, timeout=60,
+            env={**clean, "PATH": path, "PYTHON": "python3", "FAKE_VERSION": "3.12", **env})
+
+    def refusal(self, **env: str) -> str:
+        """The one line on stderr of a set-up that must fail."""
+        done = self.setup(**env)
+        assert done.returncode == 1, done
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert len(done.stderr) < 300
+        return done.stderr
+
+    def calls(self) -> list[str]:
+        return (self.root / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+# ---- what may be missing
+
+def test_old_python_is_named_with_the_remedy(tree):
+    line = tree.refusal(FAKE_OLD="1", FAKE_VERSION="3.8.18")
+    assert "got Python 3.8.18, expected Python 3.11 or newer" in line
+    assert "make lab PYTHON=python3.12" in line
+
+
+def test_no_python_is_said(tree):
+    assert "python9: not found, expected Python 3.11 or newer" in tree.refusal(PYTHON="python9")
+
+
+def test_missing_venv_module_names_the_debian_package(tree):
+    assert "apt install python3.12-venv" in tree.refusal(FAKE_NO_VENV="1")
+
+
+def test_too_little_disk_is_said_before_anything_is_made(tree):
+    tree.free(3.9)
+    assert "got 3 GB free in this folder, expected 10 GB" in tree.refusal()
+    assert not (tree.root / ".venv").exists()
+
+
+def test_what_the_environment_already_takes_counts_as_free(tree):
+    assert tree.setup().returncode == 0
+    (tree.root / "pyproject.toml").write_text("changed")
+    tree.program("du", "#!/bin/sh\nprintf '7000000\\t.venv'\n")
+    tree.free(3.9)
+    assert tree.setup().returncode == 0
+
+
+def test_a_scarce_disk_does_without_the_cache_of_pip(tree):
+    tree.free(11)
+    assert tree.setup(FAKE_PIP='echo "no cache: $PIP_NO_CACHE_DIR" >>calls').returncode == 0
+    assert "no cache: 1" in tree.calls()
+
+
+def test_disk_that_runs_full_is_told_from_no_network(tree):
+    full = "echo 'OSError: [Errno 28] No space left on device'; exit 1"
+    line = tree.refusal(FAKE_PIP=full)
+    assert "disk: it ran full" in line
+    assert ".venv/setup.log" in line
+
+
+def test_no_network_with_the_real_pip(tree):
+    with socket.socket() as closed:  # bound, never listening: every connection is refused
+        closed.bind(("127.0.0.1", 0))
+        line = tree.refusal(
+            FAKE_PIP=f'"{sys.executable}" "$@" || exit 1', PIP_CONFIG_FILE=os.devnull,
+            PIP_RETRIES="1", PIP_INDEX_URL=f"http://127.0.0.1:{closed.getsockname()[1]}/simple")
+    assert "network: the package index cannot be reached" in line
+    assert "dlsys-no-such-package" in (tree.root / ".venv/setup.log").read_text()
+
+
+def test_any_other_failure_names_the_log(tree):
+    assert "The last lines of .venv/setup.log say why" in tree.refusal(FAKE_PIP="exit 1")
+
+
+# ---- when it installs, and when it does not
+
+def test_first_run_installs_the_lock_then_the_package_and_the_second_does_nothing(tree):
+    first, calls = tree.setup(), tree.calls()
+    assert first.returncode == 0, first.stderr
+    assert "install -r requirements.lock" in calls[0]
+    assert "install --no-deps --no-build-isolation -e ." in calls[1]
+    second = tree.setup(PYTHON="python9")  # a ready environment needs no other Python
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+    assert tree.calls() == calls
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
+def test_a_changed_pin_installs_again(tree, name):
+    tree.setup()
+    before = len(tree.calls())
+    with (tree.root / name).open("a") as file:
+        file.write("# newer\n")
+    assert tree.setup().returncode == 0
+    assert len(tree.calls()) == 2 * before
+
+
+def test_a_failed_run_is_tried_again(tree):
+    tree.refusal(FAKE_PIP="exit 1")
+    assert tree.setup().returncode == 0
+
+
+def test_a_moved_folder_gets_a_new_environment(tree):
+    tree.setup()
+    (tree.root / ".venv/left-over").touch()
+    tree.root = tree.root.rename(tree.root.with_name("elsewhere"))
+    done = tree.setup()
+    assert done.returncode == 0, done.stderr
+    assert "making it anew" in done.stdout
+    assert not (tree.root / ".venv/left-over").exists()
+
+
+# ---- JupyterLab's port
+
+def test_a_busy_port_names_one_that_is_free():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit, match=rf"port {port} is in use.*make lab PORT=\d+") as stop:
+            lab.port_number(str(port))
+        assert not lab.busy(int(str(stop.value).rpartition("=")[2]))
+    assert lab.port_number(str(port)) == port
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "-1", "lab", ""])
+def test_a_port_that_is_none_is_refused(text):
+    with pytest.raises(SystemExit, match="expected 1 to 65535"):
+        lab.port_number(text)
+
+
+@pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
+def test_jupyterlab_runs_as_root_and_opens_the_start_notebook(monkeypatch, user, allowed):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    line = lab.command(8888, ["--no-browser"])
+    assert ("--allow-root" in line) is allowed
+    assert f"--ServerApp.root_dir={ROOT}" in line
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in line
+    assert line[-1] == "--no-browser"
+
+
+# ---- the three lists of pins
+
+def pins(lines: list[str]) -> dict[str, str]:
+    """Name -> the specifier of each requirement, names in their canonical form."""
+    found = [Requirement(line) for line in lines]
+    return {canonicalize_name(one.name): str(one.specifier) for one in found}
+
+
+def locked() -> dict[str, str]:
+    lines = lock.LOCK.read_text(encoding="utf-8").splitlines()
+    return pins([line for line in lines if not line.startswith("#")])
+
+
+def conda() -> dict:
+    return yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+
+
+def test_every_pin_is_exact():
+    inexact = {n: s for n, s in {**locked(), **pins(PROJECT["dependencies"] + DEV)}.items()
+               if not re.fullmatch(r"==[\w.]+", s)}
+    assert inexact == {}
+
+
+def test_the_lock_holds_the_direct_pins():
+    direct = pins(PROJECT["dependencies"] + DEV)
+    assert direct.items() <= locked().items()
+
+
+def test_the_lock_is_the_complete_set_of_what_is_installed():
+    assert lock.lock() == lock.LOCK.read_text(encoding="utf-8")
+
+
+def test_only_platforms_with_cuda_wheels_get_them():
+    lines = lock.LOCK.read_text(encoding="utf-8").splitlines()
+    cuda = [line for line in lines if re.match("nvidia-|cuda-|triton", line)]
+    assert cuda
+    assert all(line.endswith('; platform_system == "Linux"') for line in cuda)
+
+
+def test_conda_gets_the_same_pins_and_the_rest_from_the_lock():
+    pip = conda()["dependencies"][-1]["pip"]
+    assert pins([line for line in pip if not line.startswith("-")]) == pins(PROJECT["dependencies"])
+    assert [line for line in pip if line.startswith("-")] == ["-c requirements.lock", "-e ."]
+
+
+def test_conda_specs_are_valid_and_its_python_is_allowed():
+    specs = [spec for spec in conda()["dependencies"] if isinstance(spec, str)]
+    assert [spec for spec in specs if not MATCH_SPEC.fullmatch(spec)] == []
+    python = next(spec for spec in specs if spec.startswith("python=")).removeprefix("python=")
+    assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(f"{python}.0")
+
+
+# ---- make and CI
+
+@pytest.mark.parametrize(("target", "runs"), [
+    ("lab", "tools.lab 8888"), ("test", "pytest -n 2 --dist loadfile"),
+    ("build", "tools.build 01"), ("book", "tools.book"), ("book-serve", "tools.book --serve"),
+    ("bench", "benchmarks"), ("record", "tools.record"), ("sweep", "tools.sweep")])
+def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
+    done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01"], cwd=ROOT,
+                          text=True, capture_output=True, timeout=20, check=True)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("make")]
+    assert lines[0] == "sh tools/setup.sh"
+    assert f".venv/bin/python -m {runs}" in " ".join(lines[1:])
+
+
+def ci(folder: Path, **programs: str) -> list[str]:
+    """The lines that .ci/run prints where only these programs and the basic ones exist."""
+    for name in ("bash", "dirname"):
+        (folder / name).symlink_to(shutil.which(name))
+    for name, text in {"make": "echo '= 3 passed in 1s ='", **programs}.items():
+        (folder / name).write_text(f"#!{shutil.which('bash')}\n{text}\n")
+        (folder / name).chmod(0o755)
+    done = subprocess.run(["bash", ROOT / ".ci/run"], text=True, capture_output=True, timeout=20,
+                          env={"PATH": str(folder), "TMPDIR": str(folder)}, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("programs", "said"), [
+    ({"chromium": "", "id": "echo 0"}, "Chromium is here"),
+    ({"id": "echo 0", "apt-get": "echo noise"}, "Chromium installed"),
+    ({"id": "echo 0", "apt-get": "exit 100"}, "apt-get failed"),
+    ({"id": "echo 1000", "apt-get": ""}, "browser tests are skipped"),
+    ({"id": "echo 0"}, "browser tests are skipped")])
+def test_ci_says_whether_there_is_a_browser_and_ends_with_the_summary(tmp_path, programs, said):
+    first, last = ci(tmp_path, **programs)
+    assert said in first
+    assert last == "= 3 passed in 1s ="
+
+
+# ---- README
+
+TWO = (Stage(1, "one", "First", "It starts."), Stage(2, "two", "Second", "It goes on."))
+
+
+def test_lesson_table_links_what_is_written_and_says_what_is_not():
+    traps = [{"minutes": 10}, {"minutes": 15}]
+    table = readme.lesson_table(TWO, {"stages": [{"number": 1, "stem": "01_one", "traps": traps}]})
+    assert table.splitlines()[2:] == [
+        "| 1 | [First](notebooks/01_one.ipynb) | It starts. | 2, with 25 min of exercises |",
+        "| 2 | Second | It goes on. | not written yet |"]
+
+
+def test_only_what_lies_between_the_markers_is_replaced():
+    text = "a\n<!-- lessons -->\nold\n<!-- /lessons -->\nb\n"
+    assert readme.filled(text, r"\new" + "\n") == text.replace("old", r"\new")
+    with pytest.raises(ValueError, match="got 0 places"):
+        readme.filled("no markers", "table")
+
+
+def test_readme_holds_the_table_of_the_catalog():
+    table = readme.lesson_table(STAGES, json.loads(CATALOG.read_text(encoding="utf-8")))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text == readme.filled(text, table), "Run: make build"
+
+
+def test_readme_links_lead_somewhere():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [t for t in re.findall(r"\]\(([^)]+)\)", text) if "://" not in t]
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_no_file_names_a_machine_or_an_index(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert re.findall(r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url", text) == []

@@ -1,0 +1,256 @@
+"""Build the book: ``python -m tools.book``; ``--serve`` also shows it on this machine.
+
+The pages have three origins: what is written by hand in book/, what book_pages.py generates, and
+the notebooks. A notebook on a page is a dressed copy: markdown cells stand in a block that names
+their step, explorers run without a kernel, figures carry their alt text. The notebooks themselves
+stay plain, and they are what a reader downloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import nbformat
+import yaml
+from nbformat import NotebookNode
+
+from dlsys_helpers import explorers
+from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
+from dlsys_helpers.stages import STAGES, Stage, stage
+from tools import book_pages
+
+BOOK = ROOT / "book"
+
+# Roles whose markdown stands in a block of its own; course.css names and colours them.
+FRAMED = {"predict", "repair", "folklore", "exercise", "keep", "quiz"}
+FENCE = ":" * 9
+DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
+            "Download the worksheet</a></p>")
+# Not its console script: that one fails in a folder with a space in its name.
+JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+
+
+class BookError(Exception):
+    """The book cannot be built; the message says what to do."""
+
+
+def written_stages() -> list[Stage]:
+    """The stages whose lesson has been built, in order. Raises BookError when there is none."""
+    stages = [s for s in STAGES if (NOTEBOOKS / f"{s.stem}.ipynb").exists()]
+    if not stages:
+        raise BookError("notebooks/: got no lesson, expected at least one. Run: make build")
+    return stages
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook at `path`. Raises BookError when it is missing or damaged."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except FileNotFoundError:
+        raise BookError(f"{path.relative_to(ROOT)}: missing. Run: make build") from None
+    except nbformat.reader.NotJSONError:
+        raise BookError(f"{path.relative_to(ROOT)}: not a notebook, or cut short. "
+                        "Run: make build") from None
+
+
+def dress(notebook: NotebookNode) -> NotebookNode:
+    """The notebook as the page shows it; its dlsys metadata say lesson or exercise."""
+    kind = "exercise" if notebook.metadata.dlsys.view == "exercise" else "trap"
+    labelled: set[str] = set()
+    for cell in notebook.cells:
+        facts = cell.metadata.get("dlsys", {})
+        if cell.cell_type == "code":
+            dress_code(cell, facts)
+            continue
+        cell.source = frame(cell.source, facts.get("role", ""))
+        trap = facts.get("trap")
+        if trap and trap not in labelled:
+            labelled.add(trap)
+            cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
+    if kind == "exercise":
+        notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
+    return notebook
+
+
+def numbered(source: str, trap: str) -> str:
+    """A trap's heading with its permanent number in front."""
+    return re.sub(rf"\A## (?!{trap})", f"## {trap} ", source)
+
+
+def frame(source: str, role: str) -> str:
+    """Markdown in the block of its step. A leading heading stays outside, for the contents."""
+    if role not in FRAMED or (role == "quiz" and "<details" not in source):
+        return source
+    heading, body = split_heading(source)
+    if role == "folklore":
+        body = book_pages.told_and_measured(body)
+    block = f"{FENCE}{{div}} role-{role}\n{body}\n{FENCE}" if body else ""
+    return f"{heading}\n\n{block}".strip()
+
+
+def split_heading(source: str) -> tuple[str, str]:
+    """The heading on the first line, or "", and the text after it."""
+    first, _, rest = source.strip().partition("\n")
+    return (first, rest.strip()) if first.startswith("#") else ("", source.strip())
+
+
+def dress_code(cell: NotebookNode, facts: dict) -> None:
+    """Fold, replace or describe a code cell and its outputs, according to its role."""
+    cell.metadata["mystnb"] = {}
+    if facts.get("explorer"):
+        mount_explorer(cell, facts["explorer"])
+        return
+    alts = [alt_text(o, cell.id) for o in cell.get("outputs", []) if is_figure(o)]
+    if alts:
+        cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
+    if facts.get("role") == "setup":
+        fold(cell, "Setup")
+    # What only draws is folded: the finding is the figure's title.
+    elif alts and "claim(" not in cell.source:
+        fold(cell, "How it is drawn")
+
+
+def mount_explorer(cell: NotebookNode, name: str) -> None:
+    """Show the explorer with all its frames in the page, in place of code and stored picture."""
+    cell.metadata.tags.append("remove-input")
+    found = getattr(importlib.import_module(f"dlsys_helpers.explorers.{name}"), name)
+    cell.outputs = [nbformat.v4.new_output("display_data", {"text/html": found.static_html()})]
+
+
+def fold(cell: NotebookNode, prompt: str) -> None:
+    cell.metadata.tags.append("hide-input")
+    cell.metadata.mystnb["code_prompt_show"] = prompt
+
+
+def is_figure(output: NotebookNode) -> bool:
+    return "image/png" in output.get("data", {}) and "text/html" not in output.data
+
+
+def alt_text(output: NotebookNode, cell_id: str) -> str:
+    """A figure's alt text, as its cell stored it. Raises BookError when there is none."""
+    alt = output.metadata.get("image/png", {}).get("alt", "")
+    if not alt:
+        raise BookError(f"cell {cell_id}: figure without alt text. "
+                        "Draw it with dlsys_helpers.plots and alt=, then run: make build")
+    return alt
+
+
+def assemble(source: Path) -> list[Stage]:
+    """Write the book's source folder anew; returns the stages in it."""
+    stages = written_stages()
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
+    lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
+    pages = book_pages.generated(lessons)
+    index = source / "index.md"
+    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons), "utf-8")
+    for name, text in pages.items():
+        (source / f"{name}.md").write_text(text, "utf-8")
+    for entry in stages:
+        worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
+        save(dress(lessons[entry.number]), source / "notebooks")
+        save(dress(worksheet), source / "exercises")
+    save_yaml(contents(stages, list(pages)), source / "_toc.yml")
+    save_yaml(settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))),
+              source / "_config.yml")
+    explorers.write_assets(source / "vendor" / "explorers")
+    return stages
+
+
+def save(notebook: NotebookNode, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    nbformat.write(notebook, folder / f"{stage(notebook.metadata.dlsys.stage).stem}.ipynb")
+
+
+def save_yaml(value: dict, path: Path) -> None:
+    path.write_text(yaml.safe_dump(value, sort_keys=False), "utf-8")
+
+
+def contents(stages: list[Stage], pages: list[str]) -> dict:
+    """The table of contents: each lesson with its worksheet, then the pages for looking up."""
+    chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
+                 "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
+                for s in stages]
+    return {"format": "jb-book", "root": "index",
+            "parts": [{"caption": "Stages", "chapters": chapters},
+                      {"caption": "Look up", "chapters": [{"file": page} for page in pages]},
+                      {"caption": "About", "chapters": [{"file": "how_to_use"}]}]}
+
+
+def settings(config: dict) -> dict:
+    """The book's configuration; without a public address there are no launch buttons."""
+    if not config["repository"]["url"]:
+        del config["launch_buttons"]
+    return config
+
+
+def render(out: Path) -> Path:
+    """Run Jupyter Book on out/_build/source; returns the folder of pages beside it.
+
+    Raises BookError with the warnings, each of which stops the build.
+    """
+    built = out / "_build"
+    for old in (built / "html", built / ".doctrees"):
+        shutil.rmtree(old, ignore_errors=True)
+    run = subprocess.run(
+        [sys.executable, "-c", JUPYTER_BOOK, "build", built / "source", "--path-output", out,
+         "-W", "--keep-going", "-q"], capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise BookError(f"jupyter-book stopped:\n{(run.stdout + run.stderr)[-3000:]}")
+    return built / "html"
+
+
+def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
+    """Put the notebooks themselves behind the download buttons, in place of the dressed copies."""
+    for entry in stages:
+        for folder in (NOTEBOOKS, EXERCISES):
+            name = f"{entry.stem}.ipynb"
+            shutil.copyfile(folder / name, html / "_sources" / folder.name / name)
+
+
+def build(out: Path = BOOK) -> Path:
+    """Build the book into out/_build/html; returns that folder. Raises BookError."""
+    stages = assemble(out / "_build" / "source")
+    html = render(out)
+    offer_plain_notebooks(html, stages)
+    return html
+
+
+def serve(html: Path, port: int) -> None:
+    """Show the built pages on this machine until Ctrl+C. Raises BookError for a busy port."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(html))
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise BookError(f"port {port}: {error.strerror}. Choose another one, for example: "
+                        f"python -m tools.book --serve --port {port + 1}") from None
+    print(f"The book: http://127.0.0.1:{port}/ (Ctrl+C ends it)", flush=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build the book into book/_build/html.")
+    parser.add_argument("--serve", action="store_true", help="show it on 127.0.0.1 afterwards")
+    parser.add_argument("--port", type=int, default=8000, help="port for --serve (8000)")
+    args = parser.parse_args()
+    try:
+        html = build()
+        print(f"built {(html / 'index.html').relative_to(ROOT)}", flush=True)
+        if args.serve:
+            serve(html, args.port)
+    except BookError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

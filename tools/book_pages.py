@@ -1,0 +1,247 @@
+"""The generated pages of the book, as Markdown; every function here returns text."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from nbformat import NotebookNode
+
+from dlsys_helpers import catalog, checking, gpu
+from dlsys_helpers.explorers.activations import activations
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import STAGES, Stage, stage
+
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+SHOWN_TRAP = "01.1"  # the trap that the start page tells in three panels
+Lessons = dict[int, NotebookNode]
+
+
+def generated(lessons: Lessons) -> dict[str, str]:
+    """All generated pages but the start page, by name, in the order of the contents."""
+    pages = {"traps": traps_page(), "symptoms": symptoms_page(),
+             "wrong_answers": wrong_answers_page(), "errata": errata_page(lessons),
+             "gpu_evidence": gpu_page()}
+    if RESULTS.exists():
+        pages["benchmarks"] = RESULTS.read_text("utf-8")
+    return pages
+
+
+def label(kind: str, trap: str) -> str:
+    """The target of a trap or exercise: ``trap-01-1``."""
+    return f"{kind}-{trap.replace('.', '-')}"
+
+
+def link(kind: str, trap: str, text: str) -> str:
+    """Markdown that leads to a trap in its lesson or to its exercise."""
+    return f"{{ref}}`{text.replace('`', '')} <{label(kind, trap)}>`"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; cells are Markdown on one line."""
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+    return "\n".join([line(head), line(["---"] * len(head)), *map(line, rows)])
+
+
+def plain(text: str) -> str:
+    """Text that Markdown is to show as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>$|#~])", r"\\\1", text)
+
+
+def traps_page() -> str:
+    parts = ["# Trap index", "Every trap of the course has a permanent number: the stage, then "
+             "its place in it. The number is the same in the lesson, in its exercise, in your "
+             "progress and in the feedback of a check."]
+    for entry in STAGES:
+        found = catalog.traps(entry.number)
+        if found:
+            rows = [(t["id"], link("trap", t["id"], t["title"]),
+                     link("exercise", t["id"], t["function"]), f"{t['minutes']} min")
+                    for t in found]
+            parts += [f"## {entry.number}. {entry.title}",
+                      table(("Trap", "What goes wrong", "Exercise", "Time"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def symptoms_page() -> str:
+    found = sorted(catalog.traps(), key=lambda t: t["symptom"].lower())
+    rows = [(plain(t["symptom"]), f"{t['id']} {link('trap', t['id'], t['title'])}",
+             str(int(t["id"][:2]))) for t in found]
+    return "\n\n".join([
+        "# Symptom index", "Start from what you see in your own code. Each line leads to the trap "
+        "that shows it on a small example, with the measurement that tells it from its "
+        "look-alikes.", table(("What you see", "The trap behind it", "Stage"), rows)]) + "\n"
+
+
+def wrong_answers_page() -> str:
+    """The kill matrix: every registered wrong answer, judged now by the check it must fail."""
+    checking.load_all()
+    parts = ["# Wrong answers",
+             "A check is worth what it refuses. Each exercise comes with answers that look right "
+             "and are wrong. This page was made by running every one of them through its check; "
+             "the right column is what a learner who writes it is told."]
+    for trap in catalog.traps():
+        found = checking.find(trap["id"])
+        rows = [(plain(w.name), told(trap["id"], w)) for w in found.wrong_answers]
+        parts += [f"## {trap['id']} `{trap['function']}`",
+                  f"{trap['title']}. {link('exercise', trap['id'], 'Try it')}.",
+                  table(("The wrong answer", "What the learner is told"), rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def told(id: str, wrong: checking.WrongAnswer) -> str:
+    """The feedback a wrong answer gets. Raises ValueError when its check lets it pass."""
+    verdict = checking.run_check(id, wrong.fn)
+    if verdict.status not in {"wrong", "error"}:
+        raise ValueError(f"exercise {id}: the wrong answer {wrong.name!r} got "
+                         f"{verdict.status!r}, expected 'wrong'. Mend the check first.")
+    return plain(verdict.message)
+
+
+def errata_page(lessons: Lessons) -> str:
+    parts = ["# Told and measured",
+             "Advice that is passed on in courses, posts and comments, beside what its trap "
+             "measures. Each entry leads to the cells that you can run against it."]
+    for number, notebook in lessons.items():
+        cells = [c for c in notebook.cells
+                 if c.metadata.get("dlsys", {}).get("role") == "folklore"]
+        if cells:
+            parts.append(f"## {number}. {stage(number).title}")
+        parts += [folklore(c) for c in cells]
+    return "\n\n".join(parts) + "\n"
+
+
+def folklore(cell: NotebookNode) -> str:
+    """One entry of the errata page. A heading of its own would break the page's order."""
+    text = told_and_measured(without_heading(cell.source))
+    trap = cell.metadata.dlsys.get("trap")
+    title = f"**{trap} {link('trap', trap, catalog.trap(trap)['title'])}**\n\n" if trap else ""
+    return f":::::{{div}} role-folklore\n{title}{text}\n:::::"
+
+
+STATES = {"recorded": "recorded", "stale": "recorded with an earlier version of its cell",
+          "missing": "not recorded yet"}
+
+
+def gpu_page() -> str:
+    found = gpu.evidence()
+    rows = [(f"`{e['key']}`", f"[{e['notebook']}](notebooks/{e['notebook']}.ipynb)",
+             STATES[e["state"]], e["provenance"]["device"] if e["provenance"] else "none")
+            for e in found]
+    parts = ["# GPU evidence",
+             "Some measurements need a GPU. They are recorded on one, stored with the course, and "
+             "shown wherever there is none. Latency, bandwidth and rates are never simulated. "
+             "This page lists every measurement that a lesson declares, with the state of its "
+             "record; a missing one is a gap, and says so.",
+             table(("Measurement", "Lesson", "State", "Device"), rows) if rows else
+             "No lesson declares a measurement yet."]
+    return "\n\n".join([*parts, *map(record, found)]) + "\n"
+
+
+def record(entry: dict) -> str:
+    """One measurement with its provenance and, where there are any, its rows."""
+    stored = gpu.load_record(entry["key"])
+    rows = stored["rows"] if stored and stored["columns"] == entry["columns"] else []
+    shown = gpu.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"], rows,
+                          entry["provenance"])
+    return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
+
+
+def start_page(template: str, lessons: Lessons) -> str:
+    """The written start page with its marks replaced by what is generated."""
+    parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(list(lessons)),
+             "explorer": raw(activations.static_html()),
+             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP)['title']}")}
+    for name, text in parts.items():
+        template = template.replace(f"{{{{ {name} }}}}", text)
+    return template
+
+
+def raw(text: str) -> str:
+    """HTML that stands in a page as it is."""
+    return f"`````{{raw}} html\n{text}\n`````"
+
+
+def strip(lesson: NotebookNode) -> str:
+    """One trap as its lesson stores it: the question, wrong code and symptom, repair and result."""
+    def cells(role: str, kind: str) -> list[NotebookNode]:
+        return [c for c in lesson.cells if c.cell_type == kind
+                and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
+                and c.metadata.dlsys.role == role]
+    question = "\n\n".join(without_heading(c.source) for c in cells("predict", "markdown"))
+    panels = {"role-predict": question,
+              "role-break": "\n".join(map(fenced, cells("break", "code"))),
+              "role-look": "\n".join(map(measured, cells("look", "code"))),
+              "role-repair": "\n".join(map(fenced, cells("repair", "code"))),
+              "role-look again": "\n".join(map(measured, cells("repair", "code")))}
+    inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
+    return "\n".join(["::::::{div} strip", *inside, "::::::"])
+
+
+def fenced(cell: NotebookNode) -> str:
+    return f"```python\n{essence(cell.source)}\n```"
+
+
+def essence(code: str) -> str:
+    """Code up to its last print, without the lines that only report."""
+    reports = [node for node in ast.parse(code).body if reporter(node)]
+    end = max((n.lineno for n in reports if reporter(n) == "print"), default=len(code))
+    dropped = {line for n in reports for line in range(n.lineno, n.end_lineno + 1)}
+    lines = enumerate(code.splitlines(), 1)
+    return "\n".join(text for n, text in lines if n < end and n not in dropped).strip()
+
+
+def reporter(node: ast.stmt) -> str:
+    """The name of the call that a statement is, if it only reports; else ""."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    return name if name in {"print", "claim"} else ""
+
+
+def measured(cell: NotebookNode) -> str:
+    """What a cell printed, one reading a line: the value large, then what it is the value of."""
+    text = "".join(o.text for o in cell.outputs if o.output_type == "stream")
+    readings = [r.rpartition(": ") for r in re.split(r"\n|\s{3,}", text.strip()) if r]
+    return "\n".join(f'<p class="reading"><strong>{html.escape(value)}</strong> '
+                     f"{html.escape(what)}</p>" for what, _, value in readings)
+
+
+def told_and_measured(text: str) -> str:
+    """A folklore cell with what was measured in a paragraph of its own."""
+    return re.sub(r"\s+(?=\*\*Measured:\*\*)", "\n\n", text)
+
+
+def without_heading(text: str) -> str:
+    return re.sub(r"^#+ .*\n+", "", text)
+
+
+def stage_map(written: list[int]) -> str:
+    """The twelve stages as cards; those without a lesson say so and lead nowhere."""
+    cards = [written_card(s) if s.number in written else waiting_card(s) for s in STAGES]
+    return f'<ol class="stage-map">{"".join(cards)}</ol>'
+
+
+def written_card(entry: Stage) -> str:
+    traps = catalog.traps(entry.number)
+    minutes = sum(t["minutes"] for t in traps)
+    return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
+            f'<span class="stage-state">{count(len(traps), "trap")}, '
+            f'{count(len(traps), "exercise")} of {minutes} minutes together</span></a></li>')
+
+
+def count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def waiting_card(entry: Stage) -> str:
+    return (f'<li class="stage-card waiting"><div>{card_text(entry)}'
+            '<span class="stage-state">Not written yet</span></div></li>')
+
+
+def card_text(entry: Stage) -> str:
+    return (f'<span class="stage-number">{entry.number}</span>'
+            f'<strong>{html.escape(entry.title)}</strong>'
+            f'<span class="stage-promise">{html.escape(entry.promise)}</span>')

@@ -1,0 +1,61 @@
+"""Start JupyterLab on the start notebook, or say in one line why it cannot start.
+
+python -m tools.lab PORT [option of JupyterLab ...]
+"""
+
+import errno
+import os
+import socket
+import sys
+from pathlib import Path
+
+from dlsys_helpers.paths import ROOT
+
+START = "notebooks/00_start_here.ipynb"
+
+
+def busy(port: int) -> bool:
+    """Whether something on this machine already listens on localhost at this port."""
+    for family, *_, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # Else a port that was left a minute ago still counts as busy.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return True
+    return False
+
+
+def port_number(text: str) -> int:
+    """The port to listen on. Raises SystemExit, one line, for one that cannot be had."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise SystemExit(f"lab: PORT: got {text!r}, expected 1 to 65535, as in: make lab PORT=8889")
+    port = int(text)
+    if busy(port):
+        other = next(p for p in range(port % 60000 + 1, 65536) if p > 1023 and not busy(p))
+        raise SystemExit(f"lab: port {port} is in use, perhaps by an earlier make lab. "
+                         f"Use that one, stop it, or run: make lab PORT={other}")
+    return port
+
+
+def command(port: int, options: list[str]) -> list[str]:
+    """The command line of JupyterLab: this folder as its root, the start notebook open."""
+    root = ["--allow-root"] if os.geteuid() == 0 else []
+    return [sys.executable, "-m", "jupyterlab", *root, f"--port={port}",
+            "--ServerApp.port_retries=0", f"--ServerApp.root_dir={ROOT}",
+            f"--LabApp.default_url=/lab/tree/{START}", *options]
+
+
+def main() -> None:
+    line = command(port_number(sys.argv[1]), sys.argv[2:])
+    # JupyterLab's terminals then know `dlsys` and `pytest` without activating anything.
+    os.environ["PATH"] = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    os.environ["VIRTUAL_ENV"] = sys.prefix
+    os.chdir(ROOT)
+    os.execv(line[0], line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+#!/bin/sh
+# Make .venv ready for every make target: the packages of requirements.lock, then this one.
+# Does nothing, and reaches no network, while the lock, pyproject.toml and the folder's place
+# are those of the last time. What stands in the way is said in one line; the rest is in the log.
+#
+#     PYTHON=python3.12 sh tools/setup.sh
+set -eu
+CDPATH='' cd -- "$(dirname -- "$0")/.."
+
+python=${PYTHON:-python3}
+here=$(pwd -P)
+log=.venv/setup.log
+need_gb=10   # 6.8 GB installed, and 3.1 GB of downloads beside it until the end
+cache_gb=13  # with pip's cache, which spares a second set-up the downloads
+news=@jupyterlab/apputils-extension:announcements
+
+stop() {
+    echo "setup: $1" >&2
+    exit 1
+}
+
+state() {
+    echo "$here"
+    cat requirements.lock pyproject.toml
+}
+
+ready() {
+    [ -x .venv/bin/python ] && state | cmp -s - .venv/ready
+}
+
+version() {
+    "$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null
+}
+
+check_python() {
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && return
+    command -v "$python" >/dev/null || stop "$python: not found, expected Python 3.11 or newer.\
+ Install it, or name another: make lab PYTHON=python3.12"
+    stop "$python: got $("$python" --version 2>&1 | head -n 1), expected Python 3.11 or newer.\
+ Install it, or name another: make lab PYTHON=python3.12"
+}
+
+check_venv_module() {
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || stop "$python: its venv module is\
+ missing. Install it (Debian, Ubuntu: apt install python$(version "$python")-venv), run again."
+}
+
+check_disk() {
+    free=$(df -Pk . | awk 'NR == 2 { print $4 }')
+    used=$(du -sk .venv 2>/dev/null | cut -f 1)
+    gb=$(((free + ${used:-0}) * 1024 / 1000000000))
+    [ "$gb" -ge "$need_gb" ] || stop "disk: got $gb GB free in this folder, expected $need_gb GB.\
+ Free some space, or clone onto a larger disk, then run the same command again."
+    [ "$gb" -ge "$cache_gb" ] || export PIP_NO_CACHE_DIR=1
+}
+
+# An environment of another Python, or of a folder that was moved, cannot be mended in place.
+drop_foreign_venv() {
+    [ -e .venv ] || return 0
+    [ "$(version .venv/bin/python)" = "$(version "$python")" ] &&
+        grep -qF " $here/.venv" .venv/pyvenv.cfg && return
+    echo "setup: .venv was made by another Python or in another folder; making it anew"
+    rm -rf .venv
+}
+
+logged() {
+    "$@" >>"$log" 2>&1 || explain
+}
+
+explain() {
+    if grep -q 'No space left on device' "$log"; then
+        stop "disk: it ran full. Free $need_gb GB here and in ${TMPDIR:-/tmp}, then run the same\
+ command again (log: $log)."
+    elif grep -Eq 'NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection(Reset| )Error|Connection broken|Read timed out|Max retries' "$log"; then
+        stop "network: the package index cannot be reached. Connect (behind a proxy: set\
+ HTTPS_PROXY), then run the same command again (log: $log)."
+    fi
+    stop "installing failed on Python $(version "$python"). The last lines of $log say why;\
+ Python 3.11 to 3.13 on Linux are known to work."
+}
+
+# In a terminal, the log's last line once a second, so that a long download is seen to move.
+show_progress() {
+    while sleep 1; do
+        printf '\r\033[K  %.75s' "$(tail -n 1 "$log")"
+    done
+}
+
+install() {
+    logged "$python" -m venv .venv
+    logged .venv/bin/python -m pip install -r requirements.lock
+    logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e .
+    # Else JupyterLab asks about its news, and asks the network for them.
+    logged .venv/bin/python -m jupyter labextension disable "$news"
+}
+
+! ready || exit 0
+check_python
+check_venv_module
+drop_foreign_venv
+check_disk
+mkdir -p .venv 2>/dev/null || stop "this folder cannot be written. Clone to one that can."
+rm -f .venv/ready
+: >"$log"
+export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+echo "setup: installing into .venv, some minutes the first time (log: $log)"
+if [ -t 1 ]; then
+    show_progress &
+    ticker=$!
+    trap 'kill "$ticker" 2>/dev/null; printf "\r\033[K"' EXIT
+    trap 'exit 130' INT TERM
+fi
+install
+state >.venv/ready
