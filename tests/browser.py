@@ -103,6 +103,15 @@ def _wait_for(lab: Lab, process: subprocess.Popen, log: Path):
     raise RuntimeError(f"JupyterLab did not start within {START_S} s:\n{log.read_text()[-2000:]}")
 
 
+def _stop(process: subprocess.Popen):
+    """End the server; it ends its kernels first. A server that hangs is killed."""
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 @contextmanager
 def running_lab(folder: Path, home: Path, theme: str = "light"):
     """A JupyterLab over `folder` with its settings in `home`; stopped with its kernels at the end.
@@ -122,16 +131,28 @@ def running_lab(folder: Path, home: Path, theme: str = "light"):
             _wait_for(lab, process, log)
             yield lab
         finally:
-            process.terminate()
+            _stop(process)
+
+
+# The status shown on the page turns idle before there is a kernel: ask the session itself.
+KERNEL_IS_IDLE = """() => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  return context?.isReady && context.session?.kernel?.status === "idle";
+}"""
 
 
 def open_notebook(page, lab: Lab, notebook: str):
     """Open a notebook in JupyterLab and return once its kernel is idle."""
     page.goto(lab.address(notebook))
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    page.wait_for_function(KERNEL_IS_IDLE, timeout=START_S * 1000)
+
+
+def lab_command(page, name: str, **arguments):
+    """Run one of JupyterLab's commands and return once it is done."""
+    page.evaluate("([name, arguments]) => window.jupyterapp.commands.execute(name, arguments)"
+                  ".then(() => null)", [name, arguments])
 
 
 def run_all(page):
-    """Run every cell, and return once the kernel is done."""
-    page.evaluate("window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000)
+    """Run every cell, and return once the last one is done."""
+    lab_command(page, "notebook:run-all-cells")

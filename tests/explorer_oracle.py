@@ -94,7 +94,8 @@ def _heatmap(view, drawn, arrays):
     found = _off("colours", shown, _colours(view, z[::-1] if view.ylim else z), SHADES)
     X, Y = _scale(drawn["x"]), _scale(drawn["y"])
     left, top, width, height = heat["box"]
-    xlim, ylim = view.xlim or (0, z.shape[1]), view.ylim or (z.shape[0], 0)
+    rows, columns = z.shape  # without limits cell i is centred on i
+    xlim, ylim = view.xlim or (-0.5, columns - 0.5), view.ylim or (rows - 0.5, -0.5)
     found += _off("place", [left, left + width, top + height, top], [*X(xlim), *Y(ylim)], 1.5)
     return found + (_points(view, drawn, arrays, X, Y) if view.points else [])
 
@@ -146,10 +147,9 @@ def walk(explorer, static=True):
                 yield control, before[control.name], setting
 
 
-def stroll(box, explorer) -> list[str]:
-    """All differences met on a walk over a page's explorer, by keyboard."""
-    found = differences(box, explorer, explorer.defaults)
+def stroll(box, explorer):
+    """Walk a page's explorer by keyboard and yield each difference that is met."""
+    yield from differences(box, explorer, explorer.defaults)
     for control, start, setting in walk(explorer):
         move(box, control, start, setting[control.name], static=True)
-        found += differences(box, explorer, setting)
-    return found
+        yield from differences(box, explorer, setting)

@@ -72,6 +72,12 @@ def test_no_page_loads_anything_from_elsewhere(html):
     assert loads == []
 
 
+def test_only_pages_with_formulas_carry_mathjax(html):
+    for name, page in pages(html).items():
+        loads = page.find("script", src=lambda s: s and "/mathjax/" in s) is not None
+        assert loads == (page.select_one(".math") is not None), name
+
+
 def test_every_image_has_alt_text(html):
     images = [(name, img) for name, page in pages(html).items() for img in page.find_all("img")]
     assert images

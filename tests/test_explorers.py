@@ -238,7 +238,7 @@ def demo(data=None, sentence="Fine.", views=None):
     views = views or [Lines("x", {"y": "y"}, title="V", xlabel="x", ylabel="y")]
     made = {"x": [1, 2], "y": [3, 4]} if data is None else data
 
-    def compute(a, b):  # noqa: ARG001
+    def compute(a, b):
         return made, sentence
 
     return Explorer(compute, "Demo",

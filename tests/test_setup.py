@@ -248,6 +248,18 @@ def test_the_lock_is_the_complete_set_of_what_is_installed():
     assert lock.lock() == lock.LOCK.read_text(encoding="utf-8")
 
 
+def test_the_lock_refuses_another_version_than_the_pin():
+    where = lock.environment("Linux", "3.11")
+    with pytest.raises(LookupError, match=r"pytest==0\.1: got \d"):
+        lock.needed_by(Requirement("pytest==0.1"), where)
+
+
+def test_the_lock_refuses_a_package_that_a_promised_python_cannot_install(monkeypatch):
+    monkeypatch.setattr(lock, "PYTHONS", ("3.7",))
+    with pytest.raises(LookupError, match=r"torch 2.*needs Python >=3.*for all of 3\.7"):
+        lock.installed.__wrapped__("torch")
+
+
 def test_only_platforms_with_cuda_wheels_get_them():
     lines = lock.LOCK.read_text(encoding="utf-8").splitlines()
     cuda = [line for line in lines if re.match("nvidia-|cuda-|triton", line)]

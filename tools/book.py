@@ -33,6 +33,7 @@ BOOK = ROOT / "book"
 # Roles whose markdown stands in a block of its own; course.css names and colours them.
 FRAMED = {"predict", "repair", "folklore", "exercise", "keep", "quiz"}
 FENCE = ":" * 9
+MATHJAX = re.compile(r"<script[^>]*/mathjax/[^>]*></script>")
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>")
 # Not its console script: that one fails in a folder with a space in its name.
@@ -217,11 +218,23 @@ def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
             shutil.copyfile(folder / name, html / "_sources" / folder.name / name)
 
 
+def drop_idle_mathjax(html: Path) -> None:
+    """Take MathJax, most of a page's weight, off pages without a formula.
+
+    Sphinx would do so itself, but notebooks make it load every script on every page.
+    """
+    for page in html.rglob("*.html"):
+        text = page.read_text("utf-8")
+        if 'class="math' not in text:
+            page.write_text(MATHJAX.sub("", text), "utf-8")
+
+
 def build(out: Path = BOOK) -> Path:
     """Build the book into out/_build/html; returns that folder. Raises BookError."""
     stages = assemble(out / "_build" / "source")
     html = render(out)
     offer_plain_notebooks(html, stages)
+    drop_idle_mathjax(html)
     return html
 
 

@@ -59,10 +59,12 @@ def traps_page() -> str:
         found = catalog.traps(entry.number)
         if found:
             rows = [(t["id"], link("trap", t["id"], t["title"]),
-                     link("exercise", t["id"], t["function"]), f"{t['minutes']} min")
+                     link("exercise", t["id"], t["function"]), f"{t['difficulty']} of 5",
+                     str(t["points"]), f"{t['minutes']} min")
                     for t in found]
             parts += [f"## {entry.number}. {entry.title}",
-                      table(("Trap", "What goes wrong", "Exercise", "Time"), rows)]
+                      table(("Trap", "What goes wrong", "Exercise", "Difficulty", "Points",
+                             "Time"), rows)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -143,7 +143,7 @@ def worksheet(source: Source) -> list[NotebookNode]:
     stem, entry = stages.stage(source.stage).stem, stages.stage(source.stage)
     cells = [made("markdown", "stage-top-1", WORKSHEET_TOP.format(
         number=entry.number, title=entry.title, stem=stem), role="setup")]
-    cells += [copied(c) for c in source.of(role="setup")]
+    cells += setup_cells(source)
     for trap in source.traps:
         cell = source.of(trap, "exercise")[0]
         meta = cell.metadata
@@ -156,6 +156,25 @@ def worksheet(source: Source) -> list[NotebookNode]:
                           trap=trap))
         cells.append(check_cell(source, trap))
     return cells
+
+
+def setup_cells(source: Source) -> list[NotebookNode]:
+    """The set-up for exercises: of the helpers, only those that an answer or a check uses."""
+    used = {"begin", "check"}
+    for cell in source.of(role="exercise"):
+        used |= {n.id for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.Name)}
+    return [copied(c, fewer_helpers(c.source, used)) for c in source.of(role="setup")]
+
+
+def fewer_helpers(code: str, used: set[str]) -> str:
+    """The code with its import from the helper package reduced to the names in `used`."""
+    lines = code.splitlines()
+    for node in ast.parse(code).body:
+        if isinstance(node, ast.ImportFrom) and node.module == "dlsys_helpers":
+            names = [alias.name for alias in node.names if alias.name in used]
+            lines[node.lineno - 1:node.end_lineno] = [
+                f"from dlsys_helpers import {', '.join(names)}"]
+    return "\n".join(lines)
 
 
 WORKSHEET_TOP = """# Worksheet {number}: {title}
@@ -193,7 +212,7 @@ def solutions(source: Source) -> list[NotebookNode]:
     entry = stages.stage(source.stage)
     cells = [made("markdown", "stage-top-1",
                   f"# Worked answers {entry.number}: {entry.title}", role="setup")]
-    cells += [copied(c) for c in source.of(role="setup")]
+    cells += setup_cells(source)
     for trap in source.traps:
         cell = source.of(trap, "exercise")[0]
         key = trap.replace(".", "-")

@@ -7,6 +7,7 @@ import re
 from nbformat import NotebookNode
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
+LIVE_ONLY = "A live control: run this cell to use it."
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -45,7 +46,8 @@ def _clean(out: NotebookNode, count: int | None) -> NotebookNode:
     if "text" in out:
         out.text = ADDRESS.sub(" at 0x0", out.text)
     data = out.get("data", {})
-    data.pop(WIDGET, None)
+    if data.pop(WIDGET, None) is not None and "image/png" not in data:
+        data["text/plain"] = LIVE_ONLY  # the widget's repr says nothing to a reader
     for kind in ("text/plain", "text/html"):
         if kind in data:
             data[kind] = ADDRESS.sub(" at 0x0", data[kind])

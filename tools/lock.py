@@ -11,6 +11,7 @@ from importlib import metadata
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from dlsys_helpers.paths import ROOT
@@ -46,8 +47,13 @@ def environment(platform: str, python: str) -> dict[str, str]:
 
 @cache
 def installed(name: str) -> tuple[str, list[Requirement]]:
-    """Version of an installed package and what it may need. Raises PackageNotFoundError."""
+    """Version of an installed package and what it may need. Raises PackageNotFoundError, or
+    LookupError for a package that an early patch release of PYTHONS cannot install."""
     found = metadata.distribution(name)
+    allowed = SpecifierSet(found.metadata.get("Requires-Python", ""))
+    if not all(allowed.contains(f"{python}.0") for python in PYTHONS):
+        raise LookupError(f"{name} {found.version}: needs Python {allowed}, expected a version "
+                          f"for all of {', '.join(PYTHONS)}. Install an older one, run again.")
     return found.version, [Requirement(line) for line in found.requires or []]
 
 

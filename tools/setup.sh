@@ -97,8 +97,8 @@ install() {
 ! ready || exit 0
 check_python
 check_venv_module
-drop_foreign_venv
 check_disk
+drop_foreign_venv
 mkdir -p .venv 2>/dev/null || stop "this folder cannot be written. Clone to one that can."
 rm -f .venv/ready
 : >"$log"

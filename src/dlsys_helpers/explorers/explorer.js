@@ -101,7 +101,9 @@ function logTicks(low, high, count) {
   const within = (v) => v >= low * 0.999 && v <= high * 1.001;
   const decades = Array.from({ length: last - first + 1 }, (_, i) => 10 ** (first + i));
   const powers = decades.filter(within);
-  if (powers.length < 2) return decades.flatMap((p) => [p, 2 * p, 5 * p]).filter(within);
+  const finer = decades.flatMap((p) => [p, 2 * p, 5 * p]).filter(within);
+  if (finer.length < 2) return linearTicks(low, high, count);
+  if (powers.length < 2) return finer;
   const every = Math.ceil(powers.length / count);
   return powers.filter((_, i) => i % every === 0);
 }
@@ -112,6 +114,14 @@ function scale([low, high], [start, end], log) {
   const [a, b] = [place(low), place(high)];
   const pixel = (v) => start + ((place(v) - a) / (b - a)) * (end - start);
   pixel.ticks = (count) => (log ? logTicks : linearTicks)(low, high, count);
+  return pixel;
+}
+
+// The scale of a matrix: cell i is centred on i, and only whole numbers are labelled.
+function cells(count, span) {
+  const pixel = scale([-0.5, count - 0.5], span);
+  const all = pixel.ticks;
+  pixel.ticks = (wanted) => all(wanted).filter(Number.isInteger);
   return pixel;
 }
 
@@ -299,12 +309,14 @@ function pointMarks(points, arrays, X, Y) {
   const paths = ["", ""];
   for (let i = 0; i < xs.length; i++)
     paths[groups[i]] += MARKS[groups[i]](round(X(xs[i])), round(Y(ys[i])));
-  return paths.map((d, group) => svg("path", { d, class: "xp-point", fill: points.colours[group] }));
+  return paths.map((d, group) =>
+    svg("path", { d, class: "xp-point", fill: points.colours[group] }));
 }
 
 function pointKey(points) {
   const entries = points.labels.map((label, group) => {
-    const mark = svg("path", { d: MARKS[group](6, 6), class: "xp-point", fill: points.colours[group] });
+    const fill = points.colours[group];
+    const mark = svg("path", { d: MARKS[group](6, 6), class: "xp-point", fill });
     return el("span", {}, svg("svg", { viewBox: "0 0 12 12", class: "xp-mark" }, mark), label);
   });
   return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
@@ -332,8 +344,10 @@ function heatmapView(view, host) {
     const side = width - left - 10;
     const tall = view.xlim ? side : Math.min(side * 1.5, (side * rows) / columns);
     const box = { left, right: left + side, top: 8, bottom: 8 + tall };
-    const X = scale(view.xlim ?? [0, columns], [box.left, box.right]);
-    const Y = scale(view.ylim ?? [rows, 0], [box.bottom, box.top]);
+    const X = view.xlim ? scale(view.xlim, [box.left, box.right])
+      : cells(columns, [box.left, box.right]);
+    const Y = view.ylim ? scale(view.ylim, [box.bottom, box.top])
+      : cells(rows, [box.top, box.bottom]);
     Object.assign(canvas.style, {
       left: box.left + "px", top: box.top + "px", width: side + "px", height: tall + "px" });
     paint(canvas, matrix, colours, Boolean(view.ylim));
@@ -396,7 +410,8 @@ function slider(spec, onMove) {
     set(+input.value);
     onMove(+input.value);
   });
-  return { node: el("div", { class: "xp-slider" }, el("label", { for: id }, spec.label), value, input), set };
+  const label = el("label", { for: id }, spec.label);
+  return { node: el("div", { class: "xp-slider" }, label, value, input), set };
 }
 
 const CONTROLS = { choice, slider };
@@ -457,8 +472,22 @@ function panelFor(model, root, onMove) {
   return { spec, at, parts, place, show, key: () => at.join(","), stop: () => watcher.disconnect() };
 }
 
+// A reader should see why nothing is drawn, and the console should keep the error.
+function report(root, error) {
+  root.append(el("p", { class: "xp-problem", role: "alert" }, error.message));
+  throw error;
+}
+
 // Live: anywidget calls this for every view of a widget.
 function render({ model, el: root }) {
+  try {
+    return live(model, root);
+  } catch (error) {
+    return report(root, error);
+  }
+}
+
+function live(model, root) {
   let patience;
   const ask = () => {
     panel.parts.stage.setAttribute("aria-busy", "true");
@@ -501,7 +530,8 @@ async function mount(root) {
   look();
 }
 
-const mountAll = () => document.querySelectorAll("[data-explorer]").forEach(mount);
+const mountAll = () => document.querySelectorAll("[data-explorer]").forEach((root) =>
+  mount(root).catch((error) => report(root, error)));
 
 export { gunzip, unpack };
 export default { render };

@@ -118,14 +118,14 @@ class Box:
     """One open sandbox. `used` is known when it is closed."""
 
     def __init__(self, line: socket.socket, limits: Limits) -> None:
-        self._line, self._limits = line, limits
+        self._line, self.limits = line, limits
         self._deadline = time.monotonic() + limits.wall + GRACE
         self.used: dict = {}
 
     def attempt(self, cells: Sequence[tuple[int, str]], acts: bytes, *, careful: bool = False,
                 checkpoints: bool = False) -> Attempt:
         """Run all cells, then the acts (packed by `pack_act`), in a process made for it."""
-        job = {"cells": list(cells), "seconds": self._limits.seconds, "careful": careful,
+        job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
                "checkpoints": checkpoints}
         found = Attempt()
         try:

@@ -193,8 +193,8 @@ def answer(act: dict, space: dict) -> bytes:
         return wire.pack({"missing": True})
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
     messages, room = [], wire.LARGEST_TENSORS
+    settle()
     for name, inputs in act["cases"]:
-        settle()
         outcome = _act(call, fn, Case(name, inputs))
         messages.append(_fitting(outcome, min(LARGEST_ANSWER, room)))
         room -= len(messages[-1])

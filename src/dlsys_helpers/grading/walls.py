@@ -211,7 +211,8 @@ def own_id() -> int | None:
     if os.geteuid() != 0:
         return None
     wanted = OWN_IDS[os.getpid() % len(OWN_IDS)]
-    ranges = [[int(n) for n in line.split()] for line in open("/proc/self/uid_map")]
+    mapped = Path("/proc/self/uid_map").read_text().splitlines()
+    ranges = [[int(n) for n in line.split()] for line in mapped]
     return wanted if any(first <= wanted < first + count for first, _, count in ranges) else None
 
 
@@ -237,7 +238,8 @@ def remedy() -> str:
     if sys.platform != "linux":
         return "Grade on Linux: in a virtual machine, a container or WSL 2."
     for name, bad, command in (
-            ("kernel/unprivileged_userns_clone", "0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+            ("kernel/unprivileged_userns_clone", "0",
+             "sudo sysctl kernel.unprivileged_userns_clone=1"),
             ("kernel/apparmor_restrict_unprivileged_userns", "1",
              "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
             ("user/max_user_namespaces", "0", "sudo sysctl user.max_user_namespaces=10000")):

@@ -137,7 +137,7 @@ class Sandbox:
 
 def _own_pages(proc: int, name: str) -> int:
     """Anonymous memory of one process; pages that a fork still shares are counted as well."""
-    size, resident, shared, *_ = _read(proc, f"{name}/statm").split()
+    _, resident, shared, *_ = _read(proc, f"{name}/statm").split()
     return (int(resident) - int(shared)) * 4096
 
 

@@ -1,0 +1,272 @@
+"""Grade many submissions: a journal that survives a kill at any moment, and one JSON at the end.
+
+Each result is on disk before the next one counts. `--resume` reads the journal, grades what is
+missing, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from dlsys_helpers.grading import submissions, walls
+from dlsys_helpers.grading.judge import BoxLost, Judge, versions
+from dlsys_helpers.grading.submissions import Refused, Submission
+from dlsys_helpers.grading.text import clean
+
+SCHEMA = 1
+JOURNAL, GRADES = "journal.jsonl", "grades.json"
+TRIES = 2  # with a fresh nursery, before a submission is called failed
+
+
+class RunError(ValueError):
+    """A run cannot begin or go on. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of, as it goes to the workers and into the record.
+
+    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None.
+    """
+
+    key: str
+    limits: walls.Limits
+    walled: bool = True
+    stage: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def read(facts: dict[str, Any]) -> Settings:
+        """Back from `plain`."""
+        return Settings(**{**facts, "limits": walls.Limits(**facts["limits"])})
+
+
+def fresh_key() -> str:
+    """A new secret for a run."""
+    return secrets.token_hex(16)
+
+
+class Grader:
+    """A judge that outlives its sandbox: grades bytes, whatever they are, and returns a result."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.judge = self._judge()
+
+    def _judge(self) -> Judge:
+        settings = self.settings
+        return Judge(bytes.fromhex(settings.key), settings.limits, settings.walled)
+
+    def close(self) -> None:
+        """End the sandbox's processes."""
+        self.judge.close()
+
+    def grade(self, data: bytes) -> dict[str, Any]:
+        """The result for one notebook's bytes; a refusal or a failure is a result, too."""
+        try:
+            notebook = submissions.parse(data, self.settings.stage)
+            for _ in range(TRIES):
+                try:
+                    return self.judge.grade(notebook)
+                except BoxLost:
+                    self.judge.close()
+                    self.judge = self._judge()
+        except Refused as error:
+            return refused(str(error))
+        return failed("the sandbox ended twice without an answer. Grade again with --resume.")
+
+
+def refused(reason: str) -> dict[str, Any]:
+    """The result of a submission that cannot be graded."""
+    return {"status": "refused", "reason": clean(reason), **_NOTHING}
+
+
+def failed(reason: str) -> dict[str, Any]:
+    """The result where the grader is at fault; `--resume` tries it again."""
+    return {"status": "failed", "reason": clean(reason), **_NOTHING}
+
+
+_NOTHING: dict[str, Any] = {"stage": None, "points": 0, "possible": 0, "exercises": [],
+                            "cells": [], "notes": []}
+
+
+# ---- the journal
+
+class Journal:
+    """The folder of one run. Its first line is the run, each further line a result."""
+
+    def __init__(self, folder: Path, run: dict[str, Any], file: IO[str],
+                 done: dict[tuple[str, str], dict]) -> None:
+        self.folder, self.run, self._file, self.done = folder, run, file, done
+
+    @staticmethod
+    def begin(folder: Path, settings: Settings) -> Journal:
+        """A new run in `folder`. Raises RunError where one is already."""
+        path = folder / JOURNAL
+        if path.exists():
+            raise RunError(f"{folder}: holds a run already. Go on with it: --resume; or begin "
+                           "another one: --out OTHER_FOLDER")
+        file = _open_locked(path)
+        run = {"schema": SCHEMA, "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+               "settings": settings.plain(), **versions()}
+        journal = Journal(folder, run, file, {})
+        journal._write({"run": run})
+        return journal
+
+    @staticmethod
+    def resume(folder: Path) -> Journal:
+        """The run in `folder`, at the point where it stopped. Raises RunError."""
+        path = folder / JOURNAL
+        if not path.exists():
+            raise RunError(f"{folder}: holds no run to go on with. Leave out --resume.")
+        file = _open_locked(path)
+        lines = _whole_lines(file)
+        try:
+            run = json.loads(lines[0])["run"]
+            results = [json.loads(line) for line in lines[1:]]
+        except (IndexError, ValueError, KeyError, TypeError):
+            raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
+        if run["checks"] != versions()["checks"]:
+            raise RunError(f"{folder}: the checks have changed since this run began, so its "
+                           "results would not compare. Begin another run: --out OTHER_FOLDER")
+        done = {(r["name"], r["sha256"]): r for r in results if r["status"] != "failed"}
+        return Journal(folder, run, file, done)
+
+    @property
+    def settings(self) -> Settings:
+        """What the run was begun with."""
+        return Settings.read(self.run["settings"])
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Put a result on disk before anything else happens."""
+        self._write(result)
+        self.done[result["name"], result["sha256"]] = result
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """Write grades.json, the one source of all reports: the results of these submissions."""
+        results = [self.done[key] for key in names]
+        grades = {"schema": SCHEMA, "run": self.run, "results": results}
+        write_private(self.folder / GRADES, json.dumps(grades, indent=1) + "\n")
+        return grades
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._file.close()
+
+
+def _open_locked(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)  # it holds the key
+    file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise RunError(f"{path.parent}: another grader is at work here. Wait for it, or give "
+                       "another folder: --out") from None
+    return file
+
+
+def _whole_lines(file: IO[str]) -> list[str]:
+    """The journal's lines; a last one that was cut off by a kill is taken out of the file."""
+    file.seek(0)
+    data = file.buffer.read()
+    whole = data[:data.rfind(b"\n") + 1]
+    file.buffer.truncate(len(whole))
+    return whole.decode().splitlines()
+
+
+def write_private(path: Path, text: str, encoding: str = "utf-8") -> None:
+    """Write a file that only its owner reads, whole or not at all."""
+    temporary = path.with_name(path.name + ".part")
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "w", encoding=encoding, newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    temporary.replace(path)
+
+
+# ---- the run
+
+@dataclass(frozen=True)
+class Job:
+    """One submission with its bytes, on its way to a judge."""
+
+    submission: Submission
+    sha256: str
+    data: bytes
+
+
+def grade_all(found: list[Submission], journal: Journal, workers: Any,
+              seen: Any = lambda _: None) -> dict[str, Any]:
+    """Grade what the journal does not hold yet; the finished grades.
+
+    workers: maps an iterator of jobs to an iterator of (job, result), in any order.
+    seen: called with each result, those from the journal first.
+    """
+    keys: dict[str, tuple[str, str]] = {}
+    jobs = _open_jobs(found, journal, keys, seen)
+    for job, result in workers(jobs):
+        facts = _described(job.submission, job.sha256, result)
+        journal.add(facts)
+        seen(facts)
+    return journal.finish(keys[one.name] for one in found)
+
+
+def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[str, str]],
+               seen: Any) -> Iterator[Job]:
+    """Read one submission after the other, so that only those at work are in memory."""
+    for one in found:
+        try:
+            data = one.read()
+        except Refused as error:
+            data, sha256, result = b"", "", refused(str(error))
+        else:
+            sha256, result = submissions.digest(data), None
+        keys[one.name] = key = (one.name, sha256)
+        if key in journal.done:
+            seen(journal.done[key])
+        elif result:
+            facts = _described(one, sha256, result)
+            journal.add(facts)
+            seen(facts)
+        else:
+            yield Job(one, sha256, data)
+
+
+def _described(one: Submission, sha256: str, result: dict[str, Any]) -> dict[str, Any]:
+    return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, **result}
+
+
+def in_process(settings: Settings) -> Any:
+    """Workers for `grade_all`: this process alone, one job after the other."""
+    def work(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
+        grader = None
+        try:
+            for job in jobs:
+                grader = grader or Grader(settings)
+                yield job, grader.grade(job.data)
+        finally:
+            if grader:
+                grader.close()
+    return work

@@ -1,0 +1,353 @@
+"""Turns a notebook into verdicts. Trusted: the laws, the cases and the key live here.
+
+The learner's functions act in a sandbox on cases drawn outside; what comes back is data, and the
+same check objects that the learner saw judge it here. A failure counts only after it has happened
+again in a fresh process, alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlsys_helpers import acting, catalog, checking, checks
+from dlsys_helpers.acting import Case, Outcome
+from dlsys_helpers.checking import Verdict
+from dlsys_helpers.grading import box, submissions, walls
+from dlsys_helpers.grading.box import Attempt, BoxLost, Nursery, SandboxRefused
+from dlsys_helpers.grading.frames import CELLS
+from dlsys_helpers.grading.submissions import Notebook
+from dlsys_helpers.grading.text import clean
+
+SEEDS = 3  # a right answer by luck has to be lucky on each
+DONE = ("pass", "todo")
+_KINDS = ("value", "raised", "todo")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One exercise as this run asks it: the same secret cases for every learner."""
+
+    exercise: checking.Exercise
+    facts: dict[str, Any]           # its entry in the catalog
+    seeds: tuple[int, ...]
+    cases: tuple[tuple[Case, ...], ...]  # for each seed
+    act: str
+
+    @property
+    def all_cases(self) -> list[Case]:
+        """The cases of all seeds, in the order in which they are sent."""
+        return [case for cases in self.cases for case in cases]
+
+
+def checks_digest() -> str:
+    """SHA-256 over the source of all checks: two machines with the same one judge alike."""
+    total = hashlib.sha256()
+    for path in sorted(Path(checks.__file__).parent.glob("*.py")):
+        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What the record of a run says about the machine that judged."""
+    return {"torch": str(torch.__version__), "checks": checks_digest()}
+
+
+class Judge:
+    """Grades notebooks one after the other behind one nursery. Close it after use.
+
+    key: the run's secret, from which all cases are drawn. Raises SandboxRefused when the walls
+    cannot be built, or do not hold.
+    """
+
+    def __init__(self, key: bytes, limits: walls.Limits, walled: bool = True) -> None:
+        torch.set_num_threads(1)  # the laws are small; a pool's threads would only spin
+        self.limits, self.walled = limits, walled
+        self.nursery = Nursery(limits, walled)
+        # Only from here on: the nursery was started before anything secret was known.
+        self._key = key
+        self._papers: dict[int, list[Paper]] = {}
+        self.wall = self._prove_walls() if walled else (
+            "none: the learner's code ran with all rights of the grader")
+
+    def close(self) -> None:
+        """End the sandbox's processes."""
+        self.nursery.close()
+
+    def grade(self, notebook: Notebook) -> dict[str, Any]:
+        """The result of one notebook as JSON. Raises BoxLost when it was the machine's fault."""
+        started, own = time.monotonic(), time.process_time()
+        papers = self.papers(notebook.stage)
+        with self.nursery.box() as sandbox:
+            sitting = Sitting(notebook, papers, sandbox)
+            sitting.hold()
+        judged = time.process_time() - own
+        return {
+            **sitting.result(),
+            "wall": self.wall, "ended_by": sandbox.used["ended_by"],
+            "seconds": round(time.monotonic() - started, 3),
+            "cpu_seconds": round(sandbox.used["cpu_seconds"] + judged, 3),
+            "peak_mib": round(sandbox.used["peak_bytes"] / 2**20),
+            "judge_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+
+    def papers(self, stage: int) -> list[Paper]:
+        """The exercises of a stage with this run's cases. Raises Refused for a stage without."""
+        if stage not in self._papers:
+            entries = catalog.traps(stage)
+            if not entries:
+                raise submissions.Refused(f"stage {stage} has no exercises.")
+            self._papers[stage] = [self._paper(entry) for entry in entries]
+        return self._papers[stage]
+
+    def _paper(self, facts: dict[str, Any]) -> Paper:
+        exercise = checking.find(facts["id"])
+        seeds = tuple(seed_of(self._key, exercise.id, k) for k in range(SEEDS))
+        own_act = exercise.act_fn is not acting.call_function
+        return Paper(exercise, facts, seeds,
+                     tuple(tuple(exercise.arrange(seed)) for seed in seeds),
+                     acting.act_source(exercise.act_fn) if own_act else "")
+
+    def _prove_walls(self) -> str:
+        """Run a cell that pushes against each wall from inside; what the walls are, if all hold."""
+        hidden = [str(Path(__file__).parents[2]), *map(str, Path(checks.__file__).parent.glob("*"))]
+        act = box.pack_act(["probe"], "", [Case("walls", {"hidden": hidden})])
+        with self.nursery.box() as sandbox:
+            attempt = sandbox.attempt([(1, _PROBE)], act)
+        try:
+            holes = attempt.answers[0][0]["value"]
+            assert type(holes) is list
+        except (KeyError, IndexError, TypeError, AssertionError):
+            holes = [f"no answer from inside ({attempt.fault or attempt.answers})"]
+        if holes:
+            self.nursery.close()
+            raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
+                                 f"{walls.remedy()}")
+        return _WALL.format(memory=self.limits.memory / 2**30, processes=self.limits.processes)
+
+
+_WALL = ("Linux namespaces (mount, process, network, IPC, host name, control group), read-only "
+         "view without checks and answers, no capabilities, system-call filter, empty "
+         "environment, {memory:g} GiB and {processes} processes for each submission")
+
+# What it returns names the walls that do not hold.
+_PROBE = '''
+import os, socket
+def probe(hidden):
+    holes = []
+    def must_fail(what, action):
+        try:
+            action()
+            holes.append(what)
+        except OSError:
+            pass
+    status = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines()
+                  if line.count(":\\t") == 1)
+    if int(status["CapEff"], 16) or int(status["CapBnd"], 16):
+        holes.append("capabilities")
+    if status["Seccomp"].strip() != "2" or status["NoNewPrivs"].strip() != "1":
+        holes.append("system-call filter")
+    if len([n for n in os.listdir("/proc") if n.isdigit()]) > 3:
+        holes.append("process namespace")
+    must_fail("network", lambda: socket.socket(socket.AF_INET))
+    must_fail("read-only view", lambda: open("/tmp_probe", "w"))
+    must_fail("read-only view of the packages", lambda: open(os.__file__, "a"))
+    must_fail("no new programs", lambda: os.execv("/proc/self/exe", ["x"]))
+    must_fail("no new namespaces", lambda: os.open("/proc/self/ns/mnt", 0) and os.chroot("/box"))
+    if len(os.environ) > 24 or "PATH" in os.environ:
+        holes.append("empty environment")
+    for path in hidden[1:]:
+        if os.path.exists(path):
+            holes.append("hidden checks")
+    if os.path.isdir(hidden[0]) and os.listdir(hidden[0]) != ["dlsys_helpers"]:
+        holes.append("hidden files of the project")
+    return holes
+'''
+
+
+def seed_of(key: bytes, id: str, number: int) -> int:
+    """The secret seed of an exercise: the same for every learner of a run, unknown to all."""
+    return int.from_bytes(hmac.digest(key, f"{id}/{number}".encode(), "sha256")[:7], "big")
+
+
+class Sitting:
+    """One notebook's way through its exercises: a quick attempt, then a careful one."""
+
+    def __init__(self, notebook: Notebook, papers: Sequence[Paper], sandbox: box.Box) -> None:
+        self.notebook, self.papers, self.sandbox = notebook, papers, sandbox
+        self.verdicts: dict[str, Verdict] = {}
+        self.notes = list(notebook.notes)
+        self.attempt = Attempt()
+
+    def hold(self) -> None:
+        """Judge everything once; judge what did not pass again, each in a process of its own."""
+        self.attempt = self._try(self.papers)
+        first = dict(self.verdicts)
+        open_papers = [p for p in self.papers if first[p.exercise.id].status not in DONE]
+        if not open_papers:
+            return
+        self.attempt = self._try(open_papers, careful=True,
+                                 checkpoints=not self.attempt.cells_done)
+        for paper in open_papers:
+            id = paper.exercise.id
+            if self.verdicts[id].status in DONE:
+                self.notes.append(f"{id} did not pass at first ({first[id].status}) and passed "
+                                  "in a fresh process, which counts.")
+
+    def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
+        acts = b"".join(self._act(paper) for paper in papers)
+        attempt = self.sandbox.attempt(self.notebook.cells, acts, **how)
+        for index, paper in enumerate(papers):
+            self.verdicts[paper.exercise.id] = self._verdict(paper, attempt, index)
+        return attempt
+
+    def _names(self, paper: Paper) -> list[str]:
+        """The function that the learner checks, as in the notebook; else the one asked for."""
+        id = paper.exercise.id
+        return list(dict.fromkeys([self.notebook.called.get(id, paper.facts["function"]),
+                                   paper.facts["function"]]))
+
+    def _act(self, paper: Paper) -> bytes:
+        return _packed(tuple(self._names(paper)), paper.act, paper.exercise.id, paper.seeds,
+                       _Cases(paper.all_cases))
+
+    def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
+        messages = attempt.answers.get(index)
+        if messages is None:
+            return self._no_answer(paper, attempt)
+        first = messages[0] if messages else {}
+        if type(first) is dict and first.get("missing") is True:
+            return self._missing(paper, attempt)
+        if type(first) is dict and "fault" in first:
+            return _fault(paper, first["fault"], self.sandbox)
+        try:
+            return judge_answers(paper, messages)
+        except Exception as error:  # the learner boundary: a law met a form nobody foresaw
+            return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
+                           f"check cannot read ({type(error).__name__}).")
+
+    def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
+        if attempt.at == CELLS or not attempt.cells_done:
+            return Verdict("error", paper.exercise.id,
+                           f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
+        return _fault(paper, attempt.fault, self.sandbox)
+
+    def _missing(self, paper: Paper, attempt: Attempt) -> Verdict:
+        """The function is not there: because its cell failed, if one meant to define it."""
+        name = self._names(paper)[0]
+        broken = {report["number"]: report for report in _reports(attempt)}
+        for number, source in self.notebook.cells:
+            if number in broken and submissions.defines(source, name):
+                return Verdict("error", paper.exercise.id, f"{name} is not defined, because "
+                               f"{place(broken[number])} stopped: {broken[number]['error']}")
+        if broken:
+            first = broken[min(broken)]
+            return Verdict("error", paper.exercise.id, f"{name} is not defined. The first cell "
+                           f"that stopped is {place(first)}: {first['error']}")
+        return Verdict("missing", paper.exercise.id,
+                       f"{name} is not defined after all cells have run.")
+
+    def result(self) -> dict[str, Any]:
+        """Points, verdicts, cell errors and notes as JSON."""
+        exercises = [self._entry(paper) for paper in self.papers]
+        return {"status": "graded", "stage": self.notebook.stage,
+                "points": sum(e["points"] for e in exercises),
+                "possible": sum(e["possible"] for e in exercises),
+                "exercises": exercises, "cells": _reports(self.attempt), "notes": self.notes}
+
+    def _entry(self, paper: Paper) -> dict[str, Any]:
+        verdict = self.verdicts[paper.exercise.id]
+        passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
+        return {
+            "id": verdict.id, "title": paper.facts["title"], "function": paper.facts["function"],
+            "status": verdict.status, "points": paper.facts["points"] if passed else 0,
+            "possible": paper.facts["points"], "message": clean(verdict.message, 500),
+            "misconception": verdict.misconception, "trap": verdict.trap,
+            "case": verdict.case, "notebook_shows": _SHOWN[shown],
+            "differs": shown is not None and shown != passed,
+        }
+
+
+_SHOWN = {True: "pass", False: "fail", None: "nothing"}
+_WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
+         "broken": "sent something that cannot be read."}
+
+
+class _Cases(list):
+    """A list of cases that a cache does not compare: the seeds beside it say which they are."""
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+@cache
+def _packed(names: tuple[str, ...], act: str, id: str, seeds: tuple[int, ...],
+            cases: _Cases) -> bytes:
+    return box.pack_act(names, act, cases)
+
+
+def place(report: dict) -> str:
+    """`cell 4, line 2` for the report of a cell that stopped."""
+    line = f", line {report['line']}" if report["line"] else ""
+    return f"cell {report['number']}{line}"
+
+
+def _reports(attempt: Attempt) -> list[dict]:
+    """The cell reports in their expected form; what else stands there is left out."""
+    kept = []
+    for report in attempt.cells:
+        match report:
+            case {"number": int(number), "line": int() | None as line, "error": str(error)}:
+                error = _WHAT.get(error, error)
+                kept.append({"number": number, "line": line, "error": clean(error)})
+    return kept
+
+
+def _fault(paper: Paper, fault: object, sandbox: box.Box) -> Verdict:
+    name, seconds = paper.facts["function"], sandbox.limits.seconds
+    text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
+                       "ends?",
+            "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
+    return Verdict("error", paper.exercise.id,
+                   text.get(str(fault), f"{name} sent something that cannot be read."))
+
+
+def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
+    """The verdict of the first seed that does not pass, as in the notebook."""
+    outcomes = [_outcome(message) for message in messages]
+    if outcomes[-1].kind == "todo":
+        return Verdict("todo", paper.exercise.id, acting.NOT_WRITTEN)
+    if len(outcomes) != len(paper.all_cases):
+        raise ValueError("number of answers")
+    for seed, cases in zip(paper.seeds, paper.cases, strict=True):
+        mine, outcomes = outcomes[:len(cases)], outcomes[len(cases):]
+        verdict = paper.exercise.judge(cases, mine)
+        if verdict.status != "pass":
+            return replace(verdict, seed=seed)
+    return Verdict("pass", paper.exercise.id)
+
+
+def _outcome(message: Any) -> Outcome:
+    """An outcome from what a stranger sent. Raises TypeError or ValueError for another form."""
+    match message:
+        case {"kind": str(kind), "value": value, "error_type": str(error_type),
+              "error": str(error), "where": str(where), "mutated": list(mutated)}:
+            if kind in _KINDS and all(type(name) is str for name in mutated):
+                return Outcome(kind, value, error_type[:80], error[:300], where[:200],
+                               tuple(mutated))
+    raise ValueError("no outcome")
+
+
+__all__ = ["BoxLost", "Judge", "SandboxRefused", "judge_answers", "seed_of", "versions"]

@@ -1,0 +1,105 @@
+"""HTML for learners and instructors. Jinja escapes every value; a page runs no script at all."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from dlsys_helpers import catalog, stages
+from dlsys_helpers.grading.cohort import write_private
+from dlsys_helpers.grading.judge import place
+from dlsys_helpers.grading.reports import Result, best, owner
+
+FEEDBACK = "feedback"
+MOST_BARS = 10
+LABELS = {"pass": "passed", "todo": "not written yet", "wrong": "not right yet",
+          "error": "stopped with an error", "missing": "not found"}
+
+
+def write_all(grades: dict[str, Any], folder: Path) -> None:
+    """`overview.html` for the instructor, and a page for each learner under `feedback/`."""
+    (folder / FEEDBACK).mkdir(mode=0o700, exist_ok=True)
+    by_learner: dict[tuple, list[Result]] = {}
+    for result in grades["results"]:
+        by_learner.setdefault(owner(result), []).append(result)
+    for key, results in by_learner.items():
+        write_private(folder / FEEDBACK / page_name(key), feedback(results))
+    write_private(folder / "overview.html", overview(grades))
+
+
+def page_name(key: tuple[str, str, str]) -> str:
+    """A file name that is safe anywhere, still readable, and different for each learner."""
+    slug = re.sub(r"[^a-z0-9]+", "-", key[2].lower()).strip("-")[:40] or "learner"
+    return f"{slug}-{hashlib.sha256(repr(key).encode()).hexdigest()[:10]}.html"
+
+
+def feedback(results: list[Result]) -> str:
+    """The page of one learner: their submissions, never another's, never the run's key."""
+    return _page("feedback.html", results=results, learner=results[0]["learner"]["name"],
+                 hints=_hints(results))
+
+
+def _hints(results: list[Result]) -> dict[str, str]:
+    ids = {e["id"] for r in results for e in r["exercises"]}
+    return {t["id"]: t["hints"][0] for t in catalog.traps() if t["id"] in ids and t["hints"]}
+
+
+def overview(grades: dict[str, Any]) -> str:
+    """The instructor's page: distribution, exercises, misconceptions, what needs a look."""
+    results = grades["results"]
+    counted = best(results)
+    return _page(
+        "overview.html", run=grades["run"], results=results, counted=counted,
+        walls=sorted({r["wall"] for r in results if "wall" in r}),
+        stages=[_stage(number, [r for r in counted if r["stage"] == number])
+                for number in sorted({r["stage"] for r in counted})],
+        refused=[r for r in results if r["status"] != "graded"],
+        differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
+        links={r["name"]: f"{FEEDBACK}/{page_name(owner(r))}" for r in results})
+
+
+def _stage(number: int, results: list[Result]) -> dict[str, Any]:
+    exercises = [_exercise(results, k) for k in range(len(results[0]["exercises"]))]
+    return {"number": number, "title": stages.stage(number).title, "n": len(results),
+            "mean": sum(r["points"] for r in results) / len(results),
+            "possible": results[0]["possible"], "bars": _bars(results), "exercises": exercises,
+            "unsolved": [e["id"] for e in exercises if not e["solved"]]}
+
+
+def _exercise(results: list[Result], k: int) -> dict[str, Any]:
+    entries = [r["exercises"][k] for r in results]
+    met = Counter(e["misconception"] for e in entries if e["misconception"])
+    return {"id": entries[0]["id"], "title": entries[0]["title"],
+            "solved": sum(e["status"] == "pass" for e in entries),
+            "counts": Counter(e["status"] for e in entries), "met": met.most_common()}
+
+
+def _bars(results: list[Result]) -> list[dict[str, Any]]:
+    """How many reached how many points, in at most ten classes of equal width."""
+    possible = results[0]["possible"]
+    width = max(1, -(-(possible + 1) // MOST_BARS))
+    counts = Counter(r["points"] // width for r in results)
+    most = max(counts.values())
+    bars = []
+    for k in range(possible // width + 1):
+        first, last = k * width, min((k + 1) * width - 1, possible)
+        bars.append({"label": str(first) if first == last else f"{first}-{last}",
+                     "n": counts[k], "percent": round(100 * counts[k] / most)})
+    return bars
+
+
+def _page(name: str, **values: Any) -> str:
+    return _templates().get_template(name).render(labels=LABELS, place=place, **values)
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)

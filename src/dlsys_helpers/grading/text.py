@@ -1,0 +1,23 @@
+"""Strangers' names and messages as harmless text: one line, no controls, no hidden direction."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Control, format (bidirectional marks, zero width), surrogate, private use, line and paragraph.
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def clean(text: object, longest: int = 300) -> str:
+    """`text` on one line, at most `longest` characters, with nothing that a screen would act on."""
+    seen = (c if unicodedata.category(c) not in _UNSEEN else " " for c in str(text)[:4 * longest])
+    line = " ".join("".join(seen).split())
+    return line if len(line) <= longest else f"{line[:longest - 3]}..."
+
+
+def cell(value: object) -> object:
+    """A value for a CSV file: text that a spreadsheet would take for a formula gets a quote."""
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if value.lstrip().startswith(_FORMULA) else value
