@@ -61,7 +61,7 @@ const withMinus = (text) => text.replaceAll("-", "\u2212");
 
 function format(value) {
   const size = Math.abs(value);
-  const small = size !== 0 && size < 1e-2;
+  const small = size !== 0 && size < 1e-3;
   if (small || size >= 1e5) return withMinus(value.toExponential(1).replace(".0e", "e"));
   return withMinus(String(+value.toPrecision(4)));
 }

@@ -1,4 +1,4 @@
-"""Grade notebooks that strangers wrote: the answers run behind walls, the verdicts are made outside.
+"""Grade notebooks that strangers wrote: answers run behind walls, verdicts are made outside.
 
 Who does what, from the outside in:
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from dlsys_helpers.grading import submissions, walls
-from dlsys_helpers.grading.judge import BoxLost, Judge, versions
+from dlsys_helpers.grading.box import BoxLost
+from dlsys_helpers.grading.judge import Judge, versions
 from dlsys_helpers.grading.submissions import Refused, Submission
 from dlsys_helpers.grading.text import clean
 

@@ -69,7 +69,7 @@ def _seconds(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Grade, write all reports, show the table. 0, 1 when some were not graded, 2 bad input."""
     from dlsys_helpers.grading.cohort import RunError
-    from dlsys_helpers.grading.judge import SandboxRefused
+    from dlsys_helpers.grading.box import SandboxRefused
     from dlsys_helpers.grading.submissions import Refused
 
     try:
@@ -257,7 +257,7 @@ def _summary(results: list[dict]) -> list[str]:
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
-        lines.append(
-            f"{cpu:.2f} CPU s for each; peak memory of a sandbox {max(r['peak_mib'] for r in graded)}"
-            f" MiB, of a judge {max(r['judge_peak_mib'] for r in graded)} MiB.")
+        box, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))
+        lines.append(f"{cpu:.2f} CPU s for each; peak memory of a sandbox {box} MiB, "
+                     f"of a judge {judge} MiB.")
     return lines

@@ -149,7 +149,7 @@ class Notebook:
         if name == "time":
             exec(line, self.space)
 
-    def run_cell_magic(self, name: str, line: str, cell: str) -> None:
+    def run_cell_magic(self, name: str, _line: str, cell: str) -> None:
         """`%%time` and `%%capture` run their cell; `%%bash` does nothing."""
         if name in ("time", "capture", "prun"):
             exec(compile(TransformerManager().transform_cell(cell), "<magic>", "exec"), self.space)

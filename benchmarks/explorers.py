@@ -1,0 +1,84 @@
+"""How long an explorer takes from a key press to the new drawing, on a page and in JupyterLab."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+import numpy as np
+
+from dlsys_helpers.explorers import Explorer, load, write_assets
+from dlsys_helpers.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "tests"))  # the browser and JupyterLab helpers live with the tests
+from browser import offline_page, open_browser, open_notebook, run_all, running_lab
+from explorer_oracle import focus
+
+NAME, CONTROL = "activations", "bias"
+PRESSES = 60
+AIM_MS = {"live": 50, "static": 16}
+
+# Press, wait for `data-drawn` (set after the last drawing call), read the difference in the page.
+# The key event is the browser's own; both times are the page's performance.now().
+WATCH = """node => {
+  node.redraws = [];
+  node.addEventListener("keydown", () => (node.pressed = performance.now()), true);
+  new MutationObserver(() => node.redraws.push(+node.dataset.drawn - node.pressed))
+    .observe(node, { attributeFilter: ["data-drawn"] });
+}"""
+
+
+def redraw_ms() -> dict:
+    """Milliseconds from key press to redraw: {"static" | "live": {"median", "p95", "aim", "n"}}.
+
+    Each press moves one slider of the activation explorer one step; warm, one press at a time.
+    Raises RuntimeError when a press is not followed by a drawing.
+    """
+    explorer = load(NAME)
+    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
+        return {"static": _static(browser, explorer, Path(folder)),
+                "live": _live(browser, explorer, Path(folder))}
+
+
+def _static(browser, explorer: Explorer, folder: Path) -> dict:
+    write_assets(folder)
+    target = folder / "page.html"
+    target.write_text('<!doctype html><meta charset="utf-8">'
+                      '<link rel="stylesheet" href="explorer.css">'
+                      f'<script defer src="explorer.js"></script>{explorer.static_html()}')
+    page = offline_page(browser)
+    page.goto(target.as_uri())
+    return _measure(page, explorer, "static")
+
+
+def _live(browser, explorer: Explorer, folder: Path) -> dict:
+    source = f"from dlsys_helpers.explorers import load\nload({explorer.name!r})"
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source)],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    nbformat.write(notebook, folder / "bench.ipynb")
+    with running_lab(folder, folder / "home") as lab:
+        page = offline_page(browser)
+        open_notebook(page, lab, "bench.ipynb")
+        run_all(page)
+        return _measure(page, explorer, "live")
+
+
+def _measure(page, explorer: Explorer, host: str) -> dict:
+    page.wait_for_selector(".xp[data-drawn]")
+    box = page.locator(".xp")
+    box.evaluate(WATCH)
+    focus(box, next(c for c in explorer.controls if c.name == CONTROL))
+    for n in range(PRESSES + 5):
+        page.keyboard.press("ArrowLeft" if n % 2 else "ArrowRight")
+        page.wait_for_function("n => document.querySelector('.xp').redraws.length > n", arg=n)
+    times = box.evaluate("node => node.redraws")
+    if len(times) != PRESSES + 5:
+        raise RuntimeError(f"{host}: {PRESSES + 5} presses, {len(times)} drawings.")
+    median, p95 = np.percentile(times[5:], [50, 95]).round(1).tolist()
+    return {"median": median, "p95": p95, "aim": AIM_MS[host], "n": PRESSES}
+
+
+if __name__ == "__main__":
+    for host, result in redraw_ms().items():
+        print(host, result)
