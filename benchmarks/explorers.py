@@ -16,6 +16,7 @@ from explorer_oracle import focus
 
 NAME, CONTROL = "activations", "bias"
 PRESSES = 60
+PAUSE_MS = 150  # between presses: a reader who looks at each drawing
 AIM_MS = {"live": 50, "static": 16}
 
 # Press, wait for `data-drawn` (set after the last drawing call), read the difference in the page.
@@ -72,6 +73,7 @@ def _measure(page, explorer: Explorer, host: str) -> dict:
     for n in range(PRESSES + 5):
         page.keyboard.press("ArrowLeft" if n % 2 else "ArrowRight")
         page.wait_for_function("n => document.querySelector('.xp').redraws.length > n", arg=n)
+        page.wait_for_timeout(PAUSE_MS)
     times = box.evaluate("node => node.redraws")
     if len(times) != PRESSES + 5:
         raise RuntimeError(f"{host}: {PRESSES + 5} presses, {len(times)} drawings.")

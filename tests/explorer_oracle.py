@@ -27,6 +27,9 @@ READ = """figure => {
     points: [...figure.querySelectorAll(".xp-plot .xp-point")].map(p => p.getAttribute("d")),
     bars: [...figure.querySelectorAll(".xp-bar")].map(b => [
       width(b, ".xp-amount") / width(b, ".xp-track"), b.querySelector(".xp-value").textContent]),
+    edges: figure.querySelectorAll(".xp-edge").length,
+    nodes: [...figure.querySelectorAll(".xp-node")].map(n => [
+      n.getAttribute("class"), [...n.querySelectorAll("text")].map(t => t.textContent)]),
   };
 }"""
 
@@ -38,7 +41,8 @@ def differences(box, explorer, setting) -> list[str]:
     found = [] if shown == sentence else [f"sentence: shown {shown!r}, computed {sentence!r}"]
     for i, view in enumerate(explorer.views):
         drawn = box.locator("figure.xp-view").nth(i).evaluate(READ)
-        compare = {"lines": _lines, "heatmap": _heatmap, "bars": _bars}[view.kind]
+        compare = {"lines": _lines, "heatmap": _heatmap, "bars": _bars,
+                   "graph": _graph}[view.kind]
         found += [f"{view.title}: {problem}" for problem in compare(view, drawn, arrays)]
     return found
 
@@ -59,13 +63,18 @@ def _off(name, drawn, expected, within=PIXEL):
     drawn, expected = np.asarray(drawn, float), np.asarray(expected, float)
     if drawn.shape != expected.shape:
         return [f"{name}: drawn shape {drawn.shape}, computed {expected.shape}"]
-    worst = np.abs(drawn - expected).max()
+    worst = np.abs(drawn - expected).max(initial=0)
     return [f"{name}: off by {worst:.3g}"] if worst > within else []
+
+
+def _pairs(pattern, path):
+    """The number pairs found in a path, as an array (2, n)."""
+    return np.array(re.findall(pattern, path), float).reshape(-1, 2).T
 
 
 def _vertices(path, step):
     pattern = r"[MH]([-\d.]+)[ V]([-\d.]+)" if step else r"[ML]([-\d.]+) ([-\d.]+)"
-    return np.array(re.findall(pattern, path), float).T
+    return _pairs(pattern, path)
 
 
 def _lines(view, drawn, arrays):
@@ -105,7 +114,7 @@ def _points(view, drawn, arrays, X, Y):
     # A mark's path starts at the left of a circle and at the top of a triangle.
     for group, (shift_x, shift_y) in enumerate([(-3.5, 0), (0, -4.5)]):
         mine = arrays[p.group] == group
-        starts = np.array(re.findall(r"M([-\d.]+) ([-\d.]+)", drawn["points"][group]), float).T
+        starts = _pairs(r"M([-\d.]+) ([-\d.]+)", drawn["points"][group])
         expected = [X(arrays[p.x][mine]) + shift_x, Y(arrays[p.y][mine]) + shift_y]
         found += _off(f"points of group {group}", starts, expected)
     return found
@@ -116,6 +125,28 @@ def _bars(view, drawn, arrays):
     shown = [_number(text.removesuffix(view.unit)) for _, text in drawn["bars"]]
     return (_off("bar lengths", [share for share, _ in drawn["bars"]], values / view.limit, 0.002)
             + _off("bar numbers", shown, values, 1e-3 * view.limit))
+
+
+def _graph(view, drawn, arrays):
+    found = [] if drawn["edges"] == len(view.edges) else [f"{drawn['edges']} edges are drawn"]
+    of_node = zip(view.nodes, *(arrays[name] for name in view.arrays), strict=True)
+    for (classes, texts), ((label, *_), *numbers) in zip(drawn["nodes"], of_node, strict=True):
+        found += _node(label, classes.split(), texts, *numbers)
+    return found
+
+
+def _node(label, classes, texts, value, grad, state, active):
+    look = ("xp-blank", "xp-known", "xp-part", "xp-whole")[int(state)]
+    right = texts[0] == label and look in classes and ("xp-on" in classes) == bool(active)
+    found = [] if right else [f"node {label}: drawn {texts[0]!r} as {classes}"]
+    for text, sign, number, known in ((texts[1], "= ", value, state >= 1),
+                                      (texts[2], "\N{PARTIAL DIFFERENTIAL} ", grad, state >= 2)):
+        shown = text.removeprefix(sign).removesuffix(" \N{HORIZONTAL ELLIPSIS}")
+        if bool(text) != known or (known and text == shown):
+            found.append(f"node {label}: drawn {text!r} in state {state:g}")
+        elif known:
+            found += _off(f"node {label}", _number(shown), number, 1e-3 * max(1, abs(number)))
+    return found
 
 
 # ---- the keyboard ---------------------------------------------------------------------------

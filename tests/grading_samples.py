@@ -33,7 +33,7 @@ def right_answers() -> dict[str, str]:
 
 def code(source: str, **more: Any) -> dict[str, Any]:
     """A code cell."""
-    return {"cell_type": "code", "id": more.pop("id", f"c{abs(hash(source)) % 10**8}"),
+    return {"cell_type": "code", "id": more.pop("id", f"c{abs(hash(str(source))) % 10**8}"),
             "metadata": {}, "outputs": more.pop("outputs", []), "execution_count": None,
             "source": source, **more}
 
@@ -55,9 +55,9 @@ def notebook(cells: list[Any], **more: Any) -> bytes:
         "kernelspec": {"name": "python3", "language": "python"}}, **more}).encode()
 
 
-def settings(seconds: float = 2.0, gib: float = 1.0, **more: Any) -> cohort.Settings:
+def settings(seconds: float = 2.0, gib: float = 0.5, **more: Any) -> cohort.Settings:
     """Settings with a fixed key and small limits."""
-    limits = walls.Limits(seconds=seconds, memory=int(gib * 2**30))
+    limits = walls.Limits(seconds=seconds, total=15.0, memory=int(gib * 2**30), processes=24)
     return cohort.Settings("00" * 16, limits, **more)
 
 

@@ -56,6 +56,7 @@ INNOCENT = {
     "raises SystemExit": "raise SystemExit('bye')",
     "ends the process": "import os; os._exit(0)",
     "aborts": "import os; os.abort()",
+    "kills its group": "import os; os.killpg(0, 9)",
     "kills itself": "import os; os.kill(os.getpid(), 9)",
     "crashes the interpreter": "import ctypes; ctypes.string_at(0)",
     "loops": "while True: pass",
@@ -69,9 +70,9 @@ INNOCENT = {
         "import signal\ndef again(*_): signal.alarm(1)\nsignal.signal(14, again); signal.alarm(1)\n"
         "while True: pass"),
     "allocates 3 GB": "x = bytearray(3 << 30)",
-    "allocates 3 GB in tensors": "x = [torch.ones(2**28) for _ in range(3)]",
+    "allocates 3 GB in tensors": "x = [torch.ones(2**26) for _ in range(12)]",
     "recurses": "def f(): f()\nf()",
-    "recurses in C": "import sys; sys.setrecursionlimit(10**9)\ndef f(): f()\nf()",
+    "recurses in C": "x = []\nfor _ in range(10**6): x = [x]\nrepr(x)",
     "syntax error": "def broken(:\n    pass",
     "deep expression": "x = " + "(" * 5000 + ")" * 5000,
     "null byte": "x = 'a\0b'",
@@ -81,7 +82,6 @@ INNOCENT = {
     "an error whose text ends the process": (
         "import os\nclass E(Exception):\n    def __str__(self): os._exit(0)\nraise E"),
     "an error with a long text": "raise ValueError('x' * 10**7)",
-    "removes the checks' import": "import sys; sys.modules.clear()",
 }
 
 
@@ -133,7 +133,8 @@ HARMLESS = {
         "assert len(list(DataLoader(range(8), num_workers=2, batch_size=4))) == 2"),
     "multiprocessing": (
         "import multiprocessing as mp\n"
-        "with mp.get_context('fork').Pool(2) as pool:\n    assert pool.map(abs, [-1, 2]) == [1, 2]"),
+        "with mp.get_context('fork').Pool(2) as pool:\n"
+        "    assert pool.map(abs, [-1, 2]) == [1, 2]"),
     "dataclass and pickle": (
         "import pickle\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n"
         "assert pickle.loads(pickle.dumps(P(3))) == P(3)"),
@@ -142,6 +143,7 @@ HARMLESS = {
     "an optimizer": (
         "p = nn.Parameter(torch.ones(2)); o = torch.optim.Adam([p]); p.sum().backward(); o.step()"),
     "the course's data": "from dlsys_helpers import digits; digits()",
+    "forgets all modules": "import sys; sys.modules.clear()",
     "its check": "check('01.4', lambda h: 3)",
     "another check": "from dlsys_helpers.checking import check as c; c('01.4', abs)",
 }
@@ -163,13 +165,13 @@ FAULTS = {
     "raises SystemExit": ("raise SystemExit(0)", "raised SystemExit"),
     "loops": ("while True: pass", "did not return within 2 s"),
     "sleeps": ("import time; time.sleep(1e6)", "did not return within 2 s"),
-    "kills its group": ("import os; os.killpg(0, 9)", "no answer|ended the Python process"),
+    "kills its group": ("import os; os.killpg(0, 9)", "ended the Python process"),
     "3 GB": ("x = bytearray(3 << 30)", "raised MemoryError"),
     "10**12 zeros": ("return torch.zeros(10**12)", "raised RuntimeError"),
-    "80 MB": ("return torch.zeros(20_000_000)", "value of more than"),
-    "many answers of 3 MB": ("return [torch.zeros(700_000)] * 20", "value of more than"),
+    "80 MB": ("return torch.zeros(20_000_000)", "returned more than 4 MiB"),
+    "many answers of 3 MB": ("return [torch.zeros(700_000)] * 20", "returned more than 4 MiB"),
     "expanded view": ("return torch.zeros(1).expand(10**12)", "raised RuntimeError"),
-    "a list of ten million": ("return list(range(10**7))", "value of more than"),
+    "a long list": ("return list(range(250_000))", "returned more than 4 MiB"),
     "nested list": ("x = []\n    for _ in range(10**5): x = [x]\n    return x", "type of the"),
     "a list that holds itself": ("x = []; x.append(x); return x", "type of the"),
     "a very long int": ("return 10**5000", "type of the"),
@@ -240,7 +242,7 @@ def test_a_missing_function_is_explained_by_the_cell_that_broke(grade):
 
 def test_many_processes_share_one_memory_limit(grade):
     hog = ("import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
-           "        x = bytearray(300 << 20); time.sleep(30)\ntime.sleep(30)")
+           "        x = b'x' * (300 << 20); time.sleep(30)\ntime.sleep(30)")
 
     result = grade(worksheet(hog))
 
@@ -261,9 +263,9 @@ def test_memory_that_no_process_holds_is_denied(grade, what):
 
 def test_a_fork_bomb_stops_at_the_limit(grade):
     bomb = ("import os, time\nmade = 0\ntry:\n    for _ in range(100):\n"
-            "        if os.fork() == 0:\n            time.sleep(60); os._exit(0)\n"
+            "        if os.fork() == 0:\n            time.sleep(60)\n"
             "        made += 1\nexcept BlockingIOError:\n    pass\n"
-            "assert made < 70, made")
+            "assert made < 30, made")
 
     result = grade(worksheet(bomb))
 
@@ -310,8 +312,10 @@ WRONG = {
 }
 CHEATS = {
     "patches comparisons": (
-        "import builtins, math\ntorch.allclose = torch.equal = torch.isclose = lambda *a, **k: True\n"
-        "builtins.abs = lambda x: 0\nbuiltins.all = lambda x: True\nmath.isclose = lambda *a: True"),
+        "import builtins, math\n"
+        "torch.allclose = torch.equal = torch.isclose = lambda *a, **k: True\n"
+        "builtins.abs = lambda x: 0\nbuiltins.all = lambda x: True\n"
+        "math.isclose = lambda *a: True"),
     "patches the check": (
         "import dlsys_helpers.checking as c\nc.expect_close = c.expect_equal = lambda *a, **k: 0\n"
         "c.Exercise.judge = lambda s, *a: c.Verdict('pass', s.id)\n"
@@ -330,7 +334,8 @@ CHEATS = {
         "import os\nfor fd in range(3, 200):\n    try: os.write(fd, b'\\xfe\\xff\\0\\0\\0\\0')\n"
         "    except OSError: pass"),
     "writes an answer of 4 GB": (
-        "import os\nfor fd in range(3, 200):\n    try: os.write(fd, b'\\0\\0\\xff\\xff\\xff\\xff')\n"
+        "import os\nfor fd in range(3, 200):\n"
+        "    try: os.write(fd, b'\\0\\0\\xff\\xff\\xff\\xff')\n"
         "    except OSError: pass"),
     "writes a deeply nested answer": (
         "import os, struct\nj = b'[' * 200000\nm = struct.pack('<II', len(j), 0) + j\n"
@@ -351,8 +356,8 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_no_trick_in_a_cell_earns_a_point(grade, grader, name):
-    result = grade(worksheet(CHEATS[name], **WRONG))
+def test_no_trick_in_a_cell_earns_a_point(grader, name):
+    result = grader.grade(worksheet(CHEATS[name], **WRONG))
 
     assert result["points"] == 0
     assert not set(statuses(result).values()) & {"pass"}
@@ -369,8 +374,9 @@ LIARS = {
         "    def __abs__(s): return 0.0\n    __rsub__ = __sub__\n    __hash__ = None\n"
         "def grad_ratio(model, x, y): return N(0)"),
     "a tensor that equals everything": (
-        "class T(torch.Tensor):\n    @classmethod\n    def __torch_function__(c, f, t, a=(), k=None):\n"
-        "        return True\ndef grad_ratio(model, x, y): return torch.ones(1).as_subclass(T)"),
+        "class T(torch.Tensor):\n    @classmethod\n"
+        "    def __torch_function__(c, f, t, a=(), k=None):\n        return True\n"
+        "def grad_ratio(model, x, y): return torch.ones(1).as_subclass(T)"),
     "a str that lies": (
         "class S(str):\n    __eq__ = lambda s, o: True\n    __hash__ = str.__hash__\n"
         "def grad_ratio(model, x, y): return S('0.5')"),
@@ -395,7 +401,7 @@ def test_no_value_lies_its_way_to_a_pass(grade, name):
 
 
 def test_no_source_of_a_check_or_a_solution_is_in_reach(grade):
-    places = [str(paths.ROOT), str(paths.SOLUTIONS), str(paths.ROOT / "lessons"),
+    places = [str(paths.SOLUTIONS), str(paths.ROOT / "lessons"),
               str(paths.ROOT / "tests"), *walls.masked_paths()]
     search = f"""
 import os, sys, importlib
@@ -404,10 +410,11 @@ for place in {places!r}:
     for here, _, files in os.walk(place):
         found += [os.path.join(here, f) for f in files
                   if f.startswith(("stage0", "01_", "test_")) and "site-packages" not in here]
-for here, _, files in os.walk("/", followlinks=False):
-    if not here.startswith(("/proc", "/usr/lib")) and "site-packages" not in here:
-        found += [os.path.join(here, f) for f in files if f.startswith("stage0")]
-        found += [os.path.join(here, f) for f in files if f.endswith(".ipynb")]
+for here, folders, files in os.walk("/"):
+    libraries = ("proc", "usr", "lib", "lib64", "site-packages", "python3")
+    folders[:] = [f for f in folders if not f.startswith(libraries)]
+    found += [os.path.join(here, f) for f in files if f.startswith("stage0")]
+    found += [os.path.join(here, f) for f in files if f.endswith(".ipynb")]
 assert not found, found
 try:
     importlib.import_module("dlsys_helpers.checks.stage01")
@@ -436,7 +443,8 @@ def test_what_a_learner_sees_is_the_same_in_every_run_and_names_no_grader(grade)
     look = ("import os\nassert not [k for k in os.environ if 'NBG' in k or 'DLSYS' in k], 'env'\n"
             "assert set(os.listdir('/box')) <= set(), os.listdir('/box')\n"
             "assert 'PATH' not in os.environ and os.environ['HOME'] == '/box'\n"
-            "env = open('/proc/self/environ').read()\nassert 'TOKEN' not in env and 'root' not in env")
+            "env = open('/proc/self/environ').read()\n"
+            "assert 'TOKEN' not in env and 'root' not in env")
 
     result = grade(worksheet(look))
 
@@ -598,7 +606,9 @@ def test_a_listener_on_this_machine_hears_nothing(grade):
 def _accept(server: socket.socket, heard: list) -> None:
     try:
         while True:
-            heard.append(server.accept()[1])
+            connection, address = server.accept()
+            connection.close()
+            heard.append(address)
             server.settimeout(0.3)
     except TimeoutError:
         return
@@ -614,11 +624,11 @@ def test_two_submissions_share_nothing(grade):
 
 
 def test_the_limit_for_a_whole_submission_holds(grader):
-    slow = [f"import time; time.sleep({1.5})"] * 40  # each under the limit of a cell
+    slow = ["import time; time.sleep(1.5)"] * 20  # each is under the limit of a cell
     started = time.monotonic()
 
     result = grader.grade(worksheet(*slow))
 
-    assert time.monotonic() - started < grader.settings.limits.wall + 15
+    assert time.monotonic() - started < grader.settings.limits.total + 15
     assert result["ended_by"] == "time"
     assert result["points"] == 0

@@ -6,6 +6,8 @@ import html
 import sys
 from typing import TYPE_CHECKING, Any
 
+from dlsys_helpers import catalog
+
 if TYPE_CHECKING:
     from dlsys_helpers.checking import Verdict
 
@@ -40,6 +42,12 @@ def hint_html(hints: list[str]) -> str:
     return "".join(steps)
 
 
+def name_of(trap: str) -> str:
+    """A trap's id, with its title where its stage is written."""
+    titles = {entry["id"]: entry["title"] for entry in catalog.traps()}
+    return f"{trap}: {titles[trap]}" if trap in titles else trap
+
+
 def show_verdict(verdict: Verdict, trap: dict[str, Any]) -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog."""
     head = f"Exercise {verdict.id}: {HEADS[verdict.status]}"
@@ -49,7 +57,7 @@ def show_verdict(verdict: Verdict, trap: dict[str, Any]) -> None:
         text, body = f"Write the body of {trap['function']}, then run this cell again.", ""
     else:
         text, body = verdict.message, hint_html(trap["hints"])
-    see = f"See trap {verdict.trap}." if verdict.trap else ""
+    see = f"See trap {name_of(verdict.trap)}." if verdict.trap else ""
     shown = "".join(f'<p style="margin:.3em 0">{html.escape(part)}</p>'
                     for part in (text, see) if part)
     first_hint = f"\n  Hint: {trap['hints'][0]}" if body and trap["hints"] else ""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from dlsys_helpers import catalog, paths, progress, worksheets
+from dlsys_helpers.grading.command import add_parser as add_grade
 
 CELL_SECONDS = 60
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -184,7 +185,7 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*parts, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_grade, add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_helpers.checking import Broken, exercise, expect_close, expect_type
+from dlsys_helpers.checking import Broken, exercise, expect_close
 
 # 03.1 ce_from_logits --------------------------------------------------------------------------
 
@@ -139,12 +139,15 @@ def law(out, scores, labels):
     wanted = -sum(logs[k, y[k]] for k in keep) / len(keep)
     expect_close("loss", out["loss"], wanted.float(), rtol=1e-4, atol=1e-5,
                  look="Cross-entropy, averaged over the rows that have a label.")
+    connected = "A loss has to stay connected to the scores."
+    if out["grad"] is None:
+        raise Broken("gradient with respect to the scores", "none", "a tensor", connected)
     grad = torch.zeros_like(z)
     for k in keep:
         grad[k] = logs[k].exp() / len(keep)
         grad[k, y[k]] -= 1 / len(keep)
     expect_close("gradient with respect to the scores", out["grad"], grad.float(), rtol=1e-4,
-                 atol=1e-6, look="A loss has to stay connected to the scores.")
+                 atol=1e-6, look=connected)
 
 
 def labelled(scores, labels):
@@ -208,9 +211,10 @@ ex = exercise("03.3", "clipped_step")
 
 @ex.cases
 def cases(g):
-    def one(name, scale, max_norm, leftover=False, size=30.0):
-        return name, {"x": torch.randn(6, 5, generator=g) * size,
-                      "y": torch.randn(6, generator=g) + 20, "weight": torch.randn(1, 5, generator=g),
+    def one(name, scale, max_norm, leftover=False):
+        return name, {"x": torch.randn(6, 5, generator=g) * 3,
+                      "y": torch.randn(6, generator=g) + 20,
+                      "weight": torch.randn(1, 5, generator=g),
                       "scale": scale, "max_norm": max_norm, "leftover": leftover}
     return [one("a gradient far above the limit", 4.0, 0.5),
             one("a gradient below the limit", 2.0, 1e6),
@@ -226,7 +230,7 @@ def act(fn, x, y, weight, scale, max_norm, leftover):
         model.bias.fill_(0.5)
     if leftover:
         for p in model.parameters():
-            p.grad = torch.full_like(p, 100.0)
+            p.grad = torch.full_like(p, 1e4)
     optimizer = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.25)
     loss = F.mse_loss(model(x)[:, 0], y) * scale
     answer = fn(optimizer, loss, scale, max_norm)

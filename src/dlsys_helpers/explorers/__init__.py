@@ -14,7 +14,7 @@ from dlsys_helpers.explorers._controls import Choice, Control, Slider
 from dlsys_helpers.explorers._explorer import Explorer, ExplorerWidget, explorer
 from dlsys_helpers.explorers._find import load, names
 from dlsys_helpers.explorers._page import write_assets
-from dlsys_helpers.explorers._views import DIVERGING, HEAT, Bars, Heatmap, Lines, Points
+from dlsys_helpers.explorers._views import DIVERGING, HEAT, Bars, Graph, Heatmap, Lines, Points
 
 __all__ = [
     "DIVERGING",
@@ -24,6 +24,7 @@ __all__ = [
     "Control",
     "Explorer",
     "ExplorerWidget",
+    "Graph",
     "Heatmap",
     "Lines",
     "Points",

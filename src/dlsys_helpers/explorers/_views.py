@@ -201,6 +201,56 @@ class Bars(_View):
         ax.axis("off")
 
 
+@dataclass(frozen=True)
+class Graph(_View):
+    """Nodes that hold a value and a gradient, their edges drawn from top to bottom.
+
+    nodes: (label, column, row) of each; edges: pairs of node numbers. The four arrays have one
+    entry per node. `state` 0: nothing known, 1: value known, 2: a part of the gradient,
+    3: the whole gradient. `active` is 1 for the node at work, else 0.
+    """
+
+    nodes: Sequence[tuple[str, float, float]]
+    edges: Sequence[tuple[int, int]]
+    value: str
+    grad: str
+    state: str
+    active: str
+    kind: ClassVar[str] = "graph"
+
+    @property
+    def inches(self) -> float:
+        return 0.62 * (1 + max(row for _, _, row in self.nodes))
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return (self.value, self.grad, self.state, self.active)
+
+    def check(self, arrays):
+        sizes = {name: arrays[name].shape for name in self.arrays}
+        if set(sizes.values()) != {(len(self.nodes),)}:
+            self._refuse(f"{len(self.nodes)} nodes need as many numbers, got {sizes}.")
+        if not np.isin(arrays[self.state], (0, 1, 2, 3)).all():
+            self._refuse(f"states are 0 to 3, got {arrays[self.state].tolist()}.")
+
+    def draw(self, ax, arrays):
+        for start, end in self.edges:
+            (_, x0, y0), (_, x1, y1) = self.nodes[start], self.nodes[end]
+            ax.annotate("", (x1, y1 - 0.36), (x0, y0 + 0.36),
+                        arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.8})
+        for i, (label, x, y) in enumerate(self.nodes):
+            state = arrays[self.state][i]
+            text = [label, f"= {arrays[self.value][i]:.4g}" if state >= 1 else "",
+                    f"\N{PARTIAL DIFFERENTIAL} {arrays[self.grad][i]:.4g}" if state >= 2 else ""]
+            shown = "\n".join(text).replace("-", "\N{MINUS SIGN}")
+            ax.text(x, y, shown, ha="center", va="center", fontsize=7,
+                    bbox={"boxstyle": "round", "facecolor": "none", "edgecolor": INK,
+                          "linewidth": 1.8 if arrays[self.active][i] else 0.7})
+        columns, rows = zip(*[node[1:] for node in self.nodes], strict=True)
+        ax.set(xlim=(min(columns) - 0.5, max(columns) + 0.5), ylim=(max(rows) + 0.5, -0.5))
+        ax.axis("off")
+
+
 def named(views: Sequence[_View]) -> list[str]:
     """The names of all arrays that the views draw."""
     return list(dict.fromkeys(name for view in views for name in view.arrays))

@@ -98,9 +98,10 @@ def decision_surface(data, activation, width, depth, steps):
     on_grid, on_points = logits_at[steps]
     x, y = DATA[data]()
     right = ((on_points > 0) == y.bool()).float().mean() * 100
-    shape = "can only be a straight line" if activation == "none" else "can bend"
-    sentence = (f"{right:.0f} % of {N_POINTS} points on the right side after {steps} steps, loss "
-                f"{losses[steps]:.3f}. With activation {activation} the boundary {shape}.")
+    shape = "is a straight line" if activation == "none" else "can bend"
+    sentence = (f"{data}: {right:.0f} % of {N_POINTS} points on the right side after {steps} "
+                f"steps, loss {losses[steps]:.3f}. With activation {activation} the boundary "
+                f"{shape}.")
     shown = range(0, steps + 1, EVERY)
     return {"p": on_grid.sigmoid(), "x1": x[:, 0], "x2": x[:, 1], "y": y.byte(), "step": shown,
             "loss": losses[:steps + 1:EVERY], "guessing": [GUESSING] * len(shown)}, sentence

@@ -377,7 +377,48 @@ function barsView(view, host) {
   };
 }
 
-const VIEWS = { lines: linesView, heatmap: heatmapView, bars: barsView };
+// ---- view: graph ----------------------------------------------------------------------------
+const BOX = { height: 56, level: 74 }; // pixels of a node, and from one row to the next
+const STATES = ["blank", "known", "part", "whole"];
+
+// A node's three lines: its label, its value and its gradient, each once it is known.
+function nodeText(label, state, value, grad) {
+  const waits = state === 2 ? " \u2026" : "";
+  return [label, state >= 1 ? `= ${format(value)}` : "",
+    state >= 2 ? `\u2202 ${format(grad)}${waits}` : ""];
+}
+
+function graphView(view, host) {
+  const root = svg("svg", { role: "img", "aria-label": view.title });
+  host.append(root);
+  const columns = 1 + Math.max(...view.nodes.map((n) => n[1]));
+  const rows = 1 + Math.max(...view.nodes.map((n) => n[2]));
+
+  return function draw(frame) {
+    const width = host.clientWidth;
+    const across = Math.min(width / columns, 112);
+    const X = (column) => (width - columns * across) / 2 + (column + 0.5) * across;
+    const Y = (row) => 2 + row * BOX.level;
+    const [values, grads, states, active] = [view.value, view.grad, view.state, view.active]
+      .map((name) => frame.arrays[name].data);
+    const edges = view.edges.map(([from, to]) => {
+      const [[, c0, r0], [, c1, r1]] = [view.nodes[from], view.nodes[to]];
+      return svg("line", { x1: X(c0), y1: Y(r0) + BOX.height, x2: X(c1), y2: Y(r1), class: "xp-edge" });
+    });
+    const nodes = view.nodes.map(([label, column, row], i) => {
+      const place = { x: 3 - across / 2, y: 0, width: across - 6, height: BOX.height, rx: 7 };
+      const lines = nodeText(label, states[i], values[i], grads[i]).map((text, k) =>
+        svg("text", { y: 15 + 17 * k, class: `xp-node-${k}` }, text));
+      const at = active[i] ? " xp-on" : "";
+      return svg("g", { class: `xp-node xp-${STATES[states[i]]}${at}`,
+        transform: `translate(${X(column)} ${Y(row)})` }, svg("rect", place), ...lines);
+    });
+    resize(root, width, rows * BOX.level);
+    root.replaceChildren(...edges, ...nodes);
+  };
+}
+
+const VIEWS = { lines: linesView, heatmap: heatmapView, bars: barsView, graph: graphView };
 
 // ---- controls: each returns its node and a way to show position i ------------------------------
 // JupyterLab takes the arrow keys unless the focused element itself says no.

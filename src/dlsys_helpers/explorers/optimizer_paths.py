@@ -70,7 +70,7 @@ def path(optimizer, surface, rate, scale):
         opt.zero_grad()
         (scale * height).backward()
         opt.step()
-    return torch.stack(places), torch.tensor(heights)
+    return torch.stack(places), torch.tensor(heights, dtype=torch.float64)
 
 
 def _where(places, heights):
@@ -94,7 +94,7 @@ def _where(places, heights):
                 vmin=-2, vmax=2.3, label="log10 of the loss", xlim=(-EDGE, EDGE),
                 ylim=(-EDGE, EDGE),
                 points=Points("x", "y", "last", ("on the way", "last step"),
-                              colours=("#ffffff", "#4dd2a5"))),
+                              colours=("#3cb8e6", "#0f8a3c"))),
         Lines("step", {"loss": "loss"}, title="Height after each step", xlabel="step",
               ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True),
     ],

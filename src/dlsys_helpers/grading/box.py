@@ -119,7 +119,7 @@ class Box:
 
     def __init__(self, line: socket.socket, limits: Limits) -> None:
         self._line, self.limits = line, limits
-        self._deadline = time.monotonic() + limits.wall + GRACE
+        self._deadline = time.monotonic() + limits.total + GRACE
         self.used: dict = {}
 
     def attempt(self, cells: Sequence[tuple[int, str]], acts: bytes, *, careful: bool = False,

@@ -133,15 +133,11 @@ class Journal:
         if not path.exists():
             raise RunError(f"{folder}: holds no run to go on with. Leave out --resume.")
         file = _open_locked(path)
-        lines = _whole_lines(file)
         try:
-            run = json.loads(lines[0])["run"]
-            results = [json.loads(line) for line in lines[1:]]
-        except (IndexError, ValueError, KeyError, TypeError):
-            raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
-        if run["checks"] != versions()["checks"]:
-            raise RunError(f"{folder}: the checks have changed since this run began, so its "
-                           "results would not compare. Begin another run: --out OTHER_FOLDER")
+            run, results = _recorded(file, path)
+        except RunError:
+            file.close()
+            raise
         done = {(r["name"], r["sha256"]): r for r in results if r["status"] != "failed"}
         return Journal(folder, run, file, done)
 
@@ -183,6 +179,20 @@ def _open_locked(path: Path) -> IO[str]:
         raise RunError(f"{path.parent}: another grader is at work here. Wait for it, or give "
                        "another folder: --out") from None
     return file
+
+
+def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run and the results in a journal. Raises RunError."""
+    lines = _whole_lines(file)
+    try:
+        run = json.loads(lines[0])["run"]
+        results = [json.loads(line) for line in lines[1:]]
+    except (IndexError, ValueError, KeyError, TypeError):
+        raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
+    if run["checks"] != versions()["checks"]:
+        raise RunError(f"{path.parent}: the checks have changed since this run began, so its "
+                       "results would not compare. Begin another run: --out OTHER_FOLDER")
+    return run, results
 
 
 def _whole_lines(file: IO[str]) -> list[str]:

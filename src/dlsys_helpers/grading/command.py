@@ -68,8 +68,8 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Grade, write all reports, show the table. 0, 1 when some were not graded, 2 bad input."""
-    from dlsys_helpers.grading.cohort import RunError
     from dlsys_helpers.grading.box import SandboxRefused
+    from dlsys_helpers.grading.cohort import RunError
     from dlsys_helpers.grading.submissions import Refused
 
     try:
@@ -108,7 +108,8 @@ def _journal(args: argparse.Namespace) -> Any:
     from dlsys_helpers.grading import cohort, walls
 
     if not args.resume:
-        limits = walls.Limits(seconds=args.seconds, memory=int(args.memory * 2**30))
+        limits = walls.Limits(seconds=args.seconds, total=20 * args.seconds,
+                              memory=int(args.memory * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
             args.out, cohort.Settings(key, limits, args.sandbox != "none", args.stage))

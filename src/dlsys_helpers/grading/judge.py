@@ -311,6 +311,7 @@ def _fault(paper: Paper, fault: object, sandbox: box.Box) -> Verdict:
     name, seconds = paper.facts["function"], sandbox.limits.seconds
     text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
                        "ends?",
+            "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
             "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
     return Verdict("error", paper.exercise.id,
                    text.get(str(fault), f"{name} sent something that cannot be read."))

@@ -71,7 +71,6 @@ def _load() -> Callable:
     Nothing is computed: a thread pool or an autograd engine would not survive a fork.
     """
     import matplotlib.pyplot  # noqa: F401
-    import sklearn.datasets  # noqa: F401
 
     # Optimizers and dispatch modes import the compiler on first use, which takes seconds.
     import torch._dynamo
@@ -92,13 +91,12 @@ def _load() -> Callable:
 def serve(warden_line: socket.socket, walled: bool, limits: Limits, user: int | None,
           run: Callable) -> None:
     """Fork a runner into a keeper's namespaces for each "f", reap all for each "r"."""
-    own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY)
     children: list[int] = []
     while True:
         kind, fds, _, _ = socket.recv_fds(warden_line, 1, 2)
         if kind == b"f":
             with contextlib.suppress(walls.WallError):  # that keeper is gone by now
-                children.append(_fork_runner(*fds, own_pids, walled, limits, user, run))
+                children.append(_fork_runner(*fds, walled, limits, user, run))
             for fd in fds:
                 os.close(fd)
             warden_line.sendall(b".")
@@ -109,8 +107,8 @@ def serve(warden_line: socket.socket, walled: bool, limits: Limits, user: int | 
             os._exit(0)
 
 
-def _fork_runner(line: int, keeper_fd: int, own_pids: int, walled: bool, limits: Limits,
-                 user: int | None, run: Callable) -> int:
+def _fork_runner(line: int, keeper_fd: int, walled: bool, limits: Limits, user: int | None,
+                 run: Callable) -> int:
     if walled:
         walls.set_namespaces(keeper_fd, walls.NEW_PIDS)  # for children from now on
     pid = os.fork()
@@ -127,8 +125,6 @@ def _fork_runner(line: int, keeper_fd: int, own_pids: int, walled: bool, limits:
             run(socket.socket(fileno=line))
         finally:
             os._exit(1)
-    if walled:
-        walls.set_namespaces(own_pids, walls.NEW_PIDS)
     return pid
 
 

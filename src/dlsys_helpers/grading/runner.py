@@ -25,7 +25,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable
-from os import _exit, close, fork, kill, pipe, read, waitpid, write
+from os import _exit, close, fork, killpg, pipe, read, setpgid, waitpid, write
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
 
 from dlsys_helpers import acting
-from dlsys_helpers.acting import Case, Foreign, Outcome
+from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.grading import frames, wire
 from dlsys_helpers.grading.frames import CELLS, END
 
@@ -44,6 +44,7 @@ _CELL_FILE = re.compile(r"<cell (\d+)>")
 _DEFAULT_WARNINGS = list(warnings.filters)
 _DEFAULT_NUMPY = np.geterr()
 _RECURSION_LIMIT = sys.getrecursionlimit()
+_MODULES = dict(sys.modules)
 
 
 def no_check(*_: Any, **__: Any) -> None:
@@ -90,6 +91,8 @@ class Runner:
             run_cell(number, source, self.space)
         except BaseException as error:
             self.reports.append(_report(error, number))
+        for name in _MODULES.keys() - sys.modules.keys():
+            sys.modules[name] = _MODULES[name]  # torch cannot be loaded a second time
 
     def _checkpointed(self, number: int, source: str) -> None:
         """Run the cell in a child that goes on as this attempt; return in its parent if it fails.
@@ -99,6 +102,7 @@ class Runner:
         done_in, done_out = pipe()
         pid = fork()
         if pid == 0:
+            setpgid(0, 0)  # a signal to "my group" stays in the child
             close(done_in)
             self._cell(number, source)
             write(done_out, b".")
@@ -196,7 +200,10 @@ def answer(act: dict, space: dict) -> bytes:
     settle()
     for name, inputs in act["cases"]:
         outcome = _act(call, fn, Case(name, inputs))
-        messages.append(_fitting(outcome, min(LARGEST_ANSWER, room)))
+        try:
+            messages.append(wire.pack(_facts(outcome), min(LARGEST_ANSWER, room)))
+        except (wire.TooLarge, MemoryError, RuntimeError):
+            return wire.pack({"fault": "large"})
         room -= len(messages[-1])
         if outcome.kind == "todo":
             break
@@ -210,15 +217,9 @@ def _act(call: Callable, fn: Callable, case: Case) -> Outcome:
         return Outcome("raised", error_type=type(error).__name__)
 
 
-def _fitting(outcome: Outcome, room: int) -> bytes:
-    """The outcome as a message; a value that is too large is named instead of sent."""
-    facts = {"kind": outcome.kind, "value": outcome.value, "error_type": outcome.error_type,
-             "error": outcome.error, "where": outcome.where, "mutated": list(outcome.mutated)}
-    try:
-        return wire.pack(facts, room)
-    except (wire.TooLarge, MemoryError, RuntimeError):
-        size = f"value of more than {room // 2**20} MiB"
-        return wire.pack({**facts, "value": Foreign(size)})
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    return {"kind": outcome.kind, "value": outcome.value, "error_type": outcome.error_type,
+            "error": outcome.error, "where": outcome.where, "mutated": list(outcome.mutated)}
 
 
 def settle() -> None:
@@ -253,6 +254,7 @@ def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
     answer_in, answer_out = pipe()
     pid = fork()
     if pid == 0:
+        setpgid(0, 0)
         close(answer_in)
         with contextlib.suppress(BaseException):
             _write_all(answer_out, frames.frame(0, unit()))
@@ -291,5 +293,5 @@ def _wait(fd: int, seconds: float) -> str:
 
 def _end(pid: int) -> None:
     with contextlib.suppress(OSError):  # a learner may have reaped it
-        kill(pid, signal.SIGKILL)
+        killpg(pid, signal.SIGKILL)
         waitpid(pid, 0)

@@ -183,11 +183,11 @@ def _in_zip(path: Path, outer: tuple[str, ...],
         return refuse(str(error) if isinstance(error, Refused) else "is a damaged zip.")
     if len(infos) > MOST_ENTRIES:
         return refuse(f"holds {len(infos)} files, expected at most {MOST_ENTRIES}.")
-    shared = _shared_folders([PurePosixPath(i.filename).parts for i in infos])
+    shared = _shared_folders([_parts(i.filename) for i in infos])
     found = []
     for info in sorted(infos, key=lambda i: i.filename):
         entry = (*outer, info.filename)
-        parts = PurePosixPath(info.filename).parts[shared:] or (info.filename,)
+        parts = _parts(info.filename)[shared:]
         whose = owner[1] if owner else _learner(parts)
         name = clean(f"{label}/{info.filename}" if owner else info.filename)
         suffix = PurePosixPath(info.filename).suffix.lower()
@@ -201,7 +201,13 @@ def _in_zip(path: Path, outer: tuple[str, ...],
 
 
 def _visible(name: str) -> bool:
-    return not any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
+    parts = _parts(name)
+    return bool(parts) and not any(part.startswith((".", "__MACOSX")) for part in parts)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """An entry's folders and name; what would climb out of a folder is only left out."""
+    return tuple(part for part in PurePosixPath(name).parts if part not in ("/", "//", ".."))
 
 
 def _entry_problem(info: zipfile.ZipInfo, largest: int) -> str:

@@ -47,16 +47,12 @@ class Limits:
     """What one submission may use. Bytes and seconds; `seconds` is for a cell or an exercise."""
 
     seconds: float = 10.0
+    total: float = 200.0  # seconds for all of it, whatever its parts do
     memory: int = 2 * 2**30
     processes: int = 64
     disk: int = 64 * 2**20
     files: int = 4096
     open_files: int = 256
-
-    @property
-    def wall(self) -> float:
-        """Seconds for the whole submission, whatever its parts do."""
-        return 20 * self.seconds
 
     def plain(self) -> dict:
         """As JSON, for the record and for the other side of the line."""

@@ -1,0 +1,1489 @@
+# %% [markdown] role="hook"
+# # 2. Backpropagation and autograd
+#
+# A training loop loses one line, and the loss starts to circle. An evaluation
+# that trains nothing runs out of memory at its tenth batch. Four small batches
+# are meant to equal a big one, and the weights blow up. A helper edits a copy for
+# a plot, and a layer stops learning. In three of the four, nothing is raised.
+#
+# All of them are bookkeeping of the backward pass: what is added up, what is
+# kept, what is shared, and in which order it is read. This stage computes the
+# gradient by hand, then with autograd, then with an engine of your own, and
+# breaks it in six ways that look right.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    begin, check, claim, digits, fit, flops, gpu_result, plot_lines,
+    saved_bytes, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A gradient by hand
+#
+# Take one weight, one input, one bias and a squared error: $z = wx + b$,
+# $e = z - y$, $L = e^2$. The *forward pass* computes the values from left to
+# right. The *backward pass* starts with $dL/dL = 1$ at the right. Every node
+# multiplies what arrives by its own slope and hands it to the left. That is the
+# chain rule, and there is nothing more to backpropagation.
+
+# %% role="concept"
+x, w, b, y = 2.0, 3.0, 0.5, 10.0
+z = w * x + b                    # forward: keep what you will need
+e = z - y
+loss = e ** 2
+
+d_e = 2 * e                      # backward: slope times what arrived
+d_z = d_e * 1
+d_w, d_x, d_b = d_z * x, d_z * w, d_z * 1
+print(f"z {z}   L {loss}   dL/dw {d_w}   dL/db {d_b}   dL/dx {d_x}")
+
+leaves = [torch.tensor(v, requires_grad=True) for v in (w, b)]
+loss = (leaves[0] * x + leaves[1] - y) ** 2
+loss.backward()
+claim("the loss is 12.25", loss, expected=12.25)
+claim("autograd finds the same dL/dw", leaves[0].grad, expected=d_w)
+claim("and the same dL/db", leaves[1].grad, expected=d_b)
+
+# %% [markdown] role="concept"
+# Two things to notice. `x` asked for no gradient, so autograd computes none; you
+# got `d_x` by hand only because you wrote that line. And the slopes need numbers
+# from the forward pass: `d_w` needs `x`, `d_e` needs `e`. Those are what a graph
+# has to keep.
+#
+# While the forward pass runs, autograd links one node per operation, each to the
+# nodes it came from. `backward` walks the links.
+
+# %% role="concept"
+def walk(node, depth=0):
+    """Print the graph behind a result, from the loss to the leaves."""
+    print("   " * depth + node.name())
+    for parent, _ in node.next_functions:
+        if parent is not None:
+            walk(parent, depth + 1)
+
+walk(loss.grad_fn)
+
+# %% [markdown] role="concept"
+# `AccumulateGrad` is where a leaf *adds* what arrives to its `.grad`. Remember
+# that word: trap 02.1 is made of it.
+#
+# Step through a graph in which one number, `a`, is used twice: once inside `tanh`
+# and once around it, as in a residual block. In the right order a node waits
+# until **all** its uses have reported. Then switch the order, and compare the
+# slope of `w` with the true one.
+
+# %% role="explore" explorer="scalar_graph"
+from dlsys_helpers.explorers.scalar_graph import scalar_graph
+
+scalar_graph
+
+# %% [markdown] role="concept"
+# ## A node never builds its Jacobian
+#
+# For a layer that maps $n$ numbers to $m$, the slopes form a matrix, the Jacobian
+# $J$ of shape $(m, n)$. Backward does not build it. A node receives one number
+# per *output*, a vector $v$, and returns $vJ$, one number per *input*: a
+# *vector-Jacobian product*. For a linear layer that is a single product with the
+# weight.
+
+# %% role="concept"
+weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
+
+def small_layer(x):
+    """tanh(W x); x (6,) to (4,)."""
+    return torch.tanh(weight @ x)
+
+v = torch.randn(4)
+product, = torch.autograd.grad(small_layer(point), point, v)    # (6,)
+jacobian = torch.func.jacrev(small_layer)(point.detach())       # (4, 6)
+gap = (product - v @ jacobian).abs().max()
+claim("backward computes v @ J", gap, below=1e-5)
+
+numbers = 64 * 256               # 64 rows, 256 features, in and out
+print(f"vector: {4 * numbers / 1e3:.0f} kB   "
+      f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
+claim("the Jacobian of one layer would need a gigabyte",
+      4 * numbers ** 2, above=1e9)
+
+# %% [markdown] role="concept"
+# A loss is one number, so $v$ starts with one entry, and **one** backward pass
+# gives the slopes of all parameters, be they a billion. The other direction,
+# forward mode, needs one pass per *input*. That is why networks are trained
+# backwards.
+#
+# ## What is saved for the backward pass
+#
+# Each operation keeps what its slope needs. A product keeps both factors, `tanh`
+# its own result, a sum nothing at all. `saved_bytes` asks autograd itself. Your
+# vectors have 1,000 numbers of 4 bytes.
+
+# %% role="concept"
+def kept_by(operation, count=1):
+    """Bytes kept for backward by an operation on vectors of 1,000."""
+    inputs = [torch.randn(1000, requires_grad=True) for _ in range(count)]
+    return saved_bytes(lambda: operation(*inputs))
+
+kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
+        "sum": kept_by(torch.sum), "tanh": kept_by(torch.tanh),
+        "relu": kept_by(torch.relu), "gelu": kept_by(F.gelu),
+        "a * b": kept_by(torch.mul, 2)}
+print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
+claim("adding keeps nothing", kept["a + b"], expected=0)
+claim("a function keeps its result or its input", kept["tanh"],
+      expected=4000)
+claim("a product keeps both factors", kept["a * b"], expected=8000)
+
+# %% [markdown] role="concept"
+# So the graph's memory follows the *batch*. The weights exist anyway and do not
+# count twice. "It grows with the parameters times the activations" is folklore,
+# and so is "each backward on a retained graph doubles it". Count the bytes that
+# living graphs hold, with a hook that sees every saved tensor.
+
+# %% role="concept"
+import weakref
+from torch.autograd.graph import saved_tensors_hooks
+
+alive = weakref.WeakSet()
+
+class Kept:
+    """A tensor that some graph holds for its backward pass."""
+    def __init__(self, tensor):
+        self.tensor = tensor.detach()     # the same storage
+        alive.add(self)
+
+def held_bytes():
+    """Bytes that living graphs hold now; each storage counts once."""
+    storages = [kept.tensor.untyped_storage() for kept in alive]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+def watched():
+    """A block whose saved tensors `held_bytes` can see."""
+    return saved_tensors_hooks(Kept, lambda kept: kept.tensor)
+
+# %% role="concept"
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
+                    nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
+                          net.parameters()) for rows in (64, 128, 256)}
+print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
+claim("64 rows: the input and two ReLU results", kept[64],
+      expected=3 * 64 * 256 * 4)
+claim("twice the rows, twice the bytes", kept[128], expected=2 * kept[64])
+
+with watched():
+    out = net(torch.randn(64, 256)).sum()
+before = held_bytes()
+for _ in range(3):
+    out.backward(retain_graph=True)
+claim("three retained backwards hold no byte more", held_bytes(),
+      expected=before)
+out.backward()
+claim("the last backward frees everything", held_bytes(), expected=0)
+
+# %% [markdown] role="concept"
+# ## Five switches, and what each is really for
+#
+# | switch | what it does | what it is for |
+# |---|---|---|
+# | `t.detach()` | cuts one tensor off; same memory | one part of a computation must not learn |
+# | `no_grad()` | records no graph in the block | evaluation; updating weights by hand |
+# | `inference_mode()` | the same, and its tensors can never join a graph | serving |
+# | `retain_graph=True` | keeps saved tensors after a backward | two backwards over **one** graph |
+# | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
+#
+# First `detach`. Rounding has slope zero almost everywhere, so nothing before it
+# learns. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
+# rounded, and the slope is that of $x$.
+
+# %% role="concept"
+x = torch.tensor([0.4, 1.7], requires_grad=True)
+rounded = x + (x.round() - x).detach()
+through, = torch.autograd.grad(rounded.sum(), x)
+blocked, = torch.autograd.grad(x.round().sum(), x)
+claim("the value is rounded", rounded[1], expected=2)
+claim("round alone passes nothing", blocked.abs().sum(), expected=0)
+claim("with the bracket detached, all of it", through.sum(), expected=2)
+
+# %% [markdown] role="concept"
+# In Q-learning the *target* must not learn. It is the reward plus the discounted
+# best value of the next state, and it belongs to **one** action: the one taken.
+# Sketches often forget the reward, spread the target over all actions, and add a
+# `.detach()` inside `no_grad`, which has nothing to do there.
+
+# %% role="concept"
+online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
+state, after = torch.randn(32, 8), torch.randn(32, 8)
+reward = torch.randn(32)
+action = torch.randint(4, (32, 1))
+with torch.no_grad():
+    target = reward + 0.99 * frozen(after).max(dim=1).values
+claim("after no_grad nothing is left to detach", target.requires_grad,
+      expected=False)
+
+q = online(state)                                   # (32, 4)
+taken = F.mse_loss(q.gather(1, action).squeeze(1), target)
+spread = F.mse_loss(q, target[:, None].expand_as(q))
+for name, loss in (("taken", taken), ("spread", spread)):
+    slope, = torch.autograd.grad(loss, q, retain_graph=True)
+    print(f"{name}: {int((slope != 0).sum())} of 128 values are corrected")
+slope, = torch.autograd.grad(taken, q)
+claim("one action per row is corrected", (slope != 0).sum(), expected=32)
+
+# %% [markdown] role="concept"
+# That cell also shows what `retain_graph` is for: two losses over one graph, each
+# with its own gradient. It is *not* for derivatives of derivatives. Those need
+# `create_graph`. And the gradient of a summed gradient is not the diagonal of the
+# Hessian, as often told, but its row sums.
+
+# %% role="concept"
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+y = x.sum() ** 2
+slope, = torch.autograd.grad(y, x, retain_graph=True)
+claim("with retain_graph the slope is a plain number",
+      slope.requires_grad, expected=False)
+
+slope, = torch.autograd.grad(y, x, create_graph=True)
+second, = torch.autograd.grad(slope.sum(), x)
+slopes = torch.func.grad(lambda x: x.sum() ** 2)
+hessian = torch.func.jacrev(slopes)(x.detach())             # (3, 3)
+print(f"gradient of the summed slope: {second.tolist()}")
+print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
+claim("it is the row sum", (second - hessian.sum(1)).abs().max(),
+      expected=0)
+claim("which is 6 here", second[0], expected=6)
+claim("where the diagonal is 2", hessian[0, 0], expected=2)
+
+# %% [markdown] role="concept"
+# Nor is `retain_graph` for long sequences. Truncated backpropagation through time
+# *cuts* the hidden state after each chunk, with `detach`. If you retain instead,
+# every chunk walks back to the beginning.
+
+# %% role="concept"
+def graph_nodes(tensor):
+    """Number of nodes that a backward from this tensor visits."""
+    seen, todo = set(), [tensor.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [parent for parent, _ in node.next_functions]
+    return len(seen)
+
+def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
+    """Graph nodes behind each of 4 chunks of 10 steps."""
+    h, sizes = torch.zeros(1, 8), []
+    for _ in range(4):
+        for _ in range(10):
+            h = cell(torch.randn(1, 4), h)
+        h.sum().backward(retain_graph=not cut)
+        sizes.append(graph_nodes(h))
+        h = h.detach() if cut else h
+    return sizes
+
+# %% role="concept"
+cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
+print(f"nodes behind each chunk: {cut} detached, {retained} retained")
+claim("detached, every chunk costs the same", cut[-1], expected=cut[0])
+claim("retained, the fourth costs over three times the first",
+      retained[-1] / retained[0], above=3)
+
+# %% [markdown] role="concept"
+# ## Two paths add up
+#
+# A residual block computes $h = x + F(x)$. `x` is used twice, so its gradient is a
+# sum of two: what comes back through $F$, and what comes back unchanged. Stack 30
+# tanh layers, with and without the second path, and ask how much of the gradient
+# reaches the input.
+
+# %% role="concept"
+def share_at_input(skip, depth=30, width=32):
+    """Gradient norm at the input over that at the output."""
+    x = torch.randn(64, width, requires_grad=True)
+    h = x
+    for _ in range(depth):
+        branch = torch.tanh(nn.Linear(width, width)(h))
+        h = h + branch if skip else branch
+    slope, = torch.autograd.grad(h, x, torch.ones_like(h))
+    return (slope.norm() / h.numel() ** 0.5).item()
+
+plain, skipped = share_at_input(skip=False), share_at_input(skip=True)
+print(f"reaches the input: {plain:.0e} plain, {skipped:.0f} with skips")
+claim("30 plain layers lose it", plain, below=1e-5)
+claim("30 residual layers keep it", skipped, above=1)
+
+x = torch.randn(5, requires_grad=True)
+slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
+claim("but a branch can cancel the skip exactly", slope.abs().max(),
+      expected=0)
+
+# %% [markdown] role="concept"
+# So the skip is a good start, not a guarantee: "the identity is a lower bound for
+# the gradient" fails as soon as the branch points the other way.
+#
+# ## The same gradient in JAX
+#
+# Torch records a graph while your code runs. JAX transforms the *function*:
+# `grad` returns a new function that computes the gradient, `vmap` one that works
+# on a batch, `jit` one that is compiled. There is no `.grad`, nothing to zero and
+# nothing to detach from by accident. The parameters go in, the gradients come
+# out in the same structure.
+
+# %% role="concept"
+import jax
+from jax import numpy as jnp
+
+jax.config.update("jax_platforms", "cpu")
+
+def mlp_loss(params, x, y, tanh):
+    """Mean squared error; x (N, 5) or (5,), y (N,) or ()."""
+    hidden = tanh(x @ params["w1"] + params["b1"])
+    return ((hidden @ params["w2"] - y) ** 2).mean()
+
+params = {"w1": torch.randn(5, 8), "b1": torch.zeros(8),
+          "w2": torch.randn(8)}
+x, y = torch.randn(20, 5), torch.randn(20)
+for value in params.values():
+    value.requires_grad_()
+mlp_loss(params, x, y, torch.tanh).backward()
+
+as_jax = {name: jnp.asarray(value.detach().numpy())
+          for name, value in params.items()}
+x_jax, y_jax = jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
+
+# %% role="concept"
+def jax_loss(params, x, y):
+    traces.append(x.shape)       # a Python side effect
+    return mlp_loss(params, x, y, jnp.tanh)
+
+def largest_gap(a, b):
+    return max(abs(a[name] - b[name]).max().item() for name in a)
+
+traces = []
+slopes = jax.grad(jax_loss)(as_jax, x_jax, y_jax)
+in_torch = {name: value.grad.numpy() for name, value in params.items()}
+claim("JAX and torch agree", largest_gap(slopes, in_torch), below=1e-4)
+
+rows = jax.vmap(jax.grad(jax_loss), in_axes=(None, 0, 0))
+each = rows(as_jax, x_jax, y_jax)           # a gradient per example
+print(f"one gradient per example: {each['w1'].shape}")
+mean = {name: value.mean(axis=0) for name, value in each.items()}
+claim("their mean is the gradient of the batch",
+      largest_gap(mean, slopes), below=1e-4)
+
+# %% [markdown] role="concept"
+# `jit` runs your Python once per input *shape*, with stand-ins for the numbers,
+# and compiles what it saw. A side effect, such as the `append` above, happens
+# only then. That is a trap of its own kind when you print or count in there.
+
+# %% role="concept"
+compiled = jax.jit(jax.grad(jax_loss))
+traces.clear()
+for _ in range(3):
+    fast = compiled(as_jax, x_jax, y_jax)
+once = len(traces)
+compiled(as_jax, x_jax[:7], y_jax[:7])
+print(f"Python ran for shapes {traces}")
+claim("three calls, one trace", once, expected=1)
+claim("a new shape, a second one", len(traces), expected=2)
+claim("compiled or not, the same gradient", largest_gap(fast, slopes),
+      below=1e-4)
+
+# %% [markdown] trap="02.1" role="predict" symptom="loss goes up and down and never settles, zero_grad missing"
+# ## Gradients that pile up
+#
+# You write the training loop from memory and leave out one line, `zero_grad`. The
+# loss falls quickly, then rises again. "Without it training diverges," says a
+# colleague.
+#
+# **Before you run anything:** the data are noiseless and linear, so the loss can
+# reach zero. What do you expect over 400 steps: slow convergence, divergence, or
+# something else?
+
+# %% trap="02.1" role="break"
+rows = torch.randn(64, 3)
+truth = rows @ torch.tensor([2.0, -1.0, 0.5]) + 0.3
+
+def descend(steps, clear, momentum=0.0):
+    """Losses of a linear fit that starts at zero; full batch, SGD."""
+    model = nn.Linear(3, 1)
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    losses = []
+    for _ in range(steps):
+        if clear:
+            opt.zero_grad()
+        loss = F.mse_loss(model(rows).squeeze(1), truth)
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+# %% trap="02.1" role="break"
+cleared, piled = descend(400, clear=True), descend(400, clear=False)
+
+# %% trap="02.1" role="look"
+probe = nn.Linear(3, 1)
+norms = []
+for _ in range(4):                        # equal batches, no step
+    F.mse_loss(probe(rows).squeeze(1), truth).backward()
+    norms.append(probe.weight.grad.norm().item())
+print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
+claim("the fourth gradient holds all four", norms[3] / norms[0],
+      expected=4, within=1e-4)
+print(f"cleared, step 400: {cleared[-1]:.0e}")
+claim("with the line it converges", cleared[-1], below=1e-3)
+claim("without it, the last hundred steps are no better",
+      max(piled[-100:]) / piled[0], above=0.2)
+claim("but it does not diverge either", max(piled) / piled[0], below=2)
+
+plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
+           title="Without zero_grad the loss swings like a pendulum",
+           xlabel="step", ylabel="mean squared error",
+           alt="One curve falls to zero; the other falls, rises again and "
+               "repeats, without getting smaller.")
+
+# %% [markdown] trap="02.1" role="repair"
+# `backward` *adds* to `.grad`. Without clearing, the step is the sum of all
+# gradients so far, and that is a method with a name: SGD with momentum 1. A
+# pendulum without friction swings for ever. It neither converges nor diverges, and
+# the two runs below agree to rounding. Clear anywhere between a step and the next
+# backward.
+
+# %% trap="02.1" role="repair"
+import inspect
+
+pendulum = descend(40, clear=True, momentum=1.0)
+gap = max(abs(a - b) for a, b in zip(pendulum, piled))
+claim("forgetting zero_grad is momentum 1", gap, below=1e-3)
+
+arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
+claim("set_to_none=True is the default already",
+      arguments["set_to_none"].default, expected=True)
+
+def after_idle_step(to_none):
+    """A weight after one Adam step with a gradient and one without."""
+    weight = nn.Parameter(torch.ones(1))
+    opt = torch.optim.Adam([weight], lr=0.1)
+    weight.sum().backward()
+    opt.step()
+    opt.zero_grad(set_to_none=to_none)
+    opt.step()
+    return weight.item()
+
+# %% trap="02.1" role="repair"
+none, zeros = after_idle_step(True), after_idle_step(False)
+print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
+claim("None: Adam leaves the weight alone", none, expected=0.9,
+      within=1e-3)
+claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
+      within=1e-3)
+
+# %% [markdown] trap="02.1" role="folklore"
+# **Told:** without `zero_grad` the loss falls faster, then diverges; pass
+# `set_to_none=True` to save memory. **Measured:** it swings and stays below 2 times
+# where it began. `set_to_none=True` has been the default since torch 2.0, and the
+# difference that matters is another: an idle weight stays at 0.9 with None and
+# moves to 0.833 with zeros.
+
+# %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
+def train_step(model: nn.Module, opt: torch.optim.Optimizer,
+               x: torch.Tensor, y: torch.Tensor) -> float:
+    """The loss before the update, as a float; makes one optimizer step.
+
+    x: (N, F) float32, y: (N, 1) float32. The loss is the mean squared
+    error over all rows. Whatever the gradients held before must not count.
+
+    Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.
+    """
+    # BEGIN SOLUTION
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+    # END SOLUTION
+
+# %% [markdown] trap="02.1" role="hint"
+# 1. Four things happen in one step, and their order matters: clear, loss, backward, step.
+# 2. Clearing between `backward` and `step` throws away what you just computed. Clearing only at the end trusts the caller.
+# 3. `opt.zero_grad()` clears every parameter the optimizer knows, biases included. `loss.item()` gives a number without a graph.
+
+# %% [markdown] trap="02.1" role="keep"
+# **Keep:** `.grad` is a sum until you clear it; a forgotten `zero_grad` is momentum
+# 1. **In your own code:** if a loss swings with a steady period, print the gradient
+# norm of two equal batches; and log norms *before* you clear, or you log zeros.
+# **Source:** PyTorch documentation, `Optimizer.zero_grad`.
+
+# %% [markdown] trap="02.2" role="predict" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
+# ## Backward on a vector
+#
+# You want to weight each example, so you ask for one loss per row with
+# `reduction="none"`. `backward` refuses: it wants a scalar. The first answer you
+# find says to pass a vector of ones. The error goes away.
+#
+# **Before you run anything:** there are 64 rows. How large is the gradient now,
+# compared with that of the mean loss you had before?
+
+# %% trap="02.2" role="break"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+reader = nn.Linear(64, 10)
+losses = F.cross_entropy(reader(x_train[:64]), y_train[:64],
+                         reduction="none")       # (64,)
+try:
+    losses.backward()
+except RuntimeError as error:
+    print(error)
+
+losses.backward(torch.ones_like(losses))         # no error any more
+with_ones = reader.weight.grad.clone()
+
+# %% trap="02.2" role="look"
+mean = F.cross_entropy(reader(x_train[:64]), y_train[:64])
+of_mean, = torch.autograd.grad(mean, reader.weight)
+ratio = (with_ones.norm() / of_mean.norm()).item()
+print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
+claim("ones mean the sum: one full gradient per row", ratio, expected=64,
+      within=0.01)
+
+def worst_loss(vector):
+    """Largest mean loss in 20 steps after the first; SGD at 0.5."""
+    model, losses = nn.Linear(64, 10), []
+    opt = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(20):
+        opt.zero_grad()
+        each = F.cross_entropy(model(x_train[:64]), y_train[:64],
+                               reduction="none")
+        each.backward(vector)
+        opt.step()
+        losses.append(each.mean().item())
+    return max(losses[1:])
+
+# %% trap="02.2" role="look"
+calm = worst_loss(torch.full((64,), 1 / 64))
+wild = worst_loss(torch.ones(64))
+print(f"worst loss on the way: {calm:.1f} with the mean, "
+      f"{wild:.0f} with ones")
+claim("the mean descends from where it began", calm, below=2.6)
+claim("the same rate with ones throws the weights away", wild, above=20)
+
+# %% [markdown] trap="02.2" role="repair"
+# The vector is the $v$ of the vector-Jacobian product: how much each row counts.
+# Ones let every row count in full. That is the *sum*, 64 times the mean, and a
+# learning rate of 0.5 becomes one of 32. The mean is a vector of 1/64. A weighted
+# mean divides the weights by **their own** sum, so the gradient keeps its scale
+# whatever the weights are. `cross_entropy` with class weights does the same.
+
+# %% trap="02.2" role="repair"
+claim("0.5 times 64 rows acts like a rate of 32", 0.5 * ratio, expected=32,
+      within=0.01)
+counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
+
+def losses_by_row():
+    """Cross-entropy of the first 64 digits, one per row: (64,)."""
+    return F.cross_entropy(reader(x_train[:64]), y_train[:64],
+                           reduction="none")
+
+def gradient(loss, vector=None):
+    return torch.autograd.grad(loss, reader.weight, vector)[0]
+
+as_vector = gradient(losses_by_row(), counts / counts.sum())
+as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
+claim("the vector and the weighted mean agree",
+      (as_vector - as_scalar).abs().max(), below=1e-6)
+
+# %% trap="02.2" role="repair"
+classes = torch.ones(10)
+classes[8] = 5.0
+built_in = F.cross_entropy(reader(x_train[:64]), y_train[:64], classes)
+claim("torch divides by the sum of the weights, too",
+      (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
+
+# %% [markdown] trap="02.2" role="folklore"
+# **Told:** reduce with `(weights * losses).sum()`, or pass ones; it is equivalent.
+# **Measured:** both are sums. The gradient is 64 times that of the mean here, and
+# changes with every batch size, so the learning rate means something else.
+
+# %% trap="02.2" role="exercise" points=2 difficulty=2 minutes=10
+def weighted_loss(losses: torch.Tensor,
+                  weights: torch.Tensor) -> torch.Tensor:
+    """The weighted mean of per-row losses, a scalar that keeps its graph.
+
+    losses: (N,) float32, with a graph. weights: (N,) float32, at least 0,
+    some of them 0, not all. If every weight is doubled, nothing changes.
+
+    Example: losses [1., 3.] with weights [1., 3.] give 2.5.
+    """
+    # BEGIN SOLUTION
+    return (weights * losses).sum() / weights.sum()
+    # END SOLUTION
+
+# %% [markdown] trap="02.2" role="hint"
+# 1. Which vector of shares says how much each row counts? Its entries add up to one.
+# 2. The mean of a product is not the product of the means.
+# 3. Stay in tensors from `losses` to the result: `.item()`, `float()` and `detach()` cut the graph.
+
+# %% [markdown] trap="02.2" role="keep"
+# **Keep:** `backward(v)` weighs the rows by `v`; ones mean the sum. **In your own
+# code:** after any change of the reduction, compare the gradient norm with the one
+# before. **Source:** PyTorch documentation, `torch.autograd.backward` and
+# `CrossEntropyLoss`.
+
+# %% [markdown] trap="02.3" role="predict" symptom="gradients are zero or wrong after editing tensor.data, no error"
+# ## A copy that was none
+#
+# For a plot you want the small outputs of a layer set to zero. You take `y.data`,
+# because it has no graph, and edit that. The plot is fine. The loss is computed
+# from `y`, as before, and `backward` raises nothing.
+#
+# **Before you run anything:** `y` is the sigmoid of 1, 2 and 3. Which gradient do
+# you expect at the three inputs, and which one will you get?
+
+# %% trap="02.3" role="break"
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+y = torch.sigmoid(x)
+loss = y.sum()
+
+shown = y.data                   # "a copy without a graph"
+shown[shown < 0.99] = 0          # for the plot
+
+loss.backward()
+
+# %% trap="02.3" role="look"
+s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
+truth = s * (1 - s)              # the derivative of the sigmoid
+print(f"got    {x.grad.tolist()}")
+print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
+claim("the gradient is zero", x.grad.abs().max(), expected=0)
+claim("at 1 it should be 0.197", truth[0], expected=0.197, within=1e-3)
+claim("y itself has changed", y.abs().max(), expected=0)
+
+x.grad = None
+doubled = 2 * x
+doubled.data.zero_()
+doubled.sum().backward()
+claim("the same edit of 2x does no harm", x.grad[0], expected=2)
+
+# %% [markdown] trap="02.3" role="repair"
+# `.data` shares its memory with `y`. Sigmoid had kept its *result* for the
+# backward pass, and you overwrote it; `2 * x` keeps nothing, so there it went well.
+# Autograd counts the edits of every tensor to notice such things, and `.data`
+# bypasses the count. `detach()` shares the memory too, but also the count: now
+# `backward` raises. For a copy that you may edit, add `clone()`.
+
+# %% trap="02.3" role="repair"
+y = torch.sigmoid(x)
+y.detach()[0] = 0.0
+try:
+    y.sum().backward()
+    noticed = False
+except RuntimeError as error:
+    noticed = "modified by an inplace operation" in str(error)
+claim("an edit of the detached tensor is noticed", noticed, expected=True)
+
+x.grad = None
+y = torch.sigmoid(x)
+shown = y.detach().clone()
+shown[shown < 0.99] = 0
+y.sum().backward()
+print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
+claim("after detach and clone the gradient is right",
+      (x.grad - truth).abs().max(), below=1e-6)
+
+# %% [markdown] trap="02.3" role="folklore"
+# **Told:** `.detach()` is the safe way to get a copy. **Measured:** it is no copy.
+# It shares the numbers, and an edit changes the original; only the gradient is
+# protected, by an error. The copy is `clone()`.
+
+# %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
+def stop_grad(t: torch.Tensor) -> torch.Tensor:
+    """A copy of t that carries no gradient and may be edited freely.
+
+    t: float32 or float64 of any shape, with or without a graph. Neither an
+    edit of the result nor this call may change t, its graph or the
+    gradients that flow through it. Shape and dtype stay.
+
+    Example: with c = stop_grad(y), c.zero_() leaves y as it is.
+    """
+    # BEGIN SOLUTION
+    return t.detach().clone()
+    # END SOLUTION
+
+# %% [markdown] trap="02.3" role="hint"
+# 1. You need two things: out of the graph, and memory of your own. No single call gives both.
+# 2. Methods that end in an underscore change the tensor they are called on, and it is not yours.
+# 3. One of the two is `clone()`. Which one leaves the graph?
+
+# %% [markdown] trap="02.3" role="keep"
+# **Keep:** `.data` shares memory and hides the edit; `detach()` shares memory and
+# reports it; `detach().clone()` is yours. **In your own code:** replace every
+# `.data`; to set a weight by hand, use `no_grad()`. **Source:** PyTorch
+# documentation, "Autograd mechanics", in-place correctness checks.
+
+# %% [markdown] trap="02.4" role="predict" symptom="gradient accumulation: loss explodes or differs from the large batch"
+# ## Four small batches are not one big batch
+#
+# A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and
+# step once. You know the warning: forget to divide by 4, and the learning rate is
+# in effect 4 times too large. So training blows up.
+#
+# **Before you run anything:** it does with SGD. What do you expect with Adam? And
+# if you do divide by 4, is the gradient then right for *any* four micro-batches?
+
+# %% trap="02.4" role="break"
+inputs = torch.randn(32, 16)
+wanted = inputs @ torch.randn(16, 1)
+
+def accumulate(model, rows, scale, size=8):
+    """Gradients of micro-batches pile up in model; scale(n) each loss."""
+    model.zero_grad()
+    for x, y in zip(inputs[:rows].split(size), wanted[:rows].split(size)):
+        (scale(len(x)) * F.mse_loss(model(x), y)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+def fitted(optimizer, lr, scale, size=8):
+    """Final loss and weight after 20 accumulated steps."""
+    torch.manual_seed(SEED)      # the same start every time
+    model = nn.Linear(16, 1)
+    opt = optimizer(model.parameters(), lr=lr)
+    for _ in range(20):
+        accumulate(model, 32, scale, size)
+        opt.step()
+    return F.mse_loss(model(inputs), wanted).item(), model.weight.detach()
+
+# %% trap="02.4" role="break"
+from torch.optim import SGD, Adam
+
+def undivided(n):
+    return 1.0
+
+sgd_big, _ = fitted(SGD, 0.15, undivided, size=32)
+sgd_small, _ = fitted(SGD, 0.15, undivided)
+_, adam_big = fitted(Adam, 0.05, undivided, size=32)
+_, adam_small = fitted(Adam, 0.05, undivided)
+
+# %% trap="02.4" role="look"
+model = nn.Linear(16, 1)
+whole = accumulate(model, 32, undivided, size=32)
+ratio = (accumulate(model, 32, undivided).norm() / whole.norm()).item()
+print(f"undivided gradient / gradient of the whole batch: {ratio:.2f}")
+claim("four means add up to four times the mean", ratio, expected=4,
+      within=1e-3)
+claim("SGD on the whole batch learns", sgd_big, below=2)
+claim("SGD on four undivided parts blows up", sgd_small, above=1000)
+claim("Adam does not notice", (adam_big - adam_small).abs().max(),
+      below=1e-4)
+
+# %% [markdown] trap="02.4" role="repair"
+# Adam divides each gradient by its own running size, so a constant factor cancels:
+# the mistake stays silent there, and surfaces when you clip, or return to SGD. And
+# dividing by the *number* of micro-batches is right only when all have the same
+# size. With 28 rows the last micro-batch has 4, and each of its rows counts twice.
+# Weigh each loss by its **share of the rows**.
+
+# %% trap="02.4" role="repair"
+def off(model, rows, scale):
+    """Relative error of the accumulated gradient."""
+    whole = accumulate(model, rows, undivided, size=rows)
+    error = accumulate(model, rows, scale) - whole
+    return (error.norm() / whole.norm()).item()
+
+by_count = off(model, 28, lambda n: 1 / 4)
+by_share = off(model, 28, lambda n: n / 28)
+print(f"off by {by_count:.0%} divided by 4, {by_share:.0%} by share")
+claim("equal parts: dividing by 4 is right",
+      off(model, 32, lambda n: 1 / 4), below=1e-5)
+claim("a smaller last part: it is wrong", by_count, above=0.05)
+claim("by share it is right", by_share, below=1e-5)
+
+normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
+                       nn.Linear(32, 1))
+with_norm = off(normed, 32, lambda n: n / 32)
+claim("with BatchNorm no scale is right", with_norm, above=0.15)
+
+# %% [markdown] trap="02.4" role="folklore"
+# **Told:** divide by the number of micro-batches and you have the big batch.
+# **Measured:** with a smaller last one the gradient is off by more than 5 %, and
+# with BatchNorm, which sees 8 rows instead of 32, by more than 15 % even for equal
+# parts. **Told:** without dividing, training becomes unstable. **Measured:** with
+# SGD, yes; with Adam the weights agree.
+
+# %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
+def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
+               batches: list) -> float:
+    """One optimizer step on the mean cross-entropy over all rows.
+
+    batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to
+    pair. Only one pair's graph may live at a time: call backward for each.
+    Gradients from before must not count. Returns the mean loss over all
+    rows before the step, as a float.
+
+    Example: parts of 3 rows and 1 row count 3/4 and 1/4.
+    """
+    # BEGIN SOLUTION
+    rows = sum(len(y) for _, y in batches)
+    total = 0.0
+    opt.zero_grad()
+    for x, y in batches:
+        loss = F.cross_entropy(model(x), y) * (len(y) / rows)
+        loss.backward()
+        total += loss.item()
+    opt.step()
+    return total
+    # END SOLUTION
+
+# %% [markdown] trap="02.4" role="hint"
+# 1. Each row counts the same. How much does the mean over a part of n rows count then?
+# 2. You need the number of all rows before the first `backward`; afterwards the gradients are already added.
+# 3. Clear once before the loop, step once after it; the scaled losses add up to the mean.
+
+# %% [markdown] trap="02.4" role="keep"
+# **Keep:** weigh each part by its share of the rows; a wrong constant factor is loud
+# with SGD and silent with Adam. **In your own code:** compare the accumulated
+# gradient with that of one whole batch, once. **Source:** PyTorch documentation,
+# "CUDA Automatic Mixed Precision examples", gradient accumulation; Kingma & Ba
+# 2015, section 2.1.
+
+# %% [markdown] trap="02.5" role="predict" symptom="out of memory during evaluation, memory grows with every batch"
+# ## The evaluation that remembers everything
+#
+# Training fits in memory. Evaluation, with the same batch size and `eval()`, fails
+# after a while. It does no more than add up the losses of 4 batches of 124 digits.
+#
+# **Before you run anything:** how much memory do the graphs hold after the
+# fourth batch, compared with the first? And what does `eval()` change about it?
+
+# %% trap="02.5" role="break"
+layers = [module for _ in range(20)
+          for module in (nn.Linear(64, 64), nn.ReLU())]
+deep = nn.Sequential(*layers, nn.Linear(64, 10))
+parts = list(zip(x_test[:496].split(124), y_test[:496].split(124)))
+
+deep.eval()
+total, held = 0.0, []
+with watched():                  # only looks, changes nothing
+    for x, y in parts:
+        total = total + F.cross_entropy(deep(x), y)
+        held.append(held_bytes())
+
+# %% trap="02.5" role="look"
+print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
+each = held[1] - held[0]
+claim("every batch adds the same amount", (held[3] - held[0]) / each,
+      expected=3)
+claim("mostly the results of 20 ReLUs, in bytes", each,
+      expected=20 * 124 * 64 * 4, within=10_000)
+claim("the sum drags the graph along", total.requires_grad, expected=True)
+del total
+claim("with the sum gone, all of it is free", held_bytes(), expected=0)
+
+# %% [markdown] trap="02.5" role="repair"
+# `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
+# switches the mode of layers; it has nothing to do with graphs. `.item()` lets each
+# graph go, after it was built for nothing. `no_grad()` builds none. Nor does
+# `inference_mode()`, but its tensors can never take part in training again.
+
+# %% trap="02.5" role="repair"
+def one_pass():
+    return F.cross_entropy(deep(x_test[:124]), y_test[:124])
+
+weights = [*deep.parameters(), x_test, y_test]
+spent = {"eval() and item()":
+         saved_bytes(lambda: one_pass().item(), weights)}
+for switch in (torch.no_grad, torch.inference_mode):
+    with switch():
+        spent[switch.__name__] = saved_bytes(one_pass, weights)
+print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
+claim("item() still builds a graph, one at a time",
+      spent["eval() and item()"], expected=each, within=10_000)
+claim("no_grad keeps nothing", spent["no_grad"], expected=0)
+claim("inference_mode neither", spent["inference_mode"], expected=0)
+
+# %% trap="02.5" role="repair"
+with torch.inference_mode():
+    features = deep[0](x_test[:8])
+try:
+    nn.Linear(64, 2)(features)
+except RuntimeError as error:
+    print(str(error).split(".")[0])
+
+# %% [markdown] trap="02.5" role="repair"
+# One more mistake hides in many evaluation loops: the mean of batch means. Cut the
+# 497 test digits into batches of 62, and the last batch is a single digit that
+# counts as much as 62 others.
+
+# %% trap="02.5" role="repair"
+trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+fit(trained, x_train, y_train, steps=300, lr=3e-3)
+cut = list(zip(x_test.split(62), y_test.split(62)))
+with torch.no_grad():
+    means = [F.cross_entropy(trained(x), y).item() for x, y in cut]
+    mean = F.cross_entropy(trained(x_test), y_test).item()
+sizes = [len(x) for x, _ in cut]
+by_rows = sum(m * n for m, n in zip(means, sizes)) / 497
+gap = abs(sum(means) / len(means) - mean)
+print("rows in each batch:", sizes)
+claim("the mean of means is off", gap, above=0.003)
+claim("weighted by rows it is right", abs(by_rows - mean), below=1e-5)
+
+# %% trap="02.5" role="exercise" points=3 difficulty=3 minutes=12
+def evaluate(model: nn.Module, batches: list) -> tuple:
+    """(mean cross-entropy, accuracy) over all rows, as two floats.
+
+    batches: pairs x (n, F) float32, y (n,) int64; the last may be smaller.
+    Measured in eval mode; afterwards the model is in the mode in which it
+    came. No graph is built at any time, and no batch is kept.
+
+    Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.
+    """
+    # BEGIN SOLUTION
+    was = model.training
+    model.eval()
+    loss, right, rows = 0.0, 0, 0
+    with torch.no_grad():
+        for x, y in batches:
+            logits = model(x)
+            loss += F.cross_entropy(logits, y, reduction="sum").item()
+            right += int((logits.argmax(1) == y).sum())
+            rows += len(y)
+    model.train(was)
+    return loss / rows, right / rows
+    # END SOLUTION
+
+# %% [markdown] trap="02.5" role="hint"
+# 1. Two switches, each with its own job: one for the layers, one for the graph.
+# 2. Add up sums over rows and divide once, at the end, by the number of rows.
+# 3. Store `model.training` before you change it; `model.train(was)` puts it back.
+
+# %% [markdown] trap="02.5" role="keep"
+# **Keep:** a tensor with a graph keeps its batch alive; `eval()` is about layers,
+# `no_grad()` about graphs, and the mean is taken over rows. **In your own code:**
+# look for `+= loss` without `.item()`. **Source:** PyTorch documentation,
+# "Autograd mechanics", locally disabling gradient computation.
+
+# %% [markdown] trap="02.6" role="predict" symptom="hand-written autograd gives wrong gradients when a value is used twice"
+# ## The node that reports too early
+#
+# You write a reverse-mode engine: numbers that remember what they came from. Its
+# backward is a queue. Take a node, hand its gradient to its parents, put them in
+# the queue. It is right for a chain of products and for `tanh`. You ship it.
+#
+# **Before you run anything:** in $L = a + \tanh(a + b)$ with $a = wx$, the number
+# `a` is used twice. Which of the gradients of `a`, `b` and `w` will be wrong?
+
+# %% trap="02.6" role="break"
+class Value:
+    """A number that knows its parents and its slope to each of them."""
+    def __init__(self, data, parents=()):
+        self.data, self.parents = data, parents   # pairs (Value, slope)
+
+    def __add__(self, other):
+        return Value(self.data + other.data, [(self, 1.0), (other, 1.0)])
+
+    def __mul__(self, other):
+        return Value(self.data * other.data,
+                     [(self, other.data), (other, self.data)])
+
+    def tanh(self):
+        t = math.tanh(self.data)
+        return Value(t, [(self, 1 - t * t)])
+
+# %% trap="02.6" role="break"
+def hasty(out):
+    """Gradient of out by node: each reports as soon as it is reached."""
+    grad, queue = {out: 1.0}, [out]
+    while queue:
+        node = queue.pop(0)
+        for parent, slope in node.parents:
+            if parent not in grad:
+                grad[parent] = 0.0
+                queue.append(parent)
+            grad[parent] += slope * grad[node]
+    return grad
+
+def model_of(w, x, b):
+    """L = a + tanh(a + b) with a = w * x, and a itself."""
+    a = w * x
+    return a + (a + b).tanh(), a
+
+w, x, b = Value(0.5), Value(1.5), Value(-0.25)
+out, a = model_of(w, x, b)
+grads = hasty(out)
+
+# %% trap="02.6" role="look"
+def slope_of(place, step=1e-6):
+    """dL by one of (w, x, b), by central differences."""
+    ends = []
+    for sign in (1, -1):
+        values = [0.5, 1.5, -0.25]
+        values[place] += sign * step
+        ends.append(model_of(*map(Value, values))[0].data)
+    return (ends[0] - ends[1]) / (2 * step)
+
+true_w, true_b = slope_of(0), slope_of(2)
+print(f"dL/db: engine {grads[b]:.4f}   differences {true_b:.4f}")
+print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
+claim("the chain to b is right", grads[b], expected=true_b, within=1e-6)
+claim("w is wrong by far", abs(grads[w] - true_w), above=0.5)
+claim("though a, just before it, is right in the end", grads[a] * x.data,
+      expected=true_w, within=1e-6)
+
+# %% [markdown] trap="02.6" role="repair"
+# `a` was reached over its first use and reported at once. Its second share came in
+# later, when `w` had already been served. Nothing was lost at `a`, only everything
+# before it. A node may report only when **all** its uses have reported: children
+# before parents, a *topological order*. One way is to list every node after its
+# parents, and to walk that list backwards.
+
+# %% trap="02.6" role="repair"
+def after_parents(node, order, seen):
+    """Append node to order, once, after everything it came from."""
+    if node not in seen:
+        seen.add(node)
+        for parent, _ in node.parents:
+            after_parents(parent, order, seen)
+        order.append(node)
+    return order
+
+def patient(out):
+    """Gradient of out by node: each reports when its uses have."""
+    order = after_parents(out, [], set())
+    grad = dict.fromkeys(order, 0.0)
+    grad[out] = 1.0
+    for node in reversed(order):
+        for parent, slope in node.parents:
+            grad[parent] += slope * grad[node]
+    return grad
+
+# %% trap="02.6" role="repair"
+grads = patient(out)
+leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True)
+          for v in (0.5, 1.5, -0.25)]
+model_of(*leaves)[0].backward()
+for node, leaf in zip((w, x, b), leaves):
+    print(f"engine {grads[node]:.4f}   torch {leaf.grad:.4f}")
+claim("w agrees with finite differences", grads[w], expected=true_w,
+      within=1e-6)
+gap = max(abs(grads[n] - leaf.grad.item())
+          for n, leaf in zip((w, x, b), leaves))
+claim("and all three with torch", gap, below=1e-12)
+
+# %% trap="02.6" role="repair"
+chain = Value(1.0)
+for _ in range(5000):
+    chain = chain + b
+try:
+    patient(chain)
+    deep_enough = True
+except RecursionError:
+    deep_enough = False
+claim("a chain of 5000 nodes is too deep for it", deep_enough,
+      expected=False)
+
+# %% [markdown] trap="02.6" role="repair"
+# A function that calls itself once per node gives up on a long chain. Torch's
+# engine does not recurse. It first **counts** how often each node is used, and a
+# node is ready when as many shares have arrived. Yours will do the same. Walking
+# every *path* instead is right as well, and hopeless: each value that is used
+# twice doubles the number of paths.
+
+# %% trap="02.6" role="repair"
+def paths(node):
+    """Paths from a node down to its leaves."""
+    return sum(paths(parent) for parent, _ in node.parents) or 1
+
+def ladder(rungs):
+    """v + v, rung after rung: one node more, twice the paths."""
+    v = Value(1.0)
+    for _ in range(rungs):
+        v = v + v
+    return v
+
+found = {rungs: paths(ladder(rungs)) for rungs in (1, 5, 10)}
+print(*(f"{rungs:2} rungs: {count:5,} paths"
+        for rungs, count in found.items()), sep="\n")
+claim("10 rungs, 11 nodes, 1024 paths", found[10], expected=1024)
+claim("in order, each node reports once",
+      len(after_parents(ladder(10), [], set())), expected=11)
+
+# %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
+def gradients(out, inputs: list) -> list:
+    """[d out / d node for each node in inputs], as floats.
+
+    A node has one attribute, node.parents: a list of pairs (node, slope),
+    the slope being d(this node) / d(parent), a float. A parent may stand
+    there twice. An input that out does not depend on gets 0.0.
+    The graph may be a chain of thousands of nodes, or have millions of
+    paths: do not recurse, and let each node report once.
+
+    Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
+    """
+    # BEGIN SOLUTION
+    uses, todo = {out: 0}, [out]
+    while todo:
+        for parent, _ in todo.pop().parents:
+            if parent not in uses:
+                todo.append(parent)
+            uses[parent] = uses.get(parent, 0) + 1
+    grad, ready = dict.fromkeys(uses, 0.0) | {out: 1.0}, [out]
+    while ready:
+        node = ready.pop()
+        for parent, slope in node.parents:
+            grad[parent] += slope * grad[node]
+            uses[parent] -= 1
+            if uses[parent] == 0:
+                ready.append(parent)
+    return [grad.get(node, 0.0) for node in inputs]
+    # END SOLUTION
+
+# %% [markdown] trap="02.6" role="hint"
+# 1. Two walks: the first only counts how often each node stands among the parents of others.
+# 2. In the second walk a node is ready when all the shares you counted have arrived; `out` is ready from the start, with gradient 1.
+# 3. Use a list as a stack instead of recursion, and let a pair that stands twice count twice.
+
+# %% [markdown] trap="02.6" role="keep"
+# **Keep:** a node reports once, when all its uses have reported. **In your own
+# code:** test an engine, or a custom backward, on a value that is used twice, and
+# against finite differences in float64 (`torch.autograd.gradcheck`). **Source:**
+# Baydin et al. 2018, "Automatic Differentiation in Machine Learning: a Survey",
+# section 3.2.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. Your loss swings up and down with a steady period and never settles. First look at**
+#
+# - [x] whether gradients are cleared before each backward :: Yes: SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
+# - [ ] whether the learning rate is too high :: Then the swing would grow and end in NaN, or jump at random from batch to batch.
+# - [ ] whether the data are shuffled :: Order adds noise, not a period of its own.
+
+# %% [markdown] role="quiz"
+# **2. `losses` has 32 rows. `losses.backward(torch.ones(32))` gives the gradient of**
+#
+# - [ ] the mean loss :: The mean is the vector of 1/32.
+# - [x] the sum of the losses :: Right: each row counts in full, so the gradient is 32 times that of the mean.
+# - [ ] each row, as 32 gradients :: One backward gives one vector-Jacobian product. For a gradient per row, use `vmap` of `grad`.
+
+# %% [markdown] role="quiz"
+# **3. Which operation keeps no tensor for the backward pass?**
+#
+# - [ ] `a * b` :: Its slopes are `b` and `a`, so it keeps both.
+# - [x] `a + b` :: Right. Its slopes are 1, whatever the numbers are.
+# - [ ] `tanh(a)` :: It keeps its result: the slope is one minus its square.
+
+# %% [markdown] role="quiz"
+# **4. You need the second derivative of a loss. You call the first `autograd.grad` with**
+#
+# - [x] `create_graph=True` :: Yes: the backward pass is recorded, so its result has a graph of its own.
+# - [ ] `retain_graph=True` :: That keeps the forward graph. The gradient you get is a plain number without a graph.
+# - [ ] nothing; gradients always have a graph :: By default `autograd.grad` returns tensors that do not require gradients.
+
+# %% [markdown] role="quiz"
+# **5. With Adam, you forget to divide the loss of four equal micro-batches by four. The weights**
+#
+# - [ ] blow up, as with a rate four times too large :: That is SGD. Adam divides by the gradient's own size.
+# - [x] end where they would have ended, up to rounding :: Right, and that is why nobody notices until a clip or another optimizer arrives.
+# - [ ] learn four times more slowly :: Nothing depends on the factor, in either direction.
+
+# %% [markdown] role="quiz"
+# **6. An evaluation calls `model.eval()` and adds up `loss.item()`. Its memory**
+#
+# - [ ] grows with every batch :: `item()` lets go of each graph.
+# - [x] rises to one graph during each batch, needlessly :: Yes. `no_grad()` would save that one too.
+# - [ ] is the least possible, because of `eval()` :: `eval()` switches dropout and norms. Graphs are built as before.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: what the backward pass costs
+#
+# A training step is a forward pass, a backward pass and an update. Before you
+# speed one up, know their shares.
+#
+# **Before you run anything:** how many times as long as the forward pass does the
+# backward pass take, for a stack of equal linear layers? Twice the batch: what
+# happens to memory with a graph, and without one?
+#
+# Two answers can be counted on any machine. A linear layer is one matrix product
+# forward, and two backward: one for its weight, one for its input. The first layer
+# can do without the second, because nobody asked for the gradient of the data.
+
+# %% role="gpu"
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from dlsys_helpers.gpu import half_dtype
+
+# %% role="gpu"
+def stack_on(where, width, rows, layers=6):
+    """Equal linear layers with ReLU between, 16 bit, and rows of data."""
+    options = {"device": where, "dtype": half_dtype(where)}
+    modules = []
+    for _ in range(layers):
+        modules += [nn.Linear(width, width, **options), nn.ReLU()]
+    x = torch.randn(rows, width, **options)
+    return nn.Sequential(*modules[:-1]), x
+
+# %% role="gpu"
+def passes(net, x):
+    """Two calls: a forward pass, and one with the backward after it."""
+    weights = list(net.parameters())
+
+    def forward():
+        return net(x)
+
+    def both():
+        out = net(x)
+        return torch.autograd.grad(out, weights, torch.ones_like(out))
+    return forward, both
+
+# %% role="gpu"
+forward, both = passes(*stack_on("meta", 4096, 8192))
+work = flops(forward)
+ratio = (flops(both) - work) / work
+print(f"forward {work / 1e12:.2f} TFLOP, backward {ratio:.2f} times that")
+claim("six layers forward: 2 B n^2 each", work,
+      expected=6 * 2 * 8192 * 4096**2)
+claim("backward: two products a layer, but one for the first", ratio,
+      expected=2 - 1 / 6, within=1e-9)
+
+# %% [markdown] role="gpu"
+# Memory can be counted too. The graph keeps one 16-bit result per ReLU, rows
+# times width, and nothing else that does not exist anyway.
+
+# %% role="gpu"
+def graph_bytes(rows, width, layers=6):
+    """What the graph of the stack keeps besides weights and data."""
+    return (layers - 1) * rows * width * 2
+
+
+for rows in (64, 128):
+    net, x = stack_on("cpu", 256, rows)
+    owned = [*net.parameters(), x]
+    counted = saved_bytes(lambda: net(x), owned)
+    print(f"{rows} rows: {counted:,} bytes kept")
+    claim(f"{rows} rows: autograd keeps what the formula says", counted,
+          expected=graph_bytes(rows, 256))
+with torch.no_grad():
+    counted = saved_bytes(lambda: net(x), owned)
+claim("without a graph nothing is kept", counted, expected=0)
+
+# %% role="gpu"
+many = [2**k for k in range(6, 15)]
+weights = 6 * (2048**2 + 2048) * 2
+plot_lines(many, {"graph": [graph_bytes(r, 2048) / 1e6 for r in many],
+                  "weights": [weights / 1e6] * len(many),
+                  "+ AdamW": [4 * weights / 1e6] * len(many)},
+           title="The graph grows with the batch, all else stays",
+           xlabel="rows in the batch", ylabel="MB", logx=True, logy=True,
+           alt="Six layers of 2048 units in 16 bit. The graph's line rises "
+               "with the batch and crosses the weights near 2500 rows, and "
+               "weights, gradients and AdamW state near 10000.")
+
+# %% role="gpu"
+claim("the graph passes the weights between 2048 and 4096 rows",
+      weights / graph_bytes(1, 2048), above=2048, below=4096)
+
+# %% [markdown] role="gpu"
+# The third count is orders. The profiler tells the three phases of a step apart
+# if each has a profile of its own. On a CPU it counts the operations that torch
+# asks for. On a GPU it also sees the kernels that ran, and how long each took.
+
+# %% role="gpu"
+def profiled(call, steps, on_cuda):
+    """Profiler events of so many calls."""
+    kinds = [ProfilerActivity.CPU]
+    kinds += [ProfilerActivity.CUDA] if on_cuda else []
+    with profile(activities=kinds) as seen:
+        for _ in range(steps):
+            call()
+        if on_cuda:
+            torch.cuda.synchronize()
+    return seen.key_averages()
+
+# %% role="gpu"
+def phases(where, width, rows, steps=10):
+    """Events of 10 training steps, for each phase of a step."""
+    net, x = stack_on(where, width, rows)
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    losses = []
+    calls = {"forward": lambda: losses.append(net(x).square().mean()),
+             "backward": lambda: losses.pop().backward(),
+             "update": opt.step}
+    for call in calls.values():               # warm up
+        call()
+    return {phase: profiled(call, steps, x.is_cuda)
+            for phase, call in calls.items()}
+
+# %% role="gpu"
+products = {}
+for phase, events in phases("cpu", 256, 64).items():
+    asked = {event.key: event.count for event in events}
+    products[phase] = asked.get("aten::addmm", 0) + asked.get("aten::mm", 0)
+    print(f"{phase:9} {products[phase]:4} matrix products in 10 steps")
+claim("forward: one for each of six layers", products["forward"],
+      expected=10 * 6)
+claim("backward: two, but one for the first", products["backward"],
+      expected=10 * 11)
+claim("update: none", products["update"], expected=0)
+
+# %% [markdown] role="gpu"
+# Time needs a GPU. The next cell measures forward alone and forward with backward;
+# their difference is the backward pass. The small stack waits for launches, so the
+# count says nothing about it. The large one should come near the counted ratio.
+
+# %% role="gpu"
+def timed(name, call):
+    """Median and quartiles in microseconds, as columns of a row."""
+    t = seconds(call, repeats=10, device="cuda", calls=10)
+    return {f"{name}_us": t.median * 1e6, f"{name}_low": t.low * 1e6,
+            f"{name}_high": t.high * 1e6}
+
+# %% role="gpu"
+@gpu_result("02/backward_time", uses=[stack_on, passes, timed],
+            columns=["width", "rows", "forward_us", "forward_low",
+                     "forward_high", "both_us", "both_low", "both_high",
+                     "ratio"])
+def shares():
+    """Times with quartiles; ratio is backward over forward."""
+    found = []
+    for width, rows in ((256, 64), (1024, 1024), (4096, 8192)):
+        forward, both = passes(*stack_on("cuda", width, rows))
+        row = {"width": width, "rows": rows, **timed("forward", forward),
+               **timed("both", both)}
+        row["ratio"] = row["both_us"] / row["forward_us"] - 1
+        found.append(row)
+    return found
+
+
+shares
+
+# %% role="gpu"
+def forward_us(width):
+    return shares.value("forward_us", width=width)
+
+
+shares.claim("large: backward takes about twice as long as forward",
+             lambda: shares.value("ratio", width=4096), above=1.5,
+             below=2.5)
+shares.claim("small: 256 times the work in less than 20 times the time",
+             lambda: forward_us(1024) / forward_us(256), below=20)
+
+# %% [markdown] role="gpu"
+# Next, memory as the allocator sees it. *Held* is what stays allocated after the
+# forward pass besides its result. *Peak* is the most during it. A first pass before
+# the measurement lets the libraries take their own workspace.
+
+# %% role="gpu"
+def beyond(net, x, graph):
+    """MB that a forward pass adds: at its peak, and held besides out."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.set_grad_enabled(graph):
+        out = net(x)
+    peak = torch.cuda.max_memory_allocated() - before
+    held = torch.cuda.memory_allocated() - before - out.nbytes
+    return peak / 1e6, held / 1e6
+
+# %% role="gpu"
+@gpu_result("02/graph_memory", uses=[stack_on, graph_bytes, beyond],
+            columns=["rows", "held_mb", "peak_mb", "counted_mb",
+                     "peak_no_grad_mb"])
+def memory():
+    """MB beyond weights and data, with and without a graph."""
+    found = []
+    for rows in (1024, 2048, 4096, 8192):
+        net, x = stack_on("cuda", 2048, rows)
+        net(x)                                # warm up
+        peak, held = beyond(net, x, graph=True)
+        found.append({"rows": rows, "held_mb": held, "peak_mb": peak,
+                      "counted_mb": graph_bytes(rows, 2048) / 1e6,
+                      "peak_no_grad_mb": beyond(net, x, graph=False)[0]})
+    return found
+
+
+memory
+
+# %% role="gpu"
+def mb(column, rows):
+    return memory.value(column, rows=rows)
+
+
+memory.claim("the allocator holds what was counted",
+             lambda: mb("held_mb", 8192) / mb("counted_mb", 8192),
+             expected=1, within=0.02)
+memory.claim("twice the rows, twice the graph",
+             lambda: mb("held_mb", 8192) / mb("held_mb", 4096),
+             expected=2, within=0.05)
+memory.claim("without a graph the peak is less than half",
+             lambda: mb("peak_no_grad_mb", 8192) / mb("peak_mb", 8192),
+             below=0.5)
+
+# %% [markdown] role="gpu"
+# Last, one step in the profiler, read together. Where rows are shown: find the
+# matrix products first; they should carry most of the time of forward and
+# backward. Then what stands between them: ReLU, its backward, the sums for the
+# biases. Then the update, which has no product at all and only moves memory. To see
+# the same step on a time line, call `seen.export_chrome_trace("step.json")` and
+# open the file in Perfetto: gaps between kernels are waiting for launches.
+
+# %% role="gpu"
+@gpu_result("02/step_trace", uses=[stack_on, phases, profiled],
+            columns=["phase", "kernel", "launches", "us"])
+def trace():
+    """Kernels of 10 steps by phase: launches and time in all."""
+    return [{"phase": phase,
+             "kernel": e.key.replace("at::native::", "")[:70],
+             "launches": e.count, "us": float(e.self_device_time_total)}
+            for phase, events in phases("cuda", 4096, 8192).items()
+            for e in events if e.device_type == DeviceType.CUDA
+            and "Activity Buffer" not in e.key]
+
+# %% role="gpu"
+def time_in(phase):
+    return sum(r["us"] for r in trace.rows if r["phase"] == phase)
+
+
+trace.claim("in the trace, too, backward takes about twice the time",
+            lambda: time_in("backward") / time_in("forward"),
+            above=1.5, below=2.5)
+trace.claim("the update takes less than half of the backward's",
+            lambda: time_in("update") / time_in("backward"), below=0.5)
+trace
+
+# %% [markdown] role="gpu"
+# **Keep:** backward is about two forwards of arithmetic, and the graph's memory is
+# proportional to the batch. If memory is short, halve the batch and accumulate,
+# or keep fewer results and compute them again (checkpointing, stage 9). If time is
+# short, look at the products first. **Source:** PyTorch documentation, "Autograd
+# mechanics" and `torch.profiler`.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - Backward is the chain rule, right to left: each node multiplies what arrives by
+#   its slope. It never builds a Jacobian.
+# - `.grad` is a sum. Clear it, or you have momentum 1.
+# - `backward(v)` weighs the rows. Ones mean the sum.
+# - The graph keeps what the slopes need: bytes that follow the batch, freed by
+#   the backward pass, or never built under `no_grad()`.
+# - `detach().clone()` is a copy; `.data` is a trap; `retain_graph` is for two
+#   backwards, `create_graph` for second derivatives.
+# - Parts count by their share of the rows, in training and in evaluation.
+# - A node reports once, after all its uses have.
+#
+# **Next:** stage 3 asks where the gradient starts: the loss, and what it teaches.

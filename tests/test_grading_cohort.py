@@ -1,0 +1,265 @@
+"""A class is graded to its end: killed and resumed, with workers lost, and by an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from grading_samples import FULL, settings, worksheet
+
+from dlsys_helpers.grading import box, cohort, judge, submissions, walls
+
+WRONG = "def dead_units(h):\n    return -1"
+
+
+def fake_workers(jobs):
+    """Workers that need no sandbox: the result says how long the notebook is."""
+    for job in jobs:
+        yield job, {**cohort.refused("x"), "status": "graded", "points": len(job.data)}
+
+
+def hand_in(folder: Path, n: int) -> list[submissions.Submission]:
+    folder.mkdir(exist_ok=True)
+    for k in range(n):
+        (folder / f"learner{k:02d}.ipynb").write_bytes(worksheet(e4=WRONG if k % 2 else ""))
+    return submissions.find([folder])
+
+
+# ---- the journal, without a sandbox
+
+def test_every_result_is_in_the_record_in_the_order_of_the_submissions(tmp_path):
+    found = hand_in(tmp_path / "in", 3)
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+
+    grades = cohort.grade_all(found, journal, lambda jobs: reversed(list(fake_workers(jobs))))
+    journal.close()
+
+    assert [r["name"] for r in grades["results"]] == [one.name for one in found]
+    assert json.loads((tmp_path / "out/grades.json").read_text()) == grades
+    assert grades["run"]["settings"]["key"] == "00" * 16
+    assert os.stat(tmp_path / "out/grades.json").st_mode & 0o077 == 0
+
+
+def test_a_run_that_was_cut_off_in_a_line_goes_on_after_the_last_whole_one(tmp_path):
+    found = hand_in(tmp_path / "in", 4)
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+    cohort.grade_all(found[:2], journal, fake_workers)
+    journal.close()
+    path = tmp_path / "out" / cohort.JOURNAL
+    path.write_bytes(path.read_bytes() + b'{"name": "learner02.ipy')
+    graded = []
+
+    def counting(jobs):
+        for job, result in fake_workers(jobs):
+            graded.append(job.submission.name)
+            yield job, result
+
+    journal = cohort.Journal.resume(tmp_path / "out")
+    grades = cohort.grade_all(found, journal, counting)
+    journal.close()
+
+    assert graded == [one.name for one in found[2:]]
+    assert len(grades["results"]) == 4
+    assert len(path.read_text().splitlines()) == 5
+
+
+def test_any_cut_of_the_journal_resumes_without_loss(tmp_path):
+    found = hand_in(tmp_path / "in", 2)
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+    cohort.grade_all(found, journal, fake_workers)
+    journal.close()
+    path = tmp_path / "out" / cohort.JOURNAL
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for cut in range(first, len(whole), 97):
+        path.write_bytes(whole[:cut])
+        journal = cohort.Journal.resume(tmp_path / "out")
+        grades = cohort.grade_all(found, journal, fake_workers)
+        journal.close()
+        assert len(grades["results"]) == 2
+        assert path.read_bytes() == whole
+
+
+def test_a_changed_submission_is_graded_anew_and_a_failed_one_again(tmp_path):
+    found = hand_in(tmp_path / "in", 2)
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+    cohort.grade_all(found, journal, lambda jobs: (
+        (job, cohort.failed("lost") if "00" in job.submission.name else cohort.refused("no"))
+        for job in jobs))
+    journal.close()
+    Path(found[1].path).write_bytes(worksheet())
+
+    journal = cohort.Journal.resume(tmp_path / "out")
+    grades = cohort.grade_all(found, journal, fake_workers)
+    journal.close()
+
+    assert [r["status"] for r in grades["results"]] == ["graded", "graded"]
+
+
+def test_a_folder_holds_one_run_and_one_grader(tmp_path):
+    journal = cohort.Journal.begin(tmp_path, settings())
+    with pytest.raises(cohort.RunError, match="another grader"):
+        cohort.Journal.resume(tmp_path)
+    journal.close()
+    with pytest.raises(cohort.RunError, match="--resume"):
+        cohort.Journal.begin(tmp_path, settings())
+    with pytest.raises(cohort.RunError, match="no run"):
+        cohort.Journal.resume(tmp_path / "other")
+
+
+def test_a_run_with_other_checks_is_not_resumed(tmp_path):
+    cohort.Journal.begin(tmp_path, settings()).close()
+    path = tmp_path / cohort.JOURNAL
+    path.write_text(path.read_text().replace(judge.checks_digest(), "0" * 64))
+
+    with pytest.raises(cohort.RunError, match="checks have changed"):
+        cohort.Journal.resume(tmp_path)
+
+
+# ---- keys and cases
+
+def test_cases_follow_from_the_key_alone():
+    seeds = {judge.seed_of(key, id, k) for key in (b"a", b"b") for id in ("01.1", "01.2")
+             for k in range(3)}
+    assert len(seeds) == 12
+    assert judge.seed_of(b"a", "01.1", 0) == judge.seed_of(b"a", "01.1", 0)
+
+
+def test_two_fresh_keys_differ():
+    assert cohort.fresh_key() != cohort.fresh_key()
+
+
+# ---- the whole way, sandboxed
+
+COMMAND = [sys.executable, "-m", "dlsys_helpers.cli", "grade"]
+
+
+def grade(*args: object, user: list[str] | None = None, **more) -> subprocess.CompletedProcess:
+    return subprocess.run([*(user or []), *COMMAND, *map(str, args)], capture_output=True,
+                          text=True, timeout=240, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox():
+    """Skip what needs a sandbox where there is none; say so."""
+    try:
+        box.Nursery(walls.Limits()).close()
+    except box.SandboxRefused as error:
+        pytest.skip(f"no sandbox on this machine: {error}")
+
+
+def results(folder: Path) -> dict[str, dict]:
+    grades = json.loads((folder / cohort.GRADES).read_text())
+    return {r["name"]: r for r in grades["results"]}
+
+
+def test_a_killed_run_is_resumed_with_nothing_lost_or_graded_twice(tmp_path):
+    hand_in(tmp_path / "in", 12)
+    (tmp_path / "in" / "zz_broken.ipynb").write_bytes(b"{")
+    out = tmp_path / "out"
+    command = [*COMMAND, str(tmp_path / "in"), "--out", str(out), "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               start_new_session=True)
+    while not (out / cohort.JOURNAL).exists() or len(lines(out)) < 4:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = lines(out)
+
+    done = grade(tmp_path / "in", "--out", out, "--workers", "1", "--resume")
+
+    assert done.returncode == 1, done.stderr  # the broken one was not graded
+    found = results(out)
+    assert len(found) == 13
+    assert found["learner00.ipynb"]["points"] == FULL - 3
+    assert found["zz_broken.ipynb"]["status"] == "refused"
+    names = [json.loads(line)["name"] for line in lines(out)[1:]]
+    assert len(names) == len(set(names)) == 13
+    assert lines(out)[:len(before) - 1] == before[:-1]
+
+
+def lines(folder: Path) -> list[str]:
+    return (folder / cohort.JOURNAL).read_text().splitlines()
+
+
+def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
+    from distributed import Client, LocalCluster, Security
+
+    from dlsys_helpers.grading import cluster
+
+    found = hand_in(tmp_path / "in", 8)
+    journal = cohort.Journal.begin(tmp_path / "out", settings(seconds=20))
+    lost = []
+
+    def kill_one(_: dict) -> None:
+        if not lost:
+            lost.append(next(iter(client.run(os.getpid).values())))
+            os.kill(lost[0], signal.SIGKILL)  # its nanny starts another one
+
+    with LocalCluster(n_workers=2, threads_per_worker=1, security=Security.temporary(),
+                      dashboard_address=None) as local, Client(local) as client:
+        grades = cohort.grade_all(
+            found, journal, lambda jobs: cluster.spread(client, journal.settings, jobs), kill_one)
+        alive = set(client.run(os.getpid).values())
+    journal.close()
+
+    assert lost
+    assert lost[0] not in alive
+    assert [r["status"] for r in grades["results"]] == ["graded"] * 8
+    assert [r["points"] for r in grades["results"]] == [FULL - 3] * 8
+
+
+def test_an_ordinary_user_grades_behind_the_same_walls(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("this test run is by an ordinary user already")
+    for folder in (Path(sys.base_prefix), tmp_path):
+        if any(not parent.stat().st_mode & 0o005 for parent in [folder, *folder.parents]):
+            pytest.skip(f"an ordinary user cannot read {folder} on this machine")
+    hand_in(tmp_path / "in", 1)
+    (tmp_path / "out").mkdir(mode=0o777)
+    (tmp_path / "out").chmod(0o777)
+
+    done = grade(tmp_path / "in", "--out", tmp_path / "out", user=["setpriv", "--reuid=65534",
+                 "--regid=65534", "--clear-groups"], env={"PATH": os.environ["PATH"]})
+
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path / "out")["learner00.ipynb"]["points"] == FULL - 3
+
+
+def test_without_namespaces_it_refuses_and_says_what_to_do(tmp_path):
+    hand_in(tmp_path / "in", 1)
+
+    done = grade(tmp_path / "in", "--out", tmp_path / "out", user=_without_namespaces())
+
+    assert done.returncode == 2
+    assert "cannot be built here" in done.stderr
+    assert "--sandbox=none" in done.stderr
+    assert not (tmp_path / "out" / cohort.GRADES).exists()
+
+
+def _without_namespaces() -> list[str]:
+    """A prefix that denies the command new namespaces, as a container or hardened kernel does."""
+    script = ("import ctypes, os, sys\nfrom dlsys_helpers.grading import seccomp\n"
+              "del seccomp.DENIED['execve'], seccomp.DENIED['execveat']\n"
+              "seccomp.install(ctypes.CDLL(None, use_errno=True))\n"
+              "os.execv(sys.argv[1], sys.argv[1:])")
+    return [sys.executable, "-c", script]
+
+
+def test_without_a_sandbox_on_request_each_result_says_so(tmp_path):
+    hand_in(tmp_path / "in", 1)
+
+    done = grade(tmp_path / "in", "--out", tmp_path / "out", "--sandbox", "none")
+
+    assert done.returncode == 0, done.stderr
+    result = results(tmp_path / "out")["learner00.ipynb"]
+    assert result["points"] == FULL - 3
+    assert result["wall"].startswith("none")
+    assert "Sandbox: none" in done.stdout

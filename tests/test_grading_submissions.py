@@ -1,0 +1,316 @@
+"""Whatever is handed in is found, read within its limits, or refused with a reason."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+from grading_samples import code, notebook, worksheet
+
+from dlsys_helpers.grading import submissions
+from dlsys_helpers.grading.submissions import Learner, Refused
+from dlsys_helpers.grading.text import cell, clean
+
+SOLVED = worksheet()
+
+
+def zipped(path: Path, entries: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return path
+
+
+def reason(one: submissions.Submission) -> str:
+    with pytest.raises(Refused) as refusal:
+        submissions.parse(one.read())
+    return str(refusal.value)
+
+
+# ---- what is no notebook
+
+BAD = {
+    "empty": (b"", "is empty"),
+    "spaces": (b" \n ", "is empty"),
+    "truncated": (SOLVED[:900], "cut off"),
+    "no UTF-8": (b'{"a": "\xff\xfe"}', "not UTF-8"),
+    "UTF-16": (SOLVED.decode().encode("utf-16"), "not UTF-8"),
+    "a list": (b"[1]", "no notebook"),
+    "a number": (b"3", "no notebook"),
+    "nested": (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "nested too deep"),
+    "a long number": (b'{"nbformat": ' + b"9" * 10_000 + b"}", "number too long"),
+    "old format": (b'{"nbformat": 3, "worksheets": []}', "format 3"),
+    "no format": (b"{}", "format None"),
+    "cells: 3": (notebook([]).replace(b'"cells": []', b'"cells": 3'), "no list of cells"),
+    "a cell that is text": (notebook(["print(1)"]), "no list of cells"),
+    "a source that is a number": (notebook([code(3)]), "source is no text"),
+    "a source of numbers": (notebook([code([1, 2])]), "source is no text"),
+    "2000 cells": (notebook([code("1", id="a")] * 2000), "has 2000 cells"),
+    "R": (notebook([code("1")], metadata={"kernelspec": {"language": "R"}}), "speaks R"),
+    "not of this course": (notebook([code("1")], metadata={}), "no worksheet of this course"),
+    "stage 99": (notebook([code("1")], metadata={"dlsys": {"stage": 99}}), "no worksheet"),
+    "stage true": (notebook([code("1")], metadata={"dlsys": {"stage": True}}), "no worksheet"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_worksheet_is_refused_with_the_reason(tmp_path, name):
+    data, part = BAD[name]
+    (tmp_path / "a.ipynb").write_bytes(data)
+
+    (found,) = submissions.find([tmp_path])
+
+    assert part in reason(found)
+
+
+def test_a_notebook_of_120_mb_is_refused_unread(tmp_path):
+    with open(tmp_path / "a.ipynb", "wb") as file:
+        file.truncate(120 * 2**20)
+
+    (found,) = submissions.find([tmp_path])
+
+    assert reason(found) == ("has 120.0 MiB, expected at most 8.0 MiB. Clear its outputs and "
+                             "save it.")
+
+
+def test_links_pipes_and_folders_named_like_notebooks_are_refused(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(SOLVED)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "link.ipynb").symlink_to(secret)
+    (folder / "loop.ipynb").symlink_to("loop.ipynb")
+    os.mkfifo(folder / "pipe.ipynb")
+
+    found = {one.name: one for one in submissions.find([folder])}
+
+    assert "link" in reason(found["link.ipynb"])
+    assert "link" in reason(found["loop.ipynb"])
+    assert "regular" in reason(found["pipe.ipynb"])
+
+
+def test_a_linked_folder_is_never_entered(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x.ipynb").write_bytes(SOLVED)
+    inside = tmp_path / "in"
+    inside.mkdir()
+    (inside / "way").symlink_to(outside)
+    (inside / "a.ipynb").write_bytes(SOLVED)
+
+    found = submissions.find([inside])
+
+    assert [(one.name, one.problem) for one in found] == [
+        ("a.ipynb", ""), ("way", "is a link, expected a file.")]
+
+
+def test_a_name_that_is_no_utf8_can_be_shown(tmp_path):
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m.ipynb"))).write_bytes(SOLVED)
+
+    (found,) = submissions.find([tmp_path])
+
+    assert found.name.isprintable()
+    assert submissions.parse(found.read()).stage == 1
+
+
+# ---- whose it is
+
+LAYOUTS = {
+    "canvas": ("curiemarie_LATE_7734_99120_01_activations-2.ipynb",
+               Learner("curiemarie", "7734", "canvas")),
+    "canvas in time": ("curiemarie_7734_99120_01_activations.ipynb",
+                       Learner("curiemarie", "7734", "canvas")),
+    "moodle": ("Marie Curie_4711_assignsubmission_file_/01_activations.ipynb",
+               Learner("Marie Curie", "4711", "moodle")),
+    "moodle, newer": ("Marie Curie_4711_assignsubmission_file/my.ipynb",
+                      Learner("Marie Curie", "4711", "moodle")),
+    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", Learner("marie")),
+    "folders": ("marie/01_activations.ipynb", Learner("marie")),
+    "files": ("marie.ipynb", Learner("marie")),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
+    path, learner = LAYOUTS[name]
+    other = path.replace("marie", "ada").replace("Marie", "Ada").replace("curieada", "curie")
+    entries = {path: SOLVED, other: SOLVED, "notes.pdf": b"x"}
+    if packed:
+        root = zipped(tmp_path / "all.zip", entries)
+    else:
+        root = tmp_path / "all"
+        for entry, data in entries.items():
+            (root / entry).parent.mkdir(parents=True, exist_ok=True)
+            (root / entry).write_bytes(data)
+
+    found = submissions.find([root])
+
+    assert len(found) == 2
+    assert learner in [one.learner for one in found]
+    assert all(submissions.parse(one.read()).stage == 1 for one in found)
+
+
+def test_a_folder_around_everything_is_no_learner(tmp_path):
+    root = zipped(tmp_path / "x.zip", {"hw1/ada/a.ipynb": SOLVED, "hw1/bob/a.ipynb": SOLVED})
+
+    assert [one.learner.name for one in submissions.find([root])] == ["ada", "bob"]
+
+
+def test_the_same_name_twice_stays_two_submissions(tmp_path):
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.ipynb").write_bytes(SOLVED)
+
+    found = submissions.find([tmp_path / "x", tmp_path / "y"])
+
+    assert [one.name for one in found] == ["a.ipynb", "a.ipynb (2)"]
+
+
+# ---- zips
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    bomb = zipped(tmp_path / "bomb.zip", {"a.ipynb": b"0" * (200 * 2**20)})
+
+    (found,) = submissions.find([bomb])
+
+    assert bomb.stat().st_size < 2**20
+    assert reason(found) == "has 200.0 MiB, expected at most 8.0 MiB."
+
+
+def test_a_small_file_with_an_absurd_ratio_is_refused(tmp_path):
+    bomb = zipped(tmp_path / "bomb.zip", {"a.ipynb": b" " * (7 * 2**20)})
+
+    (found,) = submissions.find([bomb])
+
+    assert "times its size" in reason(found)
+
+
+def test_a_zip_that_lies_about_its_sizes_is_still_capped(tmp_path):
+    path = zipped(tmp_path / "liar.zip", {"a.ipynb": os.urandom(9 * 2**20)}, zipfile.ZIP_STORED)
+    data = path.read_bytes()
+    real, claimed = (9 * 2**20).to_bytes(4, "little"), (100).to_bytes(4, "little")
+    path.write_bytes(data.replace(real, claimed))
+
+    (found,) = submissions.find([path])
+
+    assert reason(found)
+
+
+def test_a_zip_in_a_zip_is_read_once_and_no_deeper(tmp_path):
+    inner, innermost = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(innermost, "w") as archive:
+        archive.writestr("deep.ipynb", SOLVED)
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("mine.ipynb", SOLVED)
+        archive.writestr("deeper.zip", innermost.getvalue())
+    root = zipped(tmp_path / "all.zip", {"ada_7_9_work.zip": inner.getvalue(),
+                                         "bob_8_9_work.ipynb": SOLVED})
+
+    found = submissions.find([root])
+
+    assert [(one.learner.name, one.learner.id, one.name) for one in found] == [
+        ("ada", "7", "ada_7_9_work.zip/mine.ipynb"), ("bob", "8", "bob_8_9_work.ipynb")]
+    assert [submissions.parse(one.read()).stage for one in found] == [1, 1]
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not really", b"<html>"])
+def test_a_damaged_zip_is_one_refused_submission(tmp_path, data):
+    (tmp_path / "x.zip").write_bytes(data)
+
+    (found,) = submissions.find([tmp_path])
+
+    assert reason(found) == "is a damaged zip."
+
+
+def test_links_and_passwords_in_a_zip_are_refused(tmp_path):
+    link = zipfile.ZipInfo("link.ipynb")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+        archive.writestr("locked.ipynb", SOLVED)
+    data = bytearray((tmp_path / "x.zip").read_bytes())
+    at = data.rfind(b"PK\x01\x02")
+    data[at + 8] |= 1  # "encrypted", in the directory of the zip
+    (tmp_path / "x.zip").write_bytes(data)
+
+    found = {one.name: one for one in submissions.find([tmp_path / "x.zip"])}
+
+    assert "link" in reason(found["link.ipynb"])
+    assert "encrypted" in reason(found["locked.ipynb"])
+
+
+def test_a_path_that_climbs_out_is_only_a_name(tmp_path):
+    zipped(tmp_path / "x.zip", {"../../evil.ipynb": SOLVED, "/abs.ipynb": SOLVED})
+
+    found = submissions.find([tmp_path / "x.zip"])
+
+    assert len(found) == 2
+    assert not (tmp_path.parent.parent / "evil.ipynb").exists()
+
+
+def test_a_zip_without_a_notebook_is_reported(tmp_path):
+    (found,) = submissions.find([zipped(tmp_path / "x.zip", {"report.pdf": b"x"})])
+
+    assert reason(found) == "holds no notebook."
+
+
+@pytest.mark.parametrize("name", ["gone.ipynb", "notes.txt"])
+def test_a_path_of_no_use_is_named(tmp_path, name):
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(Refused, match=name):
+        submissions.find([tmp_path / name])
+
+
+# ---- what is taken from a notebook
+
+def test_code_keeps_its_number_and_other_cells_do_not_count():
+    cells = [{"cell_type": "markdown", "source": "text"}, code("a = 1"), code(["b = ", "2"])]
+
+    assert submissions.parse(notebook(cells)).cells == [(1, "a = 1"), (2, "b = 2")]
+
+
+def test_duplicate_ids_are_noted_and_graded():
+    parsed = submissions.parse(notebook([code("a = 1", id="x"), code("b = 2", id="x")]))
+
+    assert len(parsed.cells) == 2
+    assert "same id" in parsed.notes[0]
+
+
+def test_the_instructor_can_say_the_stage():
+    data = notebook([code("1")], metadata={"dlsys": {"stage": 2}})
+
+    parsed = submissions.parse(data, stage=1)
+
+    assert parsed.stage == 1
+    assert parsed.notes == ["It says stage 2; graded as stage 1."]
+
+
+def test_without_metadata_the_checks_say_the_stage():
+    data = notebook([code('check("01.4", mine)')], metadata={})
+
+    assert submissions.parse(data).stage == 1
+    assert json.loads(data)["metadata"] == {}
+
+
+# ---- text
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("\x1b[31mred\x1b[0m", "[31mred [0m"), ("a\x00b\nc", "a b c"), ("abc\u202ecba", "abc cba"),
+    ("\ud800x", "x"), ("a\u200bb", "a b"), ("é 学", "é 学"), ("x" * 400, "x" * 297 + "..."),
+])
+def test_clean_text_holds_nothing_that_a_screen_acts_on(text, shown):
+    assert clean(text) == shown
+
+
+@pytest.mark.parametrize(("value", "written"), [
+    ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1", "'+1"), ("-x", "'-x"), ("@SUM", "'@SUM"),
+    ("  =1", "'  =1"), ("plain", "plain"), (3, 3), (-3, -3),
+])
+def test_no_cell_of_a_csv_is_a_formula(value, written):
+    assert cell(value) == written

@@ -1,0 +1,171 @@
+"""What crosses the line: every plain value survives, and no bytes do more than raise WireError."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlsys_helpers.acting import Foreign, same
+from dlsys_helpers.grading import frames, wire
+
+DTYPES = sorted(wire.DTYPES)
+
+
+@st.composite
+def tensors(draw):
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
+    return (values * 3).to(wire.DTYPES[draw(st.sampled_from(DTYPES))])
+
+
+leaves = (st.none() | st.booleans() | st.integers(-2**1000, 2**1000) | st.floats(allow_nan=False)
+          | st.text() | tensors())
+values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=4)
+                      | st.lists(inner, max_size=4).map(tuple)
+                      | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=12)
+
+
+@settings(deadline=None, max_examples=120)
+@given(values)
+def test_plain_values_come_back_as_they_were(value):
+    assert same(wire.unpack(wire.pack(value)), value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0, 5e-324])
+def test_special_floats_keep_their_bits(value):
+    assert struct.pack("<d", wire.unpack(wire.pack(value))) == struct.pack("<d", value)
+
+
+@settings(deadline=None, max_examples=600)
+@given(st.binary(max_size=400))
+def test_any_bytes_decode_or_raise_one_error(data):
+    try:
+        decoded = wire.unpack_all(data)
+    except wire.WireError:
+        return
+    assert isinstance(decoded, list)
+
+
+@settings(deadline=None, max_examples=300)
+@given(values, st.data())
+def test_a_damaged_message_decodes_or_raises_one_error(value, data):
+    message = bytearray(wire.pack(value))
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoded = wire.unpack_all(bytes(message))
+    except wire.WireError:
+        return
+    assert isinstance(decoded, list)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(
+        ["f", "l", "u", "d", "t", "x", "float32", "bool", "0x1p+0", "nan"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=15)
+
+
+@settings(deadline=None, max_examples=400)
+@given(json_values, st.binary(max_size=40))
+def test_any_json_decodes_or_raises_one_error(tree, blob):
+    try:
+        decoded = wire.unpack(message_of(tree, blob))
+    except wire.WireError:
+        return
+    assert decoded is None or type(decoded) in (
+        bool, int, float, str, list, tuple, dict, torch.Tensor, Foreign)
+
+
+def message_of(tree, blob: bytes = b"") -> bytes:
+    head = tree if isinstance(tree, bytes) else json.dumps(tree).encode()
+    return wire.HEAD.pack(len(head), len(blob)) + head + blob
+
+
+@pytest.mark.parametrize("tree", [
+    pytest.param(b"[" * 200_000, id="depth"), ["t", "float32", [2**40]],
+    ["t", "float32", [-1]], ["t", "float32", [True]],
+    ["t", "float32", [2**31 - 1] * 16], ["t", "float32", [0, 2**31 - 1, 2**31 - 1, 2**31 - 1]],
+    ["t", "float8", [1]], ["t", "float32", 3], ["f", "zz"], ["f", "0x1p+99999"], ["f", 1.0], 1.5,
+    ["d", [["k"]]], ["d", [[1, 2]]], ["d", {"k": 1}], ["l"], [], ["q", []], {"f": 1, "0x1p+0": 2},
+    ["l", "abc"], pytest.param(10**400, id="long int"), b"NaN", b"1e5", b'"\\ud800',
+    b"\xff\xfe", b"",
+])
+def test_bytes_that_are_no_message(tree):
+    with pytest.raises(wire.WireError):
+        wire.unpack(message_of(tree))
+
+
+@pytest.mark.parametrize("data", [
+    b"\0", wire.HEAD.pack(2**31, 0), wire.HEAD.pack(4, 2**31) + b"null",
+    wire.HEAD.pack(4, 0) + b"nul", message_of(None, b"left over"), message_of(None) * 2, b"",
+])
+def test_sizes_that_do_not_fit(data):
+    with pytest.raises(wire.WireError):
+        wire.unpack(data)
+
+
+def test_a_number_alone_makes_no_memory():
+    claims = message_of(["t", "float64", [2**20, 2**9]])
+    tracemalloc.start()
+    with pytest.raises(wire.WireError):
+        wire.unpack(claims)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_a_bool_tensor_holds_zeros_and_ones_whatever_was_sent():
+    sent = wire.unpack(message_of(["t", "bool", [3]], b"\x00\x07\xff"))
+    assert sent.tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("value", [
+    torch.eye(3).to_sparse(), torch.empty(2, device="meta"), object(), {1, 2}, b"x",
+    pytest.param(10**5000, id="long int")])
+def test_what_is_no_plain_data_arrives_as_foreign(value):
+    assert isinstance(wire.unpack(wire.pack(value)), Foreign)
+
+
+def nested(depth: int) -> list:
+    value: list = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [torch.zeros(1000), [0] * 300_000, nested(40), "x" * 10**7],
+                         ids=["tensor", "list", "depth", "text"])
+def test_what_is_too_large_is_not_sent(value):
+    with pytest.raises(wire.TooLarge):
+        wire.pack(value, largest=3999)
+
+
+def test_views_are_sent_as_what_they_show():
+    view = torch.arange(6.0).reshape(2, 3).T[1:]
+    assert wire.unpack(wire.pack(view)).tolist() == [[1.0, 4.0], [2.0, 5.0]]
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_frame_or_one_error(data):
+    rest = bytearray(data)
+
+    def receive(n: int) -> bytes:
+        piece = bytes(rest[:n])
+        del rest[:n]
+        return piece
+
+    try:
+        index, payload = frames.read(receive)
+    except frames.FrameError as broken:
+        kind = broken.kind
+    else:
+        kind = ""
+        assert frames.frame(index, payload) == data[:frames.HEAD.size + len(payload)]
+    assert kind in ("", "died", "broken")
