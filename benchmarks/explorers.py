@@ -17,7 +17,6 @@ from explorer_oracle import focus
 NAME, CONTROL = "activations", "bias"
 PRESSES = 60
 PAUSE_MS = 150  # between presses: a reader who looks at each drawing
-AIM_MS = {"live": 50, "static": 16}
 
 # Press, wait for `data-drawn` (set after the last drawing call), read the difference in the page.
 # The key event is the browser's own; both times are the page's performance.now().
@@ -29,16 +28,15 @@ WATCH = """node => {
 }"""
 
 
-def redraw_ms() -> dict:
-    """Milliseconds from key press to redraw: {"static" | "live": {"median", "p95", "aim", "n"}}.
+def measure() -> list[dict]:
+    """Key press to redraw on a page and in JupyterLab: where, median_ms, p95_ms, aim_ms.
 
     Each press moves one slider of the activation explorer one step; warm, one press at a time.
-    Raises RuntimeError when a press is not followed by a drawing.
+    Raises RuntimeError when a press is not followed by exactly one drawing.
     """
     explorer = load(NAME)
     with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
-        return {"static": _static(browser, explorer, Path(folder)),
-                "live": _live(browser, explorer, Path(folder))}
+        return [_static(browser, explorer, Path(folder)), _live(browser, explorer, Path(folder))]
 
 
 def _static(browser, explorer: Explorer, folder: Path) -> dict:
@@ -49,7 +47,7 @@ def _static(browser, explorer: Explorer, folder: Path) -> dict:
                       f'<script defer src="explorer.js"></script>{explorer.static_html()}')
     page = offline_page(browser)
     page.goto(target.as_uri())
-    return _measure(page, explorer, "static")
+    return _redraws(page, explorer, "static page", aim_ms=16)
 
 
 def _live(browser, explorer: Explorer, folder: Path) -> dict:
@@ -62,10 +60,10 @@ def _live(browser, explorer: Explorer, folder: Path) -> dict:
         page = offline_page(browser)
         open_notebook(page, lab, "bench.ipynb")
         run_all(page)
-        return _measure(page, explorer, "live")
+        return _redraws(page, explorer, "JupyterLab", aim_ms=50)
 
 
-def _measure(page, explorer: Explorer, host: str) -> dict:
+def _redraws(page, explorer: Explorer, where: str, aim_ms: int) -> dict:
     page.wait_for_selector(".xp[data-drawn]")
     box = page.locator(".xp")
     box.evaluate(WATCH)
@@ -76,11 +74,11 @@ def _measure(page, explorer: Explorer, host: str) -> dict:
         page.wait_for_timeout(PAUSE_MS)
     times = box.evaluate("node => node.redraws")
     if len(times) != PRESSES + 5:
-        raise RuntimeError(f"{host}: {PRESSES + 5} presses, {len(times)} drawings.")
+        raise RuntimeError(f"{where}: {PRESSES + 5} presses, {len(times)} drawings.")
     median, p95 = np.percentile(times[5:], [50, 95]).round(1).tolist()
-    return {"median": median, "p95": p95, "aim": AIM_MS[host], "n": PRESSES}
+    return {"where": where, "median_ms": median, "p95_ms": p95, "aim_ms": aim_ms}
 
 
 if __name__ == "__main__":
-    for host, result in redraw_ms().items():
-        print(host, result)
+    for row in measure():
+        print(row)

@@ -82,7 +82,7 @@ def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
         for id, exercise in checking.load_all().items():
             if id[:2] != path.stem[:2]:
                 continue
-            good = [seconds_of(lambda e=exercise: checking.run_check(e.id, names[e.function]))
+            good = [seconds_of(lambda e=exercise, n=names: checking.run_check(e.id, n[e.function]))
                     for _ in range(rounds)]
             wrong = [seconds_of(lambda e=exercise, w=w: checking.run_check(e.id, w.fn))
                      for w in exercise.wrong_answers]

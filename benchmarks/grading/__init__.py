@@ -1,0 +1,1 @@
+"""The grader measured: against otter-grader and nbgrader, and with a thousand submissions."""

@@ -1,0 +1,240 @@
+"""Compare `dlsys grade` with otter-grader and nbgrader on one assignment, in one run.
+
+    python -m benchmarks.grading [N]
+
+Each peer is installed into an environment of its own under the cache folder; torch and this
+package are shared from the environment that runs the benchmark. All three apply the same checks
+to the same answers, one process at a time; the points they give are compared as well. CPU
+seconds are those of the command and all its children, start-up included.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import v4
+
+from benchmarks.grading import samples
+from dlsys_helpers import catalog, paths
+
+PEERS = {"otter": "otter-grader==7.0.0", "nbgrader": "nbgrader==0.9.6"}
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dlsys-benchmarks"
+TARGET = paths.ROOT / "benchmarks" / "grading" / "RESULTS.md"
+ASSIGNMENT = "stage1"
+ENVIRONMENT = {"DLSYS_PROGRESS": "off", "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+
+
+def check_code(id: str, function: str) -> str:
+    """A peer's test: the check object that the learner and `dlsys grade` use."""
+    return f'assert run_check("{id}", {function}).status == "pass"'
+
+
+def environment(name: str) -> Path:
+    """The folder of a peer's own environment, made on first use."""
+    folder = CACHE / PEERS[name].replace("==", "-")
+    done = folder / "complete"
+    if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True)
+        subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", PEERS[name],
+                        "ipykernel"], check=True)
+        # Its own packages come first; torch and this package are found behind them.
+        packages = next((folder / "lib").glob("python*/site-packages"))
+        shared = [sysconfig.get_path("purelib"), str(paths.ROOT / "src")]
+        (packages / "zz_shared.pth").write_text("\n".join(shared) + "\n")
+        done.touch()
+    return folder
+
+
+def run(command: list[Any], cwd: Path) -> None:
+    """Run a command quietly; its own messages are shown only when it fails."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True,
+                          text=True, env={**os.environ, **ENVIRONMENT})
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
+
+
+# ---- the three ways to grade: each returns the points by learner
+
+def grade_here(folder: Path, submitted: Path) -> dict[str, float]:
+    """`dlsys grade` with one worker."""
+    run([sys.executable, "-m", "dlsys_helpers.cli", "grade", submitted, "--out", folder / "out",
+         "--workers", "1"], folder)
+    grades = json.loads((folder / "out/grades.json").read_text())
+    return {r["learner"]["name"]: r["points"] for r in grades["results"]}
+
+
+def prepare_otter(folder: Path) -> None:
+    """The autograder's zip, which is made once and not counted."""
+    tests = folder / "tests"
+    tests.mkdir()
+    for trap in catalog.traps(1):
+        body = (f">>> from dlsys_helpers.checking import run_check\n"
+                f">>> run_check('{trap['id']}', {trap['function']}).status\n'pass'")
+        name = "q" + trap["id"].replace(".", "_")
+        test = {"name": name, "points": trap["points"], "suites": [
+            {"cases": [{"code": body, "hidden": False, "locked": False}], "scored": True,
+             "setup": "", "teardown": "", "type": "doctest"}]}
+        (tests / f"{name}.py").write_text(f"OK_FORMAT = True\ntest = {test!r}\n")
+    run([environment("otter") / "bin/otter", "generate", "-t", "tests", "-o", "autograder.zip",
+         "--no-environment"], folder)
+
+
+def grade_otter(folder: Path, submitted: Path) -> dict[str, float]:
+    """`otter run`, one notebook after the other, as its users' loops do."""
+    points = {}
+    for path in sorted(submitted.glob("*.ipynb")):
+        out = folder / path.stem
+        out.mkdir()
+        run([environment("otter") / "bin/otter", "run", "-a", folder / "autograder.zip", "-o", out,
+             path], folder)
+        results = json.loads((out / "results.json").read_text())
+        points[path.stem] = sum(test.get("score", 0) for test in results["tests"])
+    return points
+
+
+def prepare_nbgrader(folder: Path, submitted: Path) -> None:
+    """A course with the assignment released and all work handed in; not counted."""
+    source = folder / "source" / ASSIGNMENT
+    source.mkdir(parents=True)
+    nbformat.write(_nbgrader_notebook(samples.answers(0)), source / f"{samples.STEM}.ipynb")
+    (folder / "nbgrader_config.py").write_text('c = get_config()\nc.CourseDirectory.course_id = "x"\n')
+    run(_nbgrader("generate_assignment", ASSIGNMENT), folder)
+    for path in sorted(submitted.glob("*.ipynb")):
+        mine = folder / "submitted" / path.stem / ASSIGNMENT
+        mine.mkdir(parents=True)
+        notebook = _nbgrader_notebook(samples.answers(int(path.stem.removeprefix("learner"))))
+        nbformat.write(notebook, mine / f"{samples.STEM}.ipynb")
+
+
+def _nbgrader_notebook(answers: dict[str, str]) -> nbformat.NotebookNode:
+    cells = [v4.new_code_cell(source) for source in samples.setup()]
+    for trap in catalog.traps(1):
+        test = ("from dlsys_helpers.checking import run_check\n"
+                + check_code(trap["id"], trap["function"]))
+        cells += [v4.new_code_cell(answers[trap["id"]], metadata=_marks(trap, solution=True)),
+                  v4.new_code_cell(test, metadata=_marks(trap, solution=False))]
+    for k, cell in enumerate(cells):
+        cell["id"] = f"cell{k}"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+def _marks(trap: dict[str, Any], solution: bool) -> dict[str, Any]:
+    marks = {"grade": not solution, "solution": solution, "locked": not solution, "task": False,
+             "schema_version": 3, "grade_id": f"{'a' if solution else 't'}{trap['id'][3:]}"}
+    return {"nbgrader": marks if solution else {**marks, "points": trap["points"]}}
+
+
+def _nbgrader(*arguments: str) -> list[Any]:
+    return [environment("nbgrader") / "bin/nbgrader", *arguments]
+
+
+def grade_nbgrader(folder: Path, _: Path) -> dict[str, float]:
+    """`nbgrader autograde` for the whole class."""
+    run(_nbgrader("autograde", ASSIGNMENT), folder)
+    run(_nbgrader("export", "--to", "grades.csv"), folder)
+    with open(folder / "grades.csv", newline="") as file:
+        return {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
+
+
+# ---- measuring
+
+def measured(grade: Callable[[Path, Path], dict[str, float]], folder: Path,
+             submitted: Path) -> dict[str, Any]:
+    """Points, CPU seconds and elapsed seconds of one way to grade the whole class."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    points = grade(folder, submitted)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"points": points, "cpu": cpu, "seconds": time.perf_counter() - started}
+
+
+def own_compute(n: int) -> float:
+    """CPU seconds of the learners' own code for each submission: cells and calls, no grader."""
+    script = ("import sys, time, torch, torch._dynamo\nfrom benchmarks.grading import own\n"
+              f"print(own.seconds({n}))")
+    done = subprocess.run([sys.executable, "-c", script], cwd=paths.ROOT, capture_output=True,
+                          text=True, check=True, env={**os.environ, **ENVIRONMENT})
+    return float(done.stdout) / n
+
+
+def main() -> None:
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    own = own_compute(n)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        submitted = work / "submitted"
+        samples.write(submitted, n)
+        folders = {key: work / key for key in ("dlsys", "otter", "nbgrader")}
+        for folder in folders.values():
+            folder.mkdir()
+        prepare_otter(folders["otter"])
+        prepare_nbgrader(folders["nbgrader"], submitted)
+        found = {"dlsys grade": measured(grade_here, folders["dlsys"], submitted),
+                 "otter-grader": measured(grade_otter, folders["otter"], submitted),
+                 "nbgrader": measured(grade_nbgrader, folders["nbgrader"], submitted)}
+        one_more = measured(grade_here, _another(work), _first(work, submitted))
+    TARGET.write_text(report(n, own, found, one_more), encoding="utf-8")
+    print(TARGET.read_text(encoding="utf-8"))
+
+
+def _another(work: Path) -> Path:
+    (work / "start").mkdir()
+    return work / "start"
+
+
+def _first(work: Path, submitted: Path) -> Path:
+    (work / "one").mkdir()
+    shutil.copy(min(submitted.iterdir()), work / "one")
+    return work / "one"
+
+
+def report(n: int, own: float, found: dict[str, dict], one: dict[str, Any]) -> str:
+    """The page: rates, ratios, and whether the points agree."""
+    here = found["dlsys grade"]
+    steady = (here["seconds"] - one["seconds"]) / (n - 1)
+    steady_cpu = (here["cpu"] - one["cpu"]) / (n - 1)
+    lines = ["# The grader against its peers\n",
+             f"{n} submissions of stage 1's worksheet, five exercises, one process at a time, on "
+             f"{os.cpu_count()} cores ({platform.machine()}), Python "
+             f"{platform.python_version()}, torch {importlib.metadata.version('torch')}; "
+             f"{time.strftime('%Y-%m-%d')}. Load before the run: {os.getloadavg()[0]:.1f}. The "
+             "learners' own code takes "
+             f"{own:.3f} CPU s for each.\n",
+             "| | CPU s each | submissions/min | times slower | points as dlsys |",
+             "|---|---|---|---|---|"]
+    for name, facts in found.items():
+        same = sum(facts["points"].get(k) == v for k, v in here["points"].items())
+        lines.append(f"| {name} | {facts['cpu'] / n:.2f} | {60 * n / facts['seconds']:.1f} | "
+                     f"{facts['seconds'] / here['seconds']:.1f} | {same} of {n} |")
+    lines.append(f"| dlsys grade, without its start | {steady_cpu:.2f} | {60 / steady:.0f} | "
+                 "| |\n")
+    for name in ("otter-grader", "nbgrader"):
+        ratio = found[name]["seconds"] / n / steady
+        lines.append(f"- {name}: {ratio:.0f} times the time of `dlsys grade` for each further "
+                     "submission (aim: at least 20).")
+    lines.append(f"- Above the learners' own code: {steady_cpu - own:.3f} CPU s for each "
+                 "submission (aim: at most 0.15).")
+    lines.append(f"- The start, paid once for each run and worker: {one['seconds']:.1f} s.")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1368 @@
+# %% [markdown] role="hook"
+# # 4. Optimizers and learning-rate schedules
+#
+# You swap SGD for Adam and keep the rate: the network that read digits now
+# guesses. You add a schedule, and the rate never leaves its start. You exempt
+# the norms from weight decay with the recipe everyone uses, and they are decayed.
+# You rewrite Adam without its "small correction", and the first hundred steps
+# are several times too large.
+#
+# None of it raises an error. An optimizer is ten lines of arithmetic that run a
+# million times, so this stage has you write those lines and compare them with
+# torch, number by number.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler as sched
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, digits, fit, gpu_result, plot_bars,
+    plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## Five rules, one shape
+#
+# Every rule takes a gradient $g$ and gives a step. They differ in what they
+# remember and in what they divide by. The learning rate is $\eta$; all products
+# are element by element.
+#
+# | rule | what it remembers | the step it subtracts |
+# |---|---|---|
+# | SGD | nothing | $\eta\,g$ |
+# | momentum | $b \leftarrow \mu b + g$ | $\eta\,b$ |
+# | Adam | $m \leftarrow \beta_1 m + (1-\beta_1)g$, $v \leftarrow \beta_2 v + (1-\beta_2)g^2$ | $\eta\,\hat m / (\sqrt{\hat v} + \epsilon)$ |
+# | AdamW | as Adam | as Adam, after $w \leftarrow (1-\eta\lambda)w$ |
+# | Lion | $m \leftarrow \beta_2 m + (1-\beta_2)g$ | $\eta\,\mathrm{sign}(\beta_1 m + (1-\beta_1)g)$ |
+#
+# The hats are Adam's *bias correction*: $\hat m = m/(1-\beta_1^t)$ and
+# $\hat v = v/(1-\beta_2^t)$ at step $t = 1, 2, \dots$ Look at the first step of
+# two of them, for gradients that span six orders of magnitude.
+
+# %% role="concept"
+gradient = torch.randn(1000).sign() * torch.logspace(-4, 2, 1000)
+
+def first_move(optimizer):
+    """Size of the first step of each weight, and the optimizer's state."""
+    w = nn.Parameter(torch.zeros(1000))
+    opt = optimizer([w], lr=0.01)
+    w.grad = gradient.clone()
+    opt.step()
+    return w.detach().abs(), opt.state[w]
+
+# %% role="concept"
+sgd_move, _ = first_move(torch.optim.SGD)
+adam_move, state = first_move(torch.optim.Adam)
+print(f"SGD moves weights by {sgd_move.min():.0e} to {sgd_move.max():.0e}, "
+      f"Adam by {adam_move.min():.4f} to {adam_move.max():.4f}")
+claim("SGD's steps span six orders of magnitude",
+      sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
+claim("Adam's first step is the rate, whatever the gradient",
+      (adam_move / 0.01 - 1).abs().max(), below=1e-3)
+raw = (state["exp_avg"] / gradient - 0.1).abs().max()
+claim("torch's exp_avg is the raw m, a tenth of the gradient", raw,
+      below=1e-6)
+
+# %% [markdown] role="concept"
+# Adam's stored `exp_avg` and `exp_avg_sq` are $m$ and $v$ without hats. Read them
+# as averages early in a run and you are off by a factor of 10 and of 1,000.
+#
+# Move the explorer: multiply the loss by 10 and see who notices.
+
+# %% role="explore" explorer="optimizer_paths"
+from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
+
+optimizer_paths
+
+# %% [markdown] role="concept"
+# ## Which one wins?
+#
+# A chart that is often drawn has SGD with momentum last after 1,000 steps, and
+# AdamW below Adam "because decay fights overfitting". Run it: linear regression,
+# one and the same start, the rates the chart gives.
+
+# %% role="concept"
+x_lin = torch.randn(256, 32)
+y_lin = x_lin @ torch.randn(32, 1) + 0.1 * torch.randn(256, 1)
+start = nn.Linear(32, 1)
+
+def regression(build):
+    """Loss after 1,000 full steps, and the farthest any weight went."""
+    model = copy.deepcopy(start)
+    opt = build(model.parameters())
+    for _ in range(1000):
+        opt.zero_grad()
+        F.mse_loss(model(x_lin), y_lin).backward()
+        opt.step()
+    moved = (model.weight - start.weight).abs().max().item()
+    return F.mse_loss(model(x_lin), y_lin).item(), moved
+
+sgd_loss, _ = regression(
+    lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
+adam_loss, adam_moved = regression(lambda p: torch.optim.Adam(p, lr=1e-3))
+adamw_loss, _ = regression(
+    lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
+
+# %% role="concept"
+print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
+      f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
+claim("SGD with momentum reaches the noise", sgd_loss, below=0.02)
+claim("Adam is far away from it", adam_loss, above=1)
+claim("because no weight can go farther than steps times rate",
+      adam_moved, below=1.05)
+claim("and AdamW has the higher training loss", adamw_loss - adam_loss,
+      above=0)
+
+# %% [markdown] role="concept"
+# The chart was about the *rate*, not about the rule: 1,000 steps of 0.001 carry a
+# weight a distance of 1, and some have farther to go. Decay makes training loss
+# worse, as it must; what it buys shows on data the model has not seen, if at all.
+# Compare optimizers only after each has had a rate of its own.
+
+# %% [markdown] role="concept"
+# ## Why the rate falls
+#
+# A batch gradient is the true one plus noise. With a constant rate the weights end
+# up in a cloud around the minimum whose size grows with the rate. For a
+# gradient $w + \text{noise}$ the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that
+# falls to zero shrinks the cloud.
+
+# %% role="concept"
+def end_of(rate, steps=1000):
+    """Mean of w squared over 1,000 weights after noisy steps."""
+    w = torch.ones(1000)
+    for k in range(steps):
+        w = w - rate(k) * (w + torch.randn(1000))
+    return w.square().mean().item()
+
+constant = end_of(lambda k: 0.1)
+cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
+print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
+claim("a constant rate ends in a cloud of the size theory gives",
+      constant, expected=0.1 / 1.9, within=0.01)
+claim("the falling rate ends ten times closer", constant / cosine,
+      above=10)
+
+# %% [markdown] role="concept"
+# ## Why the rate rises first
+#
+# Adam's first steps have the full size on the evidence of one batch. Most networks
+# survive that. Some do not: here is a residual net with LayerNorm *after* each
+# addition, the order of the first transformers, at a rate that is bold for it.
+
+# %% role="concept"
+class Block(nn.Module):
+    """Residual MLP with the norm after the addition; x (N, 64)."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x):
+        return self.norm(x + self.down(self.up(x).relu()))
+
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+
+def batch_loss(model, rows=64):
+    """Cross-entropy of random training digits."""
+    i = torch.randint(len(x_train), (rows,))
+    return F.cross_entropy(model(x_train[i]), y_train[i])
+
+# %% role="concept"
+def with_warmup(warm, steps=150, peak=0.03):
+    """Test accuracy after training with `warm` steps of linear warm-up."""
+    net = nn.Sequential(*(Block() for _ in range(8)), nn.Linear(64, 10))
+    opt = torch.optim.Adam(net.parameters(), lr=peak)
+    for k in range(steps):
+        opt.param_groups[0]["lr"] = peak * min(1, (k + 1) / warm)
+        opt.zero_grad()
+        batch_loss(net).backward()
+        opt.step()
+    return accuracy(net, x_test, y_test)
+
+cold, warmed = with_warmup(1), with_warmup(50)
+print(f"no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}")
+claim("without warm-up it guesses", cold, below=0.4)
+claim("with it the same net learns", warmed, above=0.7)
+
+# %% [markdown] role="concept"
+# The warm-up rescued a bold rate; a smaller constant one works, too. It is a
+# remedy for a risk, not a law: networks that survive their first steps gain
+# little from it.
+#
+# Peak, warm-up, shape and floor make a schedule. Torch's one-cycle is all four in
+# one object, and it takes over more than you may expect.
+
+# %% role="concept"
+opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+one_cycle = sched.OneCycleLR(opt, max_lr=0.1, total_steps=500)
+found = [(opt.param_groups[0]["lr"], opt.param_groups[0]["momentum"])]
+for _ in range(499):
+    opt.step()
+    one_cycle.step()
+    found.append((opt.param_groups[0]["lr"],
+                  opt.param_groups[0]["momentum"]))
+rates, momenta = zip(*found)
+claim("the optimizer's own rate is replaced", rates[0], expected=0.004,
+      within=1e-9)
+claim("so is its momentum", momenta[0], expected=0.95, within=1e-9)
+claim("two phases: up for 30 % of the steps, then down",
+      rates.index(max(rates)), expected=149)
+claim("it ends 10,000 times below its start", rates[-1],
+      expected=4e-7, within=1e-9)
+
+# %% [markdown] role="concept"
+# In the explorer, "its numbers count" is what you told the schedule, "step() is
+# called" is what your loop does. Make them differ.
+
+# %% role="explore" explorer="schedules"
+from dlsys_helpers.explorers.schedules import schedules
+
+schedules
+
+# %% [markdown] trap="04.1" role="predict" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
+# ## Norm gains that are decayed after all
+#
+# You keep biases and norm gains out of weight decay, with the list of names that
+# half the scripts on the web share: `bias` and `LayerNorm.weight`. The model is
+# torch's own encoder layer: 4 matrices, and 8 vectors that should be exempt.
+#
+# **Before you run anything:** how many tensors does the filter leave in the
+# decayed group, and which are the extra ones?
+
+# %% trap="04.1" role="break"
+encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
+exempt = ("bias", "LayerNorm.weight")      # the list everyone copies
+
+decayed = [name for name, _ in encoder.named_parameters()
+           if not any(part in name for part in exempt)]
+
+# %% trap="04.1" role="look"
+from torchvision import models
+
+print(*decayed, sep="\n")
+gains = [name for name in decayed if name.startswith("norm")]
+claim("six tensors are decayed", len(decayed), expected=6)
+claim("two of them are gains of a norm", len(gains), expected=2)
+
+with torch.device("meta"):
+    resnet = models.resnet18()
+norms = {name: m for name, m in resnet.named_modules()
+         if isinstance(m, nn.BatchNorm2d)}
+caught = [name for name in norms if "norm" in name.lower()]
+claim("ResNet-18 has 20 norms", len(norms), expected=20)
+claim("a filter for 'norm' in the name finds none", len(caught),
+      expected=0)
+
+# %% [markdown] trap="04.1" role="repair"
+# `LayerNorm` is the name of a *class*. Parameters are named after *attributes*:
+# here `norm1`, in ResNet `bn1` and `downsample.1`, elsewhere `ln_f`. Ask what a
+# tensor is, not what someone called it: gains and biases have one axis, weights
+# have two or more. Embeddings have two as well; some recipes decay them, some do
+# not, so that is a decision to write down.
+
+# %% trap="04.1" role="repair"
+def by_shape(model):
+    """(matrices, vectors) of a model: two or more axes, and fewer."""
+    every = list(model.parameters())
+    return ([p for p in every if p.ndim >= 2],
+            [p for p in every if p.ndim < 2])
+
+matrices, vectors = by_shape(encoder)
+claim("4 tensors are decayed", len(matrices), expected=4)
+claim("8 are exempt", len(vectors), expected=8)
+exempt_ids = {id(p) for p in by_shape(resnet)[1]}
+missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
+claim("and of ResNet's 20 gains none is missed", len(missed), expected=0)
+
+# %% trap="04.1" role="repair"
+def shrunk(lr, decay, steps):
+    """What AdamW leaves of a gain of 1 whose gradient is always 0."""
+    gain = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    opt = torch.optim.AdamW([gain], lr=lr, weight_decay=decay)
+    gain.grad = torch.zeros_like(gain)
+    for _ in range(steps):
+        opt.step()
+    return gain.item()
+
+short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
+print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
+claim("3,000 steps of fine-tuning take 0.06 %", 1 - short,
+      expected=0.0006, within=1e-5)
+claim("1,000 steps of 0.01 leave exp(-1)", long, expected=0.368,
+      within=0.001)
+
+# %% [markdown] trap="04.1" role="folklore"
+# **Told:** decaying the norms degrades fine-tuning notably. **Measured:** a gain
+# without any gradient loses 0.06 % in 3,000 steps at a rate of 0.00002 with decay
+# 0.01. In 1,000 steps at 0.01 with decay 0.1 only 0.368 of it is left. The
+# product of rate, decay and steps tells you which of the two you are.
+
+# %% trap="04.1" role="exercise" points=3 difficulty=2 minutes=15
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Two groups for an optimizer: decayed first, exempt second.
+
+    Each is {"params": list of tensors, "weight_decay": float}; the second
+    has 0.0. Decayed are the tensors with two or more axes, except the
+    weights of nn.Embedding. Frozen tensors (requires_grad False) are in no
+    group, all others in exactly one, also when two modules share them.
+
+    Example: nn.Linear(2, 3) has its weight in the first group and its bias
+    in the second.
+    """
+    # BEGIN SOLUTION
+    embeddings = {id(m.weight) for m in model.modules()
+                  if isinstance(m, nn.Embedding)}
+    decayed, exempt = [], []
+    for p in model.parameters():
+        if p.requires_grad:
+            plain = p.ndim < 2 or id(p) in embeddings
+            (exempt if plain else decayed).append(p)
+    return [{"params": decayed, "weight_decay": weight_decay},
+            {"params": exempt, "weight_decay": 0.0}]
+    # END SOLUTION
+
+# %% [markdown] trap="04.1" role="hint"
+# 1. Names are a convention. `p.ndim` and the type of a module are facts.
+# 2. `model.parameters()` yields a shared tensor once; walking over modules yields it twice.
+# 3. An embedding's weight has two axes: collect the `id` of `m.weight` for every `nn.Embedding` first.
+
+# %% [markdown] trap="04.1" role="keep"
+# **Keep:** sort parameters by what they are, and count them: the groups together
+# hold every trainable tensor once. **In your own code:** print the names of the
+# decayed group once per model. **Source:** Loshchilov & Hutter 2019 for decay;
+# nanoGPT's `configure_optimizers` for the rule by axes.
+
+# %% [markdown] trap="04.2" role="predict" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
+# ## A borrowed learning rate
+#
+# SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
+# leave the rate. A colleague goes the other way and takes Adam's 0.001 to SGD. You
+# have read that SGD's rates make Adam *slow*, because it "scales them down
+# further", and that Adam's rates make SGD *diverge*.
+#
+# **Before you run anything:** which of the two runs crawls, and which one breaks?
+
+# %% trap="04.2" role="break"
+def reader():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+def momentum(params, lr):
+    return torch.optim.SGD(params, lr=lr, momentum=0.9)
+
+def score(optimizer, lr):
+    """Test accuracy of a new reader after 200 steps at this rate."""
+    model = reader()
+    fit(model, x_train, y_train, steps=200, lr=lr, optimizer=optimizer)
+    return accuracy(model, x_test, y_test)
+
+adam = torch.optim.Adam
+borrowed = {"Adam at 0.3": score(adam, 0.3),
+            "SGD at 0.001": score(momentum, 0.001)}
+
+# %% trap="04.2" role="look"
+def first_step(optimizer, lr):
+    """Mean distance that a weight goes in the first step."""
+    model = reader()
+    before = [p.detach().clone() for p in model.parameters()]
+    opt = optimizer(model.parameters(), lr=lr)
+    batch_loss(model).backward()
+    opt.step()
+    moves = [(p.detach() - b).abs().flatten()
+             for p, b in zip(model.parameters(), before)]
+    return torch.cat(moves).mean().item()
+
+print({name: f"{right:.2f}" for name, right in borrowed.items()})
+by_adam, by_sgd = first_step(adam, 0.01), first_step(momentum, 0.01)
+print(f"first step at 0.01: Adam {by_adam:.1e}, SGD {by_sgd:.1e}")
+claim("SGD crawls", borrowed["SGD at 0.001"], below=0.75)
+claim("Adam breaks", borrowed["Adam at 0.3"], below=0.9)
+claim("at one rate Adam steps over 100 times as far", by_adam / by_sgd,
+      above=100)
+
+# %% [markdown] trap="04.2" role="repair"
+# A rate is not a number of its own: it is multiplied with something, and the two
+# rules multiply it with different things. SGD's step has the size of the gradient,
+# here far below one. Adam's has the size of the rate itself. So the same 0.01 is
+# a small step for one and a large one for the other. When you change the rule,
+# search the rate again.
+
+# %% trap="04.2" role="repair"
+own = {"Adam at 0.01": score(adam, 0.01),
+       "SGD at 0.3": score(momentum, 0.3)}
+claim("Adam with a rate of its own", own["Adam at 0.01"], above=0.92)
+claim("SGD with a rate of its own", own["SGD at 0.3"], above=0.92)
+plot_bars(borrowed | own, xlabel="share of test digits right",
+          title="Each rule needs its own rate",
+          alt="Bars: Adam at 0.3 and SGD at 0.001 fall far behind, Adam at "
+              "0.01 and SGD at 0.3 both exceed nine tenths.")
+
+# %% [markdown] trap="04.2" role="folklore"
+# **Told:** a rate of 0.01 makes Adam crawl; 0.001 may make SGD diverge.
+# **Measured:** the reverse. Adam at 0.01 is one of the good runs here, SGD at 0.001
+# crawls, and it is Adam at 0.3 that breaks. Another page says that Adam at 0.01
+# "diverges at once": for a large pre-trained model it may. Rates do not travel.
+
+# %% trap="04.2" role="exercise" points=3 difficulty=3 minutes=15
+def step_size(opt: torch.optim.Optimizer) -> float:
+    """The farthest that any weight would move in opt's next step.
+
+    The gradients are in place already; there is one group or several.
+    Afterwards all weights and the optimizer are as they were, so that the
+    next real step moves exactly as far as you say.
+
+    Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5.
+    """
+    # BEGIN SOLUTION
+    weights = [p for group in opt.param_groups for p in group["params"]]
+    before = [p.detach().clone() for p in weights]
+    state = copy.deepcopy(opt.state_dict())
+    opt.step()
+    moves = [(p.detach() - b).abs().max().item()
+             for p, b in zip(weights, before)]
+    with torch.no_grad():
+        for p, b in zip(weights, before):
+            p.copy_(b)
+    opt.load_state_dict(state)
+    return max(moves)
+    # END SOLUTION
+
+# %% [markdown] trap="04.2" role="hint"
+# 1. Do not predict the step from a formula: take it, measure it, take it back.
+# 2. A step changes two things: the weights, and what the optimizer remembers.
+# 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and give it to `load_state_dict` after.
+
+# %% [markdown] trap="04.2" role="keep"
+# **Keep:** SGD's step scales with the gradient, Adam's and Lion's with the rate
+# alone. **In your own code:** log the largest step beside the loss; a sane one is a
+# small share of the weights. **Source:** Kingma & Ba 2015, section 2.1, on the
+# effective step.
+
+# %% [markdown] trap="04.3" role="predict" symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
+# ## The schedule that counts the wrong thing
+#
+# Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1
+# over `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where
+# your old schedule stood. Nothing complains; the loss falls, slowly.
+#
+# **Before you run anything:** what is the highest rate that any batch sees?
+
+# %% trap="04.3" role="break"
+def rates_of(build, batches, every=1):
+    """The rate each batch sees; step() is called every `every` batches."""
+    opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1,
+                          momentum=0.9)
+    schedule, used = build(opt), []
+    for batch in range(1, batches + 1):
+        used.append(opt.param_groups[0]["lr"])
+        opt.step()
+        if batch % every == 0:
+            schedule.step()
+    return used
+
+def cycle(opt):
+    return sched.OneCycleLR(opt, max_lr=0.1, total_steps=1000)
+
+starved = rates_of(cycle, 1000, every=100)      # once per epoch
+
+# %% trap="04.3" role="look"
+print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
+claim("no batch sees more than a twentieth of the peak", max(starved),
+      below=0.1 / 20)
+claim("the schedule has hardly left its start", max(starved),
+      expected=0.0042, within=0.0001)
+
+# %% [markdown] trap="04.3" role="repair"
+# A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
+# numbers are numbers of calls. So the two must be in one unit: 1,000 calls for
+# `total_steps=1000`. The other direction hurts as much, as the second cell shows.
+
+# %% trap="04.3" role="repair"
+fed = rates_of(cycle, 1000)                     # once per batch
+plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
+           xlabel="batch", ylabel="learning rate",
+           title="Called once per epoch, one-cycle never starts",
+           alt="The rate by batch. Called per batch it climbs to 0.1 at "
+               "batch 300 and falls to zero; called per epoch it stays "
+               "near 0.004.")
+claim("now the peak is reached", max(fed), expected=0.1, within=1e-6)
+claim("after 30 % of the batches", fed.index(max(fed)), expected=299)
+
+# %% trap="04.3" role="repair"
+steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
+claim("StepLR(30), meant for epochs, called per batch: 1e-4 at batch 100",
+      steps[100], expected=1e-4, within=1e-9)
+waves = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 10), 1000)
+claim("T_max=10 called per batch: 50 times down to zero",
+      sum(rate < 1e-9 for rate in waves), expected=50)
+flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
+claim("T_max=1000 called per epoch: it ends where it began", flat[-1],
+      expected=0.09998, within=1e-5)
+try:
+    rates_of(cycle, 1002)
+    refused = False
+except ValueError as error:
+    refused = "Tried to step" in str(error)
+claim("OneCycleLR refuses to be called too often", refused, expected=True)
+
+# %% [markdown] trap="04.3" role="folklore"
+# **Told:** `CosineAnnealingLR` is stepped per epoch, `OneCycleLR` per batch, and a
+# mix-up is silent. **Measured:** the class does not decide; the unit of its
+# numbers does. `CosineAnnealingLR` with 1,000 in it belongs into the batch loop. And
+# of the two mix-ups of `OneCycleLR` one is loud: too many calls raise `ValueError`.
+
+# %% trap="04.3" role="exercise" points=4 difficulty=3 minutes=20
+def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
+                 accumulate: int) -> None:
+    """Train with a cosine that falls to zero over the whole run.
+
+    losses: one function per micro-batch, each returns its scalar loss. Go
+    through them `epochs` times. Update after every `accumulate` of them,
+    and after the last of an epoch, with the sum of their gradients; no
+    gradient is left at the end. Update k (from 0) of U in all runs at
+    rate * (1 + cos(pi k / U)) / 2.
+
+    Example: 5 losses, 2 epochs, accumulate 2: U is 6.
+    """
+    # BEGIN SOLUTION
+    updates = epochs * math.ceil(len(losses) / accumulate)
+    schedule = sched.CosineAnnealingLR(opt, T_max=updates)
+    for _ in range(epochs):
+        for n, loss in enumerate(losses, 1):
+            loss().backward()
+            if n % accumulate == 0 or n == len(losses):
+                opt.step()
+                opt.zero_grad()
+                schedule.step()
+    # END SOLUTION
+
+# %% [markdown] trap="04.3" role="hint"
+# 1. Decide first what one call of `step()` stands for. Here it is one update of the weights.
+# 2. An epoch has as many updates as its micro-batches divided by `accumulate`, rounded up.
+# 3. Within an update the order is: optimizer, then schedule. `T_max` is the number of updates in all epochs.
+
+# %% [markdown] trap="04.3" role="keep"
+# **Keep:** a scheduler counts calls; give it numbers in the unit in which you call
+# it, and call it after `opt.step()`. **In your own code:** before a long run, loop
+# over all steps without data, `opt.step()` included (torch warns without), and plot
+# the rate. **Source:** PyTorch documentation, "How to adjust learning rate".
+
+# %% [markdown] trap="04.4" role="predict" symptom="AdamW differs from Adam although no weight decay was set"
+# ## AdamW decays whether you ask or not
+#
+# You compare Adam with AdamW, both "without weight decay": you pass none. You have
+# been warned that people forget the argument of AdamW and so train without
+# regularisation.
+#
+# **Before you run anything:** after 100 steps from one start, on the same batches,
+# how far are the two models apart?
+
+# %% trap="04.4" role="break"
+origin = reader()
+
+def trained(optimizer, **options):
+    """The same start on the same batches, 100 steps at a rate of 0.01."""
+    torch.manual_seed(SEED)
+    model = copy.deepcopy(origin)
+    fit(model, x_train, y_train, steps=100, lr=0.01,
+        optimizer=lambda params, lr: optimizer(params, lr=lr, **options))
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+plain = trained(torch.optim.Adam)
+forgotten = trained(torch.optim.AdamW)           # no weight_decay given
+
+# %% trap="04.4" role="look"
+gap = (forgotten - plain).abs().max()
+unasked = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
+print(f"largest difference of a weight: {gap:.1e}")
+claim("they are not the same", gap, above=1e-4)
+claim("AdamW's default is a decay of 0.01",
+      unasked.defaults["weight_decay"], expected=0.01)
+claim("Adam's is none", torch.optim.Adam(
+    [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
+
+# %% [markdown] trap="04.4" role="repair"
+# Forgetting the argument does not lose the decay, it gives you 0.01. To switch it
+# off, say `weight_decay=0`: then AdamW is Adam, bit for bit. And `weight_decay` of
+# Adam is something else: it adds $\lambda w$ to the *gradient*, which Adam then
+# divides by its own size. A weight with large gradients is hardly decayed, one with
+# small gradients is wiped out.
+
+# %% trap="04.4" role="repair"
+off = trained(torch.optim.AdamW, weight_decay=0)
+claim("with a decay of 0 AdamW is Adam, bit for bit",
+      (off - plain).abs().max(), expected=0)
+
+def after_decay(optimizer):
+    """Two weights of 1 whose gradients swing, one little, one widely."""
+    w = nn.Parameter(torch.ones(2))
+    opt = optimizer([w], lr=0.01, weight_decay=0.1)
+    for k in range(300):
+        w.grad = torch.tensor([0.01, 10.0]) * (-1) ** k
+        opt.step()
+    return w.tolist()
+
+small, large = after_decay(torch.optim.Adam)
+print(f"Adam: {small:.2f} and {large:.2f}   AdamW: "
+      + " and ".join(f"{v:.2f}" for v in after_decay(torch.optim.AdamW)))
+claim("Adam wipes out the weight with small gradients", small, below=0.05)
+claim("and hardly touches the other", large, above=0.9)
+low, high = after_decay(torch.optim.AdamW)
+claim("AdamW treats both alike", high - low, expected=0, within=0.001)
+
+# %% [markdown] trap="04.4" role="folklore"
+# **Told:** forget `weight_decay` in AdamW and it is Adam; and the BERT paper shows
+# AdamW ahead of Adam. **Measured:** the default decays by 0.01. BERT's paper holds no
+# such comparison: it names Adam with decay and compares it with nothing.
+
+# %% trap="04.4" role="exercise" points=3 difficulty=2 minutes=15
+def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
+    """One step of `opt` (made without decay) with decoupled weight decay.
+
+    Each weight first shrinks by the factor 1 - lr * weight_decay, lr being
+    the rate of its own group; then opt steps as ever. A parameter whose
+    grad is None is left alone. With torch.optim.Adam this is AdamW, with
+    SGD it is SGDW.
+
+    Example: SGD at rate 0.1, weight 2, gradient 1, decay 0.5: the weight
+    becomes 2 * 0.95 - 0.1 = 1.8.
+    """
+    # BEGIN SOLUTION
+    with torch.no_grad():
+        for group in opt.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.mul_(1 - group["lr"] * weight_decay)
+    opt.step()
+    # END SOLUTION
+
+# %% [markdown] trap="04.4" role="hint"
+# 1. Decoupled means: the gradient never hears of the decay.
+# 2. `opt.param_groups` is a list; each entry has its own `"lr"` and `"params"`.
+# 3. Multiply in place under `torch.no_grad()`, before `opt.step()`.
+
+# %% [markdown] trap="04.4" role="keep"
+# **Keep:** decoupled decay multiplies the weight by $1 - \eta\lambda$; decay in the
+# gradient is another method. **In your own code:** always write `weight_decay=`,
+# and read it back from `opt.param_groups`. **Source:** Loshchilov & Hutter 2019,
+# "Decoupled Weight Decay Regularization", algorithm 2.
+
+# %% [markdown] trap="04.5" role="predict" symptom="loss does not go down: learning rate too high or too low?"
+# ## Too high and too low look alike
+#
+# Two people train your digit reader with momentum for 200 steps. Both report a loss
+# of about 2.3 and an accuracy near guessing. One of them used a rate of 0.0001, the
+# other 3. You are told to lower the rate when a network does not learn.
+#
+# **Before you run anything:** how would you find a good rate without trying
+# each for a full run?
+
+# %% trap="04.5" role="break"
+def run_at(lr):
+    """Training loss on all digits and test accuracy after 200 steps."""
+    model = reader()
+    fit(model, x_train, y_train, steps=200, lr=lr, optimizer=momentum)
+    with torch.no_grad():
+        loss = F.cross_entropy(model(x_train), y_train).item()
+    return loss, accuracy(model, x_test, y_test)
+
+low, high = run_at(0.0001), run_at(3)
+
+# %% trap="04.5" role="look"
+print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
+claim("too low: the loss of guessing", low[0], expected=2.3, within=0.15)
+claim("too high: nearly the same loss", high[0], expected=2.3, within=0.4)
+claim("neither reads digits", max(low[1], high[1]), below=0.35)
+
+# %% [markdown] trap="04.5" role="repair"
+# A range test asks all rates in one short run: multiply the rate by a constant
+# factor after every batch and watch the loss. It stays flat, falls, and shoots up.
+# The lowest point is *not* the answer: there the rate is on the edge already, and the
+# loss is low thanks to the smaller rates before it. Take a tenth of it.
+
+# %% trap="04.5" role="repair"
+def sweep(steps=100, low=1e-5, high=10.0):
+    """Rates and losses of a range test on a model that is thrown away."""
+    model, rates, losses = reader(), [], []
+    opt = momentum(model.parameters(), lr=low)
+    for k in range(steps):
+        opt.param_groups[0]["lr"] = low * (high / low) ** (k / (steps - 1))
+        loss = batch_loss(model)
+        if losses and not loss <= 4 * min(losses):       # NaN as well
+            break
+        rates.append(opt.param_groups[0]["lr"])
+        losses.append(loss.item())
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return rates, losses
+
+# %% trap="04.5" role="repair"
+rates, losses = sweep()
+edge = rates[losses.index(min(losses))]
+plot_lines(rates, {"loss": losses}, logx=True,
+           xlabel="learning rate", ylabel="loss of the batch",
+           title="The lowest point is an edge: take a tenth",
+           alt="Loss of a batch against a growing rate: flat near 2.3, "
+               "then falling, then shooting up near a rate of one.")
+tenth, at_edge, beyond = (run_at(rate)[1]
+                          for rate in (edge / 10, edge, 4 * edge))
+print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
+      f", at 4 times that: {beyond:.2f}")
+claim("the lowest point lies between 0.1 and 2", edge, above=0.1, below=2)
+claim("a tenth of it trains well", tenth, above=0.92)
+claim("the lowest point itself does no better", at_edge - tenth, below=0.03)
+claim("beyond it training fails", beyond, below=0.9)
+
+# %% role="explore" explorer="lr_range_test"
+from dlsys_helpers.explorers.lr_range_test import lr_range_test
+
+lr_range_test
+
+# %% trap="04.5" role="exercise" points=4 difficulty=3 minutes=20
+def lr_find(model: nn.Module, loss_of, steps: int, low: float,
+            high: float) -> float:
+    """A tenth of the rate at which a range test has its lowest loss.
+
+    loss_of(model) draws a batch and returns its scalar loss. Use plain SGD.
+    Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1));
+    its loss is the one before that step. Stop at a loss that is NaN or more
+    than 4 times the lowest so far. The model's weights are then as before.
+
+    Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.
+    """
+    # BEGIN SOLUTION
+    saved = copy.deepcopy(model.state_dict())
+    opt = torch.optim.SGD(model.parameters(), lr=low)
+    best, answer = math.inf, low
+    for k in range(steps):
+        rate = low * (high / low) ** (k / (steps - 1))
+        opt.param_groups[0]["lr"] = rate
+        loss = loss_of(model)
+        if not loss <= 4 * best:
+            break
+        if loss < best:
+            best, answer = loss.item(), rate
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    model.load_state_dict(saved)
+    return answer / 10
+    # END SOLUTION
+
+# %% [markdown] trap="04.5" role="hint"
+# 1. Rates span decades, so they grow by a factor, not by an amount.
+# 2. The test ruins the weights. `model.state_dict()` refers to them; what you keep must be a copy.
+# 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
+
+# %% [markdown] trap="04.5" role="keep"
+# **Keep:** sweep the rate by a factor per step, stop when the loss runs away, take a
+# tenth of the rate at the lowest point, and give the sweep at least 100 steps. **In
+# your own code:** repeat it when you change optimizer, batch or model.
+# **Source:** Smith 2017, "Cyclical Learning Rates for Training Neural Networks",
+# section 3.3.
+
+# %% [markdown] trap="04.6" role="predict" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
+# ## max() is not a floor on a cosine
+#
+# Warm up for 100 steps, then a cosine down to a tenth of the peak at step 1,000:
+# the usual recipe for large models. You write the warm-up as `step / warm` and the
+# floor as `max(0.1, cosine)`, as the script you found does.
+#
+# **Before you run anything:** at how many of the 1,000 steps does the rate not
+# change at all? And what does the very first step do?
+
+# %% trap="04.6" role="break"
+def factor(step, warm=100, total=1000, floor=0.1):
+    """Share of the peak at a step, the way it is often written."""
+    if step < warm:
+        return step / warm
+    done = (step - warm) / (total - warm)
+    return max(floor, 0.5 * (1 + math.cos(math.pi * done)))
+
+cut = [factor(step) for step in range(1000)]
+
+# %% trap="04.6" role="look"
+at_floor = sum(share == 0.1 for share in cut[100:])
+print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
+claim("the last 184 steps are flat", at_floor, expected=184)
+claim("the first step has a rate of zero", cut[0], expected=0)
+
+# %% [markdown] trap="04.6" role="repair"
+# `max` cuts the lower end off a cosine that was heading for zero: it arrives early
+# and stays. A floor belongs *into* the formula: floor plus the rest times the cosine.
+# Where the cut curve hits 0.1, the scaled one is still at 0.19. And steps are counted
+# from 0, so a warm-up over `warm` steps is `(step + 1) / warm`: no batch is wasted,
+# and step `warm - 1` runs at the peak.
+
+# %% trap="04.6" role="repair"
+def scaled(step, warm=100, total=1000, floor=0.1):
+    if step < warm:
+        return (step + 1) / warm
+    done = (step - warm) / (total - warm)
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
+
+smooth = [scaled(step) for step in range(1000)]
+plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
+           ylabel="share of the peak", title="Cut cosine, scaled cosine",
+           alt="Two schedules with warm-up. The cut one falls faster and "
+               "is flat at a tenth for the last fifth; the scaled one "
+               "reaches a tenth only at the end.")
+arrives = cut.index(0.1, 100)
+claim("where the cut one arrives, the scaled one is at 0.19",
+      smooth[arrives], expected=0.19, within=0.001)
+claim("it never stands still", sum(
+    a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
+claim("the first step is used", smooth[0], expected=0.01)
+
+# %% trap="04.6" role="exercise" points=3 difficulty=2 minutes=15
+def warmup_cosine(step: int, warm: int, total: int, peak: float,
+                  floor: float) -> float:
+    """The learning rate of step 0, 1, ..., total - 1; peak and floor too.
+
+    Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the
+    last at peak. Steps warm - 1 to total - 1 follow half a cosine that ends
+    exactly at floor. Later steps stay at floor. warm is at least 1.
+
+    Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 0.6, 0.2.
+    """
+    # BEGIN SOLUTION
+    if step < warm:
+        return peak * (step + 1) / warm
+    done = min(1.0, (step - warm + 1) / (total - warm))
+    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
+    # END SOLUTION
+
+# %% [markdown] trap="04.6" role="hint"
+# 1. Write down the rates of the example by hand and find the step at which the share done is 0, and that at which it is 1.
+# 2. Half a cosine is `0.5 * (1 + cos(pi * done))`: it goes from 1 to 0. Which two numbers should it join?
+# 3. `done` is 0 at step `warm - 1` and 1 at step `total - 1`; cap it for later steps.
+
+# %% [markdown] trap="04.6" role="keep"
+# **Keep:** a floor goes inside the cosine; the first step is `1 / warm`, not 0. **In
+# your own code:** assert the rate at four steps: first, end of warm-up, middle,
+# last. **Source:** Loshchilov & Hutter 2017, "SGDR", equation 5.
+
+# %% [markdown] trap="04.7" role="predict" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
+# ## None is not zero
+#
+# A model has one trunk and two heads. For 20 steps you train both tasks, then only
+# the first. The second head is out of the loss, so it stands still. To be on the
+# safe side you call `zero_grad(set_to_none=False)`: "a zero gradient, a zero step".
+#
+# **Before you run anything:** you use Adam. How far does the second head move in
+# 20 steps in which its gradient is exactly zero?
+
+# %% trap="04.7" role="break"
+def idle_drift(set_to_none):
+    """Farthest that an idle head moves in 20 steps without a gradient."""
+    trunk, used = nn.Linear(64, 32), nn.Linear(32, 10)
+    idle = nn.Linear(32, 2)
+    parts = nn.ModuleList([trunk, used, idle])
+    opt = torch.optim.Adam(parts.parameters(), lr=0.01)
+    for step in range(40):
+        i = torch.randint(len(x_train), (64,))
+        h = trunk(x_train[i]).relu()
+        loss = F.cross_entropy(used(h), y_train[i])
+        if step < 20:
+            loss = loss + F.cross_entropy(idle(h), y_train[i] % 2)
+        opt.zero_grad(set_to_none=set_to_none)
+        loss.backward()
+        if step == 20:
+            stopped = idle.weight.detach().clone()
+        opt.step()
+    return (idle.weight - stopped).abs().max().item()
+
+drift = idle_drift(set_to_none=False)
+
+# %% trap="04.7" role="look"
+print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
+claim("it moves by several full steps", drift / 0.01, above=2)
+
+# %% [markdown] trap="04.7" role="repair"
+# Adam steps along its *memory*, and a zero gradient only lets that fade: the head
+# coasts on. Decay would go on, too. `None` means something else: torch skips the
+# tensor, memory and all. One weight shows it by hand: after a gradient of 1 at rate
+# 0.1 it stands at 0.9. A second step with `None` leaves it there, with a zero it goes to
+# 0.833.
+
+# %% trap="04.7" role="repair"
+claim("with None the idle head stands still", idle_drift(True), expected=0)
+
+def second_step(grad):
+    """A weight of 1 after Adam steps with a gradient of 1 and this one."""
+    w = nn.Parameter(torch.ones(1))
+    opt = torch.optim.Adam([w], lr=0.1)
+    for w.grad in (torch.ones(1), grad):
+        opt.step()
+    return w.item()
+
+claim("None: skipped", second_step(None), expected=0.9, within=1e-6)
+claim("zero: it coasts", second_step(torch.zeros(1)), expected=0.833,
+      within=0.001)
+w = nn.Parameter(torch.ones(1))
+w.square().backward()
+torch.optim.SGD([w]).zero_grad()
+claim("None is what plain zero_grad() gives", w.grad is None,
+      expected=True)
+
+# %% [markdown] trap="04.7" role="folklore"
+# **Told:** pass `set_to_none=True`, it saves memory over the default. **Measured:** it
+# *is* the default, since torch 2.0, and the larger difference is not memory: the
+# two choices train different weights.
+
+# %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
+def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
+                  lr: float, momentum: float) -> None:
+    """One step of SGD with momentum on w, in place, as torch.optim.SGD.
+
+    w and grad: (N,) float32; state: this weight's own dict, empty before
+    its first step, for you to keep what you like in. With grad None nothing
+    changes, neither w nor state. Momentum 0 is plain SGD.
+
+    Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9,
+    then 0.85.
+    """
+    # BEGIN SOLUTION
+    if grad is None:
+        return
+    velocity = momentum * state.get("velocity", 0) + grad
+    w.sub_(lr * velocity)
+    state["velocity"] = velocity
+    # END SOLUTION
+
+# %% [markdown] trap="04.7" role="hint"
+# 1. What does the buffer hold after a step with None, and what after a step with zeros?
+# 2. Torch adds the whole gradient to the buffer, not a share of it, and applies the rate when it moves the weight.
+# 3. Do not keep `grad` itself in `state`: the caller may write into it.
+
+# %% [markdown] trap="04.7" role="keep"
+# **Keep:** a zero gradient is a step, `None` is none. **In your own code:** to rest a
+# part of a model, set its gradients to None or leave it out of the optimizer, and
+# compare its weights before and after. **Source:** PyTorch documentation,
+# `Optimizer.zero_grad`.
+
+# %% [markdown] trap="04.8" role="predict" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
+# ## Bias correction, the wrong way round
+#
+# Someone ported Adam and left out the bias correction: "it only matters for the
+# first ten steps, and without it those are tiny, because $m$ starts at zero and
+# only a tenth of the gradient gets in." Cautious early steps sound fine to you.
+#
+# **Before you run anything:** a weight sees the gradient 1 at every step, at a rate
+# of 0.001. How large is its first step without the correction, and its twelfth?
+
+# %% trap="04.8" role="break"
+def adam_moves(steps, corrected, b1=0.9, b2=0.999):
+    """Size of each step for the gradient 1, in units of the rate."""
+    m = v = 0.0
+    sizes = []
+    for t in range(1, steps + 1):
+        m = b1 * m + (1 - b1) * 1.0
+        v = b2 * v + (1 - b2) * 1.0 ** 2
+        if corrected:
+            sizes.append((m / (1 - b1**t)) / math.sqrt(v / (1 - b2**t)))
+        else:
+            sizes.append(m / math.sqrt(v))
+    return sizes
+
+bare = adam_moves(2000, corrected=False)
+
+# %% trap="04.8" role="look"
+print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
+      f"step 100: {bare[99]:.2f}   step 2,000: {bare[-1]:.3f}")
+claim("the first step is 3.16 rates long", bare[0], expected=3.16,
+      within=0.01)
+claim("the 12th is the longest of all, 6.57", max(bare), expected=bare[11])
+claim("the 12th", bare[11], expected=6.57, within=0.01)
+claim("at step 100 it is still 3.24", bare[99], expected=3.24,
+      within=0.01)
+claim("the first 100 steps go 4.66 times as far", sum(bare[:100]) / 100,
+      expected=4.66, within=0.01)
+
+# %% [markdown] trap="04.8" role="repair"
+# $m$ starts too small, but so does $v$, and the step divides by its root. With
+# $\beta_2 = 0.999$ the second average wakes up a hundred times more slowly than the
+# first, so the quotient is too *large*: by $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$.
+# It is off by 7.5 % even at step 2,000. With the correction every step is one rate
+# long.
+
+# %% trap="04.8" role="repair"
+whole = adam_moves(2000, corrected=True)
+plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
+           xlabel="step", ylabel="step size / rate", logx=True,
+           title="Without correction Adam's first steps are too long",
+           alt="Step size in rates against the step. Without correction it "
+               "starts at 3, peaks near 6.6 at step 12 and comes down to 1 "
+               "by step 2000; corrected it is 1 throughout.")
+t = 12
+claim("the closed form agrees", bare[t - 1],
+      expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
+claim("7.5 % too long at step 2,000", bare[-1] - 1, expected=0.075,
+      within=0.001)
+claim("corrected: one rate, always", max(abs(s - 1) for s in whole),
+      below=1e-9)
+
+# %% [markdown] trap="04.8" role="folklore"
+# **Told:** without correction the first steps are tiny; after step 100 it does not
+# matter. **Measured:** they are 3 to 6.57 times too long, and at step 100 still 3.24
+# times: only $m$ has caught up by then. A BERT optimizer that lacked the correction
+# has been blamed for unstable fine-tuning on small data.
+
+# %% trap="04.8" role="exercise" points=4 difficulty=3 minutes=20
+def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
+              betas: tuple[float, float], eps: float,
+              weight_decay: float) -> None:
+    """One step of AdamW on w, in place; with weight_decay 0.0 it is Adam.
+
+    w and grad: (N,) float32, grad is left alone. state: a dict of this
+    weight, empty before its first step, in which you keep what you need.
+    The decay is decoupled: w shrinks by 1 - lr * weight_decay first. Equal
+    to torch.optim.AdamW and torch.optim.Adam over 200 steps.
+
+    Example: w 1, gradient -7, rate 0.1, decay 0: w becomes 1.1.
+    """
+    # BEGIN SOLUTION
+    b1, b2 = betas
+    t = state["t"] = state.get("t", 0) + 1
+    m = state["m"] = b1 * state.get("m", 0) + (1 - b1) * grad
+    v = state["v"] = b2 * state.get("v", 0) + (1 - b2) * grad**2
+    w.mul_(1 - lr * weight_decay)
+    size = (v / (1 - b2**t)).sqrt() + eps
+    w.sub_(lr * (m / (1 - b1**t)) / size)
+    # END SOLUTION
+
+# %% [markdown] trap="04.8" role="hint"
+# 1. Three things must survive between calls: two averages and a count that starts at 1.
+# 2. Correct both averages, and keep the uncorrected ones in `state`.
+# 3. `eps` is added to the root, not under it. With a tiny gradient the two differ.
+
+# %% [markdown] trap="04.8" role="keep"
+# **Keep:** without correction Adam starts with steps that are too long, not too
+# short. **In your own code:** compare any port with torch for many steps, tiny
+# gradients included. **Source:** Kingma & Ba 2015, section 3; Zhang et al. 2020,
+# "Revisiting Few-sample BERT Fine-tuning".
+
+# %% [markdown] trap="04.9" role="predict" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
+# ## Lion with one beta for two jobs
+#
+# Lion is the sign of a blend of momentum and gradient. You port it from a summary
+# that uses $\beta_1 = 0.9$ in both lines: once to blend, once to update the
+# momentum. The network trains, the accuracy is fine.
+#
+# **Before you run anything:** the paper has a second number, $\beta_2 = 0.99$.
+# For what share of the weights does the summary step the other way?
+
+# %% trap="04.9" role="break"
+def lion_signs(gradients, b1, b2):
+    """The direction of every step; gradients (T, N)."""
+    m, signs = torch.zeros_like(gradients[0]), []
+    for g in gradients:
+        signs.append((b1 * m + (1 - b1) * g).sign())
+        m = b2 * m + (1 - b2) * g
+    return torch.stack(signs)
+
+noise = torch.randn(1000, 500)           # gradients that are all noise
+summary = lion_signs(noise, 0.9, 0.9)
+paper = lion_signs(noise, 0.9, 0.99)
+
+# %% trap="04.9" role="look"
+def flipped(a, b):
+    """Share of directions that differ, after 500 steps of settling."""
+    return (a != b)[500:].float().mean().item()
+
+print(f"steps that go the other way: {flipped(summary, paper):.3f}")
+claim("more than a quarter of the steps differ",
+      flipped(summary, paper), expected=0.279, within=0.01)
+
+# %% [markdown] trap="04.9" role="repair"
+# The two numbers have two jobs. $\beta_1$ says how much the newest gradient counts
+# in *this* step, $\beta_2$ how long the momentum remembers. With 0.9 for both, the
+# memory is ten steps instead of a hundred: a noisier direction. For pure noise the
+# share that flips follows from the correlation $\rho$ of the two blends, as
+# $\arccos(\rho)/\pi$. A strong signal hides the fault, because then both agree.
+
+# %% trap="04.9" role="repair"
+ages = torch.arange(1, 2000, dtype=torch.float64)
+
+def blend(b1, b2):
+    """Weight of the newest gradient and of each older one, in the sign."""
+    old = b1 * (1 - b2) * b2 ** (ages - 1)
+    return torch.cat([torch.tensor([1 - b1], dtype=torch.float64), old])
+
+one, two = blend(0.9, 0.9), blend(0.9, 0.99)
+rho = (one @ two) / (one.norm() * two.norm())
+share = math.acos(rho) / math.pi
+print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
+claim("theory gives the same share", share, expected=0.279, within=0.001)
+biased = noise + 1.0
+hidden = flipped(lion_signs(biased, 0.9, 0.9),
+                 lion_signs(biased, 0.9, 0.99))
+claim("with a clear signal the fault is hidden", hidden, below=0.02)
+
+# %% trap="04.9" role="repair"
+def kept(lr, decay, steps=1000):
+    """Share of a weight that decoupled decay leaves."""
+    return (1 - lr * decay) ** steps
+
+before, smaller = kept(1e-2, 0.1), kept(1e-3, 0.1)
+print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
+claim("a rate 10 times smaller decays 10 times less",
+      math.log(before) / math.log(smaller), expected=10, within=0.01)
+claim("a decay 10 times larger makes up for it", kept(1e-3, 1.0),
+      expected=before, within=1e-9)
+
+# %% [markdown] trap="04.9" role="folklore"
+# **Told:** Lion wants a rate 3 to 10 times smaller than Adam. **Measured:** half of the
+# advice is missing. Decay acts as rate times $\lambda$, so a rate that is 10 times
+# smaller needs a decay that is 10 times larger to pull as before.
+
+# %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
+def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
+              betas: tuple[float, float], weight_decay: float) -> None:
+    """One step of Lion on w, in place, with decoupled weight decay.
+
+    w and grad: (N,) float32, grad is left alone. state: a dict of this
+    weight, empty before its first step. betas: the first blends the step's
+    direction, the second updates the momentum, which starts at zero.
+
+    Example: w 2, gradient -3, rate 0.1, decay 0.5, first step: w becomes
+    2 * 0.95 + 0.1 = 2.0.
+    """
+    # BEGIN SOLUTION
+    b1, b2 = betas
+    m = state.get("m", torch.zeros_like(w))
+    direction = (b1 * m + (1 - b1) * grad).sign()
+    w.mul_(1 - lr * weight_decay)
+    w.sub_(lr * direction)
+    state["m"] = b2 * m + (1 - b2) * grad
+    # END SOLUTION
+
+# %% [markdown] trap="04.9" role="hint"
+# 1. Two blends of the same two tensors, with different shares: one decides, one is kept.
+# 2. The direction uses the momentum as it was *before* this step's update.
+# 3. The decay multiplies the weight by `1 - lr * weight_decay`; the sign never sees it.
+
+# %% [markdown] trap="04.9" role="keep"
+# **Keep:** $\beta_1$ for the step, $\beta_2$ for the memory; rate down means decay up.
+# **In your own code:** feed a port pure noise and compare directions with the
+# formula: accuracy will not tell. **Source:** Chen et al. 2023, "Symbolic Discovery
+# of Optimization Algorithms", algorithm 2 and section 5.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. You multiply the loss by 100 and change nothing else. Training is the same with**
+#
+# - [ ] SGD with momentum :: Its step is 100 times as long: as if you had multiplied the rate.
+# - [x] Adam, up to eps :: Yes: both averages grow, and the quotient stays. The explorer shows it.
+# - [ ] neither :: Adam and Lion divide the scale out or take a sign. They do not notice.
+
+# %% [markdown] role="quiz"
+# **2. `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. You call `step()`**
+#
+# - [ ] after every batch :: Then it swings down and up again every 20 batches.
+# - [x] after every epoch :: Right: its 10 are epochs only if you call it once per epoch.
+# - [ ] it does not matter, it knows the loader :: A scheduler knows the number of its own calls and nothing else.
+
+# %% [markdown] role="quiz"
+# **3. Which line switches weight decay off?**
+#
+# - [ ] `AdamW(params, lr=1e-3)` :: The default is 0.01: trap 04.4.
+# - [x] `AdamW(params, lr=1e-3, weight_decay=0)` :: Yes, and then it is Adam, bit for bit.
+# - [ ] `AdamW(params, lr=1e-3).zero_grad()` :: That clears gradients. Decoupled decay does not come from them.
+
+# %% [markdown] role="quiz"
+# **4. Your range test has its lowest loss at 0.5. You train at**
+#
+# - [ ] 0.5, because the loss was lowest there :: It was low thanks to the smaller rates before. At 0.5 you stand on the edge.
+# - [x] about 0.05 :: Yes, a tenth. Then a schedule may bring it down from there.
+# - [ ] 5, because the loss was still falling :: Past the lowest point it was rising, and soon out of sight.
+
+# %% [markdown] role="quiz"
+# **5. A layer gets a gradient of exactly zero, not None, from now on. With AdamW it**
+#
+# - [ ] stands still :: Only None makes torch skip it.
+# - [ ] coasts, then stands still :: The momentum fades, but one force remains.
+# - [x] coasts, and goes on shrinking :: Right: the decay does not ask for a gradient, only for a step.
+
+# %% [markdown] role="quiz"
+# **6. You port Adam and forget the bias correction. The first steps are**
+#
+# - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of its square, and the step divides by the root.
+# - [x] about three to seven times too long :: Yes: 3.2 at the first, 6.6 at the twelfth.
+# - [ ] right, from the eleventh on :: m has caught up by then, v has not: it takes about 2,000 steps.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: the step that waits for its own orders
+#
+# A step of Adam reads a few numbers per weight, does a dozen operations and writes
+# them back. For a model of many small tensors the arithmetic is nothing; the *orders*
+# are everything. Torch has three ways to give them: a loop over tensors, `foreach`
+# (one order for a list of tensors), and `fused` (one order for the whole step).
+#
+# **Before you run anything:** a model has 100 tensors. How many operations does
+# one step of AdamW ask for in each of the three ways?
+#
+# You can count that on a CPU.
+
+# %% role="gpu"
+from torch.utils._python_dispatch import TorchDispatchMode
+
+WAYS = {"loop": {"foreach": False}, "foreach": {"foreach": True},
+        "fused": {"fused": True}}
+
+
+class Orders(TorchDispatchMode):
+    """Counts the operations that torch carries out inside its block."""
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+# %% role="gpu"
+def build_step(way, tensors, n, where):
+    """An AdamW that has stepped once on `tensors` weights of n numbers."""
+    weights = [nn.Parameter(torch.randn(n, device=where))
+               for _ in range(tensors)]
+    opt = torch.optim.AdamW(weights, lr=1e-3, **WAYS[way])
+    for w in weights:
+        w.grad = torch.randn_like(w)
+    opt.step()                       # the state exists from now on
+    return opt
+
+
+orders = {}
+for way in WAYS:
+    for tensors in (10, 100):
+        opt = build_step(way, tensors, 20, "cpu")
+        with Orders() as seen:
+            opt.step()
+        orders[way, tensors] = seen.count
+    print(f"{way:8} {orders[way, 10]:5} for 10 tensors, "
+          f"{orders[way, 100]:5} for 100")
+
+# %% role="gpu"
+claim("the loop's orders grow with the tensors",
+      orders["loop", 100] / orders["loop", 10], above=8)
+claim("foreach asks for less than a third of them",
+      orders["foreach", 100] / orders["loop", 100], below=0.33)
+claim("fused asks for a handful, however many tensors there are",
+      orders["fused", 100], below=10)
+
+# %% [markdown] role="gpu"
+# The second bill is memory. What the optimizer remembers stays on the device for the
+# whole run, beside weights (4 bytes each in fp32) and gradients (4 more).
+
+# %% role="gpu"
+def state_bytes(opt):
+    """Bytes of all tensors that an optimizer remembers."""
+    return sum(t.nbytes for state in opt.state.values()
+               for t in state.values() if torch.is_tensor(t))
+
+
+per_weight = {}
+for name, optimizer in {"SGD": torch.optim.SGD, "momentum": momentum,
+                        "AdamW": torch.optim.AdamW}.items():
+    w = nn.Parameter(torch.randn(100_000))
+    opt = optimizer([w], lr=0.1)
+    w.grad = torch.randn_like(w)
+    opt.step()
+    per_weight[name] = state_bytes(opt) / w.numel()
+print({name: round(b, 3) for name, b in per_weight.items()})
+claim("SGD remembers nothing", per_weight["SGD"], expected=0)
+claim("momentum: 4 bytes a weight", per_weight["momentum"], expected=4)
+claim("AdamW: 8, and one counter a tensor", per_weight["AdamW"],
+      expected=8, within=0.001)
+
+# %% [markdown] role="gpu"
+# Lion remembers one number per weight, as momentum does: half of AdamW. For a model
+# of 7 billion weights in fp32 that is 28 GB instead of 56 GB.
+#
+# What an order *costs*, and what the three ways need on top while they run, takes a
+# GPU. The next cell measures one step where there is one: few large tensors, then
+# many small ones.
+
+# %% role="gpu"
+def on_top(opt):
+    """Memory that one step needs beside what is there anyway, in MB."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    opt.step()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+# %% role="gpu"
+@gpu_result("04/adamw_step", uses=[build_step, on_top],
+            columns=["way", "tensors", "n", "us", "us_low", "us_high",
+                     "extra_mb"])
+def steps():
+    """Time of one AdamW step; memory on top of what it keeps, in MB."""
+    found = []
+    for tensors, n in ((4, 25_000_000), (400, 250_000), (400, 1000)):
+        for way in WAYS:
+            opt = build_step(way, tensors, n, "cuda")
+            t = seconds(opt.step, repeats=10, device="cuda", calls=5)
+            found.append({"way": way, "tensors": tensors, "n": n,
+                          "us": t.median * 1e6, "us_low": t.low * 1e6,
+                          "us_high": t.high * 1e6, "extra_mb": on_top(opt)})
+    return found
+
+
+steps
+
+# %% role="gpu"
+def us(way, tensors, n):
+    return steps.value("us", way=way, tensors=tensors, n=n)
+
+
+def extra(way):
+    return steps.value("extra_mb", way=way, tensors=4, n=25_000_000)
+
+
+steps.claim("many small tensors: foreach takes less than half of the loop",
+            lambda: us("foreach", 400, 1000) / us("loop", 400, 1000),
+            below=0.5)
+steps.claim("fused takes less than a fifth",
+            lambda: us("fused", 400, 1000) / us("loop", 400, 1000),
+            below=0.2)
+steps.claim("foreach pays with memory: more on top than the loop",
+            lambda: extra("foreach") / extra("loop"), above=2)
+steps.claim("fused needs next to none", lambda: extra("fused"), below=10)
+
+# %% [markdown] role="gpu"
+# **Keep:** count tensors, not weights, when a step is slow; `fused=True` is the
+# cheapest in orders and in memory on top, where it exists. `foreach` is torch's
+# default on a GPU and holds temporary copies while it runs. On a CPU the default is
+# the loop. **Source:** PyTorch documentation of `torch.optim`, "Algorithms".
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A rate means nothing without its rule: SGD's step follows the gradient, Adam's
+#   and Lion's the rate.
+# - Sort parameters by what they are, each into exactly one group.
+# - A scheduler counts its calls. Numbers and calls share one unit.
+# - AdamW decays by 0.01 unless you say otherwise; decoupled means multiplied.
+# - Sweep the rate before you choose it, and take a tenth of the edge.
+# - A floor stands inside the cosine, the first step is not zero.
+# - None skips, zero steps. Bias correction shortens. Lion has two betas.
+#
+# **Next:** stage 5 looks at what a network keeps besides its weights: the numbers
+# of its norms.

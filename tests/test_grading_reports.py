@@ -1,0 +1,221 @@
+"""One JSON becomes every report; strangers' words stay words in each of them."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import os
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from dlsys_helpers import catalog
+from dlsys_helpers.grading import cohort, command, pages, reports
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
+TRAPS = catalog.traps(1)
+
+
+def exercise(k: int, status: str, **more: Any) -> dict[str, Any]:
+    trap = TRAPS[k]
+    return {"id": trap["id"], "title": trap["title"], "function": trap["function"],
+            "status": status, "points": trap["points"] if status == "pass" else 0,
+            "possible": trap["points"], "message": "" if status == "pass" else "got 1, expected 2",
+            "misconception": "", "trap": "", "case": "", "notebook_shows": "nothing",
+            "differs": False, **more}
+
+
+def result(name: str, statuses: str, id: str = "", source: str = "", **more: Any) -> dict:
+    words = {"p": "pass", "t": "todo", "w": "wrong", "e": "error"}
+    entries = [exercise(k, words[letter]) for k, letter in enumerate(statuses)]
+    return {"name": f"{name}.ipynb", "sha256": "0" * 64,
+            "learner": {"name": name, "id": id, "source": source}, "status": "graded",
+            "stage": 1, "points": sum(e["points"] for e in entries),
+            "possible": sum(e["possible"] for e in entries), "exercises": entries, "cells": [],
+            "notes": [], "wall": "Linux namespaces", "ended_by": "", "seconds": 0.3,
+            "cpu_seconds": 0.1, "peak_mib": 400, "judge_peak_mib": 500, **more}
+
+
+@pytest.fixture
+def grades() -> dict[str, Any]:
+    ada = result("ada", "ppppp", "7", "canvas")
+    bob = result("bob", "pwtep", "8", "canvas")
+    bob["exercises"][1] |= {"misconception": "softmax for everything", "trap": "01.2",
+                            "notebook_shows": "pass", "differs": True}
+    bob["cells"] = [{"number": 4, "line": 2, "error": EVIL}]
+    evil = result(EVIL, "wwwww", "9", "moodle", notes=[EVIL])
+    for entry in evil["exercises"]:
+        entry |= {"message": EVIL, "misconception": "softmax for everything"}
+    broken = {"name": f"{EVIL}.ipynb", "sha256": "",
+              "learner": {"name": "@cmd", "id": "", "source": ""}, **cohort.refused(EVIL)}
+    run = {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "5ec2e7" * 5}}
+    return {"schema": 1, "run": run, "results": [ada, bob, evil, broken]}
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_all_files_are_written_for_their_owner_only(tmp_path, grades):
+    reports.write_all(grades, tmp_path)
+    pages.write_all(grades, tmp_path)
+
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"grades.csv", "exercises.csv", "junit.xml", "nbgrader.csv",
+                     "canvas_01_activations.csv", "moodle_01_activations.csv", "overview.html",
+                     "feedback"}
+    assert len(list((tmp_path / "feedback").iterdir())) == 4
+    for path in tmp_path.rglob("*"):
+        assert os.stat(path).st_mode & 0o077 == 0
+
+
+def test_no_cell_of_any_csv_is_a_formula(tmp_path, grades):
+    grades["results"][0]["learner"]["name"] = "=1+1"
+    reports.write_all(grades, tmp_path)
+
+    for path in tmp_path.glob("*.csv"):
+        cells = [cell for row in rows(path.read_text()) for cell in row]
+        assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t"))], path
+    assert "'=1+1" in (tmp_path / "grades.csv").read_text()
+
+
+def test_csv_has_a_row_for_each_submission_and_exercise(grades):
+    table = reports.table(grades["results"])
+    assert [row[5] for row in table[1:]] == [15, 5, 0, 0]
+    assert len(reports.exercises(grades["results"])) == 1 + 15
+
+
+def test_the_best_of_several_submissions_goes_into_the_gradebook(grades):
+    again = result("ada", "ptttt", "7", "canvas")
+    chosen = reports.best([again, *grades["results"]])
+
+    assert [r["points"] for r in chosen if r["learner"]["name"] == "ada"] == [15]
+    assert len(chosen) == 3
+
+
+def test_junit_counts_failures_errors_and_skips(grades):
+    root = ElementTree.fromstring(reports.junit(grades["results"]))
+
+    bob = root[1].attrib
+    assert (bob["tests"], bob["failures"], bob["errors"], bob["skipped"]) == ("5", "1", "1", "1")
+    assert root[3].attrib["errors"] == "1"
+    assert root[3].find("testcase/error") is not None
+
+
+def test_nbgrader_columns_are_those_of_its_own_export(grades):
+    exported = reports.nbgrader(grades["results"], grades["run"])
+
+    assert exported[0] == ["assignment", "duedate", "timestamp", "student_id", "last_name",
+                           "first_name", "email", "raw_score", "late_submission_penalty", "score",
+                           "max_score"]
+    assert exported[1] == ["01_activations", "", "2026-01-01T00:00:00+00:00", "7", "", "ada", "",
+                           15, 0, 15, 15]
+
+
+CANVAS = ('\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Stage 1 (4711),Stage 2 (4712)\r\n'
+          '    Points Possible,,,,,15,10\r\n"Lovelace, Ada",7,s7,ada,A,,3\r\n'
+          '"Curie, Marie",99,s99,marie,A,4,\r\n')
+
+
+def test_a_canvas_gradebook_is_filled_in_and_else_left_as_it_is(tmp_path, grades):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS, encoding="utf-8", newline="")
+
+    text, n = reports.fill_canvas(reports.best(grades["results"]), book, "Stage 1")
+
+    assert n == 1
+    assert text == CANVAS.replace("ada,A,,3", "ada,A,15,3")
+
+
+MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
+          "Participant 9,Eve,e@x,Submitted,,15.00,\nParticipant 5,Max,m@x,No submission,,15.00,\n")
+
+
+def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(MOODLE, encoding="utf-8")
+
+    text, n = reports.fill_moodle(reports.best(grades["results"]), sheet)
+
+    filled = rows(text)
+    assert n == 1
+    assert filled[1][:6] == ["Participant 9", "Eve", "e@x", "Submitted", "0", "15.00"]
+    assert filled[1][6].startswith("01.1: 0/3 (<script>")
+    assert filled[2] == ["Participant 5", "Max", "m@x", "No submission", "", "15.00", ""]
+
+
+@pytest.mark.parametrize(("content", "column", "part"), [
+    ("", "Stage 1", "is empty"), (CANVAS, "Stage", "got 2 columns"),
+    (CANVAS, "Other", "got 0 columns"), ("a,b\n1,2\n", "a", "that begin with 'ID'")])
+def test_a_gradebook_that_does_not_fit_is_named(tmp_path, grades, content, column, part):
+    book = tmp_path / "book.csv"
+    book.write_text(content, encoding="utf-8")
+    with pytest.raises(cohort.RunError, match=part):
+        reports.fill_canvas(reports.best(grades["results"]), book, column)
+
+
+# ---- pages
+
+class Tags(html.parser.HTMLParser):
+    """Every tag and attribute of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def test_strangers_words_make_no_tags(grades):
+    texts = [pages.overview(grades), *(pages.feedback([r]) for r in grades["results"])]
+    for text in texts:
+        found = Tags(text)
+        assert not found.tags & {"script", "img", "svg", "iframe", "object", "a:script"}
+        assert not [name for name in found.attributes if name.startswith("on") or name == "src"]
+        assert "default-src 'none'" in text
+    assert "&lt;script&gt;" in texts[0]
+
+
+def test_feedback_holds_neither_the_key_nor_another_learner(grades):
+    text = pages.feedback([grades["results"][1]])
+
+    assert grades["run"]["settings"]["key"] not in text
+    assert "ada" not in text
+    assert "not written yet" in text
+    assert "Your notebook shows a pass" in text
+    assert "cell 4, line 2" in text
+
+
+def test_the_overview_counts_misconceptions_and_names_what_nobody_solved(grades):
+    del grades["results"][0]
+    text = " ".join(pages.overview(grades).split())
+
+    assert "2 &times; softmax for everything" in text
+    assert "Nobody solved 01.2, 01.3, 01.4." in text
+    assert "2 learners, 2.5 of 15 points on average" in text
+    assert "the notebook shows a pass" in text
+
+
+def test_page_names_are_safe_and_differ():
+    names = {pages.page_name(key) for key in (
+        ("", "", "../../etc/passwd"), ("moodle", "1", "Ada"), ("moodle", "2", "Ada"),
+        ("", "", "学生"), ("", "", ""))}
+    assert len(names) == 5
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.") for name in names)
+    assert not any(".." in name or "/" in name for name in names)
+
+
+def test_the_terminal_shows_the_words_as_they_are(grades, tmp_path, capsys):
+    command.show(grades, tmp_path, ["canvas.csv: 1 of 3 learners filled in."])
+
+    out = capsys.readouterr().out
+    assert "3 of 4 graded." in out
+    assert "Sandbox: Linux namespaces." in out
+    assert "canvas.csv: 1 of 3" in out
+    assert "\x1b" not in out
