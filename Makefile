@@ -30,7 +30,8 @@ lab: setup
 # solutions are run by nbval in the same go. Threads that wait must sleep: workers share the cores.
 test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
-	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE MPLBACKEND=Agg \
+	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
+	MPLBACKEND=Agg \
 	$(RUN) -m pytest -n 2 --dist loadfile -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup

@@ -200,7 +200,7 @@ claim("the last backward frees everything", held_bytes(), expected=0)
 # |---|---|---|
 # | `t.detach()` | cuts one tensor off; same memory | one part of a computation must not learn |
 # | `no_grad()` | records no graph in the block | evaluation; updating weights by hand |
-# | `inference_mode()` | the same, and its tensors can never join a graph | serving |
+# | `inference_mode()` | the same, and its tensors cannot join a graph later | serving |
 # | `retain_graph=True` | keeps saved tensors after a backward | two backwards over **one** graph |
 # | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
 #
@@ -337,9 +337,9 @@ claim("but a branch can cancel the skip exactly", slope.abs().max(),
 #
 # Torch records a graph while your code runs. JAX transforms the *function*:
 # `grad` returns a new function that computes the gradient, `vmap` one that works
-# on a batch, `jit` one that is compiled. There is no `.grad`, nothing to zero and
-# nothing to detach from by accident. The parameters go in, the gradients come
-# out in the same structure.
+# on a batch, `jit` one that is compiled. There is no `.grad`, so nothing piles up
+# and nothing needs clearing. The parameters go in, the gradients come out in the
+# same structure.
 
 # %% role="concept"
 import jax
@@ -712,7 +712,7 @@ claim("after detach and clone the gradient is right",
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
     """A copy of t that carries no gradient and may be edited freely.
 
-    t: float32 or float64 of any shape, with or without a graph. Neither an
+    t: float32 or float16 of any shape, with or without a graph. Neither an
     edit of the result nor this call may change t, its graph or the
     gradients that flow through it. Shape and dtype stay.
 
@@ -894,7 +894,8 @@ claim("with the sum gone, all of it is free", held_bytes(), expected=0)
 # `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
 # switches the mode of layers; it has nothing to do with graphs. `.item()` lets each
 # graph go, after it was built for nothing. `no_grad()` builds none. Nor does
-# `inference_mode()`, but its tensors can never take part in training again.
+# `inference_mode()`, but its tensors cannot take part in training later, unless
+# you clone them outside.
 
 # %% trap="02.5" role="repair"
 def one_pass():
@@ -1263,7 +1264,8 @@ claim("backward: two products a layer, but one for the first", ratio,
 
 # %% [markdown] role="gpu"
 # Memory can be counted too. The graph keeps one 16-bit result per ReLU, rows
-# times width, and nothing else that does not exist anyway.
+# times width, and nothing else that does not exist anyway. In the picture, *all
+# four* are the weights, their gradients and the two running means of AdamW.
 
 # %% role="gpu"
 def graph_bytes(rows, width, layers=6):
@@ -1287,12 +1289,12 @@ many = [2**k for k in range(6, 15)]
 weights = 6 * (2048**2 + 2048) * 2
 plot_lines(many, {"graph": [graph_bytes(r, 2048) / 1e6 for r in many],
                   "weights": [weights / 1e6] * len(many),
-                  "+ AdamW": [4 * weights / 1e6] * len(many)},
+                  "all four": [4 * weights / 1e6] * len(many)},
            title="The graph grows with the batch, all else stays",
            xlabel="rows in the batch", ylabel="MB", logx=True, logy=True,
            alt="Six layers of 2048 units in 16 bit. The graph's line rises "
                "with the batch and crosses the weights near 2500 rows, and "
-               "weights, gradients and AdamW state near 10000.")
+               "weights, gradients and AdamW's state near 10000.")
 
 # %% role="gpu"
 claim("the graph passes the weights between 2048 and 4096 rows",

@@ -701,10 +701,10 @@ def sweep(steps=100, low=1e-5, high=10.0):
     for k in range(steps):
         opt.param_groups[0]["lr"] = low * (high / low) ** (k / (steps - 1))
         loss = batch_loss(model)
-        if losses and not loss <= 4 * min(losses):       # NaN as well
-            break
         rates.append(opt.param_groups[0]["lr"])
         losses.append(loss.item())
+        if not losses[-1] <= 4 * min(losses):            # NaN as well
+            break
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -713,7 +713,7 @@ def sweep(steps=100, low=1e-5, high=10.0):
 # %% trap="04.5" role="repair"
 rates, losses = sweep()
 edge = rates[losses.index(min(losses))]
-plot_lines(rates, {"loss": losses}, logx=True,
+plot_lines(rates, {"loss": losses}, logx=True, logy=True,
            xlabel="learning rate", ylabel="loss of the batch",
            title="The lowest point is an edge: take a tenth",
            alt="Loss of a batch against a growing rate: flat near 2.3, "
@@ -817,7 +817,7 @@ def scaled(step, warm=100, total=1000, floor=0.1):
 
 smooth = [scaled(step) for step in range(1000)]
 plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
-           ylabel="share of the peak", title="Cut cosine, scaled cosine",
+           ylabel="share of the peak", title="A cut cosine stands still",
            alt="Two schedules with warm-up. The cut one falls faster and "
                "is flat at a tenth for the last fifth; the scaled one "
                "reaches a tenth only at the end.")

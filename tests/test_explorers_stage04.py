@@ -30,6 +30,14 @@ from dlsys_helpers.explorers.schedules import (
 )
 
 
+@pytest.fixture(autouse=True)
+def nothing_cached():
+    """What a test computes with its own threads must not reach another one."""
+    yield
+    sweep.cache_clear()
+    train.cache_clear()
+
+
 # ---- schedules --------------------------------------------------------------------------------
 def right(schedule, warmup=0, floor=0):
     used, refused = rates(schedule, "batches", "batch", warmup, floor)
@@ -173,6 +181,14 @@ def test_a_sweep_multiplies_the_rate_and_stops_when_the_loss_runs_away():
     np.testing.assert_allclose(np.diff(np.log(found)), math.log(1e6) / 99, rtol=1e-9)
     assert losses[-1] > STOP * min(losses[:-1])
     assert all(b <= STOP * min(losses[:k]) for k, b in enumerate(losses[1:-1], 1))
+
+
+def test_a_training_repeats_itself_bit_for_bit():
+    first = lr_range_test.live_frame({"rate": 0.3})
+    sweep.cache_clear()
+    train.cache_clear()
+    torch.randn(3)
+    assert lr_range_test.live_frame({"rate": 0.3}) == first
 
 
 def test_the_first_loss_is_that_of_an_untrained_reader():

@@ -147,9 +147,13 @@ def test_what_is_too_large_is_not_sent(value):
         wire.pack(value, largest=3999)
 
 
-def test_views_are_sent_as_what_they_show():
-    view = torch.arange(6.0).reshape(2, 3).T[1:]
-    assert wire.unpack(wire.pack(view)).tolist() == [[1.0, 4.0], [2.0, 5.0]]
+@pytest.mark.parametrize(("view", "shown"), [
+    (torch.arange(6.0).reshape(2, 3).T[1:], [[1.0, 4.0], [2.0, 5.0]]),
+    (torch.ones(()).expand(1), [1.0]), (torch.ones(1).expand(2, 2), [[1.0, 1.0]] * 2),
+    (torch.tensor([1 + 2j]).conj(), [1 - 2j]), (torch.tensor([1 + 2j]).conj().imag, [-2.0]),
+])
+def test_views_are_sent_as_what_they_show(view, shown):
+    assert wire.unpack(wire.pack(view)).tolist() == shown
 
 
 @given(st.binary(max_size=60))

@@ -176,15 +176,21 @@ def save_yaml(value: dict, path: Path) -> None:
     path.write_text(yaml.safe_dump(value, sort_keys=False), "utf-8")
 
 
+# Written pages, in the order of the sidebar.
+GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters"]
+GRADING = ["grading", "grading_trust", "grading_kubernetes"]
+
+
 def contents(stages: list[Stage], pages: list[str]) -> dict:
     """The table of contents: each lesson with its worksheet, then the pages for looking up."""
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
+    parts = {"Decide": GUIDES, "Look up": pages, "Instructors": GRADING, "About": ["how_to_use"]}
     return {"format": "jb-book", "root": "index",
             "parts": [{"caption": "Stages", "chapters": chapters},
-                      {"caption": "Look up", "chapters": [{"file": page} for page in pages]},
-                      {"caption": "About", "chapters": [{"file": "how_to_use"}]}]}
+                      *({"caption": caption, "chapters": [{"file": page} for page in files]}
+                        for caption, files in parts.items())]}
 
 
 def settings(config: dict) -> dict:

@@ -54,7 +54,9 @@ def run_here(path: Path, seed: int, threads: int) -> list[dict[str, Any]]:
 def run(path: Path, seed: int, threads: int) -> list[dict[str, Any]]:
     """The claims of one run in a process of its own. Raises SystemExit when a cell fails."""
     command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(seed), str(threads)]
-    env = {**os.environ, "MPLBACKEND": "Agg", "DLSYS_PROGRESS": "off"}
+    # A thread that waits must sleep: on shared cores, spinning makes a run ten times as long.
+    env = {**os.environ, "MPLBACKEND": "Agg", "DLSYS_PROGRESS": "off",
+           "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{path.stem}, seed {seed}, {threads} threads: a cell failed.\n"
@@ -83,6 +85,18 @@ def sweep(path: Path) -> dict[str, Any]:
             "failed": failed, "claims": claims}
 
 
+def stored() -> dict[str, Any]:
+    """The record of all lessons swept so far."""
+    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+
+
+def keep(stem: str, entry: dict[str, Any]) -> None:
+    """Add one lesson's record, read anew: another sweep may have written meanwhile."""
+    RECORD.parent.mkdir(exist_ok=True)
+    text = json.dumps({**stored(), stem: entry}, indent=1, sort_keys=True) + "\n"
+    RECORD.write_text(text, "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons; all when absent")
@@ -93,14 +107,11 @@ def main() -> None:
         path, seed, threads = args.one
         print(json.dumps(run_here(Path(path), int(seed), int(threads))))
         return
-    record = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
     wanted = {number.zfill(2) for number in args.lesson}
     for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
         if not path.stem.startswith("00") and (not wanted or path.stem[:2] in wanted):
-            record[path.stem] = sweep(path)
-            RECORD.parent.mkdir(exist_ok=True)
-            RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
-    failures = [line for entry in record.values() for line in entry["failed"]]
+            keep(path.stem, sweep(path))
+    failures = [line for entry in stored().values() for line in entry["failed"]]
     sys.exit("claims that do not hold:\n" + "\n".join(failures) if failures else 0)
 
 

@@ -201,7 +201,7 @@ def cases(g):
                       "kind": kind}
     return [one("the result of an operation", (5,), "result"),
             one("a parameter", (2, 3), "leaf"),
-            one("a float64 result", (4, 2), "result", "float64"),
+            one("a float16 result", (4, 2), "result", "float16"),
             one("a tensor without a graph", (3,), "plain")]
 
 
@@ -226,15 +226,15 @@ def act(fn, x, kind):
 @ex.law
 def law(out, x, kind):
     value = torch.sigmoid(x) if kind == "result" else x
-    expect_close("copy", out["copy"], value, rtol=1e-6, atol=0.0)
+    expect_close("copy", out["copy"], value, rtol=1e-3, atol=0.0)
     expect_equal("requires_grad of the copy", out["copy_requires"], False)
-    expect_close("t after an edit of the copy", out["after"], value, rtol=1e-6, atol=0.0,
+    expect_close("t after an edit of the copy", out["after"], value, rtol=1e-3, atol=0.0,
                  look="The two share their memory.")
     expect_equal("requires_grad of t afterwards", out["requires"], kind != "plain",
                  "t belongs to the caller.")
     if kind != "plain":
         slope = value * (1 - value) if kind == "result" else torch.ones_like(x)
-        expect_close("gradient through t", out["grad"], 2 * value * slope, rtol=1e-4, atol=1e-6)
+        expect_close("gradient through t", out["grad"], 2 * value * slope, rtol=5e-3, atol=1e-5)
 
 
 @ex.wrong(".data", says="t after an edit")

@@ -22,7 +22,8 @@ from dlsys_helpers.grading.frames import ACTS, CELLS, END, JOB
 from dlsys_helpers.grading.walls import Limits
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
-GRACE = 20.0           # seconds that the judge waits longer than the sandbox may live
+MOST_BYTES = 256 * 2**20  # from one attempt, before it is taken for a flood
+GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
 class SandboxRefused(RuntimeError):
@@ -127,7 +128,7 @@ class Box:
         """Run all cells, then the acts (packed by `pack_act`), in a process made for it."""
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
                "checkpoints": checkpoints}
-        found = Attempt()
+        found, received = Attempt(), 0
         try:
             self._line.settimeout(GRACE)
             self._line.sendall(frames.frame(JOB, json.dumps(job).encode()))
@@ -137,7 +138,9 @@ class Box:
                 if index == END:
                     _take_end(found, payload)
                     return found
-                found.at = index
+                found.at, received = index, received + len(payload)
+                if received > MOST_BYTES:
+                    raise frames.FrameError("broken")
                 _take(found, index, payload)
         except OSError:
             found.fault = "died"

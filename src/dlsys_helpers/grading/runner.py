@@ -202,7 +202,7 @@ def answer(act: dict, space: dict) -> bytes:
         outcome = _act(call, fn, Case(name, inputs))
         try:
             messages.append(wire.pack(_facts(outcome), min(LARGEST_ANSWER, room)))
-        except (wire.TooLarge, MemoryError, RuntimeError):
+        except (wire.TooLarge, MemoryError):
             return wire.pack({"fault": "large"})
         room -= len(messages[-1])
         if outcome.kind == "todo":

@@ -36,8 +36,9 @@ ENVIRONMENT = {
     "HOME": BOX, "TMPDIR": BOX, "MPLCONFIGDIR": BOX, "MPLBACKEND": "Agg", "USER": "learner",
     "LOGNAME": "learner", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1",
     "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2",
-    # Huge pages make each fork of the loaded process a third cheaper.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "PYTHONMALLOC": "malloc",
+    # Huge pages halve the price of each fork of the loaded process.
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864",
+    "PYTHONMALLOC": "malloc",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 

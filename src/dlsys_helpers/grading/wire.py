@@ -77,8 +77,9 @@ class _Packer:
         self.room -= value.numel() * value.element_size()
         if self.room < 0:
             raise TooLarge("tensors")
-        flat = value.detach().resolve_conj().resolve_neg().contiguous().flatten()
-        if flat.numel():
+        if value.numel():
+            # A copy in a row: a tensor with one element may have any stride.
+            flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.detach().reshape(-1))
             self.blobs.append(flat.view(torch.uint8).numpy().tobytes())
         return ["t", _NAMES[value.dtype], list(value.shape)]
 
