@@ -258,6 +258,11 @@ def test_a_number_that_equals_everything_is_foreign():
         expect_equal("number", acting.to_plain(Liar(1.0)), 1.0)
 
 
+def test_a_huge_integer_is_described_not_printed():
+    with pytest.raises(Broken, match=r"an integer of 16610 bits"):
+        expect_equal("count", 10**5000, 3)
+
+
 def test_global_state_is_put_back():
     def careless(x):
         torch.set_grad_enabled(False)

@@ -215,9 +215,8 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
              f"{n} submissions of stage 1's worksheet, five exercises, one process at a time, on "
              f"{os.cpu_count()} cores ({platform.machine()}), Python "
              f"{platform.python_version()}, torch {importlib.metadata.version('torch')}; "
-             f"{time.strftime('%Y-%m-%d')}. Load before the run: {os.getloadavg()[0]:.1f}. The "
-             "learners' own code takes "
-             f"{own:.3f} CPU s for each.\n",
+             f"{time.strftime('%Y-%m-%d')}. Load at the end of the run: "
+             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each.\n",
              "| | CPU s each | submissions/min | times slower | points as dlsys |",
              "|---|---|---|---|---|"]
     for name, facts in found.items():

@@ -86,6 +86,8 @@ def show(value: Any) -> str:
         return f"{[_number(v) for v in value.flatten().tolist()]} ({kind})".replace("'", "")
     if isinstance(value, Foreign):
         return f"a {value.type_name}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"  # str() refuses very long ones
     text = _number(value) if isinstance(value, float) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
