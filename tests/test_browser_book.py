@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup
 
 from dlsys_helpers import catalog, checking
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
+from dlsys_helpers.stages import stage
 from tools import book
 
 LESSON, WORKSHEET, START = "notebooks/01_activations", "exercises/01_activations", "index"
@@ -135,18 +136,20 @@ def test_each_trap_is_listed_with_title_symptom_and_exercise(html, trap):
     assert trap["title"] in article(html, "traps")
     assert trap["symptom"] in article(html, "symptoms")
     assert f"{trap['id']} {trap['function']}" in article(html, "wrong_answers")
-    for page, anchor in ((LESSON, "trap"), (WORKSHEET, "exercise")):
-        assert soup(html / f"{page}.html").find(id=f"{anchor}-{trap['id'].replace('.', '-')}")
+    stem = stage(int(trap["id"][:2])).stem
+    for folder, anchor in (("notebooks", "trap"), ("exercises", "exercise")):
+        page = soup(html / folder / f"{stem}.html")
+        assert page.find(id=f"{anchor}-{trap['id'].replace('.', '-')}")
 
 
 def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html):
-    shown = {row.find("td").get_text(): row.find_all("td")[1].get_text()
-             for row in soup(html / "wrong_answers.html").select("article tbody tr")}
     # The page sets apostrophes as a printer would.
-    shown = {name.replace("’", "'"): told.replace("’", "'") for name, told in shown.items()}
+    rows = [[cell.get_text().replace("’", "'") for cell in row.find_all("td")[:2]]
+            for row in soup(html / "wrong_answers.html").select("article tbody tr")]
     registered = [w for t in catalog.traps() for w in checking.find(t["id"]).wrong_answers]
-    assert Counter(shown.keys()) == Counter(w.name for w in registered)
-    assert [w.name for w in registered if w.says not in shown[w.name]] == []
+    assert Counter(name for name, _ in rows) == Counter(w.name for w in registered)
+    assert [w.name for w in registered
+            if not any(name == w.name and w.says in told for name, told in rows)] == []
 
 
 def test_hints_and_choices_are_folded(html):

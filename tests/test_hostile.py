@@ -552,13 +552,23 @@ REACHES = {
     "the machine's processes": "import os; assert len(os.listdir('/proc')) > 12, 'only its own'",
     "the home of the user": "import os; os.listdir('/home')",
     "etc": "open('/etc/passwd')",
-    "other temporary files": "import os; os.listdir('/tmp')",
 }
 
 
 @pytest.mark.parametrize("name", REACHES)
 def test_nothing_outside_can_be_reached(grade, name):
     result = grade(worksheet(REACHES[name]))
+
+    assert [report["number"] for report in result["cells"]] == [2], "it was not stopped"
+    assert result["points"] == FULL
+
+
+def test_temporary_files_of_others_are_not_there(grade, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("for nobody", "utf-8")
+    secret.chmod(0o666)
+
+    result = grade(worksheet(f"open({str(secret)!r})"))
 
     assert [report["number"] for report in result["cells"]] == [2], "it was not stopped"
     assert result["points"] == FULL
