@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import platform
@@ -31,20 +32,23 @@ def table(head: list[str], rows: list[list[object]]) -> str:
     return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
 
 
-def header() -> str:
+def header(rounds: int) -> str:
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in PACKAGES)
     load = os.getloadavg()[0]
     return (f"# What you wait for\n\nMeasured {datetime.now(UTC).date()} on {os.cpu_count()} "
             f"cores of {processor()} ({platform.system()}), Python {platform.python_version()}, "
-            f"{versions}. Load before the run: {load:.1f}. "
+            f"{versions}. Load before the run: {load:.1f}; each lesson {rounds} times each way. "
             "Compare the ratios: single times move with the machine.\n")
 
 
 def main() -> None:
-    parts = [header(), "## A lesson through nbclient, against the same cells as a script\n"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each lesson, each way")
+    rounds = parser.parse_args().rounds
+    parts = [header(rounds), "## A lesson through nbclient, against the same cells as a script\n"]
     rows = []
     for path in lessons.LESSONS:
-        found = lessons.lesson_ratio(path)
+        found = lessons.lesson_ratio(path, rounds)
         rows.append([path.stem, *found.values()])
         print(path.stem, found, flush=True)
     parts.append(table(["lesson", "kernel start, s", "cells in nbclient, s",

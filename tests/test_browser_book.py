@@ -144,7 +144,8 @@ def test_each_trap_is_listed_with_title_symptom_and_exercise(html, trap):
 
 def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html):
     # The page sets apostrophes as a printer would.
-    rows = [[cell.get_text().replace("’", "'") for cell in row.find_all("td")[:2]]
+    rows = [[cell.get_text().translate({8216: "'", 8217: "'"})
+             for cell in row.find_all("td")[:2]]
             for row in soup(html / "wrong_answers.html").select("article tbody tr")]
     registered = [w for t in catalog.traps() for w in checking.find(t["id"]).wrong_answers]
     assert Counter(name for name, _ in rows) == Counter(w.name for w in registered)
