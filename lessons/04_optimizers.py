@@ -920,9 +920,10 @@ claim("None is what plain zero_grad() gives", w.grad is None,
       expected=True)
 
 # %% [markdown] trap="04.7" role="folklore"
-# **Told:** pass `set_to_none=True`, it saves memory over the default. **Measured:** it
-# *is* the default, since torch 2.0, and the larger difference is not memory: the
-# two choices train different weights.
+# **Told:** a zero gradient is a zero step, so the two settings of `zero_grad` differ in
+# memory only. **Measured:** they train different weights. A stateful optimizer goes on
+# along its memory with zeros, and stands still with `None`, which is what plain
+# `zero_grad()` leaves behind.
 
 # %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
 def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,

@@ -117,7 +117,7 @@ def test_a_folder_holds_one_run_and_one_grader(tmp_path):
 def test_a_run_with_other_checks_is_not_resumed(tmp_path):
     cohort.Journal.begin(tmp_path, settings()).close()
     path = tmp_path / cohort.JOURNAL
-    path.write_text(path.read_text().replace(judge.checks_digest(), "0" * 64))
+    path.write_text(path.read_text().replace(cohort.checks_digest(), "0" * 64))
 
     with pytest.raises(cohort.RunError, match="checks have changed"):
         cohort.Journal.resume(tmp_path)
@@ -150,7 +150,9 @@ def grade(*args: object, user: list[str] | None = None, **more) -> subprocess.Co
 def sandbox():
     """Skip what needs a sandbox where there is none; say so."""
     try:
-        box.Nursery(walls.Limits()).close()
+        nursery = box.Nursery(walls.Limits())
+        nursery.wait()
+        nursery.close()
     except box.SandboxRefused as error:
         pytest.skip(f"no sandbox on this machine: {error}")
 

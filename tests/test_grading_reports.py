@@ -6,6 +6,7 @@ import csv
 import html.parser
 import io
 import os
+import re
 from typing import Any
 from xml.etree import ElementTree
 
@@ -156,6 +157,18 @@ def test_a_gradebook_that_does_not_fit_is_named(tmp_path, grades, content, colum
         reports.fill_canvas(reports.best(grades["results"]), book, column)
 
 
+def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
+    book, sheet = tmp_path / "book.csv", tmp_path / "sheet.csv"
+    book.write_text(CANVAS, encoding="utf-8")
+    sheet.write_text(MOODLE, encoding="utf-8")
+    later = {**result("ada", "pp", "7", "canvas"), "stage": 2}
+    both = reports.best([*grades["results"], later])
+    with pytest.raises(cohort.RunError, match="stages 1, 2, expected one stage"):
+        reports.fill_canvas(both, book, "Stage 1")
+    with pytest.raises(cohort.RunError, match="stages 1, 2, expected one stage"):
+        reports.fill_moodle(both, sheet)
+
+
 # ---- pages
 
 class Tags(html.parser.HTMLParser):
@@ -199,7 +212,32 @@ def test_the_overview_counts_misconceptions_and_names_what_nobody_solved(grades)
     assert "2 &times; softmax for everything" in text
     assert "Nobody solved 01.2, 01.3, 01.4." in text
     assert "2 learners, 2.5 of 15 points on average" in text
+    assert '<span class="wrong">2 not right yet' in text
     assert "the notebook shows a pass" in text
+
+
+def test_the_overview_has_one_row_for_each_learner_and_a_column_for_each_stage(grades):
+    again = {**result("ada", "ptttt", "7", "canvas"), "name": "ada2.ipynb"}
+    later = {**result("ada", "pp", "7", "canvas"), "stage": 2}
+    grades["results"] += [again, later]
+    text = pages.overview(grades)
+
+    row = text[text.index(">ada</a>"):].partition("</tr>")[0]
+    assert [int(n) for n in re.findall(r"(\d+) of \d+", row)] == [15, 6]
+    assert row.rstrip().endswith('<td class="n">3</td>')
+    assert text.count(">ada</a>") == 1
+
+
+def test_a_hint_shows_its_code_as_code(grades):
+    assert "`" in catalog.trap("01.5")["hints"][0]
+    text = pages.feedback([result("bob", "ppppw")])
+    assert "<code>abs</code>" in text
+    assert pages._code("`<b>` & `x`") == "<code>&lt;b&gt;</code> &amp; <code>x</code>"
+
+
+def test_feedback_names_the_lesson_to_read_again(grades):
+    text = pages.feedback([grades["results"][1]])
+    assert f"01.2 {TRAPS[1]['title']}, in notebooks/01_activations.ipynb" in text
 
 
 def test_page_names_are_safe_and_differ():

@@ -156,6 +156,22 @@ def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
     assert all(submissions.parse(one.read()).stage == 1 for one in found)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_who_handed_in_no_notebook_is_named(tmp_path, packed):
+    entries = {"ada_1_10_a.ipynb": SOLVED, "ada_1_11_notes.pdf": b"x", "bob_2_12_hw.pdf": b"x",
+               "bob_2_13_more.txt": b"x", "Eve_3_assignsubmission_file_/x.docx": b"x",
+               "readme.txt": b"x"}
+    root = zipped(tmp_path / "all.zip", entries) if packed else tmp_path / "all"
+    for entry, data in () if packed else entries.items():
+        (root / entry).parent.mkdir(parents=True, exist_ok=True)
+        (root / entry).write_bytes(data)
+
+    found = submissions.find([root])
+
+    assert sorted((one.learner.name, one.problem[:14]) for one in found) == [
+        ("Eve", "is no notebook"), ("ada", ""), ("bob", "is no notebook")]
+
+
 def test_a_folder_around_everything_is_no_learner(tmp_path):
     root = zipped(tmp_path / "x.zip", {"hw1/ada/a.ipynb": SOLVED, "hw1/bob/a.ipynb": SOLVED})
 

@@ -21,7 +21,7 @@ from dlsys_helpers.paths import NOTEBOOKS, ROOT
 
 RECORD = ROOT / "tests" / "records" / "sweep.json"
 SEEDS, THREADS = range(5), (1, 2)
-VERSIONS = ("torch", "torchvision", "numpy", "scikit-learn")
+VERSIONS = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
 
 
 def code_cells(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys_helpers.grading import frames, walls, warden, wire
+from dlsys_helpers.grading import frames, walls, warden
 from dlsys_helpers.grading.frames import ACTS, CELLS, END, JOB
 from dlsys_helpers.grading.walls import Limits
 
@@ -46,7 +46,10 @@ class Attempt:
 
 
 class Nursery:
-    """The loaded process and its warden, on the far side of the line. Close it after use."""
+    """The loaded process and its warden, on the far side of the line. Close it after use.
+
+    It loads for seconds: do something else, then `wait`.
+    """
 
     def __init__(self, limits: Limits, walled: bool = True) -> None:
         if sys.platform != "linux":
@@ -60,12 +63,12 @@ class Nursery:
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             env=walls.ENVIRONMENT, start_new_session=True)
         theirs.close()
-        self._settings()
-
-    def _settings(self) -> None:
         self._line.sendall(json.dumps({
-            "walled": self.walled, "limits": self.limits.plain(), "root": self._root,
+            "walled": walled, "limits": limits.plain(), "root": self._root,
             "visible": walls.visible_paths(), "masked": walls.masked_paths()}).encode())
+
+    def wait(self) -> None:
+        """Until it can fork. Raises SandboxRefused, with what to do."""
         self._line.settimeout(START_SECONDS)
         try:
             answer = json.loads(self._line.recv(4096) or b'{"error": "it ended at once"}')
@@ -151,11 +154,13 @@ class Box:
 
 def pack_act(names: Sequence[str], act: str, cases: Sequence[Any]) -> bytes:
     """One exercise's part of a job: which function, the act's source, the cases."""
+    from dlsys_helpers.grading import wire  # needs torch, which a nursery starts without
     return wire.pack({"names": list(names), "act": act,
                       "cases": [(case.name, case.inputs) for case in cases]})
 
 
 def _take(found: Attempt, index: int, payload: bytes) -> None:
+    from dlsys_helpers.grading import wire
     if not payload:
         return
     try:

@@ -17,8 +17,7 @@ from typing import Any
 from distributed import Client, KilledWorker, LocalCluster, Security, as_completed
 from distributed.client import FutureCancelledError
 
-from dlsys_helpers.grading.cohort import Grader, Job, RunError, Settings, failed
-from dlsys_helpers.grading.judge import versions
+from dlsys_helpers.grading.cohort import Grader, Job, RunError, Settings, failed, versions
 
 AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"

@@ -7,6 +7,8 @@ missing, and nothing twice.
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import importlib.metadata
 import json
 import os
 import secrets
@@ -17,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from dlsys_helpers import checks
 from dlsys_helpers.grading import submissions, walls
-from dlsys_helpers.grading.box import BoxLost
-from dlsys_helpers.grading.judge import Judge, versions
+from dlsys_helpers.grading.box import BoxLost, Nursery
 from dlsys_helpers.grading.submissions import Refused, Submission
 from dlsys_helpers.grading.text import clean
 
@@ -59,6 +61,19 @@ def fresh_key() -> str:
     return secrets.token_hex(16)
 
 
+def checks_digest() -> str:
+    """SHA-256 over the source of all checks: two machines with the same one judge alike."""
+    total = hashlib.sha256()
+    for path in sorted(Path(checks.__file__).parent.glob("*.py")):
+        total.update(path.name.encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What the record of a run says about the machine that judged."""
+    return {"torch": importlib.metadata.version("torch"), "checks": checks_digest()}
+
+
 class Grader:
     """A judge that outlives its sandbox: grades bytes, whatever they are, and returns a result."""
 
@@ -66,9 +81,10 @@ class Grader:
         self.settings = settings
         self.judge = self._judge()
 
-    def _judge(self) -> Judge:
-        settings = self.settings
-        return Judge(bytes.fromhex(settings.key), settings.limits, settings.walled)
+    def _judge(self) -> Any:
+        nursery = Nursery(self.settings.limits, self.settings.walled)
+        from dlsys_helpers.grading.judge import Judge  # loads torch, while the nursery does, too
+        return Judge(bytes.fromhex(self.settings.key), nursery)
 
     def close(self) -> None:
         """End the sandbox's processes."""

@@ -16,8 +16,7 @@ from typing import Any
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
-_MARKS = {"pass": ("✓", "green"), "todo": ("·", "dim"), "wrong": ("✗", "yellow"),
-          "error": ("!", "red"), "missing": ("?", "red")}
+_COLOURS = {"pass": "green", "todo": "dim", "wrong": "yellow", "error": "red", "missing": "red"}
 
 
 def add_parser(commands: Any) -> None:
@@ -229,6 +228,8 @@ def _table(results: list[dict]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from dlsys_helpers.grading.pages import MARKS
+
     table = Table(box=SIMPLE_HEAD)
     table.add_column("learner", overflow="fold", ratio=2)
     table.add_column("stage", justify="right")
@@ -236,7 +237,8 @@ def _table(results: list[dict]) -> Any:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("to look at", overflow="fold", ratio=3)
     for result in results:
-        marks = Text.assemble(*(_MARKS[e["status"]] for e in result["exercises"]))
+        marks = Text.assemble(*((MARKS[e["status"]], _COLOURS[e["status"]])
+                                for e in result["exercises"]))
         points = (f"{result['points']}/{result['possible']}" if result["status"] == "graded"
                   else Text(result["status"], "red"))
         table.add_row(Text(result["learner"]["name"]), str(result["stage"] or ""), marks, points,

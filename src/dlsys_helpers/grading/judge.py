@@ -8,8 +8,8 @@ again in a fresh process, alone.
 from __future__ import annotations
 
 import copy
-import hashlib
 import hmac
+import importlib
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from dlsys_helpers.grading import box, submissions, walls
 from dlsys_helpers.grading.box import Attempt, BoxLost, Nursery, SandboxRefused
 from dlsys_helpers.grading.frames import CELLS
 from dlsys_helpers.grading.submissions import Notebook
-from dlsys_helpers.grading.text import clean
+from dlsys_helpers.grading.text import clean, place
 
 SEEDS = 3  # a right answer by luck has to be lucky on each
 DONE = ("pass", "todo")
@@ -62,34 +62,23 @@ class Paper:
         return box.pack_act([self.facts["function"]], self.act, self.all_cases)
 
 
-def checks_digest() -> str:
-    """SHA-256 over the source of all checks: two machines with the same one judge alike."""
-    total = hashlib.sha256()
-    for path in sorted(Path(checks.__file__).parent.glob("*.py")):
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """What the record of a run says about the machine that judged."""
-    return {"torch": str(torch.__version__), "checks": checks_digest()}
-
-
 class Judge:
     """Grades notebooks one after the other behind one nursery. Close it after use.
 
-    key: the run's secret, from which all cases are drawn. Raises SandboxRefused when the walls
-    cannot be built, or do not hold.
+    key: the run's secret, from which all cases are drawn. nursery: may be loading still. Raises
+    SandboxRefused when the walls cannot be built, or do not hold.
     """
 
-    def __init__(self, key: bytes, limits: walls.Limits, walled: bool = True) -> None:
+    def __init__(self, key: bytes, nursery: Nursery) -> None:
         torch.set_num_threads(1)  # the laws are small; a pool's threads would only spin
-        self.limits, self.walled = limits, walled
-        self.nursery = Nursery(limits, walled)
+        # Optimizers import the compiler on first use: here, while the nursery loads.
+        importlib.import_module("torch._dynamo")
+        self.nursery = nursery
+        self.nursery.wait()
         # Only from here on: the nursery was started before anything secret was known.
         self._key = key
         self._papers: dict[int, list[Paper]] = {}
-        self.wall = self._prove_walls() if walled else (
+        self.wall = self._prove_walls() if nursery.walled else (
             "none: the learner's code ran with all rights of the grader")
 
     def close(self) -> None:
@@ -149,7 +138,8 @@ class Judge:
             self.nursery.close()
             raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
                                  f"{walls.remedy()}")
-        return _WALL.format(memory=self.limits.memory / 2**30, processes=self.limits.processes)
+        limits = self.nursery.limits
+        return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes)
 
 
 _WALL = ("Linux namespaces (mount, process, network, IPC, host name, control group), read-only "
@@ -233,11 +223,10 @@ class Sitting:
             return
         self.attempt = self._try(open_papers, careful=True,
                                  checkpoints=not self.attempt.cells_done)
-        for paper in open_papers:
-            id = paper.exercise.id
-            if self.verdicts[id].status in DONE:
-                self.notes.append(f"{id} did not pass at first ({first[id].status}) and passed "
-                                  "in a fresh process, which counts.")
+        ids = [paper.exercise.id for paper in open_papers]
+        if late := [id for id in ids if self.verdicts[id].status in DONE]:
+            self.notes.append(f"{', '.join(late)} did not pass beside the others, but in a fresh "
+                              "process, which counts.")
 
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
         acts = b"".join(paper.packed(self._names(paper)) for paper in papers)
@@ -313,12 +302,6 @@ class Sitting:
 _SHOWN = {True: "pass", False: "fail", None: "nothing"}
 _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
          "broken": "sent something that cannot be read."}
-
-
-def place(report: dict) -> str:
-    """`cell 4, line 2` for the report of a cell that stopped."""
-    line = f", line {report['line']}" if report["line"] else ""
-    return f"cell {report['number']}{line}"
 
 
 def _reports(attempt: Attempt) -> list[dict]:

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import markupsafe
 
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.grading.cohort import write_private
-from dlsys_helpers.grading.judge import place
 from dlsys_helpers.grading.reports import Result, best, owner
+from dlsys_helpers.grading.text import place
 
 FEEDBACK = "feedback"
 MOST_BARS = 10
 LABELS = {"pass": "passed", "todo": "not written yet", "wrong": "not right yet",
           "error": "stopped with an error", "missing": "not found"}
+MARKS = {"pass": "✓", "todo": "·", "wrong": "✗", "error": "!", "missing": "?"}
 
 
 def write_all(grades: dict[str, Any], folder: Path) -> None:
@@ -61,7 +63,20 @@ def overview(grades: dict[str, Any]) -> str:
                 for number in sorted({r["stage"] for r in counted})],
         refused=[r for r in results if r["status"] != "graded"],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
-        links={r["name"]: f"{FEEDBACK}/{page_name(owner(r))}" for r in results})
+        learners=_learners(results, counted))
+
+
+def _learners(results: list[Result], counted: list[Result]) -> list[dict[str, Any]]:
+    """A row for each learner: the link, the counted result of each stage, what was not graded."""
+    rows: dict[tuple, dict[str, Any]] = {}
+    for result in results:
+        key = owner(result)
+        row = rows.setdefault(key, {"name": result["learner"]["name"], "by_stage": {}, "n": 0,
+                                    "link": f"{FEEDBACK}/{page_name(key)}"})
+        row["n"] += 1
+    for result in counted:
+        rows[owner(result)]["by_stage"][result["stage"]] = result
+    return sorted(rows.values(), key=lambda row: row["name"].casefold())
 
 
 def _stage(number: int, results: list[Result]) -> dict[str, Any]:
@@ -77,7 +92,15 @@ def _exercise(results: list[Result], k: int) -> dict[str, Any]:
     met = Counter(e["misconception"] for e in entries if e["misconception"])
     return {"id": entries[0]["id"], "title": entries[0]["title"],
             "solved": sum(e["status"] == "pass" for e in entries),
-            "counts": Counter(e["status"] for e in entries), "met": met.most_common()}
+            "parts": _parts(Counter(e["status"] for e in entries)), "met": met.most_common()}
+
+
+def _parts(counts: Counter) -> list[dict[str, Any]]:
+    """The bar of an exercise: how many learners came to which end, as numbers and shares."""
+    merged = {"pass": counts["pass"], "wrong": counts["wrong"],
+              "error": counts["error"] + counts["missing"], "todo": counts["todo"]}
+    return [{"status": status, "n": n, "percent": round(100 * n / counts.total(), 2)}
+            for status, n in merged.items() if n]
 
 
 def _bars(results: list[Result]) -> list[dict[str, Any]]:
@@ -95,11 +118,25 @@ def _bars(results: list[Result]) -> list[dict[str, Any]]:
 
 
 def _page(name: str, **values: Any) -> str:
-    return _templates().get_template(name).render(labels=LABELS, place=place, **values)
+    return _templates().get_template(name).render(labels=LABELS, marks=MARKS, place=place,
+                                                  lesson=_lesson, **values)
+
+
+def _lesson(trap: str) -> str:
+    """Where a trap is told: `04.2 A borrowed learning rate, in notebooks/04_optimizers.ipynb`."""
+    facts = catalog.trap(trap)
+    return f"{trap} {facts['title']}, in notebooks/{stages.stage(int(trap[:2])).stem}.ipynb"
+
+
+def _code(text: str) -> markupsafe.Markup:
+    """Text whose `backquoted` parts are code; everything in it is escaped first."""
+    return markupsafe.Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(markupsafe.escape(text))))
 
 
 @cache
 def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates.filters["code"] = _code
+    return templates

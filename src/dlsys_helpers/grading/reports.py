@@ -141,7 +141,7 @@ def fill_canvas(results: Iterable[Result], gradebook: Path, column: str) -> tupl
     rows, bom = _read(gradebook)
     head = rows[0]
     target = _find_column(head, column, gradebook)
-    by_id = {r["learner"]["id"]: r for r in results if r["learner"]["id"]}
+    by_id = {r["learner"]["id"]: r for r in _one_stage(results) if r["learner"]["id"]}
     identity = _find_column(head, "ID", gradebook)
     return _filled(rows, identity, by_id, {target: lambda r: r["points"]}, bom)
 
@@ -161,7 +161,8 @@ def fill_moodle(results: Iterable[Result], worksheet: Path) -> tuple[str, int]:
     rows, bom = _read(worksheet)
     find = {name: _find_column(rows[0], name, worksheet)
             for name in ("Identifier", "Grade", "Feedback comments")}
-    by_id = {f"Participant {r['learner']['id']}": r for r in results if r["learner"]["id"]}
+    by_id = {f"Participant {r['learner']['id']}": r for r in _one_stage(results)
+             if r["learner"]["id"]}
     return _filled(rows, find["Identifier"], by_id,
                    {find["Grade"]: lambda r: r["points"],
                     find["Feedback comments"]: lambda r: text.cell(summary(r))}, bom)
@@ -173,6 +174,17 @@ def summary(result: Result) -> str:
              + (f" ({e['message']})" if e["status"] != "pass" else "")
              for e in result["exercises"]]
     return "; ".join(parts)
+
+
+def _one_stage(results: Iterable[Result]) -> list[Result]:
+    """The results, when they fit into one column. Raises RunError."""
+    kept = list(results)
+    found = sorted({r["stage"] for r in kept})
+    if len(found) > 1:
+        raise RunError(f"gradebook: got results of stages {', '.join(map(str, found))}, expected "
+                       "one stage for one column. All else is written; grade the notebooks of "
+                       "one stage, or import canvas_NN.csv or moodle_NN.csv.")
+    return kept
 
 
 def _read(path: Path) -> tuple[list[list[str]], str]:

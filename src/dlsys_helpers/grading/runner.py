@@ -177,7 +177,8 @@ def run_cell(number: int, source: str, space: dict) -> None:
 def _report(error: BaseException, number: int) -> dict:
     """What stopped a cell: its number, the line in it, and one line about the error."""
     try:
-        text = " ".join(str(error).split())[:300]
+        said = error.msg if isinstance(error, SyntaxError) else error  # its str() repeats the line
+        text = " ".join(str(said).split())[:300]
     except BaseException:  # a learner's exception class may do anything
         text = ""
     line = error.lineno if isinstance(error, SyntaxError) else _line(error)

@@ -15,7 +15,7 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from dlsys_helpers import stages
@@ -43,6 +43,9 @@ class Learner:
     name: str
     id: str = ""
     source: str = ""  # "canvas", "moodle" or ""
+
+
+_ANYONE = Learner("")
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,23 @@ def _under(path: Path) -> list[Submission]:
 def _in_folder(folder: Path) -> list[Submission]:
     files = sorted(_walk(folder))
     shared = _shared_folders([Path(name).parts for name, _ in files])
-    return [one for name, path in files for one in _from_file(name, path, shared)]
+    found = [one for name, path in files for one in _from_file(name, path, shared)]
+    handed_in = [(Path(name).parts[shared:], Submission(clean(name), _ANYONE, path))
+                 for name, path in files]
+    return found + _empty_handed(found, handed_in)
+
+
+def _empty_handed(found: list[Submission],
+                  files: list[tuple[tuple[str, ...], Submission]]) -> list[Submission]:
+    """One submission for each learner of an LMS who handed in files, and no notebook."""
+    seen, missing = {one.learner for one in found}, []
+    for parts, one in files:
+        learner = _learner(parts)
+        if learner.source and learner not in seen:
+            seen.add(learner)
+            missing.append(replace(one, learner=learner, problem="is no notebook, and the only "
+                                   "thing handed in; expected a file that ends in .ipynb."))
+    return missing
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -184,19 +203,22 @@ def _in_zip(path: Path, outer: tuple[str, ...],
     if len(infos) > MOST_ENTRIES:
         return refuse(f"holds {len(infos)} files, expected at most {MOST_ENTRIES}.")
     shared = _shared_folders([_parts(i.filename) for i in infos])
-    found = []
+    found, files = [], []
     for info in sorted(infos, key=lambda i: i.filename):
         entry = (*outer, info.filename)
         parts = _parts(info.filename)[shared:]
         whose = owner[1] if owner else _learner(parts)
         name = clean(f"{label}/{info.filename}" if owner else info.filename)
         suffix = PurePosixPath(info.filename).suffix.lower()
+        files.append((parts, Submission(name, _ANYONE, path, entry)))
         if suffix == ".ipynb":
             found.append(Submission(name, whose, path, entry, _entry_problem(info, LARGEST)))
         elif suffix == ".zip" and not outer:
             problem = _entry_problem(info, LARGEST_NESTED)
             found += ([Submission(name, whose, path, entry, problem)] if problem
                       else _in_zip(path, entry, (name, whose)))
+    if not owner:
+        found += _empty_handed(found, files)
     return found or refuse("holds no notebook.")
 
 

@@ -16,6 +16,12 @@ def clean(text: object, longest: int = 300) -> str:
     return line if len(line) <= longest else f"{line[:longest - 3]}..."
 
 
+def place(report: dict) -> str:
+    """`cell 4, line 2` for the report of a cell that stopped."""
+    line = f", line {report['line']}" if report["line"] else ""
+    return f"cell {report['number']}{line}"
+
+
 def cell(value: object) -> object:
     """A value for a CSV file: text that a spreadsheet would take for a formula gets a quote."""
     if not isinstance(value, str):
