@@ -22,9 +22,16 @@ READ = """figure => {
     size: [canvas.height, canvas.width],
     box: [canvas.offsetLeft, canvas.offsetTop, canvas.offsetWidth, canvas.offsetHeight],
     rgba: [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data] };
+  const shifted = mark => {  // from the marks' own numbers to those of the axes
+    const outer = mark.closest(".xp-plot > svg").getScreenCTM();
+    const { a, d, e, f } = outer.inverse().multiply(mark.getScreenCTM());
+    return [a, d, e, f];
+  };
   return {
     x: ticks("x", "x"), y: ticks("y", "y"), curves: paths("xp-line"), heat,
     points: [...figure.querySelectorAll(".xp-plot .xp-point")].map(p => p.getAttribute("d")),
+    shifts: [...figure.querySelectorAll(".xp-plot .xp-point")].map(shifted),
+    ways: [...figure.querySelectorAll(".xp-plot .xp-way")].map(p => p.getAttribute("d")),
     bars: [...figure.querySelectorAll(".xp-bar")].map(b => [
       width(b, ".xp-amount") / width(b, ".xp-track"), b.querySelector(".xp-value").textContent]),
     edges: figure.querySelectorAll(".xp-edge").length,
@@ -110,14 +117,28 @@ def _heatmap(view, drawn, arrays):
 
 
 def _points(view, drawn, arrays, X, Y):
-    p, found = view.points, []
+    p, found = view.points, _off("marks against axes", drawn["shifts"], [[1, 1, 0, 0]] * 2, 0.01)
     # A mark's path starts at the left of a circle and at the top of a triangle.
     for group, (shift_x, shift_y) in enumerate([(-3.5, 0), (0, -4.5)]):
         mine = arrays[p.group] == group
         starts = _pairs(r"M([-\d.]+) ([-\d.]+)", drawn["points"][group])
-        expected = [X(arrays[p.x][mine]) + shift_x, Y(arrays[p.y][mine]) + shift_y]
-        found += _off(f"points of group {group}", starts, expected)
+        found += _places(f"points of group {group}", view, arrays, mine, starts,
+                         X, Y, (shift_x, shift_y))
+    if p.joined:
+        everywhere = np.full(len(arrays[p.x]), True)
+        way = _pairs(r"[ML]([-\d.]+) ([-\d.]+)", "".join(drawn["ways"]))
+        found += _places("the way", view, arrays, everywhere, way, X, Y, (0, 0))
     return found
+
+
+def _places(name, view, arrays, mine, drawn, X, Y, shift):
+    """What is off among the places inside the axes; a pixel means nothing far outside of them."""
+    x, y = arrays[view.points.x][mine], arrays[view.points.y][mine]
+    seen = (np.abs(x - np.mean(view.xlim)) <= np.ptp(view.xlim) / 2) & (
+        np.abs(y - np.mean(view.ylim)) <= np.ptp(view.ylim) / 2)
+    if drawn.shape != (2, len(x)):
+        return [f"{name}: {drawn.shape[1]} are drawn, {len(x)} computed"]
+    return _off(name, drawn[:, seen], [X(x[seen]) + shift[0], Y(y[seen]) + shift[1]])
 
 
 def _bars(view, drawn, arrays):

@@ -43,8 +43,10 @@ TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 def views(source: Source) -> dict[str, NotebookNode]:
     """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
     if source.stage == 0:
-        return {"lesson": notebook(source, "lesson", [lesson_cell(source, c)
-                                                      for c in source.cells])}
+        start = notebook(source, "lesson", [lesson_cell(source, c) for c in source.cells])
+        # Its map is drawn from the catalog: another catalog makes what is stored out of date.
+        start.metadata["dlsys"]["catalog"] = fingerprint((ROOT / CATALOG).read_text("utf-8"))
+        return {"lesson": start}
     lesson = [lesson_cell(source, c) for c in source.cells
               if c.metadata["role"] in LESSON_ROLES]
     return {"lesson": notebook(source, "lesson", lesson),
@@ -68,7 +70,11 @@ def version(cells: list[NotebookNode]) -> str:
     """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
     code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
                      {"exercise", "check"})
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
+    return fingerprint(code)
+
+
+def fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
@@ -259,9 +265,11 @@ def without_outputs(book: NotebookNode) -> NotebookNode:
 
 
 def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
-    """Take over stored outputs when every code cell is as it was; returns whether that was so."""
+    """Take over stored outputs when what made them is as it was; returns whether that was so."""
     def code(nb: NotebookNode) -> list[NotebookNode]:
         return [c for c in nb.cells if c.cell_type == "code"]
+    if book.metadata["dlsys"].get("catalog") != old.metadata["dlsys"].get("catalog"):
+        return False
     if [c.source for c in code(book)] != [c.source for c in code(old)]:
         return False
     for new, stored in zip(code(book), code(old), strict=True):
@@ -336,8 +344,12 @@ def main() -> None:
         found = stale(every)
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
     (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
-    for source in every if not args.lesson else sources_of(args.lesson):
-        build(source, args.quick)
+    chosen = every if not args.lesson else sources_of(args.lesson)
+    for source in every:
+        if source.path in [c.path for c in chosen]:
+            build(source, args.quick)
+        elif source.stage == 0:
+            build(source, quick=True)  # its map follows the catalog
     readme.update(Path(ROOT / "README.md"))
 
 

@@ -153,6 +153,7 @@ class Exercise:
     id: str
     function: str
     may_change: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
     make_cases: Callable | None = None
     act_fn: Callable = acting.call_function
     law_fn: Callable | None = None
@@ -252,15 +253,17 @@ class Exercise:
         return Verdict("wrong", self.id, message, best.name, best.trap, verdict.case)
 
 
-def exercise(id: str, function: str, may_change: tuple[str, ...] = ()) -> Exercise:
+def exercise(id: str, function: str, may_change: tuple[str, ...] = (),
+             by_hand: tuple[str, ...] = ()) -> Exercise:
     """Register an exercise: permanent id and the name of the learner's function.
 
-    may_change: inputs that an answer is meant to change in place.
+    may_change: inputs that an answer is meant to change in place. by_hand: the library's
+    functions that an answer should do without; the grader notes their use, which costs nothing.
     Raises ValueError when the id is registered already.
     """
     if id in REGISTRY:
         raise ValueError(f"exercise {id}: got a second registration, expected one. Renumber it.")
-    REGISTRY[id] = Exercise(id, function, may_change)
+    REGISTRY[id] = Exercise(id, function, may_change, by_hand)
     return REGISTRY[id]
 
 

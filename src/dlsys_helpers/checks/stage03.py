@@ -12,7 +12,9 @@ from dlsys_helpers.checking import Broken, exercise, expect_close
 
 # 03.1 ce_from_logits --------------------------------------------------------------------------
 
-ex = exercise("03.1", "ce_from_logits")
+ex = exercise("03.1", "ce_from_logits",
+              by_hand=("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "backward",
+                       "autograd.grad"))
 
 
 @ex.cases

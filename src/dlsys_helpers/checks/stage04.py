@@ -828,7 +828,7 @@ def forgets(w, grad, state, lr, momentum):
 
 # 04.8 adam_step --------------------------------------------------------------------------------
 
-ex = exercise("04.8", "adam_step")
+ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"))
 
 
 @ex.cases

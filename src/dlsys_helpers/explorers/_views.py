@@ -92,13 +92,17 @@ class Lines(_View):
 
 @dataclass(frozen=True)
 class Points:
-    """Points over a heat map: arrays of x, of y and of group 0 or 1, and the groups' labels."""
+    """Points over a heat map: arrays of x, of y and of group 0 or 1, and the groups' labels.
+
+    joined: a line leads from each point to the next. What lies outside the axes is cut off.
+    """
 
     x: str
     y: str
     group: str
     labels: tuple[str, str]
     colours: tuple[str, str] = GROUPS
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,9 +162,12 @@ class Heatmap(_View):
 
     def _draw_points(self, ax, arrays):
         x, y, group = (arrays[name] for name in self.arrays[1:])
+        if self.points.joined:
+            ax.plot(x, y, color=self.points.colours[0], linewidth=1.2)
         for k, (marker, colour) in enumerate(zip("o^", self.points.colours, strict=True)):
             ax.scatter(x[group == k], y[group == k], s=14, marker=marker, color=colour,
                        edgecolor="white", linewidth=0.5, label=self.points.labels[k])
+        ax.set(xlim=self.xlim, ylim=self.ylim)
         ax.legend(ncols=2, frameon=False, labelcolor=INK, loc="upper center",
                   bbox_to_anchor=(0.5, -0.16))
 

@@ -306,11 +306,26 @@ const round = (v) => Math.round(v * 10) / 10;
 
 function pointMarks(points, arrays, X, Y) {
   const [xs, ys, groups] = [points.x, points.y, points.group].map((name) => arrays[name].data);
-  const paths = ["", ""];
-  for (let i = 0; i < xs.length; i++)
-    paths[groups[i]] += MARKS[groups[i]](round(X(xs[i])), round(Y(ys[i])));
-  return paths.map((d, group) =>
-    svg("path", { d, class: "xp-point", fill: points.colours[group] }));
+  const [paths, places] = [["", ""], []];
+  for (let i = 0; i < xs.length; i++) {
+    const [x, y] = [round(X(xs[i])), round(Y(ys[i]))];
+    paths[groups[i]] += MARKS[groups[i]](x, y);
+    places.push(`${x} ${y}`);
+  }
+  const way = points.joined && places.length
+    ? [svg("path", { d: "M" + places.join("L"), class: "xp-way", stroke: points.colours[0] })] : [];
+  return [...way, ...paths.map((d, group) =>
+    svg("path", { d, class: "xp-point", fill: points.colours[group] }))];
+}
+
+// An inner svg cuts off what lies outside of it; the sheet's rules are for outer ones.
+function inside(box, marks) {
+  const [width, height] = [box.right - box.left, box.bottom - box.top];
+  const viewBox = `${box.left} ${box.top} ${width} ${height}`;
+  const place = { x: box.left, y: box.top, width, height, viewBox };
+  const inner = svg("svg", place, ...marks);
+  Object.assign(inner.style, { width: width + "px", height: height + "px", overflow: "hidden" });
+  return inner;
 }
 
 function pointKey(points) {
@@ -353,7 +368,8 @@ function heatmapView(view, host) {
     paint(canvas, matrix, colours, Boolean(view.ylim));
     const marks = view.points ? pointMarks(view.points, frame.arrays, X, Y) : [];
     resize(root, width, box.bottom + 44);
-    root.replaceChildren(xAxis(box, X, view.xlabel), yAxis(box, Y, view.ylabel), ...marks);
+    root.replaceChildren(xAxis(box, X, view.xlabel), yAxis(box, Y, view.ylabel),
+      inside(box, marks));
   };
 }
 

@@ -94,7 +94,7 @@ def _where(places, heights):
                 vmin=-2, vmax=2.3, label="log10 of the loss", xlim=(-EDGE, EDGE),
                 ylim=(-EDGE, EDGE),
                 points=Points("x", "y", "last", ("on the way", "last step"),
-                              colours=("#3cb8e6", "#0f8a3c"))),
+                              colours=("#3cb8e6", "#0f8a3c"), joined=True)),
         Lines("step", {"loss": "loss"}, title="Height after each step", xlabel="step",
               ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True),
     ],
@@ -105,8 +105,7 @@ def optimizer_paths(optimizer, surface, rate, scale):
     z = SURFACES[surface](middles[None, :], middles[:, None]).log10()
     places, heights = path(optimizer, surface, rate, scale)
     last = torch.arange(len(heights)) == STEPS
-    seen = (places.abs() < EDGE).all(1)  # the start always is
     sentence = (f"{optimizer} at rate {rate:g}, loss times {scale:g}: "
                 f"{_where(places, heights)}.")
-    return {"z": z, "x": places[seen, 0], "y": places[seen, 1], "last": last[seen].byte(),
+    return {"z": z, "x": places[:, 0], "y": places[:, 1], "last": last.byte(),
             "step": range(len(heights)), "loss": heights.clamp(*LOSS_RANGE)}, sentence

@@ -14,7 +14,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -391,6 +391,11 @@ def _shown(code: list[dict], sources: list[str]) -> dict[str, bool]:
 
 def _dict(value: object) -> dict:
     return value if isinstance(value, dict) else {}
+
+
+def calls(source: str, names: Iterable[str]) -> list[str]:
+    """Those of the names that a source seems to call; one in a comment counts, too."""
+    return [name for name in names if re.search(rf"\b{re.escape(name)}\s*\(", source)]
 
 
 def defines(source: str, function: str) -> bool:
