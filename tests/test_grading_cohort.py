@@ -29,7 +29,7 @@ def hand_in(folder: Path, n: int) -> list[submissions.Submission]:
     folder.mkdir(exist_ok=True)
     for k in range(n):
         (folder / f"learner{k:02d}.ipynb").write_bytes(worksheet(e4=WRONG if k % 2 else ""))
-    return submissions.find([folder])
+    return submissions.find([folder]).submissions
 
 
 # ---- the journal, without a sandbox
@@ -104,14 +104,63 @@ def test_a_changed_submission_is_graded_anew_and_a_failed_one_again(tmp_path):
 
 
 def test_a_folder_holds_one_run_and_one_grader(tmp_path):
-    journal = cohort.Journal.begin(tmp_path, settings())
+    found, out = hand_in(tmp_path / "in", 1), tmp_path / "out"
+    journal = cohort.Journal.begin(out, settings())
     with pytest.raises(cohort.RunError, match="another grader"):
-        cohort.Journal.resume(tmp_path)
+        cohort.Journal.resume(out)
+    cohort.grade_all(found, journal, fake_workers)
     journal.close()
     with pytest.raises(cohort.RunError, match="--resume"):
-        cohort.Journal.begin(tmp_path, settings())
+        cohort.Journal.begin(out, settings())
     with pytest.raises(cohort.RunError, match="no run"):
         cohort.Journal.resume(tmp_path / "other")
+
+
+@pytest.mark.parametrize("cut", [0, 40, None])
+def test_a_run_that_graded_nothing_keeps_nobody_out(tmp_path, cut):
+    cohort.Journal.begin(tmp_path, settings()).close()
+    path = tmp_path / cohort.JOURNAL
+    path.write_bytes(path.read_bytes()[:cut])
+    if cut is not None:
+        with pytest.raises(cohort.RunError, match="Leave out --resume"):
+            cohort.Journal.resume(tmp_path)
+
+    cohort.Journal.begin(tmp_path, settings(seconds=7)).close()
+
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line)["run"]["settings"]["limits"]["seconds"] == 7
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"[1]\n", b'{"run": 3}\n', b"\xff\xfe\n"])
+def test_a_damaged_journal_is_refused_and_left_as_it_is(tmp_path, damage):
+    path = tmp_path / cohort.JOURNAL
+    path.write_bytes(damage + b'{"name": "x"')
+
+    with pytest.raises(cohort.RunError, match="is damaged"):
+        cohort.Journal.resume(tmp_path)
+
+    assert path.read_bytes() == damage + b'{"name": "x"'
+
+
+def test_going_on_with_fewer_submissions_is_refused_and_named(tmp_path):
+    found = hand_in(tmp_path / "in", 3)
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+    cohort.grade_all(found, journal, fake_workers)
+    with pytest.raises(cohort.RunError, match=r"2 submissions .*learner00\.ipynb, learner01"):
+        journal.expect(["learner02.ipynb", "late.ipynb"])
+    journal.expect([*(one.name for one in found), "late.ipynb"])
+    journal.close()
+
+
+def test_what_nobody_foresaw_ends_one_submission_not_the_class(tmp_path, monkeypatch):
+    found = hand_in(tmp_path / "in", 2)
+    monkeypatch.setattr(submissions, "read_file", lambda *_: 1 / 0)
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+
+    grades = cohort.grade_all(found, journal, fake_workers)
+    journal.close()
+
+    assert [r["reason"] for r in grades["results"]] == ["cannot be read (ZeroDivisionError)."] * 2
 
 
 def test_a_run_with_other_checks_is_not_resumed(tmp_path):
@@ -217,6 +266,46 @@ def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
     assert lost[0] not in alive
     assert [r["status"] for r in grades["results"]] == ["graded"] * 8
     assert [r["points"] for r in grades["results"]] == [FULL - 3] * 8
+
+
+def test_a_judge_that_stops_at_a_notebook_goes_on_with_the_next(monkeypatch):
+    grader = cohort.Grader(settings())
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(grader.judge, "grade", lambda _: 1 / 0)
+            stopped = grader.grade(worksheet())
+        next_one = grader.grade(worksheet())
+    finally:
+        grader.close()
+
+    assert stopped["status"] == "failed"
+    assert "ZeroDivisionError" in stopped["reason"]
+    assert next_one["points"] == FULL
+
+
+def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):
+    from distributed import LocalCluster
+
+    from dlsys_helpers.grading import cluster
+
+    monkeypatch.setattr(cluster, "WAIT_SECONDS", 1)
+    with LocalCluster(n_workers=0, dashboard_address=None) as empty:
+        run = cluster.remote(settings(), empty.scheduler_address, None)
+        with pytest.raises(cohort.RunError, match="has no worker"):
+            next(run(iter([])))
+
+
+def test_nothing_is_left_in_the_temporary_folder(tmp_path):
+    hand_in(tmp_path / "in", 2)
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+
+    done = grade(tmp_path / "in", "--out", tmp_path / "out", "--workers", "2",
+                 env={**os.environ, "TMPDIR": str(scratch)})
+
+    assert done.returncode == 0, done.stderr
+    # Torch keeps an empty folder for its compiler.
+    assert [p.name for p in scratch.iterdir() if not p.name.startswith("torchinductor_")] == []
 
 
 # Python may lie in a folder that only root can enter: in a mount namespace of its own, the

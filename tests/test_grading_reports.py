@@ -106,13 +106,12 @@ def test_junit_counts_failures_errors_and_skips(grades):
 
 
 def test_nbgrader_columns_are_those_of_its_own_export(grades):
-    exported = reports.nbgrader(grades["results"], grades["run"])
+    exported = reports.nbgrader(grades["results"])
 
     assert exported[0] == ["assignment", "duedate", "timestamp", "student_id", "last_name",
                            "first_name", "email", "raw_score", "late_submission_penalty", "score",
                            "max_score"]
-    assert exported[1] == ["01_activations", "", "2026-01-01T00:00:00+00:00", "7", "", "ada", "",
-                           15, 0, 15, 15]
+    assert exported[1] == ["01_activations", "", "", "7", "", "ada", "", 15, 0, 15, 15]
 
 
 CANVAS = ('\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Stage 1 (4711),Stage 2 (4712)\r\n'
@@ -124,9 +123,9 @@ def test_a_canvas_gradebook_is_filled_in_and_else_left_as_it_is(tmp_path, grades
     book = tmp_path / "book.csv"
     book.write_text(CANVAS, encoding="utf-8", newline="")
 
-    text, n = reports.fill_canvas(reports.best(grades["results"]), book, "Stage 1")
+    text, absent = reports.fill_canvas(reports.best(grades["results"]), book, "Stage 1")
 
-    assert n == 1
+    assert [r["name"] for r in absent] == ["bob.ipynb", f"{EVIL}.ipynb"]
     assert text == CANVAS.replace("ada,A,,3", "ada,A,15,3")
 
 
@@ -138,10 +137,10 @@ def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
     sheet = tmp_path / "sheet.csv"
     sheet.write_text(MOODLE, encoding="utf-8")
 
-    text, n = reports.fill_moodle(reports.best(grades["results"]), sheet)
+    text, absent = reports.fill_moodle(reports.best(grades["results"]), sheet)
 
     filled = rows(text)
-    assert n == 1
+    assert [r["name"] for r in absent] == ["ada.ipynb", "bob.ipynb"]
     assert filled[1][:6] == ["Participant 9", "Eve", "e@x", "Submitted", "0", "15.00"]
     assert filled[1][6].startswith("01.1: 0/3 (<script>")
     assert filled[2] == ["Participant 5", "Max", "m@x", "No submission", "", "15.00", ""]
@@ -163,10 +162,23 @@ def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
     sheet.write_text(MOODLE, encoding="utf-8")
     later = {**result("ada", "pp", "7", "canvas"), "stage": 2}
     both = reports.best([*grades["results"], later])
-    with pytest.raises(cohort.RunError, match="stages 1, 2, expected one stage"):
+    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
         reports.fill_canvas(both, book, "Stage 1")
-    with pytest.raises(cohort.RunError, match="stages 1, 2, expected one stage"):
+    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
         reports.fill_moodle(both, sheet)
+
+
+def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS, encoding="utf-8")
+    both = reports.best([*grades["results"], result("mal", "ppppp", "7", "canvas")])
+    with pytest.raises(cohort.RunError, match=r"ada\.ipynb and mal\.ipynb both say .* id 7"):
+        reports.fill_canvas(both, book, "Stage 1")
+
+
+def test_a_gradebook_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(cohort.RunError, match="No such file"):
+        reports.fill_moodle([], tmp_path / "gone.csv")
 
 
 # ---- pages
@@ -241,7 +253,7 @@ def test_feedback_names_the_lesson_to_read_again(grades):
 
 
 def test_page_names_are_safe_and_differ():
-    names = {pages.page_name(key) for key in (
+    names = {reports.page_name(key) for key in (
         ("", "", "../../etc/passwd"), ("moodle", "1", "Ada"), ("moodle", "2", "Ada"),
         ("", "", "学生"), ("", "", ""))}
     assert len(names) == 5

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from grading_samples import code, notebook, worksheet
 
-from dlsys_helpers.grading import submissions
-from dlsys_helpers.grading.submissions import Learner, Refused
+from dlsys_helpers.grading import notebooks, submissions
+from dlsys_helpers.grading.notebooks import Refused
+from dlsys_helpers.grading.submissions import Learner
 from dlsys_helpers.grading.text import cell, clean
 
 SOLVED = worksheet()
@@ -28,7 +29,7 @@ def zipped(path: Path, entries: dict[str, bytes], method: int = zipfile.ZIP_DEFL
 
 def reason(one: submissions.Submission) -> str:
     with pytest.raises(Refused) as refusal:
-        submissions.parse(one.read())
+        notebooks.parse(one.read())
     return str(refusal.value)
 
 
@@ -63,7 +64,7 @@ def test_what_is_no_worksheet_is_refused_with_the_reason(tmp_path, name):
     data, part = BAD[name]
     (tmp_path / "a.ipynb").write_bytes(data)
 
-    (found,) = submissions.find([tmp_path])
+    (found,) = submissions.find([tmp_path]).submissions
 
     assert part in reason(found)
 
@@ -72,7 +73,7 @@ def test_a_notebook_of_120_mb_is_refused_unread(tmp_path):
     with open(tmp_path / "a.ipynb", "wb") as file:
         file.truncate(120 * 2**20)
 
-    (found,) = submissions.find([tmp_path])
+    (found,) = submissions.find([tmp_path]).submissions
 
     assert reason(found) == ("has 120.0 MiB, expected at most 8.0 MiB. Clear its outputs and "
                              "save it.")
@@ -87,7 +88,7 @@ def test_links_pipes_and_folders_named_like_notebooks_are_refused(tmp_path):
     (folder / "loop.ipynb").symlink_to("loop.ipynb")
     os.mkfifo(folder / "pipe.ipynb")
 
-    found = {one.name: one for one in submissions.find([folder])}
+    found = {one.name: one for one in submissions.find([folder]).submissions}
 
     assert "link" in reason(found["link.ipynb"])
     assert "link" in reason(found["loop.ipynb"])
@@ -103,7 +104,7 @@ def test_a_linked_folder_is_never_entered(tmp_path):
     (inside / "way").symlink_to(outside)
     (inside / "a.ipynb").write_bytes(SOLVED)
 
-    found = submissions.find([inside])
+    found = submissions.find([inside]).submissions
 
     assert [(one.name, one.problem) for one in found] == [
         ("a.ipynb", ""), ("way", "is a link, expected a file.")]
@@ -112,10 +113,10 @@ def test_a_linked_folder_is_never_entered(tmp_path):
 def test_a_name_that_is_no_utf8_can_be_shown(tmp_path):
     (Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\x1b[31m.ipynb"))).write_bytes(SOLVED)
 
-    (found,) = submissions.find([tmp_path])
+    (found,) = submissions.find([tmp_path]).submissions
 
     assert found.name.isprintable()
-    assert submissions.parse(found.read()).stage == 1
+    assert notebooks.parse(found.read()).stage == 1
 
 
 # ---- whose it is
@@ -139,7 +140,10 @@ LAYOUTS = {
 @pytest.mark.parametrize("packed", [False, True])
 def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
     path, learner = LAYOUTS[name]
-    other = path.replace("marie", "ada").replace("Marie", "Ada").replace("curieada", "curie")
+    other = path
+    for mine, theirs in (("curiemarie", "curie"), ("marie", "ada"), ("Marie", "Ada"),
+                         ("7734_99120", "7735_99121"), ("4711", "4712")):
+        other = other.replace(mine, theirs)
     entries = {path: SOLVED, other: SOLVED, "notes.pdf": b"x"}
     if packed:
         root = zipped(tmp_path / "all.zip", entries)
@@ -149,33 +153,132 @@ def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
             (root / entry).parent.mkdir(parents=True, exist_ok=True)
             (root / entry).write_bytes(data)
 
-    found = submissions.find([root])
+    found = submissions.find([root]).submissions
 
     assert len(found) == 2
     assert learner in [one.learner for one in found]
-    assert all(submissions.parse(one.read()).stage == 1 for one in found)
+    assert all(notebooks.parse(one.read()).stage == 1 for one in found)
 
 
+def laid_out(root: Path, names: list[str]) -> Path:
+    """A folder with these files; those that end in .ipynb are solved worksheets."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(SOLVED if name.endswith(".ipynb") else b"x")
+    return root
+
+
+NO_NOTEBOOK = {
+    "canvas": ["ada_1_10_a.ipynb", "ada_1_11_notes.pdf", "bob_2_12_hw.pdf", "bob_2_13_more.txt",
+               "eve_LATE_3_link.html", "fay_4_text.html", "readme.txt"],
+    "moodle": ["Ada_1_assignsubmission_file_/a.ipynb", "Bob_2_assignsubmission_file_/x.docx",
+               "Eve_3_assignsubmission_onlinetext_/onlinetext.html",
+               "Fay_4_assignsubmission_file_hw.pdf", "readme.txt"],
+}
+
+
+@pytest.mark.parametrize("name", NO_NOTEBOOK)
 @pytest.mark.parametrize("packed", [False, True])
-def test_who_handed_in_no_notebook_is_named(tmp_path, packed):
-    entries = {"ada_1_10_a.ipynb": SOLVED, "ada_1_11_notes.pdf": b"x", "bob_2_12_hw.pdf": b"x",
-               "bob_2_13_more.txt": b"x", "Eve_3_assignsubmission_file_/x.docx": b"x",
-               "readme.txt": b"x"}
-    root = zipped(tmp_path / "all.zip", entries) if packed else tmp_path / "all"
-    for entry, data in () if packed else entries.items():
-        (root / entry).parent.mkdir(parents=True, exist_ok=True)
-        (root / entry).write_bytes(data)
+def test_who_handed_in_no_notebook_is_named(tmp_path, name, packed):
+    names = NO_NOTEBOOK[name]
+    root = (zipped(tmp_path / "all.zip", {n: SOLVED for n in names}) if packed
+            else laid_out(tmp_path / "all", names))
 
     found = submissions.find([root])
 
-    assert sorted((one.learner.name, one.problem[:14]) for one in found) == [
-        ("Eve", "is no notebook"), ("ada", ""), ("bob", "is no notebook")]
+    assert sorted((one.learner.name.lower(), one.problem[:14]) for one in found.submissions) == [
+        ("ada", ""), *((who, "is no notebook") for who in ("bob", "eve", "fay"))]
+    assert found.left_out == ["readme.txt"]
+
+
+# Whose each file is, by (name, id), in the order of the names.
+OWNERS = {
+    "a file is no Canvas upload because its name looks so": (
+        ["lab_01_2024_jones.ipynb", "lab_01_2024_smith.ipynb"],
+        [("lab_01_2024_jones", ""), ("lab_01_2024_smith", "")]),
+    "nor are those of one number": (
+        ["hw_1_1_a.ipynb", "hw_1_2_b.ipynb", "hw_1_3_c.ipynb"],
+        [("hw_1_1_a", ""), ("hw_1_2_b", ""), ("hw_1_3_c", "")]),
+    "late in a download of Canvas": (
+        ["a_LATE_1_10_x.ipynb", "b_2_11_x.ipynb"], [("a", "1"), ("b", "2")]),
+    "a flat download of Moodle": (
+        ["Jane Doe_2001_assignsubmission_file_01_x.ipynb",
+         "Joe Doe_2002_assignsubmission_file_99_assignsubmission_file_x.ipynb"],
+        [("Jane Doe", "2001"), ("Joe Doe", "2002")]),
+    "one learner of Moodle, who takes another one's name": (
+        ["Mal_66_assignsubmission_file_/Bob_77_assignsubmission_file_/a.ipynb",
+         "Mal_66_assignsubmission_file_/x.ipynb"], [("Mal", "66"), ("Mal", "66")]),
+    "a learner of Canvas who takes another one's name": (
+        ["mal_66_900_Bob_77_assignsubmission_file_x.ipynb", "ada_1_901_x.ipynb"],
+        [("ada", "1"), ("mal", "66")]),
+    "a folder for each, and a wild name in it": (
+        ["ada/a.ipynb", "mal/Bob_77_assignsubmission_file_x.ipynb", "zoe/bob_77_1_a.ipynb"],
+        [("ada", ""), ("mal", ""), ("zoe", "")]),
+    "nbgrader, and a name of Canvas in it": (
+        ["submitted/2002/ps1/1001_1001_1_01.ipynb", "submitted/3003/ps1/01.ipynb"],
+        [("2002", ""), ("3003", "")]),
+    "nbgrader, one learner": (
+        ["submitted/2002/ps1/01.ipynb", "submitted/2002/ps1/timestamp.txt"], [("2002", "")]),
+    "sections of a class": (
+        ["a/ada.ipynb", "a/bob.ipynb", "b/ada.ipynb", "b/eve.ipynb"],
+        [("a/ada", ""), ("a/bob", ""), ("b/ada", ""), ("b/eve", "")]),
+    "sections with a folder for each": (
+        ["a/ada/01_activations.ipynb", "a/bob/01_activations.ipynb", "b/eve/hw.ipynb"],
+        [("a/ada", ""), ("a/bob", ""), ("b", "")]),
+    "two worksheets of one": (
+        ["ada/01_activations.ipynb", "ada/02_backpropagation.ipynb", "bob/s/01_activations.ipynb"],
+        [("ada", ""), ("ada", ""), ("bob", "")]),
+}
+
+
+@pytest.mark.parametrize("name", OWNERS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_only_what_the_lms_or_the_instructor_named_says_whose_it_is(tmp_path, name, packed):
+    names, owners = OWNERS[name]
+    root = (zipped(tmp_path / "all.zip", {n: SOLVED for n in names}) if packed
+            else laid_out(tmp_path / "all", names))
+
+    found = submissions.find([root]).submissions
+
+    assert [(one.learner.name, one.learner.id) for one in found] == owners
+    assert [one.late for one in found] == ["LATE" in one.name for one in found]
+
+
+def test_notebooks_named_one_by_one_belong_to_their_folders(tmp_path):
+    root = laid_out(tmp_path, ["ada/01_activations.ipynb", "bob/01_activations.ipynb"])
+
+    found = submissions.find(sorted(root.glob("*/*.ipynb"))).submissions
+
+    assert [(one.name, one.learner.name) for one in found] == [
+        ("ada/01_activations.ipynb", "ada"), ("bob/01_activations.ipynb", "bob")]
+
+
+def test_one_name_in_two_folders_is_two_people(tmp_path):
+    root = laid_out(tmp_path, ["a/ada/x.ipynb", "a/bob/x.ipynb", "b/ada/x.ipynb", "b/eve/x.ipynb"])
+
+    found = submissions.find([root / "a", root / "b"]).submissions
+
+    assert [one.learner.name for one in found] == ["a/ada", "bob", "b/ada", "eve"]
+
+
+def test_thousands_of_notebooks_of_one_learner_are_one_refusal(tmp_path):
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        for k in range(3000):
+            archive.writestr(f"{k}.ipynb", SOLVED)
+    root = zipped(tmp_path / "all.zip", {"ada_7_9_work.zip": inner.getvalue(),
+                                         "bob_8_10_work.ipynb": SOLVED})
+
+    ada, bob = submissions.find([root]).submissions
+
+    assert reason(ada) == "is one of 3000 notebooks of one learner, expected at most 40."
+    assert bob.problem == ""
 
 
 def test_a_folder_around_everything_is_no_learner(tmp_path):
     root = zipped(tmp_path / "x.zip", {"hw1/ada/a.ipynb": SOLVED, "hw1/bob/a.ipynb": SOLVED})
 
-    assert [one.learner.name for one in submissions.find([root])] == ["ada", "bob"]
+    assert [one.learner.name for one in submissions.find([root]).submissions] == ["ada", "bob"]
 
 
 def test_the_same_name_twice_stays_two_submissions(tmp_path):
@@ -183,7 +286,7 @@ def test_the_same_name_twice_stays_two_submissions(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.ipynb").write_bytes(SOLVED)
 
-    found = submissions.find([tmp_path / "x", tmp_path / "y"])
+    found = submissions.find([tmp_path / "x", tmp_path / "y"]).submissions
 
     assert [one.name for one in found] == ["a.ipynb", "a.ipynb (2)"]
 
@@ -193,18 +296,55 @@ def test_the_same_name_twice_stays_two_submissions(tmp_path):
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     bomb = zipped(tmp_path / "bomb.zip", {"a.ipynb": b"0" * (200 * 2**20)})
 
-    (found,) = submissions.find([bomb])
+    (found,) = submissions.find([bomb]).submissions
 
     assert bomb.stat().st_size < 2**20
     assert reason(found) == "has 200.0 MiB, expected at most 8.0 MiB."
 
 
-def test_a_small_file_with_an_absurd_ratio_is_refused(tmp_path):
-    bomb = zipped(tmp_path / "bomb.zip", {"a.ipynb": b" " * (7 * 2**20)})
+def test_outputs_that_repeat_themselves_are_no_bomb(tmp_path):
+    flood = notebook([code("1", outputs=[{"output_type": "stream", "text": "x" * (7 * 2**20)}])])
 
-    (found,) = submissions.find([bomb])
+    (found,) = submissions.find([zipped(tmp_path / "x.zip", {"a.ipynb": flood})]).submissions
 
-    assert "times its size" in reason(found)
+    assert notebooks.parse(found.read()).stage == 1
+
+
+def test_two_entries_of_one_name_are_two_submissions(tmp_path):
+    other = notebook([code("1")], metadata={"dlsys": {"stage": 2}})
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("a.ipynb", SOLVED)
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.ipynb", other)
+
+    found = submissions.find([tmp_path / "x.zip"]).submissions
+
+    assert [notebooks.parse(one.read()).stage for one in found] == [1, 2]
+
+
+def test_a_zip_with_backslashes_has_folders_all_the_same(tmp_path):
+    root = zipped(tmp_path / "x.zip", {"class\\ada\\a.ipynb": SOLVED,
+                                       "class\\bob\\a.ipynb": SOLVED})
+
+    assert [one.learner.name for one in submissions.find([root]).submissions] == ["ada", "bob"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_unusual_packing_is_refused_unread(tmp_path, method):
+    root = zipped(tmp_path / "x.zip", {"a.ipynb": SOLVED}, method)
+
+    (found,) = submissions.find([root]).submissions
+
+    assert reason(found) == f"is packed in an unusual way (method {method}); zip it the usual way."
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_pipe_named_like_a_zip_stops_nobody(tmp_path, whole):
+    os.mkfifo(tmp_path / "hw.zip")
+
+    (found,) = submissions.find([tmp_path / "hw.zip" if whole else tmp_path]).submissions
+
+    assert reason(found) == "is no regular file."
 
 
 def test_a_zip_that_lies_about_its_sizes_is_still_capped(tmp_path):
@@ -213,7 +353,7 @@ def test_a_zip_that_lies_about_its_sizes_is_still_capped(tmp_path):
     real, claimed = (9 * 2**20).to_bytes(4, "little"), (100).to_bytes(4, "little")
     path.write_bytes(data.replace(real, claimed))
 
-    (found,) = submissions.find([path])
+    (found,) = submissions.find([path]).submissions
 
     assert reason(found)
 
@@ -228,18 +368,18 @@ def test_a_zip_in_a_zip_is_read_once_and_no_deeper(tmp_path):
     root = zipped(tmp_path / "all.zip", {"ada_7_9_work.zip": inner.getvalue(),
                                          "bob_8_9_work.ipynb": SOLVED})
 
-    found = submissions.find([root])
+    found = submissions.find([root]).submissions
 
     assert [(one.learner.name, one.learner.id, one.name) for one in found] == [
         ("ada", "7", "ada_7_9_work.zip/mine.ipynb"), ("bob", "8", "bob_8_9_work.ipynb")]
-    assert [submissions.parse(one.read()).stage for one in found] == [1, 1]
+    assert [notebooks.parse(one.read()).stage for one in found] == [1, 1]
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not really", b"<html>"])
 def test_a_damaged_zip_is_one_refused_submission(tmp_path, data):
     (tmp_path / "x.zip").write_bytes(data)
 
-    (found,) = submissions.find([tmp_path])
+    (found,) = submissions.find([tmp_path]).submissions
 
     assert reason(found) == "is a damaged zip."
 
@@ -255,7 +395,7 @@ def test_links_and_passwords_in_a_zip_are_refused(tmp_path):
     data[at + 8] |= 1  # "encrypted", in the directory of the zip
     (tmp_path / "x.zip").write_bytes(data)
 
-    found = {one.name: one for one in submissions.find([tmp_path / "x.zip"])}
+    found = {one.name: one for one in submissions.find([tmp_path / "x.zip"]).submissions}
 
     assert "link" in reason(found["link.ipynb"])
     assert "encrypted" in reason(found["locked.ipynb"])
@@ -264,14 +404,14 @@ def test_links_and_passwords_in_a_zip_are_refused(tmp_path):
 def test_a_path_that_climbs_out_is_only_a_name(tmp_path):
     zipped(tmp_path / "x.zip", {"../../evil.ipynb": SOLVED, "/abs.ipynb": SOLVED})
 
-    found = submissions.find([tmp_path / "x.zip"])
+    found = submissions.find([tmp_path / "x.zip"]).submissions
 
     assert len(found) == 2
     assert not (tmp_path.parent.parent / "evil.ipynb").exists()
 
 
 def test_a_zip_without_a_notebook_is_reported(tmp_path):
-    (found,) = submissions.find([zipped(tmp_path / "x.zip", {"report.pdf": b"x"})])
+    (found,) = submissions.find([zipped(tmp_path / "x.zip", {"report.pdf": b"x"})]).submissions
 
     assert reason(found) == "holds no notebook."
 
@@ -288,11 +428,11 @@ def test_a_path_of_no_use_is_named(tmp_path, name):
 def test_code_keeps_its_number_and_other_cells_do_not_count():
     cells = [{"cell_type": "markdown", "source": "text"}, code("a = 1"), code(["b = ", "2"])]
 
-    assert submissions.parse(notebook(cells)).cells == [(1, "a = 1"), (2, "b = 2")]
+    assert notebooks.parse(notebook(cells)).cells == [(1, "a = 1"), (2, "b = 2")]
 
 
 def test_duplicate_ids_are_noted_and_graded():
-    parsed = submissions.parse(notebook([code("a = 1", id="x"), code("b = 2", id="x")]))
+    parsed = notebooks.parse(notebook([code("a = 1", id="x"), code("b = 2", id="x")]))
 
     assert len(parsed.cells) == 2
     assert "same id" in parsed.notes[0]
@@ -301,16 +441,30 @@ def test_duplicate_ids_are_noted_and_graded():
 def test_the_instructor_can_say_the_stage():
     data = notebook([code("1")], metadata={"dlsys": {"stage": 2}})
 
-    parsed = submissions.parse(data, stage=1)
+    parsed = notebooks.parse(data, stage=1)
 
     assert parsed.stage == 1
     assert parsed.notes == ["It says stage 2; graded as stage 1."]
 
 
+@pytest.mark.parametrize("view", ["lesson", "solution"])
+def test_the_courses_own_notebooks_are_noted(view):
+    data = notebook([code("1")], metadata={"dlsys": {"stage": 1, "view": view}})
+
+    (note,) = notebooks.parse(data).notes
+
+    assert view in note
+
+
+def test_a_megabyte_of_empty_lines_takes_no_time():
+    assert not notebooks.defines("\n" * 10**6, "f")
+    assert notebooks.defines("\n" * 10**6 + "  async  def f(x):", "f")
+
+
 def test_without_metadata_the_checks_say_the_stage():
     data = notebook([code('check("01.4", mine)')], metadata={})
 
-    assert submissions.parse(data).stage == 1
+    assert notebooks.parse(data).stage == 1
     assert json.loads(data)["metadata"] == {}
 
 

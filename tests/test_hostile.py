@@ -61,7 +61,6 @@ INNOCENT = {
     "crashes the interpreter": "import ctypes; ctypes.string_at(0)",
     "loops": "while True: pass",
     "stops itself": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
-    "asks for input": "input('name?')",
     "ignores signals and loops": (
         "import signal\nfor s in (1, 2, 3, 10, 12, 14, 15, 24):\n"
         "    signal.signal(s, signal.SIG_IGN)\nsignal.alarm(1)\nwhile True: pass"),
@@ -126,6 +125,18 @@ HARMLESS = {
     "shell escapes": "!rm -rf /\nx = !ls\n",
     "help": "torch.ones?",
     "display": "display({'a': 1})",
+    "asks for input": "name = input('name?')",
+    "was written in Colab": (
+        "import google.colab\nfrom google.colab import drive\ndrive.mount('/content/drive')"),
+    "asks IPython for magics": (
+        "from IPython import get_ipython\nget_ipython().run_line_magic('matplotlib', 'inline')\n"
+        "import matplotlib.pyplot as plt; plt.plot([1])"),
+    "the value of a magic": "y = %time 1 + 2\nassert y == 3",
+    "captured output": "%%capture said\nprint('hello')",
+    "await under a magic": "%%time\nimport asyncio\nawait asyncio.sleep(0)",
+    "an environment variable": (
+        "%env DLSYS_X=3\nimport os\nassert os.environ['DLSYS_X'] == '3'"),
+    "lines of a command": "x = !ls\nassert x == []",
     "await at the top": "import asyncio\nawait asyncio.sleep(0)",
     "a DataLoader with workers": (
         "from torch.utils.data import DataLoader\n"
@@ -153,6 +164,112 @@ def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, name):
 
     assert result["points"] == FULL, (statuses(result), result["cells"])
     assert result["cells"] == []
+
+
+def test_cells_share_what_they_share_in_jupyter(grade):
+    cells = ("from __future__ import annotations", "def f(x: Unknown) -> Unknown: return x",
+             "%%writefile mine.py\nvalue = 7", "import mine\nassert mine.value == 7",
+             "import asyncio\ntask = asyncio.ensure_future(asyncio.sleep(0, 5))",
+             "assert await task == 5", "6 * 7", "assert _ == 42",
+             "%%capture said\nprint('hello')", "assert said.stdout == 'hello\\n'")
+
+    result = grade(worksheet(*cells))
+
+    assert result["points"] == FULL, statuses(result)
+    assert result["cells"] == []
+
+
+@pytest.mark.parametrize(("source", "line"), [
+    ("\n\n  \na = 1\nnone[0]", 5), ("%%time\na = 1\nnone[0]", 3), ("\n%%capture\n\nnone[0]", 4),
+    ("a = 1\nb = %time 1\nnone[0]", 3), ("%%time\na = (", 2)])
+def test_the_line_is_counted_as_the_learner_sees_it(grade, source, line):
+    (report,) = grade(worksheet(source))["cells"]
+
+    assert (report["number"], report["line"]) == (2, line)
+
+
+# ---- what counts is what the learner checks
+
+WEAK = "def weak(x, threshold):\n    return x"
+MINE = right_answers()["01.5"].replace("soft_threshold", "mine")
+SOFT = right_answers()["01.5"] + "\n"
+MEANT = {
+    "overwritten by its value": [SOFT + "check('01.5', soft_threshold)",
+                                 "soft_threshold = soft_threshold(torch.ones(3), 0.5)"],
+    "a worse one is checked later": [SOFT + "check('01.5', soft_threshold)",
+                                     WEAK + "\ncheck('01.5', weak)"],
+    "a worse one is checked before": [WEAK + "\ncheck('01.5', weak)", SOFT],
+    "an old check is a comment": [SOFT, "# check('01.5', weak)"],
+    "another name": [MINE + "\ncheck('01.5', mine)"],
+    "another name, and the stub is there": [
+        MINE + "\ncheck('01.5', mine)",
+        "def soft_threshold(x, threshold):\n    raise NotImplementedError('x is not written yet')"],
+    "by keyword": [MINE + "\ncheck(id='01.5', fn=mine)"],
+    "a method": ["class S:\n    @staticmethod\n" + MINE.replace("def ", "    def ").replace(
+        "\n    ", "\n        ").replace("\n        def", "\n    def") + "\ncheck('01.5', S.mine)"],
+    "a lambda": [MINE + "\ncheck('01.5', lambda x, threshold: mine(x, threshold))"],
+    "its helper is overwritten": [
+        MINE.replace("mine", "helper") + "\ndef soft_threshold(x, threshold):\n"
+        "    return helper(x, threshold)\ncheck('01.5', soft_threshold)", "helper = 3"],
+    "its constants are overwritten, and another cell crashes": [
+        MINE.replace("mine", "helper") + "\ndef soft_threshold(x, threshold):\n"
+        "    return helper(x, threshold)\ncheck('01.5', soft_threshold)", "helper = 3",
+        "import os; os._exit(3)"],
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_the_function_that_passes_where_it_is_checked_counts(grade, name):
+    result = grade(worksheet(e5="", last=tuple(MEANT[name])))
+
+    assert result["points"] == FULL, result["exercises"]
+
+
+def test_a_name_given_to_something_else_is_called_so(grade):
+    result = grade(worksheet(last=("soft_threshold = torch.ones(3)",)))
+
+    assert entry(result, "01.5")["message"] == (
+        "soft_threshold is no function after all cells have run, but of type Tensor: a later cell "
+        "gives its name to something else.")
+
+
+def test_more_checks_are_not_more_chances(grade):
+    """Only two of a thousand guesses are looked at, and the last one."""
+    guesses = ("def guess(x, threshold, k):\n    return (x * k / 1000)\n"
+               "for k in range(1000):\n"
+               "    check('01.5', lambda x, threshold, k=k: guess(x, threshold, k))\n" + MINE
+               + "\ncheck('01.5', mine)\ncheck('01.5', lambda x, threshold: x)")
+
+    assert lost(grade(worksheet(e5="", last=(guesses,)))) == {"01.5"}
+
+
+def test_an_answer_that_hangs_where_it_is_checked_costs_its_time_once(grade):
+    hangs = "def soft_threshold(x, threshold):\n    while True: pass\n"
+
+    result = grade(worksheet(e5="", last=(hangs + "check('01.5', soft_threshold)",)))
+
+    assert lost(result) == {"01.5"}
+    assert "did not return within 3 s" in entry(result, "01.5")["message"]
+    assert result["cells"] == []
+    assert result["seconds"] < 3 * 3  # once, and once again to confirm it
+
+
+def test_a_missing_name_is_traced_to_the_cell_that_stopped(grade):
+    cells = ("from kaggle_secrets import UserSecretsClient\nEPS = 0.5",)
+    uses = "def dead_units(h):\n    return EPS"
+
+    result = grade(worksheet(*cells, e4=uses))
+
+    message = entry(result, "01.4")["message"]
+    assert "name 'EPS' is not defined" in message
+    assert "Before that, cell 2, line 1 stopped: ModuleNotFoundError" in message
+
+
+def test_a_check_cell_is_not_the_cause_of_a_missing_function(grade):
+    result = grade(worksheet(e5="", last=("check('01.5', soft_threshold)",)))
+
+    assert entry(result, "01.5")["message"] == (
+        "soft_threshold is not defined after all cells have run.")
 
 
 # ---- an answer that faults costs its own points
@@ -338,6 +455,16 @@ CHEATS = {
         "import os, struct\nj = b'[' * 200000\nm = struct.pack('<II', len(j), 0) + j\n"
         "f = struct.pack('<HI', 2, len(m)) + m\nfor fd in range(3, 200):\n"
         "    try: os.write(fd, f)\n    except OSError: pass"),
+    "writes 500,000 answers": (
+        "import os, struct\nj = b'[\"l\",[' + b','.join([b'[\"t\",\"bool\",[0]]'] * 9000) + b']]'\n"
+        "m = struct.pack('<II', len(j), 0) + j\nfor k in range(60):\n"
+        "    f = struct.pack('<HI', k, len(m)) + m\n    for fd in range(3, 12):\n"
+        "        try: os.write(fd, f)\n        except OSError: pass"),
+    "writes 50,000 reports of cells": (
+        "from dlsys_helpers.grading import wire, frames\nimport os\n"
+        "m = wire.pack({'cells': [{'number': 1, 'line': 1, 'error': 'x' * 50}] * 20000})\n"
+        "for fd in range(3, 12):\n    try: os.write(fd, frames.frame(frames.CELLS, m))\n"
+        "    except OSError: pass"),
     "writes a pickle": (
         "import os, pickle\nclass P:\n    def __reduce__(self): return (os.system, ('id',))\n"
         "p = pickle.dumps(P())\nfor fd in range(3, 200):\n    try: os.write(fd, p)\n"
@@ -358,6 +485,7 @@ def test_no_trick_in_a_cell_earns_a_point(grader, name):
 
     assert result["points"] == 0
     assert not set(statuses(result).values()) & {"pass"}
+    assert len(result["cells"]) <= 100
 
 
 def test_after_all_that_the_next_submission_is_graded(grade):

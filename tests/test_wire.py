@@ -147,6 +147,34 @@ def test_what_is_too_large_is_not_sent(value):
         wire.pack(value, largest=3999)
 
 
+def test_many_small_messages_have_one_budget():
+    one = message_of(["l", [["t", "bool", [0]]] * 1000])
+    several = wire.MOST_NODES // (1000 * (wire.TENSOR_NODES + 1))
+    assert len(wire.unpack_all(one * several)) == several
+    with pytest.raises(wire.WireError):
+        wire.unpack_all(one * (several + 1))
+    with pytest.raises(wire.WireError):
+        wire.unpack_all(message_of(None) * (wire.MOST_MESSAGES + 1))
+
+
+def test_what_one_side_may_send_the_other_side_reads():
+    """The same budget on both sides: an honest answer is never taken for a broken one."""
+    budget, value = wire.Budget(), [torch.zeros(0)] * 1000
+    messages = [wire.pack(value, budget) for _ in range(budget.nodes // (51 * 1000 + 1))]
+    with pytest.raises(wire.TooLarge):
+        wire.pack(value, budget)
+    assert len(wire.unpack_all(b"".join(messages))) == len(messages) == 3
+
+
+@pytest.mark.parametrize("shape", [[0, 4097], [10**6, 0], [0, 2**31 - 1]])
+def test_a_tensor_of_nothing_is_not_long(shape):
+    """What takes no bytes to send must not become large where it is multiplied."""
+    with pytest.raises(wire.WireError):
+        wire.unpack(message_of(["t", "float32", shape]))
+    assert isinstance(wire.unpack(wire.pack(torch.empty(shape))), Foreign)
+    assert wire.unpack(message_of(["t", "float32", [0, 4096]])).shape == (0, 4096)
+
+
 @pytest.mark.parametrize(("view", "shown"), [
     (torch.arange(6.0).reshape(2, 3).T[1:], [[1.0, 4.0], [2.0, 5.0]]),
     (torch.ones(()).expand(1), [1.0]), (torch.ones(1).expand(2, 2), [[1.0, 1.0]] * 2),

@@ -22,7 +22,9 @@ from dlsys_helpers.grading.frames import ACTS, CELLS, END, JOB
 from dlsys_helpers.grading.walls import Limits
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
-MOST_BYTES = 256 * 2**20  # from one attempt, before it is taken for a flood
+MOST_BYTES = 64 * 2**20  # from one attempt, before it is taken for a flood
+EARLY = 2  # answers to one exercise from where its check was called, when careful
+MOST_ANSWERS = EARLY + 2  # and from the end: of what was checked last, and by the function's name
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
@@ -36,11 +38,11 @@ class BoxLost(RuntimeError):
 
 @dataclass
 class Attempt:
-    """What one attempt sent: cell reports, answers by index, and the fault that ended it."""
+    """What one attempt sent: cell reports, packed answers by index, the fault that ended it."""
 
     cells: list[dict] = field(default_factory=list)
     cells_done: bool = False
-    answers: dict[int, list[Any]] = field(default_factory=dict)
+    answers: dict[int, list[bytes]] = field(default_factory=dict)
     fault: str = ""
     at: int = CELLS
 
@@ -74,6 +76,8 @@ class Nursery:
             answer = json.loads(self._line.recv(4096) or b'{"error": "it ended at once"}')
         except TimeoutError:
             answer = {"error": f"no answer in {START_SECONDS:g} s"}
+        with contextlib.suppress(OSError):  # the view is a root of its own by now
+            os.rmdir(self._root)
         if "error" in answer:
             self.close()
             raise SandboxRefused(
@@ -85,8 +89,6 @@ class Nursery:
         self._line.close()
         self._process.kill()
         self._process.wait()
-        with contextlib.suppress(OSError):
-            os.rmdir(self._root)
 
     @contextlib.contextmanager
     def box(self) -> Iterator[Box]:
@@ -126,16 +128,19 @@ class Box:
         self._deadline = time.monotonic() + limits.total + GRACE
         self.used: dict = {}
 
-    def attempt(self, cells: Sequence[tuple[int, str]], acts: bytes, *, careful: bool = False,
-                checkpoints: bool = False) -> Attempt:
-        """Run all cells, then the acts (packed by `pack_act`), in a process made for it."""
+    def attempt(self, cells: Sequence[tuple[int, str]], acts: Sequence[bytes], *,
+                careful: bool = False, checkpoints: bool = False) -> Attempt:
+        """Run all cells, then the acts (packed by `pack_act`), in a process made for it.
+
+        careful: act also where a cell calls `check`. checkpoints: a cell that faults costs itself.
+        """
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
-               "checkpoints": checkpoints}
+               "checkpoints": checkpoints, "early": EARLY if careful else 0}
         found, received = Attempt(), 0
         try:
             self._line.settimeout(GRACE)
             self._line.sendall(frames.frame(JOB, json.dumps(job).encode()))
-            self._line.sendall(frames.frame(ACTS, acts))
+            self._line.sendall(frames.frame(ACTS, b"".join(acts)))
             while True:
                 index, payload = frames.read_until(self._line, self._deadline)
                 if index == END:
@@ -144,7 +149,10 @@ class Box:
                 found.at, received = index, received + len(payload)
                 if received > MOST_BYTES:
                     raise frames.FrameError("broken")
-                _take(found, index, payload)
+                if index == CELLS:
+                    _take_cells(found, payload)
+                elif index < len(acts) and payload:
+                    _take_answer(found, index, payload, MOST_ANSWERS if careful else 1)
         except OSError:
             found.fault = "died"
         except frames.FrameError as error:
@@ -152,25 +160,31 @@ class Box:
         return found
 
 
-def pack_act(names: Sequence[str], act: str, cases: Sequence[Any]) -> bytes:
-    """One exercise's part of a job: which function, the act's source, the cases."""
+def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
+    """One exercise's part of a job: the function's name, the act's source, the cases."""
     from dlsys_helpers.grading import wire  # needs torch, which a nursery starts without
-    return wire.pack({"names": list(names), "act": act,
+    return wire.pack({"id": id, "function": function, "act": act,
                       "cases": [(case.name, case.inputs) for case in cases]})
 
 
-def _take(found: Attempt, index: int, payload: bytes) -> None:
+def _take_cells(found: Attempt, payload: bytes) -> None:
     from dlsys_helpers.grading import wire
-    if not payload:
-        return
     try:
-        messages = wire.unpack_all(payload)
+        match wire.unpack(payload) if payload else None:
+            case {"cells": list(cells)}:
+                found.cells, found.cells_done = cells, True
     except wire.WireError:
-        messages = [{"fault": "broken"}]
-    if index != CELLS:
-        found.answers[index] = messages
-    elif isinstance(messages[0], dict) and isinstance(messages[0].get("cells"), list):
-        found.cells, found.cells_done = messages[0]["cells"], True
+        found.cells_done = False
+
+
+def _take_answer(found: Attempt, index: int, payload: bytes, most: int) -> None:
+    """Keep an answer packed: only the one that is judged takes its full memory.
+
+    A stranger may send more than the runner does; who could answer at will would guess.
+    """
+    answers = found.answers.setdefault(index, [])
+    if len(answers) < most:
+        answers.append(payload)
 
 
 def _take_end(found: Attempt, payload: bytes) -> None:

@@ -7,20 +7,28 @@ learner's code has no network.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
+import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from functools import cache
 from itertools import islice
+from multiprocessing import resource_tracker
 from typing import Any
 
+import dask
 from distributed import Client, KilledWorker, LocalCluster, Security, as_completed
 from distributed.client import FutureCancelledError
+from distributed.comm import CommClosedError
 
 from dlsys_helpers.grading.cohort import Grader, Job, RunError, Settings, failed, versions
 
 AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
+WAIT_SECONDS = 60  # for the first worker of a cluster
 _one_at_a_time = threading.Lock()
 
 
@@ -41,11 +49,27 @@ def local(settings: Settings, n_workers: int) -> Any:
     Without it, any user of the machine could give them work to do.
     """
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
-        with LocalCluster(n_workers=n_workers, threads_per_worker=1, security=Security.temporary(),
-                          dashboard_address=None, memory_limit=WORKER_MEMORY,
-                          silence_logs=logging.CRITICAL) as cluster, Client(cluster) as client:
-            yield from spread(client, settings, jobs)
+        with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
+              dask.config.set(temporary_directory=dir)):
+            with _deaf_to_ctrl_c():
+                cluster = LocalCluster(
+                    n_workers=n_workers, threads_per_worker=1, security=Security.temporary(),
+                    dashboard_address=None, memory_limit=WORKER_MEMORY, local_directory=dir,
+                    silence_logs=logging.CRITICAL)
+            with cluster, Client(cluster) as client:
+                yield from spread(client, settings, jobs)
     return run
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes and threads that begin here never see a Ctrl-C: this process alone ends them."""
+    resource_tracker.ensure_running()  # its own start would lift the block again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def remote(settings: Settings, address: str, security: Security | None) -> Any:
@@ -57,6 +81,11 @@ def remote(settings: Settings, address: str, security: Security | None) -> Any:
             raise RunError(f"scheduler {address}: no answer ({type(error).__name__}). Start one: "
                            "dask scheduler, then dask worker ADDRESS --nthreads 1") from None
         with client:
+            try:
+                client.wait_for_workers(1, timeout=WAIT_SECONDS)
+            except TimeoutError:
+                raise RunError(f"scheduler {address}: has no worker, after {WAIT_SECONDS} s. Start "
+                               "one: dask worker ADDRESS --nthreads 1") from None
             yield from spread(client, settings, jobs)
     return run
 
@@ -80,14 +109,12 @@ def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
 
 
 def _result(future: Any) -> dict[str, Any]:
-    error = future.exception()
-    if isinstance(error, KilledWorker):
+    try:
+        result = future.result()
+    except KilledWorker:
         return failed("its workers were lost several times. Grade again with --resume.")
-    if isinstance(error, FutureCancelledError):
-        raise RunError("the scheduler is gone. Start it again, then grade with --resume.")
-    if error is not None:
-        raise error
-    result = future.result()
+    except (FutureCancelledError, CancelledError, CommClosedError):
+        raise RunError("the scheduler is gone. Start it again, then grade with --resume.") from None
     if result.pop("checks") != versions()["checks"]:
         return failed("a worker has other checks than this machine. Install the same version "
                       "there, then grade again with --resume.")

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from dlsys_helpers import checks
-from dlsys_helpers.grading import submissions, walls
-from dlsys_helpers.grading.box import BoxLost, Nursery
-from dlsys_helpers.grading.submissions import Refused, Submission
+from dlsys_helpers.grading import notebooks, submissions, walls
+from dlsys_helpers.grading.box import BoxLost, Nursery, SandboxRefused
+from dlsys_helpers.grading.notebooks import Refused
+from dlsys_helpers.grading.submissions import Submission
 from dlsys_helpers.grading.text import clean
 
 SCHEMA = 1
@@ -93,7 +94,7 @@ class Grader:
     def grade(self, data: bytes) -> dict[str, Any]:
         """The result for one notebook's bytes; a refusal or a failure is a result, too."""
         try:
-            notebook = submissions.parse(data, self.settings.stage)
+            notebook = notebooks.parse(data, self.settings.stage)
             for _ in range(TRIES):
                 try:
                     return self.judge.grade(notebook)
@@ -102,6 +103,11 @@ class Grader:
                     self.judge = self._judge()
         except Refused as error:
             return refused(str(error))
+        except SandboxRefused:
+            raise
+        except Exception as error:  # one submission that nobody foresaw must not end the class
+            return failed(f"the grader itself stopped at it ({type(error).__name__}: {error}). "
+                          "Look at it by hand.")
         return failed("the sandbox ended twice without an answer. Grade again with --resume.")
 
 
@@ -130,12 +136,14 @@ class Journal:
 
     @staticmethod
     def begin(folder: Path, settings: Settings) -> Journal:
-        """A new run in `folder`. Raises RunError where one is already."""
+        """A new run in `folder`. Raises RunError where one is already that has results."""
         path = folder / JOURNAL
-        if path.exists():
+        file = _open_locked(path)
+        if _whole_lines(file)[1:]:
+            file.close()
             raise RunError(f"{folder}: holds a run already. Go on with it: --resume; or begin "
                            "another one: --out OTHER_FOLDER")
-        file = _open_locked(path)
+        file.truncate(0)
         run = {"schema": SCHEMA, "begun": datetime.now(UTC).isoformat(timespec="seconds"),
                "settings": settings.plain(), **versions()}
         journal = Journal(folder, run, file, {})
@@ -156,6 +164,15 @@ class Journal:
             raise
         done = {(r["name"], r["sha256"]): r for r in results if r["status"] != "failed"}
         return Journal(folder, run, file, done)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Refuse to go on with less than was there: the reports would lose what is not named."""
+        if gone := sorted({name for name, _ in self.done} - set(names)):
+            shown = ", ".join(gone[:3]) + (", ..." if len(gone) > 3 else "")
+            raise RunError(
+                f"{self.folder}: {len(gone)} submissions of this run are not there now ({shown}). "
+                "Give the same PATH again, with all of them. To grade a late one alike: "
+                f"--out OTHER_FOLDER --key {self.folder / GRADES}")
 
     @property
     def settings(self) -> Settings:
@@ -200,24 +217,28 @@ def _open_locked(path: Path) -> IO[str]:
 def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run and the results in a journal. Raises RunError."""
     lines = _whole_lines(file)
+    if not lines:
+        raise RunError(f"{path.parent}: its run stopped before anything was graded. Leave out "
+                       "--resume.")
     try:
         run = json.loads(lines[0])["run"]
         results = [json.loads(line) for line in lines[1:]]
-    except (IndexError, ValueError, KeyError, TypeError):
+        Settings.read(run["settings"])
+        same = run["checks"] == versions()["checks"]
+    except (ValueError, KeyError, TypeError):
         raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
-    if run["checks"] != versions()["checks"]:
+    if not same:
         raise RunError(f"{path.parent}: the checks have changed since this run began, so its "
                        "results would not compare. Begin another run: --out OTHER_FOLDER")
+    file.buffer.truncate(sum(map(len, lines)))
     return run, results
 
 
-def _whole_lines(file: IO[str]) -> list[str]:
-    """The journal's lines; a last one that was cut off by a kill is taken out of the file."""
+def _whole_lines(file: IO[str]) -> list[bytes]:
+    """The journal's lines, each with its end; without a last one that was cut off by a kill."""
     file.seek(0)
-    data = file.buffer.read()
-    whole = data[:data.rfind(b"\n") + 1]
-    file.buffer.truncate(len(whole))
-    return whole.decode().splitlines()
+    lines = file.buffer.read().splitlines(keepends=True)
+    return [line for line in lines if line.endswith(b"\n")]
 
 
 def write_private(path: Path, text: str, encoding: str = "utf-8") -> None:
@@ -268,6 +289,9 @@ def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[
             data = one.read()
         except Refused as error:
             data, sha256, result = b"", "", refused(str(error))
+        except Exception as error:  # an archive may be broken in ways that no list foresees
+            data, sha256 = b"", ""
+            result = refused(f"cannot be read ({type(error).__name__}).")
         else:
             sha256, result = submissions.digest(data), None
         keys[one.name] = key = (one.name, sha256)
@@ -282,7 +306,9 @@ def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[
 
 
 def _described(one: Submission, sha256: str, result: dict[str, Any]) -> dict[str, Any]:
-    return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, **result}
+    late = ["Handed in late, says the LMS."] if one.late else []
+    return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, **result,
+            "notes": [*late, *result["notes"]]}
 
 
 def in_process(settings: Settings) -> Any:

@@ -8,6 +8,7 @@ Nothing slow is imported before the command runs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
+MOST_NAMES = 5  # in one line
+SECONDS, GIB = 10.0, 2.0
 _COLOURS = {"pass": "green", "todo": "dim", "wrong": "yellow", "error": "red", "missing": "red"}
 
 
@@ -30,7 +33,7 @@ def add_parser(commands: Any) -> None:
                         help="go on with the run in FOLDER; nothing is graded twice")
     parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
                         help="grade all as stage N, whatever the notebooks say")
-    parser.add_argument("--workers", type=_positive, default=os.cpu_count(), metavar="N",
+    parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
                         help="processes on this machine (default: one for each core)")
     parser.add_argument("--scheduler", metavar="ADDRESS",
                         help="use the workers of this Dask scheduler, such as tls://host:8786")
@@ -39,9 +42,9 @@ def add_parser(commands: Any) -> None:
                             help=f"for a tls:// scheduler: the {part} file")
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
                         help="none: run the learners' code unprotected, as yourself")
-    parser.add_argument("--seconds", type=_seconds, default=10.0, metavar="S",
+    parser.add_argument("--seconds", type=_amount, metavar="S",
                         help="longest time for one cell or exercise (default 10)")
-    parser.add_argument("--memory", type=_seconds, default=2.0, metavar="GIB",
+    parser.add_argument("--memory", type=_amount, metavar="GIB",
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
                         help="draw the same cases as the run recorded there")
@@ -52,33 +55,42 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"got {text}, expected a whole number of 1 or more")
+    return int(text)
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < 100_000:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"got {text}, expected a number above 0, below 100000")
     return value
 
 
 def run(args: argparse.Namespace) -> int:
     """Grade, write all reports, show the table. 0, 1 when some were not graded, 2 bad input."""
     from dlsys_helpers.grading.box import SandboxRefused
-    from dlsys_helpers.grading.cohort import RunError
-    from dlsys_helpers.grading.submissions import Refused
+    from dlsys_helpers.grading.cohort import JOURNAL, RunError
+    from dlsys_helpers.grading.notebooks import Refused
 
     try:
         return _grade(args)
     except (RunError, Refused, SandboxRefused) as error:
         print(f"dlsys grade: {error}", file=sys.stderr)
         return BAD_INPUT
+    except OSError as error:  # a full disk, a folder that is a file, ...
+        print(f"dlsys grade: {error.filename or args.out}: {error.strerror or error}. What is "
+              "graded is kept; set this right and add --resume, or give another folder: --out",
+              file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
-        print(f"\nStopped; what is graded is kept. Go on with: dlsys grade ... --out {args.out} "
-              "--resume", file=sys.stderr)
+        kept = (f"what is graded is kept. Go on with: dlsys grade ... --out {args.out} --resume"
+                if (args.out / JOURNAL).exists() else "nothing was graded yet.")
+        print(f"\nStopped; {kept}", file=sys.stderr)
         return 130
 
 
@@ -86,39 +98,66 @@ def _grade(args: argparse.Namespace) -> int:
     from dlsys_helpers.grading import cohort, pages, reports, submissions
 
     found = submissions.find(args.paths)
-    if not found:
+    if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
-    journal = _journal(args)
-    try:
-        with Progress(len(found)) as progress:
-            grades = cohort.grade_all(found, journal, _workers(args, journal, len(found)),
+    _fill(args, [])  # a gradebook that cannot be filled in is known before the work
+    lines = [_left_out(found.left_out)] if found.left_out else []
+    with contextlib.closing(_journal(args)) as journal:
+        journal.expect(one.name for one in found.submissions)
+        n = len(found.submissions)
+        with Progress(n) as progress:
+            grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n),
                                       progress.step)
         reports.write_all(grades, args.out)
         pages.write_all(grades, args.out)
-        filled = _fill(args, grades)
-    finally:
-        journal.close()
-    show(grades, args.out, filled)
+        try:
+            for name, content, line in _fill(args, reports.best(grades["results"])):
+                cohort.write_private(args.out / name, content)
+                lines.append(line)
+        finally:
+            show(grades, args.out, lines)
     graded = all(result["status"] == "graded" for result in grades["results"])
     return DONE if graded else NOT_ALL
+
+
+def _left_out(names: list[str]) -> str:
+    more = ", ..." if len(names) > MOST_NAMES else ""
+    return (f"No notebooks, and left out: {len(names)} "
+            f"{'file' if len(names) == 1 else 'files'} ({', '.join(names[:MOST_NAMES])}{more}).")
 
 
 def _journal(args: argparse.Namespace) -> Any:
     from dlsys_helpers.grading import cohort, walls
 
     if not args.resume:
-        limits = walls.Limits(seconds=args.seconds, total=20 * args.seconds,
-                              memory=int(args.memory * 2**30))
+        seconds, gib = args.seconds or SECONDS, args.memory or GIB
+        limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
             args.out, cohort.Settings(key, limits, args.sandbox != "none", args.stage))
     journal = cohort.Journal.resume(args.out)
-    if journal.settings.walled != (args.sandbox != "none"):
+    try:
+        _same_options(args, journal.settings)
+    except cohort.RunError:
         journal.close()
-        begun = "with" if journal.settings.walled else "without"
-        raise cohort.RunError(f"{args.out}: this run was begun {begun} a sandbox. Resume it the "
-                              "same way, or begin another one: --out")
+        raise
     return journal
+
+
+def _same_options(args: argparse.Namespace, begun: Any) -> None:
+    """Raise RunError for an option that is given again, and not as it was when the run began."""
+    from dlsys_helpers.grading.cohort import RunError
+
+    asked = {"--seconds": (args.seconds, begun.limits.seconds),
+             "--memory": (args.memory, begun.limits.memory / 2**30),
+             "--stage": (args.stage, begun.stage),
+             "--key": (args.key and _recorded_key(args.key), begun.key)}
+    other = [name for name, (now, then) in asked.items() if now not in (None, then)]
+    if begun.walled != (args.sandbox != "none"):
+        other.append("--sandbox")
+    if other:
+        raise RunError(f"{args.out}: this run was begun with another {other[0]}. Resume it "
+                       "without it, or begin another one: --out OTHER_FOLDER")
 
 
 def _recorded_key(path: Path) -> str:
@@ -159,21 +198,25 @@ def _security(args: argparse.Namespace) -> Any:
                     tls_client_key=args.tls_key, require_encryption=True)
 
 
-def _fill(args: argparse.Namespace, grades: dict) -> list[str]:
-    """Fill in the gradebooks of the LMS; a line about each."""
-    from dlsys_helpers.grading import cohort, reports
+def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str, str]]:
+    """The gradebooks of the LMS, filled in: name, content, and a line about each."""
+    from dlsys_helpers.grading import reports
 
-    counted, lines = reports.best(grades["results"]), []
+    filled = []
     if args.canvas:
         book, column = Path(args.canvas[0]), args.canvas[1]
-        content, n = reports.fill_canvas(counted, book, column)
-        cohort.write_private(args.out / "canvas.csv", content)
-        lines.append(f"canvas.csv: {n} of {len(counted)} learners filled in.")
+        filled.append(("canvas.csv", *reports.fill_canvas(counted, book, column)))
     if args.moodle:
-        content, n = reports.fill_moodle(counted, args.moodle)
-        cohort.write_private(args.out / "moodle.csv", content)
-        lines.append(f"moodle.csv: {n} of {len(counted)} learners filled in.")
-    return lines
+        filled.append(("moodle.csv", *reports.fill_moodle(counted, args.moodle)))
+    return [(name, content, f"{name}: {_filled(counted, missing)}")
+            for name, content, missing in filled]
+
+
+def _filled(counted: list[dict], missing: list[dict]) -> str:
+    names = [result["learner"]["name"] for result in missing]
+    more = ", ..." if len(names) > MOST_NAMES else ""
+    absent = f" Not in it: {', '.join(names[:MOST_NAMES])}{more}." if names else ""
+    return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
 
 
 class Progress:
@@ -255,9 +298,13 @@ def _look(result: dict) -> str:
 
 
 def _summary(results: list[dict]) -> list[str]:
+    from dlsys_helpers.grading.notebooks import NO_WORKSHEET
+
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
+    if any(r.get("reason") == NO_WORKSHEET for r in results):
+        lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
         box, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))

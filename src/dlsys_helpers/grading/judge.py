@@ -24,10 +24,10 @@ import torch
 from dlsys_helpers import acting, catalog, checking, checks
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.checking import Verdict
-from dlsys_helpers.grading import box, submissions, walls
+from dlsys_helpers.grading import box, frames, notebooks, walls, wire
 from dlsys_helpers.grading.box import Attempt, BoxLost, Nursery, SandboxRefused
 from dlsys_helpers.grading.frames import CELLS
-from dlsys_helpers.grading.submissions import Notebook
+from dlsys_helpers.grading.notebooks import Notebook
 from dlsys_helpers.grading.text import clean, place
 
 SEEDS = 3  # a right answer by luck has to be lucky on each
@@ -50,16 +50,10 @@ class Paper:
         """The cases of all seeds, in the order in which they are sent."""
         return [case for cases in self.cases for case in cases]
 
-    def packed(self, names: list[str]) -> bytes:
-        """This exercise's part of a job, for a learner who calls the function so."""
-        if names == [self.facts["function"]]:
-            return self.usual
-        return box.pack_act(names, self.act, self.all_cases)
-
     @cached_property
-    def usual(self) -> bytes:
-        """The same bytes for nearly every learner."""
-        return box.pack_act([self.facts["function"]], self.act, self.all_cases)
+    def packed(self) -> bytes:
+        """This exercise's part of a job, the same for all learners."""
+        return box.pack_act(self.exercise.id, self.facts["function"], self.act, self.all_cases)
 
 
 class Judge:
@@ -107,7 +101,7 @@ class Judge:
         if stage not in self._papers:
             entries = catalog.traps(stage)
             if not entries:
-                raise submissions.Refused(f"stage {stage} has no exercises.")
+                raise notebooks.Refused(f"stage {stage} has no exercises.")
             self._papers[stage] = [self._paper(entry) for entry in entries]
         return self._papers[stage]
 
@@ -115,7 +109,7 @@ class Judge:
         try:
             exercise = checking.find(facts["id"])
         except ValueError as error:
-            raise submissions.Refused(f"no check here for it: {error}") from None
+            raise notebooks.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
         return Paper(remembering(exercise), facts, seeds,
@@ -125,11 +119,11 @@ class Judge:
     def _prove_walls(self) -> str:
         """Run a cell that pushes against each wall from inside; what the walls are, if all hold."""
         hidden = [str(Path(__file__).parents[2]), *map(str, Path(checks.__file__).parent.glob("*"))]
-        act = box.pack_act(["probe"], "", [Case("walls", {"hidden": hidden})])
+        act = box.pack_act("", "probe", "", [Case("walls", {"hidden": hidden})])
         attempt = Attempt()
         with suppress(BoxLost), self.nursery.box() as sandbox:
-            attempt = sandbox.attempt([(1, _PROBE)], act)
-        match attempt.answers.get(0):
+            attempt = sandbox.attempt([(1, _PROBE)], [act])
+        match [wire.unpack(answer) for answer in attempt.answers.get(0, [])]:
             case [{"value": list(holes)}]:
                 pass
             case other:
@@ -229,12 +223,11 @@ class Sitting:
                                  checkpoints=not self.attempt.cells_done)
         ids = [paper.exercise.id for paper in open_papers]
         if late := [id for id in ids if self.verdicts[id].status in DONE]:
-            self.notes.append(f"{', '.join(late)} did not pass beside the others, but in a fresh "
-                              "process, which counts.")
+            self.notes.append(f"{', '.join(late)} did not pass after all cells, beside the others, "
+                              "but alone in a fresh process, which counts.")
 
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
-        acts = b"".join(paper.packed(self._names(paper)) for paper in papers)
-        attempt = self.sandbox.attempt(self.notebook.cells, acts, **how)
+        attempt = self.sandbox.attempt(self.notebook.cells, [p.packed for p in papers], **how)
         for index, paper in enumerate(papers):
             self.verdicts[paper.exercise.id] = self._verdict(paper, attempt, index)
         return attempt
@@ -242,32 +235,37 @@ class Sitting:
     def _advice(self, paper: Paper) -> str:
         """A word about a right answer that lets the library do what it should do by hand."""
         id = paper.exercise.id
-        if self.verdicts[id].status != "pass":
+        if not paper.exercise.by_hand or self.verdicts[id].status != "pass":
             return ""
         used = {call for _, source in self.notebook.cells
-                if submissions.defines(source, self._names(paper)[0])
-                for call in submissions.calls(source, paper.exercise.by_hand)}
+                if notebooks.defines(source, paper.facts["function"])
+                for call in notebooks.calls(source, paper.exercise.by_hand)}
         return (f"{id} seems to call {', '.join(sorted(used))}, which the exercise wants written "
                 "by hand. It costs no points.") if used else ""
 
-    def _names(self, paper: Paper) -> list[str]:
-        """The function that the learner checks, as in the notebook; else the one asked for."""
-        id = paper.exercise.id
-        return list(dict.fromkeys([self.notebook.called.get(id, paper.facts["function"]),
-                                   paper.facts["function"]]))
-
-
     def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
-        messages = attempt.answers.get(index)
-        if messages is None:
+        """That of the first answer that passes; if none does, of the first that says most."""
+        if index not in attempt.answers:
             return self._no_answer(paper, attempt)
-        first = messages[0] if messages else {}
-        if type(first) is dict and first.get("missing") is True:
-            return self._missing(paper, attempt)
-        if type(first) is dict and "fault" in first:
-            return _fault(paper, first["fault"], self.sandbox)
+        verdicts = []
+        for answer in attempt.answers[index]:
+            verdicts.append(self._one_verdict(paper, attempt, answer))
+            if verdicts[-1].status == "pass":
+                break
+        return min(verdicts, key=lambda verdict: _ORDER.get(verdict.status, 1))
+
+    def _one_verdict(self, paper: Paper, attempt: Attempt, answer: bytes) -> Verdict:
         try:
-            return judge_answers(paper, messages)
+            messages = wire.unpack_all(answer)
+        except wire.WireError:
+            messages = [{"fault": "broken"}]
+        match messages[0] if messages else {}:
+            case {"missing": str(kind)}:
+                return self._missing(paper, attempt, kind)
+            case {"fault": kind}:
+                return _fault(paper, kind, self.sandbox)
+        try:
+            return self._caused(judge_answers(paper, messages), attempt)
         except Exception as error:  # the learner boundary: a law met a form nobody foresaw
             return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
                            f"check cannot read ({type(error).__name__}).")
@@ -278,20 +276,35 @@ class Sitting:
                            f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
         return _fault(paper, attempt.fault, self.sandbox)
 
-    def _missing(self, paper: Paper, attempt: Attempt) -> Verdict:
+    def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
         """The function is not there: because its cell failed, if one meant to define it."""
-        name = self._names(paper)[0]
+        id, name = paper.exercise.id, paper.facts["function"]
+        if kind:
+            return Verdict("missing", id, f"{name} is no function after all cells have run, but "
+                           f"of type {clean(kind, 60)}: a later cell gives its name to something "
+                           "else.")
         broken = {report["number"]: report for report in _reports(attempt)}
         for number, source in self.notebook.cells:
-            if number in broken and submissions.defines(source, name):
-                return Verdict("error", paper.exercise.id, f"{name} is not defined, because "
+            if number in broken and notebooks.defines(source, name):
+                return Verdict("error", id, f"{name} is not defined, because "
                                f"{place(broken[number])} stopped: {broken[number]['error']}")
-        if broken:
-            first = broken[min(broken)]
-            return Verdict("error", paper.exercise.id, f"{name} is not defined. The first cell "
-                           f"that stopped is {place(first)}: {first['error']}")
-        return Verdict("missing", paper.exercise.id,
-                       f"{name} is not defined after all cells have run.")
+        if first := self._first_broken(attempt):
+            return Verdict("error", id, f"{name} is not defined. The first cell that stopped is "
+                           f"{place(first)}: {first['error']}")
+        return Verdict("missing", id, f"{name} is not defined after all cells have run.")
+
+    def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
+        """With the cell that stopped before, where a name is not there."""
+        first = self._first_broken(attempt)
+        if not first or "NameError" not in verdict.message:
+            return verdict
+        return replace(verdict, message=f"{verdict.message} Before that, {place(first)} stopped: "
+                                        f"{first['error']}")
+
+    def _first_broken(self, attempt: Attempt) -> dict | None:
+        """The report of the first cell that stopped; a check cell only follows from others."""
+        checks = {n for n, source in self.notebook.cells if notebooks.checked_ids(source)}
+        return next((r for r in _reports(attempt) if r["number"] not in checks), None)
 
     def result(self) -> dict[str, Any]:
         """Points, verdicts, cell errors and notes as JSON."""
@@ -314,6 +327,7 @@ class Sitting:
         }
 
 
+_ORDER = {"pass": 0, "missing": 2}  # all other verdicts say more than that nothing is there
 _SHOWN = {True: "pass", False: "fail", None: "nothing"}
 _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
          "broken": "sent something that cannot be read."}
@@ -322,7 +336,7 @@ _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limi
 def _reports(attempt: Attempt) -> list[dict]:
     """The cell reports in their expected form; what else stands there is left out."""
     kept = []
-    for report in attempt.cells:
+    for report in attempt.cells[:frames.MOST_REPORTS]:
         match report:
             case {"number": int(number), "line": int() | None as line, "error": str(error)}:
                 error = _WHAT.get(error, error)
@@ -336,8 +350,9 @@ def _fault(paper: Paper, fault: object, sandbox: box.Box) -> Verdict:
                        "ends?",
             "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
             "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
+    known = fault if type(fault) is str else ""
     return Verdict("error", paper.exercise.id,
-                   text.get(str(fault), f"{name} sent something that cannot be read."))
+                   text.get(known, f"{name} sent something that cannot be read."))
 
 
 def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:

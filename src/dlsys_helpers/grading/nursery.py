@@ -80,7 +80,7 @@ def _load() -> Callable:
     from dlsys_helpers import checking
     from dlsys_helpers.grading import runner
 
-    checking.check = runner.no_check
+    checking.check = runner.check
     for name in dlsys_helpers.__all__:
         getattr(dlsys_helpers, name)
     gc.collect()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from functools import cache
@@ -14,10 +13,9 @@ import markupsafe
 
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.grading.cohort import write_private
-from dlsys_helpers.grading.reports import Result, best, owner
+from dlsys_helpers.grading.reports import FEEDBACK, Result, best, owner, page_name
 from dlsys_helpers.grading.text import place
 
-FEEDBACK = "feedback"
 MOST_BARS = 10
 LABELS = {"pass": "passed", "todo": "not written yet", "wrong": "not right yet",
           "error": "stopped with an error", "missing": "not found"}
@@ -33,12 +31,6 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     for key, results in by_learner.items():
         write_private(folder / FEEDBACK / page_name(key), feedback(results))
     write_private(folder / "overview.html", overview(grades))
-
-
-def page_name(key: tuple[str, str, str]) -> str:
-    """A file name that is safe anywhere, still readable, and different for each learner."""
-    slug = re.sub(r"[^a-z0-9]+", "-", key[2].lower()).strip("-")[:40] or "learner"
-    return f"{slug}-{hashlib.sha256(repr(key).encode()).hexdigest()[:10]}.html"
 
 
 def feedback(results: list[Result]) -> str:

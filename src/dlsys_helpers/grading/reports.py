@@ -6,7 +6,10 @@ Everything here reads the one JSON; nothing is graded again and no number is mad
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from dlsys_helpers.grading import text
 from dlsys_helpers.grading.cohort import RunError, write_private
 
 Result = dict[str, Any]
+FEEDBACK = "feedback"  # the folder of the learners' pages
 CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
 # The columns of nbgrader's own `nbgrader export`.
@@ -30,7 +34,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     write_private(folder / "grades.csv", rows_as_csv(table(results)))
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)))
     write_private(folder / "junit.xml", junit(results))
-    write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results, grades["run"])))
+    write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
         chosen = [r for r in best(results) if r["stage"] == stage]
         stem = stages.stage(stage).stem
@@ -58,6 +62,12 @@ def owner(result: Result) -> tuple[str, str, str]:
     return learner["source"], learner["id"], learner["name"]
 
 
+def page_name(key: tuple[str, str, str]) -> str:
+    """A file name that is safe anywhere, still readable, and different for each learner."""
+    slug = re.sub(r"[^a-z0-9]+", "-", key[2].lower()).strip("-")[:40] or "learner"
+    return f"{slug}-{hashlib.sha256(repr(key).encode()).hexdigest()[:10]}.html"
+
+
 def rows_as_csv(rows: Iterable[list]) -> str:
     """Rows as CSV text; no cell of it is a formula to a spreadsheet."""
     out = io.StringIO()
@@ -68,11 +78,12 @@ def rows_as_csv(rows: Iterable[list]) -> str:
 def table(results: Iterable[Result]) -> list[list]:
     """One row for each submission."""
     head = ["learner", "id", "submission", "stage", "status", "points", "possible", "reason",
-            "notes", "sandbox", "seconds"]
+            "notes", "sandbox", "seconds", "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"], r.get("reason", ""),
                      " ".join(r["notes"]), r.get("wall", "").partition(" ")[0],
-                     r.get("seconds", "")] for r in results)]
+                     r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r))}"]
+                    for r in results)]
 
 
 def exercises(results: Iterable[Result]) -> list[list]:
@@ -85,9 +96,9 @@ def exercises(results: Iterable[Result]) -> list[list]:
                     for r in results for e in r["exercises"])]
 
 
-def nbgrader(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
+def nbgrader(results: Iterable[Result]) -> list[list]:
     """The columns that `nbgrader export` writes, so that what reads those can read this."""
-    return [NBGRADER, *([stages.stage(r["stage"]).stem, "", run["begun"],
+    return [NBGRADER, *([stages.stage(r["stage"]).stem, "", "",
                          r["learner"]["id"] or r["learner"]["name"], "", r["learner"]["name"], "",
                          r["points"], 0, r["points"], r["possible"]] for r in best(results))]
 
@@ -132,18 +143,19 @@ def canvas(results: Iterable[Result], column: str) -> list[list]:
               for r in results)]
 
 
-def fill_canvas(results: Iterable[Result], gradebook: Path, column: str) -> tuple[str, int]:
-    """The instructor's gradebook with one column filled in, and the number of rows filled.
+def fill_canvas(results: Iterable[Result], gradebook: Path,
+                column: str) -> tuple[str, list[Result]]:
+    """The instructor's gradebook with one column filled in, and the results that it has no row for.
 
     column: the beginning of the assignment's column. Every other cell stays as it is.
     Raises RunError.
     """
     rows, bom = _read(gradebook)
-    head = rows[0]
-    target = _find_column(head, column, gradebook)
-    by_id = {r["learner"]["id"]: r for r in _one_stage(results) if r["learner"]["id"]}
-    identity = _find_column(head, "ID", gradebook)
-    return _filled(rows, identity, by_id, {target: lambda r: r["points"]}, bom)
+    target = _find_column(rows[0], column, gradebook)
+    identity = _find_column(rows[0], "ID", gradebook)
+    kept = _one_stage(results)
+    return _filled(rows, identity, kept, _by_id(kept, "canvas"),
+                   {target: lambda r: r["points"]}, bom)
 
 
 def moodle(results: Iterable[Result]) -> list[list]:
@@ -153,17 +165,17 @@ def moodle(results: Iterable[Result]) -> list[list]:
                r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
 
 
-def fill_moodle(results: Iterable[Result], worksheet: Path) -> tuple[str, int]:
-    """The instructor's grading worksheet with grades and comments, and the number of rows filled.
+def fill_moodle(results: Iterable[Result], worksheet: Path) -> tuple[str, list[Result]]:
+    """The instructor's grading worksheet with grades and comments, and the results without a row.
 
     Raises RunError.
     """
     rows, bom = _read(worksheet)
     find = {name: _find_column(rows[0], name, worksheet)
             for name in ("Identifier", "Grade", "Feedback comments")}
-    by_id = {f"Participant {r['learner']['id']}": r for r in _one_stage(results)
-             if r["learner"]["id"]}
-    return _filled(rows, find["Identifier"], by_id,
+    kept = _one_stage(results)
+    by_id = {f"Participant {id}": result for id, result in _by_id(kept, "moodle").items()}
+    return _filled(rows, find["Identifier"], kept, by_id,
                    {find["Grade"]: lambda r: r["points"],
                     find["Feedback comments"]: lambda r: text.cell(summary(r))}, bom)
 
@@ -179,19 +191,37 @@ def summary(result: Result) -> str:
 def _one_stage(results: Iterable[Result]) -> list[Result]:
     """The results, when they fit into one column. Raises RunError."""
     kept = list(results)
-    found = sorted({r["stage"] for r in kept})
+    found = Counter(r["stage"] for r in kept)
     if len(found) > 1:
-        raise RunError(f"gradebook: got results of stages {', '.join(map(str, found))}, expected "
-                       "one stage for one column. All else is written; grade the notebooks of "
-                       "one stage, or import canvas_NN.csv or moodle_NN.csv.")
+        rarest = min(found, key=lambda stage: found[stage])
+        names = ", ".join([r["learner"]["name"] for r in kept if r["stage"] == rarest][:3])
+        raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
+                       f"(stage {rarest}: {names}), expected one stage for one column. All else is "
+                       "written; grade the notebooks of one stage, all as one with --stage N, or "
+                       "import canvas_NN.csv or moodle_NN.csv.")
     return kept
+
+
+def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
+    """The results of learners whose id that LMS gave. Raises RunError where two have one id."""
+    found: dict[str, Result] = {}
+    for result in results:
+        learner = result["learner"]
+        if learner["source"] == source:
+            other = found.setdefault(learner["id"], result)
+            if other is not result:
+                raise RunError(f"gradebook: {other['name']} and {result['name']} both say that "
+                               f"they are of id {learner['id']}. Look at both, remove one.")
+    return found
 
 
 def _read(path: Path) -> tuple[list[list[str]], str]:
     try:
         data = path.read_bytes()
         rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
-    except (OSError, ValueError, csv.Error) as error:
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}. Give the file that the LMS exports.") from None
+    except (ValueError, csv.Error) as error:
         raise RunError(f"{path}: cannot be read as CSV ({type(error).__name__}). Download it "
                        "again.") from None
     if not rows:
@@ -210,15 +240,15 @@ def _find_column(head: list[str], name: str, path: Path) -> int:
     return found[0]
 
 
-def _filled(rows: list[list[str]], identity: int, by_id: dict[str, Result],
-            fill: dict[int, Any], bom: str) -> tuple[str, int]:
-    count = 0
+def _filled(rows: list[list[str]], identity: int, results: list[Result],
+            by_id: dict[str, Result], fill: dict[int, Any], bom: str) -> tuple[str, list[Result]]:
+    met = set()
     for row in rows[1:]:
-        result = by_id.get(row[identity].strip()) if len(row) > max(identity, *fill) else None
-        if result:
-            count += 1
+        id = row[identity].strip() if len(row) > max(identity, *fill) else ""
+        if id in by_id:
+            met.add(owner(by_id[id]))
             for column, value in fill.items():
-                row[column] = str(value(result))
+                row[column] = str(value(by_id[id]))
     out = io.StringIO()
     csv.writer(out).writerows(rows)
-    return bom + out.getvalue(), count
+    return bom + out.getvalue(), [r for r in results if owner(r) not in met]

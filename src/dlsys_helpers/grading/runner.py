@@ -5,6 +5,7 @@ cell can change that module, so that a learner's slip does not reach it.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import asyncio
@@ -25,13 +26,15 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable
-from os import _exit, close, fork, killpg, pipe, read, setpgid, waitpid, write
+from os import _exit, chdir, close, environ, fork, killpg, pipe, read, setpgid, waitpid, write
 from typing import Any
 
+import IPython
 import numpy as np
 import torch
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
+from IPython.utils.capture import capture_output
 
 from dlsys_helpers import acting
 from dlsys_helpers.acting import Case, Outcome
@@ -39,16 +42,30 @@ from dlsys_helpers.grading import frames, wire
 from dlsys_helpers.grading.frames import CELLS, END
 
 LARGEST_ANSWER = 4 * 2**20  # bytes of tensors in what one call returns
-MOST_REPORTS = 100
+MOST_INPUTS = 10**8  # parts of a job; it comes from the judge
+DONE, GOES_ON = b".", b"+"  # from a checkpoint to its parent
+_EMPTY_LINES = re.compile(r"(?:[ \t]*\n)*")
 _CELL_FILE = re.compile(r"<cell (\d+)>")
 _DEFAULT_WARNINGS = list(warnings.filters)
 _DEFAULT_NUMPY = np.geterr()
 _RECURSION_LIMIT = sys.getrecursionlimit()
 _MODULES = dict(sys.modules)
+_FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+_FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "died"))
 
 
-def no_check(*_: Any, **__: Any) -> None:
-    """Stands for `check` here: a check cell is the learner's own tool, never a verdict."""
+class Check:
+    """Stands for `check` here: it never judges, it says which function the learner means."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Any, Any], None] = lambda _id, _fn: None
+
+    def __call__(self, id: Any = None, fn: Any = None, *_: Any, **__: Any) -> None:
+        """Like the real one, without a verdict."""
+        self.tell(id, fn)
+
+
+check = Check()
 
 
 def main(line: socket.socket) -> None:
@@ -57,21 +74,25 @@ def main(line: socket.socket) -> None:
     _, head = frames.read(line.recv)
     _, acts = frames.read(line.recv)
     job = json.loads(head)
-    runner = Runner(line, job)
+    runner = Runner(line, job, wire.unpack_all(acts, MOST_INPUTS))
     runner.cells(job["cells"])
-    # The acts are read after the cells: while those run, no inputs are in this process.
-    runner.acts(wire.unpack_all(acts))
+    runner.answers()
     line.sendall(frames.frame(END))
 
 
 class Runner:
     """One attempt at one submission: all its cells, then the acts of its exercises."""
 
-    def __init__(self, line: socket.socket, job: dict) -> None:
-        self.line, self.seconds = line, job["seconds"]
+    def __init__(self, line: socket.socket, job: dict, acts: list[dict]) -> None:
+        self.line, self.seconds, self.acts = line, job["seconds"], acts
         self.careful, self.checkpoints = job["careful"], job["checkpoints"]
-        self.space = _main_module()
+        self.most_early = job["early"]
+        self.shell = Shell()
         self.reports: list[dict] = []
+        self.checked: dict[str, Callable] = {}     # exercise id: what its check was called with
+        self.early: dict[str, list[tuple[Callable, bytes]]] = {}
+        self.done: int | None = None               # in a checkpoint: where its parent listens
+        check.tell = self.told
 
     # ---- cells
 
@@ -83,12 +104,12 @@ class Runner:
                 self._checkpointed(number, source)
             else:
                 self._cell(number, source)
-        payload = wire.pack({"cells": self.reports[:MOST_REPORTS]})
+        payload = wire.pack({"cells": self.reports[:frames.MOST_REPORTS]})
         self.line.sendall(frames.frame(CELLS, payload))
 
     def _cell(self, number: int, source: str) -> None:
         try:
-            run_cell(number, source, self.space)
+            self.shell.run(number, source)
         except BaseException as error:
             self.reports.append(_report(error, number))
         for name in _MODULES.keys() - sys.modules.keys():
@@ -104,8 +125,10 @@ class Runner:
         if pid == 0:
             setpgid(0, 0)  # a signal to "my group" stays in the child
             close(done_in)
+            self.done = done_out
             self._cell(number, source)
-            write(done_out, b".")
+            self.done = None
+            write(done_out, DONE)
             close(done_out)
             return
         close(done_out)
@@ -116,62 +139,155 @@ class Runner:
         _end(pid)
         self.reports.append({"number": number, "line": None, "error": fault})
 
+    def _more_time(self) -> None:
+        """The clock begins anew: what comes now is no part of the cell."""
+        self.line.sendall(frames.frame(CELLS))
+        if self.done is not None:
+            write(self.done, GOES_ON)
+
     # ---- acts
 
-    def acts(self, acts: list[dict]) -> None:
+    def told(self, id: Any, fn: Any) -> None:
+        """A cell calls `check`. When careful, act here: a later cell may break what works now."""
+        if type(id) is not str or not callable(fn):
+            return
+        self.checked[id] = fn
+        act = next((act for act in self.acts if act["id"] == id), None)
+        early = self.early.setdefault(id, [])
+        if act and len(early) < self.most_early:
+            self._more_time()
+            early.append((fn, isolated(lambda: answer(act, fn), self.seconds)))
+            self._more_time()
+
+    def answers(self) -> None:
         """Send an answer for each act: in this process, or each in its own when careful."""
-        for index, act in enumerate(acts):
+        for index, act in enumerate(self.acts):
             self.line.sendall(frames.frame(index))  # the time of this exercise begins
             if self.careful:
-                payload = isolated(lambda act=act: answer(act, self.space), self.seconds)
+                self._all_answers(index, act)
             else:
-                payload = answer(act, self.space)
+                fn = self.checked.get(act["id"], self.shell.space.get(act["function"]))
+                self.line.sendall(frames.frame(index, answer(act, fn)))
+
+    def _all_answers(self, index: int, act: dict) -> None:
+        """Of what was checked last, of what has the function's name, and those from before."""
+        early = self.early.get(act["id"], [])
+        named = self.shell.space.get(act["function"])
+        last = self.checked.get(act["id"], named)
+        for fn in [last] if last is named else [last, named]:
+            # What hung or crashed where it was checked would only cost the time again.
+            spoiled = [payload for f, payload in early if f is fn and payload in _FAULTS]
+            payload = spoiled[0] if spoiled else isolated(lambda fn=fn: answer(act, fn),
+                                                          self.seconds)
+            self.line.sendall(frames.frame(index, payload))
+            self.line.sendall(frames.frame(index))
+        for _, payload in early:
             self.line.sendall(frames.frame(index, payload))
 
 
-def _main_module() -> dict:
-    module = types.ModuleType("__main__")
-    sys.modules["__main__"] = module
-    module.__dict__.update(__builtins__=builtins, get_ipython=Notebook(module.__dict__).me,
-                           display=display)
-    return module.__dict__
+class Shell:
+    """What a notebook's kernel is to its cells: their namespace, `get_ipython()`, magics.
 
+    Magics that run Python do so; `%%writefile`, `%env` and `%cd` act inside the sandbox; all
+    others do nothing.
+    """
 
-class Notebook:
-    """What `get_ipython()` gives: magics that run Python do so, all others do nothing."""
+    def __init__(self) -> None:
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module
+        sys.path.insert(0, "")  # a file that a cell writes can be imported, as in Jupyter
+        colab = types.ModuleType("google.colab")  # a right answer that was written there counts
+        colab.__getattr__ = Nothing().__getattr__
+        sys.modules.setdefault("google", types.ModuleType("google"))
+        sys.modules["google.colab"] = sys.modules["google"].colab = colab
+        self.space = self.user_ns = module.__dict__
+        self.name, self.above, self.flags = "<cell 0>", 0, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        for place in (IPython, IPython.core.getipython):
+            place.get_ipython = self.me
+        self.space.update(__builtins__=builtins, get_ipython=self.me, display=display,
+                          input=lambda *_: "")
 
-    def __init__(self, space: dict) -> None:
-        self.space = space
-        self.user_ns = space
-
-    def me(self) -> Notebook:
+    def me(self) -> Shell:
         """The object itself, for `get_ipython`."""
         return self
 
-    def run_line_magic(self, name: str, line: str, *_: Any, **__: Any) -> None:
-        """`%time f()` runs f; `%matplotlib inline` does nothing."""
+    def run(self, number: int, source: str) -> Any:
+        """Run one cell as a notebook would; `_` is then the value of its last line."""
+        self.name = f"<cell {number}>"
+        return self._below(0, source)
+
+    def _below(self, above: int, source: str) -> Any:
+        """Run cell text that has so many lines above it, so that its own are counted right."""
+        empty = _EMPTY_LINES.match(source).end()
+        self.above = above + source.count("\n", 0, empty)
+        code = "\n" * self.above + TransformerManager().transform_cell(source[empty:])
+        linecache.cache[self.name] = (len(code), None, code.splitlines(keepends=True), self.name)
+        return self.execute(code, self.name)
+
+    def execute(self, code: str, name: str = "<magic>") -> Any:
+        """Run transformed code: `await` at the top level is allowed, and futures last."""
+        tree = compile(code, name, "exec", self.flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        self._run(compile(tree, name, "exec", self.flags, dont_inherit=True))
+        if last is None:
+            return None
+        value = self._run(compile(ast.Expression(last.value), name, "eval", self.flags,
+                                  dont_inherit=True))
+        if value is not None:
+            self.space["_"] = value
+        return value
+
+    def _run(self, code: types.CodeType) -> Any:
+        self.flags |= code.co_flags & _FUTURES
+        result = eval(code, self.space)
+        if code.co_flags & inspect.CO_COROUTINE:
+            return self.loop.run_until_complete(result)
+        return result
+
+    def run_line_magic(self, name: str, line: str, *_: Any, **__: Any) -> Any:
+        """`x = %time f()` runs f and gives its value."""
         if name == "time":
-            exec(line, self.space)
+            return self.execute(line)
+        if name in ("env", "set_env") and (pair := re.fullmatch(r"(\w+)\s*[=\s]\s*(.*)", line)):
+            environ[pair[1]] = pair[2]
+        if name == "cd":
+            chdir(line.strip() or ".")
+        return None
 
-    def run_cell_magic(self, name: str, _line: str, cell: str) -> None:
-        """`%%time` and `%%capture` run their cell; `%%bash` does nothing."""
-        if name in ("time", "capture", "prun"):
-            exec(compile(TransformerManager().transform_cell(cell), "<magic>", "exec"), self.space)
+    def run_cell_magic(self, name: str, line: str, cell: str) -> Any:
+        """`%%time` and `%%capture` run their cell, `%%writefile` writes it."""
+        if name == "writefile":
+            path = line.split()[-1]
+            with open(path, "a" if "-a" in line.split() else "w", encoding="utf-8") as file:
+                file.write(cell)
+        if name in ("time", "prun"):
+            return self._below(self.above + 1, cell)
+        if name == "capture":
+            with capture_output() as captured:
+                self._below(self.above + 1, cell)
+            self.space.update({word: captured for word in line.split() if word.isidentifier()})
+        return None
 
-    def __getattr__(self, name: str) -> Callable:
-        return lambda *_, **__: None
+    def getoutput(self, *_: Any, **__: Any) -> list[str]:
+        """`x = !ls`: there are no other programs, so no lines."""
+        return []
+
+    def __getattr__(self, name: str) -> Nothing:
+        return Nothing()
 
 
-def run_cell(number: int, source: str, space: dict) -> None:
-    """Run one cell as a notebook would, await at the top level included."""
-    code = TransformerManager().transform_cell(source)
-    name = f"<cell {number}>"
-    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    compiled = compile(code, name, "exec", flags=flags, dont_inherit=True)
-    result = eval(compiled, space)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(result)
+class Nothing:
+    """What a kernel has and a sandbox has not: any call and any attribute of it is nothing."""
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Do nothing."""
+
+    def __getattr__(self, name: str) -> Nothing:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
 
 
 def _report(error: BaseException, number: int) -> dict:
@@ -191,21 +307,19 @@ def _line(error: BaseException) -> int | None:
     return found[-1] if found else None
 
 
-def answer(act: dict, space: dict) -> bytes:
+def answer(act: dict, fn: Any) -> bytes:
     """What the learner's function does on every case, as messages behind one another."""
-    fn = next((space[name] for name in act["names"] if callable(space.get(name))), None)
-    if fn is None:
-        return wire.pack({"missing": True})
+    if not callable(fn):
+        return wire.pack({"missing": "" if fn is None else type(fn).__name__})
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
-    messages, room = [], wire.LARGEST_TENSORS
+    messages, budget = [], wire.Budget()
     settle()
     for name, inputs in act["cases"]:
         outcome = _act(call, fn, Case(name, inputs))
         try:
-            messages.append(wire.pack(_facts(outcome), min(LARGEST_ANSWER, room)))
+            messages.append(wire.pack(_facts(outcome), budget, LARGEST_ANSWER))
         except (wire.TooLarge, MemoryError):
             return wire.pack({"fault": "large"})
-        room -= len(messages[-1])
         if outcome.kind == "todo":
             break
     return b"".join(messages)
@@ -285,11 +399,14 @@ def _read_until(fd: int, n: int, deadline: float) -> bytes:
 
 
 def _wait(fd: int, seconds: float) -> str:
-    """"" when the child's byte came, else "died" or "timeout"."""
-    ready, _, _ = select.select([fd], [], [], seconds)
-    if not ready:
-        return "timeout"
-    return "" if read(fd, 1) else "died"
+    """"" when the child is done, else "died" or "timeout"; each GOES_ON begins the time anew."""
+    while True:
+        ready, _, _ = select.select([fd], [], [], seconds)
+        if not ready:
+            return "timeout"
+        byte = read(fd, 1)
+        if byte != GOES_ON:
+            return "" if byte else "died"
 
 
 def _end(pid: int) -> None:

@@ -5,35 +5,36 @@ Nothing is unpacked to disk, no link is followed, and every size is capped befor
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
-import json
 import os
 import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from dlsys_helpers import stages
+from dlsys_helpers.grading.notebooks import Refused
 from dlsys_helpers.grading.text import clean
 
 LARGEST = 8 * 2**20       # bytes of one notebook
 MOST_ENTRIES = 20_000     # files in one zip or folder
-MOST_CELLS = 1000
-LARGEST_RATIO = 200       # unpacked over packed; notebooks with text reach about 20
+MOST_EACH = 40            # notebooks of one learner
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
+SUBMITTED = "submitted"   # nbgrader's folder of what was handed in
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError,
+               OSError)
 
-_CANVAS = re.compile(r"(?P<who>[^_/]+)_(?:LATE_)?(?P<id>\d+)_\d+_(?P<file>.+)", re.I)
-_MOODLE = re.compile(r"(?P<who>.+)_(?P<id>\d+)_assignsubmission_file_?")
-_CHECK = re.compile(r"""check\(\s*["'](\d\d\.\d+)["']\s*,\s*([A-Za-z_]\w*)\s*\)""")
-
-
-class Refused(ValueError):
-    """This submission cannot be graded. The message is the reason, fit to be shown."""
+_CANVAS = re.compile(r"(?P<who>[^_/]+)_(?P<late>LATE_)?(?P<id>\d+)_"
+                     r"(?:(?P<number>\d+)_.+|(?:text|link)\.html)", re.I | re.A)
+_MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?", re.A)
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,14 @@ _ANYONE = Learner("")
 
 @dataclass(frozen=True)
 class Submission:
-    """A file that was handed in. `name` is unique in a run; `entry` is its place in a zip."""
+    """A file that was handed in. `name` is unique in a run; `entry` is its number in a zip."""
 
     name: str
     learner: Learner
     path: Path
-    entry: tuple[str, ...] = ()
+    entry: tuple[int, ...] = ()
     problem: str = ""  # known before reading: a link, no notebook in it, ...
+    late: bool = False  # says the name that the LMS gave it
 
     def read(self) -> bytes:
         """The notebook's bytes. Raises Refused."""
@@ -67,61 +69,62 @@ class Submission:
         return read_file(self.path, LARGEST)
 
 
-@dataclass(frozen=True)
-class Notebook:
-    """What is taken from a notebook: its code by number, and what its own checks showed."""
-
-    stage: int
-    cells: list[tuple[int, str]]
-    called: dict[str, str]                # exercise id: the function that its check cell names
-    shown: dict[str, bool] = field(default_factory=dict)  # exercise id: its stored output passed
-    notes: list[str] = field(default_factory=list)
-
-
 # ---- finding
 
-def find(paths: list[Path]) -> list[Submission]:
-    """All submissions under the paths, in a stable order. Raises Refused for a path of no use."""
-    found: list[Submission] = []
+@dataclass(frozen=True)
+class Found:
+    """What lies under the paths: what to grade, and the names of files that are no notebooks."""
+
+    submissions: list[Submission]
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file below one of the paths, by folders and name; `graded`: a notebook or a problem."""
+
+    parts: tuple[str, ...]
+    one: Submission
+    graded: bool = True
+
+
+def find(paths: list[Path]) -> Found:
+    """All submissions under the paths, in a stable order. Raises Refused for a path of no use.
+
+    Notebooks that are named one by one are one group, below the folder that they share; each
+    folder and each zip is a group of its own.
+    """
+    base = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    groups, single = [], []
     for path in paths:
-        found += _under(path)
-    return _distinct(found)
+        label = path.absolute().relative_to(base)
+        if path.suffix.lower() == ".ipynb" and not path.is_dir():
+            single.append(_File(label.parts, _notebook_at(path, label)))
+        else:
+            groups.append((label, owned(_under(path))))
+    if single:
+        groups.append((Path(), owned(single)))
+    return Found(_distinct(_apart(groups)), [name for _, (_, names) in groups for name in names])
 
 
-def _under(path: Path) -> list[Submission]:
+def _notebook_at(path: Path, label: Path) -> Submission:
+    _mode(path)
+    return Submission(clean(label), _ANYONE, path.resolve())
+
+
+def _mode(path: Path) -> int:
     try:
-        mode = path.stat().st_mode  # a path of the instructor's own may be a link
+        return path.stat().st_mode  # a path of the instructor's own may be a link
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}. Give a notebook, a folder or a zip.") from None
-    if stat.S_ISDIR(mode):
-        return _in_folder(path)
+
+
+def _under(path: Path) -> list[_File]:
+    if stat.S_ISDIR(_mode(path)):
+        return [file for name, here in sorted(_walk(path)) for file in _from_file(name, here)]
     if path.suffix.lower() == ".zip":
-        return _in_zip(path, (), None)
-    if path.suffix.lower() == ".ipynb":
-        return [Submission(clean(path.name), _learner((path.name,)), path.resolve())]
+        return _in_zip(path.resolve(), (), path.name, None)
     raise Refused(f"{path}: is no notebook, folder or zip. Give one of these.")
-
-
-def _in_folder(folder: Path) -> list[Submission]:
-    files = sorted(_walk(folder))
-    shared = _shared_folders([Path(name).parts for name, _ in files])
-    found = [one for name, path in files for one in _from_file(name, path, shared)]
-    handed_in = [(Path(name).parts[shared:], Submission(clean(name), _ANYONE, path))
-                 for name, path in files]
-    return found + _empty_handed(found, handed_in)
-
-
-def _empty_handed(found: list[Submission],
-                  files: list[tuple[tuple[str, ...], Submission]]) -> list[Submission]:
-    """One submission for each learner of an LMS who handed in files, and no notebook."""
-    seen, missing = {one.learner for one in found}, []
-    for parts, one in files:
-        learner = _learner(parts)
-        if learner.source and learner not in seen:
-            seen.add(learner)
-            missing.append(replace(one, learner=learner, problem="is no notebook, and the only "
-                                   "thing handed in; expected a file that ends in .ipynb."))
-    return missing
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -139,37 +142,25 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
                 yield str(path.relative_to(folder)), path
 
 
-def _from_file(name: str, path: Path, shared: int) -> list[Submission]:
-    parts = Path(name).parts[shared:]
-    learner = _learner(parts)
+def _from_file(name: str, path: Path) -> list[_File]:
+    parts, one = Path(name).parts, Submission(clean(name), _ANYONE, path)
     if path.is_symlink():
-        return [Submission(clean(name), learner, path, problem="is a link, expected a file.")]
+        return [_File(parts, replace(one, problem="is a link, expected a file."))]
     if path.suffix.lower() == ".zip":
-        return _in_zip(path, (), (name, learner))
-    if path.suffix.lower() == ".ipynb":
-        return [Submission(clean(name), learner, path)]
-    return []
+        return _in_zip(path, (), name, parts)
+    return [_File(parts, one, path.suffix.lower() == ".ipynb")]
 
 
-def _shared_folders(names: list[tuple[str, ...]]) -> int:
-    """How many leading folders all names share: a download often has one around everything."""
-    if len(names) < 2:
-        return 0
-    depth = 0
-    while all(len(n) > depth + 1 for n in names) and len({n[depth] for n in names}) == 1:
-        depth += 1
-    return depth
-
-
-def _learner(parts: tuple[str, ...]) -> Learner:
-    """Whose file it is, by the naming of Canvas, Moodle, nbgrader, or its folder or own name."""
-    for part in parts:
-        if match := _MOODLE.fullmatch(part):
-            return Learner(clean(match["who"], 80), match["id"], "moodle")
-    if match := _CANVAS.fullmatch(parts[-1]):
-        return Learner(clean(match["who"], 80), match["id"], "canvas")
-    parts = parts[1:] if parts[0] == "submitted" and len(parts) > 2 else parts
-    return Learner(clean(parts[0] if len(parts) > 1 else PurePosixPath(parts[0]).stem, 80))
+def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
+    """The submissions of all groups; one name in two groups without ids is two people."""
+    where: dict[Learner, set[Path]] = {}
+    for label, (found, _) in groups:
+        for one in found:
+            where.setdefault(one.learner, set()).add(label)
+    return [replace(one, learner=replace(one.learner, name=clean(
+                f"{label.with_suffix('')}/{one.learner.name}", 80)))
+            if len(where[one.learner]) > 1 and not one.learner.source and label.parts else one
+            for label, (found, _) in groups for one in found]
 
 
 def _distinct(found: list[Submission]) -> list[Submission]:
@@ -179,47 +170,169 @@ def _distinct(found: list[Submission]) -> list[Submission]:
     for one in found:
         seen[one.name] = seen.get(one.name, 0) + 1
         number = f" ({seen[one.name]})" if seen[one.name] > 1 else ""
-        result.append(Submission(one.name + number, one.learner, one.path, one.entry,
-                                 one.problem))
+        result.append(replace(one, name=one.name + number))
     return result
+
+
+# ---- whose it is
+
+def owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
+    """The submissions of a group with their learners, and the names of what is left out.
+
+    Only what the instructor or the LMS named says whose a file is; what a learner named does not.
+    """
+    level = _shared_folders([file.parts for file in files])
+    learners = _by_lms(files, level) or _by_nbgrader(files, level)
+    rest = [file for file in files if file not in learners]
+    learners |= _by_folder(rest, _shared_folders([file.parts for file in rest], anything=True))
+    found = [replace(file.one, learner=learners[file], late=_late(file.parts[-1]))
+             for file in files if file.graded]
+    seen, left_out = {one.learner for one in found}, []
+    for file in files:
+        learner = learners[file]
+        if learner.source and learner not in seen:
+            seen.add(learner)
+            found.append(replace(file.one, learner=learner, problem="is no notebook, and the only "
+                                 "thing handed in; expected a file that ends in .ipynb."))
+        elif not file.graded and not learner.source:
+            left_out.append(file.one.name)
+    return _few_each(found), left_out
+
+
+def _few_each(found: list[Submission]) -> list[Submission]:
+    """Nobody keeps the grader busy with thousands of notebooks: such a learner has one refusal."""
+    counts = Counter(one.learner for one in found)
+    kept, refused = [], set()
+    for one in found:
+        if (n := counts[one.learner]) <= MOST_EACH:
+            kept.append(one)
+        elif one.learner not in refused:
+            refused.add(one.learner)
+            kept.append(replace(one, problem=f"is one of {n} notebooks of one learner, expected "
+                                f"at most {MOST_EACH}."))
+    return kept
+
+
+def _shared_folders(names: list[tuple[str, ...]], anything: bool = False) -> int:
+    """How many leading folders all names share: a download often has one around everything.
+
+    Unless `anything` counts, a folder of Moodle or nbgrader is not taken away: it names somebody.
+    """
+    depth = 0
+    while names and all(len(n) > depth + 1 for n in names) and len({n[depth] for n in names}) == 1:
+        if not anything and (_MOODLE.fullmatch(names[0][depth]) or names[0][depth] == SUBMITTED):
+            return depth
+        depth += 1
+    return depth if len(names) > 1 else 0
+
+
+def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
+    """The learners of a download of Canvas or Moodle, if half of what is graded looks like one."""
+    best: dict[_File, Learner] = {}
+    for source, matches in (("canvas", _canvas(files, level)), ("moodle", _moodle(files, level))):
+        known = {file: Learner(clean(match["who"], 80), match["id"], source)
+                 for file, match in matches.items()}
+        if len(known) > len(best):
+            best = known
+    graded = [file for file in files if file.graded]
+    enough = 2 * sum(file in best for file in graded) >= len(graded)
+    return best if enough else {}
+
+
+def _canvas(files: list[_File], level: int) -> dict[_File, re.Match]:
+    """Files directly in a download of Canvas. It numbers each upload: no number comes twice."""
+    matches = {file: match for file in files if len(file.parts) == level + 1
+               and (match := _CANVAS.fullmatch(file.parts[level]))}
+    uploads = Counter((m["id"], m["number"]) for m in {f.parts: m for f, m in matches.items()}
+                      .values() if m["number"])
+    one_person = len(uploads) > 2 and len({id for id, _ in uploads}) == 1
+    return {} if one_person or any(n > 1 for n in uploads.values()) else matches
+
+
+def _moodle(files: list[_File], level: int) -> dict[_File, re.Match]:
+    """Folders, or files, directly in a download of Moodle."""
+    return {file: match for file in files if len(file.parts) > level
+            and (match := _MOODLE.fullmatch(file.parts[level]))}
+
+
+def _by_nbgrader(files: list[_File], level: int) -> dict[_File, Learner]:
+    """nbgrader's own order: submitted/NAME/ASSIGNMENT/file."""
+    return {file: Learner(clean(file.parts[level + 1], 80)) for file in files
+            if len(file.parts) >= level + 4 and file.parts[level] == SUBMITTED}
+
+
+def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, Learner]:
+    """A folder for each learner, or a file for each."""
+    groups: dict[tuple[str, bool], list[_File]] = {}
+    for file in files:
+        groups.setdefault((file.parts[level], len(file.parts) == level + 1), []).append(file)
+    learners: dict[_File, Learner] = {}
+    for (name, is_file), inside in groups.items():
+        if is_file:
+            learners |= dict.fromkeys(inside, Learner(clean(above + PurePosixPath(name).stem, 80)))
+        elif _several_people([f.parts[level + 1:] for f in inside if f.graded]):
+            learners |= _by_folder(inside, level + 1, f"{above}{name}/")
+        else:
+            learners |= dict.fromkeys(inside, Learner(clean(above + name, 80)))
+    return learners
+
+
+def _several_people(tails: list[tuple[str, ...]]) -> bool:
+    """Whether a folder with these files is a section, not a learner.
+
+    It is when one file name stands in several of its folders, or when several files stand side by
+    side that are not called as worksheets are. To keep two files of one learner apart is seen at
+    once; to take two learners for one is not.
+    """
+    tails = list(dict.fromkeys(tails))
+    names = Counter(tail[-1] for tail in tails)
+    if max(names.values(), default=0) > 1:
+        return True
+    ours = any(stage.stem in name for name in names for stage in stages.STAGES)
+    return len(tails) > 1 and all(len(tail) == 1 for tail in tails) and not ours
+
+
+def _late(name: str) -> bool:
+    match = _CANVAS.fullmatch(name)
+    return bool(match and match["late"])
 
 
 # ---- zips
 
-def _in_zip(path: Path, outer: tuple[str, ...],
-            owner: tuple[str, Learner] | None) -> list[Submission]:
-    """The notebooks in a zip. `owner`: whose it is, for a zip that a learner handed in."""
-    label, learner = owner or (path.name, _learner((path.name,)))
-
-    def refuse(problem: str) -> list[Submission]:
-        return [Submission(clean(label), learner, path, problem=problem)]
+def _in_zip(path: Path, outer: tuple[int, ...], label: str,
+            whose: tuple[str, ...] | None) -> list[_File]:
+    """The files in a zip. whose: the place of the zip itself, if a learner handed it in."""
+    def refuse(problem: str) -> list[_File]:
+        return [_File(whose or (label,), Submission(clean(label), _ANYONE, path, problem=problem))]
 
     try:
         with _open(path, outer) as archive:
-            infos = [i for i in archive.infolist() if not i.is_dir() and _visible(i.filename)]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError,
-            OSError) as error:
-        return refuse(str(error) if isinstance(error, Refused) else "is a damaged zip.")
+            infos = [(k, i) for k, i in enumerate(archive.infolist())
+                     if not i.is_dir() and _visible(i.filename)]
+    except Refused as error:
+        return refuse(str(error))
+    except _ZIP_ERRORS:
+        return refuse("is a damaged zip.")
     if len(infos) > MOST_ENTRIES:
         return refuse(f"holds {len(infos)} files, expected at most {MOST_ENTRIES}.")
-    shared = _shared_folders([_parts(i.filename) for i in infos])
-    found, files = [], []
-    for info in sorted(infos, key=lambda i: i.filename):
-        entry = (*outer, info.filename)
-        parts = _parts(info.filename)[shared:]
-        whose = owner[1] if owner else _learner(parts)
-        name = clean(f"{label}/{info.filename}" if owner else info.filename)
-        suffix = PurePosixPath(info.filename).suffix.lower()
-        files.append((parts, Submission(name, _ANYONE, path, entry)))
-        if suffix == ".ipynb":
-            found.append(Submission(name, whose, path, entry, _entry_problem(info, LARGEST)))
-        elif suffix == ".zip" and not outer:
-            problem = _entry_problem(info, LARGEST_NESTED)
-            found += ([Submission(name, whose, path, entry, problem)] if problem
-                      else _in_zip(path, entry, (name, whose)))
-    if not owner:
-        found += _empty_handed(found, files)
-    return found or refuse("holds no notebook.")
+    found: list[_File] = []
+    for number, info in sorted(infos, key=lambda pair: pair[1].filename):
+        found += _from_entry(path, (*outer, number), info, label, whose)
+    return found if any(file.graded for file in found) else [*found, *refuse("holds no notebook.")]
+
+
+def _from_entry(path: Path, entry: tuple[int, ...], info: zipfile.ZipInfo, label: str,
+                whose: tuple[str, ...] | None) -> list[_File]:
+    name = f"{label}/{info.filename}" if whose else info.filename
+    parts, one = whose or _parts(info.filename), Submission(clean(name), _ANYONE, path, entry)
+    suffix = PurePosixPath(info.filename).suffix.lower()
+    if suffix == ".ipynb":
+        return [_File(parts, replace(one, problem=_entry_problem(info, LARGEST)))]
+    if suffix == ".zip" and len(entry) == 1:
+        problem = _entry_problem(info, LARGEST_NESTED)
+        return ([_File(parts, replace(one, problem=problem))] if problem
+                else _in_zip(path, entry, name, parts))
+    return [] if whose else [_File(parts, one, graded=False)]
 
 
 def _visible(name: str) -> bool:
@@ -229,7 +342,8 @@ def _visible(name: str) -> bool:
 
 def _parts(name: str) -> tuple[str, ...]:
     """An entry's folders and name; what would climb out of a folder is only left out."""
-    return tuple(part for part in PurePosixPath(name).parts if part not in ("/", "//", ".."))
+    return tuple(part for part in PurePosixPath(name.replace("\\", "/")).parts
+                 if part not in ("/", "//", ".."))
 
 
 def _entry_problem(info: zipfile.ZipInfo, largest: int) -> str:
@@ -237,29 +351,33 @@ def _entry_problem(info: zipfile.ZipInfo, largest: int) -> str:
         return "is a link, expected a file."
     if info.flag_bits & 1:
         return "is encrypted; hand it in without a password."
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"is packed in an unusual way (method {info.compress_type}); zip it the usual way."
     if info.file_size > largest:
         return f"has {_mib(info.file_size)}, expected at most {_mib(largest)}."
-    if info.file_size > LARGEST_RATIO * max(info.compress_size, 1):
-        return f"unpacks to more than {LARGEST_RATIO} times its size, as no notebook does."
     return ""
 
 
-def _open(path: Path, outer: tuple[str, ...]) -> zipfile.ZipFile:
-    """The zip at `path`, or the one inside it. Raises Refused, BadZipFile, OSError."""
-    if not outer:
-        return zipfile.ZipFile(path)
-    return zipfile.ZipFile(io.BytesIO(_read_entry(path, outer, LARGEST_NESTED)))
+@contextlib.contextmanager
+def _open(path: Path, outer: tuple[int, ...]) -> Iterator[zipfile.ZipFile]:
+    """The zip at `path`, or the one inside it. Raises Refused and _ZIP_ERRORS."""
+    if outer:
+        file: BinaryIO = io.BytesIO(_read_entry(path, outer, LARGEST_NESTED))
+    else:
+        file = _open_regular(path)
+    with file, zipfile.ZipFile(file) as archive:
+        yield archive
 
 
-def _read_entry(path: Path, entry: tuple[str, ...], largest: int = LARGEST) -> bytes:
+def _read_entry(path: Path, entry: tuple[int, ...], largest: int = LARGEST) -> bytes:
     """One entry's bytes, never more than `largest`, whatever the zip says of itself."""
     try:
-        with _open(path, entry[:-1]) as archive, archive.open(entry[-1]) as file:
+        with _open(path, entry[:-1]) as archive, archive.open(
+                archive.infolist()[entry[-1]]) as file:
             data = file.read(largest + 1)
     except Refused:
         raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, ValueError,
-            NotImplementedError, OSError) as error:
+    except _ZIP_ERRORS as error:
         raise Refused(f"cannot be read from the zip ({type(error).__name__}).") from None
     return _capped(data, largest)
 
@@ -276,19 +394,24 @@ def _mib(size: int) -> str:
 
 # ---- reading
 
-def read_file(path: Path, largest: int) -> bytes:
-    """A regular file's bytes; links, pipes, devices and what is too large are Refused."""
+def _open_regular(path: Path) -> BinaryIO:
+    """A regular file, open; links, pipes and devices are Refused."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         reason = "is a link" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
         raise Refused(f"{reason}, expected a file.") from None
-    with open(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise Refused("is no regular file.")
-        if facts.st_size > largest:
-            raise Refused(f"has {_mib(facts.st_size)}, expected at most {_mib(largest)}. "
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Refused("is no regular file.")
+    return open(fd, "rb")
+
+
+def read_file(path: Path, largest: int) -> bytes:
+    """A regular file's bytes; links, pipes, devices and what is too large are Refused."""
+    with _open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > largest:
+            raise Refused(f"has {_mib(size)}, expected at most {_mib(largest)}. "
                           "Clear its outputs and save it.")
         return _capped(file.read(largest + 1), largest)
 
@@ -296,108 +419,3 @@ def read_file(path: Path, largest: int) -> bytes:
 def digest(data: bytes) -> str:
     """SHA-256 of a submission's bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
-
-
-def parse(data: bytes, stage: int | None = None) -> Notebook:
-    """The notebook in these bytes; `stage` overrides what it says itself. Raises Refused."""
-    notebook = _json(data)
-    if notebook.get("nbformat") != 4:
-        raise Refused(f"has notebook format {clean(notebook.get('nbformat'), 20)}, expected 4.")
-    _python_only(notebook)
-    cells = notebook.get("cells")
-    if type(cells) is not list or not all(type(cell) is dict for cell in cells):
-        raise Refused("has no list of cells.")
-    if len(cells) > MOST_CELLS:
-        raise Refused(f"has {len(cells)} cells, expected at most {MOST_CELLS}.")
-    code = [cell for cell in cells if cell.get("cell_type") == "code"]
-    sources = [_source(cell) for cell in code]
-    called = dict(call for source in sources for call in _CHECK.findall(source))
-    said = _stage(notebook, called)
-    notes = _notes(cells, said, stage)
-    return Notebook(stage or _known(said), list(enumerate(sources, 1)), called,
-                    _shown(code, sources), notes)
-
-
-def _json(data: bytes) -> dict:
-    if not data.strip():
-        raise Refused("is empty.")
-    try:
-        notebook = json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise Refused(f"is not UTF-8 text (byte {error.start}).") from None
-    except RecursionError:
-        raise Refused("is nested too deep for a notebook.") from None
-    except json.JSONDecodeError as error:
-        raise Refused(f"is no JSON, or cut off (line {error.lineno}: {error.msg}).") from None
-    except ValueError:
-        raise Refused("holds a number too long to read.") from None
-    if type(notebook) is not dict:
-        raise Refused("is JSON but no notebook.")
-    return notebook
-
-
-def _python_only(notebook: dict) -> None:
-    metadata = _dict(notebook.get("metadata"))
-    spec, info = _dict(metadata.get("kernelspec")), _dict(metadata.get("language_info"))
-    language = str(spec.get("language") or info.get("name") or "python")
-    if not language.lower().startswith(("python", "ipython")):
-        raise Refused(f"its kernel speaks {clean(language, 30)}, expected Python.")
-
-
-def _source(cell: dict) -> str:
-    source = cell.get("source", "")
-    parts = source if type(source) is list else [source]
-    if not all(type(part) is str for part in parts):
-        raise Refused("has a cell whose source is no text.")
-    return "".join(parts)
-
-
-def _stage(notebook: dict, called: dict[str, str]) -> int | None:
-    said = _dict(_dict(notebook.get("metadata")).get("dlsys")).get("stage")
-    if said is None and called:
-        return int(min(called).partition(".")[0])
-    return said if type(said) is int else None
-
-
-def _known(said: int | None) -> int:
-    if said is None or not 1 <= said <= len(stages.STAGES):
-        raise Refused("is no worksheet of this course: no stage in its metadata, no check. "
-                      "If it is one, name its stage: --stage N")
-    return said
-
-
-def _notes(cells: list[dict], said: int | None, wanted: int | None) -> list[str]:
-    notes = []
-    ids = [cell["id"] for cell in cells if type(cell.get("id")) is str]
-    if len(ids) != len(set(ids)):
-        notes.append("Some cells have the same id; each was run all the same.")
-    if wanted and said and said != wanted:
-        notes.append(f"It says stage {said}; graded as stage {wanted}.")
-    return notes
-
-
-def _shown(code: list[dict], sources: list[str]) -> dict[str, bool]:
-    """What the stored outputs of the check cells claim, by exercise; nothing for one not run."""
-    shown = {}
-    for cell, source in zip(code, sources, strict=True):
-        outputs = cell.get("outputs")
-        ids = [id for id, _ in _CHECK.findall(source)]
-        if ids and type(outputs) is list and outputs:
-            failed = any(_dict(output).get("output_type") == "error" for output in outputs)
-            text = json.dumps(outputs)
-            shown |= {id: not failed and f"Exercise {id}: passed" in text for id in ids}
-    return shown
-
-
-def _dict(value: object) -> dict:
-    return value if isinstance(value, dict) else {}
-
-
-def calls(source: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that a source seems to call; one in a comment counts, too."""
-    return [name for name in names if re.search(rf"\b{re.escape(name)}\s*\(", source)]
-
-
-def defines(source: str, function: str) -> bool:
-    """Whether the source of a cell, broken or not, means to define this function."""
-    return re.search(rf"^\s*(async\s+)?def\s+{re.escape(function)}\b", source, re.M) is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,10 @@ HEAD = struct.Struct("<II")  # bytes of JSON, bytes of tensors
 LARGEST_JSON = 4 * 2**20
 LARGEST_TENSORS = 32 * 2**20
 DEEPEST = 20
-MOST_NODES = 200_000
+MOST_NODES = 200_000   # parts of all messages that stand behind one another
+TENSOR_NODES = 50      # a tensor takes the memory of so many numbers, even if it is empty
+MOST_MESSAGES = 256
+LARGEST_EMPTY = 4096   # each length of a tensor without elements: laws may multiply them
 LONGEST_INT = 1024  # bits; longer ones cannot even be printed
 DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
@@ -37,24 +41,40 @@ class TooLarge(ValueError):
 
 # ---- out
 
-def pack(value: Any, largest: int = LARGEST_TENSORS) -> bytes:
-    """`value` as one message. Raises TooLarge beyond `largest` bytes of tensors."""
-    blobs: list[bytes] = []
-    tree = _Packer(blobs, largest).node(value, 0)
+@dataclass
+class Budget:
+    """What is left for messages that stand behind one another: bytes of tensors, and parts."""
+
+    room: int = LARGEST_TENSORS
+    nodes: int = MOST_NODES
+
+    def spend(self, nodes: int, room: int = 0) -> None:
+        """Take so much away. Raises TooLarge when nothing is left."""
+        self.nodes -= nodes
+        self.room -= room
+        if self.nodes < 0 or self.room < 0:
+            raise TooLarge("parts" if self.nodes < 0 else "tensors")
+
+
+def pack(value: Any, budget: Budget | None = None, largest: int = LARGEST_TENSORS) -> bytes:
+    """`value` as one message. Raises TooLarge beyond the budget, or `largest` bytes of tensors."""
+    packer = _Packer(budget or Budget(), largest)
+    tree = packer.node(value, 0)
     head = json.dumps(tree, separators=(",", ":")).encode()
     if len(head) > LARGEST_JSON:
         raise TooLarge("structure")
-    body = b"".join(blobs)
+    body = b"".join(packer.blobs)
     return HEAD.pack(len(head), len(body)) + head + body
 
 
 class _Packer:
-    def __init__(self, blobs: list[bytes], room: int) -> None:
-        self.blobs, self.room, self.nodes = blobs, room, 0
+    def __init__(self, budget: Budget, largest: int) -> None:
+        self.blobs: list[bytes] = []
+        self.budget, self.left = budget, largest
 
     def node(self, value: Any, depth: int) -> Any:
-        self.nodes += 1
-        if self.nodes > MOST_NODES or depth > DEEPEST:
+        self.budget.spend(1)
+        if depth > DEEPEST:
             raise TooLarge("structure")
         kind = type(value)
         if value is None or kind in (bool, str):
@@ -72,11 +92,14 @@ class _Packer:
         return ["x", value.type_name if kind is Foreign else kind.__name__]
 
     def tensor(self, value: torch.Tensor) -> list:
-        if value.layout is not torch.strided or value.dtype not in _NAMES or value.is_meta:
+        odd = value.layout is not torch.strided or value.dtype not in _NAMES or value.is_meta
+        if odd or (not value.numel() and max(value.shape) > LARGEST_EMPTY):
             return ["x", f"{str(value.dtype).removeprefix('torch.')} {value.layout} tensor"]
-        self.room -= value.numel() * value.element_size()
-        if self.room < 0:
+        n_bytes = value.numel() * value.element_size()
+        self.left -= n_bytes
+        if self.left < 0:
             raise TooLarge("tensors")
+        self.budget.spend(TENSOR_NODES, n_bytes)
         if value.numel():
             # A copy in a row: a tensor with one element may have any stride.
             flat = torch.empty(value.numel(), dtype=value.dtype).copy_(value.detach().reshape(-1))
@@ -94,18 +117,23 @@ def unpack(data: bytes) -> Any:
     return values[0]
 
 
-def unpack_all(data: bytes) -> list[Any]:
-    """All messages that stand in `data`, one behind the other. Raises WireError."""
-    values, rest = [], memoryview(data)
+def unpack_all(data: bytes, nodes: int = MOST_NODES) -> list[Any]:
+    """All messages that stand in `data`, one behind the other, of at most `nodes` parts in all.
+
+    Raises WireError.
+    """
+    values, rest, budget = [], memoryview(data), Budget(nodes=nodes)
     try:
         while rest:
+            if len(values) == MOST_MESSAGES:
+                raise WireError("messages")
             n_head, n_body = HEAD.unpack_from(rest)
             end = HEAD.size + n_head + n_body
             if n_head > LARGEST_JSON or n_body > LARGEST_TENSORS or end > len(rest):
                 raise WireError("sizes")
             tree = json.loads(bytes(rest[HEAD.size:HEAD.size + n_head]),
                               parse_float=_refuse, parse_constant=_refuse)
-            reader = _Reader(rest[HEAD.size + n_head:end])
+            reader = _Reader(rest[HEAD.size + n_head:end], budget)
             values.append(reader.value(tree, 0))
             if reader.blob:
                 raise WireError("bytes left over")
@@ -122,12 +150,12 @@ def _refuse(text: str) -> None:
 
 
 class _Reader:
-    def __init__(self, blob: memoryview) -> None:
-        self.blob, self.nodes = blob, 0
+    def __init__(self, blob: memoryview, budget: Budget) -> None:
+        self.blob, self.budget = blob, budget
 
     def value(self, node: Any, depth: int) -> Any:
-        self.nodes += 1
-        if self.nodes > MOST_NODES or depth > DEEPEST:
+        self.budget.spend(1)
+        if depth > DEEPEST:
             raise WireError("too much structure")
         if node is None or type(node) in (bool, str):
             return node
@@ -161,8 +189,11 @@ class _Reader:
 
     def tensor(self, dtype: torch.dtype, shape: list) -> torch.Tensor:
         """A tensor out of the bytes that are there: its size is checked before it is made."""
+        self.budget.spend(TENSOR_NODES)
         if len(shape) > 16 or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
             raise WireError("shape")
+        if 0 in shape and max(shape) > LARGEST_EMPTY:
+            raise WireError("empty, but long")
         n_bytes = math.prod(shape) * dtype.itemsize
         if n_bytes > len(self.blob):
             raise WireError("tensor bytes")

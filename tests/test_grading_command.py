@@ -1,0 +1,152 @@
+"""What the instructor types: every wrong input is named, and nothing that is graded gets lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from grading_samples import settings, worksheet
+
+from dlsys_helpers import cli
+from dlsys_helpers.grading import cluster, cohort, command, submissions
+
+
+@pytest.fixture
+def one(tmp_path) -> Path:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "ada.ipynb").write_bytes(worksheet())
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def graded(one, tmp_path) -> Path:
+    """The folder of a run whose one submission is graded, without a sandbox."""
+    out = tmp_path / "out"
+    journal = cohort.Journal.begin(out, settings(seconds=5))
+    found = submissions.find([one]).submissions
+    cohort.grade_all(found, journal, lambda jobs: (
+        (job, {**cohort.refused("no"), "stage": 1}) for job in jobs))
+    journal.close()
+    return out
+
+
+def said(capsys, *args: object) -> str:
+    """The one line on standard error of a command that could not begin."""
+    assert cli.main(["grade", *map(str, args)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize(("option", "value", "expected"), [
+    ("--workers", "0", "got 0, expected a whole number of 1 or more"),
+    ("--workers", "x", "got x, expected a whole number"),
+    ("--seconds", "0", "got 0, expected a number above 0"),
+    ("--memory", "nan", "got nan, expected a number above 0")])
+def test_a_number_that_makes_no_sense_is_named(capsys, one, option, value, expected):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["grade", str(one), option, value])
+    assert stopped.value.code == 2
+    assert f"{option}: {expected}" in capsys.readouterr().err
+
+
+def test_an_output_that_is_no_folder_is_named(capsys, one, tmp_path):
+    (tmp_path / "file").write_text("mine")
+
+    line = said(capsys, one, "--out", tmp_path / "file")
+
+    assert "file" in line
+    assert "--out" in line
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):
+    line = said(capsys, one, "--out", tmp_path / "out", "--canvas", tmp_path / "no.csv", "Stage 1")
+
+    assert "no.csv: No such file or directory" in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", [("--seconds", 7), ("--memory", 3), ("--stage", 2)])
+def test_a_run_goes_on_with_what_it_was_begun_with(capsys, one, graded, option):
+    line = said(capsys, one, "--out", graded, "--resume", *option)
+
+    assert f"begun with another {option[0]}" in line
+
+
+def test_another_key_or_sandbox_is_no_way_to_go_on(capsys, one, graded, tmp_path):
+    other = cohort.Journal.begin(tmp_path / "b", cohort.Settings("11" * 16, settings().limits))
+    other.finish([])
+    other.close()
+
+    assert "another --key" in said(capsys, one, "--out", graded, "--resume", "--key",
+                                   tmp_path / "b" / cohort.GRADES)
+    assert "another --sandbox" in said(capsys, one, "--out", graded, "--resume", "--sandbox",
+                                       "none")
+    assert "holds no run's key" in said(capsys, one, "--out", graded, "--resume", "--key",
+                                        tmp_path / "gone.json")
+
+
+def test_the_same_options_again_go_on(one, graded, capsys):
+    code = cli.main(["grade", str(one), "--out", str(graded), "--resume", "--seconds", "5"])
+
+    assert code == 1  # its one submission is refused
+    assert "0 of 1 graded" in capsys.readouterr().out
+
+
+def test_files_that_are_no_notebooks_are_named(one, graded, capsys):
+    for k in range(7):
+        (one / f"notes{k}.txt").write_text("x")
+
+    cli.main(["grade", str(one), "--out", str(graded), "--resume"])
+
+    assert ("No notebooks, and left out: 7 files (notes0.txt, notes1.txt, notes2.txt, notes3.txt, "
+            "notes4.txt, ...).") in capsys.readouterr().out
+
+
+def test_who_is_not_in_the_gradebook_is_named(capsys):
+    people = [{"learner": {"name": name}} for name in "abcdefgh"]
+
+    assert command._filled(people, people[1:3]) == "6 of 8 learners filled in. Not in it: b, c."
+    assert command._filled(people, people).endswith("Not in it: a, b, c, d, e, ....")
+
+
+@pytest.mark.parametrize("error", [cluster.FutureCancelledError("k", "gone"),
+                                   cluster.CancelledError(), cluster.CommClosedError()])
+def test_a_scheduler_that_goes_away_is_named(error):
+    class Future:
+        def result(self):
+            raise error
+
+    with pytest.raises(cohort.RunError, match="the scheduler is gone"):
+        cluster._result(Future())
+
+
+def test_ctrl_c_in_the_terminal_ends_all_in_one_line(tmp_path, one):
+    for k in range(30):
+        (one / f"slow{k}.ipynb").write_bytes(worksheet("import time; time.sleep(1)"))
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dlsys_helpers.cli", "grade", str(one), "--out", str(out),
+         "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True)
+    journal = out / cohort.JOURNAL
+    try:
+        while not journal.exists() or journal.read_bytes().count(b"\n") < 3:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all of them
+        _, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.strip().splitlines()[-1] == (
+        f"Stopped; what is graded is kept. Go on with: dlsys grade ... --out {out} --resume")
