@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -663,3 +667,89 @@ def test_the_limit_for_a_whole_submission_holds(grader):
     assert time.monotonic() - started < grader.settings.limits.total + 15
     assert result["ended_by"] == "time"
     assert result["points"] == 0
+
+
+# ---- files of the machine that a program holds without opening them
+
+METADATA = """
+import os
+done = []
+for name in ("/proc/self/exe", "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2", "/",
+             "/proc/self/root", "/dev", "/dev/null", "/dev/urandom", os.__file__, torch.__file__):
+    for change in (lambda: os.chmod(name, os.stat(name).st_mode & 0o7777),
+                   lambda: os.chown(name, os.getuid(), os.getgid()),
+                   lambda: os.utime(name), lambda: os.utime(name, (1e9, 1e9)),
+                   lambda: os.setxattr(name, "user.note", b"from the box")):
+        try:
+            change()
+            done.append(name)
+        except OSError:
+            pass
+assert not done, done
+"""
+NOBODY = 65534
+
+
+def test_no_file_of_the_machine_can_be_changed_in_mode_owner_or_times(grade):
+    result = grade(worksheet(METADATA))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL
+
+
+@pytest.fixture
+def owned_folder():
+    """A folder of an ordinary user, with an interpreter that he owns; and who he is."""
+    user = NOBODY if os.geteuid() == 0 else os.geteuid()
+    with tempfile.TemporaryDirectory(prefix="dlsys-owned-") as name:
+        folder, python = Path(name), Path(name, "venv", "bin", "python")
+        python.parent.mkdir(parents=True)
+        shutil.copy(os.path.realpath(sys.executable), python)
+        (folder / "venv" / "lib").symlink_to(f"{sys.prefix}/lib")
+        (folder / "venv" / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\n", "utf-8")
+        for path in (folder, python.parent.parent, python.parent, python):
+            os.chown(path, user, user)
+        yield folder, python, user
+
+
+def grade_as(folder: Path, command: list, user: int | None, notebook: bytes) -> dict:
+    """The result of a run of `dlsys grade` by this user; skips where he cannot run it."""
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        who = {} if user is None or os.geteuid() else {
+            "user": user, "group": user, "extra_groups": []}
+        return subprocess.run(
+            [*command, "-P", *arguments], cwd="/", capture_output=True, text=True, check=False,
+            env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, **who)
+    able = run("-c", "import dlsys_helpers, importlib.metadata as m; m.version('torch')")
+    if able.returncode:
+        pytest.skip(f"{command} cannot run here: {able.stderr[-300:]}")
+    (folder / "a.ipynb").write_bytes(notebook)
+    ended = run("-m", "dlsys_helpers.cli", "grade", f"{folder}/a.ipynb", "--out", f"{folder}/out")
+    if "sandbox: cannot be built here" in ended.stderr:
+        pytest.skip(ended.stderr[-300:])
+    assert (folder / "out" / "grades.json").exists(), ended.stdout + ended.stderr
+    return json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"][0]
+
+
+def test_the_interpreter_of_an_ordinary_user_cannot_be_changed(owned_folder):
+    folder, python, user = owned_folder
+    before = python.stat()
+
+    result = grade_as(folder, [str(python)], user, worksheet(METADATA))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL
+    after = python.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
+    assert os.listxattr(python) == []
+
+
+def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
+    if not shutil.which("unshare"):
+        pytest.skip("unshare is not installed")
+
+    result = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None, worksheet(METADATA))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL

@@ -25,7 +25,10 @@ NEW_MOUNTS, NEW_CGROUP, NEW_NAMES, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = (
 OWN = NEW_MOUNTS | NEW_CGROUP | NEW_NAMES | NEW_IPC | NEW_NET  # of one submission, beside pids
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
     1, 2, 4, 8, 32, 4096, 16384, 1 << 18)
-DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND = 1, 4, 24  # prctl
+DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
+AMBIENT_RAISE = 2
+LAST_CAPABILITY = 63  # that a kernel could know
+_CAPABILITY_VERSION = 0x20080522
 BOX = "/box"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
 OWN_IDS = range(200_000, 260_000)  # user ids that root gives to sandboxes
@@ -97,11 +100,17 @@ def _mount(source: str, target: str, kind: str | None = None, flags: int = 0,
 # ---- the view: built once for each nursery
 
 def visible_paths() -> list[str]:
-    """The folders Python needs: its library, the installed packages, the system's libraries."""
+    """What Python needs: itself, its library, installed packages, the system's libraries."""
+    python = [_interpreter(), f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
     packages = [*site.getsitepackages(), str(Path(__file__).parents[1])]
-    system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64"]
-    found = [f"{sys.base_prefix}/lib", *packages, *system]
-    return [path for path in dict.fromkeys(found) if os.path.exists(path)]
+    system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/etc/ld.so.cache"]
+    # Folders first: a file may stand inside of one.
+    found = sorted(dict.fromkeys([*python, *packages, *system]), key=os.path.isfile)
+    return [path for path in found if os.path.exists(path)]
+
+
+def _interpreter() -> str:
+    return os.path.realpath(sys.executable)
 
 
 def masked_paths() -> list[str]:
@@ -142,14 +151,14 @@ def _show(path: str, root: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
         os.symlink(os.readlink(path), target)
-    elif not os.path.isdir(target):  # it may stand inside a folder that is shown already
-        os.makedirs(target)
-        _bind_read_only(path, target)
+    elif not os.path.exists(target):  # it may stand inside a folder that is shown already
+        os.makedirs(target) if os.path.isdir(path) else Path(target).touch()
+        _bind_read_only(path, target, NO_DEV)
 
 
-def _bind_read_only(source: str, target: str) -> None:
+def _bind_read_only(source: str, target: str, more: int) -> None:
     _mount(source, target, None, BIND)
-    _mount("none", target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | NO_DEV)
+    _mount("none", target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | more)
 
 
 def _devices(root: str) -> None:
@@ -157,7 +166,8 @@ def _devices(root: str) -> None:
         os.makedirs(root + folder, exist_ok=True)
     for name in ("null", "zero", "urandom", "random"):
         Path(f"{root}/dev/{name}").touch()
-        _mount(f"/dev/{name}", f"{root}/dev/{name}", None, BIND)
+        # Read-only: reading and writing go on, but mode, owner and times are the host's.
+        _bind_read_only(f"/dev/{name}", f"{root}/dev/{name}", NO_EXEC)
     os.symlink(BOX, f"{root}/dev/shm")
     os.symlink("/proc/self/fd", f"{root}/dev/fd")
     _mount("/proc", f"{root}/proc", None, BIND | RECURSIVE)
@@ -172,6 +182,27 @@ def _enter_root(root: str) -> None:
     _check(libc.umount2(b"/old", detach), "leaving the old root")
     os.rmdir("/old")
     _mount("none", "/", None, BIND | REMOUNT | READ_ONLY | NO_SUID | NO_DEV)
+
+
+def start_inside(*arguments: str) -> None:
+    """Replace this process by the view's own Python. Returns only by raising OSError.
+
+    The file that a process runs stays in reach as /proc/self/exe, and its owner may change mode,
+    times and attributes of it: so it has to be the read-only one, and none from before the view.
+    """
+    _keep_capabilities()
+    os.execve(_interpreter(), [sys.executable, *arguments], ENVIRONMENT)
+
+
+def _keep_capabilities() -> None:
+    """Through the start of a program: the kernel takes them from a user who is not root."""
+    head, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _check(libc.capget(head, sets), "reading capabilities")
+    for permitted, inheritable in ((1, 2), (4, 5)):
+        sets[inheritable] = sets[permitted]
+    _check(libc.capset(head, sets), "keeping capabilities")
+    for capability in range(LAST_CAPABILITY + 1):  # an error for those that it does not have
+        libc.prctl(AMBIENT, ctypes.c_ulong(AMBIENT_RAISE), ctypes.c_ulong(capability), 0, 0)
 
 
 # ---- one submission
@@ -215,15 +246,13 @@ def own_id() -> int | None:
 
 def give_up_privileges(user: int | None) -> None:
     """Become `user`, drop every capability for good, and filter system calls. Raises OSError."""
-    last_cap = 63  # PR_CAPBSET_DROP answers an error beyond the kernel's last one
-    for capability in range(last_cap + 1):
+    for capability in range(LAST_CAPABILITY + 1):  # an error beyond the kernel's last one
         libc.prctl(DROP_BOUND, ctypes.c_ulong(capability), 0, 0, 0)
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    version_3 = 0x20080522
-    head = (ctypes.c_uint32 * 2)(version_3, 0)
+    head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     _check(libc.capset(head, (ctypes.c_uint32 * 6)()), "dropping capabilities")
     seccomp.install(libc)
 
