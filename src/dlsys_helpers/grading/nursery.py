@@ -120,7 +120,7 @@ def _fork_runner(line: int, keeper_fd: int, walled: bool, limits: Limits, user: 
             os.setsid()
             if walled:
                 walls.set_namespaces(keeper_fd, walls.OWN)
-                os.chdir(walls.BOX)
+                walls.empty_box(limits)
                 walls.limit(limits)
                 walls.give_up_privileges(user)
                 walls.prctl(walls.SET_DUMPABLE, 1)  # so that the warden can measure its memory

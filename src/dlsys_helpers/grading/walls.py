@@ -26,6 +26,7 @@ OWN = NEW_MOUNTS | NEW_CGROUP | NEW_NAMES | NEW_IPC | NEW_NET  # of one submissi
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
     1, 2, 4, 8, 32, 4096, 16384, 1 << 18)
 DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
+DETACH = 2  # umount2
 AMBIENT_RAISE = 2
 LAST_CAPABILITY = 63  # that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
@@ -178,8 +179,7 @@ def _enter_root(root: str) -> None:
     pivot_root = 155 if os.uname().machine == "x86_64" else 41
     _check(libc.syscall(pivot_root, b".", b"old"), "new root")
     os.chdir("/")
-    detach = 2
-    _check(libc.umount2(b"/old", detach), "leaving the old root")
+    _check(libc.umount2(b"/old", DETACH), "leaving the old root")
     os.rmdir("/old")
     _mount("none", "/", None, BIND | REMOUNT | READ_ONLY | NO_SUID | NO_DEV)
 
@@ -207,18 +207,27 @@ def _keep_capabilities() -> None:
 
 # ---- one submission
 
-def separate(limits: Limits) -> None:
-    """In the keeper: own namespaces, a small disk, a list of its own processes, limits."""
+def separate() -> None:
+    """In the keeper: own namespaces, and a list of its own processes."""
     unshare(OWN)
     _mount("none", "/", None, RECURSIVE | PRIVATE)
-    _mount("tmpfs", BOX, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
-           f"mode=1777,size={limits.disk},nr_inodes={limits.files}")
     # subset=pid: the processes and nothing else about the machine
     _mount("proc", "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC, "subset=pid")
     os.chdir(BOX)
 
 
 def limit(limits: Limits) -> None:
+    os.chdir("/")
+
+
+def empty_box(limits: Limits) -> None:
+    """In a runner, in the keeper's namespaces: a new small disk instead of the one before.
+
+    An attempt must find nothing of the attempt before it, and that one's processes are gone.
+    """
+    _check(libc.umount2(BOX.encode(), DETACH), "leaving the old disk")
+    _mount("tmpfs", BOX, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
+           f"mode=1777,size={limits.disk},nr_inodes={limits.files}")
     """Put the kernel's limits on this process and on each of its children."""
     with open("/proc/self/statm") as statm:  # what the libraries map is not the learner's doing
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
@@ -234,7 +243,8 @@ def limit(limits: Limits) -> None:
 def own_id() -> int | None:
     """A user id for this nursery's sandboxes, or None where the id stays as it is.
 
-    Root in a container may have no ids to give away; then its own id is already no one's.
+    By chance, since the kernel counts processes by user: graders that do not see each other, in
+    two containers, say, must not come to the same id.
     """
     if os.geteuid() != 0:
         return None

@@ -79,7 +79,7 @@ class Sandbox:
                 mine.close()
                 keep = {line, theirs.fileno()}
                 _close_others(keep)
-                keeper.main(socket.socket(fileno=line), theirs, self.walled, self.limits, self.user)
+                keeper.main(socket.socket(fileno=line), theirs, self.walled, self.user)
             finally:
                 os._exit(1)
         return pid
