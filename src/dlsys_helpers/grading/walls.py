@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import secrets
 import site
 import sys
 from collections.abc import Iterable
@@ -32,7 +33,9 @@ LAST_CAPABILITY = 63  # that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
 BOX = "/box"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
-OWN_IDS = range(200_000, 260_000)  # user ids that root gives to sandboxes
+# User ids that root gives to sandboxes: of no user, container or service by systemd's list; or,
+# in a container that has not so many, far above its users.
+OWN_IDS = range(0x7000_0000, 0x7FF0_0000), range(20_000, 60_000)
 
 # All that the learner's code finds in its environment. One thread per process: a fork must not
 # inherit a thread pool, and a cohort's processes share the machine's cores.
@@ -122,10 +125,10 @@ def masked_paths() -> list[str]:
 def build_view(root: str, visible: Iterable[str], masked: Iterable[str]) -> None:
     """Make a read-only tree of `visible` at the empty folder `root`, and make it the root.
 
-    An ordinary user becomes the only user of a new user namespace first. Raises WallError.
+    Who has no user ids to give away becomes the only user of a new user namespace first. Raises
+    WallError.
     """
-    as_root = os.geteuid() == 0
-    if not as_root:
+    if own_id() is None:
         user, group = os.geteuid(), os.getegid()
         unshare(NEW_USER)
         _map_ids(user, group)
@@ -241,17 +244,24 @@ def empty_box(limits: Limits) -> None:
 
 
 def own_id() -> int | None:
-    """A user id for this nursery's sandboxes, or None where the id stays as it is.
+    """A user id for this nursery's sandboxes, or None where there are none to give away.
 
     By chance, since the kernel counts processes by user: graders that do not see each other, in
     two containers, say, must not come to the same id.
     """
     if os.geteuid() != 0:
         return None
-    wanted = OWN_IDS[os.getpid() % len(OWN_IDS)]
-    mapped = Path("/proc/self/uid_map").read_text().splitlines()
-    ranges = [[int(n) for n in line.split()] for line in mapped]
-    return wanted if any(first <= wanted < first + count for first, _, count in ranges) else None
+    for ids in OWN_IDS:
+        if all(_mapped(ids, kind) for kind in ("uid", "gid")):
+            return secrets.choice(ids)
+    return None
+
+
+def _mapped(ids: range, kind: str) -> bool:
+    lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()
+    known = [range(int(first), int(first) + int(count))
+             for first, _, count in (line.split() for line in lines)]
+    return any(ids[0] in one and ids[-1] in one for one in known)
 
 
 def give_up_privileges(user: int | None) -> None:
