@@ -26,8 +26,8 @@ NEW_MOUNTS, NEW_CGROUP, NEW_NAMES, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = (
 OWN = NEW_MOUNTS | NEW_CGROUP | NEW_NAMES | NEW_IPC | NEW_NET  # of one submission, beside pids
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
     1, 2, 4, 8, 32, 4096, 16384, 1 << 18)
-DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
 DETACH = 2  # umount2
+DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
 AMBIENT_RAISE = 2
 LAST_CAPABILITY = 63  # that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
@@ -168,7 +168,8 @@ def _bind_read_only(source: str, target: str, more: int) -> None:
 def _devices(root: str) -> None:
     for folder in ("/dev", "/proc", BOX, "/old"):
         os.makedirs(root + folder, exist_ok=True)
-    for name in ("null", "zero", "urandom", "random"):
+    # No /dev/zero: a shared mapping of it is memory that no process holds.
+    for name in ("null", "urandom", "random"):
         Path(f"{root}/dev/{name}").touch()
         # Read-only: reading and writing go on, but mode, owner and times are the host's.
         _bind_read_only(f"/dev/{name}", f"{root}/dev/{name}", NO_EXEC)
@@ -216,10 +217,6 @@ def separate() -> None:
     _mount("none", "/", None, RECURSIVE | PRIVATE)
     # subset=pid: the processes and nothing else about the machine
     _mount("proc", "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC, "subset=pid")
-    os.chdir(BOX)
-
-
-def limit(limits: Limits) -> None:
     os.chdir("/")
 
 
@@ -231,6 +228,10 @@ def empty_box(limits: Limits) -> None:
     _check(libc.umount2(BOX.encode(), DETACH), "leaving the old disk")
     _mount("tmpfs", BOX, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
            f"mode=1777,size={limits.disk},nr_inodes={limits.files}")
+    os.chdir(BOX)
+
+
+def limit(limits: Limits) -> None:
     """Put the kernel's limits on this process and on each of its children."""
     with open("/proc/self/statm") as statm:  # what the libraries map is not the learner's doing
         mapped = int(statm.read().split()[0]) * resource.getpagesize()
@@ -239,7 +240,9 @@ def empty_box(limits: Limits) -> None:
             (resource.RLIMIT_AS, mapped + limits.memory), (resource.RLIMIT_CPU, cpu),
             (resource.RLIMIT_NPROC, limits.processes), (resource.RLIMIT_FSIZE, limits.disk),
             (resource.RLIMIT_NOFILE, limits.open_files), (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0)):
+            (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_SIGPENDING, limits.open_files),  # timers, too
+            (resource.RLIMIT_RTPRIO, 0), (resource.RLIMIT_NICE, 0)):
         resource.setrlimit(kind, (value, value))
 
 
