@@ -29,11 +29,11 @@ def main() -> None:
     """Read the settings, build the walls, say "ready", fork runners. Never returns."""
     judge, inside = socket.socket(fileno=os.dup(0)), INSIDE in sys.argv
     try:
-        # Left in the line by the first of the two programs, for the second.
-        settings = json.loads(judge.recv(LONGEST_SETTINGS, 0 if inside else socket.MSG_PEEK))
-        if settings["walled"] and not inside:
+        settings = json.loads(judge.recv(LONGEST_SETTINGS, socket.MSG_PEEK))
+        if settings["walled"] and not inside:  # the settings wait in the line for the next program
             walls.build_view(settings["root"], settings["visible"], settings["masked"])
             walls.start_inside("-P", "-s", "-m", "dlsys_helpers.grading.nursery", INSIDE)
+        judge.recv(LONGEST_SETTINGS)
         _silence(0, 1, 2)
         limits = Limits(**settings["limits"])
         user = walls.own_id() if settings["walled"] else None
