@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import multiprocessing
+import os
 import re
+import resource
+import socket
 import struct
+import sys
+import termios
 from pathlib import Path
 
 import pytest
 
-from dlsys_helpers.grading import box, seccomp, walls
+from dlsys_helpers.grading import box, seccomp, walls, warden
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
            1: Path("/usr/include/asm-generic/unistd.h")}
 NAMED = {**seccomp.DENIED, "socket": seccomp.SOCKET, "clone": seccomp.CLONE,
-         "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
+         "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT, "mmap": seccomp.MMAP,
+         "setsockopt": seccomp.SETSOCKOPT, "fcntl": seccomp.FCNTL, "flock": seccomp.FLOCK,
+         "ioctl": seccomp.IOCTL}
 
 
 @pytest.mark.parametrize("column", HEADERS)
@@ -41,9 +51,9 @@ def test_the_filter_is_one_that_the_kernel_takes(machine):
                for i, (_, yes, no, _) in enumerate(steps[:-1]))
 
 
-def decide(code: bytes, number: int, first_argument: int = 0, arch: int = 0xC000003E) -> int:
+def decide(code: bytes, number: int, *arguments: int, arch: int = 0xC000003E) -> int:
     """What the filter answers, by an interpreter for the five instructions that it uses."""
-    data = struct.pack("<IIQ6Q", number, arch, 0, first_argument, *[0] * 5)
+    data = struct.pack("<IIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     accumulator = at = 0
     while True:
         kind, yes, no, value = struct.unpack_from("HBBI", code, 8 * at)
@@ -107,3 +117,106 @@ def test_nothing_that_is_shown_leads_to_the_course():
     assert package in shown
     assert package.parents[1] not in shown
     assert walls.masked_paths() == [str(package / "checks")]
+
+
+DONE, NOT_HERE = 0x00050000, 0x0005005F
+ON_X86_64 = {
+    "mmap": (9, 3), "setsockopt": (54, 1), "fcntl": (72, 1), "ioctl": (16, 1), "flock": (73, 1)}
+
+
+@pytest.mark.parametrize(("name", "arguments", "answer"), [
+    ("mmap", (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,), ALLOW), ("mmap", (mmap.MAP_SHARED,), ALLOW),
+    ("mmap", (mmap.MAP_SHARED | mmap.MAP_ANONYMOUS,), EPERM),
+    ("mmap", (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000,), EPERM),
+    *[("setsockopt", (socket.SOL_SOCKET, size), EPERM)
+      for size in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33)],
+    ("setsockopt", (socket.SOL_SOCKET, socket.SO_REUSEADDR), ALLOW),
+    ("setsockopt", (socket.IPPROTO_TCP, socket.SO_SNDBUF), ALLOW),
+    *[("fcntl", (command,), ALLOW) for command in (
+        fcntl.F_DUPFD, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_SETFL, fcntl.F_GETLK,
+        fcntl.F_DUPFD_CLOEXEC, 1032)],
+    *[("fcntl", (command,), DONE) for command in (fcntl.F_SETLK, fcntl.F_SETLKW, 37, 38)],
+    *[("fcntl", (command,), EPERM)
+      for command in (fcntl.F_SETLEASE, fcntl.F_NOTIFY, 1031, 1036, 1038)],
+    ("flock", (2,), DONE),
+    *[("ioctl", (command,), ALLOW) for command in (
+        termios.TCGETS, termios.TIOCGWINSZ, termios.FIONBIO, termios.FIOCLEX, 0x40049409)],
+    *[("ioctl", (command,), NOT_HERE) for command in (0x8915, 0x40086602, 0xB702, 0x53FF, 0x5500)],
+])
+def test_the_filter_decides_by_later_arguments(name, arguments, answer):
+    number, first = ON_X86_64[name]
+
+    assert decide(seccomp.program("x86_64"), number, *[0] * first, *arguments) == answer
+
+
+# ---- what the watch counts
+
+def fill(kind: int, size: int, line: socket.socket) -> None:
+    """In a child: hold memory until the parent has looked."""
+    held = mmap.mmap(-1, size, kind)
+    held.write(b"x" * size)
+    line.send(b".")
+    line.recv(1)
+
+
+@pytest.mark.parametrize("kind", [mmap.MAP_PRIVATE, mmap.MAP_SHARED])
+@pytest.mark.parametrize("measure", [warden._own_pages, warden._proportional])
+def test_the_watch_sees_memory_shared_or_not(kind, measure):
+    size = 80 * 2**20
+    mine, theirs = socket.socketpair()
+    child = multiprocessing.get_context("fork").Process(target=fill, args=(kind, size, theirs))
+    proc = os.open("/proc", os.O_RDONLY)
+    with mine, theirs:
+        child.start()
+        mine.recv(1)
+        found = measure(proc, str(child.pid))
+        mine.send(b".")
+        child.join()
+    os.close(proc)
+
+    assert found >= size
+
+
+def test_two_nurseries_of_root_have_not_the_same_user(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "getpid", lambda: 7)  # each in a process namespace of its own
+    monkeypatch.setattr(Path, "read_text", lambda _: "0 0 4294967295\n")
+
+    ids = {walls.own_id() for _ in range(50)}
+
+    assert len(ids) == 50
+    assert min(ids) >= 0x7000_0000
+
+
+@pytest.mark.parametrize(("mapped", "given"), [
+    ("0 1000 1", False), ("0 100000 65536", True), ("0 1000 1\n1 100000 65536", True),
+    ("0 0 4294967295", True)])
+def test_root_gives_ids_that_its_container_has(monkeypatch, mapped, given):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(Path, "read_text", lambda _: mapped + "\n")
+
+    assert (walls.own_id() is not None) == given
+
+
+def test_what_is_shown_are_the_interpreter_and_what_it_needs():
+    shown = walls.visible_paths()
+    assert os.path.realpath(sys.executable) in shown
+    files = [os.path.isfile(path) for path in shown]
+    assert files == sorted(files), "a file first would hide the folder around it"
+
+
+def test_what_the_kernel_counts_by_user_is_limited():
+    kinds = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK,
+             resource.RLIMIT_RTPRIO, resource.RLIMIT_NICE)
+
+    def report(line: socket.socket) -> None:
+        walls.limit(walls.Limits(open_files=99))
+        line.send(repr([resource.getrlimit(kind) for kind in kinds]).encode())
+
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        child = multiprocessing.get_context("fork").Process(target=report, args=(theirs,))
+        child.start()
+        found = mine.recv(1000).decode()
+        child.join()
+    assert found == repr([(99, 99), *[(0, 0)] * 4])

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -290,7 +294,7 @@ FAULTS = {
     "a list that holds itself": ("x = []; x.append(x); return x", "type of the"),
     "a very long int": ("return 10**5000", "type of the"),
     "a generator": ("return (i for i in range(3))", "got generator"),
-    "an open file": ("return open('/dev/zero')", "TextIOWrapper"),
+    "an open file": ("return open('/dev/null')", "TextIOWrapper"),
     "itself": ("return grad_ratio", "got function"),
     "an exception": ("return ValueError('x')", "got ValueError"),
     "NaN": ("return float('nan')", "got nan"),
@@ -791,3 +795,224 @@ def test_the_limit_for_a_whole_submission_holds(grader):
     assert time.monotonic() - started < grader.settings.limits.total + 15
     assert result["ended_by"] == "time"
     assert result["points"] == 0
+
+
+# ---- files of the machine that a program holds without opening them
+
+METADATA = """
+import os
+done = []
+for name in ("/proc/self/exe", "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2", "/",
+             "/proc/self/root", "/dev", "/dev/null", "/dev/urandom", os.__file__, torch.__file__):
+    for change in (lambda: os.chmod(name, os.stat(name).st_mode & 0o7777),
+                   lambda: os.chown(name, os.getuid(), os.getgid()),
+                   lambda: os.utime(name), lambda: os.utime(name, (1e9, 1e9)),
+                   lambda: os.setxattr(name, "user.note", b"from the box")):
+        try:
+            change()
+            done.append(name)
+        except OSError:
+            pass
+assert not done, done
+"""
+NOBODY = 65534
+
+
+def test_no_file_of_the_machine_can_be_changed_in_mode_owner_or_times(grade):
+    result = grade(worksheet(METADATA))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL
+
+
+@pytest.fixture
+def owned_folder():
+    """A folder of an ordinary user, with an interpreter that he owns; and who he is."""
+    user = NOBODY if os.geteuid() == 0 else os.geteuid()
+    with tempfile.TemporaryDirectory(prefix="dlsys-owned-") as name:
+        folder, python = Path(name), Path(name, "venv", "bin", "python")
+        python.parent.mkdir(parents=True)
+        shutil.copy(os.path.realpath(sys.executable), python)
+        (folder / "venv" / "lib").symlink_to(f"{sys.prefix}/lib")
+        (folder / "venv" / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\n", "utf-8")
+        for path in (folder, python.parent.parent, python.parent, python):
+            os.chown(path, user, user)
+        yield folder, python, user
+
+
+def grade_as(folder: Path, command: list, user: int | None, notebook: bytes) -> dict:
+    """The result of a run of `dlsys grade` by this user; skips where he cannot run it."""
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        who = {} if user is None or os.geteuid() else {
+            "user": user, "group": user, "extra_groups": []}
+        return subprocess.run(
+            [*command, "-P", *arguments], cwd="/", capture_output=True, text=True, check=False,
+            env={"HOME": str(folder), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}, **who)
+    able = run("-c", "import dlsys_helpers, importlib.metadata as m; m.version('torch')")
+    if able.returncode:
+        pytest.skip(f"{command} cannot run here: {able.stderr[-300:]}")
+    (folder / "a.ipynb").write_bytes(notebook)
+    ended = run("-m", "dlsys_helpers.cli", "grade", f"{folder}/a.ipynb", "--out", f"{folder}/out")
+    if "sandbox: cannot be built here" in ended.stderr:
+        pytest.skip(ended.stderr[-300:])
+    assert (folder / "out" / "grades.json").exists(), ended.stdout + ended.stderr
+    return json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"][0]
+
+
+def test_the_interpreter_of_an_ordinary_user_cannot_be_changed(owned_folder):
+    folder, python, user = owned_folder
+    before = python.stat()
+
+    result = grade_as(folder, [str(python)], user, worksheet(METADATA))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL
+    after = python.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
+    assert os.listxattr(python) == []
+
+
+def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
+    if not shutil.which("unshare"):
+        pytest.skip("unshare is not installed")
+
+    result = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None, worksheet(METADATA))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL
+
+
+# ---- memory that no process seems to hold, and what is left behind
+
+HOARDS = {
+    "buffers of sockets": (
+        "import os, socket, time\nfor _ in range(4):\n    if os.fork() == 0:\n"
+        "        keep = [socket.socketpair() for _ in range(110)]\n"
+        "        for one in (s for pair in keep for s in pair):\n"
+        "            one.setblocking(False)\n            try:\n"
+        "                while True: one.send(b'x' * 65536)\n"
+        "            except BlockingIOError: pass\n        time.sleep(30)\ntime.sleep(30)"),
+    "processes whose first thread has ended": (
+        "import ctypes, os, threading, time\n"
+        "def hold():\n    time.sleep(0.5)  # until the first thread is gone\n"
+        "    x = b'x' * (200 << 20)\n    time.sleep(30)\nfor _ in range(4):\n"
+        "    if os.fork() == 0:\n        threading.Thread(target=hold).start()\n"
+        "        ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)\n"
+        "time.sleep(30)"),
+}
+
+
+@pytest.mark.parametrize("name", HOARDS)
+def test_the_watch_finds_what_is_hoarded(grade, name):
+    result = grade(worksheet(HOARDS[name]))
+
+    assert result["ended_by"] == "memory"
+    assert result["points"] == 0
+
+
+CALL = "import ctypes\nlibc = ctypes.CDLL(None)\nassert libc."
+DENIED = {
+    "shared memory without a file": "import mmap; mmap.mmap(-1, 1 << 20)",
+    "shared memory of a device": "open('/dev/zero')",
+    "larger buffers": (
+        "import socket\nsocket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 7, 1 << 30)"),
+    "larger pipes": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "semaphores of System V": CALL + "semget(0, 32000, 0o1600) >= 0, 'denied'",
+    "watching files": CALL + "inotify_init() >= 0, 'denied'",
+    "a lease on a file": (
+        "import fcntl\nfcntl.fcntl(open(torch.__file__), fcntl.F_SETLEASE, fcntl.F_RDLCK)"),
+    "a hint on a file": (
+        "import fcntl\nfcntl.fcntl(open(torch.__file__), 1036, (2).to_bytes(8, 'little'))"),
+}
+
+
+@pytest.mark.parametrize("name", DENIED)
+def test_what_could_be_hoarded_or_left_for_others_is_denied(grade, name):
+    result = grade(worksheet(DENIED[name]))
+
+    assert [report["number"] for report in result["cells"]] == [2], "it was not denied"
+    assert result["points"] == FULL
+
+
+def test_a_lock_of_one_sandbox_is_not_seen_by_others(grade):
+    import fcntl
+
+    import torch
+    with open(torch.__file__) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = grade(worksheet("import fcntl\nf = open(torch.__file__)\n"
+                                 "fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)"))
+    assert result["cells"] == []
+
+
+def test_a_second_attempt_finds_nothing_of_the_first(grade):
+    seen = ("import os, subprocess\nseen = os.path.exists('/box/left/deep')\n"
+            "os.makedirs('/box/left/deep', exist_ok=True)\n"
+            "open('/box/left/\\udcff', 'w').close()\nos.chmod('/box/left', 0)")
+    answer = right_answers()["01.4"].replace("def dead_units", "def right")
+    late = f"{answer}\ndef dead_units(h):\n    return right(h) if seen else -1"
+
+    result = grade(worksheet(seen, e4=late))
+
+    assert lost(result) == {"01.4"}
+    assert result["cells"] == []
+
+
+ORDINARY = {
+    "files of all kinds": (
+        "import os, shutil, zipfile\nopen('a', 'w').write('x' * 100)\nshutil.copy2('a', 'b')\n"
+        "os.chmod('b', 0o640); os.utime('b', (1, 1))\nos.truncate('b', 10)\n"
+        "os.mkdir('d'); shutil.move('b', 'd'); shutil.copytree('d', 'e')\n"
+        "zipfile.ZipFile('z.zip', 'w').write('a')\nzipfile.ZipFile('z.zip').extractall('out')\n"
+        "torch.save(torch.ones(3), 't.pt')\nassert torch.load('t.pt', mmap=True).sum() == 3\n"
+        "shutil.rmtree('e')"),
+    "sqlite, shelve and locks": (
+        "import fcntl, shelve, sqlite3\nwith sqlite3.connect('x.db') as c:\n"
+        "    c.execute('create table t (a)'); c.execute('insert into t values (3)')\n"
+        "assert c.execute('select a from t').fetchone() == (3,)\n"
+        "with shelve.open('s') as s: s['a'] = 1\n"
+        "with open('l', 'w') as f: fcntl.lockf(f, fcntl.LOCK_EX); fcntl.flock(f, fcntl.LOCK_UN)"),
+    "temporary files and memory maps": (
+        "import mmap, numpy, tempfile\nwith tempfile.NamedTemporaryFile() as f:\n"
+        "    f.write(b'x' * 4096); f.flush()\n    assert mmap.mmap(f.fileno(), 0)[0] == 120\n"
+        "m = numpy.memmap('m', 'float32', 'w+', shape=(9,)); m[:] = 1; m.flush()"),
+    "shared tensors": "torch.ones(3).share_memory_(); torch.ones(10**6).share_memory_()",
+    "a DataLoader with four workers": (
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "data = TensorDataset(torch.randn(64, 8))\n"
+        "loader = DataLoader(data, batch_size=4, num_workers=4, persistent_workers=True)\n"
+        "assert sum(len(x) for _ in range(2) for x, in loader) == 128"),
+    "asyncio with threads and streams": (
+        "import asyncio\nasync def main():\n    async def serve(r, w):\n"
+        "        w.write(await r.readline()); await w.drain(); w.close()\n"
+        "    server = await asyncio.start_unix_server(serve, '/box/sock')\n"
+        "    r, w = await asyncio.open_unix_connection('/box/sock')\n"
+        "    w.write(b'hi\\n'); assert await r.readline() == b'hi\\n'\n"
+        "    assert await asyncio.to_thread(sum, [1, 2]) == 3\n"
+        "    w.close(); server.close()\nawait main()"),
+    "a queue between processes": (
+        "import multiprocessing as mp\ndef work(q): q.put(torch.arange(1000).sum().item())\n"
+        "q = mp.Queue(); p = mp.Process(target=work, args=(q,)); p.start()\n"
+        "assert q.get() == 499500; p.join()"),
+    "tensors between processes": (
+        "import torch.multiprocessing as mp\ndef work(q, r): q.put(torch.ones(5)); r.get()\n"
+        "q, r = mp.Queue(), mp.Queue()\np = mp.Process(target=work, args=(q, r)); p.start()\n"
+        "assert q.get().sum() == 5; r.put(1); p.join()"),
+    "writing and reading the null device": (
+        "import os\nopen('/dev/null', 'w').write('x'); assert open('/dev/null').read() == ''\n"
+        "assert len(open('/dev/urandom', 'rb').read(3)) == 3 and len(os.urandom(3)) == 3"),
+    "timers and pools": (
+        "import concurrent.futures as c, threading\nt = threading.Timer(0.01, print); t.start()\n"
+        "t.join()\nwith c.ProcessPoolExecutor(2, mp_context=__import__('multiprocessing')."
+        "get_context('fork')) as p: assert list(p.map(abs, [-1])) == [1]\n"
+        "with c.ThreadPoolExecutor(4) as p: assert list(p.map(abs, [-1])) == [1]"),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
+    result = grade(worksheet(ORDINARY[name]))
+
+    assert result["cells"] == []
+    assert result["points"] == FULL

@@ -153,7 +153,7 @@ def probe(hidden):
             pass
     status = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines()
                   if line.count(":\\t") == 1)
-    if int(status["CapEff"], 16) or int(status["CapBnd"], 16):
+    if any(int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")):
         holes.append("capabilities")
     if status["Seccomp"].strip() != "2" or status["NoNewPrivs"].strip() != "1":
         holes.append("system-call filter")
@@ -162,6 +162,9 @@ def probe(hidden):
     must_fail("network", lambda: socket.socket(socket.AF_INET))
     must_fail("read-only view", lambda: open("/tmp_probe", "w"))
     must_fail("read-only view of the packages", lambda: open(os.__file__, "a"))
+    for path in ("/proc/self/exe", "/proc/self/fd/0", "/proc/self/fd/2", "/dev/null", "/"):
+        mode = os.stat(path).st_mode & 0o7777
+        must_fail(f"no changes to {path}", lambda: os.chmod(path, mode))
     must_fail("no new programs", lambda: os.execv("/proc/self/exe", ["x"]))
     must_fail("no other root", lambda: os.chroot("/box"))
     if ctypes.CDLL(None).unshare(0x10000000) == 0:

@@ -20,12 +20,12 @@ START_SECONDS = 60.0
 GRACE = 3.0  # seconds beyond the limit, where the runner watches over its own children
 
 
-def main(judge: socket.socket, warden: socket.socket, walled: bool, limits: walls.Limits,
+def main(judge: socket.socket, warden: socket.socket, walled: bool,
          user: int | None) -> None:
     """Serve the judge's jobs until it hangs up. Never returns."""
     with contextlib.suppress(FrameError, OSError):
         if walled:
-            walls.separate(limits)
+            walls.separate()
             proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
             socket.send_fds(warden, [b"p"], [proc])
             os.close(proc)

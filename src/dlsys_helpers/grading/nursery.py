@@ -1,7 +1,8 @@
 """The process that has torch loaded, and forks a runner from it for every submission.
 
 Started fresh, with an empty environment: no law, no key and no other submission was ever in its
-memory. It builds the view, starts the warden while it is still small, and then loads torch.
+memory. It builds the view, starts again as a program of that view, starts the warden while it is
+still small, and then loads torch.
 
     python -m dlsys_helpers.grading.nursery      (its standard input is a socket to the judge)
 """
@@ -21,17 +22,20 @@ from dlsys_helpers.grading import walls, warden
 from dlsys_helpers.grading.walls import Limits
 
 LONGEST_SETTINGS = 65536
+INSIDE = "inside"  # the argument of the program that runs in the view
 
 
 def main() -> None:
     """Read the settings, build the walls, say "ready", fork runners. Never returns."""
-    judge = socket.socket(fileno=os.dup(0))
-    _silence(0, 1)
+    judge, inside = socket.socket(fileno=os.dup(0)), INSIDE in sys.argv
     try:
-        settings = json.loads(judge.recv(LONGEST_SETTINGS))
-        limits = Limits(**settings["limits"])
-        if settings["walled"]:
+        settings = json.loads(judge.recv(LONGEST_SETTINGS, socket.MSG_PEEK))
+        if settings["walled"] and not inside:  # the settings wait in the line for the next program
             walls.build_view(settings["root"], settings["visible"], settings["masked"])
+            walls.start_inside("-P", "-s", "-m", "dlsys_helpers.grading.nursery", INSIDE)
+        judge.recv(LONGEST_SETTINGS)
+        _silence(0, 1, 2)
+        limits = Limits(**settings["limits"])
         user = walls.own_id() if settings["walled"] else None
         nursery = _start_warden(judge, settings["walled"], limits, user)
         prepare = _load()
@@ -40,7 +44,6 @@ def main() -> None:
         os._exit(1)
     judge.sendall(b'{"ready": true}')
     judge.close()
-    _silence(2)
     serve(nursery, settings["walled"], limits, user, prepare)
 
 
@@ -117,7 +120,7 @@ def _fork_runner(line: int, keeper_fd: int, walled: bool, limits: Limits, user: 
             os.setsid()
             if walled:
                 walls.set_namespaces(keeper_fd, walls.OWN)
-                os.chdir(walls.BOX)
+                walls.empty_box(limits)
                 walls.limit(limits)
                 walls.give_up_privileges(user)
                 walls.prctl(walls.SET_DUMPABLE, 1)  # so that the warden can measure its memory

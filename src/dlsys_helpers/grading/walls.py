@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import secrets
 import site
 import sys
 from collections.abc import Iterable
@@ -25,10 +26,16 @@ NEW_MOUNTS, NEW_CGROUP, NEW_NAMES, NEW_IPC, NEW_USER, NEW_PIDS, NEW_NET = (
 OWN = NEW_MOUNTS | NEW_CGROUP | NEW_NAMES | NEW_IPC | NEW_NET  # of one submission, beside pids
 READ_ONLY, NO_SUID, NO_DEV, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
     1, 2, 4, 8, 32, 4096, 16384, 1 << 18)
-DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND = 1, 4, 24  # prctl
+DETACH = 2  # umount2
+DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
+AMBIENT_RAISE = 2
+LAST_CAPABILITY = 63  # that a kernel could know
+_CAPABILITY_VERSION = 0x20080522
 BOX = "/box"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
-OWN_IDS = range(200_000, 260_000)  # user ids that root gives to sandboxes
+# User ids that root gives to sandboxes: of no user, container or service by systemd's list; or,
+# in a container that has not so many, far above its users.
+OWN_IDS = range(0x7000_0000, 0x7FF0_0000), range(20_000, 60_000)
 
 # All that the learner's code finds in its environment. One thread per process: a fork must not
 # inherit a thread pool, and a cohort's processes share the machine's cores.
@@ -97,11 +104,17 @@ def _mount(source: str, target: str, kind: str | None = None, flags: int = 0,
 # ---- the view: built once for each nursery
 
 def visible_paths() -> list[str]:
-    """The folders Python needs: its library, the installed packages, the system's libraries."""
+    """What Python needs: itself, its library, installed packages, the system's libraries."""
+    python = [_interpreter(), f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
     packages = [*site.getsitepackages(), str(Path(__file__).parents[1])]
-    system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64"]
-    found = [f"{sys.base_prefix}/lib", *packages, *system]
-    return [path for path in dict.fromkeys(found) if os.path.exists(path)]
+    system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/etc/ld.so.cache"]
+    # Folders first: a file may stand inside of one.
+    found = sorted(dict.fromkeys([*python, *packages, *system]), key=os.path.isfile)
+    return [path for path in found if os.path.exists(path)]
+
+
+def _interpreter() -> str:
+    return os.path.realpath(sys.executable)
 
 
 def masked_paths() -> list[str]:
@@ -112,10 +125,10 @@ def masked_paths() -> list[str]:
 def build_view(root: str, visible: Iterable[str], masked: Iterable[str]) -> None:
     """Make a read-only tree of `visible` at the empty folder `root`, and make it the root.
 
-    An ordinary user becomes the only user of a new user namespace first. Raises WallError.
+    Who has no user ids to give away becomes the only user of a new user namespace first. Raises
+    WallError.
     """
-    as_root = os.geteuid() == 0
-    if not as_root:
+    if own_id() is None:
         user, group = os.geteuid(), os.getegid()
         unshare(NEW_USER)
         _map_ids(user, group)
@@ -142,22 +155,24 @@ def _show(path: str, root: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
         os.symlink(os.readlink(path), target)
-    elif not os.path.isdir(target):  # it may stand inside a folder that is shown already
-        os.makedirs(target)
-        _bind_read_only(path, target)
+    elif not os.path.exists(target):  # it may stand inside a folder that is shown already
+        os.makedirs(target) if os.path.isdir(path) else Path(target).touch()
+        _bind_read_only(path, target, NO_DEV)
 
 
-def _bind_read_only(source: str, target: str) -> None:
+def _bind_read_only(source: str, target: str, more: int) -> None:
     _mount(source, target, None, BIND)
-    _mount("none", target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | NO_DEV)
+    _mount("none", target, None, BIND | REMOUNT | READ_ONLY | NO_SUID | more)
 
 
 def _devices(root: str) -> None:
     for folder in ("/dev", "/proc", BOX, "/old"):
         os.makedirs(root + folder, exist_ok=True)
-    for name in ("null", "zero", "urandom", "random"):
+    # No /dev/zero: a shared mapping of it is memory that no process holds.
+    for name in ("null", "urandom", "random"):
         Path(f"{root}/dev/{name}").touch()
-        _mount(f"/dev/{name}", f"{root}/dev/{name}", None, BIND)
+        # Read-only: reading and writing go on, but mode, owner and times are the host's.
+        _bind_read_only(f"/dev/{name}", f"{root}/dev/{name}", NO_EXEC)
     os.symlink(BOX, f"{root}/dev/shm")
     os.symlink("/proc/self/fd", f"{root}/dev/fd")
     _mount("/proc", f"{root}/proc", None, BIND | RECURSIVE)
@@ -168,22 +183,51 @@ def _enter_root(root: str) -> None:
     pivot_root = 155 if os.uname().machine == "x86_64" else 41
     _check(libc.syscall(pivot_root, b".", b"old"), "new root")
     os.chdir("/")
-    detach = 2
-    _check(libc.umount2(b"/old", detach), "leaving the old root")
+    _check(libc.umount2(b"/old", DETACH), "leaving the old root")
     os.rmdir("/old")
     _mount("none", "/", None, BIND | REMOUNT | READ_ONLY | NO_SUID | NO_DEV)
 
 
+def start_inside(*arguments: str) -> None:
+    """Replace this process by the view's own Python. Returns only by raising OSError.
+
+    The file that a process runs stays in reach as /proc/self/exe, and its owner may change mode,
+    times and attributes of it: so it has to be the read-only one, and none from before the view.
+    """
+    _keep_capabilities()
+    os.execve(_interpreter(), [sys.executable, *arguments], ENVIRONMENT)
+
+
+def _keep_capabilities() -> None:
+    """Through the start of a program: the kernel takes them from a user who is not root."""
+    head, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _check(libc.capget(head, sets), "reading capabilities")
+    for permitted, inheritable in ((1, 2), (4, 5)):
+        sets[inheritable] = sets[permitted]
+    _check(libc.capset(head, sets), "keeping capabilities")
+    for capability in range(LAST_CAPABILITY + 1):  # an error for those that it does not have
+        libc.prctl(AMBIENT, ctypes.c_ulong(AMBIENT_RAISE), ctypes.c_ulong(capability), 0, 0)
+
+
 # ---- one submission
 
-def separate(limits: Limits) -> None:
-    """In the keeper: own namespaces, a small disk, a list of its own processes, limits."""
+def separate() -> None:
+    """In the keeper: own namespaces, and a list of its own processes."""
     unshare(OWN)
     _mount("none", "/", None, RECURSIVE | PRIVATE)
-    _mount("tmpfs", BOX, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
-           f"mode=1777,size={limits.disk},nr_inodes={limits.files}")
     # subset=pid: the processes and nothing else about the machine
     _mount("proc", "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC, "subset=pid")
+    os.chdir("/")
+
+
+def empty_box(limits: Limits) -> None:
+    """In a runner, in the keeper's namespaces: a new small disk instead of the one before.
+
+    An attempt must find nothing of the attempt before it, and that one's processes are gone.
+    """
+    _check(libc.umount2(BOX.encode(), DETACH), "leaving the old disk")
+    _mount("tmpfs", BOX, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
+           f"mode=1777,size={limits.disk},nr_inodes={limits.files}")
     os.chdir(BOX)
 
 
@@ -196,34 +240,42 @@ def limit(limits: Limits) -> None:
             (resource.RLIMIT_AS, mapped + limits.memory), (resource.RLIMIT_CPU, cpu),
             (resource.RLIMIT_NPROC, limits.processes), (resource.RLIMIT_FSIZE, limits.disk),
             (resource.RLIMIT_NOFILE, limits.open_files), (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0)):
+            (resource.RLIMIT_MEMLOCK, 0), (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_SIGPENDING, limits.open_files),  # timers, too
+            (resource.RLIMIT_RTPRIO, 0), (resource.RLIMIT_NICE, 0)):
         resource.setrlimit(kind, (value, value))
 
 
 def own_id() -> int | None:
-    """A user id for this nursery's sandboxes, or None where the id stays as it is.
+    """A user id for this nursery's sandboxes, or None where there are none to give away.
 
-    Root in a container may have no ids to give away; then its own id is already no one's.
+    By chance, since the kernel counts processes by user: graders that do not see each other, in
+    two containers, say, must not come to the same id.
     """
     if os.geteuid() != 0:
         return None
-    wanted = OWN_IDS[os.getpid() % len(OWN_IDS)]
-    mapped = Path("/proc/self/uid_map").read_text().splitlines()
-    ranges = [[int(n) for n in line.split()] for line in mapped]
-    return wanted if any(first <= wanted < first + count for first, _, count in ranges) else None
+    for ids in OWN_IDS:
+        if all(_mapped(ids, kind) for kind in ("uid", "gid")):
+            return secrets.choice(ids)
+    return None
+
+
+def _mapped(ids: range, kind: str) -> bool:
+    lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()
+    known = [range(int(first), int(first) + int(count))
+             for first, _, count in (line.split() for line in lines)]
+    return any(ids[0] in one and ids[-1] in one for one in known)
 
 
 def give_up_privileges(user: int | None) -> None:
     """Become `user`, drop every capability for good, and filter system calls. Raises OSError."""
-    last_cap = 63  # PR_CAPBSET_DROP answers an error beyond the kernel's last one
-    for capability in range(last_cap + 1):
+    for capability in range(LAST_CAPABILITY + 1):  # an error beyond the kernel's last one
         libc.prctl(DROP_BOUND, ctypes.c_ulong(capability), 0, 0, 0)
     if user is not None:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    version_3 = 0x20080522
-    head = (ctypes.c_uint32 * 2)(version_3, 0)
+    head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     _check(libc.capset(head, (ctypes.c_uint32 * 6)()), "dropping capabilities")
     seccomp.install(libc)
 

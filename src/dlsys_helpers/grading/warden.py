@@ -9,16 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dlsys_helpers.grading import keeper, walls
 
 LOOK_EVERY = 0.02  # seconds between two looks at the memory
 LONGEST_MESSAGE = 4096
+_OWN = re.compile(rb"\n(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+)")
+_SOCKETS = re.compile(rb"^sockets: used (\d+)")
+_SHARED_OUT = re.compile(rb"\n(?:Pss|SwapPss):\s+(\d+)")
 
 
 def main(judge: socket.socket, nursery: socket.socket, walled: bool,
@@ -49,6 +53,7 @@ class Sandbox:
                  user: int | None) -> None:
         self.nursery, self.walled, self.limits, self.user = nursery, walled, limits, user
         self.proc: int | None = None
+        self.socket_bytes = _socket_bytes()
         self.peak, self.ended_by = 0, ""
 
     def run(self, line: int, life: int) -> dict:
@@ -79,7 +84,7 @@ class Sandbox:
                 mine.close()
                 keep = {line, theirs.fileno()}
                 _close_others(keep)
-                keeper.main(socket.socket(fileno=line), theirs, self.walled, self.limits, self.user)
+                keeper.main(socket.socket(fileno=line), theirs, self.walled, self.user)
             finally:
                 os._exit(1)
         return pid
@@ -115,8 +120,9 @@ class Sandbox:
         """Bytes that this sandbox's processes use together, beyond what the nursery shares."""
         if self.proc is None:
             return 0
-        quick = self._sum(_own_pages)
-        used = self._sum(_proportional) if quick > self.limits.memory else quick
+        waiting = _sockets(self.proc) * self.socket_bytes
+        quick = waiting + self._sum(_own_pages)
+        used = waiting + self._sum(_proportional) if quick > self.limits.memory else quick
         self.peak = max(self.peak, used if quick > self.limits.memory else 0)
         return used
 
@@ -140,26 +146,62 @@ class Sandbox:
         return used
 
 
+def _socket_bytes() -> int:
+    """What may wait in one socket: its buffer, a last message beside, and the kernel's own.
+
+    No process's memory shows it. The filter keeps the size of the buffer.
+    """
+    with socket.socket(socket.AF_UNIX) as one:
+        return 3 * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def _sockets(proc: int) -> int:
+    """How many sockets there are in the sandbox, those on their way in a message included."""
+    try:
+        used = _SOCKETS.search(_read(proc, "1/net/sockstat"))
+    except OSError:  # the sandbox is gone by now
+        return 0
+    return int(used[1]) if used else 0
+
+
 def _own_pages(proc: int, name: str) -> int:
-    """Anonymous memory of one process; pages that a fork still shares are counted as well."""
-    _, resident, shared, *_ = _read(proc, f"{name}/statm").split()
-    return (int(resident) - int(shared)) * 4096
+    """Memory of one process that no file backs; what a fork still shares is counted as well."""
+    text = _read(proc, f"{name}/status")
+    if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
+        text = next((t for t in _threads(proc, name) if b"\nRssAnon:" in t), b"")
+    return sum(map(int, _OWN.findall(text))) * 1024
+
+
+def _threads(proc: int, name: str) -> Iterator[bytes]:
+    for thread in _names(proc, f"{name}/task"):
+        with contextlib.suppress(OSError):
+            yield _read(proc, f"{name}/task/{thread}/status")
 
 
 def _proportional(proc: int, name: str) -> int:
     """Memory of one process where each shared page is divided among those that share it."""
     try:
-        text = _read(proc, f"{name}/smaps_rollup")
-    except PermissionError:  # it has hidden itself; then all that it shows is counted
-        return _own_pages(proc, name)
-    line = next(line for line in text.splitlines() if line.startswith("Pss:"))
-    return int(line.split()[1]) * 1024
+        found = _SHARED_OUT.findall(_read(proc, f"{name}/smaps_rollup"))
+    except OSError:  # it has hidden itself, or its first thread has ended
+        found = []
+    return sum(map(int, found)) * 1024 or _own_pages(proc, name)
 
 
-def _read(folder: int, name: str) -> str:
+def _names(folder: int, name: str) -> list[str]:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+def _read(folder: int, name: str) -> bytes:
+    """A small file of /proc, which answers in one piece."""
     fd = os.open(name, os.O_RDONLY, dir_fd=folder)
-    with open(fd) as file:
-        return file.read()
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
 
 
 def _close_others(keep: set[int]) -> None:
