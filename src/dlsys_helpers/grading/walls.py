@@ -31,6 +31,7 @@ DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
 AMBIENT_RAISE = 2
 LAST_CAPABILITY = 63  # that a kernel could know
 _CAPABILITY_VERSION = 0x20080522
+INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
 BOX = "/box"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
 # User ids that root gives to sandboxes: of no user, container or service by systemd's list; or,
@@ -105,16 +106,12 @@ def _mount(source: str, target: str, kind: str | None = None, flags: int = 0,
 
 def visible_paths() -> list[str]:
     """What Python needs: itself, its library, installed packages, the system's libraries."""
-    python = [_interpreter(), f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
+    python = [INTERPRETER, f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
     packages = [*site.getsitepackages(), str(Path(__file__).parents[1])]
     system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/etc/ld.so.cache"]
     # Folders first: a file may stand inside of one.
     found = sorted(dict.fromkeys([*python, *packages, *system]), key=os.path.isfile)
     return [path for path in found if os.path.exists(path)]
-
-
-def _interpreter() -> str:
-    return os.path.realpath(sys.executable)
 
 
 def masked_paths() -> list[str]:
@@ -195,7 +192,7 @@ def start_inside(*arguments: str) -> None:
     times and attributes of it: so it has to be the read-only one, and none from before the view.
     """
     _keep_capabilities()
-    os.execve(_interpreter(), [sys.executable, *arguments], ENVIRONMENT)
+    os.execve(INTERPRETER, [sys.executable, *arguments], ENVIRONMENT)
 
 
 def _keep_capabilities() -> None:
