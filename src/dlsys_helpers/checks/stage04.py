@@ -629,6 +629,7 @@ def law(out, x, y, weight, low, high):
     wanted = rates[losses.index(min(sane))] / 10
     expect_close("suggested rate", out["rate"], wanted, rtol=1e-3, atol=1e-9,
                  look="A tenth of the rate at the lowest loss.")
+    # Counted beside the learner's code: the rate alone does not show where the test ended.
     expect_equal("batches drawn", out["drawn"], len(losses),
                  "The test ends at a NaN or at 4 times the lowest loss.")
     expect_close("weights after the test", out["weight"], weight, rtol=0.0, atol=0.0,
