@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from grading_samples import (
     worksheet,
 )
 
-from dlsys_helpers import paths
+from dlsys_helpers import checking, paths
 from dlsys_helpers.grading import box, cohort, walls
 
 LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
@@ -1014,3 +1015,114 @@ def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
 
     assert result["cells"] == []
     assert result["points"] == FULL
+
+
+# ---- answers that reach into the act: what a law expects must not be there, nor follow from it
+
+WORKED = {1: "01_activations", 3: "03_losses", 4: "04_optimizers"}
+
+
+def solved_but(id: str, source: str) -> bytes:
+    """The worked answers of a stage, with one exercise answered by `source`."""
+    name = f"def {FUNCTION_OF[id]}("
+    document = json.loads((paths.SOLUTIONS / f"{WORKED[int(id[:2])]}.ipynb").read_text("utf-8"))
+    cells = [c for c in document["cells"] if c["cell_type"] == "code" and c["metadata"].get(
+        "dlsys", {}).get("role") in ("setup", "exercise")]
+    kept = [code(source if name in "".join(c["source"]) else "".join(c["source"])) for c in cells]
+    assert sum(cell["source"] == source for cell in kept) == 1
+    return json.dumps({**document, "cells": kept}).encode()
+
+
+FUNCTION_OF = {"01.1": "predict", "01.4": "dead_units", "03.4": "init_", "04.1": "decay_groups"}
+REACHING = {
+    "the expected groups, from the act's frame": ("04.1", """
+import sys
+def decay_groups(model, weight_decay):
+    w = sys._getframe(1).f_locals["wanted"]
+    g = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    for n, p in model.named_parameters():
+        if n in w: g[w[n]]["params"].append(p)
+    return g
+""", "KeyError"),
+    "a model of zeros, and a record that says so": ("01.1", """
+import sys
+def predict(model, x):
+    held = sys._getframe(1).f_locals
+    for values in (*[v for v in held.values() if type(v) is dict], model.state_dict()):
+        for value in values.values(): value.zero_()
+    return torch.zeros(len(x), 3)
+""", "stored state"),
+    "nets of one layer with one row": ("03.4", """
+def init_(net):
+    del net[2:]
+    net[0].weight = nn.Parameter(torch.randn(1, net[0].in_features)
+                                 * (2 / net[0].in_features) ** 0.5)
+    net[0].bias = nn.Parameter(torch.zeros(1))
+""", "layers"),
+    "a text in place of an exception": ("01.4", """
+def dead_units(h):
+    if h.isnan().any(): return "ValueError"
+    return int((h == 0).all(0).sum())
+""", "got ValueError, expected a ValueError"),
+}
+
+
+@pytest.mark.parametrize("name", REACHING)
+def test_an_act_holds_nothing_that_earns_a_pass(grade, name):
+    id, source, message = REACHING[name]
+
+    result = grade(solved_but(id, source))
+
+    assert lost(result) == {id}, statuses(result)
+    assert message in entry(result, id)["message"]
+
+
+def peak() -> int:
+    """The most memory this process, which is the judge, ever had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+COSTLY = {
+    "weights without elements that would multiply to gigabytes": ("03.4", """
+calls = []
+def init_(net):
+    calls.append(1)
+    for m in net[::2]: m.bias = nn.Parameter(torch.zeros(1))
+    if len(calls) % 12 == 1:
+        net[0].weight = nn.Parameter(torch.empty(0, net[0].in_features))
+        net[2].weight = nn.Parameter(torch.empty(3_000_000, 0))
+"""),
+    "many small tensors in a list": ("01.4", """
+def dead_units(h):
+    if h.isnan().any(): return [torch.empty(0)] * 50_000
+    return int((h == 0).all(0).sum())
+"""),
+}
+
+
+@pytest.fixture
+def spent(monkeypatch):
+    """CPU seconds of every verdict of the judge."""
+    seconds, judge = [], checking.Exercise.judge
+
+    def timed(*args):
+        started = time.process_time()
+        verdict = judge(*args)
+        seconds.append(time.process_time() - started)
+        return verdict
+    monkeypatch.setattr(checking.Exercise, "judge", timed)
+    return seconds
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_comes_back_costs_the_judge_little(grade, spent, name):
+    id, source = COSTLY[name]
+    grade(solved_but(id, f"def {FUNCTION_OF[id]}(): pass"))  # what is loaded and drawn once
+    memory = peak()
+    spent.clear()
+
+    result = grade(solved_but(id, source))
+
+    assert lost(result) == {id}, statuses(result)
+    assert max(spent) < 1
+    assert peak() - memory < 400

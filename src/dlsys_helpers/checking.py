@@ -14,7 +14,7 @@ import math
 import pkgutil
 import secrets
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from dlsys_helpers import acting, cards, catalog
 from dlsys_helpers.acting import Case, Foreign, Outcome
 
 FIXED_SEEDS = (0, 1)
+LONGEST = 60  # characters of a value in a message
 REGISTRY: dict[str, Exercise] = {}
 
 
@@ -78,18 +79,63 @@ class WrongAnswer:
 
 
 def show(value: Any) -> str:
-    """A value in a few words, at most 60 characters."""
+    """A value in a few words, at most 60 characters; costs no more, however large the value."""
     if isinstance(value, torch.Tensor):
-        kind = str(value.dtype).removeprefix("torch.")
-        if value.numel() > 4:
-            return f"a {kind} tensor of shape {tuple(value.shape)}"
-        return f"{[_number(v) for v in value.flatten().tolist()]} ({kind})".replace("'", "")
+        return _show_tensor(value)
     if isinstance(value, Foreign):
-        return f"a {value.type_name}"
+        return f"a {value.type_name[:LONGEST]}"
+    if isinstance(value, float):
+        return _number(value)
+    text = value[:LONGEST + 1] if type(value) is str else _start(value)
+    return text if len(text) <= LONGEST else text[:LONGEST - 3] + "..."
+
+
+def _show_tensor(value: torch.Tensor) -> str:
+    kind = str(value.dtype).removeprefix("torch.")
+    if value.numel() > 4 or value.layout is not torch.strided:
+        return f"a {kind} tensor of shape {tuple(value.shape)}"
+    return f"{[_number(v) for v in value.flatten().tolist()]} ({kind})".replace("'", "")
+
+
+def _start(value: Any) -> str:
+    """The start of str(value), longer than LONGEST if the whole is."""
+    text = ""
+    for piece in _pieces(value):
+        text += piece
+        if len(text) > LONGEST:
+            break
+    return text
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    """str(value) in pieces; each level gives its bracket first, so that no depth is too deep."""
+    if type(value) in (list, tuple):
+        yield "[" if type(value) is list else "("
+        for place, item in enumerate(value):
+            yield ", " if place else ""
+            yield from _pieces(item)
+        yield "]" if type(value) is list else ",)" if len(value) == 1 else ")"
+    elif type(value) is dict:
+        yield "{"
+        for place, (key, item) in enumerate(value.items()):
+            yield ", " if place else ""
+            yield from _pieces(key)
+            yield ": "
+            yield from _pieces(item)
+        yield "}"
+    else:
+        yield _atom(value)
+
+
+def _atom(value: Any) -> str:
+    """A value without parts, as it stands in a list."""
+    if type(value) is str:
+        return repr(value[:LONGEST + 1])
     if isinstance(value, int) and value.bit_length() > 200:
         return f"an integer of {value.bit_length()} bits"  # str() refuses very long ones
-    text = _number(value) if isinstance(value, float) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if isinstance(value, Foreign) or (isinstance(value, torch.Tensor) and value.numel() > 4):
+        return show(value)
+    return str(value)
 
 
 def _number(value: float) -> str:
@@ -121,19 +167,44 @@ def expect_close(what: str, got: Any, expected: Any, *, rtol: float = 1e-4, atol
 
     Type, shape and dtype are compared first, so nothing is broadcast into agreement.
     """
-    expect_type(what, got, type(expected))
+    expect_like(what, got, expected, look)
     if not isinstance(expected, torch.Tensor):
         # A NaN in `got` makes this comparison false, so it cannot slip through.
         if not abs(got - expected) <= atol + rtol * abs(expected):
             raise Broken(what, got, expected, look)
-        return
-    for aspect in ("shape", "dtype"):
+    elif not torch.allclose(got, expected, rtol=rtol, atol=atol):
+        raise Broken(what, *_worst(got, expected), look)
+
+
+def expect_like(what: str, got: Any, expected: Any, look: str = "") -> None:
+    """Raise Broken unless `got` has the type of `expected`; tensors shape and dtype as well.
+
+    What a law calculates with must pass here first: from a few bytes, tensors without elements
+    or of a wrong shape multiply to gigabytes.
+    """
+    expect_type(what, got, type(expected))
+    for aspect in ("shape", "dtype") if isinstance(expected, torch.Tensor) else ():
         mine, wanted = getattr(got, aspect), getattr(expected, aspect)
         if mine != wanted:
             pair = (tuple(mine), tuple(wanted)) if aspect == "shape" else (mine, wanted)
             raise Broken(f"{aspect} of the {what}", *pair, look)
-    if not torch.allclose(got, expected, rtol=rtol, atol=atol):
-        raise Broken(what, *_worst(got, expected), look)
+
+
+def expect_length(what: str, got: Any, length: int, look: str = "") -> None:
+    """Raise Broken unless `got` is a list of this length."""
+    expect_type(what, got, list)
+    if len(got) != length:
+        raise Broken(f"number of {what}", len(got), length, look)
+
+
+def expect_parts(out: Any, *names: str) -> None:
+    """Raise Broken unless `out` is a dict of exactly these parts.
+
+    An act returns just that; something else was put in its place.
+    """
+    expect_type("data from the exercise's run", out, dict)
+    if set(out) != set(names):
+        raise Broken("parts of the data from the exercise's run", list(out), list(names))
 
 
 def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
@@ -225,7 +296,8 @@ class Exercise:
 
     def _laws(self, case: Case, outcome: Outcome) -> None:
         self.law_fn(outcome.value, **self._fresh(case))
-        changed = [name for name in outcome.mutated if name not in self.may_change]
+        changed = [name for name in case.inputs
+                   if name in outcome.mutated and name not in self.may_change]
         if changed:
             raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
                          "Work on a copy.")

@@ -8,7 +8,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_helpers.checking import Broken, exercise, expect_close, expect_equal, expect_type
+from dlsys_helpers.acting import same
+from dlsys_helpers.checking import (
+    Broken,
+    exercise,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+    expect_type,
+)
 
 # 01.1 predict ---------------------------------------------------------------------------------
 
@@ -19,28 +29,35 @@ ex = exercise("01.1", "predict")
 def cases(g):
     def one(name, batch, training, frozen):
         return name, {"x": torch.randn(batch, 6, generator=g) * 2 + 1, "training": training,
-                      "frozen_norm": frozen, "seed": int(torch.randint(1000, (), generator=g))}
+                      "frozen_norm": frozen, "state": trained_state(g)}
     return [one("a model in train mode", 17, True, False),
             one("a model in eval mode", 5, False, False),
             one("a frozen norm inside a model in train mode", 9, True, True)]
 
 
+def trained_state(g):
+    """Weights as nn.Linear draws them, and statistics that are no longer the initial ones."""
+    def uniform(*shape, fan_in):
+        return (2 * torch.rand(*shape, generator=g) - 1) / math.sqrt(fan_in)
+    return {"0.weight": uniform(8, 6, fan_in=6), "0.bias": uniform(8, fan_in=6),
+            "1.weight": torch.ones(8), "1.bias": torch.zeros(8),
+            "1.running_mean": 0.3 * torch.randn(8, generator=g),
+            "1.running_var": 0.5 + torch.rand(8, generator=g),
+            "1.num_batches_tracked": torch.tensor(1),
+            "4.weight": uniform(3, 8, fan_in=8), "4.bias": uniform(3, fan_in=8)}
+
+
 @ex.act
-def act(fn, x, training, frozen_norm, seed):
-    torch.manual_seed(seed)
+def act(fn, x, training, frozen_norm, state):
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5),
                           nn.Linear(8, 3))
-    model(torch.randn(64, 6))  # the running statistics are no longer the initial ones
+    model.load_state_dict(state)
     model.train(training)
     if frozen_norm:
         model[1].eval()
-    before = {k: v.clone() for k, v in model.state_dict().items()}
     first, second = fn(model, x), fn(model, x)
-    after = model.state_dict()
     return {"out": first, "again": second, "grad": bool(getattr(first, "requires_grad", False)),
-            "modes": [m.training for m in model.modules()],
-            "changed": [k for k in before if not torch.equal(before[k], after[k])],
-            "state": before}
+            "modes": [m.training for m in model.modules()], "after": dict(model.state_dict())}
 
 
 def eval_forward(x, state):
@@ -53,16 +70,19 @@ def eval_forward(x, state):
 
 
 @ex.law
-def law(out, x, training, frozen_norm, seed):
-    if out["changed"]:
-        raise Broken("stored state after the call", f"{out['changed'][0]} changed", "no change",
-                     "BatchNorm moves its buffers in train mode.")
-    expect_close("prediction", out["out"], eval_forward(x, out["state"]), rtol=1e-3, atol=1e-4,
+def law(out, x, training, frozen_norm, state):
+    expect_parts(out, "out", "again", "grad", "modes", "after")
+    expect_parts(out["after"], *state)
+    for name, before in state.items():
+        if not same(out["after"][name], before):
+            raise Broken("stored state after the call", f"{name} changed", "no change",
+                         "BatchNorm moves its buffers in train mode.")
+    expect_close("prediction", out["out"], eval_forward(x, state), rtol=1e-3, atol=1e-4,
                  look="Compare with the model in eval mode.")
     expect_equal("second call's result", out["again"], out["out"])
-    if out["grad"]:
-        raise Broken("requires_grad of the prediction", True, False,
-                     "The graph of this pass is kept in memory.")
+    # Whether there was a graph, and the flags: seen from inside, for nothing else shows them.
+    expect_equal("requires_grad of the prediction", out["grad"], False,
+                 "The graph of this pass is kept in memory.")
     # nn.Sequential and its five layers, in the order of model.modules().
     modes = [training, training, training and not frozen_norm, training, training, training]
     expect_equal("training flags of all modules after the call", out["modes"], modes,
@@ -208,9 +228,7 @@ def act(fn, weights, biases, preset, x, y):
         for p in model.parameters():
             p.grad = torch.ones_like(p)
     ratio = fn(model, x, y)
-    moved = max(float((m.weight.detach() - w).abs().max())
-                for m, w in zip(model[::2], weights))
-    return {"ratio": ratio, "moved": moved}
+    return {"ratio": ratio, "weights": [m.weight for m in model[::2]]}
 
 
 def weight_grads(weights, biases, x, y):
@@ -230,9 +248,14 @@ def weight_grads(weights, biases, x, y):
 
 @ex.law
 def law(out, weights, biases, preset, x, y):
-    if out["moved"]:
-        raise Broken("largest change of a weight", float(out["moved"]), 0.0,
-                     "Measuring must not train.")
+    expect_parts(out, "ratio", "weights")
+    expect_length("weights after the call", out["weights"], len(weights))
+    for got, w in zip(out["weights"], weights, strict=True):
+        expect_like("weight after the call", got, w)
+    moved = torch.stack([(got - w).abs().max()
+                         for got, w in zip(out["weights"], weights, strict=True)])
+    expect_equal("largest change of a weight", float(moved.max()), 0.0,
+                 "Measuring must not train.")
     grads = weight_grads(weights, biases, x, y)
     wanted = float(grads[0].norm() / grads[-1].norm())
     expect_close("gradient norm of the first weight over that of the last", out["ratio"], wanted,
@@ -328,21 +351,27 @@ def cases(g):
 @ex.act
 def act(fn, h):
     try:
-        return fn(h)
+        return {"raised": False, "count": fn(h)}
     except ValueError:
-        return "ValueError"
+        return {"raised": True, "count": None}
 
 
 @ex.law
 def law(out, h):
+    expect_parts(out, "raised", "count")
+    expect_type("whether it raised", out["raised"], bool)
+    if out["raised"]:
+        expect_equal("count beside a ValueError", out["count"], None)
     if h.isnan().any():
-        if out != "ValueError":
-            raise Broken("answer for NaN outputs", out, "a ValueError",
+        if not out["raised"]:
+            raise Broken("answer for NaN outputs", out["count"], "a ValueError",
                          "NaN == 0 is False: a broken layer must not look alive.")
         return
-    expect_type("count of dead units", out, int)
+    if out["raised"]:
+        raise Broken("answer for outputs without a NaN", "a ValueError", "a count")
+    expect_type("count of dead units", out["count"], int)
     dead = sum(all(value == 0 for value in column) for column in zip(*h.tolist(), strict=True))
-    expect_equal("count of dead units", out, dead, "Dead means 0 for every row.")
+    expect_equal("count of dead units", out["count"], dead, "Dead means 0 for every row.")
 
 
 def refuse_nan(h):
@@ -423,6 +452,7 @@ def act(fn, x, cut, transposed):
 
 @ex.law
 def law(out, x, cut, transposed):
+    expect_parts(out, "out", "grad", "few", "input")
     given = x.T if transposed else x
     values = [math.copysign(max(abs(v) - cut, 0.0), v) for v in given.flatten().tolist()]
     wanted = torch.tensor(values).reshape(given.shape)
@@ -432,7 +462,8 @@ def law(out, x, cut, transposed):
                      "Leaving torch cuts the graph.")
     expect_close("gradient", out["grad"], (x.abs() > cut).float())
     expect_equal("input after the call", out["input"], x, "Do not write into x.")
-    if not out["few"]:
+    # Counted beside the learner's code: how a result came about cannot be seen from outside.
+    if out["few"] is not True:
         raise Broken("torch operations for one call", "more than 12", "at most 12",
                      "Their number must not grow with x.")
 

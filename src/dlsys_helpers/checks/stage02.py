@@ -8,7 +8,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_helpers.checking import Broken, exercise, expect_close, expect_equal, expect_type
+from dlsys_helpers.checking import (
+    Broken,
+    exercise,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
 
 # 02.1 train_step ------------------------------------------------------------------------------
 
@@ -44,6 +52,7 @@ def act(fn, weight, bias, lr, preset, batches):
 
 @ex.law
 def law(out, weight, bias, lr, preset, batches):
+    expect_parts(out, "losses", "weight", "bias")
     w, b, losses = weight.double(), bias.double(), []
     for x, y in batches:
         error = x.double() @ w.T + b - y.double()
@@ -52,6 +61,7 @@ def law(out, weight, bias, lr, preset, batches):
         b = b - lr * 2 * error.mean()
     expect_close("weight after two steps", out["weight"], w.float(), rtol=1e-3, atol=1e-4)
     expect_close("bias after two steps", out["bias"], b.float(), rtol=1e-3, atol=1e-4)
+    expect_length("losses", out["losses"], len(losses))
     for got, wanted in zip(out["losses"], losses, strict=True):
         expect_close("loss before the update", got, wanted, rtol=1e-3, atol=1e-6)
 
@@ -144,6 +154,7 @@ def act(fn, x, weights, theta):
 
 @ex.law
 def law(out, x, weights, theta):
+    expect_parts(out, "value", "grad")
     shares = weights.double() / weights.double().sum()
     score = x.double() @ theta.double()
     expect_close("weighted mean", out["value"], (shares * score**2).sum().float(), rtol=1e-4)
@@ -219,12 +230,13 @@ def act(fn, x, kind):
         try:
             found["grad"] = torch.autograd.grad(loss, leaf)[0]
         except RuntimeError:
-            found["grad"] = "RuntimeError"
+            found["grad"] = None  # the way back is gone
     return found
 
 
 @ex.law
 def law(out, x, kind):
+    expect_parts(out, "copy", "copy_requires", "after", "requires", "grad")
     value = torch.sigmoid(x) if kind == "result" else x
     expect_close("copy", out["copy"], value, rtol=1e-3, atol=0.0)
     expect_equal("requires_grad of the copy", out["copy_requires"], False)
@@ -232,7 +244,12 @@ def law(out, x, kind):
                  look="The two share their memory.")
     expect_equal("requires_grad of t afterwards", out["requires"], kind != "plain",
                  "t belongs to the caller.")
-    if kind != "plain":
+    if kind == "plain":
+        expect_equal("gradient of a tensor without a graph", out["grad"], None)
+    elif out["grad"] is None:
+        raise Broken("gradient through t", "none", "one as before the call",
+                     "t belongs to the caller.")
+    else:
         slope = value * (1 - value) if kind == "result" else torch.ones_like(x)
         expect_close("gradient through t", out["grad"], 2 * value * slope, rtol=5e-3, atol=1e-5)
 
@@ -317,6 +334,7 @@ def act(fn, weight, bias, preset, batches, lr):
 
 @ex.law
 def law(out, weight, bias, preset, batches, lr):
+    expect_parts(out, "loss", "weight", "bias", "one_graph")
     x = torch.cat([x for x, _ in batches]).double()
     y = torch.cat([y for _, y in batches])
     logits = x @ weight.double().T + bias.double()
@@ -329,6 +347,7 @@ def law(out, weight, bias, preset, batches, lr):
                  (bias.double() - lr * delta.sum(0)).float(), rtol=1e-4, atol=1e-5)
     mean = -sum(float(row[k]) for row, k in zip(logs, y.tolist(), strict=True)) / len(y)
     expect_close("mean loss over all rows", out["loss"], mean, rtol=1e-4, atol=1e-6)
+    # Counted by the act's hooks, beside the learner's code: a result does not show its graphs.
     expect_equal("at most one graph alive at a time", out["one_graph"], True,
                  "Call backward for each part before the next forward pass.")
 
@@ -455,6 +474,7 @@ def act(fn, first, second, training, batches):
 
 @ex.law
 def law(out, first, second, training, batches):
+    expect_parts(out, "result", "graph", "modes")
     x = torch.cat([x for x, _ in batches]).double()
     y = torch.cat([y for _, y in batches])
     logits = (x @ first.double().T).clamp(min=0) @ second.double().T
@@ -466,6 +486,7 @@ def law(out, first, second, training, batches):
     expect_equal("number of results", len(out["result"]), 2)
     expect_close("mean cross-entropy", out["result"][0], loss, rtol=1e-4, atol=1e-6)
     expect_close("accuracy", out["result"][1], right / len(y), rtol=1e-5, atol=1e-6)
+    # What was kept and the flags are seen by the act alone, beside the learner's code.
     expect_equal("whether tensors were kept for a backward", out["graph"], False,
                  "Switch the graph off while you measure.")
     # nn.Sequential and its four layers all came in one mode.
@@ -603,11 +624,12 @@ def act(fn, leaves, program):
         else:
             t = math.tanh(a.value)
             nodes.append(Node(t, [(a, 1 - t * t)]))
+    grads, too_deep = None, False
     try:
         grads = fn(nodes[-1], nodes[:len(leaves)])
     except RecursionError:
-        grads = "RecursionError"
-    return {"grads": grads, "few_reads": len(reads) <= 10 * len(nodes)}
+        too_deep = True
+    return {"grads": grads, "too_deep": too_deep, "few_reads": len(reads) <= 10 * len(nodes)}
 
 
 def run_program(leaves, program):
@@ -631,16 +653,17 @@ def central_difference(leaves, program, place, step=1e-5):
 
 @ex.law
 def law(out, leaves, program):
-    if out["grads"] == "RecursionError":
+    expect_parts(out, "grads", "too_deep", "few_reads")
+    if out["too_deep"] is not False:
         raise Broken("answer for a chain of thousands of nodes", "RecursionError", "gradients",
                      "Keep the nodes still to do in a list.")
     expect_type("result", out["grads"], list)
-    expect_equal("number of gradients", len(out["grads"]), len(leaves),
-                 "Every input gets one, in order.")
+    expect_length("gradients", out["grads"], len(leaves), "Every input gets one, in order.")
     for k, got in enumerate(out["grads"]):
         wanted = central_difference(leaves, program, k)
         expect_close(f"gradient of input {k}", got, wanted, rtol=1e-4, atol=1e-6,
                      look="Compared with finite differences.")
+    # Counted by the nodes, beside the learner's code: gradients do not show how often.
     expect_equal("few reads of node.parents", out["few_reads"], True,
                  "Each node reports once, not once per path.")
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dlsys_helpers.checking import Broken, exercise, expect_close
+from dlsys_helpers.checking import (
+    Broken,
+    exercise,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
 # 03.1 ce_from_logits --------------------------------------------------------------------------
 
@@ -135,6 +144,7 @@ def act(fn, scores, labels):
 
 @ex.law
 def law(out, scores, labels):
+    expect_parts(out, "loss", "grad")
     y, z = labels.flatten().tolist(), scores.double()
     keep = [k for k, label in enumerate(y) if label >= 0]
     logs = z - z.logsumexp(1, keepdim=True)
@@ -241,6 +251,7 @@ def act(fn, x, y, weight, scale, max_norm, leftover):
 
 @ex.law
 def law(out, x, y, weight, scale, max_norm, leftover):
+    expect_parts(out, "answer", "weight", "bias")
     pre, post = pair(out["answer"], "pre, post")
     error = x.double() @ weight.double()[0] + 0.5 - y.double()
     grad = torch.cat([2 * error @ x.double() / len(y), 2 * error.mean().reshape(1)])
@@ -390,13 +401,35 @@ def second_moments(net, x):
     return torch.stack(found)
 
 
+def largest(tensor):
+    """The largest absolute entry; of a tensor with a NaN, infinity."""
+    return float(tensor.abs().nan_to_num(nan=math.inf).max())
+
+
+def expect_nets(out, sizes):
+    """Raise Broken unless there are NETS nets whose layers have the sizes they were made with."""
+    expect_parts(out, "state")
+    expect_length("nets", out["state"], NETS)
+    for net in out["state"]:
+        expect_length("layers of a net", net, len(sizes) - 1, "Keep the layers as they are.")
+        for i, o, layer in zip(sizes, sizes[1:], net):
+            expect_parts(layer, "weight", "bias")
+            expect_like("weight of a layer", layer["weight"], torch.empty(o, i))
+            expect_like("bias of a layer", layer["bias"], torch.empty(o))
+
+
 @ex.law
 def law(out, sizes, x):
-    worst = max(float(layer["bias"].abs().max()) for net in out["state"] for layer in net)
-    if not worst == 0:
-        raise Broken("largest bias", worst, 0.0, "Biases start at zero.")
-    first = out["state"][0][0]["weight"]
-    if all(torch.equal(first, net[0]["weight"]) for net in out["state"][1:]):
+    # The weights are the answer itself: random, so only what they do to x can be expected.
+    expect_nets(out, sizes)
+    worst = max(largest(layer["bias"]) for net in out["state"] for layer in net)
+    expect_equal("largest bias", worst, 0.0, "Biases start at zero.")
+    for net in out["state"]:
+        for layer in net:
+            if not layer["weight"].isfinite().all():
+                raise Broken("largest weight", largest(layer["weight"]), "a finite number")
+    firsts = [net[0]["weight"] for net in out["state"]]
+    if any(torch.equal(a, b) for a, b in itertools.combinations(firsts, 2)):
         raise Broken("weights of two nets", "the same", "fresh random ones for each net")
     moments = torch.stack([second_moments(net, x) for net in out["state"]]).mean(0).tolist()
     for depth, moment in enumerate(moments, 1):

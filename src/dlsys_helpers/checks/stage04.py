@@ -10,33 +10,49 @@ from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler as sched
 
-from dlsys_helpers.checking import Broken, exercise, expect_close, expect_equal, expect_type
+from dlsys_helpers.checking import (
+    Broken,
+    exercise,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+    expect_type,
+    show,
+)
 
 # 04.1 decay_groups -----------------------------------------------------------------------------
 
 ex = exercise("04.1", "decay_groups")
 
 
-@ex.cases
-def cases(g):
-    def one(name, kind, wanted):
-        width = 4 + int(torch.randint(5, (), generator=g))
-        decay = 0.01 + round(0.2 * float(torch.rand((), generator=g)), 3)
-        return name, {"kind": kind, "width": width, "decay": decay, "wanted": wanted}
-    return [one("norms in a Sequential", "conv", {"0.weight": 0, "1.weight": 1, "1.bias": 1,
-                                                  "4.weight": 0, "4.bias": 1}),
-            one("an embedding shared with the head", "tied", {
-                "0.weight": 1, "1.weight": 1, "1.bias": 1, "2.weight": 0, "2.bias": 1}),
-            one("a frozen first layer", "frozen", {"1.weight": 1, "1.bias": 1, "3.weight": 0}),
-            one("torch's encoder layer", "encoder", {
-                "self_attn.in_proj_weight": 0, "self_attn.in_proj_bias": 1,
+# The group of each trainable tensor: 0 decayed, 1 exempt. Not among the inputs, for those stand
+# in the act's frame, where a learner's function can read them.
+GROUPS = {
+    "conv": {"0.weight": 0, "1.weight": 1, "1.bias": 1, "4.weight": 0, "4.bias": 1},
+    "tied": {"0.weight": 1, "1.weight": 1, "1.bias": 1, "2.weight": 0, "2.bias": 1},
+    "frozen": {"1.weight": 1, "1.bias": 1, "3.weight": 0},
+    "encoder": {"self_attn.in_proj_weight": 0, "self_attn.in_proj_bias": 1,
                 "self_attn.out_proj.weight": 0, "self_attn.out_proj.bias": 1,
                 "linear1.weight": 0, "linear1.bias": 1, "linear2.weight": 0, "linear2.bias": 1,
-                "norm1.weight": 1, "norm1.bias": 1, "norm2.weight": 1, "norm2.bias": 1})]
+                "norm1.weight": 1, "norm1.bias": 1, "norm2.weight": 1, "norm2.bias": 1},
+}
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind):
+        width = 4 + int(torch.randint(5, (), generator=g))
+        decay = 0.01 + round(0.2 * float(torch.rand((), generator=g)), 3)
+        return name, {"kind": kind, "width": width, "decay": decay}
+    return [one("norms in a Sequential", "conv"),
+            one("an embedding shared with the head", "tied"),
+            one("a frozen first layer", "frozen"), one("torch's encoder layer", "encoder")]
 
 
 @ex.act
-def act(fn, kind, width, decay, wanted):
+def act(fn, kind, width, decay):
     if kind == "conv":
         model = nn.Sequential(nn.Conv2d(1, width, 3, bias=False), nn.BatchNorm2d(width),
                               nn.ReLU(), nn.Flatten(), nn.Linear(width, 3))
@@ -56,18 +72,29 @@ def act(fn, kind, width, decay, wanted):
              "weight_decay": g["weight_decay"]} for g in groups]
 
 
+def names_in(group):
+    """The sorted names of one group's tensors. Raises Broken for another form."""
+    expect_parts(group, "params", "weight_decay")
+    expect_type("tensors of a group", group["params"], list)
+    for name in group["params"]:
+        expect_type("name of a tensor", name, str)
+    return sorted(group["params"])
+
+
 @ex.law
-def law(out, kind, width, decay, wanted):
+def law(out, kind, width, decay):
     expect_type("list of groups", out, list)
-    expect_equal("number of groups", len(out), 2)
+    expect_length("groups", out, 2)
+    wanted = GROUPS[kind]
     for place, word in ((0, "decayed"), (1, "exempt")):
-        names = sorted(out[place]["params"])
+        names = names_in(out[place])
         mine = sorted(n for n, where in wanted.items() if where == place)
         extra = [n for n in names if n not in mine]
         if extra:
             why = ("it is frozen." if extra[0] not in wanted
                    else "look at its axes and its module.")
-            raise Broken(f"{word} group", f"{extra[0]} in it", "it elsewhere", why.capitalize())
+            raise Broken(f"{word} group", f"{show(extra[0])} in it", "it elsewhere",
+                         why.capitalize())
         lost = [n for n in mine if n not in names]
         if lost:
             raise Broken(f"{word} group", f"{lost[0]} missing", "every trainable tensor")
@@ -173,31 +200,40 @@ def act(fn, kind, rates, weights, grads):
     kept = torch.stack([p.detach().clone() for p in params])
     opt.step()
     after = torch.stack([p.detach().clone() for p in params])
-    return {"size": size, "drift": float((kept - before).abs().max()),
-            "real": (after - kept).abs().max().item()}
+    return {"size": size, "drift": float((kept - before).abs().max()), "kept": kept,
+            "after": after}
 
 
-def last_move(kind, rates, grads):
-    """The farthest move of the last step, from the published update rules in float64."""
-    g = grads.double()
+def last_move(kind, rates, weights, grads):
+    """The weights before the last step and after it, by the published update rules in float64."""
+    w, g = weights.double(), grads.double()
     lr = torch.tensor(rates, dtype=torch.float64)[:, None]
     b = m = v = torch.zeros_like(g[0])
     for t, grad in enumerate(g, 1):
         b = (0.9 if kind == "momentum" else 0.0) * b + grad
         m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
         adam = m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-    return (lr * (adam if kind == "adam" else b)).abs().max().item()
+        before, w = w, w - lr * (adam if kind == "adam" else b)
+    return before, w
 
 
 @ex.law
 def law(out, kind, rates, weights, grads):
-    wanted = last_move(kind, rates, grads)
+    expect_parts(out, "size", "drift", "kept", "after")
+    before, after = last_move(kind, rates, weights, grads)
+    wanted = (after - before).abs().max().item()
     expect_close("farthest move of the next step", out["size"], wanted, rtol=1e-3, atol=1e-7)
-    if out["drift"] != 0.0:
-        raise Broken("move of the weights by the measurement", out["drift"], 0.0,
-                     "Put the weights back.")
-    expect_close("real step after the measurement", out["real"], wanted, rtol=1e-3, atol=1e-7,
-                 look="The optimizer's memory changed: restore it, too.")
+    back = "Put the weights back."
+    # The act alone can see the last bit; weights calculated here see all that matters.
+    expect_equal("move of the weights by the measurement", out["drift"], 0.0, back)
+    expect_close("weights after the measurement", out["kept"], before.float(), look=back)
+    expect_like("weights after the real step", out["after"], out["kept"])
+    real = (out["after"] - out["kept"]).abs().max().item()
+    memory = "The optimizer's memory changed: restore it, too."
+    expect_close("real step after the measurement", real, wanted, rtol=1e-3, atol=1e-7,
+                 look=memory)
+    expect_close("weights after the real step", out["after"], after.float(), rtol=1e-4, atol=1e-5,
+                 look=memory)
 
 
 def pairs_of(opt):
@@ -298,14 +334,15 @@ def group_sums(slopes, accumulate):
 def law(out, slopes, epochs, accumulate, rate):
     sums = group_sums(slopes, accumulate)
     updates = epochs * len(sums)
-    expect_equal("number of updates", len(out["rates"]), updates,
-                 f"{len(slopes)} micro-batches in groups of {accumulate}, {epochs} epochs.")
+    expect_parts(out, "rates", "grads", "left")
+    expect_length("updates", out["rates"], updates,
+                  f"{len(slopes)} micro-batches in groups of {accumulate}, {epochs} epochs.")
     for k, got in enumerate(out["rates"]):
         wanted = rate * math.cos(math.pi * k / (2 * updates)) ** 2
         expect_close(f"rate of update {k} of {updates}", got, wanted, rtol=1e-4, atol=1e-8)
     expect_close("gradients of the updates", out["grads"],
                  torch.stack(sums * epochs).float(), rtol=1e-4, atol=1e-5)
-    if out["left"]:
+    if out["left"] is not False:
         raise Broken("gradient after the call", "left over", "none", "Clear it after each update.")
 
 
@@ -378,6 +415,7 @@ STEPS, AT = 200, (0, 1, 11, 99, 199)
 
 def expect_path(got, wanted, after):
     """Compare weights step by step, so that the feedback names the first step that is off."""
+    expect_like(f"weights after {len(after)} of {STEPS} steps", got, wanted)
     for row, step in enumerate(after):
         expect_close(f"weights after {step + 1} of {STEPS} steps", got[row], wanted[row],
                      rtol=1e-4, atol=1e-4)
@@ -475,6 +513,7 @@ def law(out, kind, rates, decay, weights, grads):
     else:
         wanted = with_decayed_sgd(0.9 if kind == "momentum" else 0.0, rates, decay,
                                   weights[:2], grads)
+    expect_parts(out, "weights")
     rest = weights[2].expand(len(SHOWN), 1, 5)
     expect_path(out["weights"], torch.cat([wanted, rest], 1), SHOWN)
 
@@ -584,11 +623,13 @@ def swept(x, y, weight, low, high):
 
 @ex.law
 def law(out, x, y, weight, low, high):
+    expect_parts(out, "rate", "drawn", "weight", "bias")
     losses, rates = swept(x, y, weight, low, high)
     sane = [v for v in losses if v == v]
     wanted = rates[losses.index(min(sane))] / 10
     expect_close("suggested rate", out["rate"], wanted, rtol=1e-3, atol=1e-9,
                  look="A tenth of the rate at the lowest loss.")
+    # Counted beside the learner's code: the rate alone does not show where the test ended.
     expect_equal("batches drawn", out["drawn"], len(losses),
                  "The test ends at a NaN or at 4 times the lowest loss.")
     expect_close("weights after the test", out["weight"], weight, rtol=0.0, atol=0.0,
@@ -677,7 +718,7 @@ def act(fn, warm, total, peak, floor):
 
 @ex.law
 def law(out, warm, total, peak, floor):
-    expect_equal("number of rates", len(out), total + 4)
+    expect_length("rates", out, total + 4)
     for step, got in enumerate(out):
         if step < warm:
             wanted, where = peak * (step + 1) / warm, "in the warm-up"
@@ -769,6 +810,7 @@ def act(fn, weights, grads, missing, momentum, rates):
 
 @ex.law
 def law(out, weights, grads, missing, momentum, rates):
+    expect_parts(out, "weights")
     wanted = by_torch(lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=momentum), weights, grads,
                       rate_at=lambda k: rates[k >= 100], missing=missing)
     expect_path(out["weights"], wanted, AT)
@@ -857,12 +899,14 @@ def act(fn, weights, grads, lr, betas, decay):
 
 @ex.law
 def law(out, weights, grads, lr, betas, decay):
+    expect_parts(out, "weights", "touched")
+
     def build(params):
         if decay:
             return torch.optim.AdamW(params, lr=lr, betas=tuple(betas), weight_decay=decay)
         return torch.optim.Adam(params, lr=lr, betas=tuple(betas))
     expect_path(out["weights"], by_torch(build, weights, grads), AT)
-    if out["touched"]:
+    if out["touched"] is not False:  # seen from inside: the gradients do not come back
         raise Broken("the caller's gradient", "changed", "left alone", "Work on a copy.")
 
 
@@ -957,13 +1001,14 @@ def act(fn, weights, grads, lr, betas, decay):
 
 @ex.law
 def law(out, weights, grads, lr, betas, decay):
+    expect_parts(out, "weights", "touched")
     w, shown = weights.double(), []
     for k, blend in enumerate(blends(grads, *betas)):
         w = w - lr * (blend.sign() + decay * w)
         if k in AT:
             shown.append(w)
     expect_path(out["weights"], torch.stack(shown).float(), AT)
-    if out["touched"]:
+    if out["touched"] is not False:  # seen from inside: the gradients do not come back
         raise Broken("the caller's gradient", "changed", "left alone", "Work on a copy.")
 
 
