@@ -117,6 +117,25 @@ def test_who_is_not_in_the_gradebook_is_named(capsys):
     assert command._filled(people, people).endswith("Not in it: a, b, c, d, e, ....")
 
 
+def test_who_handed_in_twice_is_named(one, tmp_path, capsys):
+    (one / "bob").mkdir()
+    for k in (1, 2):
+        (one / "bob" / f"0{k}_activations.ipynb").write_bytes(worksheet())
+    (one / "ada.ipynb").rename(one / "ada_01_activations.ipynb")
+    journal = cohort.Journal.begin(tmp_path / "out", settings())
+    found = submissions.find([one]).submissions
+    cohort.grade_all(found, journal, lambda jobs: (
+        (job, {**cohort.refused("x"), "status": "graded", "stage": 1, "wall": "none",
+               "cpu_seconds": 0.1, "peak_mib": 1, "judge_peak_mib": 1, "seconds": 0.1})
+        for job in jobs))
+    journal.close()
+
+    cli.main(["grade", str(one), "--out", str(tmp_path / "out"), "--resume"])
+
+    assert ("Handed in more than once for a stage, the best counts: bob."
+            in capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("error", [cluster.FutureCancelledError("k", "gone"),
                                    cluster.CancelledError(), cluster.CommClosedError()])
 def test_a_scheduler_that_goes_away_is_named(error):

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +122,13 @@ def _grade(args: argparse.Namespace) -> int:
 
 
 def _left_out(names: list[str]) -> str:
-    more = ", ..." if len(names) > MOST_NAMES else ""
-    return (f"No notebooks, and left out: {len(names)} "
-            f"{'file' if len(names) == 1 else 'files'} ({', '.join(names[:MOST_NAMES])}{more}).")
+    return (f"No notebooks, and left out: {len(names)} {'file' if len(names) == 1 else 'files'} "
+            f"({_some(names)}).")
+
+
+def _some(names: list[str]) -> str:
+    """The first few names."""
+    return ", ".join([*names[:MOST_NAMES], "..."] if len(names) > MOST_NAMES else names)
 
 
 def _journal(args: argparse.Namespace) -> Any:
@@ -214,8 +219,7 @@ def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str,
 
 def _filled(counted: list[dict], missing: list[dict]) -> str:
     names = [result["learner"]["name"] for result in missing]
-    more = ", ..." if len(names) > MOST_NAMES else ""
-    absent = f" Not in it: {', '.join(names[:MOST_NAMES])}{more}." if names else ""
+    absent = f" Not in it: {_some(names)}." if names else ""
     return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
 
 
@@ -298,6 +302,7 @@ def _look(result: dict) -> str:
 
 
 def _summary(results: list[dict]) -> list[str]:
+    from dlsys_helpers.grading import reports
     from dlsys_helpers.grading.notebooks import NO_WORKSHEET
 
     graded = [r for r in results if r["status"] == "graded"]
@@ -305,6 +310,9 @@ def _summary(results: list[dict]) -> list[str]:
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
     if any(r.get("reason") == NO_WORKSHEET for r in results):
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
+    times = Counter((reports.owner(r), r["stage"]) for r in graded)
+    if again := sorted({name for ((_, _, name), _), n in times.items() if n > 1}):
+        lines.append(f"Handed in more than once for a stage, the best counts: {_some(again)}.")
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
         box, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))
