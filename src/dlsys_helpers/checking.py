@@ -197,14 +197,14 @@ def expect_length(what: str, got: Any, length: int, look: str = "") -> None:
         raise Broken(f"number of {what}", len(got), length, look)
 
 
-def expect_parts(out: Any, *names: str) -> None:
+def expect_parts(out: Any, *names: str, what: str = "data from the exercise's run") -> None:
     """Raise Broken unless `out` is a dict of exactly these parts.
 
     An act returns just that; something else was put in its place.
     """
-    expect_type("data from the exercise's run", out, dict)
+    expect_type(what, out, dict)
     if set(out) != set(names):
-        raise Broken("parts of the data from the exercise's run", list(out), list(names))
+        raise Broken(f"parts of the {what}", list(out), list(names))
 
 
 def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:

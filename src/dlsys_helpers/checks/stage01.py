@@ -72,7 +72,7 @@ def eval_forward(x, state):
 @ex.law
 def law(out, x, training, frozen_norm, state):
     expect_parts(out, "out", "again", "grad", "modes", "after")
-    expect_parts(out["after"], *state)
+    expect_parts(out["after"], *state, what="stored state after the call")
     for name, before in state.items():
         if not same(out["after"][name], before):
             raise Broken("stored state after the call", f"{name} changed", "no change",
