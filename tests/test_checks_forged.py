@@ -9,7 +9,7 @@ import random
 import resource
 import subprocess
 import sys
-import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +20,8 @@ from test_checks import IDS, REFERENCE, REGISTRY, replaced
 from dlsys_helpers import acting, checking
 from dlsys_helpers.acting import Foreign, Outcome
 from dlsys_helpers.checking import show
+
+CPU_SECONDS = 600  # many times what all of it takes
 
 # An act's inputs stand in its frame, where a learner's function can read and change them. A new
 # one belongs here after a look at it: it may be what the law expects, or lead to it.
@@ -165,28 +167,26 @@ def forged(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def judged(id: str) -> None:
-    """Every forged outcome of an exercise is wrong, by a law's own words, and quickly."""
+    """Every forged outcome of an exercise is wrong, by a law's own words."""
     exercise = REGISTRY[id]
     for case in exercise.arrange(0)[::len(exercise.arrange(0)) - 1]:  # the first and the last
         right = acting.run_act(exercise.act_fn, REFERENCE[id], case)
         assert exercise._judge_one(case, right).status == "pass"
         for name, value in forged(right.value):
-            started = time.process_time()
             outcome = Outcome("value", value)
             verdict = exercise._judge_one(case, outcome)
             checking.alike(outcome, right)
-            seconds = time.process_time() - started
             assert verdict.status == "wrong", f"{case.name}: {name}: {verdict.status}"
             assert not verdict.accident, f"{case.name}: {name}: {verdict.message}"
             assert len(verdict.message) <= 300, f"{case.name}: {name}: {verdict.message}"
-            assert seconds < 2, f"{case.name}: {name}: {seconds:.1f} s"
 
 
 @pytest.fixture(scope="module")
 def complaints() -> dict[str, str]:
-    """Exercise id to what went wrong, "" for nothing, from a process of limited memory.
+    """Exercise id to what went wrong, "" for nothing, from a process of limited means.
 
-    Its address space may grow by 1 GiB: a law that multiplies more fails, and that by accident.
+    Its address space may grow by 1 GiB: a law that multiplies more fails, and that by accident. A
+    law that calculates without end is killed with it.
     """
     done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=900,
                           check=True)
@@ -208,11 +208,12 @@ def complaint(id: str) -> str:
 
 
 def limited(gib: float) -> None:
-    """Let this process's address space grow by so much and no further."""
+    """Let this process's address space grow by so much and no further, and end it if it hangs."""
     with open("/proc/self/statm", encoding="ascii") as file:
         pages = int(file.read().split()[0])
     most = pages * resource.getpagesize() + int(gib * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
 
 
 # ---- values in messages ------------------------------------------------------------------------
@@ -246,10 +247,12 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_showing_costs_no_more_than_the_message(name):
-    started = time.process_time()
+    tracemalloc.start()
     text = show(ENDLESS[name])
-    assert time.process_time() - started < 0.05
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     assert len(text) <= 80
+    assert peak < 50_000
 
 
 if __name__ == "__main__":

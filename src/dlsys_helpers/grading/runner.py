@@ -197,8 +197,8 @@ def answer(act: dict, fn: Any) -> bytes:
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
     messages, budget = [], wire.Budget()
     settle()
-    for name, inputs in act["cases"]:
-        outcome = _act(call, fn, Case(name, inputs))
+    for inputs in act["cases"]:
+        outcome = _act(call, fn, Case("", inputs))
         try:
             messages.append(wire.pack(_facts(outcome), budget, LARGEST_ANSWER))
         except (wire.TooLarge, MemoryError):
