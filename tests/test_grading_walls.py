@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from dlsys_helpers import paths
 from dlsys_helpers.grading import box, seccomp, walls, warden
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -220,3 +221,9 @@ def test_what_the_kernel_counts_by_user_is_limited():
         found = mine.recv(1000).decode()
         child.join()
     assert found == repr([(99, 99), *[(0, 0)] * 4])
+
+
+def test_the_bounds_on_the_trust_page_are_those_of_the_code():
+    limits, page = walls.Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
+    stated = " ".join(page.split())
+    assert f"with {limits.processes} processes, and {limits.open_files} open files" in stated

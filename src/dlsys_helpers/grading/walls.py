@@ -58,7 +58,7 @@ class Limits:
     seconds: float = 10.0
     total: float = 200.0  # seconds for all of it, whatever its parts do
     memory: int = 2 * 2**30
-    processes: int = 64
+    processes: int = 32  # the kernel's own memory grows with it, unseen by the watch
     disk: int = 64 * 2**20
     files: int = 4096
     open_files: int = 256
