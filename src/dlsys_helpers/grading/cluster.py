@@ -28,7 +28,10 @@ from dlsys_helpers.grading.cohort import Grader, Job, RunError, Settings, failed
 
 AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
+ANY_PORT = "127.0.0.1:0"  # Dask listens for HTTP at 8787 else, where others do, too
 WAIT_SECONDS = 60  # for the first worker of a cluster
+# Pages about the cluster, for any user of the machine to read.
+_NO_PAGES = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
 _one_at_a_time = threading.Lock()
 
 
@@ -50,11 +53,11 @@ def local(settings: Settings, n_workers: int) -> Any:
     """
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
-              dask.config.set(temporary_directory=dir)):
+              dask.config.set({"temporary-directory": dir, **_NO_PAGES})):
             with _deaf_to_ctrl_c():
                 cluster = LocalCluster(
                     n_workers=n_workers, threads_per_worker=1, security=Security.temporary(),
-                    dashboard_address=None, memory_limit=WORKER_MEMORY, local_directory=dir,
+                    dashboard_address=ANY_PORT, memory_limit=WORKER_MEMORY, local_directory=dir,
                     silence_logs=logging.CRITICAL)
             with cluster, Client(cluster) as client:
                 yield from spread(client, settings, jobs)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -274,7 +275,8 @@ def grade_all(found: list[Submission], journal: Journal, workers: Any,
     """
     keys: dict[str, tuple[str, str]] = {}
     jobs = _open_jobs(found, journal, keys, seen)
-    for job, result in workers(jobs):
+    first = list(islice(jobs, 1))  # without one, no worker has to start
+    for job, result in workers(chain(first, jobs)) if first else ():
         facts = _described(job.submission, job.sha256, result)
         journal.add(facts)
         seen(facts)
