@@ -129,13 +129,15 @@ class Box:
         self.used: dict = {}
 
     def attempt(self, cells: Sequence[tuple[int, str]], acts: Sequence[bytes], *,
-                careful: bool = False, checkpoints: bool = False) -> Attempt:
+                careful: bool = False, checkpoints: bool = False,
+                both: bool = False) -> Attempt:
         """Run all cells, then the acts (packed by `pack_act`), in a process made for it.
 
-        careful: act also where a cell calls `check`. checkpoints: a cell that faults costs itself.
+        careful: act where a cell calls `check`, each time in a process of its own; without a call,
+        or when `both` is asked, after all cells. checkpoints: a cell that faults costs itself.
         """
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
-               "checkpoints": checkpoints, "early": EARLY if careful else 0}
+               "checkpoints": checkpoints, "early": EARLY if careful else 0, "both": both}
         found, received = Attempt(), 0
         try:
             self._line.settimeout(GRACE)

@@ -222,7 +222,8 @@ class Sitting:
         open_papers = [p for p in self.papers if first[p.exercise.id].status not in DONE]
         if not open_papers:
             return
-        self.attempt = self._try(open_papers, careful=True,
+        # After a fault, the quick attempt says nothing about the end of the notebook.
+        self.attempt = self._try(open_papers, careful=True, both=bool(self.attempt.fault),
                                  checkpoints=not self.attempt.cells_done)
         ids = [paper.exercise.id for paper in open_papers]
         if late := [id for id in ids if self.verdicts[id].status in DONE]:

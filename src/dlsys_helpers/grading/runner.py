@@ -74,7 +74,7 @@ class Runner:
     def __init__(self, line: socket.socket, job: dict, acts: list[dict]) -> None:
         self.line, self.seconds, self.acts = line, job["seconds"], acts
         self.careful, self.checkpoints = job["careful"], job["checkpoints"]
-        self.most_early = job["early"]
+        self.most_early, self.both = job["early"], job["both"]
         self.shell = Shell()
         self.reports: list[dict] = []
         self.checked: dict[str, Callable] = {}     # exercise id: what its check was called with
@@ -158,17 +158,20 @@ class Runner:
                 self.line.sendall(frames.frame(index, answer(act, fn)))
 
     def _all_answers(self, index: int, act: dict) -> None:
-        """Of what was checked last, of what has the function's name, and those from before."""
+        """Of what was checked last and of what has the function's name; and those from before.
+
+        The quick attempt has judged them at the end already. So unless both places are asked, a
+        function that has acted where it was checked does not act again.
+        """
         early = self.early.get(act["id"], [])
         named = self.shell.space.get(act["function"])
         last = self.checked.get(act["id"], named)
         for fn in [last] if last is named else [last, named]:
-            # What hung or crashed where it was checked would only cost the time again.
-            spoiled = [payload for f, payload in early if f is fn and payload in _FAULTS]
-            payload = spoiled[0] if spoiled else isolated(lambda fn=fn: answer(act, fn),
-                                                          self.seconds)
-            self.line.sendall(frames.frame(index, payload))
-            self.line.sendall(frames.frame(index))
+            known = [payload for f, payload in early if f is fn]
+            if not known or (self.both and known[0] not in _FAULTS):
+                self.line.sendall(frames.frame(index))
+                payload = isolated(lambda fn=fn: answer(act, fn), self.seconds)
+                self.line.sendall(frames.frame(index, payload))
         for _, payload in early:
             self.line.sendall(frames.frame(index, payload))
 
