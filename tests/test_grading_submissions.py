@@ -144,14 +144,7 @@ def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
     for mine, theirs in (("curiemarie", "curie"), ("marie", "ada"), ("Marie", "Ada"),
                          ("7734_99120", "7735_99121"), ("4711", "4712")):
         other = other.replace(mine, theirs)
-    entries = {path: SOLVED, other: SOLVED, "notes.pdf": b"x"}
-    if packed:
-        root = zipped(tmp_path / "all.zip", entries)
-    else:
-        root = tmp_path / "all"
-        for entry, data in entries.items():
-            (root / entry).parent.mkdir(parents=True, exist_ok=True)
-            (root / entry).write_bytes(data)
+    root = download(tmp_path, [path, other, "notes.pdf"], packed)
 
     found = submissions.find([root]).submissions
 
@@ -161,11 +154,22 @@ def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
 
 
 def laid_out(root: Path, names: list[str]) -> Path:
-    """A folder with these files; those that end in .ipynb are solved worksheets."""
-    for name in names:
+    """A folder with these files."""
+    for name, data in contents(names).items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(SOLVED if name.endswith(".ipynb") else b"x")
+        (root / name).write_bytes(data)
     return root
+
+
+def contents(names: list[str]) -> dict[str, bytes]:
+    """Names that end in .ipynb are solved worksheets."""
+    return {name: SOLVED if name.endswith(".ipynb") else b"x" for name in names}
+
+
+def download(tmp_path: Path, names: list[str], packed: bool) -> Path:
+    """These files as a zip, or as a folder."""
+    return (zipped(tmp_path / "all.zip", contents(names)) if packed
+            else laid_out(tmp_path / "all", names))
 
 
 NO_NOTEBOOK = {
@@ -180,11 +184,7 @@ NO_NOTEBOOK = {
 @pytest.mark.parametrize("name", NO_NOTEBOOK)
 @pytest.mark.parametrize("packed", [False, True])
 def test_who_handed_in_no_notebook_is_named(tmp_path, name, packed):
-    names = NO_NOTEBOOK[name]
-    root = (zipped(tmp_path / "all.zip", {n: SOLVED for n in names}) if packed
-            else laid_out(tmp_path / "all", names))
-
-    found = submissions.find([root])
+    found = submissions.find([download(tmp_path, NO_NOTEBOOK[name], packed)])
 
     assert sorted((one.learner.name.lower(), one.problem[:14]) for one in found.submissions) == [
         ("ada", ""), *((who, "is no notebook") for who in ("bob", "eve", "fay"))]
@@ -235,10 +235,7 @@ OWNERS = {
 @pytest.mark.parametrize("packed", [False, True])
 def test_only_what_the_lms_or_the_instructor_named_says_whose_it_is(tmp_path, name, packed):
     names, owners = OWNERS[name]
-    root = (zipped(tmp_path / "all.zip", {n: SOLVED for n in names}) if packed
-            else laid_out(tmp_path / "all", names))
-
-    found = submissions.find([root]).submissions
+    found = submissions.find([download(tmp_path, names, packed)]).submissions
 
     assert [(one.learner.name, one.learner.id) for one in found] == owners
     assert [one.late for one in found] == ["LATE" in one.name for one in found]

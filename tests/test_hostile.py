@@ -33,7 +33,7 @@ from grading_samples import (
     worksheet,
 )
 
-from dlsys_helpers import paths
+from dlsys_helpers import catalog, paths, stages
 from dlsys_helpers.grading import box, cohort, frames, runner, walls
 
 LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
@@ -91,10 +91,13 @@ INNOCENT = {
 
 @pytest.mark.parametrize("name", INNOCENT)
 def test_a_bad_cell_costs_only_itself(grade, name):
-    result = grade(worksheet(INNOCENT[name]))
+    expect_stopped(grade(worksheet(INNOCENT[name])), 2)
 
+
+def expect_stopped(result, *cells):
+    """These cells stopped, no other did, and all points are there."""
     assert result["points"] == FULL, (statuses(result), result["cells"])
-    assert [report["number"] for report in result["cells"]] == [2]
+    assert [report["number"] for report in result["cells"]] == list(cells)
 
 
 HARMLESS = {
@@ -166,10 +169,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, name):
-    result = grade(worksheet(HARMLESS[name]))
-
-    assert result["points"] == FULL, (statuses(result), result["cells"])
-    assert result["cells"] == []
+    expect_stopped(grade(worksheet(HARMLESS[name])))
 
 
 def test_cells_share_what_they_share_in_jupyter(grade):
@@ -179,10 +179,7 @@ def test_cells_share_what_they_share_in_jupyter(grade):
              "assert await task == 5", "6 * 7", "assert _ == 42",
              "%%capture said\nprint('hello')", "assert said.stdout == 'hello\\n'")
 
-    result = grade(worksheet(*cells))
-
-    assert result["points"] == FULL, statuses(result)
-    assert result["cells"] == []
+    expect_stopped(grade(worksheet(*cells)))
 
 
 @pytest.mark.parametrize(("source", "line"), [
@@ -265,8 +262,7 @@ def test_what_hung_where_it_was_checked_is_not_waited_for_again(monkeypatch):
     monkeypatch.setattr(runner.check, "tell", None)
     monkeypatch.setattr(runner, "isolated", lambda unit, seconds: waited.append(unit) or b"new")
     line = types.SimpleNamespace(sendall=sent.append)
-    job = {"seconds": 3.0, "careful": True, "checkpoints": False, "early": 2,
-           "both": True}
+    job = {"seconds": 3.0, "careful": True, "checkpoints": False, "both": True}
     one = runner.Runner(line, job, [{"id": "01.5", "function": "soft_threshold"}])
     hung, named = (lambda: 1), (lambda: 2)
     one.checked, one.early = {"01.5": hung}, {"01.5": [(hung, runner._FAULTS[0])]}
@@ -948,10 +944,7 @@ DENIED = {
 
 @pytest.mark.parametrize("name", DENIED)
 def test_what_could_be_hoarded_or_left_for_others_is_denied(grade, name):
-    result = grade(worksheet(DENIED[name]))
-
-    assert [report["number"] for report in result["cells"]] == [2], "it was not denied"
-    assert result["points"] == FULL
+    expect_stopped(grade(worksheet(DENIED[name])), 2)
 
 
 def test_a_lock_of_one_sandbox_is_not_seen_by_others(grade):
@@ -1031,21 +1024,15 @@ ORDINARY = {
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
-    result = grade(worksheet(ORDINARY[name]))
-
-    assert result["cells"] == []
-    assert result["points"] == FULL
+    expect_stopped(grade(worksheet(ORDINARY[name])))
 
 
 # ---- answers that reach into the act: what a law expects must not be there, nor follow from it
 
-WORKED = {1: "01_activations", 3: "03_losses", 4: "04_optimizers"}
-
-
 def solved_but(id: str, source: str) -> bytes:
     """The worked answers of a stage, with one exercise answered by `source`."""
-    name = f"def {FUNCTION_OF[id]}("
-    document = json.loads((paths.SOLUTIONS / f"{WORKED[int(id[:2])]}.ipynb").read_text("utf-8"))
+    name, stem = f"def {function_of(id)}(", stages.stage(int(id[:2])).stem
+    document = json.loads((paths.SOLUTIONS / f"{stem}.ipynb").read_text("utf-8"))
     cells = [c for c in document["cells"] if c["cell_type"] == "code" and c["metadata"].get(
         "dlsys", {}).get("role") in ("setup", "exercise")]
     kept = [code(source if name in "".join(c["source"]) else "".join(c["source"])) for c in cells]
@@ -1053,7 +1040,11 @@ def solved_but(id: str, source: str) -> bytes:
     return json.dumps({**document, "cells": kept}).encode()
 
 
-FUNCTION_OF = {"01.1": "predict", "01.4": "dead_units", "03.4": "init_", "04.1": "decay_groups"}
+def function_of(id: str) -> str:
+    """The name that an exercise asks for."""
+    return catalog.trap(id)["function"]
+
+
 REACHING = {
     "the expected groups, from the act's frame": ("04.1", """
 import sys
@@ -1123,7 +1114,7 @@ def dead_units(h):
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_comes_back_costs_the_judge_little(grade, name):
     id, source = COSTLY[name]
-    grade(solved_but(id, f"def {FUNCTION_OF[id]}(): pass"))  # what is loaded and drawn once
+    grade(solved_but(id, f"def {function_of(id)}(): pass"))  # what is loaded and drawn once
     memory = peak()
 
     result = grade(solved_but(id, source))

@@ -344,9 +344,9 @@ def main() -> None:
         found = stale(every)
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
     (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
-    chosen = every if not args.lesson else sources_of(args.lesson)
+    chosen = {source.path for source in sources_of(args.lesson)}
     for source in every:
-        if source.path in [c.path for c in chosen]:
+        if source.path in chosen:
             build(source, args.quick)
         elif source.stage == 0:
             build(source, quick=True)  # its map follows the catalog

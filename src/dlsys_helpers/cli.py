@@ -5,11 +5,14 @@ parser, listed in COMMANDS.
 """
 
 import argparse
+import math
 import sys
+from functools import partial
 from pathlib import Path
 
 from dlsys_helpers import catalog, paths, progress, worksheets
 from dlsys_helpers.grading.command import add_parser as add_grade
+from dlsys_helpers.grading.command import amount
 
 CELL_SECONDS = 60
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -53,16 +56,10 @@ def run_start(args: argparse.Namespace) -> int:
 def add_check(commands) -> None:
     parser = commands.add_parser("check", help="run a worksheet and check all its exercises")
     parser.add_argument("notebook", type=Path, help="for example my-work/01_activations.ipynb")
-    parser.add_argument("--limit", type=_seconds, default=CELL_SECONDS, metavar="SECONDS",
+    parser.add_argument("--limit", type=partial(amount, below=math.inf), default=CELL_SECONDS,
+                        metavar="SECONDS",
                         help=f"longest time for one cell or check (default {CELL_SECONDS})")
     parser.set_defaults(run=run_check)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
 
 
 def run_check(args: argparse.Namespace) -> int:

@@ -23,8 +23,7 @@ from dlsys_helpers.grading.walls import Limits
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
 MOST_BYTES = 64 * 2**20  # from one attempt, before it is taken for a flood
-EARLY = 2  # answers to one exercise from where its check was called, when careful
-MOST_ANSWERS = EARLY + 2  # and from the end: of what was checked last, and by the function's name
+MOST_ANSWERS = frames.EARLY + 2  # from the end: of what was checked last, and of that name
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
@@ -137,7 +136,7 @@ class Box:
         or when `both` is asked, after all cells. checkpoints: a cell that faults costs itself.
         """
         job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
-               "checkpoints": checkpoints, "early": EARLY if careful else 0, "both": both}
+               "checkpoints": checkpoints, "both": both}
         found, received = Attempt(), 0
         try:
             self._line.settimeout(GRACE)

@@ -25,7 +25,7 @@ from dlsys_helpers.grading import notebooks, submissions, walls
 from dlsys_helpers.grading.box import BoxLost, Nursery, SandboxRefused
 from dlsys_helpers.grading.notebooks import Refused
 from dlsys_helpers.grading.submissions import Submission
-from dlsys_helpers.grading.text import clean
+from dlsys_helpers.grading.text import clean, some
 
 SCHEMA = 1
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
@@ -169,9 +169,9 @@ class Journal:
     def expect(self, names: Iterable[str]) -> None:
         """Refuse to go on with less than was there: the reports would lose what is not named."""
         if gone := sorted({name for name, _ in self.done} - set(names)):
-            shown = ", ".join(gone[:3]) + (", ..." if len(gone) > 3 else "")
             raise RunError(
-                f"{self.folder}: {len(gone)} submissions of this run are not there now ({shown}). "
+                f"{self.folder}: {len(gone)} submissions of this run are not there now "
+                f"({some(gone, 3)}). "
                 "Give the same PATH again, with all of them. To grade a late one alike: "
                 f"--out OTHER_FOLDER --key {self.folder / GRADES}")
 

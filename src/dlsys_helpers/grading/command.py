@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import re
 import sys
@@ -16,9 +17,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from dlsys_helpers.grading.text import some
+
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
-MOST_NAMES = 5  # in one line
 SECONDS, GIB = 10.0, 2.0
 _COLOURS = {"pass": "green", "todo": "dim", "wrong": "yellow", "error": "red", "missing": "red"}
 
@@ -43,9 +45,9 @@ def add_parser(commands: Any) -> None:
                             help=f"for a tls:// scheduler: the {part} file")
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
                         help="none: run the learners' code unprotected, as yourself")
-    parser.add_argument("--seconds", type=_amount, metavar="S",
+    parser.add_argument("--seconds", type=amount, metavar="S",
                         help="longest time for one cell or exercise (default 10)")
-    parser.add_argument("--memory", type=_amount, metavar="GIB",
+    parser.add_argument("--memory", type=amount, metavar="GIB",
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
                         help="draw the same cases as the run recorded there")
@@ -62,13 +64,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _amount(text: str) -> float:
+def amount(text: str, below: float = 100_000) -> float:
+    """An argument's number above 0. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 100_000:
-        raise argparse.ArgumentTypeError(f"got {text}, expected a number above 0, below 100000")
+    if not 0 < value < below:
+        bound = f", below {below:g}" if below < math.inf else ""
+        raise argparse.ArgumentTypeError(f"got {text}, expected a number above 0{bound}")
     return value
 
 
@@ -123,12 +127,7 @@ def _grade(args: argparse.Namespace) -> int:
 
 def _left_out(names: list[str]) -> str:
     return (f"No notebooks, and left out: {len(names)} {'file' if len(names) == 1 else 'files'} "
-            f"({_some(names)}).")
-
-
-def _some(names: list[str]) -> str:
-    """The first few names."""
-    return ", ".join([*names[:MOST_NAMES], "..."] if len(names) > MOST_NAMES else names)
+            f"({some(names)}).")
 
 
 def _journal(args: argparse.Namespace) -> Any:
@@ -219,7 +218,7 @@ def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str,
 
 def _filled(counted: list[dict], missing: list[dict]) -> str:
     names = [result["learner"]["name"] for result in missing]
-    absent = f" Not in it: {_some(names)}." if names else ""
+    absent = f" Not in it: {some(names)}." if names else ""
     return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
 
 
@@ -304,7 +303,6 @@ def _look(result: dict) -> str:
 def _summary(results: list[dict]) -> list[str]:
     from dlsys_helpers.grading import reports
     from dlsys_helpers.grading.notebooks import NO_WORKSHEET
-
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
@@ -312,7 +310,7 @@ def _summary(results: list[dict]) -> list[str]:
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
     times = Counter((reports.owner(r), r["stage"]) for r in graded)
     if again := sorted({name for ((_, _, name), _), n in times.items() if n > 1}):
-        lines.append(f"Handed in more than once for a stage, the best counts: {_some(again)}.")
+        lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
         box, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))

@@ -299,8 +299,7 @@ class Sitting:
 
     def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         """With the cell that stopped before, where a name is not there."""
-        first = self._first_broken(attempt)
-        if not first or "NameError" not in verdict.message:
+        if "NameError" not in verdict.message or not (first := self._first_broken(attempt)):
             return verdict
         return replace(verdict, message=f"{verdict.message} Before that, {place(first)} stopped: "
                                         f"{first['error']}")

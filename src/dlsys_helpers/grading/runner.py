@@ -73,8 +73,8 @@ class Runner:
 
     def __init__(self, line: socket.socket, job: dict, acts: list[dict]) -> None:
         self.line, self.seconds, self.acts = line, job["seconds"], acts
-        self.careful, self.checkpoints = job["careful"], job["checkpoints"]
-        self.most_early, self.both = job["early"], job["both"]
+        self.careful, self.checkpoints, self.both = (
+            job["careful"], job["checkpoints"], job["both"])
         self.shell = Shell()
         self.reports: list[dict] = []
         self.checked: dict[str, Callable] = {}     # exercise id: what its check was called with
@@ -142,7 +142,7 @@ class Runner:
         self.checked[id] = fn
         act = next((act for act in self.acts if act["id"] == id), None)
         early = self.early.setdefault(id, [])
-        if act and len(early) < self.most_early:
+        if self.careful and act and len(early) < frames.EARLY:
             self._more_time()
             early.append((fn, isolated(lambda: answer(act, fn), self.seconds)))
             self._more_time()

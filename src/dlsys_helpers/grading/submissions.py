@@ -101,9 +101,9 @@ def find(paths: list[Path]) -> Found:
         if path.suffix.lower() == ".ipynb" and not path.is_dir():
             single.append(_File(label.parts, _notebook_at(path, label)))
         else:
-            groups.append((label, owned(_under(path))))
+            groups.append((label, _owned(_under(path))))
     if single:
-        groups.append((Path(), owned(single)))
+        groups.append((Path(), _owned(single)))
     return Found(_distinct(_apart(groups)), [name for _, (_, names) in groups for name in names])
 
 
@@ -176,7 +176,7 @@ def _distinct(found: list[Submission]) -> list[Submission]:
 
 # ---- whose it is
 
-def owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
+def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
     """The submissions of a group with their learners, and the names of what is left out.
 
     Only what the instructor or the LMS named says whose a file is; what a learner named does not.
@@ -243,8 +243,8 @@ def _canvas(files: list[_File], level: int) -> dict[_File, re.Match]:
     """Files directly in a download of Canvas. It numbers each upload: no number comes twice."""
     matches = {file: match for file in files if len(file.parts) == level + 1
                and (match := _CANVAS.fullmatch(file.parts[level]))}
-    uploads = Counter((m["id"], m["number"]) for m in {f.parts: m for f, m in matches.items()}
-                      .values() if m["number"])
+    places = {file.parts: match for file, match in matches.items()}  # one for all files of a zip
+    uploads = Counter((m["id"], m["number"]) for m in places.values() if m["number"])
     one_person = len(uploads) > 2 and len({id for id, _ in uploads}) == 1
     return {} if one_person or any(n > 1 for n in uploads.values()) else matches
 

@@ -16,6 +16,11 @@ def clean(text: object, longest: int = 300) -> str:
     return line if len(line) <= longest else f"{line[:longest - 3]}..."
 
 
+def some(names: list[str], most: int = 5) -> str:
+    """The first names, on one line, with dots where there are more."""
+    return ", ".join([*names[:most], "..."] if len(names) > most else names)
+
+
 def place(report: dict) -> str:
     """`cell 4, line 2` for the report of a cell that stopped."""
     line = f", line {report['line']}" if report["line"] else ""
