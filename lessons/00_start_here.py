@@ -16,7 +16,7 @@
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% role="start"
-from dlsys_helpers import progress_map, start_menu
+from dlsys.start_page import progress_map, start_menu
 
 progress_map()
 

@@ -6,8 +6,8 @@ import json
 from functools import cache
 from typing import Any
 
+from dlsys.grading import cohort, walls
 from dlsys_helpers import catalog, paths
-from dlsys_helpers.grading import cohort, walls
 
 POINTS = {trap["id"]: trap["points"] for trap in catalog.traps(1)}
 FULL = sum(POINTS.values())

@@ -19,7 +19,7 @@ from test_checks import IDS, REFERENCE, REGISTRY, replaced
 
 from dlsys_helpers import acting, checking
 from dlsys_helpers.acting import Foreign, Outcome
-from dlsys_helpers.checking import show
+from dlsys_helpers.expect import show
 
 CPU_SECONDS = 600  # many times what all of it takes
 

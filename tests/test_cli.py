@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from dlsys_helpers import catalog, cellrun, cli, paths, progress, worksheets
+from dlsys import cellrun, cli, worksheets
+from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
     {"id": f"01.{k}", "title": f"Trap {k}", "symptom": "s", "function": f"fn{k}", "points": k,

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys_helpers import catalog, cli, doctor, paths
+from dlsys import cli, doctor
+from dlsys_helpers import catalog, paths
 
 PYPROJECT = """
 [project]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from grading_samples import FULL, settings, worksheet
 
-from dlsys_helpers.grading import box, cohort, judge, submissions, walls
+from dlsys.grading import cohort, judge, sandbox, submissions, walls
 
 WRONG = "def dead_units(h):\n    return -1"
 
@@ -200,7 +200,7 @@ def test_two_fresh_keys_differ():
 
 # ---- the whole way, sandboxed
 
-COMMAND = [sys.executable, "-m", "dlsys_helpers.cli", "grade"]
+COMMAND = [sys.executable, "-m", "dlsys.cli", "grade"]
 
 
 def grade(*args: object, user: list[str] | None = None, **more) -> subprocess.CompletedProcess:
@@ -209,13 +209,13 @@ def grade(*args: object, user: list[str] | None = None, **more) -> subprocess.Co
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sandbox():
+def walled():
     """Skip what needs a sandbox where there is none; say so."""
     try:
-        nursery = box.Nursery(walls.Limits())
-        nursery.wait()
-        nursery.close()
-    except box.SandboxRefused as error:
+        zygote = sandbox.Zygote(walls.Limits())
+        zygote.wait()
+        zygote.close()
+    except sandbox.SandboxRefused as error:
         pytest.skip(f"no sandbox on this machine: {error}")
 
 
@@ -257,7 +257,7 @@ def lines(folder: Path) -> list[str]:
 def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
     from distributed import Client, LocalCluster, Security
 
-    from dlsys_helpers.grading import cluster
+    from dlsys.grading import cluster
 
     found = hand_in(tmp_path / "in", 8)
     journal = cohort.Journal.begin(tmp_path / "out", settings(seconds=20))
@@ -299,7 +299,7 @@ def test_a_judge_that_stops_at_a_notebook_goes_on_with_the_next(monkeypatch):
 def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):
     from distributed import LocalCluster
 
-    from dlsys_helpers.grading import cluster
+    from dlsys.grading import cluster
 
     monkeypatch.setattr(cluster, "WAIT_SECONDS", 1)
     with LocalCluster(n_workers=0, dashboard_address=cluster.ANY_PORT) as empty:
@@ -369,7 +369,7 @@ def test_without_namespaces_it_refuses_and_says_what_to_do(tmp_path):
 
 def _without_namespaces() -> list[str]:
     """A prefix that denies the command new namespaces, as a container or hardened kernel does."""
-    script = ("import ctypes, os, sys\nfrom dlsys_helpers.grading import seccomp\n"
+    script = ("import ctypes, os, sys\nfrom dlsys.grading import seccomp\n"
               "del seccomp.DENIED['execve'], seccomp.DENIED['execveat']\n"
               "seccomp.install(ctypes.CDLL(None, use_errno=True))\n"
               "os.execv(sys.argv[1], sys.argv[1:])")

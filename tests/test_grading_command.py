@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from grading_samples import settings, worksheet
 
-from dlsys_helpers import cli
-from dlsys_helpers.grading import cluster, cohort, command, submissions
+from dlsys import cli
+from dlsys.grading import cluster, cohort, command, submissions
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_ctrl_c_in_the_terminal_ends_all_in_one_line(tmp_path, one):
         (one / f"slow{k}.ipynb").write_bytes(worksheet("import time; time.sleep(1)"))
     out = tmp_path / "out"
     process = subprocess.Popen(
-        [sys.executable, "-m", "dlsys_helpers.cli", "grade", str(one), "--out", str(out),
+        [sys.executable, "-m", "dlsys.cli", "grade", str(one), "--out", str(out),
          "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True)
     journal = out / cohort.JOURNAL

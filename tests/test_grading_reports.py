@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dlsys.grading import cohort, command, pages, reports
 from dlsys_helpers import catalog
-from dlsys_helpers.grading import cohort, command, pages, reports
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
 TRAPS = catalog.traps(1)

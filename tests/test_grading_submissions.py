@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from grading_samples import code, notebook, worksheet
 
-from dlsys_helpers.grading import notebooks, submissions
-from dlsys_helpers.grading.notebooks import Refused
-from dlsys_helpers.grading.submissions import Learner
-from dlsys_helpers.grading.text import cell, clean
+from dlsys.grading import notebooks, submissions
+from dlsys.grading.notebooks import Refused
+from dlsys.grading.submissions import Learner
+from dlsys.grading.text import cell, clean
 
 SOLVED = worksheet()
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from dlsys.grading import sandbox, seccomp, supervisor, walls
 from dlsys_helpers import paths
-from dlsys_helpers.grading import box, seccomp, walls, warden
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
            1: Path("/usr/include/asm-generic/unistd.h")}
@@ -92,8 +92,8 @@ def test_an_unknown_architecture_is_refused():
 
 def test_another_system_is_refused_with_the_remedy(monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
-    with pytest.raises(box.SandboxRefused, match="Grade on Linux"):
-        box.Nursery(walls.Limits())
+    with pytest.raises(sandbox.SandboxRefused, match="Grade on Linux"):
+        sandbox.Zygote(walls.Limits())
 
 
 @pytest.mark.parametrize(("setting", "value", "command"), [
@@ -112,12 +112,13 @@ def test_the_remedy_follows_from_what_the_kernel_says(monkeypatch, setting, valu
 
 def test_nothing_that_is_shown_leads_to_the_course():
     shown = [Path(path) for path in walls.visible_paths()]
-    package = Path(walls.__file__).parents[1]
+    package, checks = walls.PACKAGES[0], walls.PACKAGES[-1]
     for folder in ("solutions", "lessons", "tests", "notebooks"):
         assert not any((path / folder / "01_activations.ipynb").exists() for path in shown)
     assert package in shown
-    assert package.parents[1] not in shown
-    assert walls.masked_paths() == [str(package / "checks")]
+    assert checks.name == "dlsys_checks"
+    assert not {package.parent, package.parents[1]} & set(shown)
+    assert walls.masked_paths() == [str(checks)]
 
 
 DONE, NOT_HERE = 0x00050000, 0x0005005F
@@ -161,7 +162,7 @@ def fill(kind: int, size: int, line: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("kind", [mmap.MAP_PRIVATE, mmap.MAP_SHARED])
-@pytest.mark.parametrize("measure", [warden._own_pages, warden._proportional])
+@pytest.mark.parametrize("measure", [supervisor._own_pages, supervisor._proportional])
 def test_the_watch_sees_memory_shared_or_not(kind, measure):
     size = 80 * 2**20
     mine, theirs = socket.socketpair()
@@ -178,7 +179,7 @@ def test_the_watch_sees_memory_shared_or_not(kind, measure):
     assert found >= size
 
 
-def test_two_nurseries_of_root_have_not_the_same_user(monkeypatch):
+def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "getpid", lambda: 7)  # each in a process namespace of its own
     monkeypatch.setattr(Path, "read_text", lambda _: "0 0 4294967295\n")

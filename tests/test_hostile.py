@@ -33,8 +33,8 @@ from grading_samples import (
     worksheet,
 )
 
+from dlsys.grading import cohort, frames, runner, sandbox, walls
 from dlsys_helpers import catalog, paths, stages
-from dlsys_helpers.grading import box, cohort, frames, runner, walls
 
 LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
 
@@ -44,7 +44,7 @@ def grader():
     """One grader for all; each submission after a hostile one shows that it still works."""
     try:
         made = cohort.Grader(settings())
-    except box.SandboxRefused as error:
+    except sandbox.SandboxRefused as error:
         pytest.skip(f"no sandbox on this machine: {error}")
     yield made
     made.close()
@@ -457,7 +457,7 @@ CHEATS = {
         "c.run_check = c.check = lambda *a: None"),
     "patches the act's outcome": (
         "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
-        "import dlsys_helpers.grading.runner as r\nr.answer = lambda *x: b''"),
+        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
     "strips asserts": "get_ipython().ast_transformers.append(None)",
     "prints a verdict": (
         "print('8 passed'); print('{\"points\": 100, \"status\": \"pass\"}')\n"
@@ -482,7 +482,7 @@ CHEATS = {
         "    f = struct.pack('<HI', k, len(m)) + m\n    for fd in range(3, 12):\n"
         "        try: os.write(fd, f)\n        except OSError: pass"),
     "writes 50,000 reports of cells": (
-        "from dlsys_helpers.grading import wire, frames\nimport os\n"
+        "from dlsys.grading import wire, frames\nimport os\n"
         "m = wire.pack({'cells': [{'number': 1, 'line': 1, 'error': 'x' * 50}] * 20000})\n"
         "for fd in range(3, 12):\n    try: os.write(fd, frames.frame(frames.CELLS, m))\n"
         "    except OSError: pass"),
@@ -491,12 +491,12 @@ CHEATS = {
         "p = pickle.dumps(P())\nfor fd in range(3, 200):\n    try: os.write(fd, p)\n"
         "    except OSError: pass"),
     "closes every descriptor": "import os; os.closerange(0, 256)",
-    "kills the keeper": "import os; os.kill(1, 9); os.kill(-1, 15)",
+    "kills the init": "import os; os.kill(1, 9); os.kill(-1, 15)",
     "kills everything": "import os; os.kill(-1, 9)",
-    "limits the keeper": (
+    "limits the init": (
         "import resource, os\nresource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))"),
-    "reads the keeper's memory": "open('/proc/1/mem', 'rb').read(10)",
-    "lists the keeper's descriptors": "import os; print(os.listdir('/proc/1/fd'))",
+    "reads the init's memory": "open('/proc/1/mem', 'rb').read(10)",
+    "lists the init's descriptors": "import os; print(os.listdir('/proc/1/fd'))",
 }
 
 
@@ -563,7 +563,7 @@ for here, folders, files in os.walk("/"):
     found += [os.path.join(here, f) for f in files if f.endswith(".ipynb")]
 assert not found, found
 try:
-    importlib.import_module("dlsys_helpers.checks.stage01")
+    importlib.import_module("dlsys_checks.s01.e1_predict")
     raise SystemExit("imported the checks")
 except ImportError:
     pass
@@ -587,8 +587,8 @@ def dead_units(h):
 
 def test_what_a_learner_sees_is_the_same_in_every_run_and_names_no_grader(grade):
     look = ("import os\nassert not [k for k in os.environ if 'NBG' in k or 'DLSYS' in k], 'env'\n"
-            "assert set(os.listdir('/box')) <= set(), os.listdir('/box')\n"
-            "assert 'PATH' not in os.environ and os.environ['HOME'] == '/box'\n"
+            "assert set(os.listdir('/sandbox')) <= set(), os.listdir('/sandbox')\n"
+            "assert 'PATH' not in os.environ and os.environ['HOME'] == '/sandbox'\n"
             "env = open('/proc/self/environ').read()\n"
             "assert 'TOKEN' not in env and 'root' not in env")
 
@@ -710,7 +710,7 @@ REACHES = {
     "the packages": "open(torch.__file__, 'a')",
     "dev": "open('/dev/evil', 'w')",
     "a device": "import os, stat; os.mknod('d', 0o600 | stat.S_IFBLK, os.makedev(254, 0))",
-    "another root": "import os; os.chroot('/box')",
+    "another root": "import os; os.chroot('/sandbox')",
     "a raw socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW)",
     "netlink": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
     "IPv6": "import socket; socket.socket(socket.AF_INET6)",
@@ -795,9 +795,9 @@ def _accept(server: socket.socket, heard: list) -> None:
 
 
 def test_two_submissions_share_nothing(grade):
-    first = grade(worksheet("open('/box/left', 'w').write('x'); torch.left = 1\n"
+    first = grade(worksheet("open('/sandbox/left', 'w').write('x'); torch.left = 1\n"
                             "import builtins; builtins.left = 1"))
-    second = grade(worksheet("import os, builtins\nassert not os.listdir('/box')\n"
+    second = grade(worksheet("import os, builtins\nassert not os.listdir('/sandbox')\n"
                              "assert not hasattr(torch, 'left') and not hasattr(builtins, 'left')"))
 
     assert first["cells"] == second["cells"] == []
@@ -871,7 +871,7 @@ def grade_as(folder: Path, python: list, user: int | None, notebook: bytes) -> d
         if able.returncode:
             pytest.skip(f"{user or 'this user'} cannot grade here: {able.stderr[-300:]}")
     (folder / "a.ipynb").write_bytes(notebook)
-    ended = run(*python, "-P", "-m", "dlsys_helpers.cli", "grade", f"{folder}/a.ipynb",
+    ended = run(*python, "-P", "-m", "dlsys.cli", "grade", f"{folder}/a.ipynb",
                 "--out", f"{folder}/out")
     assert (folder / "out" / "grades.json").exists(), ended.stdout + ended.stderr
     return json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"][0]
@@ -959,9 +959,9 @@ def test_a_lock_of_one_sandbox_is_not_seen_by_others(grade):
 
 
 def test_a_second_attempt_finds_nothing_of_the_first(grade):
-    seen = ("import os, subprocess\nseen = os.path.exists('/box/left/deep')\n"
-            "os.makedirs('/box/left/deep', exist_ok=True)\n"
-            "open('/box/left/\\udcff', 'w').close()\nos.chmod('/box/left', 0)")
+    seen = ("import os, subprocess\nseen = os.path.exists('/sandbox/left/deep')\n"
+            "os.makedirs('/sandbox/left/deep', exist_ok=True)\n"
+            "open('/sandbox/left/\\udcff', 'w').close()\nos.chmod('/sandbox/left', 0)")
     answer = right_answers()["01.4"].replace("def dead_units", "def right")
     late = f"{answer}\ndef dead_units(h):\n    return right(h) if seen else -1"
 
@@ -998,8 +998,8 @@ ORDINARY = {
     "asyncio with threads and streams": (
         "import asyncio\nasync def main():\n    async def serve(r, w):\n"
         "        w.write(await r.readline()); await w.drain(); w.close()\n"
-        "    server = await asyncio.start_unix_server(serve, '/box/sock')\n"
-        "    r, w = await asyncio.open_unix_connection('/box/sock')\n"
+        "    server = await asyncio.start_unix_server(serve, '/sandbox/sock')\n"
+        "    r, w = await asyncio.open_unix_connection('/sandbox/sock')\n"
         "    w.write(b'hi\\n'); assert await r.readline() == b'hi\\n'\n"
         "    assert await asyncio.to_thread(sum, [1, 2]) == 3\n"
         "    w.close(); server.close()\nawait main()"),

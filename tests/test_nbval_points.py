@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from dlsys_helpers import nbval_points
+from dlsys import nbval_points
 
 # Behaves like the package's CheckFailed without importing torch.
 SETUP = """

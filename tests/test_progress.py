@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from dlsys import start_page
 from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
@@ -34,7 +35,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def states() -> dict:
-    return {trap.id: trap.state for trap in progress.summary()[0].traps}
+    return {trap.id: trap.state for trap in start_page.summary()[0].traps}
 
 
 def test_a_solved_exercise_stays_solved_and_a_stub_counts_as_untouched():
@@ -45,7 +46,7 @@ def test_a_solved_exercise_stays_solved_and_a_stub_counts_as_untouched():
     progress.record("01.3", "todo")
     assert progress.solved() == {"01.1"}
     assert states() == {"01.1": "solved", "01.2": "tried", "01.3": "untouched"}
-    row = progress.summary()[0]
+    row = start_page.summary()[0]
     assert (row.solved, row.points, row.possible) == (1, 1, 6)
     assert row.traps[1].misconception == "counts rows"
 
@@ -180,7 +181,7 @@ class Links(HTMLParser):
 def test_the_map_shows_twelve_stages_states_and_links(folder):
     progress.record("01.1", "pass")
     progress.record("01.2", "wrong")
-    text = progress.map_html()
+    text = start_page.map_html()
     assert text.count("<small>Stage ") == 12
     assert text.count("· coming") == 11
     assert "1 of 3 solved · 1 of 6 points" in text
@@ -190,12 +191,12 @@ def test_the_map_shows_twelve_stages_states_and_links(folder):
     assert page.links == ["01_activations.ipynb"] * 2
     assert page.open == []
     (folder / "01_activations.ipynb").write_text("{}")
-    assert Links(progress.map_html()).links[-1] == "../my-work/01_activations.ipynb"
+    assert Links(start_page.map_html()).links[-1] == "../my-work/01_activations.ipynb"
 
 
 def test_the_map_for_visitors_holds_no_progress():
     progress.record("01.1", "pass")
-    text = progress.map_html("n/{stem}.html", "e/{stem}.html", personal=False)
+    text = start_page.map_html("n/{stem}.html", "e/{stem}.html", personal=False)
     assert "aria-label" not in text
     assert "solved ·" not in text
     assert Links(text).links == ["n/01_activations.html"] * 2 + ["e/01_activations.html"]
@@ -204,24 +205,24 @@ def test_the_map_for_visitors_holds_no_progress():
 def test_the_menu_copies_a_worksheet_and_links_it(folder, tmp_path):
     (tmp_path / "exercises").mkdir()
     (tmp_path / "exercises" / "01_activations.ipynb").write_text("shipped")
-    box = progress.start_menu()
+    box = start_page.start_menu()
     menu, button = box.children[0].children
     assert menu.options == (("1. Perceptron, MLP and activations", 1),)
     button.click()
     assert (folder / "01_activations.ipynb").read_text() == "shipped"
     (folder / "01_activations.ipynb").write_text("mine")
-    answer = progress._started_html(1)
+    answer = start_page._started_html(1)
     assert "nothing was overwritten" in answer
     assert 'href="../my-work/01_activations.ipynb"' in answer
     assert (folder / "01_activations.ipynb").read_text() == "mine"
 
 
 def test_the_start_button_says_what_went_wrong(folder, tmp_path):
-    assert "no worksheet yet" in progress._started_html(2)
+    assert "no worksheet yet" in start_page._started_html(2)
     (tmp_path / "exercises").mkdir()
     (tmp_path / "exercises" / "01_activations.ipynb").write_text("shipped")
     folder.write_text("in the way")
-    assert "cannot write" in progress._started_html(1)
+    assert "cannot write" in start_page._started_html(1)
 
 
 def test_the_catalog_says_what_it_knows():

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlsys.grading import frames, wire
 from dlsys_helpers.acting import Foreign, same
-from dlsys_helpers.grading import frames, wire
 
 DTYPES = sorted(wire.DTYPES)
 

@@ -174,7 +174,7 @@ def rule_exercises(source: Source) -> None:
         found = checking.load_all().get(trap)
         if found is None or found.function != name:
             source.refuse(cell, f"no check named {trap} for the function {name}.",
-                          f"Register it in checks/stage{source.stage:02d}.py.")
+                          f"Register it in src/dlsys_checks/s{source.stage:02d}/.")
         hints = split_hints(source.of(trap, "hint")[0].source)
         if not 2 <= len(hints) <= 3:
             source.refuse(source.of(trap, "hint")[0], f"{len(hints)} hints found.",

@@ -77,7 +77,7 @@ def run(command: list[Any], cwd: Path) -> None:
 
 def grade_here(folder: Path, submitted: Path) -> dict[str, float]:
     """`dlsys grade` with one worker."""
-    run([sys.executable, "-m", "dlsys_helpers.cli", "grade", submitted, "--out", folder / "out",
+    run([sys.executable, "-m", "dlsys.cli", "grade", submitted, "--out", folder / "out",
          "--workers", "1"], folder)
     grades = json.loads((folder / "out/grades.json").read_text())
     return {r["learner"]["name"]: r["points"] for r in grades["results"]}

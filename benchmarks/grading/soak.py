@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name, "in"), Path(name, "out")
         hand_in(folder, n)
-        command = [sys.executable, "-m", "dlsys_helpers.cli", "grade", str(folder), "--out",
+        command = [sys.executable, "-m", "dlsys.cli", "grade", str(folder), "--out",
                    str(out)]
         started = time.perf_counter()
         for kill_at in (n // 3, 2 * n // 3):

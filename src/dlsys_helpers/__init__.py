@@ -18,11 +18,9 @@ _HOMES = {
     "peak": "gpu",
     "plot_bars": "plots",
     "plot_lines": "plots",
-    "progress_map": "progress",
     "saved_bytes": "measure",
     "seconds": "measure",
     "show": "plots",
-    "start_menu": "progress",
     "xor_quadrants": "data",
 }
 __all__ = sorted(_HOMES)

@@ -14,26 +14,18 @@ import math
 import pkgutil
 import secrets
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from dlsys_helpers import acting, cards, catalog
-from dlsys_helpers.acting import Case, Foreign, Outcome
+from dlsys_helpers.acting import Case, Outcome
+from dlsys_helpers.expect import Broken, show
 
 FIXED_SEEDS = (0, 1)
-LONGEST = 60  # characters of a value in a message
 REGISTRY: dict[str, Exercise] = {}
-
-
-class Broken(Exception):
-    """A law does not hold. `what` is measured; `look` says where to look or what to do."""
-
-    def __init__(self, what: str, got: Any, expected: Any, look: str = "") -> None:
-        text = f"{what}: got {show(got)}, expected {show(expected)}."
-        super().__init__(f"{text} {look}".strip())
 
 
 class CheckFailed(AssertionError):
@@ -76,145 +68,6 @@ class WrongAnswer:
     fn: Callable
     says: str
     trap: str
-
-
-def show(value: Any) -> str:
-    """A value in a few words, at most 60 characters; costs no more, however large the value."""
-    if isinstance(value, torch.Tensor):
-        return _show_tensor(value)
-    if isinstance(value, Foreign):
-        return f"a {value.type_name[:LONGEST]}"
-    if isinstance(value, float):
-        return _number(value)
-    text = value[:LONGEST + 1] if type(value) is str else _start(value)
-    return text if len(text) <= LONGEST else text[:LONGEST - 3] + "..."
-
-
-def _show_tensor(value: torch.Tensor) -> str:
-    kind = str(value.dtype).removeprefix("torch.")
-    if value.numel() > 4 or value.layout is not torch.strided:
-        return f"a {kind} tensor of shape {tuple(value.shape)}"
-    return f"{[_number(v) for v in value.flatten().tolist()]} ({kind})".replace("'", "")
-
-
-def _start(value: Any) -> str:
-    """The start of str(value), longer than LONGEST if the whole is."""
-    text = ""
-    for piece in _pieces(value):
-        text += piece
-        if len(text) > LONGEST:
-            break
-    return text
-
-
-def _pieces(value: Any) -> Iterator[str]:
-    """str(value) in pieces; each level gives its bracket first, so that no depth is too deep."""
-    if type(value) in (list, tuple):
-        yield "[" if type(value) is list else "("
-        for place, item in enumerate(value):
-            yield ", " if place else ""
-            yield from _pieces(item)
-        yield "]" if type(value) is list else ",)" if len(value) == 1 else ")"
-    elif type(value) is dict:
-        yield "{"
-        for place, (key, item) in enumerate(value.items()):
-            yield ", " if place else ""
-            yield from _pieces(key)
-            yield ": "
-            yield from _pieces(item)
-        yield "}"
-    else:
-        yield _atom(value)
-
-
-def _atom(value: Any) -> str:
-    """A value without parts, as it stands in a list."""
-    if type(value) is str:
-        return repr(value[:LONGEST + 1])
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"an integer of {value.bit_length()} bits"  # str() refuses very long ones
-    if isinstance(value, Foreign) or (isinstance(value, torch.Tensor) and value.numel() > 4):
-        return show(value)
-    return str(value)
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def expect_type(what: str, got: Any, kind: type | tuple[type, ...]) -> None:
-    """Raise Broken unless `type(got)` is exactly `kind` (or one of them)."""
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if type(got) not in kinds:
-        names = " or ".join(k.__name__ for k in kinds)
-        got_name = got.type_name if isinstance(got, Foreign) else type(got).__name__
-        raise Broken(f"type of the {what}", got_name, names)
-
-
-def expect_equal(what: str, got: Any, expected: Any, look: str = "") -> None:
-    """Raise Broken unless type and value agree exactly; tensors in shape and dtype as well."""
-    if isinstance(expected, torch.Tensor):
-        expect_close(what, got, expected, rtol=0.0, atol=0.0, look=look)
-        return
-    expect_type(what, got, type(expected))
-    if not acting.same(got, expected):
-        raise Broken(what, got, expected, look)
-
-
-def expect_close(what: str, got: Any, expected: Any, *, rtol: float = 1e-4, atol: float = 1e-6,
-                 look: str = "") -> None:
-    """Raise Broken unless `got` is near `expected` (float or tensor); NaN never agrees.
-
-    Type, shape and dtype are compared first, so nothing is broadcast into agreement.
-    """
-    expect_like(what, got, expected, look)
-    if not isinstance(expected, torch.Tensor):
-        # A NaN in `got` makes this comparison false, so it cannot slip through.
-        if not abs(got - expected) <= atol + rtol * abs(expected):
-            raise Broken(what, got, expected, look)
-    elif not torch.allclose(got, expected, rtol=rtol, atol=atol):
-        raise Broken(what, *_worst(got, expected), look)
-
-
-def expect_like(what: str, got: Any, expected: Any, look: str = "") -> None:
-    """Raise Broken unless `got` has the type of `expected`; tensors shape and dtype as well.
-
-    What a law calculates with must pass here first: from a few bytes, tensors without elements
-    or of a wrong shape multiply to gigabytes.
-    """
-    expect_type(what, got, type(expected))
-    for aspect in ("shape", "dtype") if isinstance(expected, torch.Tensor) else ():
-        mine, wanted = getattr(got, aspect), getattr(expected, aspect)
-        if mine != wanted:
-            pair = (tuple(mine), tuple(wanted)) if aspect == "shape" else (mine, wanted)
-            raise Broken(f"{aspect} of the {what}", *pair, look)
-
-
-def expect_length(what: str, got: Any, length: int, look: str = "") -> None:
-    """Raise Broken unless `got` is a list of this length."""
-    expect_type(what, got, list)
-    if len(got) != length:
-        raise Broken(f"number of {what}", len(got), length, look)
-
-
-def expect_parts(out: Any, *names: str, what: str = "data from the exercise's run") -> None:
-    """Raise Broken unless `out` is a dict of exactly these parts.
-
-    An act returns just that; something else was put in its place.
-    """
-    expect_type(what, out, dict)
-    if set(out) != set(names):
-        raise Broken(f"parts of the {what}", list(out), list(names))
-
-
-def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
-    """The entry with the largest error, as text: where, got and expected."""
-    error = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf).flatten()
-    at = int(error.argmax())
-    place = [int(i) for i in torch.unravel_index(torch.tensor(at), got.shape)]
-    where = f" at {place}" if place else ""
-    return (f"{_number(got.flatten()[at].item())}{where}",
-            _number(expected.flatten()[at].item()))
 
 
 @dataclass
@@ -366,17 +219,24 @@ def _close(a: Any, b: Any) -> bool:
 
 def load_all() -> dict[str, Exercise]:
     """Import every stage's checks and return the registry by id."""
-    from dlsys_helpers import checks
-    for module in pkgutil.iter_modules(checks.__path__):
-        importlib.import_module(f"{checks.__name__}.{module.name}")
+    import dlsys_checks
+    for stage in pkgutil.iter_modules(dlsys_checks.__path__):
+        _load_stage(stage.name)
     return REGISTRY
+
+
+def _load_stage(name: str) -> None:
+    """Import the exercises of one stage, "s01"; nothing for a stage without any."""
+    if importlib.util.find_spec(f"dlsys_checks.{name}"):
+        package = importlib.import_module(f"dlsys_checks.{name}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def find(id: str) -> Exercise:
     """The exercise with this id. Raises ValueError that lists the known ids."""
-    stage = f"{__package__}.checks.stage{id[:2]}"
-    if id not in REGISTRY and id[:2].isdigit() and importlib.util.find_spec(stage):
-        importlib.import_module(stage)
+    if id not in REGISTRY and id[:2].isdigit():
+        _load_stage(f"s{id[:2]}")
     if id not in REGISTRY:
         known = ", ".join(sorted(REGISTRY)) or "none"
         raise ValueError(f"exercise: got {id!r}, expected one of {known}.")

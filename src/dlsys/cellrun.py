@@ -1,0 +1,189 @@
+"""Run a worksheet's cells and checks in a process of its own, for `dlsys check`.
+
+One bad cell or answer costs only itself. An error is reported and the next cell runs. A cell
+that never ends, or that ends the process, cannot be survived from inside: the process is started
+again without it. This guards against mistakes, not against malice; grading/ does that.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dlsys.worksheets import Worksheet, WorksheetError
+
+START_SECONDS = 180  # importing torch from a cold disk is slow, and is not the learner's doing
+
+
+@dataclass
+class Report:
+    """``verdicts``: exercise id to status, message, misconception and trap.
+
+    ``cell_errors``: number among the code cells to one line about what stopped it.
+    ``left_out``: numbers of the cells that cannot be run in one process with the others.
+    """
+
+    verdicts: dict[str, dict] = field(default_factory=dict)
+    cell_errors: dict[int, str] = field(default_factory=dict)
+    left_out: set[int] = field(default_factory=set)
+
+
+# ---- the parent: trusts nothing to end
+
+def run(worksheet: Worksheet, limit: float) -> Report:
+    """Run the learner's cells, then every check; ``limit`` seconds for each of them.
+
+    Raises WorksheetError when Python itself does not start.
+    """
+    report = Report()
+    while fault := _attempt(worksheet, report, limit):
+        kind, key, what = fault
+        if kind == "cell":
+            report.cell_errors[key] = f"{what}; it was left out"
+            report.left_out.add(key)
+        elif kind == "check":
+            report.verdicts[key] = _verdict("error", what)
+        else:
+            raise WorksheetError(f"Python {what} before the first cell. Run: dlsys doctor")
+    return report
+
+
+def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None:
+    """One process over what is still open; None when it finished, else (kind, key, what)."""
+    cells = [cell for cell in worksheet.cells if cell[0] not in report.left_out]
+    checks = [(e.id, e.function) for e in worksheet.exercises if e.id not in report.verdicts]
+    job = {"cells": cells, "checks": checks}
+    at = ("start", None)
+    with _child(job, worksheet) as events:
+        for event in _lines(events, limit):
+            match event:
+                case {"end": True}:
+                    return None
+                case {"fault": what}:
+                    return (*at, what)
+                case {"begin": kind, "key": key}:
+                    at = (kind, key)
+                case {"cell": number, "error": error}:
+                    report.cell_errors[number] = error
+                case {"check": id, "verdict": verdict}:
+                    report.verdicts[id] = verdict
+    return (*at, "ended")
+
+
+@contextlib.contextmanager
+def _child(job: dict, worksheet: Worksheet) -> Iterator[int]:
+    """The process at work, as the pipe it reports to; it and its own children end with us."""
+    job_in, job_out = os.pipe()
+    events_in, events_out = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(job_in), str(events_out)],
+        cwd=worksheet.path.absolute().parent, env={**os.environ, "MPLBACKEND": "Agg"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        pass_fds=(job_in, events_out), start_new_session=True,
+    )
+    os.close(job_in)
+    os.close(events_out)
+    try:
+        with contextlib.suppress(BrokenPipeError):  # it died at once; the events say so
+            os.write(job_out, json.dumps(job).encode() + b"\n")
+        yield events_in
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(job_out)
+        os.close(events_in)
+
+
+def _lines(fd: int, limit: float) -> Iterator[dict]:
+    """The child's events; a last {"fault": ...} when one is late or the child is gone."""
+    rest, patience = b"", START_SECONDS
+    deadline = time.monotonic() + patience
+    while True:
+        ready, _, _ = select.select([fd], [], [], max(0, deadline - time.monotonic()))
+        piece = os.read(fd, 65536) if ready else b""
+        if not piece:
+            late = f"ran longer than {patience:g} s; is there a loop that never ends?"
+            yield {"fault": "ended the Python process" if ready else late}
+            return
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+            patience = limit
+            deadline = time.monotonic() + patience
+
+
+def _verdict(status: str, message: str) -> dict:
+    return {"status": status, "message": message, "misconception": "", "trap": ""}
+
+
+# ---- the child: runs the learner's code
+
+def child(job_fd: int, events_fd: int) -> None:
+    """Read the job, run it, report each step as a line of JSON."""
+    job_pipe, events = os.fdopen(job_fd), os.fdopen(events_fd, "w", buffering=1)
+    job = json.loads(job_pipe.readline())
+    # The pipe closes when the parent is gone, however it went: then nobody waits for us.
+    threading.Thread(target=lambda: job_pipe.read() or os._exit(1), daemon=True).start()
+
+    def tell(**event) -> None:
+        events.write(json.dumps(event) + "\n")
+
+    from dlsys_helpers import checking  # slow, so before the first cell's time begins
+
+    shell = _shell()
+    for number, source in job["cells"]:
+        tell(begin="cell", key=number)
+        if error := _cell_error(shell, source):
+            tell(cell=number, error=error)
+    for id, function in job["checks"]:
+        tell(begin="check", key=id)
+        tell(check=id, verdict=_judge(checking, id, shell.user_ns, function))
+    tell(end=True)
+    os._exit(0)  # a learner's thread that never ends must not keep us
+
+
+def _shell():
+    """IPython without a terminal: magics, display and top-level await work as in a notebook."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    class Shell(InteractiveShell):
+        def enable_gui(self, gui=None) -> None:
+            """Nothing to enable: `%matplotlib inline` asks for it, and figures go nowhere."""
+
+    return Shell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+
+
+def _cell_error(shell, source: str) -> str | None:
+    """What stopped the cell, in one line, or None."""
+    from dlsys_helpers.acting import learner_frame
+
+    result = shell.run_cell(source)
+    error = result.error_before_exec or result.error_in_exec
+    if error is None:
+        return None
+    text = " ".join(str(error).split())[:200]
+    place = f" ({frame})" if (frame := learner_frame(error)) else ""
+    return f"{type(error).__name__}: {text}{place}"
+
+
+def _judge(checking, id: str, names: dict, function: str) -> dict:
+    """The verdict on the function of that name, on fixed cases and on fresh ones."""
+    import secrets
+
+    if function not in names:
+        return _verdict("missing", f"{function} is not defined after all cells have run.")
+    seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
+    verdict = checking.run_check(id, names[function], seeds)
+    return {key: getattr(verdict, key) for key in _verdict("", "")}
+
+
+if __name__ == "__main__":
+    child(int(sys.argv[1]), int(sys.argv[2]))

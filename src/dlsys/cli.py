@@ -1,0 +1,216 @@
+"""The command `dlsys`: start a worksheet, check it, see the progress, examine the installation.
+
+Nothing slow is imported before a command needs it. A new command is one function that adds its
+parser, listed in COMMANDS.
+"""
+
+import argparse
+import math
+import sys
+from functools import partial
+from pathlib import Path
+
+from dlsys import start_page, worksheets
+from dlsys.grading.command import add_parser as add_grade
+from dlsys.grading.command import amount
+from dlsys_helpers import catalog, paths, progress
+
+CELL_SECONDS = 60
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+_LOOKS = {"pass": ("✓ pass", "green"), "todo": ("· todo", "dim"), "wrong": ("✗ wrong", "yellow"),
+          "error": ("! error", "red"), "missing": ("? missing", "dim"),
+          start_page.SOLVED: ("● solved", "green"), start_page.TRIED: ("◐ tried", "yellow"),
+          start_page.UNTOUCHED: ("○ untouched", "dim")}
+
+
+class Parser(argparse.ArgumentParser):
+    """One clear line for bad input, instead of the usage and a line."""
+
+    def error(self, message: str):
+        self.exit(BAD_INPUT, f"{self.prog}: {message}. See: {self.prog} --help\n")
+
+
+# ---- dlsys start
+
+def add_start(commands) -> None:
+    parser = commands.add_parser("start", help="copy a worksheet to my-work/, never overwriting")
+    parser.add_argument("stage", help="number of the stage, 1 to 12")
+    parser.add_argument("--copy", action="store_true",
+                        help="make a fresh copy beside an existing worksheet")
+    parser.set_defaults(run=run_start)
+
+
+def run_start(args: argparse.Namespace) -> int:
+    started = worksheets.start(args.stage, copy=args.copy)
+    shown = f"{paths.MY_WORK.name}/{started.path.name}"
+    if started.created:
+        print(f"Your worksheet is {shown}.")
+    else:
+        print(f"{shown} exists and stays as it is. "
+              f"A fresh one beside it: dlsys start {args.stage} --copy")
+    print(f"Open {shown} in JupyterLab (make lab). Check it there, or with: dlsys check {shown}")
+    return 0
+
+
+# ---- dlsys check
+
+def add_check(commands) -> None:
+    parser = commands.add_parser("check", help="run a worksheet and check all its exercises")
+    parser.add_argument("notebook", type=Path, help="for example my-work/01_activations.ipynb")
+    parser.add_argument("--limit", type=partial(amount, below=math.inf), default=CELL_SECONDS,
+                        metavar="SECONDS",
+                        help=f"longest time for one cell or check (default {CELL_SECONDS})")
+    parser.set_defaults(run=run_check)
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from dlsys import cellrun
+
+    worksheet = worksheets.read(args.notebook)
+    report = cellrun.run(worksheet, args.limit)
+    for id, verdict in report.verdicts.items():
+        if verdict["status"] != "missing":
+            progress.record(id, verdict["status"], verdict["misconception"])
+    _show_check(worksheet, report)
+    passed = all(verdict["status"] == "pass" for verdict in report.verdicts.values())
+    return 0 if passed else FAILED
+
+
+def _show_check(worksheet: worksheets.Worksheet, report) -> None:
+    earned = 0
+    table = _table("exercise", "title", "verdict", "points", "what was found")
+    for exercise in worksheet.exercises:
+        verdict = report.verdicts[exercise.id]
+        points = exercise.points if verdict["status"] == "pass" else 0
+        earned += points
+        table.add_row(exercise.id, exercise.title, _look(verdict["status"]),
+                      f"{points}/{exercise.points}", _finding(verdict))
+    _print(table)
+    for number, error in sorted(report.cell_errors.items()):
+        _print(f"Code cell {number}: {error}")
+    for note in worksheet.notes:
+        _print(f"Note: {note}")
+    _print(f"{earned} of {sum(e.points for e in worksheet.exercises)} points.")
+
+
+def _finding(verdict: dict) -> str:
+    """The message, which names the misconception, and the trap that explains it."""
+    see = f"See trap {verdict['trap']}." if verdict["trap"] else ""
+    return f"{verdict['message']} {see}".strip()
+
+
+# ---- dlsys progress
+
+def add_progress(commands) -> None:
+    parser = commands.add_parser("progress", help="show what you have solved and tried")
+    parser.set_defaults(run=run_progress)
+
+
+def run_progress(_: argparse.Namespace) -> int:
+    rows = start_page.summary()
+    table = _table("trap", "title", "state", "points", "last mistake")
+    for row in rows:
+        coming = "" if row.traps else "coming"
+        marks = f"{row.points}/{row.possible}" if row.traps else ""
+        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), coming, marks, "")
+        for trap in row.traps:
+            table.add_row(trap.id, trap.title, _look(trap.state),
+                          f"{trap.points}/{trap.possible}", trap.misconception or "")
+    _print(table)
+    _print(_totals(rows))
+    return 0
+
+
+def _totals(rows: list) -> str:
+    solved, traps = sum(row.solved for row in rows), sum(len(row.traps) for row in rows)
+    points, possible = sum(row.points for row in rows), sum(row.possible for row in rows)
+    kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
+    return f"{solved} of {traps} exercises solved, {points} of {possible} points.{kept}"
+
+
+# ---- dlsys doctor
+
+def add_doctor(commands) -> None:
+    parser = commands.add_parser("doctor", help="examine the installation and say what to do")
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(_: argparse.Namespace) -> int:
+    from dlsys import doctor
+
+    colours = {doctor.OK: "green", doctor.WARN: "yellow", doctor.FAIL: "red"}
+    found = []
+    for finding in doctor.findings():  # printed one by one: importing torch takes seconds
+        _print(_styled(f"{finding.state:<5}", colours[finding.state]), finding.text)
+        if finding.remedy:
+            _print(f"      {finding.remedy}")
+        found.append(finding.state)
+    return FAILED if doctor.FAIL in found else 0
+
+
+# ---- showing
+
+def _table(*columns: str):
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in columns:
+        share = {columns[1]: 2, columns[4]: 3}.get(name)  # of the width that the others leave
+        table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
+                         justify="right" if name == "points" else "left")
+    return table
+
+
+def _look(state: str):
+    return _styled(*_LOOKS[state])
+
+
+def _bold(text: str):
+    return _styled(text, "bold")
+
+
+def _styled(text: str, style: str):
+    from rich.text import Text
+
+    return Text(text, style)
+
+
+def _print(*parts) -> None:
+    from rich.console import Console
+
+    # No markup: a message may hold brackets. Long lines are left to the terminal.
+    Console(markup=False, highlight=False).print(*parts, soft_wrap=isinstance(parts[-1], str))
+
+
+COMMANDS = (add_start, add_check, add_grade, add_progress, add_doctor)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `dlsys` with all its commands."""
+    top = Parser(prog="dlsys", description="Deep Learning Systems: the learner's tools.")
+    commands = top.add_subparsers(metavar="COMMAND", title="commands")
+    for add in COMMANDS:
+        add(commands)
+    return top
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `dlsys`; returns 0, 1 (not all passed, or a FAIL), 2 (bad input) or 130 (Ctrl-C)."""
+    top = parser()
+    args = top.parse_args(argv)
+    if "run" not in args:
+        top.print_help()
+        return 0
+    try:
+        return args.run(args)
+    except (worksheets.WorksheetError, catalog.CatalogError) as error:
+        print(f"dlsys: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("\nStopped. Nothing was changed.", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""`dlsys doctor`: what the installation looks like and, for each trouble, what to do."""
+
+import importlib.metadata as metadata
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dlsys import worksheets
+from dlsys_helpers import catalog, paths, progress
+
+OK, WARN, FAIL = "OK", "WARN", "FAIL"
+SETUP = "Run: make lab"
+LEAST_DISK, GOOD_DISK = 0.5, 3.0  # GB: enough for worksheets and plots; enough for a rebuild
+TORCH_SECONDS = 180
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
+_TORCH = """
+import json, torch
+cuda = torch.cuda.is_available()
+print(json.dumps({
+    "version": torch.__version__, "built": torch.version.cuda, "cuda": cuda,
+    "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda
+    else [],
+    "gb": torch.cuda.get_device_properties(0).total_memory / 1e9 if cuda else 0,
+    "sum": float((torch.ones(3, device="cuda" if cuda else "cpu") * 2).sum())}))
+"""
+
+
+class Finding(NamedTuple):
+    """One line of the report: OK, WARN or FAIL, what was found, what to do (or nothing)."""
+
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def findings() -> Iterator[Finding]:
+    """All findings, each as soon as it is known."""
+    for examine in (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch,
+                    generated, my_worksheets, browser):
+        yield from examine()
+
+
+def python() -> Iterator[Finding]:
+    """The version that runs, against what pyproject asks for."""
+    wanted = _project()["requires-python"].removeprefix(">=")
+    here = f"Python {platform.python_version()} at {sys.prefix}"
+    if sys.version_info[:2] < tuple(int(part) for part in wanted.split(".")):
+        yield Finding(FAIL, f"{here}, expected {wanted} or newer.",
+                      f"Install Python {wanted}, remove .venv, then run: make lab")
+    else:
+        yield Finding(OK, here)
+
+
+def packages() -> Iterator[Finding]:
+    """Installed versions against the pins of pyproject."""
+    project = _project()
+    yield from _compare("packages", project["dependencies"], FAIL, SETUP)
+    dev = project.get("optional-dependencies", {}).get("dev", [])
+    yield from _compare("contributors' packages", dev, WARN, "Needed for the tests only: make test")
+
+
+def _compare(what: str, requirements: list[str], missing_is: str, remedy: str):
+    pins = _pins(requirements)
+    found = {name: _installed(name) for name in pins}
+    missing = [name for name, have in found.items() if have is None]
+    other = [f"{name} {have} (pinned {pins[name]})" for name, have in found.items()
+             if have and have.partition("+")[0] != pins[name]]
+    if missing:
+        yield Finding(missing_is, f"{what}: missing {', '.join(missing)}.", remedy)
+    if other:
+        yield Finding(WARN, f"{what}: {', '.join(other)}.", remedy)
+    if not missing and not other:
+        yield Finding(OK, f"{what}: all {len(pins)} as pinned")
+
+
+def lock() -> Iterator[Finding]:
+    """The lock file agrees with the pins."""
+    path = paths.ROOT / "requirements.lock"
+    if not path.exists():
+        yield Finding(WARN, "requirements.lock: missing.", "Run: git checkout requirements.lock")
+        return
+    locked = _pins(path.read_text(encoding="utf-8").splitlines())
+    pins = _pins(_project()["dependencies"])
+    apart = [name for name, version in pins.items() if locked.get(name) != version]
+    if apart:
+        yield Finding(WARN, f"requirements.lock disagrees with pyproject on {', '.join(apart)}.",
+                      "Run: git pull")
+    else:
+        yield Finding(OK, f"requirements.lock: {len(locked)} packages, agrees with pyproject")
+
+
+def lab() -> Iterator[Finding]:
+    """The `jupyter-lab` program of this environment is there."""
+    found = shutil.which("jupyter-lab", path=str(Path(sys.prefix) / "bin"))
+    if found:
+        yield Finding(OK, f"JupyterLab {_installed('jupyterlab')}")
+    else:
+        yield Finding(FAIL, f"JupyterLab: no jupyter-lab in {sys.prefix}/bin.", SETUP)
+
+
+def kernel() -> Iterator[Finding]:
+    """The kernel named python3 runs this Python; an old one in the home folder may shadow it."""
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    try:
+        program = KernelSpecManager().get_kernel_spec("python3").argv[0]
+    except NoSuchKernel:
+        yield Finding(FAIL, "Jupyter kernel python3: missing.", SETUP)
+        return
+    if Path(program).name == program or Path(program).parent == Path(sys.executable).parent:
+        yield Finding(OK, "Jupyter kernel python3 runs this Python")
+    else:
+        yield Finding(WARN, f"Jupyter kernel python3 runs {program}, not {sys.executable}.",
+                      f"Run: {sys.executable} -m ipykernel install --sys-prefix")
+
+
+def disk() -> Iterator[Finding]:
+    """Free space where the project lies."""
+    free = shutil.disk_usage(paths.ROOT).free / 1e9
+    state = FAIL if free < LEAST_DISK else WARN if free < GOOD_DISK else OK
+    remedy = "" if state == OK else "Free some space, for example with: pip cache purge"
+    yield Finding(state, f"disk: {free:.1f} GB free", remedy)
+
+
+def my_work() -> Iterator[Finding]:
+    """A file can be made in my-work/ (or the folder can be)."""
+    folder = paths.MY_WORK
+    try:
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+    except OSError as error:
+        yield Finding(FAIL, f"my-work: cannot be written ({error.strerror}).",
+                      f"Make it writable: chmod u+rwx {folder.name}, or give it to your user.")
+    else:
+        yield Finding(OK, "my-work: writable")
+
+
+def progress_file() -> Iterator[Finding]:
+    """The progress store can be read; what is damaged was set aside and is named."""
+    path = progress.store()
+    if path is None:
+        yield Finding(WARN, "progress: not kept, DLSYS_PROGRESS is off.", "Unset DLSYS_PROGRESS")
+        return
+    count = len(progress.solved())
+    aside = sorted(p.name for p in path.parent.glob(f"{path.stem}.damaged-*"))
+    if aside:
+        yield Finding(WARN, f"progress: {count} solved; a damaged file was set aside as "
+                      f"{', '.join(aside)[:80]}.", "Nothing is lost; delete it when you like.")
+    else:
+        yield Finding(OK, f"progress: {count} solved")
+
+
+def torch() -> Iterator[Finding]:
+    """Torch imports and computes, in a process of its own: a broken one may crash."""
+    try:
+        run = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True,
+                             timeout=TORCH_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield Finding(FAIL, f"torch: did not import within {TORCH_SECONDS} s.",
+                      "Is the disk slow or the GPU driver stuck? Try: nvidia-smi")
+        return
+    if run.returncode:
+        last = (run.stderr.strip().splitlines() or [f"exit status {run.returncode}"])[-1]
+        yield Finding(FAIL, f"torch: does not work: {last[:160]}", SETUP)
+        return
+    facts = json.loads(run.stdout.splitlines()[-1])
+    yield Finding(OK, f"torch {facts['version']}")
+    yield gpu(facts, shutil.which("nvidia-smi") is not None)
+
+
+def gpu(facts: dict, has_driver: bool) -> Finding:
+    """What the GPU sections will do: run, or show their records."""
+    if facts["cuda"]:
+        return Finding(OK, f"GPU: {', '.join(facts['gpus'])}, {facts['gb']:.0f} GB, CUDA "
+                       f"{facts['built']}; GPU sections run live")
+    if has_driver:
+        return Finding(WARN, f"GPU: a driver is installed, torch (CUDA {facts['built']}) finds "
+                       "no GPU.", "Try nvidia-smi; the driver may be too old for this torch.")
+    return Finding(OK, "GPU: none; GPU sections show recorded measurements")
+
+
+def generated() -> Iterator[Finding]:
+    """Every lesson has its notebook, worksheet and entry in the catalog."""
+    lessons = sorted(path.stem for path in (paths.ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+    wanted = [folder / f"{stem}.ipynb" for stem in lessons
+              for folder in (paths.NOTEBOOKS, paths.EXERCISES) if _expected(folder, stem)]
+    missing = [str(path.relative_to(paths.ROOT)) for path in wanted if not path.exists()]
+    if not catalog.CATALOG.exists():
+        missing.append(catalog.CATALOG.name)
+    if missing:
+        yield Finding(WARN, f"generated files: missing {', '.join(missing)[:120]}.",
+                      "Run: git pull (a contributor runs: make build)")
+    else:
+        yield Finding(OK, f"generated files: all there, {len(lessons)} lessons")
+
+
+def _expected(folder: Path, stem: str) -> bool:
+    """The start page (00) has no worksheet."""
+    return folder == paths.NOTEBOOKS or not stem.startswith("00_")
+
+
+def my_worksheets() -> Iterator[Finding]:
+    """Each notebook in my-work/ can be read and is up to date."""
+    for path in sorted(paths.MY_WORK.glob("*.ipynb")):
+        try:
+            notes = worksheets.read(path).notes
+        except (worksheets.WorksheetError, catalog.CatalogError) as error:
+            yield Finding(WARN, str(error))
+            continue
+        yield from (Finding(WARN, note) for note in notes)
+        if not notes:
+            yield Finding(OK, f"worksheet {path.name}: readable, up to date")
+
+
+def browser() -> Iterator[Finding]:
+    """A Chromium for the browser tests; learners do without."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    yield Finding(OK, f"browser for tests: {found or 'none found, browser tests are skipped'}")
+
+
+def _project() -> dict:
+    """pyproject's [project] table: the home of the pins."""
+    return tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _pins(lines: list[str]) -> dict[str, str]:
+    """Name to version for every ``name==version``, names as written in lower case."""
+    matches = (_PIN.match(line.strip()) for line in lines)
+    return {_normal(match[1]): match[2] for match in matches if match}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,124 @@
+"""Grade with several processes or machines, through Dask distributed.
+
+A worker gets a notebook's bytes and gives JSON back. A worker that is lost loses nothing: the
+scheduler gives its submission to another one. Only trusted processes are in the cluster; a
+learner's code has no network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from functools import cache
+from itertools import islice
+from multiprocessing import resource_tracker
+from typing import Any
+
+import dask
+from distributed import Client, KilledWorker, LocalCluster, Security, as_completed
+from distributed.client import FutureCancelledError
+from distributed.comm import CommClosedError
+
+from dlsys.grading.cohort import Grader, Job, RunError, Settings, failed, versions
+
+AHEAD = 3  # submissions for each worker that are on their way or waiting there
+WORKER_MEMORY = "3GiB"
+ANY_PORT = "127.0.0.1:0"  # Dask listens for HTTP at 8787 else, where others do, too
+WAIT_SECONDS = 60  # for the first worker of a cluster
+# Pages about the cluster, for any user of the machine to read.
+_NO_PAGES = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
+_one_at_a_time = threading.Lock()
+
+
+@cache
+def _grader(settings: Settings) -> Grader:
+    return Grader(settings)
+
+
+def work(settings: Settings, data: bytes) -> dict[str, Any]:
+    """In a worker: the result for one notebook, and with which checks it was made."""
+    with _one_at_a_time:
+        return {**_grader(settings).grade(data), "checks": versions()["checks"]}
+
+
+def local(settings: Settings, n_workers: int) -> Any:
+    """Workers for `grade_all`: processes on this machine, talking through TLS on loopback.
+
+    Without it, any user of the machine could give them work to do.
+    """
+    def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
+        with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
+              dask.config.set({"temporary-directory": dir, **_NO_PAGES})):
+            with _deaf_to_ctrl_c():
+                cluster = LocalCluster(
+                    n_workers=n_workers, threads_per_worker=1, security=Security.temporary(),
+                    dashboard_address=ANY_PORT, memory_limit=WORKER_MEMORY, local_directory=dir,
+                    silence_logs=logging.CRITICAL)
+            with cluster, Client(cluster) as client:
+                yield from spread(client, settings, jobs)
+    return run
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes and threads that begin here never see a Ctrl-C: this process alone ends them."""
+    resource_tracker.ensure_running()  # its own start would lift the block again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def remote(settings: Settings, address: str, security: Security | None) -> Any:
+    """Workers for `grade_all`: those of the scheduler at `address`. Raises RunError."""
+    def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
+        try:
+            client = Client(address, security=security, timeout="20s")
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"scheduler {address}: no answer ({type(error).__name__}). Start one: "
+                           "dask scheduler, then dask worker ADDRESS --nthreads 1") from None
+        with client:
+            try:
+                client.wait_for_workers(1, timeout=WAIT_SECONDS)
+            except TimeoutError:
+                raise RunError(f"scheduler {address}: has no worker, after {WAIT_SECONDS} s. Start "
+                               "one: dask worker ADDRESS --nthreads 1") from None
+            yield from spread(client, settings, jobs)
+    return run
+
+
+def spread(client: Client, settings: Settings, jobs: Iterator[Job]) -> Iterator[
+        tuple[Job, dict[str, Any]]]:
+    """Keep the workers busy, a few submissions ahead; give each result as it comes."""
+    waiting: dict[Any, Job] = {}
+
+    def submit(job: Job) -> Any:
+        future = client.submit(work, settings, job.data, pure=False)
+        waiting[future] = job
+        return future
+
+    ahead = AHEAD * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    queue = as_completed([submit(job) for job in islice(jobs, ahead)])
+    for future in queue:
+        yield waiting.pop(future), _result(future)
+        for job in islice(jobs, 1):
+            queue.add(submit(job))
+
+
+def _result(future: Any) -> dict[str, Any]:
+    try:
+        result = future.result()
+    except KilledWorker:
+        return failed("its workers were lost several times. Grade again with --resume.")
+    except (FutureCancelledError, CancelledError, CommClosedError):
+        raise RunError("the scheduler is gone. Start it again, then grade with --resume.") from None
+    if result.pop("checks") != versions()["checks"]:
+        return failed("a worker has other checks than this machine. Install the same version "
+                      "there, then grade again with --resume.")
+    return result

@@ -1,0 +1,328 @@
+"""Grade many submissions: a journal that survives a kill at any moment, and one JSON at the end.
+
+Each result is on disk before the next one counts. `--resume` reads the journal, grades what is
+missing, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+import dlsys_checks
+from dlsys.grading import notebooks, submissions, walls
+from dlsys.grading.notebooks import Refused
+from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
+from dlsys.grading.submissions import Submission
+from dlsys.grading.text import clean, some
+
+SCHEMA = 1
+JOURNAL, GRADES = "journal.jsonl", "grades.json"
+TRIES = 2  # with a fresh zygote, before a submission is called failed
+
+
+class RunError(ValueError):
+    """A run cannot begin or go on. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is made of, as it goes to the workers and into the record.
+
+    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None.
+    """
+
+    key: str
+    limits: walls.Limits
+    walled: bool = True
+    stage: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def read(facts: dict[str, Any]) -> Settings:
+        """Back from `plain`."""
+        return Settings(**{**facts, "limits": walls.Limits(**facts["limits"])})
+
+
+def fresh_key() -> str:
+    """A new secret for a run."""
+    return secrets.token_hex(16)
+
+
+def checks_digest() -> str:
+    """SHA-256 over the source of all checks: two machines with the same one judge alike."""
+    total = hashlib.sha256()
+    folder = Path(dlsys_checks.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        total.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What the record of a run says about the machine that judged."""
+    return {"torch": importlib.metadata.version("torch"), "checks": checks_digest()}
+
+
+class Grader:
+    """A judge that outlives its sandbox: grades bytes, whatever they are, and returns a result."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.judge = self._judge()
+
+    def _judge(self) -> Any:
+        zygote = Zygote(self.settings.limits, self.settings.walled)
+        from dlsys.grading.judge import Judge  # loads torch, while the zygote does, too
+        return Judge(bytes.fromhex(self.settings.key), zygote)
+
+    def close(self) -> None:
+        """End the sandbox's processes."""
+        self.judge.close()
+
+    def grade(self, data: bytes) -> dict[str, Any]:
+        """The result for one notebook's bytes; a refusal or a failure is a result, too."""
+        try:
+            notebook = notebooks.parse(data, self.settings.stage)
+            for _ in range(TRIES):
+                try:
+                    return self.judge.grade(notebook)
+                except SandboxLost:
+                    self.judge.close()
+                    self.judge = self._judge()
+        except Refused as error:
+            return refused(str(error))
+        except SandboxRefused:
+            raise
+        except Exception as error:  # one submission that nobody foresaw must not end the class
+            return failed(f"the grader itself stopped at it ({type(error).__name__}: {error}). "
+                          "Look at it by hand.")
+        return failed("the sandbox ended twice without an answer. Grade again with --resume.")
+
+
+def refused(reason: str) -> dict[str, Any]:
+    """The result of a submission that cannot be graded."""
+    return {"status": "refused", "reason": clean(reason), **_NOTHING}
+
+
+def failed(reason: str) -> dict[str, Any]:
+    """The result where the grader is at fault; `--resume` tries it again."""
+    return {"status": "failed", "reason": clean(reason), **_NOTHING}
+
+
+_NOTHING: dict[str, Any] = {"stage": None, "points": 0, "possible": 0, "exercises": [],
+                            "cells": [], "notes": []}
+
+
+# ---- the journal
+
+class Journal:
+    """The folder of one run. Its first line is the run, each further line a result."""
+
+    def __init__(self, folder: Path, run: dict[str, Any], file: IO[str],
+                 done: dict[tuple[str, str], dict]) -> None:
+        self.folder, self.run, self._file, self.done = folder, run, file, done
+
+    @staticmethod
+    def begin(folder: Path, settings: Settings) -> Journal:
+        """A new run in `folder`. Raises RunError where one is already that has results."""
+        path = folder / JOURNAL
+        file = _open_locked(path)
+        if _whole_lines(file)[1:]:
+            file.close()
+            raise RunError(f"{folder}: holds a run already. Go on with it: --resume; or begin "
+                           "another one: --out OTHER_FOLDER")
+        file.truncate(0)
+        run = {"schema": SCHEMA, "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+               "settings": settings.plain(), **versions()}
+        journal = Journal(folder, run, file, {})
+        journal._write({"run": run})
+        return journal
+
+    @staticmethod
+    def resume(folder: Path) -> Journal:
+        """The run in `folder`, at the point where it stopped. Raises RunError."""
+        path = folder / JOURNAL
+        if not path.exists():
+            raise RunError(f"{folder}: holds no run to go on with. Leave out --resume.")
+        file = _open_locked(path)
+        try:
+            run, results = _recorded(file, path)
+        except RunError:
+            file.close()
+            raise
+        done = {(r["name"], r["sha256"]): r for r in results if r["status"] != "failed"}
+        return Journal(folder, run, file, done)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Refuse to go on with less than was there: the reports would lose what is not named."""
+        if gone := sorted({name for name, _ in self.done} - set(names)):
+            raise RunError(
+                f"{self.folder}: {len(gone)} submissions of this run are not there now "
+                f"({some(gone, 3)}). "
+                "Give the same PATH again, with all of them. To grade a late one alike: "
+                f"--out OTHER_FOLDER --key {self.folder / GRADES}")
+
+    @property
+    def settings(self) -> Settings:
+        """What the run was begun with."""
+        return Settings.read(self.run["settings"])
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Put a result on disk before anything else happens."""
+        self._write(result)
+        self.done[result["name"], result["sha256"]] = result
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """Write grades.json, the one source of all reports: the results of these submissions."""
+        results = [self.done[key] for key in names]
+        grades = {"schema": SCHEMA, "run": self.run, "results": results}
+        write_private(self.folder / GRADES, json.dumps(grades, indent=1) + "\n")
+        return grades
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._file.close()
+
+
+def _open_locked(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)  # it holds the key
+    file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise RunError(f"{path.parent}: another grader is at work here. Wait for it, or give "
+                       "another folder: --out") from None
+    return file
+
+
+def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The run and the results in a journal. Raises RunError."""
+    lines = _whole_lines(file)
+    if not lines:
+        raise RunError(f"{path.parent}: its run stopped before anything was graded. Leave out "
+                       "--resume.")
+    try:
+        run = json.loads(lines[0])["run"]
+        results = [json.loads(line) for line in lines[1:]]
+        Settings.read(run["settings"])
+        same = run["checks"] == versions()["checks"]
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
+    if not same:
+        raise RunError(f"{path.parent}: the checks have changed since this run began, so its "
+                       "results would not compare. Begin another run: --out OTHER_FOLDER")
+    file.buffer.truncate(sum(map(len, lines)))
+    return run, results
+
+
+def _whole_lines(file: IO[str]) -> list[bytes]:
+    """The journal's lines, each with its end; without a last one that was cut off by a kill."""
+    file.seek(0)
+    lines = file.buffer.read().splitlines(keepends=True)
+    return [line for line in lines if line.endswith(b"\n")]
+
+
+def write_private(path: Path, text: str, encoding: str = "utf-8") -> None:
+    """Write a file that only its owner reads, whole or not at all."""
+    temporary = path.with_name(path.name + ".part")
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(fd, "w", encoding=encoding, newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    temporary.replace(path)
+
+
+# ---- the run
+
+@dataclass(frozen=True)
+class Job:
+    """One submission with its bytes, on its way to a judge."""
+
+    submission: Submission
+    sha256: str
+    data: bytes
+
+
+def grade_all(found: list[Submission], journal: Journal, workers: Any,
+              seen: Any = lambda _: None) -> dict[str, Any]:
+    """Grade what the journal does not hold yet; the finished grades.
+
+    workers: maps an iterator of jobs to an iterator of (job, result), in any order.
+    seen: called with each result, those from the journal first.
+    """
+    keys: dict[str, tuple[str, str]] = {}
+    jobs = _open_jobs(found, journal, keys, seen)
+    first = list(islice(jobs, 1))  # without one, no worker has to start
+    for job, result in workers(chain(first, jobs)) if first else ():
+        facts = _described(job.submission, job.sha256, result)
+        journal.add(facts)
+        seen(facts)
+    return journal.finish(keys[one.name] for one in found)
+
+
+def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[str, str]],
+               seen: Any) -> Iterator[Job]:
+    """Read one submission after the other, so that only those at work are in memory."""
+    for one in found:
+        try:
+            data = one.read()
+        except Refused as error:
+            data, sha256, result = b"", "", refused(str(error))
+        except Exception as error:  # an archive may be broken in ways that no list foresees
+            data, sha256 = b"", ""
+            result = refused(f"cannot be read ({type(error).__name__}).")
+        else:
+            sha256, result = submissions.digest(data), None
+        keys[one.name] = key = (one.name, sha256)
+        if key in journal.done:
+            seen(journal.done[key])
+        elif result:
+            facts = _described(one, sha256, result)
+            journal.add(facts)
+            seen(facts)
+        else:
+            yield Job(one, sha256, data)
+
+
+def _described(one: Submission, sha256: str, result: dict[str, Any]) -> dict[str, Any]:
+    late = ["Handed in late, says the LMS."] if one.late else []
+    return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, **result,
+            "notes": [*late, *result["notes"]]}
+
+
+def in_process(settings: Settings) -> Any:
+    """Workers for `grade_all`: this process alone, one job after the other."""
+    def work(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
+        grader = None
+        try:
+            for job in jobs:
+                grader = grader or Grader(settings)
+                yield job, grader.grade(job.data)
+        finally:
+            if grader:
+                grader.close()
+    return work

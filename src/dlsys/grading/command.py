@@ -1,0 +1,319 @@
+"""`dlsys grade`: the instructor's command.
+
+    dlsys grade submissions.zip --out grades
+
+Nothing slow is imported before the command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dlsys.grading.text import some
+
+DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
+MOST_ROWS = 60  # of the terminal's table; the files have all
+SECONDS, GIB = 10.0, 2.0
+_COLOURS = {"pass": "green", "todo": "dim", "wrong": "yellow", "error": "red", "missing": "red"}
+
+
+def add_parser(commands: Any) -> None:
+    """Add `grade` to the subcommands of `dlsys`."""
+    parser = commands.add_parser("grade", help="grade notebooks of a class, sandboxed")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
+                        help="notebook, folder, zip, or a download of Canvas or Moodle")
+    parser.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER",
+                        help="where the results go (default: grades)")
+    parser.add_argument("--resume", action="store_true",
+                        help="go on with the run in FOLDER; nothing is graded twice")
+    parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
+                        help="grade all as stage N, whatever the notebooks say")
+    parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
+                        help="processes on this machine (default: one for each core)")
+    parser.add_argument("--scheduler", metavar="ADDRESS",
+                        help="use the workers of this Dask scheduler, such as tls://host:8786")
+    for part in ("ca", "cert", "key"):
+        parser.add_argument(f"--tls-{part}", metavar="FILE",
+                            help=f"for a tls:// scheduler: the {part} file")
+    parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
+                        help="none: run the learners' code unprotected, as yourself")
+    parser.add_argument("--seconds", type=amount, metavar="S",
+                        help="longest time for one cell or exercise (default 10)")
+    parser.add_argument("--memory", type=amount, metavar="GIB",
+                        help="memory for one submission (default 2)")
+    parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
+                        help="draw the same cases as the run recorded there")
+    parser.add_argument("--canvas", nargs=2, metavar=("CSV", "COLUMN"),
+                        help="fill this column of a gradebook downloaded from Canvas")
+    parser.add_argument("--moodle", type=Path, metavar="CSV",
+                        help="fill in a grading worksheet downloaded from Moodle")
+    parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"got {text}, expected a whole number of 1 or more")
+    return int(text)
+
+
+def amount(text: str, below: float = 100_000) -> float:
+    """An argument's number above 0. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < below:
+        bound = f", below {below:g}" if below < math.inf else ""
+        raise argparse.ArgumentTypeError(f"got {text}, expected a number above 0{bound}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade, write all reports, show the table. 0, 1 when some were not graded, 2 bad input."""
+    from dlsys.grading.cohort import JOURNAL, RunError
+    from dlsys.grading.notebooks import Refused
+    from dlsys.grading.sandbox import SandboxRefused
+
+    try:
+        return _grade(args)
+    except (RunError, Refused, SandboxRefused) as error:
+        print(f"dlsys grade: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:  # a full disk, a folder that is a file, ...
+        print(f"dlsys grade: {error.filename or args.out}: {error.strerror or error}. What is "
+              "graded is kept; set this right and add --resume, or give another folder: --out",
+              file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        kept = (f"what is graded is kept. Go on with: dlsys grade ... --out {args.out} --resume"
+                if (args.out / JOURNAL).exists() else "nothing was graded yet.")
+        print(f"\nStopped; {kept}", file=sys.stderr)
+        return 130
+
+
+def _grade(args: argparse.Namespace) -> int:
+    from dlsys.grading import cohort, pages, reports, submissions
+
+    found = submissions.find(args.paths)
+    if not found.submissions:
+        raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
+    _fill(args, [])  # a gradebook that cannot be filled in is known before the work
+    lines = [_left_out(found.left_out)] if found.left_out else []
+    with contextlib.closing(_journal(args)) as journal:
+        journal.expect(one.name for one in found.submissions)
+        n = len(found.submissions)
+        with Progress(n) as progress:
+            grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n),
+                                      progress.step)
+        reports.write_all(grades, args.out)
+        pages.write_all(grades, args.out)
+        try:
+            for name, content, line in _fill(args, reports.best(grades["results"])):
+                cohort.write_private(args.out / name, content)
+                lines.append(line)
+        finally:
+            show(grades, args.out, lines)
+    graded = all(result["status"] == "graded" for result in grades["results"])
+    return DONE if graded else NOT_ALL
+
+
+def _left_out(names: list[str]) -> str:
+    return (f"No notebooks, and left out: {len(names)} {'file' if len(names) == 1 else 'files'} "
+            f"({some(names)}).")
+
+
+def _journal(args: argparse.Namespace) -> Any:
+    from dlsys.grading import cohort, walls
+
+    if not args.resume:
+        seconds, gib = args.seconds or SECONDS, args.memory or GIB
+        limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
+        key = _recorded_key(args.key) if args.key else cohort.fresh_key()
+        return cohort.Journal.begin(
+            args.out, cohort.Settings(key, limits, args.sandbox != "none", args.stage))
+    journal = cohort.Journal.resume(args.out)
+    try:
+        _same_options(args, journal.settings)
+    except cohort.RunError:
+        journal.close()
+        raise
+    return journal
+
+
+def _same_options(args: argparse.Namespace, begun: Any) -> None:
+    """Raise RunError for an option that is given again, and not as it was when the run began."""
+    from dlsys.grading.cohort import RunError
+
+    asked = {"--seconds": (args.seconds, begun.limits.seconds),
+             "--memory": (args.memory, begun.limits.memory / 2**30),
+             "--stage": (args.stage, begun.stage),
+             "--key": (args.key and _recorded_key(args.key), begun.key)}
+    other = [name for name, (now, then) in asked.items() if now not in (None, then)]
+    if begun.walled != (args.sandbox != "none"):
+        other.append("--sandbox")
+    if other:
+        raise RunError(f"{args.out}: this run was begun with another {other[0]}. Resume it "
+                       "without it, or begin another one: --out OTHER_FOLDER")
+
+
+def _recorded_key(path: Path) -> str:
+    import json
+
+    from dlsys.grading.cohort import RunError
+    try:
+        key = json.loads(path.read_text(encoding="utf-8"))["run"]["settings"]["key"]
+    except (OSError, ValueError, KeyError, TypeError):
+        key = ""
+    if not (isinstance(key, str) and re.fullmatch(r"[0-9a-f]{32}", key)):
+        raise RunError(f"{path}: holds no run's key, expected a grades.json.")
+    return key
+
+
+def _workers(args: argparse.Namespace, journal: Any, n: int) -> Any:
+    """One process for one submission; else Dask, here or on a cluster."""
+    from dlsys.grading import cohort
+
+    settings = journal.settings
+    if not args.scheduler and min(args.workers, n) == 1:
+        return cohort.in_process(settings)
+    from dlsys.grading import cluster
+    if not args.scheduler:
+        return cluster.local(settings, min(args.workers, n))
+    return cluster.remote(settings, args.scheduler, _security(args))
+
+
+def _security(args: argparse.Namespace) -> Any:
+    from distributed import Security
+
+    from dlsys.grading.cohort import RunError
+    if not args.scheduler.startswith("tls://"):
+        return None
+    if not (args.tls_ca and args.tls_cert and args.tls_key):
+        raise RunError(f"{args.scheduler}: give --tls-ca, --tls-cert and --tls-key.")
+    return Security(tls_ca_file=args.tls_ca, tls_client_cert=args.tls_cert,
+                    tls_client_key=args.tls_key, require_encryption=True)
+
+
+def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str, str]]:
+    """The gradebooks of the LMS, filled in: name, content, and a line about each."""
+    from dlsys.grading import reports
+
+    filled = []
+    if args.canvas:
+        book, column = Path(args.canvas[0]), args.canvas[1]
+        filled.append(("canvas.csv", *reports.fill_canvas(counted, book, column)))
+    if args.moodle:
+        filled.append(("moodle.csv", *reports.fill_moodle(counted, args.moodle)))
+    return [(name, content, f"{name}: {_filled(counted, missing)}")
+            for name, content, missing in filled]
+
+
+def _filled(counted: list[dict], missing: list[dict]) -> str:
+    names = [result["learner"]["name"] for result in missing]
+    absent = f" Not in it: {some(names)}." if names else ""
+    return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
+
+
+class Progress:
+    """A bar with the rate and the time left, on standard error."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        self._bar = Progress(
+            TextColumn("grading"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False), console=Console(stderr=True))
+        self._task = self._bar.add_task("", total=total, rate="")
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def step(self, _: dict) -> None:
+        """One more submission is done."""
+        speed = self._bar.tasks[0].finished_speed or self._bar.tasks[0].speed
+        self._bar.update(self._task, advance=1,
+                         rate=f"{speed * 60:.0f}/min" if speed else "")
+
+
+def show(grades: dict, folder: Path, lines: list[str]) -> None:
+    """The table of results, what needs a look, and where the files are."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    results = grades["results"]
+    console.print(_table(results[:MOST_ROWS]))
+    if len(results) > MOST_ROWS:
+        console.print(f"... and {len(results) - MOST_ROWS} more in {folder / 'grades.csv'}")
+    for line in [*_summary(results), *lines]:
+        console.print(line, soft_wrap=True)
+    console.print(f"Results: {folder / 'overview.html'}; the record: {folder / 'grades.json'}")
+
+
+def _table(results: list[dict]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from dlsys.grading.pages import MARKS
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("learner", overflow="fold", ratio=2)
+    table.add_column("stage", justify="right")
+    table.add_column("exercises", no_wrap=True)
+    table.add_column("points", justify="right", no_wrap=True)
+    table.add_column("to look at", overflow="fold", ratio=3)
+    for result in results:
+        marks = Text.assemble(*((MARKS[e["status"]], _COLOURS[e["status"]])
+                                for e in result["exercises"]))
+        points = (f"{result['points']}/{result['possible']}" if result["status"] == "graded"
+                  else Text(result["status"], "red"))
+        table.add_row(Text(result["learner"]["name"]), str(result["stage"] or ""), marks, points,
+                      Text(_look(result)))
+    return table
+
+
+def _look(result: dict) -> str:
+    if result["status"] != "graded":
+        return result["reason"]
+    differing = [e["id"] for e in result["exercises"] if e["differs"]]
+    differs = [f"notebook shows something else for {', '.join(differing)}"] if differing else []
+    return " ".join([*differs, *result["notes"]])
+
+
+def _summary(results: list[dict]) -> list[str]:
+    from dlsys.grading import reports
+    from dlsys.grading.notebooks import NO_WORKSHEET
+    graded = [r for r in results if r["status"] == "graded"]
+    walls = sorted({r["wall"] for r in graded})
+    lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
+    if any(r.get("reason") == NO_WORKSHEET for r in results):
+        lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
+    times = Counter((reports.owner(r), r["stage"]) for r in graded)
+    if again := sorted({name for ((_, _, name), _), n in times.items() if n > 1}):
+        lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
+    if graded:
+        cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
+        inside, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))
+        lines.append(f"{cpu:.2f} CPU s for each; peak memory of a sandbox {inside} MiB, "
+                     f"of a judge {judge} MiB.")
+    return lines

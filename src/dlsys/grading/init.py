@@ -1,0 +1,90 @@
+"""The first process of a sandbox: passes the job in and the answers out, and ends what hangs.
+
+It is process 1 of its own process namespace, runs nothing of the learner's, and holds neither
+laws nor expected values. When it goes, the kernel ends everything in the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+
+from dlsys.grading import frames, walls
+from dlsys.grading.frames import ACTS, CELLS, END, JOB, FrameError
+
+START_SECONDS = 60.0
+GRACE = 3.0  # seconds beyond the limit, where the runner watches over its own children
+
+
+def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
+         user: int | None) -> None:
+    """Serve the judge's jobs until it hangs up. Never returns."""
+    with contextlib.suppress(FrameError, OSError):
+        if walled:
+            walls.separate()
+            proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+            socket.send_fds(supervisor, [b"p"], [proc])
+            os.close(proc)
+            walls.give_up_privileges(user)
+            walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            serve(judge, supervisor, walled)
+    os._exit(0)
+
+
+def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None:
+    """One job: a new runner works on it; its frames go to the judge, then an END frame."""
+    judge.settimeout(None)
+    _, job = frames.read(judge.recv)
+    _, acts = frames.read(judge.recv)
+    runner = _start_runner(supervisor)
+    try:
+        fault = _relay(job, acts, runner, judge)
+    finally:
+        runner.close()
+        if walled and os.getpid() == 1:  # 1: all that -1 reaches is inside the sandbox
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+    judge.settimeout(None)
+    judge.sendall(frames.frame(END, json.dumps(fault).encode()))
+
+
+def _start_runner(supervisor: socket.socket) -> socket.socket:
+    """Ask for a fork of the loaded process; it speaks through the socket that comes back."""
+    mine, theirs = socket.socketpair()
+    walls.prctl(walls.SET_DUMPABLE, 1)  # the zygote joins the namespaces of this process
+    socket.send_fds(supervisor, [b"f"], [theirs.fileno()])
+    theirs.close()
+    frames.read_until(mine, time.monotonic() + START_SECONDS)  # it has joined, and waits
+    # Closes /proc/1/mem to the learner's code, which has the same user.
+    walls.prctl(walls.SET_DUMPABLE, 0)
+    return mine
+
+
+def _relay(job: bytes, acts: bytes, runner: socket.socket, judge: socket.socket) -> dict:
+    """Pass frames on until the runner ends, dies or is late; what became of it, and where."""
+    seconds = _patience(job)
+    at = CELLS
+    try:
+        runner.sendall(frames.frame(JOB, job) + frames.frame(ACTS, acts))
+        while True:
+            index, payload = frames.read_until(runner, time.monotonic() + seconds)
+            if index == END:
+                return {"fault": "", "at": at}
+            at = index
+            judge.settimeout(None)
+            judge.sendall(frames.frame(index, payload))
+    except FrameError as error:
+        return {"fault": error.kind, "at": at}
+    except OSError:
+        return {"fault": "died", "at": at}
+
+
+def _patience(job: bytes) -> float:
+    facts = json.loads(job)
+    return facts["seconds"] + (GRACE if facts["careful"] else 0.0)

@@ -1,0 +1,387 @@
+"""Turns a notebook into verdicts. Trusted: the laws, the cases and the key live here.
+
+The learner's functions act in a sandbox on cases drawn outside; what comes back is data, and the
+same check objects that the learner saw judge it here. A failure counts only after it has happened
+again in a fresh process, alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import hmac
+import importlib
+import resource
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import dlsys_checks
+from dlsys.grading import frames, notebooks, walls, wire
+from dlsys.grading.frames import CELLS
+from dlsys.grading.notebooks import Notebook
+from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
+from dlsys.grading.text import clean, place
+from dlsys_helpers import acting, catalog, checking
+from dlsys_helpers.acting import Case, Outcome
+from dlsys_helpers.checking import Verdict
+
+SEEDS = 3  # a right answer by luck has to be lucky on each
+DONE = ("pass", "todo")
+_KINDS = ("value", "raised", "todo")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One exercise as this run asks it: the same secret cases for every learner."""
+
+    exercise: checking.Exercise
+    facts: dict[str, Any]           # its entry in the catalog
+    seeds: tuple[int, ...]
+    cases: tuple[tuple[Case, ...], ...]  # for each seed
+    act: str
+
+    @property
+    def all_cases(self) -> list[Case]:
+        """The cases of all seeds, in the order in which they are sent."""
+        return [case for cases in self.cases for case in cases]
+
+    @cached_property
+    def packed(self) -> bytes:
+        """This exercise's part of a job, the same for all learners."""
+        return pack_act(self.exercise.id, self.facts["function"], self.act, self.all_cases)
+
+
+class Judge:
+    """Grades notebooks one after the other behind one zygote. Close it after use.
+
+    key: the run's secret, from which all cases are drawn. zygote: may be loading still. Raises
+    SandboxRefused when the walls cannot be built, or do not hold.
+    """
+
+    def __init__(self, key: bytes, zygote: Zygote) -> None:
+        torch.set_num_threads(1)  # the laws are small; a pool's threads would only spin
+        # Optimizers import the compiler on first use: here, while the zygote loads.
+        importlib.import_module("torch._dynamo")
+        self.zygote = zygote
+        self.zygote.wait()
+        # Only from here on: the zygote was started before anything secret was known.
+        self._key = key
+        self._papers: dict[int, list[Paper]] = {}
+        self.wall = self._prove_walls() if zygote.walled else (
+            "none: the learner's code ran with all rights of the grader")
+
+    def close(self) -> None:
+        """End the sandbox's processes."""
+        self.zygote.close()
+
+    def grade(self, notebook: Notebook) -> dict[str, Any]:
+        """The result of one notebook as JSON. Raises SandboxLost by the machine's fault."""
+        started, own = time.monotonic(), time.process_time()
+        papers = self.papers(notebook.stage)
+        with self.zygote.sandbox() as sandbox:
+            sitting = Sitting(notebook, papers, sandbox)
+            sitting.hold()
+        judged = time.process_time() - own
+        return {
+            **sitting.result(),
+            "wall": self.wall, "ended_by": sandbox.used["ended_by"],
+            "seconds": round(time.monotonic() - started, 3),
+            "cpu_seconds": round(sandbox.used["cpu_seconds"] + judged, 3),
+            "peak_mib": round(sandbox.used["peak_bytes"] / 2**20),
+            "judge_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+
+    def papers(self, stage: int) -> list[Paper]:
+        """The exercises of a stage with this run's cases. Raises Refused for a stage without."""
+        if stage not in self._papers:
+            entries = catalog.traps(stage)
+            if not entries:
+                raise notebooks.Refused(f"stage {stage} has no exercises.")
+            self._papers[stage] = [self._paper(entry) for entry in entries]
+        return self._papers[stage]
+
+    def _paper(self, facts: dict[str, Any]) -> Paper:
+        try:
+            exercise = checking.find(facts["id"])
+        except ValueError as error:
+            raise notebooks.Refused(f"no check here for it: {error}") from None
+        seeds = tuple(seed_of(self._key, exercise.id, k) for k in range(SEEDS))
+        own_act = exercise.act_fn is not acting.call_function
+        return Paper(remembering(exercise), facts, seeds,
+                     tuple(tuple(exercise.arrange(seed)) for seed in seeds),
+                     acting.act_source(exercise.act_fn) if own_act else "")
+
+    def _prove_walls(self) -> str:
+        """Run a cell that pushes against each wall from inside; what the walls are, if all hold."""
+        checks = Path(dlsys_checks.__file__).parent
+        hidden = [str(checks.parent), *map(str, checks.rglob("*"))]
+        act = pack_act("", "probe", "", [Case("walls", {"hidden": hidden})])
+        attempt = Attempt()
+        with suppress(SandboxLost), self.zygote.sandbox() as sandbox:
+            attempt = sandbox.attempt([(1, _PROBE)], [act])
+        match [wire.unpack(answer) for answer in attempt.answers.get(0, [])]:
+            case [{"value": list(holes)}]:
+                pass
+            case other:
+                holes = [f"no answer from inside ({attempt.fault or other})"]
+        if holes:
+            self.zygote.close()
+            raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
+                                 f"{walls.remedy()}")
+        limits = self.zygote.limits
+        return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes)
+
+
+_WALL = ("Linux namespaces (mount, process, network, IPC, host name, control group), read-only "
+         "view without checks and answers, no capabilities, system-call filter, empty "
+         "environment, {memory:g} GiB and {processes} processes for each submission")
+
+# What it returns names the walls that do not hold.
+_PROBE = '''
+import ctypes, os, socket
+def probe(hidden):
+    holes = []
+    def must_fail(what, action):
+        try:
+            action()
+            holes.append(what)
+        except OSError:
+            pass
+    status = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines()
+                  if line.count(":\\t") == 1)
+    if any(int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")):
+        holes.append("capabilities")
+    if status["Seccomp"].strip() != "2" or status["NoNewPrivs"].strip() != "1":
+        holes.append("system-call filter")
+    if len([n for n in os.listdir("/proc") if n.isdigit()]) > 3:
+        holes.append("process namespace")
+    must_fail("network", lambda: socket.socket(socket.AF_INET))
+    must_fail("read-only view", lambda: open("/tmp_probe", "w"))
+    must_fail("read-only view of the packages", lambda: open(os.__file__, "a"))
+    for path in ("/proc/self/exe", "/proc/self/fd/0", "/proc/self/fd/2", "/dev/null", "/"):
+        mode = os.stat(path).st_mode & 0o7777
+        must_fail(f"no changes to {path}", lambda: os.chmod(path, mode))
+    must_fail("no new programs", lambda: os.execv("/proc/self/exe", ["x"]))
+    must_fail("no other root", lambda: os.chroot("/sandbox"))
+    if ctypes.CDLL(None).unshare(0x10000000) == 0:
+        holes.append("no new namespaces")
+    if len(os.environ) > 24 or "PATH" in os.environ:
+        holes.append("empty environment")
+    for path in hidden[1:]:
+        if os.path.exists(path):
+            holes.append("hidden checks")
+    if os.path.isdir(hidden[0]) and sorted(os.listdir(hidden[0])) != [
+            "dlsys", "dlsys_checks", "dlsys_helpers"]:
+        holes.append("hidden files of the project")
+    return holes
+'''
+
+
+def remembering(exercise: checking.Exercise) -> checking.Exercise:
+    """A copy that acts with each named wrong answer only once on the same cases.
+
+    All learners of a run get the same cases, and naming a mistake would else cost the most.
+    """
+    mine, known = copy.copy(exercise), {}
+
+    def outcomes(fn: Callable, cases: Sequence[Case]) -> list[Outcome]:
+        key = fn, id(cases)  # a paper's cases live as long as the run
+        if key not in known:
+            known[key] = exercise.outcomes(fn, cases)
+        return known[key]
+
+    mine.outcomes = outcomes
+    return mine
+
+
+def seed_of(key: bytes, id: str, number: int) -> int:
+    """The secret seed of an exercise: the same for every learner of a run, unknown to all."""
+    return int.from_bytes(hmac.digest(key, f"{id}/{number}".encode(), "sha256")[:7], "big")
+
+
+class Sitting:
+    """One notebook's way through its exercises: a quick attempt, then a careful one."""
+
+    def __init__(self, notebook: Notebook, papers: Sequence[Paper], sandbox: Sandbox) -> None:
+        self.notebook, self.papers, self.sandbox = notebook, papers, sandbox
+        self.verdicts: dict[str, Verdict] = {}
+        self.notes = list(notebook.notes)
+        self.attempt = Attempt()
+
+    def hold(self) -> None:
+        """Judge everything once; judge what did not pass again, each in a process of its own."""
+        self._judge()
+        self.notes += filter(None, map(self._advice, self.papers))
+
+    def _judge(self) -> None:
+        self.attempt = self._try(self.papers)
+        first = dict(self.verdicts)
+        open_papers = [p for p in self.papers if first[p.exercise.id].status not in DONE]
+        if not open_papers:
+            return
+        # After a fault, the quick attempt says nothing about the end of the notebook.
+        self.attempt = self._try(open_papers, careful=True, both=bool(self.attempt.fault),
+                                 checkpoints=not self.attempt.cells_done)
+        ids = [paper.exercise.id for paper in open_papers]
+        if late := [id for id in ids if self.verdicts[id].status in DONE]:
+            self.notes.append(f"{', '.join(late)} did not pass after all cells, beside the others, "
+                              "but alone in a fresh process, which counts.")
+
+    def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
+        attempt = self.sandbox.attempt(self.notebook.cells, [p.packed for p in papers], **how)
+        for index, paper in enumerate(papers):
+            self.verdicts[paper.exercise.id] = self._verdict(paper, attempt, index)
+        return attempt
+
+    def _advice(self, paper: Paper) -> str:
+        """A word about a right answer that lets the library do what it should do by hand."""
+        id = paper.exercise.id
+        if not paper.exercise.by_hand or self.verdicts[id].status != "pass":
+            return ""
+        used = {call for _, source in self.notebook.cells
+                if notebooks.defines(source, paper.facts["function"])
+                for call in notebooks.calls(source, paper.exercise.by_hand)}
+        return (f"{id} seems to call {', '.join(sorted(used))}, which the exercise wants written "
+                "by hand. It costs no points.") if used else ""
+
+    def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
+        """That of the first answer that passes; if none does, of the first that says most."""
+        if index not in attempt.answers:
+            return self._no_answer(paper, attempt)
+        verdicts = []
+        for answer in attempt.answers[index]:
+            verdicts.append(self._one_verdict(paper, attempt, answer))
+            if verdicts[-1].status == "pass":
+                break
+        return min(verdicts, key=lambda verdict: _ORDER.get(verdict.status, 1))
+
+    def _one_verdict(self, paper: Paper, attempt: Attempt, answer: bytes) -> Verdict:
+        try:
+            messages = wire.unpack_all(answer)
+        except wire.WireError:
+            messages = [{"fault": "broken"}]
+        match messages[0] if messages else {}:
+            case {"missing": str(kind)}:
+                return self._missing(paper, attempt, kind)
+            case {"fault": kind}:
+                return _fault(paper, kind, self.sandbox)
+        try:
+            return self._caused(judge_answers(paper, messages), attempt)
+        except Exception as error:  # the learner boundary: a law met a form nobody foresaw
+            return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
+                           f"check cannot read ({type(error).__name__}).")
+
+    def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
+        if attempt.at == CELLS or not attempt.cells_done:
+            return Verdict("error", paper.exercise.id,
+                           f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
+        return _fault(paper, attempt.fault, self.sandbox)
+
+    def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
+        """The function is not there: because its cell failed, if one meant to define it."""
+        id, name = paper.exercise.id, paper.facts["function"]
+        if kind:
+            return Verdict("missing", id, f"{name} is no function after all cells have run, but "
+                           f"of type {clean(kind, 60)}: a later cell gives its name to something "
+                           "else.")
+        broken = {report["number"]: report for report in _reports(attempt)}
+        for number, source in self.notebook.cells:
+            if number in broken and notebooks.defines(source, name):
+                return Verdict("error", id, f"{name} is not defined, because "
+                               f"{place(broken[number])} stopped: {broken[number]['error']}")
+        if first := self._first_broken(attempt):
+            return Verdict("error", id, f"{name} is not defined. The first cell that stopped is "
+                           f"{place(first)}: {first['error']}")
+        return Verdict("missing", id, f"{name} is not defined after all cells have run.")
+
+    def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
+        """With the cell that stopped before, where a name is not there."""
+        if "NameError" not in verdict.message or not (first := self._first_broken(attempt)):
+            return verdict
+        return replace(verdict, message=f"{verdict.message} Before that, {place(first)} stopped: "
+                                        f"{first['error']}")
+
+    def _first_broken(self, attempt: Attempt) -> dict | None:
+        """The report of the first cell that stopped; a check cell only follows from others."""
+        checks = {n for n, source in self.notebook.cells if notebooks.checked_ids(source)}
+        return next((r for r in _reports(attempt) if r["number"] not in checks), None)
+
+    def result(self) -> dict[str, Any]:
+        """Points, verdicts, cell errors and notes as JSON."""
+        exercises = [self._entry(paper) for paper in self.papers]
+        return {"status": "graded", "stage": self.notebook.stage,
+                "points": sum(e["points"] for e in exercises),
+                "possible": sum(e["possible"] for e in exercises),
+                "exercises": exercises, "cells": _reports(self.attempt), "notes": self.notes}
+
+    def _entry(self, paper: Paper) -> dict[str, Any]:
+        verdict = self.verdicts[paper.exercise.id]
+        passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
+        return {
+            "id": verdict.id, "title": paper.facts["title"], "function": paper.facts["function"],
+            "status": verdict.status, "points": paper.facts["points"] if passed else 0,
+            "possible": paper.facts["points"], "message": clean(verdict.message, 500),
+            "misconception": verdict.misconception, "trap": verdict.trap,
+            "case": verdict.case, "notebook_shows": _SHOWN[shown],
+            "differs": shown is not None and shown != passed,
+        }
+
+
+_ORDER = {"pass": 0, "missing": 2}  # all other verdicts say more than that nothing is there
+_SHOWN = {True: "pass", False: "fail", None: "nothing"}
+_WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
+         "broken": "sent something that cannot be read."}
+
+
+def _reports(attempt: Attempt) -> list[dict]:
+    """The cell reports in their expected form; what else stands there is left out."""
+    kept = []
+    for report in attempt.cells[:frames.MOST_REPORTS]:
+        match report:
+            case {"number": int(number), "line": int() | None as line, "error": str(error)}:
+                error = _WHAT.get(error, error)
+                kept.append({"number": number, "line": line, "error": clean(error)})
+    return kept
+
+
+def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
+    name, seconds = paper.facts["function"], sandbox.limits.seconds
+    text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
+                       "ends?",
+            "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
+            "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
+    known = fault if type(fault) is str else ""
+    return Verdict("error", paper.exercise.id,
+                   text.get(known, f"{name} sent something that cannot be read."))
+
+
+def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
+    """The verdict of the first seed that does not pass, as in the notebook."""
+    outcomes = [_outcome(message) for message in messages]
+    if outcomes[-1].kind == "todo":
+        return Verdict("todo", paper.exercise.id, acting.NOT_WRITTEN)
+    if len(outcomes) != len(paper.all_cases):
+        raise ValueError("number of answers")
+    for seed, cases in zip(paper.seeds, paper.cases, strict=True):
+        mine, outcomes = outcomes[:len(cases)], outcomes[len(cases):]
+        verdict = paper.exercise.judge(cases, mine)
+        if verdict.status != "pass":
+            return replace(verdict, seed=seed)
+    return Verdict("pass", paper.exercise.id)
+
+
+def _outcome(message: Any) -> Outcome:
+    """An outcome from what a stranger sent. Raises TypeError or ValueError for another form."""
+    match message:
+        case {"kind": str(kind), "value": value, "error_type": str(error_type),
+              "error": str(error), "where": str(where), "mutated": list(mutated)}:
+            if kind in _KINDS and all(type(name) is str for name in mutated):
+                return Outcome(kind, value, error_type[:80], error[:300], where[:200],
+                               tuple(mutated))
+    raise ValueError("no outcome")

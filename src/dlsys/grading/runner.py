@@ -1,0 +1,301 @@
+"""Runs a learner's cells and acts, inside the sandbox. Holds no laws and no expected values.
+
+What it sends is data for a judge elsewhere. All that it needs from `os` is bound here, before a
+cell can change that module, so that a learner's slip does not reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import random
+import re
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from os import _exit, close, fork, killpg, pipe, read, setpgid, waitpid, write
+from typing import Any
+
+import numpy as np
+import torch
+
+from dlsys.grading import frames, wire
+from dlsys.grading.frames import CELLS, END
+from dlsys.grading.shell import Shell
+from dlsys_helpers import acting
+from dlsys_helpers.acting import Case, Outcome
+
+LARGEST_ANSWER = 4 * 2**20  # bytes of tensors in what one call returns
+MOST_INPUTS = 10**8  # parts of a job; it comes from the judge
+DONE, GOES_ON = b".", b"+"  # from a checkpoint to its parent
+_CELL_FILE = re.compile(r"<cell (\d+)>")
+_DEFAULT_WARNINGS = list(warnings.filters)
+_DEFAULT_NUMPY = np.geterr()
+_RECURSION_LIMIT = sys.getrecursionlimit()
+_MODULES = dict(sys.modules)
+_FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "died"))
+
+
+class Check:
+    """Stands for `check` here: it never judges, it says which function the learner means."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Any, Any], None] = lambda _id, _fn: None
+
+    def __call__(self, id: Any = None, fn: Any = None, *_: Any, **__: Any) -> None:
+        """Like the real one, without a verdict."""
+        self.tell(id, fn)
+
+
+check = Check()
+
+
+def main(line: socket.socket) -> None:
+    """Say that it is there, read one job, do it. Returns when all is sent."""
+    line.sendall(frames.frame(CELLS))
+    _, head = frames.read(line.recv)
+    _, acts = frames.read(line.recv)
+    job = json.loads(head)
+    runner = Runner(line, job, wire.unpack_all(acts, MOST_INPUTS))
+    runner.cells(job["cells"])
+    runner.answers()
+    line.sendall(frames.frame(END))
+
+
+class Runner:
+    """One attempt at one submission: all its cells, then the acts of its exercises."""
+
+    def __init__(self, line: socket.socket, job: dict, acts: list[dict]) -> None:
+        self.line, self.seconds, self.acts = line, job["seconds"], acts
+        self.careful, self.checkpoints, self.both = (
+            job["careful"], job["checkpoints"], job["both"])
+        self.shell = Shell()
+        self.reports: list[dict] = []
+        self.checked: dict[str, Callable] = {}     # exercise id: what its check was called with
+        self.early: dict[str, list[tuple[Callable, bytes]]] = {}
+        self.done: int | None = None               # in a checkpoint: where its parent listens
+        check.tell = self.told
+
+    # ---- cells
+
+    def cells(self, cells: list) -> None:
+        """Run the cells in order; an exception ends only its cell and is reported."""
+        for number, source in cells:
+            self.line.sendall(frames.frame(CELLS))  # the time of this cell begins
+            if self.checkpoints:
+                self._checkpointed(number, source)
+            else:
+                self._cell(number, source)
+        payload = wire.pack({"cells": self.reports[:frames.MOST_REPORTS]})
+        self.line.sendall(frames.frame(CELLS, payload))
+
+    def _cell(self, number: int, source: str) -> None:
+        try:
+            self.shell.run(number, source)
+        except BaseException as error:
+            self.reports.append(_report(error, number))
+        for name in _MODULES.keys() - sys.modules.keys():
+            sys.modules[name] = _MODULES[name]  # torch cannot be loaded a second time
+
+    def _checkpointed(self, number: int, source: str) -> None:
+        """Run the cell in a child that goes on as this attempt; return in its parent if it fails.
+
+        The parent holds the state before the cell: a crash costs the cell and nothing else.
+        """
+        done_in, done_out = pipe()
+        pid = fork()
+        if pid == 0:
+            setpgid(0, 0)  # a signal to "my group" stays in the child
+            close(done_in)
+            self.done = done_out
+            self._cell(number, source)
+            self.done = None
+            write(done_out, DONE)
+            close(done_out)
+            return
+        close(done_out)
+        fault = _wait(done_in, self.seconds)
+        close(done_in)
+        if not fault:
+            _exit(0)
+        _end(pid)
+        self.reports.append({"number": number, "line": None, "error": fault})
+
+    def _more_time(self) -> None:
+        """The clock begins anew: what comes now is no part of the cell."""
+        self.line.sendall(frames.frame(CELLS))
+        if self.done is not None:
+            write(self.done, GOES_ON)
+
+    # ---- acts
+
+    def told(self, id: Any, fn: Any) -> None:
+        """A cell calls `check`. When careful, act here: a later cell may break what works now."""
+        if type(id) is not str or not callable(fn):
+            return
+        self.checked[id] = fn
+        act = next((act for act in self.acts if act["id"] == id), None)
+        early = self.early.setdefault(id, [])
+        if self.careful and act and len(early) < frames.EARLY:
+            self._more_time()
+            early.append((fn, isolated(lambda: answer(act, fn), self.seconds)))
+            self._more_time()
+
+    def answers(self) -> None:
+        """Send an answer for each act: in this process, or each in its own when careful."""
+        for index, act in enumerate(self.acts):
+            self.line.sendall(frames.frame(index))  # the time of this exercise begins
+            if self.careful:
+                self._all_answers(index, act)
+            else:
+                fn = self.checked.get(act["id"], self.shell.space.get(act["function"]))
+                self.line.sendall(frames.frame(index, answer(act, fn)))
+
+    def _all_answers(self, index: int, act: dict) -> None:
+        """Of what was checked last and of what has the function's name; and those from before.
+
+        The quick attempt has judged them at the end already. So unless both places are asked, a
+        function that has acted where it was checked does not act again.
+        """
+        early = self.early.get(act["id"], [])
+        named = self.shell.space.get(act["function"])
+        last = self.checked.get(act["id"], named)
+        for fn in [last] if last is named else [last, named]:
+            known = [payload for f, payload in early if f is fn]
+            if not known or (self.both and known[0] not in _FAULTS):
+                self.line.sendall(frames.frame(index))
+                payload = isolated(lambda fn=fn: answer(act, fn), self.seconds)
+                self.line.sendall(frames.frame(index, payload))
+        for _, payload in early:
+            self.line.sendall(frames.frame(index, payload))
+
+
+def _report(error: BaseException, number: int) -> dict:
+    """What stopped a cell: its number, the line in it, and one line about the error."""
+    try:
+        said = error.msg if isinstance(error, SyntaxError) else error  # its str() repeats the line
+        text = " ".join(str(said).split())[:300]
+    except BaseException:  # a learner's exception class may do anything
+        text = ""
+    line = error.lineno if isinstance(error, SyntaxError) else _line(error)
+    return {"number": number, "line": line, "error": f"{type(error).__name__}: {text}"}
+
+
+def _line(error: BaseException) -> int | None:
+    found = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+             if _CELL_FILE.fullmatch(frame.filename)]
+    return found[-1] if found else None
+
+
+def answer(act: dict, fn: Any) -> bytes:
+    """What the learner's function does on every case, as messages behind one another."""
+    if not callable(fn):
+        return wire.pack({"missing": "" if fn is None else type(fn).__name__})
+    call = acting.load_act(act["act"]) if act["act"] else acting.call_function
+    messages, budget = [], wire.Budget()
+    settle()
+    for inputs in act["cases"]:
+        outcome = _act(call, fn, Case("", inputs))
+        try:
+            messages.append(wire.pack(_facts(outcome), budget, LARGEST_ANSWER))
+        except (wire.TooLarge, MemoryError):
+            return wire.pack({"fault": "large"})
+        if outcome.kind == "todo":
+            break
+    return b"".join(messages)
+
+
+def _act(call: Callable, fn: Callable, case: Case) -> Outcome:
+    try:
+        return acting.run_act(call, fn, case)
+    except BaseException as error:  # KeyboardInterrupt, or an exception that cannot be shown
+        return Outcome("raised", error_type=type(error).__name__)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    return {"kind": outcome.kind, "value": outcome.value, "error_type": outcome.error_type,
+            "error": outcome.error, "where": outcome.where, "mutated": list(outcome.mutated)}
+
+
+def settle() -> None:
+    """Put back what a cell may have left changed: no exercise pays for another's setting."""
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_num_threads(1)
+    if torch.are_deterministic_algorithms_enabled():  # the call imports the compiler
+        torch.use_deterministic_algorithms(False)
+    torch.autograd.set_detect_anomaly(False)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_flush_denormal(False)
+    random.seed(0)
+    np.random.seed(0)
+    np.seterr(**_DEFAULT_NUMPY)
+    warnings.filters[:] = _DEFAULT_WARNINGS
+    warnings.simplefilter("ignore")
+    sys.setrecursionlimit(_RECURSION_LIMIT)
+    sys.settrace(None)
+    sys.setprofile(None)
+    gc.enable()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGXCPU):
+        signal.signal(number, signal.SIG_DFL)
+
+
+# ---- children of the runner
+
+def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
+    """What `unit()` returns, run in a child of its own; a message about its fault otherwise."""
+    answer_in, answer_out = pipe()
+    pid = fork()
+    if pid == 0:
+        setpgid(0, 0)
+        close(answer_in)
+        with contextlib.suppress(BaseException):
+            _write_all(answer_out, frames.frame(0, unit()))
+        _exit(0)
+    close(answer_out)
+    deadline = time.monotonic() + seconds
+    try:
+        return frames.read(lambda n: _read_until(answer_in, n, deadline))[1]
+    except frames.FrameError as error:
+        return wire.pack({"fault": error.kind})
+    finally:
+        close(answer_in)
+        _end(pid)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[write(fd, rest):]
+
+
+def _read_until(fd: int, n: int, deadline: float) -> bytes:
+    ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+    if not ready:
+        raise frames.FrameError("timeout")
+    return read(fd, n)
+
+
+def _wait(fd: int, seconds: float) -> str:
+    """"" when the child is done, else "died" or "timeout"; each GOES_ON begins the time anew."""
+    while True:
+        ready, _, _ = select.select([fd], [], [], seconds)
+        if not ready:
+            return "timeout"
+        byte = read(fd, 1)
+        if byte != GOES_ON:
+            return "" if byte else "died"
+
+
+def _end(pid: int) -> None:
+    with contextlib.suppress(OSError):  # a learner may have reaped it
+        killpg(pid, signal.SIGKILL)
+        waitpid(pid, 0)

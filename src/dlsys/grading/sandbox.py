@@ -1,0 +1,202 @@
+"""The judge's handle on the sandbox: start the zygote, open a sandbox, hand in jobs.
+
+Trusted code; everything that it receives was written by strangers and is only ever decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlsys.grading import frames, supervisor, walls
+from dlsys.grading.frames import ACTS, CELLS, END, JOB
+from dlsys.grading.walls import Limits
+
+START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
+MOST_BYTES = 64 * 2**20  # from one attempt, before it is taken for a flood
+MOST_ANSWERS = frames.EARLY + 2  # from the end: of what was checked last, and of that name
+GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
+
+
+class SandboxRefused(RuntimeError):
+    """The sandbox cannot be had here. The message says what to do."""
+
+
+class SandboxLost(RuntimeError):
+    """The processes around the sandbox are gone; a fresh zygote may still do it."""
+
+
+@dataclass
+class Attempt:
+    """What one attempt sent: cell reports, packed answers by index, the fault that ended it."""
+
+    cells: list[dict] = field(default_factory=list)
+    cells_done: bool = False
+    answers: dict[int, list[bytes]] = field(default_factory=dict)
+    fault: str = ""
+    at: int = CELLS
+
+
+class Zygote:
+    """The loaded process and its supervisor, on the far side of the line. Close it after use.
+
+    It loads for seconds: do something else, then `wait`.
+    """
+
+    def __init__(self, limits: Limits, walled: bool = True) -> None:
+        if sys.platform != "linux":
+            raise SandboxRefused(f"grading: got {sys.platform}, expected Linux. {walls.remedy()}")
+        self.limits, self.walled = limits, walled
+        self._root = tempfile.mkdtemp(prefix="dlsys-view-")
+        self._line, theirs = socket.socketpair()
+        # -P and -s: nothing from the current folder or the user's own packages is imported.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-m", "dlsys.grading.zygote"], stdin=theirs,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            env=walls.ENVIRONMENT, start_new_session=True)
+        theirs.close()
+        self._line.sendall(json.dumps({
+            "walled": walled, "limits": limits.plain(), "root": self._root,
+            "visible": walls.visible_paths(), "masked": walls.masked_paths()}).encode())
+
+    def wait(self) -> None:
+        """Until it can fork. Raises SandboxRefused, with what to do."""
+        self._line.settimeout(START_SECONDS)
+        try:
+            answer = json.loads(self._line.recv(4096) or b'{"error": "it ended at once"}')
+        except TimeoutError:
+            answer = {"error": f"no answer in {START_SECONDS:g} s"}
+        with contextlib.suppress(OSError):  # the view is a root of its own by now
+            os.rmdir(self._root)
+        if "error" in answer:
+            self.close()
+            raise SandboxRefused(
+                f"sandbox: cannot be built here ({str(answer['error'])[:120]}). {walls.remedy()} "
+                "Or, for notebooks you trust as your own: --sandbox=none")
+
+    def close(self) -> None:
+        """End the zygote and all that it started."""
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+
+    @contextlib.contextmanager
+    def sandbox(self) -> Iterator[Sandbox]:
+        """A sandbox for one submission, ended with everything in it afterwards."""
+        line, theirs = socket.socketpair()
+        life_in, life_out = os.pipe()
+        try:
+            socket.send_fds(self._line, [b"o"], [theirs.fileno(), life_in])
+        except OSError:
+            raise SandboxLost("zygote") from None
+        finally:
+            theirs.close()
+            os.close(life_in)
+        opened = Sandbox(line, self.limits)
+        try:
+            yield opened
+        finally:
+            line.close()
+            os.close(life_out)
+            opened.used = self._used()
+
+    def _used(self) -> dict:
+        """CPU seconds, peak memory and what ended the sandbox, from its supervisor."""
+        self._line.settimeout(GRACE)
+        try:
+            data = self._line.recv(supervisor.LONGEST_MESSAGE, socket.MSG_WAITALL)
+            return json.loads(data)
+        except (OSError, ValueError):
+            raise SandboxLost("supervisor") from None
+
+
+class Sandbox:
+    """One open sandbox. `used` is known when it is closed."""
+
+    def __init__(self, line: socket.socket, limits: Limits) -> None:
+        self._line, self.limits = line, limits
+        self._deadline = time.monotonic() + limits.total + GRACE
+        self.used: dict = {}
+
+    def attempt(self, cells: Sequence[tuple[int, str]], acts: Sequence[bytes], *,
+                careful: bool = False, checkpoints: bool = False,
+                both: bool = False) -> Attempt:
+        """Run all cells, then the acts (packed by `pack_act`), in a process made for it.
+
+        careful: act where a cell calls `check`, each time in a process of its own; without a call,
+        or when `both` is asked, after all cells. checkpoints: a cell that faults costs itself.
+        """
+        job = {"cells": list(cells), "seconds": self.limits.seconds, "careful": careful,
+               "checkpoints": checkpoints, "both": both}
+        found, received = Attempt(), 0
+        try:
+            self._line.settimeout(GRACE)
+            self._line.sendall(frames.frame(JOB, json.dumps(job).encode()))
+            self._line.sendall(frames.frame(ACTS, b"".join(acts)))
+            while True:
+                index, payload = frames.read_until(self._line, self._deadline)
+                if index == END:
+                    _take_end(found, payload)
+                    return found
+                found.at, received = index, received + len(payload)
+                if received > MOST_BYTES:
+                    raise frames.FrameError("broken")
+                if index == CELLS:
+                    _take_cells(found, payload)
+                elif index < len(acts) and payload:
+                    _take_answer(found, index, payload, MOST_ANSWERS if careful else 1)
+        except OSError:
+            found.fault = "died"
+        except frames.FrameError as error:
+            found.fault = error.kind
+        return found
+
+
+def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
+    """One exercise's part of a job: the function's name, the act's source, the cases' inputs.
+
+    Their names stay here: they say what is looked for.
+    """
+    from dlsys.grading import wire
+    return wire.pack({"id": id, "function": function, "act": act,
+                      "cases": [case.inputs for case in cases]})
+
+
+def _take_cells(found: Attempt, payload: bytes) -> None:
+    from dlsys.grading import wire
+    try:
+        match wire.unpack(payload) if payload else None:
+            case {"cells": list(cells)}:
+                found.cells, found.cells_done = cells, True
+    except wire.WireError:
+        found.cells_done = False
+
+
+def _take_answer(found: Attempt, index: int, payload: bytes, most: int) -> None:
+    """Keep an answer packed: only the one that is judged takes its full memory.
+
+    A stranger may send more than the runner does; who could answer at will would guess.
+    """
+    answers = found.answers.setdefault(index, [])
+    if len(answers) < most:
+        answers.append(payload)
+
+
+def _take_end(found: Attempt, payload: bytes) -> None:
+    """The init's last word on the attempt; anything but the expected form is a fault."""
+    try:
+        facts = json.loads(payload)
+        fault, at = facts["fault"], facts["at"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        fault, at = "broken", found.at
+    found.fault = fault if fault in ("", "died", "timeout") else "broken"
+    found.at = at if type(at) is int else found.at

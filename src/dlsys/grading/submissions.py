@@ -1,0 +1,421 @@
+"""Find what was handed in, and read it: notebooks, folders, zips, downloads of Canvas and Moodle.
+
+Nothing is unpacked to disk, no link is followed, and every size is capped before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import re
+import stat
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from dlsys.grading.notebooks import Refused
+from dlsys.grading.text import clean
+from dlsys_helpers import stages
+
+LARGEST = 8 * 2**20       # bytes of one notebook
+MOST_ENTRIES = 20_000     # files in one zip or folder
+MOST_EACH = 40            # notebooks of one learner
+LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
+SUBMITTED = "submitted"   # nbgrader's folder of what was handed in
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError,
+               OSError)
+
+_CANVAS = re.compile(r"(?P<who>[^_/]+)_(?P<late>LATE_)?(?P<id>\d+)_"
+                     r"(?:(?P<number>\d+)_.+|(?:text|link)\.html)", re.I | re.A)
+_MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?", re.A)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """Whose submission it is: a name to show, and the id that the download gave, if any."""
+
+    name: str
+    id: str = ""
+    source: str = ""  # "canvas", "moodle" or ""
+
+
+_ANYONE = Learner("")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A file that was handed in. `name` is unique in a run; `entry` is its number in a zip."""
+
+    name: str
+    learner: Learner
+    path: Path
+    entry: tuple[int, ...] = ()
+    problem: str = ""  # known before reading: a link, no notebook in it, ...
+    late: bool = False  # says the name that the LMS gave it
+
+    def read(self) -> bytes:
+        """The notebook's bytes. Raises Refused."""
+        if self.problem:
+            raise Refused(self.problem)
+        if self.entry:
+            return _read_entry(self.path, self.entry)
+        return read_file(self.path, LARGEST)
+
+
+# ---- finding
+
+@dataclass(frozen=True)
+class Found:
+    """What lies under the paths: what to grade, and the names of files that are no notebooks."""
+
+    submissions: list[Submission]
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file below one of the paths, by folders and name; `graded`: a notebook or a problem."""
+
+    parts: tuple[str, ...]
+    one: Submission
+    graded: bool = True
+
+
+def find(paths: list[Path]) -> Found:
+    """All submissions under the paths, in a stable order. Raises Refused for a path of no use.
+
+    Notebooks that are named one by one are one group, below the folder that they share; each
+    folder and each zip is a group of its own.
+    """
+    base = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    groups, single = [], []
+    for path in paths:
+        label = path.absolute().relative_to(base)
+        if path.suffix.lower() == ".ipynb" and not path.is_dir():
+            single.append(_File(label.parts, _notebook_at(path, label)))
+        else:
+            groups.append((label, _owned(_under(path))))
+    if single:
+        groups.append((Path(), _owned(single)))
+    return Found(_distinct(_apart(groups)), [name for _, (_, names) in groups for name in names])
+
+
+def _notebook_at(path: Path, label: Path) -> Submission:
+    _mode(path)
+    return Submission(clean(label), _ANYONE, path.resolve())
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode  # a path of the instructor's own may be a link
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}. Give a notebook, a folder or a zip.") from None
+
+
+def _under(path: Path) -> list[_File]:
+    if stat.S_ISDIR(_mode(path)):
+        return [file for name, here in sorted(_walk(path)) for file in _from_file(name, here)]
+    if path.suffix.lower() == ".zip":
+        return _in_zip(path.resolve(), (), path.name, None)
+    raise Refused(f"{path}: is no notebook, folder or zip. Give one of these.")
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Relative names and paths of all files; links to folders are listed, never entered."""
+    count = 0
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX")))
+        links = [f for f in folders if Path(here, f).is_symlink()]
+        for name in [*files, *links]:
+            count += 1
+            if count > MOST_ENTRIES:
+                raise Refused(f"{folder}: more than {MOST_ENTRIES} files. Give a smaller folder.")
+            if not name.startswith("."):
+                path = Path(here, name)
+                yield str(path.relative_to(folder)), path
+
+
+def _from_file(name: str, path: Path) -> list[_File]:
+    parts, one = Path(name).parts, Submission(clean(name), _ANYONE, path)
+    if path.is_symlink():
+        return [_File(parts, replace(one, problem="is a link, expected a file."))]
+    if path.suffix.lower() == ".zip":
+        return _in_zip(path, (), name, parts)
+    return [_File(parts, one, path.suffix.lower() == ".ipynb")]
+
+
+def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> list[Submission]:
+    """The submissions of all groups; one name in two groups without ids is two people."""
+    where: dict[Learner, set[Path]] = {}
+    for label, (found, _) in groups:
+        for one in found:
+            where.setdefault(one.learner, set()).add(label)
+    return [replace(one, learner=replace(one.learner, name=clean(
+                f"{label.with_suffix('')}/{one.learner.name}", 80)))
+            if len(where[one.learner]) > 1 and not one.learner.source and label.parts else one
+            for label, (found, _) in groups for one in found]
+
+
+def _distinct(found: list[Submission]) -> list[Submission]:
+    """The submissions with unique names: a second "x.ipynb" becomes "x.ipynb (2)"."""
+    seen: dict[str, int] = {}
+    result = []
+    for one in found:
+        seen[one.name] = seen.get(one.name, 0) + 1
+        number = f" ({seen[one.name]})" if seen[one.name] > 1 else ""
+        result.append(replace(one, name=one.name + number))
+    return result
+
+
+# ---- whose it is
+
+def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
+    """The submissions of a group with their learners, and the names of what is left out.
+
+    Only what the instructor or the LMS named says whose a file is; what a learner named does not.
+    """
+    level = _shared_folders([file.parts for file in files])
+    learners = _by_lms(files, level) or _by_nbgrader(files, level)
+    rest = [file for file in files if file not in learners]
+    learners |= _by_folder(rest, _shared_folders([file.parts for file in rest], anything=True))
+    found = [replace(file.one, learner=learners[file], late=_late(file.parts[-1]))
+             for file in files if file.graded]
+    seen, left_out = {one.learner for one in found}, []
+    for file in files:
+        learner = learners[file]
+        if learner.source and learner not in seen:
+            seen.add(learner)
+            found.append(replace(file.one, learner=learner, problem="is no notebook, and the only "
+                                 "thing handed in; expected a file that ends in .ipynb."))
+        elif not file.graded and not learner.source:
+            left_out.append(file.one.name)
+    return _few_each(found), left_out
+
+
+def _few_each(found: list[Submission]) -> list[Submission]:
+    """Nobody keeps the grader busy with thousands of notebooks: such a learner has one refusal."""
+    counts = Counter(one.learner for one in found)
+    kept, refused = [], set()
+    for one in found:
+        if (n := counts[one.learner]) <= MOST_EACH:
+            kept.append(one)
+        elif one.learner not in refused:
+            refused.add(one.learner)
+            kept.append(replace(one, problem=f"is one of {n} notebooks of one learner, expected "
+                                f"at most {MOST_EACH}."))
+    return kept
+
+
+def _shared_folders(names: list[tuple[str, ...]], anything: bool = False) -> int:
+    """How many leading folders all names share: a download often has one around everything.
+
+    Unless `anything` counts, a folder of Moodle or nbgrader is not taken away: it names somebody.
+    """
+    depth = 0
+    while names and all(len(n) > depth + 1 for n in names) and len({n[depth] for n in names}) == 1:
+        if not anything and (_MOODLE.fullmatch(names[0][depth]) or names[0][depth] == SUBMITTED):
+            return depth
+        depth += 1
+    return depth if len(names) > 1 else 0
+
+
+def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
+    """The learners of a download of Canvas or Moodle, if half of what is graded looks like one."""
+    best: dict[_File, Learner] = {}
+    for source, matches in (("canvas", _canvas(files, level)), ("moodle", _moodle(files, level))):
+        known = {file: Learner(clean(match["who"], 80), match["id"], source)
+                 for file, match in matches.items()}
+        if len(known) > len(best):
+            best = known
+    graded = [file for file in files if file.graded]
+    enough = 2 * sum(file in best for file in graded) >= len(graded)
+    return best if enough else {}
+
+
+def _canvas(files: list[_File], level: int) -> dict[_File, re.Match]:
+    """Files directly in a download of Canvas. It numbers each upload: no number comes twice."""
+    matches = {file: match for file in files if len(file.parts) == level + 1
+               and (match := _CANVAS.fullmatch(file.parts[level]))}
+    places = {file.parts: match for file, match in matches.items()}  # one for all files of a zip
+    uploads = Counter((m["id"], m["number"]) for m in places.values() if m["number"])
+    one_person = len(uploads) > 2 and len({id for id, _ in uploads}) == 1
+    return {} if one_person or any(n > 1 for n in uploads.values()) else matches
+
+
+def _moodle(files: list[_File], level: int) -> dict[_File, re.Match]:
+    """Folders, or files, directly in a download of Moodle."""
+    return {file: match for file in files if len(file.parts) > level
+            and (match := _MOODLE.fullmatch(file.parts[level]))}
+
+
+def _by_nbgrader(files: list[_File], level: int) -> dict[_File, Learner]:
+    """nbgrader's own order: submitted/NAME/ASSIGNMENT/file."""
+    return {file: Learner(clean(file.parts[level + 1], 80)) for file in files
+            if len(file.parts) >= level + 4 and file.parts[level] == SUBMITTED}
+
+
+def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, Learner]:
+    """A folder for each learner, or a file for each."""
+    groups: dict[tuple[str, bool], list[_File]] = {}
+    for file in files:
+        groups.setdefault((file.parts[level], len(file.parts) == level + 1), []).append(file)
+    learners: dict[_File, Learner] = {}
+    for (name, is_file), inside in groups.items():
+        if is_file:
+            learners |= dict.fromkeys(inside, Learner(clean(above + PurePosixPath(name).stem, 80)))
+        elif _several_people([f.parts[level + 1:] for f in inside if f.graded]):
+            learners |= _by_folder(inside, level + 1, f"{above}{name}/")
+        else:
+            learners |= dict.fromkeys(inside, Learner(clean(above + name, 80)))
+    return learners
+
+
+def _several_people(tails: list[tuple[str, ...]]) -> bool:
+    """Whether a folder with these files is a section, not a learner.
+
+    It is when one file name stands in several of its folders, or when several files stand side by
+    side that are not called as worksheets are. To keep two files of one learner apart is seen at
+    once; to take two learners for one is not.
+    """
+    tails = list(dict.fromkeys(tails))
+    names = Counter(tail[-1] for tail in tails)
+    if max(names.values(), default=0) > 1:
+        return True
+    ours = any(stage.stem in name for name in names for stage in stages.STAGES)
+    return len(tails) > 1 and all(len(tail) == 1 for tail in tails) and not ours
+
+
+def _late(name: str) -> bool:
+    match = _CANVAS.fullmatch(name)
+    return bool(match and match["late"])
+
+
+# ---- zips
+
+def _in_zip(path: Path, outer: tuple[int, ...], label: str,
+            whose: tuple[str, ...] | None) -> list[_File]:
+    """The files in a zip. whose: the place of the zip itself, if a learner handed it in."""
+    def refuse(problem: str) -> list[_File]:
+        return [_File(whose or (label,), Submission(clean(label), _ANYONE, path, problem=problem))]
+
+    try:
+        with _open(path, outer) as archive:
+            infos = [(k, i) for k, i in enumerate(archive.infolist())
+                     if not i.is_dir() and _visible(i.filename)]
+    except Refused as error:
+        return refuse(str(error))
+    except _ZIP_ERRORS:
+        return refuse("is a damaged zip.")
+    if len(infos) > MOST_ENTRIES:
+        return refuse(f"holds {len(infos)} files, expected at most {MOST_ENTRIES}.")
+    found: list[_File] = []
+    for number, info in sorted(infos, key=lambda pair: pair[1].filename):
+        found += _from_entry(path, (*outer, number), info, label, whose)
+    return found if any(file.graded for file in found) else [*found, *refuse("holds no notebook.")]
+
+
+def _from_entry(path: Path, entry: tuple[int, ...], info: zipfile.ZipInfo, label: str,
+                whose: tuple[str, ...] | None) -> list[_File]:
+    name = f"{label}/{info.filename}" if whose else info.filename
+    parts, one = whose or _parts(info.filename), Submission(clean(name), _ANYONE, path, entry)
+    suffix = PurePosixPath(info.filename).suffix.lower()
+    if suffix == ".ipynb":
+        return [_File(parts, replace(one, problem=_entry_problem(info, LARGEST)))]
+    if suffix == ".zip" and len(entry) == 1:
+        problem = _entry_problem(info, LARGEST_NESTED)
+        return ([_File(parts, replace(one, problem=problem))] if problem
+                else _in_zip(path, entry, name, parts))
+    return [] if whose else [_File(parts, one, graded=False)]
+
+
+def _visible(name: str) -> bool:
+    parts = _parts(name)
+    return bool(parts) and not any(part.startswith((".", "__MACOSX")) for part in parts)
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """An entry's folders and name; what would climb out of a folder is only left out."""
+    return tuple(part for part in PurePosixPath(name.replace("\\", "/")).parts
+                 if part not in ("/", "//", ".."))
+
+
+def _entry_problem(info: zipfile.ZipInfo, largest: int) -> str:
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "is a link, expected a file."
+    if info.flag_bits & 1:
+        return "is encrypted; hand it in without a password."
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return f"is packed in an unusual way (method {info.compress_type}); zip it the usual way."
+    if info.file_size > largest:
+        return f"has {_mib(info.file_size)}, expected at most {_mib(largest)}."
+    return ""
+
+
+@contextlib.contextmanager
+def _open(path: Path, outer: tuple[int, ...]) -> Iterator[zipfile.ZipFile]:
+    """The zip at `path`, or the one inside it. Raises Refused and _ZIP_ERRORS."""
+    if outer:
+        file: BinaryIO = io.BytesIO(_read_entry(path, outer, LARGEST_NESTED))
+    else:
+        file = _open_regular(path)
+    with file, zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def _read_entry(path: Path, entry: tuple[int, ...], largest: int = LARGEST) -> bytes:
+    """One entry's bytes, never more than `largest`, whatever the zip says of itself."""
+    try:
+        with _open(path, entry[:-1]) as archive, archive.open(
+                archive.infolist()[entry[-1]]) as file:
+            data = file.read(largest + 1)
+    except Refused:
+        raise
+    except _ZIP_ERRORS as error:
+        raise Refused(f"cannot be read from the zip ({type(error).__name__}).") from None
+    return _capped(data, largest)
+
+
+def _capped(data: bytes, largest: int) -> bytes:
+    if len(data) > largest:
+        raise Refused(f"is larger than {_mib(largest)}. Clear its outputs and save it.")
+    return data
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+# ---- reading
+
+def _open_regular(path: Path) -> BinaryIO:
+    """A regular file, open; links, pipes and devices are Refused."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "is a link" if error.errno == errno.ELOOP else f"cannot be read ({error.strerror})"
+        raise Refused(f"{reason}, expected a file.") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Refused("is no regular file.")
+    return open(fd, "rb")
+
+
+def read_file(path: Path, largest: int) -> bytes:
+    """A regular file's bytes; links, pipes, devices and what is too large are Refused."""
+    with _open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > largest:
+            raise Refused(f"has {_mib(size)}, expected at most {_mib(largest)}. "
+                          "Clear its outputs and save it.")
+        return _capped(file.read(largest + 1), largest)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of a submission's bytes, in hex."""
+    return hashlib.sha256(data).hexdigest()

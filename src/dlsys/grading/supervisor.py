@@ -1,0 +1,211 @@
+"""Starts one sandbox at a time for the judge, watches its memory and time, and ends it.
+
+The supervisor never runs a learner's code and cannot be seen from inside a sandbox. It is a small
+process without torch; the zygote, which has torch loaded, makes the forks that run the code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+from dlsys.grading import init, walls
+
+LOOK_EVERY = 0.02  # seconds between two looks at the memory
+LONGEST_MESSAGE = 4096
+_OWN = re.compile(rb"\n(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+)")
+_SOCKETS = re.compile(rb"^sockets: used (\d+)")
+_SHARED_OUT = re.compile(rb"\n(?:Pss|SwapPss):\s+(\d+)")
+
+
+def main(judge: socket.socket, zygote: socket.socket, walled: bool,
+         limits: walls.Limits, user: int | None) -> None:
+    """Open one sandbox after the other until the judge is gone. Never returns."""
+    while True:
+        _, fds, _, _ = socket.recv_fds(judge, 1, 2)
+        if len(fds) != 2:
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:  # once it has made a process namespace, it cannot make another one
+            try:
+                report = Supervised(zygote, walled, limits, user).run(*fds)
+                judge.sendall(json.dumps(report).encode().ljust(LONGEST_MESSAGE))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        for fd in fds:
+            os.close(fd)
+        if os.waitpid(pid, 0)[1] != 0:
+            os._exit(1)  # the judge sees the line closed, and starts afresh
+
+
+class Supervised:
+    """One submission's sandbox, from its init's start to the last of its processes."""
+
+    def __init__(self, zygote: socket.socket, walled: bool, limits: walls.Limits,
+                 user: int | None) -> None:
+        self.zygote, self.walled, self.limits, self.user = zygote, walled, limits, user
+        self.proc: int | None = None
+        self.socket_bytes = _socket_bytes()
+        self.peak, self.ended_by = 0, ""
+
+    def run(self, line: int, life: int) -> dict:
+        """Keep the sandbox until the judge lets go of `life`. What it used, as JSON."""
+        mine, theirs = socket.socketpair()
+        pid = self._fork_init(line, life, mine, theirs)
+        theirs.close()
+        os.close(line)
+        init_fd = os.pidfd_open(pid)
+        try:
+            self._watch(init_fd, life, mine)
+        finally:
+            used = self._end(pid)
+            for fd in (init_fd, life, *([self.proc] if self.proc is not None else [])):
+                os.close(fd)
+            mine.close()
+        return {"ended_by": self.ended_by, "peak_bytes": max(self.peak, used["peak_bytes"]),
+                "cpu_seconds": used["cpu_seconds"]}
+
+    def _fork_init(self, line: int, life: int, mine: socket.socket,
+                     theirs: socket.socket) -> int:
+        if self.walled:
+            walls.unshare(walls.NEW_PIDS)  # for children from now on
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(life)
+                mine.close()
+                keep = {line, theirs.fileno()}
+                _close_others(keep)
+                init.main(socket.socket(fileno=line), theirs, self.walled, self.user)
+            finally:
+                os._exit(1)
+        return pid
+
+    def _watch(self, init_fd: int, life: int, mine: socket.socket) -> None:
+        poll = select.poll()
+        for fd in (init_fd, life, mine.fileno()):
+            poll.register(fd, select.POLLIN)
+        deadline = time.monotonic() + self.limits.total
+        while not self.ended_by:
+            ready = {fd for fd, _ in poll.poll(LOOK_EVERY * 1000)}
+            if life in ready or init_fd in ready:
+                return
+            if mine.fileno() in ready and not self._ask_zygote(mine, init_fd):
+                return
+            if self._memory() > self.limits.memory:
+                self.ended_by = "memory"
+            elif time.monotonic() > deadline:
+                self.ended_by = "time"
+
+    def _ask_zygote(self, mine: socket.socket, init_fd: int) -> bool:
+        """Pass on what the init asks for; False when it is gone."""
+        kind, fds, _, _ = socket.recv_fds(mine, 1, 1)
+        if kind == b"p":
+            self.proc = fds[0]
+        elif kind == b"f":
+            socket.send_fds(self.zygote, [b"f"], [fds[0], init_fd])
+            os.close(fds[0])
+            self.zygote.recv(1)
+        return bool(kind)
+
+    def _memory(self) -> int:
+        """Bytes that this sandbox's processes use together, beyond what the zygote shares."""
+        if self.proc is None:
+            return 0
+        waiting = _sockets(self.proc) * self.socket_bytes
+        quick = waiting + self._sum(_own_pages)
+        used = waiting + self._sum(_proportional) if quick > self.limits.memory else quick
+        self.peak = max(self.peak, used if quick > self.limits.memory else 0)
+        return used
+
+    def _sum(self, measure: Callable[[int, str], int]) -> int:
+        total = 0
+        for name in os.listdir(self.proc):
+            if name.isdigit() and name != "1":
+                # It may have ended between the two looks.
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    total += measure(self.proc, name)
+        return total
+
+    def _end(self, pid: int) -> dict:
+        """Kill the init, and with it every process of the sandbox; what they used."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        # The zygote is the parent of the runners: the namespace ends when it has reaped them.
+        self.zygote.sendall(b"r")
+        used = json.loads(self.zygote.recv(LONGEST_MESSAGE))
+        os.waitpid(pid, 0)
+        return used
+
+
+def _socket_bytes() -> int:
+    """What may wait in one socket: its buffer, a last message beside, and the kernel's own.
+
+    No process's memory shows it. The filter keeps the size of the buffer.
+    """
+    with socket.socket(socket.AF_UNIX) as one:
+        return 3 * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def _sockets(proc: int) -> int:
+    """How many sockets there are in the sandbox, those on their way in a message included."""
+    try:
+        used = _SOCKETS.search(_read(proc, "1/net/sockstat"))
+    except OSError:  # the sandbox is gone by now
+        return 0
+    return int(used[1]) if used else 0
+
+
+def _own_pages(proc: int, name: str) -> int:
+    """Memory of one process that no file backs; what a fork still shares is counted as well."""
+    text = _read(proc, f"{name}/status")
+    if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
+        text = next((t for t in _threads(proc, name) if b"\nRssAnon:" in t), b"")
+    return sum(map(int, _OWN.findall(text))) * 1024
+
+
+def _threads(proc: int, name: str) -> Iterator[bytes]:
+    for thread in _names(proc, f"{name}/task"):
+        with contextlib.suppress(OSError):
+            yield _read(proc, f"{name}/task/{thread}/status")
+
+
+def _proportional(proc: int, name: str) -> int:
+    """Memory of one process where each shared page is divided among those that share it."""
+    try:
+        found = _SHARED_OUT.findall(_read(proc, f"{name}/smaps_rollup"))
+    except OSError:  # it has hidden itself, or its first thread has ended
+        found = []
+    return sum(map(int, found)) * 1024 or _own_pages(proc, name)
+
+
+def _names(folder: int, name: str) -> list[str]:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
+    try:
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+def _read(folder: int, name: str) -> bytes:
+    """A small file of /proc, which answers in one piece."""
+    fd = os.open(name, os.O_RDONLY, dir_fd=folder)
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
+
+
+def _close_others(keep: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))

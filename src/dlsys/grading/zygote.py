@@ -1,0 +1,148 @@
+"""The process that has torch loaded, and forks a runner from it for every submission.
+
+Started fresh, with an empty environment: no law, no key and no other submission was ever in its
+memory. It builds the view, starts again as a program of that view, starts the supervisor while it
+is still small, and then loads torch.
+
+    python -m dlsys.grading.zygote      (its standard input is a socket to the judge)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+from dlsys.grading import supervisor, walls
+from dlsys.grading.walls import Limits
+
+LONGEST_SETTINGS = 65536
+INSIDE = "inside"  # the argument of the program that runs in the view
+
+
+def main() -> None:
+    """Read the settings, build the walls, say "ready", fork runners. Never returns."""
+    judge, inside = socket.socket(fileno=os.dup(0)), INSIDE in sys.argv
+    try:
+        settings = json.loads(judge.recv(LONGEST_SETTINGS, socket.MSG_PEEK))
+        if settings["walled"] and not inside:  # the settings wait in the line for the next program
+            walls.build_view(settings["root"], settings["visible"], settings["masked"])
+            walls.start_inside("-P", "-s", "-m", "dlsys.grading.zygote", INSIDE)
+        judge.recv(LONGEST_SETTINGS)
+        _silence(0, 1, 2)
+        limits = Limits(**settings["limits"])
+        user = walls.own_id() if settings["walled"] else None
+        zygote = _start_supervisor(judge, settings["walled"], limits, user)
+        prepare = _load()
+    except Exception as error:  # the judge refuses to grade, with this text
+        judge.sendall(json.dumps({"error": f"{type(error).__name__}: {error}"[:500]}).encode())
+        os._exit(1)
+    judge.sendall(b'{"ready": true}')
+    judge.close()
+    serve(zygote, settings["walled"], limits, user, prepare)
+
+
+def _silence(*fds: int) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in fds:
+        os.dup2(null, fd)
+    os.close(null)
+
+
+def _start_supervisor(judge: socket.socket, walled: bool, limits: Limits,
+                  user: int | None) -> socket.socket:
+    mine, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            mine.close()
+            walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
+            supervisor.main(judge, theirs, walled, limits, user)
+        finally:
+            os._exit(1)
+    theirs.close()
+    return mine
+
+
+def _load() -> Callable:
+    """Import what worksheets import, so that a fork finds it loaded; the runner's main.
+
+    Nothing is computed: a thread pool or an autograd engine would not survive a fork.
+    """
+    import matplotlib.pyplot  # noqa: F401
+
+    # Optimizers and dispatch modes import the compiler on first use, which takes seconds.
+    import torch._dynamo
+    import torch.utils.data  # noqa: F401
+
+    import dlsys_helpers
+    from dlsys.grading import runner
+    from dlsys_helpers import checking
+
+    checking.check = runner.check
+    for name in dlsys_helpers.__all__:
+        getattr(dlsys_helpers, name)
+    gc.collect()
+    gc.freeze()
+    return runner.main
+
+
+def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: int | None,
+          run: Callable) -> None:
+    """Fork a runner into a init's namespaces for each "f", reap all for each "r"."""
+    children: list[int] = []
+    while True:
+        kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
+        if kind == b"f":
+            with contextlib.suppress(walls.WallError):  # that init is gone by now
+                children.append(_fork_runner(*fds, walled, limits, user, run))
+            for fd in fds:
+                os.close(fd)
+            supervisor_line.sendall(b".")
+        elif kind == b"r":
+            supervisor_line.sendall(json.dumps(_reap(children, walled)).encode())
+            children.clear()
+        else:
+            os._exit(0)
+
+
+def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: int | None,
+                 run: Callable) -> int:
+    if walled:
+        walls.set_namespaces(init_fd, walls.NEW_PIDS)  # for children from now on
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            if walled:
+                walls.set_namespaces(init_fd, walls.OWN)
+                walls.empty_home(limits)
+                walls.limit(limits)
+                walls.give_up_privileges(user)
+                walls.prctl(walls.SET_DUMPABLE, 1)  # so that the supervisor can measure its memory
+            supervisor._close_others({line})
+            run(socket.socket(fileno=line))
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _reap(children: list[int], walled: bool) -> dict:
+    """Wait for all runners to be gone; the CPU seconds and the largest memory of any of them."""
+    cpu, peak = 0.0, 0
+    for pid in children:
+        if not walled:  # no namespace ends it
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        _, _, used = os.wait4(pid, 0)
+        cpu += used.ru_utime + used.ru_stime
+        peak = max(peak, used.ru_maxrss * 1024)
+    return {"cpu_seconds": cpu, "peak_bytes": peak}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Stage 1: laws, cases and named wrong answers for perceptrons, MLPs and activations."""

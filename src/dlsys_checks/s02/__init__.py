@@ -1,0 +1,1 @@
+"""Stage 2: laws, cases and named wrong answers for backpropagation and autograd."""

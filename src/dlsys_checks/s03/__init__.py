@@ -1,0 +1,1 @@
+"""Stage 3: laws, cases and named wrong answers for losses and gradient pathologies."""

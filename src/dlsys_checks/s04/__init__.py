@@ -1,0 +1,1 @@
+"""Stage 4: laws, cases and named wrong answers for optimizers and learning-rate schedules."""

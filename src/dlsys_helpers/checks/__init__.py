@@ -1,1 +1,0 @@
-"""The laws and named wrong answers of every exercise, one file per stage."""
