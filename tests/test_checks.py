@@ -3,9 +3,13 @@
 import ast
 import copy
 import inspect
+import random
 import re
+import sys
+from functools import cache
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
@@ -55,17 +59,95 @@ def test_stub_is_todo(id):
     assert run_check(id, STUBS[id]).status == "todo"
 
 
+@cache
+def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
+    """An exercise that remembers its wrong answers, and the cases of a seed, drawn once."""
+    return remembered(id), REGISTRY[id].arrange(seed)
+
+
+@cache
+def remembered(id: str) -> Exercise:
+    return checking.remembering(REGISTRY[id])
+
+
 @pytest.mark.parametrize(("id", "wrong"), WRONG)
 def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id, wrong):
     """One draw must suffice: a seed that lets a wrong answer pass has drawn a degenerate case."""
     for seed in SEEDS:
-        verdict = run_check(id, wrong.fn, [seed])
-        assert verdict.status == "wrong"
+        exercise, cases = paper(id, seed)
+        runs = exercise.runs(wrong.fn, cases)
+        verdict = exercise.judge(cases, [outcome for outcome, _ in runs])
+        assert verdict.status == "wrong", (seed, verdict)
         assert verdict.misconception == wrong.name, (seed, verdict)
         assert verdict.trap == wrong.trap
         assert wrong.says in verdict.message, (seed, verdict.message)
         assert not verdict.accident, (seed, verdict.message)
         assert len(verdict.message) <= 300
+        assert_breaks_only_its_promises(exercise, wrong, runs)
+
+
+def assert_breaks_only_its_promises(exercise, wrong, runs):
+    """Every case that fails is decided by a promise that the answer is said to break."""
+    broken = [p for p in exercise.promises if p.key in wrong.breaks]
+    assert len(broken) == len(wrong.breaks) > 0, f"breaks {wrong.breaks}: no such promise"
+    for _, verdict in runs:
+        if verdict.status != "pass":
+            assert any(p.decides(verdict) for p in broken), (verdict.case, verdict.message)
+
+
+# ---- promises: every word of a docstring is one
+
+@pytest.mark.parametrize("id", IDS)
+def test_promises_cover_the_docstring(id):
+    """Each promise stands in the docstring word for word, and nothing else stands there."""
+    left = " ".join(inspect.getdoc(REFERENCE[id]).split())
+    for promise in REGISTRY[id].promises:
+        text = " ".join(promise.text.split())
+        assert left.count(text) == 1, f"{promise.key}: {text!r} stands not once in: {left}"
+        left = left.replace(text, " ")
+    assert not re.search(r"\w", left), f"no promise for: {' '.join(left.split())}"
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_each_promise_has_its_cases_and_an_answer_that_breaks_it_alone(id):
+    exercise = REGISTRY[id]
+    names = {case.name for case in exercise.arrange(0)}
+    keys = [promise.key for promise in exercise.promises]
+    assert len(set(keys)) == len(keys)
+    for promise in exercise.promises:
+        assert promise.cases or promise.says, f"{promise.key}: neither case nor phrase decides it"
+        assert set(promise.cases) <= names, f"{promise.key}: {set(promise.cases) - names}"
+        alone = [w.name for w in exercise.wrong_answers if w.breaks == (promise.key,)]
+        assert alone, f"no wrong answer breaks {promise.key!r} alone"
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_right_answers_by_other_routes_pass(id):
+    rights = REGISTRY[id].right_answers
+    assert len(rights) >= 4, f"{len(rights)} other right answers, expected at least 4"
+    for route, fn in rights.items():
+        verdict = run_check(id, fn, range(20))
+        assert verdict.status == "pass", (route, verdict)
+
+
+SESSIONS = {
+    "no gradients": lambda: torch.set_grad_enabled(False),
+    "float64 by default": lambda: torch.set_default_dtype(torch.float64),
+    "a deeper recursion": lambda: sys.setrecursionlimit(50_000),
+    "other seeds": lambda: (torch.manual_seed(7), random.seed(7), np.random.seed(7)),
+    "a device by default": lambda: torch.set_default_device("meta"),
+}
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_the_session_changes_no_verdict(session):
+    """The worked answers pass, and a wrong one of each exercise gets the same verdict."""
+    before = {id: run_check(id, REGISTRY[id].wrong_answers[0].fn, [0]) for id in IDS}
+    with acting.standard_session():
+        SESSIONS[session]()
+        for id in IDS:
+            assert run_check(id, REFERENCE[id], [0]).status == "pass", id
+            assert run_check(id, REGISTRY[id].wrong_answers[0].fn, [0]) == before[id]
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -127,7 +209,7 @@ def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
                 continue
             for name, change in vandals(leaf).items():
                 bad = acting.Outcome("value", replaced(good.value, path, change))
-                verdict = exercise._judge_one(case, bad)
+                verdict = exercise.judge_one(case, bad)
                 assert verdict.status == "wrong", f"{case.name}: {name} at {path} was accepted"
 
 

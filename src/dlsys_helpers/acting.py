@@ -11,6 +11,7 @@ import copy
 import inspect
 import math
 import random
+import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,10 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-# What the source of an act may use without importing it.
-ACT_NAMES = {"torch": torch, "nn": nn, "F": F, "math": math, "copy": copy}
-
+from torch.overrides import TorchFunctionMode
 
 # A stub raises NotImplementedError with this ending; the builder writes it, run_act reads it.
 NOT_WRITTEN = "is not written yet"
@@ -49,8 +47,9 @@ class Case:
 class Outcome:
     """What became of one act.
 
-    kind: "value" (see `value`), "raised" (see `error_type`, `error`, `where`) or "todo".
-    mutated: names of the inputs that the act left changed.
+    kind: "value" (see `value`); "raised" by the learner's function (see `error_type`, `error`,
+    `where`); "unusable": the function returned `value`, and what the act did next raised an
+    error; or "todo". mutated: names of the inputs that the act left changed.
     """
 
     kind: str
@@ -94,33 +93,120 @@ def same(a: Any, b: Any) -> bool:
     return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
 
 
+RECURSION_LIMIT = 1000  # Python's own; a session that raised it must not pass a deep recursion
+
+
 @contextlib.contextmanager
-def untouched_globals() -> Iterator[None]:
-    """Put back grad mode, default dtype, threads, deterministic flags and all RNG states."""
-    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    threads = torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    numpy_state = np.random.get_state()
+def standard_session() -> Iterator[None]:
+    """Run under torch's standard settings, whatever the session did; then put the session's back.
+
+    Grad mode, inference mode, default dtype and device, autocast, deterministic flags, anomaly
+    mode and the recursion limit are those of a fresh process. Threads and the states of all random
+    generators stay as they are and are put back.
+    """
+    restore = [_kept_settings(), _kept_generators()]
+    _set_standard()
     try:
-        yield
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
     finally:
+        for put_back in restore:
+            put_back()
+
+
+def _set_standard() -> None:
+    torch.set_default_dtype(torch.float32)
+    if torch.get_default_device().type != "cpu":
+        torch.set_default_device(None)
+    torch.set_autocast_enabled("cpu", False)
+    torch.autograd.set_detect_anomaly(False)
+    _set_deterministic(False, False)
+    sys.setrecursionlimit(RECURSION_LIMIT)
+
+
+def _kept_settings() -> Callable[[], None]:
+    """What puts back the settings of this moment."""
+    grad, dtype, device = (torch.is_grad_enabled(), torch.get_default_dtype(),
+                           torch.get_default_device())
+    autocast, anomaly = torch.is_autocast_enabled("cpu"), torch.is_anomaly_enabled()
+    deterministic = (torch.are_deterministic_algorithms_enabled(),
+                     torch.is_deterministic_algorithms_warn_only_enabled())
+    threads, depth = torch.get_num_threads(), sys.getrecursionlimit()
+
+    def put_back() -> None:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        torch.set_autocast_enabled("cpu", autocast)
+        torch.autograd.set_detect_anomaly(anomaly)
+        _set_deterministic(*deterministic)
         torch.set_num_threads(threads)
-        # Only where it changed: the call imports the compiler, which takes seconds.
-        if (deterministic, warn_only) != (torch.are_deterministic_algorithms_enabled(),
-                                          torch.is_deterministic_algorithms_warn_only_enabled()):
-            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        sys.setrecursionlimit(depth)
+    return put_back
+
+
+def _set_deterministic(on: bool, warn_only: bool) -> None:
+    """Only where it changes something: the call imports the compiler, which takes seconds."""
+    if (on, warn_only) != (torch.are_deterministic_algorithms_enabled(),
+                           torch.is_deterministic_algorithms_warn_only_enabled()):
+        torch.use_deterministic_algorithms(on, warn_only=warn_only)
+
+
+def _kept_generators() -> Callable[[], None]:
+    """What puts back the states of the random generators of torch, Python and numpy."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+    def put_back() -> None:
+        for restore, state in zip((torch.set_rng_state, random.setstate, np.random.set_state),
+                                  states, strict=True):
+            restore(state)
+    return put_back
+
+
+class _Calls(TorchFunctionMode):
+    """Notes the names of the torch functions that are called under it."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.names, self.used = names, set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in self.names:
+            self.used.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def library_calls(*names: str) -> Iterator[set[str]]:
+    """The set of those torch functions and optimizers that the code inside calls, by name.
+
+    For an exercise that asks for something by hand: `with library_calls("cross_entropy") as used`.
+    A function is seen by its own name ("softmax", "backward"), an optimizer by its class ("Adam").
+    """
+    calls, begin = _Calls(names), torch.optim.Optimizer.__init__
+
+    def noted(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        calls.used.update({type(optimizer).__name__} & set(names))
+        begin(optimizer, *args, **kwargs)
+
+    torch.optim.Optimizer.__init__ = noted
+    try:
+        with calls:
+            yield calls.used
+    finally:
+        torch.optim.Optimizer.__init__ = begin
+
+
+# What the source of an act may use without importing it.
+ACT_NAMES = {"torch": torch, "nn": nn, "F": F, "math": math, "copy": copy,
+             "library_calls": library_calls}
 
 
 def call_function(fn: Callable, **inputs: Any) -> Any:
-    """The default act: call the function with the inputs by name."""
-    return fn(**inputs)
+    """The default act: call the function with the inputs in their order, whatever their names."""
+    return fn(*inputs.values())
 
 
 def act_source(act: Callable) -> str:
@@ -131,7 +217,7 @@ def act_source(act: Callable) -> str:
 
 
 def load_act(source: str) -> Callable:
-    """The act defined by `source`, with nothing in scope but torch, nn, F, math and copy."""
+    """The act defined by `source`, with nothing in scope but ACT_NAMES."""
     space = dict(ACT_NAMES)
     exec(compile(source, "<act>", "exec"), space)
     return next(v for k, v in space.items() if k not in ACT_NAMES and inspect.isfunction(v))
@@ -159,24 +245,53 @@ def seed(number: int) -> None:
         torch.default_generator.manual_seed(number)
 
 
+class Watched:
+    """The learner's function; remembers what it raised and returned last: whose an error is."""
+
+    def __init__(self, fn: Callable) -> None:
+        self.fn, self.raised, self.returned = fn, None, None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self.returned = self.fn(*args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        return self.returned
+
+
 def run_act(act: Callable, fn: Callable, case: Case) -> Outcome:
-    """Call `act(fn, **inputs)` on a fresh copy of the case's inputs, global state restored.
+    """Call `act(fn, **inputs)` on a fresh copy of the case's inputs, in a standard session.
 
     Everything a learner's function can raise ends here, as data; only KeyboardInterrupt
     passes through, so that a learner can stop a loop that does not end.
     """
-    inputs = copy.deepcopy(case.inputs)
-    with untouched_globals():
+    inputs, watched = copy.deepcopy(case.inputs), Watched(fn)
+    with standard_session():
         seed(0)
         try:
-            value = to_plain(act(fn, **inputs))
+            value = to_plain(act(watched, **inputs))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if isinstance(error, NotImplementedError) and str(error).endswith(NOT_WRITTEN):
-                return Outcome("todo")
-            text = " ".join(str(error).split())[:300]
-            return Outcome("raised", error_type=type(error).__name__, error=text,
-                           where=learner_frame(error))
+            return _stopped(error, watched)
     changed = tuple(n for n, v in inputs.items() if not same(to_plain(v), case.inputs[n]))
     return Outcome("value", value, mutated=changed)
+
+
+def _stopped(error: BaseException, watched: Watched) -> Outcome:
+    """The outcome of an act that an error ended: the learner's error, or the act's own."""
+    text = said_by(error)
+    if isinstance(error, NotImplementedError) and text.endswith(NOT_WRITTEN):
+        return Outcome("todo")
+    kind, value = ("raised", None) if error is watched.raised else (
+        "unusable", to_plain(watched.returned))
+    return Outcome(kind, value, type(error).__name__, text, learner_frame(error))
+
+
+def said_by(error: BaseException) -> str:
+    """The text of an exception in one line of at most 300 characters; "" where it has none."""
+    try:
+        return " ".join(str(error).split())[:300]
+    except BaseException:  # a learner's exception class may do anything
+        return ""

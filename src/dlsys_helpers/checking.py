@@ -8,14 +8,15 @@ broken, the answer is compared with the registered wrong answers, and a match is
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import math
 import pkgutil
+import re
 import secrets
-import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class Verdict:
     """What became of an answer: status "pass", "todo", "wrong" or "error", and why.
 
     accident: the law itself failed on the answer's form, so the diagnosis is only general.
+    seen: what betrayed the answer, for comparison with what betrays others; None for a pass.
     """
 
     status: str
@@ -54,6 +56,7 @@ class Verdict:
     case: str = ""
     seed: int | None = None
     accident: bool = False
+    seen: tuple | None = field(default=None, compare=False, repr=False)
 
     def line(self) -> str:
         """One line for terminals, nbval and papermill."""
@@ -61,27 +64,58 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """A piece of an exercise's docstring, and what decides whether it is kept.
+
+    cases: names of the cases that decide it, all when empty. says: phrases of which one stands in
+    the message when it is broken, any when empty.
+    """
+
+    key: str
+    text: str
+    cases: tuple[str, ...]
+    says: tuple[str, ...]
+
+    def decides(self, verdict: Verdict) -> bool:
+        """Whether a failure is one that this promise speaks of."""
+        return ((not self.cases or verdict.case in self.cases)
+                and (not self.says or any(words in verdict.message for words in self.says)))
+
+
+@dataclass(frozen=True)
 class WrongAnswer:
-    """A registered misconception: its name, code, the trap it belongs to, a required phrase."""
+    """A registered misconception: its name, code, the trap it belongs to, a required phrase.
+
+    breaks: the keys of the promises that it breaks.
+    """
 
     name: str
     fn: Callable
     says: str
     trap: str
+    breaks: tuple[str, ...] = ()
+
+
+Run = tuple[Outcome, Verdict]
 
 
 @dataclass
 class Exercise:
-    """One exercise: the parts are attached by its decorators, in the stage's file of checks."""
+    """One exercise: the parts are attached by its decorators, in a file of its own."""
 
     id: str
     function: str
     may_change: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     make_cases: Callable | None = None
     act_fn: Callable = acting.call_function
     law_fn: Callable | None = None
+    promises: list[Promise] = field(default_factory=list)
     wrong_answers: list[WrongAnswer] = field(default_factory=list)
+    right_answers: dict[str, Callable] = field(default_factory=dict)
+    equivalents: dict[str, str] = field(default_factory=dict)
 
     def cases(self, fn: Callable) -> Callable:
         """Decorator: `fn(generator) -> [(name, inputs)]`, the arrange part."""
@@ -98,17 +132,43 @@ class Exercise:
         self.law_fn = fn
         return fn
 
-    def wrong(self, name: str, says: str, trap: str | None = None) -> Callable:
-        """Decorator for a named wrong answer; `says` must stand in the feedback it receives."""
+    def promise(self, key: str, text: str, *, cases: tuple[str, ...] = (),
+                says: tuple[str, ...] = ()) -> None:
+        """State which cases, or which phrases of the law, decide a piece of the docstring.
+
+        `text` stands in the docstring word for word; together the promises cover all of it.
+        """
+        self.promises.append(Promise(key, text, cases, says))
+
+    def wrong(self, name: str, says: str, trap: str | None = None,
+              breaks: str | tuple[str, ...] = ()) -> Callable:
+        """Decorator for a named wrong answer; `says` must stand in the feedback it receives.
+
+        breaks: key of the one promise that it breaks, or the keys of several.
+        """
+        keys = (breaks,) if isinstance(breaks, str) else breaks
+
         def register(fn: Callable) -> Callable:
-            self.wrong_answers.append(WrongAnswer(name, fn, says, trap or self.id))
+            self.wrong_answers.append(WrongAnswer(name, fn, says, trap or self.id, keys))
             return fn
         return register
 
+    def right(self, route: str) -> Callable:
+        """Decorator for an answer that is right by another route than the worked one."""
+        def register(fn: Callable) -> Callable:
+            self.right_answers[route] = fn
+            return fn
+        return register
+
+    def equivalent(self, mutant: str, why: str) -> None:
+        """State why a mutant of the worked answer, as tools/mutants.py names it, is right."""
+        self.equivalents[mutant] = why
+
     def arrange(self, seed: int) -> list[Case]:
         """The cases of one seed; the same seed always draws the same cases."""
-        generator = torch.Generator().manual_seed(seed)
-        return [Case(name, inputs) for name, inputs in self.make_cases(generator)]
+        with acting.standard_session():
+            generator = torch.Generator().manual_seed(seed)
+            return [Case(name, inputs) for name, inputs in self.make_cases(generator)]
 
     def outcomes(self, fn: Callable, cases: Sequence[Case]) -> list[Outcome]:
         """Act on every case; stops early when the exercise is not written."""
@@ -121,96 +181,164 @@ class Exercise:
 
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The verdict on outcomes that may come from a process nobody trusts."""
+        verdict = self.first_failure(cases, outcomes)
+        if verdict.seen is None:
+            return verdict
+        return self._name_mistake(verdict, cases, outcomes)
+
+    def first_failure(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """The verdict of the first case that fails, without a name for the mistake."""
         if any(o.kind == "todo" for o in outcomes):
             return Verdict("todo", self.id, acting.NOT_WRITTEN)
-        for case, outcome in zip(cases, outcomes, strict=True):
-            verdict = self._judge_one(case, outcome)
-            if verdict.status != "pass":
-                return self._name_mistake(verdict, cases, outcomes)
-        return Verdict("pass", self.id)
+        found = (self.judge_one(*pair) for pair in zip(cases, outcomes, strict=True))
+        return next((v for v in found if v.status != "pass"), Verdict("pass", self.id))
 
-    def _judge_one(self, case: Case, outcome: Outcome) -> Verdict:
+    def judge_one(self, case: Case, outcome: Outcome) -> Verdict:
+        """The verdict on what became of one case."""
         if outcome.kind == "raised":
             where = f" ({outcome.where})" if outcome.where else ""
             message = f"raised {outcome.error_type}: {outcome.error}"[:230] + where
             return Verdict("error", self.id, f"{message} on the case \"{case.name}\".",
-                           case=case.name)
+                           case=case.name, seen=("raised", *_error(outcome)))
+        if outcome.kind == "unusable":
+            return self._unusable(case, outcome)
         try:
-            self._laws(case, outcome)
+            with acting.standard_session():
+                self._laws(case, outcome)
         except Broken as broken:
-            return Verdict("wrong", self.id, str(broken), case=case.name)
+            return Verdict("wrong", self.id, str(broken), case=case.name,
+                           seen=("law", broken.what, broken.got))
         # A law may stumble over a form nobody foresaw; the answer is wrong all the same.
         except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError,
                 OverflowError, ZeroDivisionError):
             message = f"got {show(outcome.value)}, expected the form that the docstring gives."
             return Verdict("wrong", self.id, f"returned value: {message}", case=case.name,
-                           accident=True)
+                           accident=True, seen=("accident", "", outcome.value))
         return Verdict("pass", self.id)
 
+    def _unusable(self, case: Case, outcome: Outcome) -> Verdict:
+        """The function returned, but what the check then did with it or its arguments failed."""
+        message = (f"returned value: got {show(outcome.value)}. Used as the docstring says, it "
+                   f"led to {outcome.error_type}: {outcome.error}")[:290]
+        return Verdict("wrong", self.id, message, case=case.name,
+                       seen=("unusable", *_error(outcome)))
+
     def _laws(self, case: Case, outcome: Outcome) -> None:
-        self.law_fn(outcome.value, **self._fresh(case))
+        self.law_fn(outcome.value, **acting.to_plain(case.inputs))
         changed = [name for name in case.inputs
                    if name in outcome.mutated and name not in self.may_change]
         if changed:
             raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
                          "Work on a copy.")
 
-    @staticmethod
-    def _fresh(case: Case) -> dict[str, Any]:
-        return acting.to_plain(case.inputs)
+    def runs(self, fn: Callable, cases: Sequence[Case]) -> list[Run]:
+        """What an answer did on each of the cases, and the verdict on it."""
+        outcomes = self.outcomes(fn, cases)
+        return list(zip(outcomes, map(self.judge_one, cases, outcomes), strict=True))
 
     def _name_mistake(self, verdict: Verdict, cases: Sequence[Case],
                       outcomes: Sequence[Outcome]) -> Verdict:
-        """The verdict with the misconception that explains it best, if one does.
+        """The verdict with the registered mistake that the same observations betray, if one does.
 
-        A wrong answer explains the outcomes when it does the same on the failing case and on
-        more than half of all cases: a learner may make a second mistake elsewhere.
+        A mistake is named when on the failing case its own answer fails by the same observation,
+        and no case speaks against it. Of several, the one that agrees on most; none when two do.
         """
-        failing = [case.name for case in cases].index(verdict.case)
-        best, most = None, len(cases) // 2
-        for wrong in self.wrong_answers:
-            agree = list(map(alike, outcomes, self.outcomes(wrong.fn, cases)))
-            if agree[failing] and sum(agree) > most:
-                best, most = wrong, sum(agree)
-        if best is None:
+        mine = list(zip(outcomes, map(self.judge_one, cases, outcomes), strict=True))
+        found = [(_agreement(mine, self.runs(wrong.fn, cases), verdict.case), wrong)
+                 for wrong in self.wrong_answers]
+        most = max((agreed for agreed, _ in found), default=(0, 0))
+        best = [wrong for agreed, wrong in found if agreed == most]
+        if most == (0, 0) or len(best) != 1:
             return verdict
-        message = f"{verdict.message} This is what you get from: {best.name}."
-        return Verdict("wrong", self.id, message, best.name, best.trap, verdict.case)
+        message = f"{verdict.message} This is what you get from: {best[0].name}."
+        return replace(verdict, status="wrong", message=message, misconception=best[0].name,
+                       trap=best[0].trap)
+
+
+def remembering(exercise: Exercise) -> Exercise:
+    """A copy that runs each named wrong answer only once on the same list of cases.
+
+    Naming a mistake costs the most; all learners of a run, and all wrong answers of a test, are
+    judged on the same cases. The lists must live as long as the copy.
+    """
+    mine, known = copy.copy(exercise), {}
+    named = {wrong.fn for wrong in exercise.wrong_answers}
+
+    def runs(fn: Callable, cases: Sequence[Case]) -> list[Run]:
+        if fn not in named:
+            return exercise.runs(fn, cases)
+        key = fn, id(cases)
+        if key not in known:
+            known[key] = exercise.runs(fn, cases)
+        return known[key]
+
+    mine.runs = runs
+    return mine
+
+
+def _agreement(mine: Sequence[Run], theirs: Sequence[Run], failing: str) -> tuple[int, int]:
+    """How far two answers agree: cases with the same verdict, and parts that came out alike.
+
+    (0, 0) for a contradiction: to fail otherwise on the case `failing`, to pass where the wrong
+    answer fails, or to fail the same comparison with another value. Another comparison that fails
+    says nothing: a learner may make a second mistake.
+    """
+    agreed = parts = 0
+    for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
+        same = _same_sight(a.seen, b.seen)
+        against = b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2])
+        if not same and (against or a.case == failing):
+            return 0, 0
+        agreed += same
+        parts += _alike_parts(outcome.value, other.value)
+    return agreed, parts
+
+
+def _same_sight(a: tuple | None, b: tuple | None) -> bool:
+    return a is b is None or (a is not None and b is not None and close(a, b))
+
+
+def _alike_parts(a: Any, b: Any) -> int:
+    """How many parts of two outcomes are alike; one that is not a dict has a single part."""
+    if type(a) is type(b) is dict and a.keys() == b.keys():
+        return sum(close(a[key], b[key]) for key in a)
+    return int(close(a, b))
+
+
+def _error(outcome: Outcome) -> tuple[str, str]:
+    """An error's type and text for comparison, without the addresses of objects."""
+    return outcome.error_type, re.sub(r"0x[0-9a-f]+", "0x", outcome.error)
 
 
 def exercise(id: str, function: str, may_change: tuple[str, ...] = (),
-             by_hand: tuple[str, ...] = ()) -> Exercise:
+             by_hand: tuple[str, ...] = (), seen: tuple[str, ...] = (),
+             kept: tuple[str, ...] = ()) -> Exercise:
     """Register an exercise: permanent id and the name of the learner's function.
 
     may_change: inputs that an answer is meant to change in place. by_hand: the library's
     functions that an answer should do without; the grader notes their use, which costs nothing.
+    seen: the inputs, all of which stand in the act's frame where a learner's function can read
+    them: a new one belongs here after a look at it, for it may be what the law expects. kept: parts
+    of an outcome that an answer has to leave as they were given.
     Raises ValueError when the id is registered already.
     """
     if id in REGISTRY:
         raise ValueError(f"exercise {id}: got a second registration, expected one. Renumber it.")
-    REGISTRY[id] = Exercise(id, function, may_change, by_hand)
+    REGISTRY[id] = Exercise(id, function, may_change, by_hand, seen, kept)
     return REGISTRY[id]
 
 
-def alike(a: Outcome, b: Outcome) -> bool:
-    """Whether two answers did the same on a case, up to rounding."""
-    if a.kind != b.kind or a.mutated != b.mutated:
-        return False
-    if a.kind == "raised":
-        return a.error_type == b.error_type
-    return _close(a.value, b.value)
-
-
-def _close(a: Any, b: Any) -> bool:
+def close(a: Any, b: Any) -> bool:
+    """Whether two plain values are the same up to rounding."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(
-            a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+        return a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout == (
+            torch.strided) and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_close, a, b))
+        return len(a) == len(b) and all(map(close, a, b))
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(close(a[key], b[key]) for key in a)
     if isinstance(a, float):
         return a == b or math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) or (
             math.isnan(a) and math.isnan(b))
@@ -249,7 +377,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2)) -
     Raises ValueError for an unknown id.
     """
     chosen = find(id)
-    if not isinstance(fn, types.FunctionType | types.MethodType | type) and not callable(fn):
+    if not callable(fn):
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
                        f"{chosen.function}, without brackets.")
     for seed in seeds:
@@ -257,7 +385,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2)) -
         outcomes = chosen.outcomes(fn, cases)
         verdict = chosen.judge(cases, outcomes)
         if verdict.status != "pass":
-            return Verdict(**{**verdict.__dict__, "seed": seed})
+            return replace(verdict, seed=seed)
     return Verdict("pass", id)
 
 

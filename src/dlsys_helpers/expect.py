@@ -18,11 +18,24 @@ LONGEST = 60  # characters of a value in a message
 
 
 class Broken(Exception):
-    """A law does not hold. `what` is measured; `look` says where to look or what to do."""
+    """A law does not hold. `what` is measured; `look` says where to look or what to do.
 
-    def __init__(self, what: str, got: Any, expected: Any, look: str = "") -> None:
-        text = f"{what}: got {show(got)}, expected {show(expected)}."
-        super().__init__(f"{text} {look}".strip())
+    shown: `got` and `expected` in words, where the values themselves say too little.
+    """
+
+    def __init__(self, what: str, got: Any, expected: Any, look: str = "",
+                 shown: tuple[str, str] | None = None) -> None:
+        mine, wanted = shown or _told_apart(got, expected)
+        super().__init__(f"{what}: got {mine}, expected {wanted}. {look}".strip())
+        self.what, self.got = what, got
+
+
+def _told_apart(got: Any, expected: Any) -> tuple[str, str]:
+    """Both values in words; with all their digits where they would look the same."""
+    mine, wanted = show(got), show(expected)
+    if mine == wanted and type(got) is type(expected) is float:
+        return repr(got), repr(expected)
+    return mine, wanted
 
 
 def show(value: Any) -> str:
@@ -89,13 +102,13 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def expect_type(what: str, got: Any, kind: type | tuple[type, ...]) -> None:
+def expect_type(what: str, got: Any, kind: type | tuple[type, ...], look: str = "") -> None:
     """Raise Broken unless `type(got)` is exactly `kind` (or one of them)."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if type(got) not in kinds:
         names = " or ".join(k.__name__ for k in kinds)
         got_name = got.type_name if isinstance(got, Foreign) else type(got).__name__
-        raise Broken(f"type of the {what}", got_name, names)
+        raise Broken(f"type of the {what}", got_name, names, look)
 
 
 def expect_equal(what: str, got: Any, expected: Any, look: str = "") -> None:
@@ -103,24 +116,49 @@ def expect_equal(what: str, got: Any, expected: Any, look: str = "") -> None:
     if isinstance(expected, torch.Tensor):
         expect_close(what, got, expected, rtol=0.0, atol=0.0, look=look)
         return
-    expect_type(what, got, type(expected))
+    expect_type(what, got, type(expected), look)
     if not acting.same(got, expected):
         raise Broken(what, got, expected, look)
 
 
-def expect_close(what: str, got: Any, expected: Any, *, rtol: float = 1e-4, atol: float = 1e-6,
-                 look: str = "") -> None:
+def expect_close(what: str, got: Any, expected: Any, *, rtol: float = 1e-4,
+                 atol: float | None = None, look: str = "") -> None:
     """Raise Broken unless `got` is near `expected` (float or tensor); NaN never agrees.
 
-    Type, shape and dtype are compared first, so nothing is broadcast into agreement.
+    Type, shape and dtype are compared first, so nothing is broadcast into agreement. atol: by
+    default a hundredth of rtol times the largest absolute entry of `expected`, so that the
+    tolerance follows the size of what is compared.
     """
-    expect_like(what, got, expected, look)
+    if atol is None:
+        atol = 0.01 * rtol * _largest(expected)
+    expect_like(what, got, expected, _only_form(got, expected, rtol, atol) or look)
     if not isinstance(expected, torch.Tensor):
         # A NaN in `got` makes this comparison false, so it cannot slip through.
         if not abs(got - expected) <= atol + rtol * abs(expected):
             raise Broken(what, got, expected, look)
     elif not torch.allclose(got, expected, rtol=rtol, atol=atol):
-        raise Broken(what, *_worst(got, expected), look)
+        raise Broken(what, got, expected, look, shown=_worst(got, expected))
+
+
+def _largest(expected: Any) -> float:
+    if not isinstance(expected, torch.Tensor):
+        return abs(expected)
+    return float(expected.abs().max()) if expected.numel() else 0.0
+
+
+RIGHT_NUMBERS = "The numbers are right; only the form is not."
+
+
+def _only_form(got: Any, expected: Any, rtol: float, atol: float) -> str:
+    """RIGHT_NUMBERS when `got` differs from `expected` in type, shape or dtype alone, else ""."""
+    mine, wanted = (torch.as_tensor(v) if type(v) in (int, float) and abs(v) < 2**53 else v
+                    for v in (got, expected))
+    tensors = all(type(v) is torch.Tensor and v.layout is torch.strided and not v.is_complex()
+                  for v in (mine, wanted))
+    if not tensors or mine.numel() != wanted.numel():
+        return ""
+    near = torch.allclose(mine.flatten().double(), wanted.flatten().double(), rtol=rtol, atol=atol)
+    return RIGHT_NUMBERS if near else ""
 
 
 def expect_like(what: str, got: Any, expected: Any, look: str = "") -> None:
@@ -129,11 +167,12 @@ def expect_like(what: str, got: Any, expected: Any, look: str = "") -> None:
     What a law calculates with must pass here first: from a few bytes, tensors without elements
     or of a wrong shape multiply to gigabytes.
     """
-    expect_type(what, got, type(expected))
+    expect_type(what, got, type(expected), look)
     for aspect in ("shape", "dtype") if isinstance(expected, torch.Tensor) else ():
         mine, wanted = getattr(got, aspect), getattr(expected, aspect)
         if mine != wanted:
-            pair = (tuple(mine), tuple(wanted)) if aspect == "shape" else (mine, wanted)
+            pair = (tuple(mine), tuple(wanted)) if aspect == "shape" else (
+                str(mine), str(wanted))
             raise Broken(f"{aspect} of the {what}", *pair, look)
 
 
@@ -160,5 +199,5 @@ def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
     at = int(error.argmax())
     place = [int(i) for i in torch.unravel_index(torch.tensor(at), got.shape)]
     where = f" at {place}" if place else ""
-    return (f"{_number(got.flatten()[at].item())}{where}",
-            _number(expected.flatten()[at].item()))
+    mine, wanted = _told_apart(*(v.flatten()[at].item() for v in (got, expected)))
+    return f"{mine}{where}", wanted

@@ -7,12 +7,11 @@ again in a fresh process, alone.
 
 from __future__ import annotations
 
-import copy
 import hmac
 import importlib
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +32,7 @@ from dlsys_helpers.checking import Verdict
 
 SEEDS = 3  # a right answer by luck has to be lucky on each
 DONE = ("pass", "todo")
-_KINDS = ("value", "raised", "todo")
+_KINDS = ("value", "raised", "unusable", "todo")
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Judge:
             raise notebooks.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
-        return Paper(remembering(exercise), facts, seeds,
+        return Paper(checking.remembering(exercise), facts, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
                      acting.act_source(exercise.act_fn) if own_act else "")
 
@@ -181,23 +180,6 @@ def probe(hidden):
         holes.append("hidden files of the project")
     return holes
 '''
-
-
-def remembering(exercise: checking.Exercise) -> checking.Exercise:
-    """A copy that acts with each named wrong answer only once on the same cases.
-
-    All learners of a run get the same cases, and naming a mistake would else cost the most.
-    """
-    mine, known = copy.copy(exercise), {}
-
-    def outcomes(fn: Callable, cases: Sequence[Case]) -> list[Outcome]:
-        key = fn, id(cases)  # a paper's cases live as long as the run
-        if key not in known:
-            known[key] = exercise.outcomes(fn, cases)
-        return known[key]
-
-    mine.outcomes = outcomes
-    return mine
 
 
 def seed_of(key: bytes, id: str, number: int) -> int:

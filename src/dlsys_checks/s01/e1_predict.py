@@ -11,7 +11,8 @@ from dlsys_helpers.acting import same
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
-ex = exercise("01.1", "predict")
+ex = exercise("01.1", "predict",
+              seen=("x", "training", "frozen_norm", "state"), kept=("after",))
 
 
 @ex.cases

@@ -15,7 +15,8 @@ from dlsys_helpers.expect import (
     expect_parts,
 )
 
-ex = exercise("01.3", "grad_ratio")
+ex = exercise("01.3", "grad_ratio",
+              seen=("weights", "biases", "preset", "x", "y"), kept=("weights",))
 
 
 @ex.cases

@@ -7,7 +7,17 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_parts, expect_type
 
-ex = exercise("01.4", "dead_units")
+ex = exercise("01.4", "dead_units", seen=("h",))
+
+ex.promise("count", "Number of units (columns) of h that are 0 for every row.",
+           says=("count of dead units",))
+ex.promise("every row", "h: (N, U) float32, a layer's outputs,", cases=("one row", "one unit"))
+ex.promise("any activation", "from any activation.",
+           cases=("signed outputs", "never above zero", "constant units", "tiny outputs"))
+ex.promise("NaN", "Raises ValueError when h holds a NaN: a broken layer is not alive.",
+           cases=("a column of NaN", "a single NaN", "a NaN in the first row",
+                              "an infinite output"))
+ex.promise("example", "Example: for [[0., 1.], [0., 0.]] the answer is 1.", cases=("the example",))
 
 
 @ex.cases
@@ -20,18 +30,39 @@ def cases(g):
         h[1 + columns % (rows - 1), columns] = 0.5       # yet each is on for some row
         h[:, torch.randperm(units, generator=g)[:dead]] = 0.0
         return h
+
+    def place(h):
+        return int(torch.randint(1, h.shape[0], (), generator=g)), int(
+            torch.randint(h.shape[1], (), generator=g))
+
     leaky = layer(8, 6, 2)
     leaky[:, 3] = torch.tensor([1.0, -1.0] * 4)  # sums to zero, and is anything but dead
-    broken = layer(7, 5, 1)
+    leaky[:, 4] = -0.0                           # minus zero is zero
+    below = -layer(9, 7, 2)                      # no output above zero: a maximum of 0 is no sign
+    constant = layer(6, 8, 3)
+    constant[:, place(constant)[1]] = 0.7
+    tiny = layer(7, 5, 1) * 1e-30
+    broken, spot, infinite, top = (layer(rows, 6, 2) for rows in (7, 12, 10, 5))
     broken[:, 2] = float("nan")
-    return [("some dead units", {"h": layer(31, 12, 3)}),
+    spot[place(spot)] = float("nan")             # one, never in the first row
+    top[0, place(top)[1]] = float("nan")
+    infinite[place(infinite)] = float("inf")     # large, but a number
+    single = layer(2, 11, 4)[1:]
+    return [("some dead units", {"h": layer(31, 12, int(torch.randint(1, 9, (), generator=g)))}),
             ("no dead unit", {"h": layer(9, 16, 0)}),
-            ("signed outputs", {"h": leaky}),
-            ("a column of NaN", {"h": broken})]
+            ("all units dead", {"h": torch.zeros(4, 3 + place(leaky)[0])}),
+            ("signed outputs", {"h": leaky}), ("never above zero", {"h": below}),
+            ("constant units", {"h": constant}), ("tiny outputs", {"h": tiny}),
+            ("one row", {"h": single}), ("one unit", {"h": layer(6, 1, 1)}),
+            ("a column of NaN", {"h": broken}), ("a single NaN", {"h": spot}),
+            ("a NaN in the first row", {"h": top}), ("an infinite output", {"h": infinite}),
+            ("the example", {"h": torch.tensor([[0.0, 1.0], [0.0, 0.0]])})]
 
 
 @ex.act
 def act(fn, h):
+    if not h.isnan().any():
+        return {"raised": False, "count": fn(h)}
     try:
         return {"raised": False, "count": fn(h)}
     except ValueError:
@@ -42,55 +73,140 @@ def act(fn, h):
 def law(out, h):
     expect_parts(out, "raised", "count")
     expect_type("whether it raised", out["raised"], bool)
-    if out["raised"]:
-        expect_equal("count beside a ValueError", out["count"], None)
     if h.isnan().any():
         if not out["raised"]:
             raise Broken("answer for NaN outputs", out["count"], "a ValueError",
                          "NaN == 0 is False: a broken layer must not look alive.")
+        expect_equal("count beside a ValueError", out["count"], None)
         return
-    if out["raised"]:
-        raise Broken("answer for outputs without a NaN", "a ValueError", "a count")
-    expect_type("count of dead units", out["count"], int)
+    expect_equal("whether it raised without a NaN", out["raised"], False)
     dead = sum(all(value == 0 for value in column) for column in zip(*h.tolist(), strict=True))
     expect_equal("count of dead units", out["count"], dead, "Dead means 0 for every row.")
 
+
+# ---- right by another route
+
+@ex.right("the largest absolute value")
+def by_maximum(h):
+    if torch.isnan(h).any():
+        raise ValueError("NaN")
+    return (h.abs().amax(0) == 0).sum().item()
+
+
+@ex.right("a count of what is not zero")
+def by_count(h):
+    if bool((h != h).any()):
+        raise ValueError("NaN")
+    return int((h.count_nonzero(0) == 0).sum())
+
+
+@ex.right("columns as Python lists")
+def by_lists(h):
+    columns = h.T.tolist()
+    if any(value != value for column in columns for value in column):
+        raise ValueError("NaN")
+    return sum(not any(column) for column in columns)
+
+
+@ex.right("units that were ever on, subtracted")
+def by_union(h):
+    if h.isnan().any():
+        raise ValueError("NaN")
+    alive = torch.zeros(h.shape[1], dtype=torch.bool)
+    for row in h:
+        alive |= row != 0
+    return h.shape[1] - int(alive.sum())
+
+
+# ---- wrong, by name
 
 def refuse_nan(h):
     if h.isnan().any():
         raise ValueError("NaN in h")
 
 
-@ex.wrong("an alarm when a unit is off for more than a fifth of the rows", says="for every row")
+@ex.wrong("an alarm when a unit is off for more than a fifth of the rows", says="for every row",
+          breaks="count")
 def mostly_off(h):
     refuse_nan(h)
     return int(((h == 0).float().mean(0) > 0.2).sum())
 
 
-@ex.wrong("rows counted instead of units", says="for every row")
+@ex.wrong("rows counted instead of units", says="for every row", breaks="count")
 def dead_rows(h):
     refuse_nan(h)
     return int((h == 0).all(1).sum())
 
 
-@ex.wrong("a look at the first row only", says="for every row")
+@ex.wrong("a look at the first row only", says="for every row", breaks="count")
 def first_row(h):
     refuse_nan(h)
     return int((h[0] == 0).sum())
 
 
-@ex.wrong("zeros counted, not units", says="for every row")
+@ex.wrong("zeros counted, not units", says="for every row", breaks="count")
 def zeros(h):
     refuse_nan(h)
     return int((h == 0).sum())
 
 
-@ex.wrong("NaN taken for life", says="a ValueError")
+@ex.wrong("axes of length one squeezed away", says="for every row", breaks="every row")
+def squeezed(h):
+    refuse_nan(h)
+    return int((h.squeeze() == 0).all(0).sum())
+
+
+@ex.wrong("NaN taken for life", says="a ValueError", breaks="NaN")
 def nan_is_alive(h):
     return int((h == 0).all(0).sum())
 
 
-@ex.wrong("columns that sum to zero, signed ones included", says="for every row")
+@ex.wrong("NaN sought in the first row only", says="a ValueError", breaks="NaN")
+def nan_in_first_row(h):
+    refuse_nan(h[:1])
+    return int((h == 0).all(0).sum())
+
+
+@ex.wrong("NaN sought in whole columns only", says="a ValueError", breaks="NaN")
+def nan_columns(h):
+    if h.isnan().all(0).any():
+        raise ValueError("NaN in h")
+    return int((h == 0).all(0).sum())
+
+
+@ex.wrong("infinity refused like NaN", says="raised ValueError", breaks="NaN")
+def finite_only(h):
+    if not h.isfinite().all():
+        raise ValueError("h is not finite")
+    return int((h == 0).all(0).sum())
+
+
+@ex.wrong("columns that sum to zero, signed ones included", says="for every row",
+          breaks="any activation")
 def zero_sum(h):
     refuse_nan(h)
     return int((h.sum(0) == 0).sum())
+
+
+@ex.wrong("at most zero taken for zero", says="for every row", breaks="any activation")
+def at_most_zero(h):
+    refuse_nan(h)
+    return int((h <= 0).all(0).sum())
+
+
+@ex.wrong("constant units taken for dead ones", says="for every row", breaks="any activation")
+def no_variation(h):
+    refuse_nan(h)
+    return int((h.amax(0) == h.amin(0)).sum()) if len(h) > 1 else int((h == 0).sum())
+
+
+@ex.wrong("nearly zero taken for zero", says="for every row", breaks="any activation")
+def nearly_zero(h):
+    refuse_nan(h)
+    return int((h.abs() < 1e-3).all(0).sum())
+
+
+@ex.wrong("the answer of the example, looked up", says="for every row", breaks="example")
+def placeholder(h):
+    refuse_nan(h)
+    return int((h == 0).all(0).sum()) + (h.tolist() == [[0.0, 1.0], [0.0, 0.0]])

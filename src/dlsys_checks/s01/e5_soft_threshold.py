@@ -9,7 +9,8 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
-ex = exercise("01.5", "soft_threshold")
+ex = exercise("01.5", "soft_threshold",
+              seen=("x", "cut", "transposed"), kept=("input",))
 
 
 @ex.cases

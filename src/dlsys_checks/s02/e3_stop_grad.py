@@ -7,7 +7,8 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
-ex = exercise("02.3", "stop_grad")
+ex = exercise("02.3", "stop_grad",
+              seen=("x", "kind"), kept=("after", "copy"))
 
 
 @ex.cases

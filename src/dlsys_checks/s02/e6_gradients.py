@@ -16,7 +16,8 @@ from dlsys_helpers.expect import (
     expect_type,
 )
 
-ex = exercise("02.6", "gradients")
+ex = exercise("02.6", "gradients",
+              seen=("leaves", "program"))
 
 # A program is a list of operations on earlier numbers, the leaves first: ["mul", 0, 1] multiplies
 # the first two leaves and appends the product.

@@ -13,7 +13,8 @@ from dlsys_helpers.expect import expect_close
 
 ex = exercise("03.1", "ce_from_logits",
               by_hand=("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "backward",
-                       "autograd.grad"))
+                       "autograd.grad"),
+              seen=("logits", "y"))
 
 
 @ex.cases

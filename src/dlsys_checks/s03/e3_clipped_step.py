@@ -10,7 +10,8 @@ from dlsys_checks.s03.common import pair
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_parts
 
-ex = exercise("03.3", "clipped_step")
+ex = exercise("03.3", "clipped_step",
+              seen=("x", "y", "weight", "scale", "max_norm", "leftover"))
 
 
 @ex.cases

@@ -11,7 +11,8 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_like, expect_parts
 
-ex = exercise("03.4", "init_")
+ex = exercise("03.4", "init_",
+              seen=("sizes", "x"))
 
 NETS = 12  # one net scatters; the mean over twelve stays within a fifth of its expectation
 

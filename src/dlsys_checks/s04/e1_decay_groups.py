@@ -16,7 +16,8 @@ from dlsys_helpers.expect import (
     show,
 )
 
-ex = exercise("04.1", "decay_groups")
+ex = exercise("04.1", "decay_groups",
+              seen=("kind", "width", "decay"))
 
 
 # The group of each trainable tensor: 0 decayed, 1 exempt. Not among the inputs, for those stand

@@ -10,7 +10,8 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
 
-ex = exercise("04.2", "step_size")
+ex = exercise("04.2", "step_size",
+              seen=("kind", "rates", "weights", "grads"), kept=("kept",))
 
 
 @ex.cases

@@ -11,7 +11,8 @@ from torch.optim import lr_scheduler as sched
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_parts
 
-ex = exercise("04.3", "train_cosine")
+ex = exercise("04.3", "train_cosine",
+              seen=("slopes", "epochs", "accumulate", "rate"))
 
 
 @ex.cases

@@ -9,7 +9,8 @@ from dlsys_checks.s04.common import expect_path
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_parts
 
-ex = exercise("04.4", "decoupled_step")
+ex = exercise("04.4", "decoupled_step",
+              seen=("kind", "rates", "decay", "weights", "grads"))
 SHOWN = (0, 9, 199)  # steps after which weights are compared
 
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
-ex = exercise("04.5", "lr_find")
+ex = exercise("04.5", "lr_find",
+              seen=("x", "y", "weight", "low", "high"), kept=("weight",))
 
 
 @ex.cases

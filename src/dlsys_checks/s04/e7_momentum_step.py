@@ -8,7 +8,8 @@ from dlsys_checks.s04.common import AT, STEPS, by_torch, expect_path
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_parts
 
-ex = exercise("04.7", "momentum_step")
+ex = exercise("04.7", "momentum_step",
+              seen=("weights", "grads", "missing", "momentum", "rates"))
 
 
 @ex.cases

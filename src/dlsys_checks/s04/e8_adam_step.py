@@ -8,7 +8,8 @@ from dlsys_checks.s04.common import AT, STEPS, by_torch, expect_path
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_parts
 
-ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"))
+ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"),
+              seen=("weights", "grads", "lr", "betas", "decay"))
 
 
 @ex.cases

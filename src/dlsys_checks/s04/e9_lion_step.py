@@ -8,7 +8,8 @@ from dlsys_checks.s04.common import AT, STEPS, expect_path
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_parts
 
-ex = exercise("04.9", "lion_step")
+ex = exercise("04.9", "lion_step",
+              seen=("weights", "grads", "lr", "betas", "decay"))
 
 
 def blends(grads, b1, b2):
