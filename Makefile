@@ -12,7 +12,8 @@ help:
 	@echo "make lab         learn: set up, then JupyterLab on the start notebook"
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
-	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one"
+	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
+	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
 	@echo "make sweep       every claim under five seeds, one thread and two"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
@@ -35,7 +36,7 @@ test: setup
 	$(RUN) -m pytest -n 2 --dist loadfile -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup
-	@$(RUN) -m tools.build $(LESSON)
+	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)
 
 book: setup
 	@$(RUN) -m tools.book

@@ -7,6 +7,7 @@ import re
 import nbformat
 import pytest
 
+from dlsys_helpers import paths
 from dlsys_helpers.paths import ROOT
 from tools import build, lessons
 from tools.canonical import canonical
@@ -15,12 +16,12 @@ LESSON = ROOT / "lessons" / "01_activations.py"
 TEXT = LESSON.read_text("utf-8")
 
 
-def read(tmp_path, text, name=LESSON.name):
+def read(tmp_path, text, name=LESSON.name, draft=False):
     folder = tmp_path / "lessons"
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(text, "utf-8")
-    return lessons.read(path)
+    return lessons.read(path, draft)
 
 
 def cut(start, end):
@@ -73,6 +74,12 @@ CASES = {
                                           '# %% [markdown] trap="01.2" role="predict"'),
                              "after the first trap"),
 }
+CASES["placeholder"] = (TEXT.replace("Nobody changed a weight", "TODO: the end"), "TODO: the end")
+CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
+CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
+                                             '# %% [markdown] trap="01.6" role="predict"\n'
+                                             '# ## Late\n\n# %% [markdown] role="gpu"', 1),
+                                "trap, quiz, trap, gpu")
 CASES["unexplained choice"] = (re.sub(r" :: That is what `eval\(\)` does\.", "", TEXT),
                                "not explained")
 
@@ -87,6 +94,54 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
     assert message.startswith("lessons/01_activations.py")
     assert says in message
     assert message.rstrip().endswith(".") or message.rstrip().endswith('"')
+
+
+# What is only missing is a note in a draft; all else is refused there too.
+MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part",
+           "number that nobody measured", "placeholder", "draft"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_draft_notes_what_is_missing_and_refuses_what_is_wrong(name, tmp_path):
+    text, says = CASES[name]
+    if name in MISSING:
+        notes = read(tmp_path, text, draft=True).notes
+        assert name == "draft" or says in "\n".join(notes)
+        return
+    with pytest.raises(lessons.Refused) as refused:
+        read(tmp_path, text, draft=True)
+    assert says in str(refused.value)
+
+
+def test_a_draft_may_lack_every_part_of_a_trap_but_its_heading(tmp_path):
+    text = cut('# %% trap="01.2" role="break"', '# %% [markdown] trap="01.3"')
+    source = read(tmp_path, text, draft=True)
+    assert "no break, look, repair, exercise, hint, keep" in source.notes[0]
+    assert "check 01.2 has no exercise" in source.notes[1]
+    assert "the number 0.5" in source.notes[2]
+    sheet = build.views(source)["exercise"].cells
+    assert [c.metadata["dlsys"]["trap"] for c in sheet if c.id.endswith("-check-1")] == [
+        "01.1", "01.3", "01.4", "01.5"]
+
+
+def test_a_draft_says_so_first_and_prints_its_verdicts(tmp_path):
+    views = build.views(read(tmp_path, CASES["draft"][0], draft=True))
+    for book in views.values():
+        assert book.metadata["dlsys"]["draft"] is True
+        assert book.cells[0].source.startswith("**Draft")
+        assert book.cells[1].source.startswith("# ")
+    checks = [c.source for c in views["solution"].cells if c.metadata["dlsys"]["role"] == "check"]
+    assert checks[0].endswith('print(run_check("01.1", predict).line())')
+    assert len(checks) == 5
+
+
+def test_a_marked_lesson_is_left_out_of_what_is_built_and_refused_by_name(tmp_path, monkeypatch):
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / LESSON.name).write_text(CASES["draft"][0], "utf-8")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert build.sources_of([]) == []
+    with pytest.raises(lessons.Refused, match="marked as a draft"):
+        build.sources_of(["01"])
 
 
 def test_renamed_file_is_refused(tmp_path):

@@ -80,7 +80,6 @@ def symptoms_page() -> str:
 
 def wrong_answers_page() -> str:
     """The kill matrix: every registered wrong answer, judged now by the check it must fail."""
-    checking.load_all()
     parts = ["# Wrong answers",
              "A check is worth what it refuses. Each exercise comes with answers that look right "
              "and are wrong. This page was made by running every one of them through its check; "

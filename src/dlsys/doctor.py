@@ -191,7 +191,7 @@ def gpu(facts: dict, has_driver: bool) -> Finding:
 
 def generated() -> Iterator[Finding]:
     """Every lesson has its notebook, worksheet and entry in the catalog."""
-    lessons = sorted(path.stem for path in (paths.ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+    lessons = [path.stem for path in paths.lessons() if not paths.is_draft(path)]
     wanted = [folder / f"{stem}.ipynb" for stem in lessons
               for folder in (paths.NOTEBOOKS, paths.EXERCISES) if _expected(folder, stem)]
     missing = [str(path.relative_to(paths.ROOT)) for path in wanted if not path.exists()]

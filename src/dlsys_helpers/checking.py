@@ -225,6 +225,12 @@ def load_all() -> dict[str, Exercise]:
     return REGISTRY
 
 
+def of_stage(number: int) -> dict[str, Exercise]:
+    """Import the checks of one stage and return its exercises by id; none where none is written."""
+    _load_stage(f"s{number:02d}")
+    return {id: found for id, found in REGISTRY.items() if id[:2] == f"{number:02d}"}
+
+
 def _load_stage(name: str) -> None:
     """Import the exercises of one stage, "s01"; nothing for a stage without any."""
     if importlib.util.find_spec(f"dlsys_checks.{name}"):
