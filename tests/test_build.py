@@ -74,6 +74,11 @@ CASES = {
                                           '# %% [markdown] trap="01.2" role="predict"'),
                              "after the first trap"),
 }
+CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.relu\n"),
+                                       'end it with "activations"')
+CASES["explorer that is not imported"] = (
+    TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
+CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
 CASES["placeholder"] = (TEXT.replace("Nobody changed a weight", "TODO: the end"), "TODO: the end")
 CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',

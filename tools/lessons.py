@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import jupytext
 from nbformat import NotebookNode
 
-from dlsys_helpers import checking, stages
+from dlsys_helpers import checking, explorers, stages
 from dlsys_helpers.paths import DRAFT_MARK, ROOT, is_draft
 
 TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hint", "keep"]
@@ -315,6 +315,19 @@ def split_hints(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"^\d\.\s", text, flags=re.M)[1:]]
 
 
+def rule_explorer(source: Source) -> None:
+    for cell in source.of(role="explore", kind="code"):
+        name = cell.metadata.get("explorer")
+        if name not in explorers.names():
+            source.refuse(cell, f"it names the explorer {name!r}.",
+                          f'Give it explorer="...", one of {", ".join(explorers.names())}.')
+        wanted = f"from dlsys_helpers.explorers.{name} import {name}"
+        lines = cell.source.splitlines()
+        if (lines[0], lines[-1]) != (wanted, name):
+            source.refuse(cell, f'its code does not show explorer="{name}".',
+                          f'Begin it with "{wanted}" and end it with "{name}".')
+
+
 def rule_placeholders(source: Source) -> None:
     for cell in source.cells:
         text = f"{cell.source}\n{cell.metadata.get('symptom', '')}"
@@ -330,4 +343,4 @@ def rule_placeholders(source: Source) -> None:
 
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
                     rule_claims, rule_exercises, rule_hints, rule_checks, rule_no_learner_answers,
-                    rule_size, rule_numbers, rule_quiz, rule_placeholders]
+                    rule_size, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
