@@ -5,13 +5,15 @@ TESTS ?= tests notebooks solutions
 RUN = .venv/bin/python
 export PYTHON
 
-.PHONY: help lab test build book book-serve bench record sweep lock setup
+.PHONY: help lab test new build book book-serve bench record sweep lock setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab         learn: set up, then JupyterLab on the start notebook"
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
+	@echo "make new         the files of a stage, STAGE=05, or of a further trap, TRAP=05.2;"
+	@echo "                 NAME=rescale names its function"
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
 	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
@@ -37,6 +39,10 @@ test: setup
 
 build: setup
 	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)
+
+# A stage (05) or one more trap (05.2); NAME is the function that its exercise asks for.
+new: setup
+	@$(RUN) -m tools.new $(or $(STAGE)$(TRAP),nothing) $(NAME)
 
 book: setup
 	@$(RUN) -m tools.book

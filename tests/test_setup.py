@@ -284,10 +284,12 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 
 @pytest.mark.parametrize(("target", "runs"), [
     ("lab", "tools.lab 8888"), ("test", "pytest -n 2 --dist loadfile"),
-    ("build", "tools.build 01"), ("book", "tools.book"), ("book-serve", "tools.book --serve"),
+    ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
+    ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("record", "tools.record"), ("sweep", "tools.sweep")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
-    done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01"], cwd=ROOT,
+    done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01",
+                           "TRAP=05.2", "NAME=rescale"], cwd=ROOT,
                           text=True, capture_output=True, timeout=20, check=True)
     lines = [line for line in done.stdout.splitlines() if not line.startswith("make")]
     assert lines[0] == "sh tools/setup.sh"
