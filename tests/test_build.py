@@ -171,14 +171,6 @@ def test_the_start_page_shows_every_trap_of_the_catalog():
     assert [t["title"] for t in traps if html.escape(t["title"]) not in shown] == []
 
 
-def test_another_catalog_means_another_start_page():
-    old = build.notebook(lessons.read(LESSON), "lesson", [])
-    new = build.notebook(lessons.read(LESSON), "lesson", [])
-    assert build.keep_outputs(new, old)
-    new.metadata["dlsys"]["catalog"] = "other"
-    assert not build.keep_outputs(new, old)
-
-
 def test_same_source_same_bytes():
     first, second = ([build.written(canonical(book)) for book in build.views(
         lessons.read(LESSON)).values()] for _ in range(2))

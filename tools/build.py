@@ -45,10 +45,8 @@ TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 def views(source: Source) -> dict[str, NotebookNode]:
     """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
     if source.stage == 0:
-        start = notebook(source, "lesson", [lesson_cell(source, c) for c in source.cells])
-        # Its map is drawn from the catalog: another catalog makes what is stored out of date.
-        start.metadata["dlsys"]["catalog"] = fingerprint((ROOT / CATALOG).read_text("utf-8"))
-        return {"lesson": start}
+        return {"lesson": notebook(source, "lesson",
+                                   [lesson_cell(source, c) for c in source.cells])}
     lesson = [lesson_cell(source, c) for c in source.cells
               if c.metadata["role"] in LESSON_ROLES]
     return {"lesson": notebook(source, "lesson", lesson),
@@ -79,11 +77,7 @@ def version(cells: list[NotebookNode]) -> str:
     """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
     code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
                      {"exercise", "check"})
-    return fingerprint(code)
-
-
-def fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
 
 
 def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
@@ -289,8 +283,6 @@ def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
     """Take over stored outputs when what made them is as it was; returns whether that was so."""
     def code(nb: NotebookNode) -> list[NotebookNode]:
         return [c for c in nb.cells if c.cell_type == "code"]
-    if book.metadata["dlsys"].get("catalog") != old.metadata["dlsys"].get("catalog"):
-        return False
     if [c.source for c in code(book)] != [c.source for c in code(old)]:
         return False
     for new, stored in zip(code(book), code(old), strict=True):
@@ -303,7 +295,8 @@ def build(source: Source, quick: bool) -> None:
     for view, book in views(source).items():
         name = f"{FOLDERS[view]}/{source.path.stem}.ipynb"
         path, began, kept = ROOT / name, time.perf_counter(), False
-        if quick and path.exists() and view != "exercise":
+        # The start page draws what other lessons declare, so its own code says nothing.
+        if quick and source.stage and path.exists() and view != "exercise":
             kept = keep_outputs(book, nbformat.read(path, as_version=4))
         if view != "exercise" and not kept:
             run(book, name)
@@ -403,10 +396,8 @@ def main() -> None:
     chosen = {source.path for source in sources_of(args.lesson)}
     (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
     for source in every:
-        if source.path in chosen:
+        if source.path in chosen or source.stage == 0:  # the start page maps all of them
             build(source, args.quick)
-        elif source.stage == 0:
-            build(source, quick=True)  # its map follows the catalog
     readme.update(Path(ROOT / "README.md"))
     for path in paths.drafts():
         print(f"{path.stem}: left out, a draft; for it: make build LESSON={path.stem[:2]} DRAFT=1")

@@ -148,7 +148,8 @@ def _trap_line(trap: TrapState, personal: bool) -> str:
 
 def _foot(stage: Stage, lesson: str, worksheet: str, personal: bool) -> str:
     links = [f'<a href="{_link(lesson, stage.stem)}">Read the lesson</a>']
-    started = (paths.MY_WORK / f"{stage.stem}.ipynb").exists()
+    # Where nothing is kept, the map is the same on every machine: the builder stores it so.
+    started = progress.store() and (paths.MY_WORK / f"{stage.stem}.ipynb").exists()
     if started or not personal:
         word = "Continue your worksheet" if personal else "Worksheet"
         links.append(f'<a href="{_link(worksheet, stage.stem)}">{word}</a>')
