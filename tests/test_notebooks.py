@@ -80,7 +80,7 @@ def test_worksheet_as_shipped_fails_at_exactly_its_checks(path, tmp_path):
     assert len(cases) == len(cells_of(path))
     assert failed == checks
     assert done.returncode == 1
-    assert "is not written yet" in done.stdout
+    assert "Write the body of" in done.stdout
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda p: f"{p.parent.name}-{p.stem}")

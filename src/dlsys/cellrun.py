@@ -18,19 +18,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dlsys.worksheets import Worksheet, WorksheetError
+from dlsys_helpers.verdicts import Verdict
 
 START_SECONDS = 180  # importing torch from a cold disk is slow, and is not the learner's doing
 
 
 @dataclass
 class Report:
-    """``verdicts``: exercise id to status, message, misconception and trap.
+    """``verdicts``: exercise id to the verdict on it.
 
     ``cell_errors``: number among the code cells to one line about what stopped it.
     ``left_out``: numbers of the cells that cannot be run in one process with the others.
     """
 
-    verdicts: dict[str, dict] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
     cell_errors: dict[int, str] = field(default_factory=dict)
     left_out: set[int] = field(default_factory=set)
 
@@ -49,7 +50,7 @@ def run(worksheet: Worksheet, limit: float) -> Report:
             report.cell_errors[key] = f"{what}; it was left out"
             report.left_out.add(key)
         elif kind == "check":
-            report.verdicts[key] = _verdict("error", what)
+            report.verdicts[key] = Verdict("error", key, what)
         else:
             raise WorksheetError(f"Python {what} before the first cell. Run: dlsys doctor")
     return report
@@ -73,7 +74,7 @@ def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None
                 case {"cell": number, "error": error}:
                     report.cell_errors[number] = error
                 case {"check": id, "verdict": verdict}:
-                    report.verdicts[id] = verdict
+                    report.verdicts[id] = Verdict(id=id, **verdict)
     return (*at, "ended")
 
 
@@ -117,10 +118,6 @@ def _lines(fd: int, limit: float) -> Iterator[dict]:
             yield json.loads(line)
             patience = limit
             deadline = time.monotonic() + patience
-
-
-def _verdict(status: str, message: str) -> dict:
-    return {"status": status, "message": message, "misconception": "", "trap": ""}
 
 
 # ---- the child: runs the learner's code
@@ -179,10 +176,11 @@ def _judge(checking, id: str, names: dict, function: str) -> dict:
     import secrets
 
     if function not in names:
-        return _verdict("missing", f"{function} is not defined after all cells have run.")
+        return {"status": "missing",
+                "message": f"{function} is not defined after all cells have run."}
     seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
     verdict = checking.run_check(id, names[function], seeds)
-    return {key: getattr(verdict, key) for key in _verdict("", "")}
+    return {key: getattr(verdict, key) for key in ("status", "message", "misconception", "trap")}
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ from pathlib import Path
 import pytest
 
 from dlsys import worksheets
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, verdicts
 
 LEARNER_FOLDER = "my-work"
 NBVAL_SECONDS = 2000  # nbval's own default: too long for a loop that never ends
 CELL_SECONDS = 120
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_VERDICT = re.compile(r"exercise \S+ (todo|wrong|error)(?:: )?(.*)", re.S)
 
 
 # LogXML reads its option in its own pytest_configure, so this one has to come first.
@@ -141,8 +140,8 @@ def _verdict(call: pytest.CallInfo) -> tuple[str, str]:
         return "skipped", "the cell is tagged to be skipped, so it earns nothing"
     error = call.excinfo.value
     text = _ANSI.sub("", getattr(error, "inner_traceback", None) or str(error)).strip()
-    if match := _VERDICT.match(text):
-        return match[1], match[2].strip()
+    if said := verdicts.read_line(text):
+        return said
     if text.startswith("Kernel dead"):
         return "error", "the kernel is gone: an earlier cell ended it, or ran past its time limit"
     if text.endswith(("KeyboardInterrupt", "KeyboardInterrupt:")):

@@ -90,7 +90,7 @@ _STYLE = """
 .dlsys-map a { color:inherit; text-decoration:underline; text-underline-offset:2px; }
 .dlsys-map a:focus-visible { outline:2px solid currentColor; outline-offset:2px; }
 """
-_MARK = {SOLVED: "●", TRIED: "◐", UNTOUCHED: "○"}
+MARKS = {SOLVED: "●", TRIED: "◐", UNTOUCHED: "○"}
 
 
 def map_html(
@@ -143,7 +143,7 @@ def _trap_line(trap: TrapState, personal: bool) -> str:
     if not personal:
         return f"<li>{trap.id} {_text(trap.title)}</li>"
     mark = f'<span role="img" aria-label="{trap.state}" title="{trap.state}">'
-    return f"<li>{mark}{_MARK[trap.state]}</span> {trap.id} {_text(trap.title)}</li>"
+    return f"<li>{mark}{MARKS[trap.state]}</span> {trap.id} {_text(trap.title)}</li>"
 
 
 def _foot(stage: Stage, lesson: str, worksheet: str, personal: bool) -> str:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from dlsys.grading.text import some
+from dlsys_helpers.verdicts import STATUSES
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
 SECONDS, GIB = 10.0, 2.0
-_COLOURS = {"pass": "green", "todo": "dim", "wrong": "yellow", "error": "red", "missing": "red"}
 
 
 def add_parser(commands: Any) -> None:
@@ -274,8 +274,6 @@ def _table(results: list[dict]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from dlsys.grading.pages import MARKS
-
     table = Table(box=SIMPLE_HEAD)
     table.add_column("learner", overflow="fold", ratio=2)
     table.add_column("stage", justify="right")
@@ -283,8 +281,8 @@ def _table(results: list[dict]) -> Any:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("to look at", overflow="fold", ratio=3)
     for result in results:
-        marks = Text.assemble(*((MARKS[e["status"]], _COLOURS[e["status"]])
-                                for e in result["exercises"]))
+        looks = [STATUSES[entry["status"]] for entry in result["exercises"]]
+        marks = Text.assemble(*((look.mark, look.style) for look in looks))
         points = (f"{result['points']}/{result['possible']}" if result["status"] == "graded"
                   else Text(result["status"], "red"))
         table.add_row(Text(result["learner"]["name"]), str(result["stage"] or ""), marks, points,

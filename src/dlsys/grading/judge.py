@@ -27,9 +27,9 @@ from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.text import clean, place
-from dlsys_helpers import acting, catalog, checking
+from dlsys_helpers import acting, catalog, checking, verdicts
 from dlsys_helpers.acting import Case, Outcome
-from dlsys_helpers.checking import Verdict
+from dlsys_helpers.verdicts import Verdict
 
 SEEDS = 3  # a right answer by luck has to be lucky on each
 DONE = ("pass", "todo")
@@ -365,7 +365,7 @@ def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
     """The verdict of the first seed that does not pass, as in the notebook."""
     outcomes = [_outcome(message) for message in messages]
     if outcomes[-1].kind == "todo":
-        return Verdict("todo", paper.exercise.id, acting.NOT_WRITTEN)
+        return verdicts.todo(paper.exercise.id, paper.facts["function"])
     if len(outcomes) != len(paper.all_cases):
         raise ValueError("number of answers")
     for seed, cases in zip(paper.seeds, paper.cases, strict=True):
