@@ -13,10 +13,10 @@ from pathlib import Path
 from dlsys import start_page, worksheets
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
+from dlsys.notebook_file import CELL_SECONDS
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.verdicts import STATUSES
 
-CELL_SECONDS = 60
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _STATE_STYLES = {start_page.SOLVED: STATUSES["pass"].style, start_page.UNTOUCHED: "dim",
                  start_page.TRIED: STATUSES["wrong"].style}
@@ -79,19 +79,21 @@ def _show_check(worksheet: worksheets.Worksheet, report) -> None:
     earned = 0
     table = _table("exercise", "title", "verdict", "points", "what was found")
     for exercise in worksheet.exercises:
-        verdict = report.verdicts[exercise.id]
-        points = exercise.points if verdict.status == "pass" else 0
+        verdict = report.verdicts[exercise["id"]]
+        points = exercise["points"] if verdict.status == "pass" else 0
         earned += points
+        found = f"{verdict.message} {verdict.see()}".strip()
         look = STATUSES[verdict.status]
-        table.add_row(exercise.id, exercise.title,
+        table.add_row(exercise["id"], exercise["title"],
                       _styled(f"{look.mark} {verdict.status}", look.style),
-                      f"{points}/{exercise.points}", f"{verdict.message} {verdict.see()}".strip())
+                      f"{points}/{exercise['points']}", found)
     _print(table)
     for number, error in sorted(report.cell_errors.items()):
         _print(f"Code cell {number}: {error}")
     for note in worksheet.notes:
         _print(f"Note: {note}")
-    _print(f"{earned} of {sum(e.points for e in worksheet.exercises)} points.")
+    possible = sum(exercise["points"] for exercise in worksheet.exercises)
+    _print(f"{earned} of {possible} points.")
 
 
 # ---- dlsys progress

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from dlsys.grading.text import some
+from dlsys.notebook_file import CELL_SECONDS, NO_WORKSHEET
 from dlsys_helpers.verdicts import STATUSES
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
-SECONDS, GIB = 10.0, 2.0
+GIB = 2.0
 
 
 def add_parser(commands: Any) -> None:
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
                         help="none: run the learners' code unprotected, as yourself")
     parser.add_argument("--seconds", type=amount, metavar="S",
-                        help="longest time for one cell or exercise (default 10)")
+                        help=f"longest time for one cell or exercise (default {CELL_SECONDS})")
     parser.add_argument("--memory", type=amount, metavar="GIB",
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
@@ -134,7 +135,7 @@ def _journal(args: argparse.Namespace) -> Any:
     from dlsys.grading import cohort, walls
 
     if not args.resume:
-        seconds, gib = args.seconds or SECONDS, args.memory or GIB
+        seconds, gib = args.seconds or CELL_SECONDS, args.memory or GIB
         limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
@@ -300,7 +301,6 @@ def _look(result: dict) -> str:
 
 def _summary(results: list[dict]) -> list[str]:
     from dlsys.grading import reports
-    from dlsys.grading.notebooks import NO_WORKSHEET
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]

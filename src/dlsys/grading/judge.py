@@ -27,6 +27,7 @@ from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.text import clean, place
+from dlsys.notebook_file import checked_in
 from dlsys_helpers import acting, catalog, checking, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.verdicts import Verdict
@@ -309,7 +310,7 @@ class Sitting:
 
     def _first_broken(self, attempt: Attempt) -> dict | None:
         """The report of the first cell that stopped; a check cell only follows from others."""
-        checks = {n for n, source in self.notebook.cells if notebooks.checked_ids(source)}
+        checks = {n for n, source in self.notebook.cells if checked_in(source)}
         return next((r for r in _reports(attempt) if r["number"] not in checks), None)
 
     def result(self) -> dict[str, Any]:
@@ -323,18 +324,18 @@ class Sitting:
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self.verdicts[paper.exercise.id]
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
+        shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
             "id": verdict.id, "title": paper.facts["title"], "function": paper.facts["function"],
             "status": verdict.status, "points": paper.facts["points"] if passed else 0,
             "possible": paper.facts["points"], "message": clean(verdict.message, 500),
             "misconception": verdict.misconception, "trap": verdict.trap,
-            "case": verdict.case, "notebook_shows": _SHOWN[shown],
-            "differs": shown is not None and shown != passed,
+            "case": verdict.case, "notebook_shows": shows,
+            "differs": shown is not None and (shown == "pass") != passed,
         }
 
 
 _ORDER = {"pass": 0, "missing": 2}  # all other verdicts say more than that nothing is there
-_SHOWN = {True: "pass", False: "fail", None: "nothing"}
 _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
          "broken": "sent something that cannot be read."}
 
