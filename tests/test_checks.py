@@ -41,7 +41,7 @@ STUBS = functions_of(EXERCISES)
 
 
 def test_exercises_checks_and_catalog_name_the_same_ids():
-    assert set(REFERENCE) == set(STUBS) == set(IDS) == {t["id"] for t in catalog.traps()}
+    assert set(REFERENCE) == set(STUBS) == set(IDS) == {t.id for t in catalog.traps()}
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -54,20 +54,19 @@ def notebook(*cells: str, **metadata) -> dict:
     }
 
 
-REAL_CATALOG = catalog.CATALOG
+REAL_CATALOG = catalog.FOLDER
 ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
 
 
 @pytest.fixture(autouse=True)
 def course(tmp_path, monkeypatch):
     """A small course in a folder of its own."""
-    for name in ("exercises", "my-work", "fake"):
+    for name in ("exercises", "my-work", "fake", "catalog"):
         (tmp_path / name).mkdir()
-    stage = {"number": 1, "stem": "01_activations", "traps": TRAPS}
-    (tmp_path / "catalog.json").write_text(json.dumps({"stages": [stage]}))
     (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))
     (tmp_path / "fake/sitecustomize.py").write_text(FAKE_CHECKS)
-    monkeypatch.setattr(catalog, "CATALOG", tmp_path / "catalog.json")
+    monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
+    catalog.path(1).write_text(json.dumps(TRAPS))
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
     monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
@@ -242,7 +241,7 @@ def test_a_renamed_worksheet_is_known_by_its_metadata(course):
     path = saved(course, *ANSWERS, name="07_final (1).ipynb")
     read = worksheets.read(path)
     assert (read.stage, read.notes) == (1, [])
-    assert [e["function"] for e in read.exercises] == ["fn1", "fn2", "fn3"]
+    assert [e.function for e in read.exercises] == ["fn1", "fn2", "fn3"]
     assert [source for _, source in read.cells][:3] == ANSWERS
 
 
@@ -267,7 +266,7 @@ def test_missing_and_strange_checks_are_notes(course):
     read = worksheets.read(course / "my-work/odd.ipynb")
     assert "No check cell for 01.3" in read.notes[0]
     assert "01.9: not an exercise of stage 1" in read.notes[1]
-    assert [e["id"] for e in read.exercises] == ["01.1", "01.2", "01.3"]
+    assert [e.id for e in read.exercises] == ["01.1", "01.2", "01.3"]
 
 
 def test_an_older_worksheet_is_a_note_not_an_error(course):
@@ -359,7 +358,7 @@ def test_ctrl_c_ends_cleanly_and_leaves_no_process(course):
                  "while True: pass")
     script = ("import sys; from dlsys import cli; from dlsys_helpers import catalog;"
               "from pathlib import Path;"
-              f"catalog.CATALOG = Path({str(catalog.CATALOG)!r}); sys.exit(cli.main(sys.argv[1:]))")
+              f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); sys.exit(cli.main(sys.argv[1:]))")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)],
                                stderr=subprocess.PIPE, text=True,
                                # As from a terminal: a shell's background job ignores SIGINT.
@@ -377,7 +376,7 @@ def test_the_child_ends_when_its_parent_is_killed(course):
                  "while True: pass")
     script = ("import sys; from dlsys import cli; from dlsys_helpers import catalog;"
               "from pathlib import Path;"
-              f"catalog.CATALOG = Path({str(catalog.CATALOG)!r}); cli.main(sys.argv[1:])")
+              f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); cli.main(sys.argv[1:])")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)])
     pid = wait_for_text(course / "my-work/pid", "!")
     process.kill()
@@ -424,9 +423,9 @@ def test_a_late_event_is_a_fault_and_a_closed_pipe_too():
 
 def test_the_worked_answers_pass_the_real_checks(capsys, monkeypatch):
     monkeypatch.delenv("PYTHONPATH")
-    monkeypatch.setattr(catalog, "CATALOG", REAL_CATALOG)
+    monkeypatch.setattr(catalog, "FOLDER", REAL_CATALOG)
     assert check(paths.SOLUTIONS / "01_activations.ipynb") == 0
-    possible = sum(trap["points"] for trap in catalog.traps(1))
+    possible = sum(trap.points for trap in catalog.traps(1))
     assert f"{possible} of {possible} points." in capsys.readouterr().out
 
 

@@ -1042,7 +1042,7 @@ def solved_but(id: str, source: str) -> bytes:
 
 def function_of(id: str) -> str:
     """The name that an exercise asks for."""
-    return catalog.trap(id)["function"]
+    return catalog.trap(id).function
 
 
 REACHING = {

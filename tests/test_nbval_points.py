@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -32,7 +33,7 @@ def check(id: str, answer: str) -> dict:
     return code(f'check("{id}", {answer})')
 
 
-POINTS = {trap["id"]: trap["points"] for trap in catalog.traps(1)}
+POINTS = {trap.id: trap.points for trap in catalog.traps(1)}
 
 
 def write(path, cells, **dlsys):
@@ -150,7 +151,8 @@ def score(id: str, points: int, possible: int, message: str = "") -> dict:
 
 
 def test_an_exercise_without_check_cell_stays_in_the_total():
-    declared = {id: {"id": id, "title": f"T{id}", "points": 4} for id in ("01.1", "01.2")}
+    declared = {id: replace(catalog.traps(1)[0], id=id, title=f"T{id}", points=4)
+                for id in ("01.1", "01.2")}
     lines = nbval_points.score_lines([score("01.1", 4, 4), score("x", 0, 1, "m " * 80)], declared)
     assert lines[0] == "  01.1   pass           4/4  T01.1"
     assert lines[1] == "  01.2   not checked    0/4  T01.2"

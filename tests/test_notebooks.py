@@ -18,7 +18,7 @@ from tools.lessons import PARAMETERS
 
 LESSONS = sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")) + sorted(NOTEBOOKS.glob("10_*.ipynb"))
 NAMES = [path.stem for path in LESSONS]
-STORED = sorted([*NOTEBOOKS.glob("*.ipynb"), *SOLUTIONS.glob("*.ipynb")])
+STORED = sorted([*LESSONS, *SOLUTIONS.glob("*.ipynb")])
 
 
 def cells_of(path, kind="code"):

@@ -43,7 +43,7 @@ def test_each_check_of_the_solutions_stores_a_pass(path):
     cells = json.loads(path.read_text("utf-8"))["cells"]
     told = [output["metadata"]["dlsys"] for cell in cells for output in cell.get("outputs", [])
             if "dlsys" in output.get("metadata", {})]
-    ids = [trap["id"] for trap in catalog.traps(int(path.stem[:2]))]
+    ids = [trap.id for trap in catalog.traps(int(path.stem[:2]))]
     assert told == [{"id": id, "status": "pass"} for id in ids]
 
 

@@ -23,9 +23,9 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from dlsys_helpers import explorers
+from dlsys_helpers import catalog, explorers
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
-from dlsys_helpers.stages import STAGES, Stage, stage
+from dlsys_helpers.stages import Stage, stage
 from tools import book_pages
 
 BOOK = ROOT / "book"
@@ -44,20 +44,12 @@ class BookError(Exception):
     """The book cannot be built; the message says what to do."""
 
 
-def written_stages() -> list[Stage]:
-    """The stages whose lesson has been built, in order. Raises BookError when there is none."""
-    stages = [s for s in STAGES if (NOTEBOOKS / f"{s.stem}.ipynb").exists()]
-    if not stages:
-        raise BookError("notebooks/: got no lesson, expected at least one. Run: make build")
-    return stages
-
-
 def read(path: Path) -> NotebookNode:
     """The notebook at `path`. Raises BookError when it is missing or damaged."""
     try:
         return nbformat.read(path, as_version=4)
     except FileNotFoundError:
-        raise BookError(f"{path.relative_to(ROOT)}: missing. Run: make build") from None
+        raise BookError(f"{path.parent.name}/{path.name}: missing. Run: make build") from None
     except nbformat.reader.NotJSONError:
         raise BookError(f"{path.relative_to(ROOT)}: not a notebook, or cut short. "
                         "Run: make build") from None
@@ -147,7 +139,7 @@ def alt_text(output: NotebookNode, cell_id: str) -> str:
 
 def assemble(source: Path) -> list[Stage]:
     """Write the book's source folder anew; returns the stages in it."""
-    stages = written_stages()
+    stages = catalog.written()
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}

@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
@@ -26,7 +27,8 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from dlsys_helpers import acting, stages
+from dlsys_helpers import acting, catalog, stages
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from tools import lessons, readme
 from tools.canonical import canonical
@@ -36,17 +38,14 @@ FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solution
 LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look", "repair",
                 "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-CATALOG = "src/dlsys_helpers/catalog.json"
 TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 
 
 def views(source: Source) -> dict[str, NotebookNode]:
     """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
     if source.stage == 0:
-        start = notebook(source, "lesson", [lesson_cell(source, c) for c in source.cells])
-        # Its map is drawn from the catalog: another catalog makes what is stored out of date.
-        start.metadata["dlsys"]["catalog"] = fingerprint((ROOT / CATALOG).read_text("utf-8"))
-        return {"lesson": start}
+        return {"lesson": notebook(source, "lesson",
+                                   [lesson_cell(source, c) for c in source.cells])}
     lesson = [lesson_cell(source, c) for c in source.cells
               if c.metadata["role"] in LESSON_ROLES]
     return {"lesson": notebook(source, "lesson", lesson),
@@ -268,8 +267,6 @@ def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
     """Take over stored outputs when what made them is as it was; returns whether that was so."""
     def code(nb: NotebookNode) -> list[NotebookNode]:
         return [c for c in nb.cells if c.cell_type == "code"]
-    if book.metadata["dlsys"].get("catalog") != old.metadata["dlsys"].get("catalog"):
-        return False
     if [c.source for c in code(book)] != [c.source for c in code(old)]:
         return False
     for new, stored in zip(code(book), code(old), strict=True):
@@ -286,27 +283,31 @@ def build(source: Source, quick: bool) -> None:
             kept = keep_outputs(book, nbformat.read(path, as_version=4))
         if view != "exercise" and not kept:
             run(book, name)
+        if source.stage == 0:  # its map shows one learner's progress in one state of the course
+            book = without_outputs(book)
         path.parent.mkdir(exist_ok=True)
         path.write_text(written(canonical(book)), encoding="utf-8")
         print(f"{name}: {'kept' if kept else 'built'} ({time.perf_counter() - began:.1f} s)",
               flush=True)
 
 
-def catalog(sources: list[Source]) -> str:
-    """What the lessons declare, for the package at run time, as JSON text."""
-    entries = [{"number": s.stage, "stem": s.path.stem,
-                "traps": [trap_entry(s, trap) for trap in s.traps]} for s in sources if s.stage]
-    return json.dumps({"stages": entries}, indent=1, ensure_ascii=False) + "\n"
+def catalog_files(sources: list[Source]) -> dict[Path, str]:
+    """What the lessons declare, for the package at run time: each stage's file and its JSON."""
+    return {catalog.path(source.stage): as_json([declared(source, trap) for trap in source.traps])
+            for source in sources if source.stage}
 
 
-def trap_entry(source: Source, trap: str) -> dict:
+def as_json(traps: list[Trap]) -> str:
+    return json.dumps([asdict(trap) for trap in traps], indent=1, ensure_ascii=False) + "\n"
+
+
+def declared(source: Source, trap: str) -> Trap:
     meta = source.of(trap, "exercise")[0].metadata
-    return {"id": trap, "title": source.title(trap),
-            "symptom": source.of(trap, "predict")[0].metadata["symptom"],
-            "function": lessons.exercise_function(source, trap).name,
-            "points": meta["points"], "difficulty": meta["difficulty"],
-            "minutes": meta["minutes"],
-            "hints": lessons.split_hints(source.of(trap, "hint")[0].source)}
+    return Trap(id=trap, title=source.title(trap),
+                symptom=source.of(trap, "predict")[0].metadata["symptom"],
+                function=lessons.exercise_function(source, trap).name,
+                points=meta["points"], difficulty=meta["difficulty"], minutes=meta["minutes"],
+                hints=tuple(lessons.split_hints(source.of(trap, "hint")[0].source)))
 
 
 def stale(sources: list[Source]) -> list[str]:
@@ -318,9 +319,10 @@ def stale(sources: list[Source]) -> list[str]:
             if not path.exists() or written(without_outputs(canonical(book))) != written(
                     without_outputs(nbformat.read(path, as_version=4))):
                 found.append(str(path.relative_to(ROOT)))
-    if not (ROOT / CATALOG).exists() or (ROOT / CATALOG).read_text("utf-8") != catalog(sources):
-        found.append(CATALOG)
-    return found
+    wanted = catalog_files(sources)
+    stored = {path: path.read_text("utf-8") for path in catalog.FOLDER.glob("*.json")}
+    return found + [str(path.relative_to(ROOT)) for path in sorted({*wanted, *stored})
+                    if wanted.get(path) != stored.get(path)]
 
 
 def sources_of(only: list[str]) -> list[Source]:
@@ -343,13 +345,13 @@ def main() -> None:
     if args.check:
         found = stale(every)
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
-    (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
+    catalog.FOLDER.mkdir(exist_ok=True)
+    for path, text in catalog_files(every).items():
+        path.write_text(text, encoding="utf-8")
     chosen = {source.path for source in sources_of(args.lesson)}
     for source in every:
         if source.path in chosen:
             build(source, args.quick)
-        elif source.stage == 0:
-            build(source, quick=True)  # its map follows the catalog
     readme.update(Path(ROOT / "README.md"))
 
 

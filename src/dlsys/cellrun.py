@@ -62,8 +62,8 @@ def run(worksheet: Worksheet, limit: float) -> Report:
 def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None:
     """One process over what is still open; None when it finished, else (kind, key, what)."""
     cells = [cell for cell in worksheet.cells if cell[0] not in report.left_out]
-    checks = [(e["id"], e["function"]) for e in worksheet.exercises
-              if e["id"] not in report.verdicts]
+    checks = [(e.id, e.function) for e in worksheet.exercises
+              if e.id not in report.verdicts]
     job = {"cells": cells, "checks": checks}
     at = ("start", None)
     with _child(job, worksheet) as events:

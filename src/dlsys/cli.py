@@ -79,20 +79,20 @@ def _show_check(worksheet: worksheets.Worksheet, report) -> None:
     earned = 0
     table = _table("exercise", "title", "verdict", "points", "what was found")
     for exercise in worksheet.exercises:
-        verdict = report.verdicts[exercise["id"]]
-        points = exercise["points"] if verdict.status == "pass" else 0
+        verdict = report.verdicts[exercise.id]
+        points = exercise.points if verdict.status == "pass" else 0
         earned += points
         found = f"{verdict.message} {verdict.see()}".strip()
         look = STATUSES[verdict.status]
-        table.add_row(exercise["id"], exercise["title"],
+        table.add_row(exercise.id, exercise.title,
                       _styled(f"{look.mark} {verdict.status}", look.style),
-                      f"{points}/{exercise['points']}", found)
+                      f"{points}/{exercise.points}", found)
     _print(table)
     for number, error in sorted(report.cell_errors.items()):
         _print(f"Code cell {number}: {error}")
     for note in worksheet.notes:
         _print(f"Note: {note}")
-    possible = sum(exercise["points"] for exercise in worksheet.exercises)
+    possible = sum(exercise.points for exercise in worksheet.exercises)
     _print(f"{earned} of {possible} points.")
 
 
@@ -110,10 +110,10 @@ def run_progress(_: argparse.Namespace) -> int:
         coming = "" if row.traps else "coming"
         marks = f"{row.points}/{row.possible}" if row.traps else ""
         table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), coming, marks, "")
-        for trap in row.traps:
-            state = f"{start_page.MARKS[trap.state]} {trap.state}"
-            table.add_row(trap.id, trap.title, _styled(state, _STATE_STYLES[trap.state]),
-                          f"{trap.points}/{trap.possible}", trap.misconception or "")
+        for one in row.traps:
+            state = f"{start_page.MARKS[one.state]} {one.state}"
+            table.add_row(one.trap.id, one.trap.title, _styled(state, _STATE_STYLES[one.state]),
+                          f"{one.points}/{one.trap.points}", one.misconception or "")
     _print(table)
     _print(_totals(rows))
     return 0

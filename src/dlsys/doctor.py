@@ -194,9 +194,8 @@ def generated() -> Iterator[Finding]:
     lessons = sorted(path.stem for path in (paths.ROOT / "lessons").glob("[0-9][0-9]_*.py"))
     wanted = [folder / f"{stem}.ipynb" for stem in lessons
               for folder in (paths.NOTEBOOKS, paths.EXERCISES) if _expected(folder, stem)]
-    missing = [str(path.relative_to(paths.ROOT)) for path in wanted if not path.exists()]
-    if not catalog.CATALOG.exists():
-        missing.append(catalog.CATALOG.name)
+    wanted += [catalog.path(int(stem[:2])) for stem in lessons if not stem.startswith("00_")]
+    missing = [f"{path.parent.name}/{path.name}" for path in wanted if not path.exists()]
     if missing:
         yield Finding(WARN, f"generated files: missing {', '.join(missing)[:120]}.",
                       "Run: git pull (a contributor runs: make build)")

@@ -20,6 +20,7 @@ import pytest
 from dlsys import worksheets
 from dlsys.notebook_file import CELL_SECONDS, checked_in
 from dlsys_helpers import catalog, verdicts
+from dlsys_helpers.catalog import Trap
 
 LEARNER_FOLDER = "my-work"
 NBVAL_SECONDS = 2000  # nbval's own default: too long for a loop that never ends
@@ -110,7 +111,7 @@ def _checks(item: pytest.Item) -> list[str]:
 
 def _possible(id: str) -> int:
     try:
-        return catalog.trap(id)["points"]
+        return catalog.trap(id).points
     except catalog.CatalogError:
         return 1
 
@@ -173,10 +174,10 @@ class Scores:
                 terminalreporter.write_line(line)
 
 
-def score_lines(scores: list[dict], declared: dict[str, dict]) -> list[str]:
+def score_lines(scores: list[dict], declared: dict[str, Trap]) -> list[str]:
     """The table of one notebook: a line for each exercise, a message where it failed, a total.
 
-    ``declared`` holds the catalog's entries by id: it gives the titles, and an exercise whose
+    ``declared`` holds the stage's traps by id: it gives the titles, and an exercise whose
     check cell is gone counts as not checked instead of vanishing from the total.
     """
     done = {score["id"]: score for score in scores}
@@ -184,7 +185,7 @@ def score_lines(scores: list[dict], declared: dict[str, dict]) -> list[str]:
     rows += [score for score in scores if score["id"] not in declared]
     lines = []
     for row in rows:
-        title = declared.get(row["id"], {}).get("title", "")
+        title = declared[row["id"]].title if row["id"] in declared else ""
         marks = f"{row['points']}/{row['possible']}"
         lines.append(f"  {row['id']:<6} {row['verdict']:<11} {marks:>6}  {title}".rstrip())
         lines += [f"         {line}" for line in textwrap.wrap(row["message"], 90)]
@@ -192,15 +193,15 @@ def score_lines(scores: list[dict], declared: dict[str, dict]) -> list[str]:
     return [*lines, f"  total  {'':<11} {f'{total}/{possible}':>6}"]
 
 
-def _unchecked(entry: dict) -> dict:
-    return {"id": entry["id"], "verdict": "not checked", "points": 0,
-            "possible": entry["points"], "message": "its check cell is missing or did not run"}
+def _unchecked(entry: Trap) -> dict:
+    return {"id": entry.id, "verdict": "not checked", "points": 0,
+            "possible": entry.points, "message": "its check cell is missing or did not run"}
 
 
-def _declared(path: Path) -> dict[str, dict]:
-    """The catalog's entries for the notebook's stage; none for a notebook that is not ours."""
+def _declared(path: Path) -> dict[str, Trap]:
+    """The traps of the notebook's stage; none for a notebook that is not ours."""
     try:
         _, stage = worksheets.load(path)
-        return {entry["id"]: entry for entry in catalog.traps(stage)}
+        return {entry.id: entry for entry in catalog.traps(stage)}
     except (worksheets.WorksheetError, catalog.CatalogError):
         return {}

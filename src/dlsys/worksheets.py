@@ -14,6 +14,7 @@ from typing import NamedTuple
 from dlsys import notebook_file
 from dlsys.notebook_file import LARGEST, NotebookFile, Unreadable, oversize
 from dlsys_helpers import catalog, paths
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
 
@@ -29,7 +30,7 @@ class Worksheet:
     path: Path
     stage: int
     cells: list[tuple[int, str]]
-    exercises: list[dict]
+    exercises: list[Trap]
     notes: list[str]
 
 
@@ -41,11 +42,6 @@ class Started(NamedTuple):
 
 
 # ---- starting
-
-def written() -> list[Stage]:
-    """The stages whose worksheet exists."""
-    return [stage for stage in STAGES if _source(stage).exists()]
-
 
 def start(stage: int | str, copy: bool = False) -> Started:
     """Copy a stage's worksheet to ``my-work/``; an existing one stays as it is.
@@ -85,16 +81,18 @@ def _source(stage: Stage) -> Path:
 
 
 def _shipped(stage: Stage) -> bytes:
-    try:
-        return _source(stage).read_bytes()
-    except FileNotFoundError:
-        ready = ", ".join(str(s.number) for s in written()) or "none"
+    written = catalog.written()
+    if stage not in written:
+        ready = ", ".join(str(s.number) for s in written)
         raise WorksheetError(
             f"stage {stage.number} has no worksheet yet; with a worksheet: {ready}."
-        ) from None
+        )
+    try:
+        return _source(stage).read_bytes()
     except OSError as error:
         raise WorksheetError(
-            f"exercises/{stage.stem}.ipynb: cannot be read ({error.strerror})."
+            f"exercises/{stage.stem}.ipynb: cannot be read ({error.strerror}). Run: git checkout "
+            f"-- exercises/{stage.stem}.ipynb"
         ) from None
 
 
@@ -151,7 +149,7 @@ def read(path: str | Path) -> Worksheet:
     exercises = catalog.traps(stage)
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
-    notes = _checks(found, [exercise["id"] for exercise in exercises], stage)
+    notes = _checks(found, [exercise.id for exercise in exercises], stage)
     return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
 
 

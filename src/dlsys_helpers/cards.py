@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from dlsys_helpers import catalog
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import STATUSES, Verdict
 
 
@@ -38,15 +39,15 @@ def hint_html(hints: list[str]) -> str:
     return "".join(steps)
 
 
-def show_verdict(verdict: Verdict, trap: dict[str, Any]) -> None:
+def show_verdict(verdict: Verdict, trap: Trap) -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog."""
-    passed = f"{trap['points']} of {trap['points']} points."
+    passed = f"{trap.points} of {trap.points} points."
     text = passed if verdict.status == "pass" else verdict.message
-    body = "" if verdict.status in ("pass", "todo") else hint_html(trap["hints"])
-    see = verdict.see({entry["id"]: entry["title"] for entry in catalog.traps()}.get(verdict.trap))
+    body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
+    see = verdict.see({entry.id: entry.title for entry in catalog.traps()}.get(verdict.trap))
     shown = "".join(f'<p style="margin:.3em 0">{html.escape(part)}</p>'
                     for part in (text, see) if part)
-    first_hint = f"\n  Hint: {trap['hints'][0]}" if body and trap["hints"] else ""
+    first_hint = f"\n  Hint: {trap.hints[0]}" if body and trap.hints else ""
     emit(card(STATUSES[verdict.status].tone, verdict.head(), shown + body),
          f"{verdict.head()}. {text} {see}".rstrip() + first_hint, verdict.facts())
 

@@ -39,7 +39,7 @@ def feedback(results: list[Result]) -> str:
 
 def _hints(results: list[Result]) -> dict[str, str]:
     ids = {e["id"] for r in results for e in r["exercises"]}
-    return {t["id"]: t["hints"][0] for t in catalog.traps() if t["id"] in ids and t["hints"]}
+    return {t.id: t.hints[0] for t in catalog.traps() if t.id in ids and t.hints}
 
 
 def overview(grades: dict[str, Any]) -> str:
@@ -113,8 +113,8 @@ def _page(name: str, **values: Any) -> str:
 
 def _lesson(trap: str) -> str:
     """Where a trap is told: `04.2 A borrowed learning rate, in notebooks/04_optimizers.ipynb`."""
-    facts = catalog.trap(trap)
-    return f"{trap} {facts['title']}, in notebooks/{stages.stage(int(trap[:2])).stem}.ipynb"
+    stem = stages.stage(int(trap[:2])).stem
+    return f"{trap} {catalog.trap(trap).title}, in notebooks/{stem}.ipynb"
 
 
 def _code(text: str) -> markupsafe.Markup:
