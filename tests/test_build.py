@@ -80,7 +80,7 @@ CASES["unexplained choice"] = (re.sub(r" :: That is what `eval\(\)` does\.", "",
 def test_refused_with_file_cell_and_remedy(name, tmp_path):
     text, says = CASES[name]
     assert text != TEXT, "the fixture no longer changes the lesson"
-    with pytest.raises(lessons.Refused) as refused:
+    with pytest.raises(lessons.RuleBroken) as refused:
         read(tmp_path, text)
     message = str(refused.value)
     assert message.startswith("lessons/01_activations.py")
@@ -89,7 +89,7 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 
 
 def test_renamed_file_is_refused(tmp_path):
-    with pytest.raises(lessons.Refused, match=r"01_activations\.py"):
+    with pytest.raises(lessons.RuleBroken, match=r"01_activations\.py"):
         read(tmp_path, TEXT, "01_neurons.py")
 
 

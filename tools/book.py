@@ -24,6 +24,7 @@ import yaml
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, explorers
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
 from tools import book_pages
@@ -40,7 +41,7 @@ DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" 
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
-class BookError(Exception):
+class BookError(UserError):
     """The book cannot be built; the message says what to do."""
 
 
@@ -259,7 +260,7 @@ def main() -> None:
         print(f"built {(html / 'index.html').relative_to(ROOT)}", flush=True)
         if args.serve:
             serve(html, args.port)
-    except BookError as error:
+    except UserError as error:
         sys.exit(str(error))
 
 

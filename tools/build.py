@@ -326,7 +326,7 @@ def stale(sources: list[Source]) -> list[str]:
 
 
 def sources_of(only: list[str]) -> list[Source]:
-    """The lessons, all or those whose number is named. Raises Refused, or SystemExit for none."""
+    """The lessons, all or those that are named. Raises RuleBroken, or SystemExit for none."""
     paths = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
     chosen = [p for p in paths if not only or p.stem[:2] in {o.zfill(2)[:2] for o in only}]
     if not chosen:

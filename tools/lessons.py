@@ -22,7 +22,7 @@ MAX_LINES, MAX_COLUMNS = 20, 76
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
 
 
-class Refused(SystemExit):
+class RuleBroken(SystemExit):
     """A lesson breaks a rule: file, cell, what is wrong and the remedy, in one line."""
 
 
@@ -39,7 +39,7 @@ class Source:
 
     def refuse(self, cell: NotebookNode | None, what: str, remedy: str) -> NoReturn:
         where = f", cell {cell['id']}" if cell is not None else ""
-        raise Refused(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
+        raise RuleBroken(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
 
     def of(self, trap: str | None = None, role: str | None = None,
            kind: str | None = None) -> list[NotebookNode]:
@@ -73,7 +73,7 @@ def _label(source: Source) -> None:
 
 
 def read(path: Path) -> Source:
-    """The lesson at `path`, with every rule checked. Raises Refused, which names the remedy."""
+    """The lesson at `path`, with every rule checked. Raises RuleBroken, which names the remedy."""
     source = Source(path)
     if source.stage == 0:
         return source

@@ -14,7 +14,8 @@ from dlsys import start_page, worksheets
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.notebook_file import CELL_SECONDS
-from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers import paths, progress
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -198,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         return args.run(args)
-    except (worksheets.WorksheetError, catalog.CatalogError) as error:
+    except UserError as error:
         print(f"dlsys: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from dlsys import worksheets
 from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers.errors import UserError
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 SETUP = "Run: make lab"
@@ -213,7 +214,7 @@ def my_worksheets() -> Iterator[Finding]:
     for path in sorted(paths.MY_WORK.glob("*.ipynb")):
         try:
             notes = worksheets.read(path).notes
-        except (worksheets.WorksheetError, catalog.CatalogError) as error:
+        except UserError as error:
             yield Finding(WARN, str(error))
             continue
         yield from (Finding(WARN, note) for note in notes)

@@ -21,6 +21,7 @@ from dlsys import worksheets
 from dlsys.notebook_file import CELL_SECONDS, checked_in
 from dlsys_helpers import catalog, verdicts
 from dlsys_helpers.catalog import Trap
+from dlsys_helpers.errors import UserError
 
 LEARNER_FOLDER = "my-work"
 NBVAL_SECONDS = 2000  # nbval's own default: too long for a loop that never ends
@@ -203,5 +204,5 @@ def _declared(path: Path) -> dict[str, Trap]:
     try:
         _, stage = worksheets.load(path)
         return {entry.id: entry for entry in catalog.traps(stage)}
-    except (worksheets.WorksheetError, catalog.CatalogError):
+    except UserError:
         return {}

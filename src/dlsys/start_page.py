@@ -7,6 +7,7 @@ from typing import NamedTuple
 from dlsys import worksheets
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
 
 SOLVED, TRIED, UNTOUCHED = "solved", "tried", "untouched"
@@ -174,7 +175,7 @@ def _started_html(number: int) -> str:
     """What the start button answers: a link to the copy, or what went wrong."""
     try:
         started = worksheets.start(number)
-    except worksheets.WorksheetError as error:
+    except UserError as error:
         return f"<p>{_text(str(error))}</p>"
     name = html.escape(started.path.name)
     word = "Copied." if started.created else "You started it before; nothing was overwritten."

@@ -78,16 +78,14 @@ def amount(text: str, below: float = 100_000) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade, write all reports, show the table. 0, 1 when some were not graded, 2 bad input."""
-    from dlsys.grading.cohort import JOURNAL, RunError
-    from dlsys.grading.notebooks import Refused
-    from dlsys.grading.sandbox import SandboxRefused
+    """Grade, write all reports, show the table: 0, 1 when some were not graded, 2 for a bad disk.
+
+    Raises UserError for all other bad input.
+    """
+    from dlsys.grading.cohort import JOURNAL
 
     try:
         return _grade(args)
-    except (RunError, Refused, SandboxRefused) as error:
-        print(f"dlsys grade: {error}", file=sys.stderr)
-        return BAD_INPUT
     except OSError as error:  # a full disk, a folder that is a file, ...
         print(f"dlsys grade: {error.filename or args.out}: {error.strerror or error}. What is "
               "graded is kept; set this right and add --resume, or give another folder: --out",
