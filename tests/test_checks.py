@@ -48,7 +48,7 @@ STUBS = functions_of(EXERCISES)
 def test_exercises_checks_and_catalog_name_the_same_ids():
     assert set(REFERENCE) == set(STUBS) == set(IDS)
     assert {id for id in IDS if id[:2] != DRAFT} == {
-        t["id"] for t in catalog.traps() if t["id"][:2] != DRAFT}
+        t.id for t in catalog.traps() if t.id[:2] != DRAFT}
 
 
 @pytest.mark.parametrize("id", IDS)

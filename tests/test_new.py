@@ -35,7 +35,7 @@ def test_a_stage_is_three_files_that_build_as_a_draft(tree):
 def test_what_was_started_is_no_finished_lesson(tree):
     path = tree / f"lessons/{LAST.stem}.py"
     path.write_text(path.read_text("utf-8").replace(" draft=true", ""), "utf-8")
-    with pytest.raises(lessons.Refused):
+    with pytest.raises(lessons.RuleBroken):
         lessons.read(path)
 
 

@@ -1,6 +1,5 @@
 """The set-up: one line for each thing that can be missing, the three lists of pins, README."""
 
-import json
 import os
 import re
 import shutil
@@ -9,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from dlsys_helpers.catalog import CATALOG
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
-from dlsys_helpers.stages import STAGES, Stage
+from dlsys_helpers.stages import Stage
 from tools import lab, lock, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -326,8 +326,8 @@ TWO = (Stage(1, "one", "First", "It starts."), Stage(2, "two", "Second", "It goe
 
 
 def test_lesson_table_links_what_is_written_and_says_what_is_not():
-    traps = [{"minutes": 10}, {"minutes": 15}]
-    table = readme.lesson_table(TWO, {"stages": [{"number": 1, "stem": "01_one", "traps": traps}]})
+    traps = [replace(catalog.trap("01.1"), minutes=minutes) for minutes in (10, 15)]
+    table = readme.lesson_table(TWO, {1: traps})
     assert table.splitlines()[2:] == [
         "| 1 | [First](notebooks/01_one.ipynb) | It starts. | 2, with 25 min of exercises |",
         "| 2 | Second | It goes on. | not written yet |"]
@@ -341,9 +341,8 @@ def test_only_what_lies_between_the_markers_is_replaced():
 
 
 def test_readme_holds_the_table_of_the_catalog():
-    table = readme.lesson_table(STAGES, json.loads(CATALOG.read_text(encoding="utf-8")))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == readme.filled(text, table), "Run: make build"
+    assert text == readme.filled(text, readme.current_table()), "Run: make build"
 
 
 def test_readme_links_lead_somewhere():

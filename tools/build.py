@@ -19,6 +19,7 @@ import os
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
@@ -27,7 +28,8 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from dlsys_helpers import acting, checking, paths, stages
+from dlsys_helpers import acting, catalog, checking, paths, stages
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from tools import lessons, readme
 from tools.canonical import canonical
@@ -38,7 +40,6 @@ LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look
                 "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
 DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-CATALOG = "src/dlsys_helpers/catalog.json"
 TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 
 
@@ -295,11 +296,12 @@ def build(source: Source, quick: bool) -> None:
     for view, book in views(source).items():
         name = f"{FOLDERS[view]}/{source.path.stem}.ipynb"
         path, began, kept = ROOT / name, time.perf_counter(), False
-        # The start page draws what other lessons declare, so its own code says nothing.
-        if quick and source.stage and path.exists() and view != "exercise":
+        if quick and path.exists() and view != "exercise":
             kept = keep_outputs(book, nbformat.read(path, as_version=4))
         if view != "exercise" and not kept:
             run(book, name)
+        if source.stage == 0:  # its map shows one learner's progress in one state of the course
+            book = without_outputs(book)
         path.parent.mkdir(exist_ok=True)
         path.write_text(written(canonical(book)), encoding="utf-8")
         print(f"{name}: {'kept' if kept else 'built'} ({time.perf_counter() - began:.1f} s)",
@@ -327,21 +329,23 @@ def verdicts(book: NotebookNode) -> list[str]:
             for output in cell.outputs]
 
 
-def catalog(sources: list[Source]) -> str:
-    """What the lessons declare, for the package at run time, as JSON text."""
-    entries = [{"number": s.stage, "stem": s.path.stem,
-                "traps": [trap_entry(s, trap) for trap in s.traps]} for s in sources if s.stage]
-    return json.dumps({"stages": entries}, indent=1, ensure_ascii=False) + "\n"
+def catalog_files(sources: list[Source]) -> dict[Path, str]:
+    """What the lessons declare, for the package at run time: each stage's file and its JSON."""
+    return {catalog.path(source.stage): as_json([declared(source, trap) for trap in source.traps])
+            for source in sources if source.stage}
 
 
-def trap_entry(source: Source, trap: str) -> dict:
+def as_json(traps: list[Trap]) -> str:
+    return json.dumps([asdict(trap) for trap in traps], indent=1, ensure_ascii=False) + "\n"
+
+
+def declared(source: Source, trap: str) -> Trap:
     meta = source.of(trap, "exercise")[0].metadata
-    return {"id": trap, "title": source.title(trap),
-            "symptom": source.of(trap, "predict")[0].metadata["symptom"],
-            "function": lessons.exercise_function(source, trap).name,
-            "points": meta["points"], "difficulty": meta["difficulty"],
-            "minutes": meta["minutes"],
-            "hints": lessons.split_hints(source.of(trap, "hint")[0].source)}
+    return Trap(id=trap, title=source.title(trap),
+                symptom=source.of(trap, "predict")[0].metadata["symptom"],
+                function=lessons.exercise_function(source, trap).name,
+                points=meta["points"], difficulty=meta["difficulty"], minutes=meta["minutes"],
+                hints=tuple(source.hints(trap)))
 
 
 def stale(sources: list[Source]) -> list[str]:
@@ -353,9 +357,10 @@ def stale(sources: list[Source]) -> list[str]:
             if not path.exists() or written(without_outputs(canonical(book))) != written(
                     without_outputs(nbformat.read(path, as_version=4))):
                 found.append(str(path.relative_to(ROOT)))
-    if not (ROOT / CATALOG).exists() or (ROOT / CATALOG).read_text("utf-8") != catalog(sources):
-        found.append(CATALOG)
-    return found
+    wanted = catalog_files(sources)
+    stored = {path: path.read_text("utf-8") for path in catalog.FOLDER.glob("*.json")}
+    return found + [str(path.relative_to(ROOT)) for path in sorted({*wanted, *stored})
+                    if wanted.get(path) != stored.get(path)]
 
 
 def paths_of(only: list[str]) -> list[Path]:
@@ -371,7 +376,7 @@ def paths_of(only: list[str]) -> list[Path]:
 def sources_of(only: list[str]) -> list[Source]:
     """The lessons, all but drafts or those whose number is named.
 
-    Raises Refused, also for a draft that is named, and SystemExit for a number without lesson.
+    Raises RuleBroken, also for a draft that is named, and SystemExit for a number without lesson.
     """
     return [lessons.read(path) for path in paths_of(only) if only or not paths.is_draft(path)]
 
@@ -389,15 +394,15 @@ def main() -> None:
         for path in paths_of(args.lesson):
             build_draft(path)
         return
-    every = sources_of([])
     if args.check:
-        found = stale(every)
+        found = stale(sources_of([]))
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
-    chosen = {source.path for source in sources_of(args.lesson)}
-    (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
-    for source in every:
-        if source.path in chosen or source.stage == 0:  # the start page maps all of them
-            build(source, args.quick)
+    chosen = sources_of(args.lesson)
+    catalog.FOLDER.mkdir(exist_ok=True)
+    for path, text in catalog_files(chosen).items():
+        path.write_text(text, encoding="utf-8")
+    for source in chosen:
+        build(source, args.quick)
     readme.update(Path(ROOT / "README.md"))
     for path in paths.drafts():
         print(f"{path.stem}: left out, a draft; for it: make build LESSON={path.stem[:2]} DRAFT=1")

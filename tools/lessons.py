@@ -30,7 +30,7 @@ PARAMETERS = ("SEED", "THREADS", "DEVICE")
 PLACEHOLDER = "TODO:"  # every text that `make new` wrote holds it
 
 
-class Refused(SystemExit):
+class RuleBroken(SystemExit):
     """A lesson breaks a rule: file, cell, what is wrong and the remedy, in one line."""
 
 
@@ -48,7 +48,7 @@ class Source:
 
     def refuse(self, cell: NotebookNode | None, what: str, remedy: str) -> NoReturn:
         where = f", cell {cell['id']}" if cell is not None else ""
-        raise Refused(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
+        raise RuleBroken(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
 
     def lacks(self, cell: NotebookNode | None, what: str, remedy: str) -> None:
         """Refuse something that is not there yet; in a draft, note it and go on."""
@@ -98,7 +98,7 @@ def _label(source: Source) -> None:
 
 
 def read(path: Path, draft: bool = False) -> Source:
-    """The lesson at `path`, with every rule checked. Raises Refused, which names the remedy.
+    """The lesson at `path`, with every rule checked. Raises RuleBroken, which names the remedy.
 
     As a draft, what it lacks stands in its `notes`; what is wrong is refused all the same.
     """

@@ -13,16 +13,16 @@ import importlib.util
 import math
 import pkgutil
 import secrets
-import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from dlsys_helpers import acting, cards, catalog
+from dlsys_helpers import acting, cards, catalog, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.expect import Broken, show
+from dlsys_helpers.verdicts import Verdict
 
 FIXED_SEEDS = (0, 1)
 REGISTRY: dict[str, Exercise] = {}
@@ -37,27 +37,6 @@ class CheckFailed(AssertionError):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of an answer: status "pass", "todo", "wrong" or "error", and why.
-
-    accident: the law itself failed on the answer's form, so the diagnosis is only general.
-    """
-
-    status: str
-    id: str
-    message: str = ""
-    misconception: str = ""
-    trap: str = ""
-    case: str = ""
-    seed: int | None = None
-    accident: bool = False
-
-    def line(self) -> str:
-        """One line for terminals, nbval and papermill."""
-        return f"exercise {self.id} {self.status}: {self.message}".rstrip(": ")
 
 
 @dataclass(frozen=True)
@@ -122,7 +101,7 @@ class Exercise:
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The verdict on outcomes that may come from a process nobody trusts."""
         if any(o.kind == "todo" for o in outcomes):
-            return Verdict("todo", self.id, acting.NOT_WRITTEN)
+            return verdicts.todo(self.id, self.function)
         for case, outcome in zip(cases, outcomes, strict=True):
             verdict = self._judge_one(case, outcome)
             if verdict.status != "pass":
@@ -148,16 +127,12 @@ class Exercise:
         return Verdict("pass", self.id)
 
     def _laws(self, case: Case, outcome: Outcome) -> None:
-        self.law_fn(outcome.value, **self._fresh(case))
+        self.law_fn(outcome.value, **acting.to_plain(case.inputs))
         changed = [name for name in case.inputs
                    if name in outcome.mutated and name not in self.may_change]
         if changed:
             raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
                          "Work on a copy.")
-
-    @staticmethod
-    def _fresh(case: Case) -> dict[str, Any]:
-        return acting.to_plain(case.inputs)
 
     def _name_mistake(self, verdict: Verdict, cases: Sequence[Case],
                       outcomes: Sequence[Outcome]) -> Verdict:
@@ -255,7 +230,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2)) -
     Raises ValueError for an unknown id.
     """
     chosen = find(id)
-    if not isinstance(fn, types.FunctionType | types.MethodType | type) and not callable(fn):
+    if not callable(fn):
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
                        f"{chosen.function}, without brackets.")
     for seed in seeds:
@@ -263,7 +238,7 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2)) -
         outcomes = chosen.outcomes(fn, cases)
         verdict = chosen.judge(cases, outcomes)
         if verdict.status != "pass":
-            return Verdict(**{**verdict.__dict__, "seed": seed})
+            return replace(verdict, seed=seed)
     return Verdict("pass", id)
 
 
