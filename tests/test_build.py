@@ -148,6 +148,13 @@ def test_a_marked_lesson_is_left_out_of_what_is_built_and_refused_by_name(tmp_pa
         build.sources_of(["01"])
 
 
+def test_a_lesson_is_built_beside_another_one_that_is_broken(tmp_path, monkeypatch):
+    read(tmp_path, TEXT)
+    (tmp_path / "lessons" / "02_backpropagation.py").write_text("# %%\nhalf edited", "utf-8")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    assert [source.stage for source in build.sources_of(["01"])] == [1]
+
+
 def test_renamed_file_is_refused(tmp_path):
     with pytest.raises(lessons.RuleBroken, match=r"01_activations\.py"):
         read(tmp_path, TEXT, "01_neurons.py")
