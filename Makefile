@@ -5,16 +5,19 @@ TESTS ?= tests notebooks solutions
 RUN = .venv/bin/python
 export PYTHON
 
-.PHONY: help lab test build book book-serve bench record sweep lock setup
+.PHONY: help lab test new build book book-serve bench record sweep lock setup
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab         learn: set up, then JupyterLab on the start notebook"
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
-	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one"
+	@echo "make new         the files of a stage, STAGE=05, or of a further trap, TRAP=05.2;"
+	@echo "                 NAME=rescale names its function"
+	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
+	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
-	@echo "make sweep       every claim under five seeds, one thread and two"
+	@echo "make sweep       every claim, five seeds, one thread and two; LESSON=01 for one"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
 	@echo "make bench       ratios of speed, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
@@ -35,7 +38,11 @@ test: setup
 	$(RUN) -m pytest -n 2 --dist loadfile -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup
-	@$(RUN) -m tools.build $(LESSON)
+	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)
+
+# A stage (05) or one more trap (05.2); NAME is the function that its exercise asks for.
+new: setup
+	@$(RUN) -m tools.new $(or $(STAGE)$(TRAP),nothing) $(NAME)
 
 book: setup
 	@$(RUN) -m tools.book
@@ -50,7 +57,7 @@ record: setup
 	@$(RUN) -m tools.record
 
 sweep: setup
-	@$(RUN) -m tools.sweep
+	@$(RUN) -m tools.sweep $(LESSON)
 
 lock: setup
 	@$(RUN) -m tools.lock

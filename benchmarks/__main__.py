@@ -8,7 +8,7 @@ import os
 import platform
 from datetime import UTC, datetime
 
-from benchmarks import explorers, lessons
+from benchmarks import explorers, waiting
 from dlsys_helpers.paths import ROOT
 
 TARGET = ROOT / "benchmarks" / "RESULTS.md"
@@ -47,14 +47,14 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     parts = [header(rounds), "## A lesson through nbclient, against the same cells as a script\n"]
     rows = []
-    for path in lessons.LESSONS:
-        found = lessons.lesson_ratio(path, rounds)
+    for path in waiting.LESSONS:
+        found = waiting.lesson_ratio(path, rounds)
         rows.append([path.stem, *found.values()])
         print(path.stem, found, flush=True)
     parts.append(table(["lesson", "kernel start, s", "cells in nbclient, s",
                         "cells in a script, s", "ratio (aim 1.15)"], rows))
     parts.append("\n## From running a check cell to its verdict\n")
-    latency = lessons.check_latency()
+    latency = waiting.check_latency()
     parts.append(table(["exercise", "right answer, ms", "slowest wrong answer, ms"],
                        [[id, *found.values()] for id, found in latency.items()]))
     parts.append("\n## An explorer, from key press to redraw\n")
@@ -64,8 +64,8 @@ def main() -> None:
                         for row in redraw]))
     parts.append("\n## Building\n")
     parts.append(table(["command", "seconds"], [
-        ["make build, nothing changed", lessons.command_seconds("-m", "tools.build", "--quick")],
-        ["make book", lessons.command_seconds("-m", "tools.book")]]))
+        ["make build, nothing changed", waiting.command_seconds("-m", "tools.build", "--quick")],
+        ["make book", waiting.command_seconds("-m", "tools.book")]]))
     TARGET.write_text("\n".join(parts) + "\n", encoding="utf-8")
     print(f"written: {TARGET.relative_to(ROOT)}")
 

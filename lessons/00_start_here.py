@@ -15,6 +15,10 @@
 #
 # Everything runs on this machine, without a GPU and without a download.
 
+# %% [markdown] role="start"
+# Choose **Run > Run All Cells** to draw the map of the stages with what you have
+# solved. Without a kernel, take the [list of lessons](../README.md#lessons).
+
 # %% role="start"
 from dlsys.start_page import progress_map, start_menu
 

@@ -9,9 +9,9 @@ from typing import Any
 from dlsys.grading import cohort, walls
 from dlsys_helpers import catalog, paths
 
-POINTS = {trap["id"]: trap["points"] for trap in catalog.traps(1)}
+POINTS = {trap.id: trap.points for trap in catalog.traps(1)}
 FULL = sum(POINTS.values())
-FUNCTIONS = {trap["id"]: trap["function"] for trap in catalog.traps(1)}
+FUNCTIONS = {trap.id: trap.function for trap in catalog.traps(1)}
 SETUP = """import torch
 from torch import nn
 from torch.nn import functional as F

@@ -131,15 +131,15 @@ def test_numbers_on_the_start_page_are_those_of_the_stored_lesson(html):
         assert f"{reading.get_text().strip()}: {value}" in output
 
 
-@pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t["id"])
+@pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)
 def test_each_trap_is_listed_with_title_symptom_and_exercise(html, trap):
-    assert trap["title"] in article(html, "traps")
-    assert trap["symptom"] in article(html, "symptoms")
-    assert f"{trap['id']} {trap['function']}" in article(html, "wrong_answers")
-    stem = stage(int(trap["id"][:2])).stem
+    assert trap.title in article(html, "traps")
+    assert trap.symptom in article(html, "symptoms")
+    assert f"{trap.id} {trap.function}" in article(html, "wrong_answers")
+    stem = stage(int(trap.id[:2])).stem
     for folder, anchor in (("notebooks", "trap"), ("exercises", "exercise")):
         page = soup(html / folder / f"{stem}.html")
-        assert page.find(id=f"{anchor}-{trap['id'].replace('.', '-')}")
+        assert page.find(id=f"{anchor}-{trap.id.replace('.', '-')}")
 
 
 def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html):
@@ -147,7 +147,7 @@ def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html):
     rows = [[cell.get_text().translate({8216: "'", 8217: "'"})
              for cell in row.find_all("td")[:2]]
             for row in soup(html / "wrong_answers.html").select("article tbody tr")]
-    registered = [w for t in catalog.traps() for w in checking.find(t["id"]).wrong_answers]
+    registered = [w for t in catalog.traps() for w in checking.find(t.id).wrong_answers]
     assert Counter(name for name, _ in rows) == Counter(w.name for w in registered)
     assert [w.name for w in registered
             if not any(name == w.name and w.says in told for name, told in rows)] == []

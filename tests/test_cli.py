@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from dlsys import cellrun, cli, worksheets
+from dlsys import cellrun, cli, notebook_file, worksheets
 from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
@@ -41,7 +41,7 @@ sys.modules[acting.__name__], sys.modules[checking.__name__] = acting, checking
 
 def notebook(*cells: str, **metadata) -> dict:
     """A worksheet with these code cells and a check cell for each of the three exercises."""
-    checks = [f'check("01.{k}", fn{k})' for k in (1, 2, 3)]
+    checks = [f'from dlsys_helpers import check\ncheck("01.{k}", fn{k})' for k in (1, 2, 3)]
     return {
         "nbformat": 4, "nbformat_minor": 5,
         "metadata": {"dlsys": {"stage": 1, "view": "exercise", "version": "v1"},
@@ -54,20 +54,19 @@ def notebook(*cells: str, **metadata) -> dict:
     }
 
 
-REAL_CATALOG = catalog.CATALOG
+REAL_CATALOG = catalog.FOLDER
 ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
 
 
 @pytest.fixture(autouse=True)
 def course(tmp_path, monkeypatch):
     """A small course in a folder of its own."""
-    for name in ("exercises", "my-work", "fake"):
+    for name in ("exercises", "my-work", "fake", "catalog"):
         (tmp_path / name).mkdir()
-    stage = {"number": 1, "stem": "01_activations", "traps": TRAPS}
-    (tmp_path / "catalog.json").write_text(json.dumps({"stages": [stage]}))
     (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))
     (tmp_path / "fake/sitecustomize.py").write_text(FAKE_CHECKS)
-    monkeypatch.setattr(catalog, "CATALOG", tmp_path / "catalog.json")
+    monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
+    catalog.path(1).write_text(json.dumps(TRAPS))
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
     monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
@@ -158,7 +157,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(args, capsys):
 
 
 def test_light_commands_import_nothing_heavy():
-    script = ("import sys; from dlsys_helpers import cli, nbval_points; cli.parser();"
+    script = ("import sys; from dlsys import cli, nbval_points; cli.parser();"
               "print(sorted({'torch', 'numpy', 'nbformat', 'IPython', 'rich'} & set(sys.modules)))")
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env,
@@ -179,28 +178,28 @@ BROKEN = {
     "truncated early": (WHOLE[:90], "stops in the middle"),
     "damaged": (WHOLE.replace(b'"cells": [', b'"cells": {['), "is damaged at line"),
     "conflict": (b'{\n<<<<<<< HEAD\n"a": 1\n=======\n}', "git conflict marks"),
-    "python file": (b"def fn1(): return 1\n", "is no notebook"),
+    "python file": (b"def fn1(): return 1\n", "is not a notebook"),
     "utf-16": (WHOLE.decode().encode("utf-16"), "is not UTF-8"),
     "latin-1": (WHOLE + "é".encode("latin-1"), "is not UTF-8"),
-    "a list": (b"[]", "is JSON but no notebook (got a list)"),
+    "a list": (b"[]", "is JSON but not a notebook (got a list)"),
     "deep": (b"[" * 100_000, "nested too deep"),
-    "years old": (b'{"nbformat": 3, "worksheets": []}', "got notebook format 3, expected 4"),
-    "from the future": (as_json(nbformat=5), "got notebook format 5, expected 4"),
-    "no version": (b'{"cells": []}', "got notebook format None"),
+    "years old": (b'{"nbformat": 3, "worksheets": []}', "has notebook format 3, expected 4"),
+    "from the future": (as_json(nbformat=5), "has notebook format 5, expected 4"),
+    "no version": (b'{"cells": []}', "has notebook format None"),
     "no cells": (as_json(cells=[]), "has no cells at all"),
     "cells of another kind": (as_json(cells={"a": 1}), "has no list of cells"),
     "cells of text": (as_json(cells=["a"]), "has no list of cells"),
     "another kernel": (as_json(metadata={"kernelspec": {"name": "ir", "language": "R"}}),
-                       "its kernel speaks R"),
+                       "kernel that speaks R"),
     "another language": (as_json(metadata={"language_info": {"name": "julia"}}),
-                         "its kernel speaks julia"),
+                         "kernel that speaks julia"),
     "the lesson": (as_json(metadata={"dlsys": {"stage": 1, "view": "lesson"}}), "is a lesson"),
     "a stranger": (as_json(metadata={}, cells=[{"cell_type": "code", "source": "1"}]),
-                   "is no worksheet of this course"),
+                   "is not a worksheet of this course"),
     "a stage that does not exist": (as_json(metadata={"dlsys": {"stage": 99}}),
-                                    "is no worksheet of this course"),
+                                    "is not a worksheet of this course"),
     "a stage of text": (as_json(metadata={"dlsys": {"stage": "one"}}),
-                        "is no worksheet of this course"),
+                        "is not a worksheet of this course"),
     "a stage not written": (as_json(metadata={"dlsys": {"stage": 7}}), "has no exercises here"),
 }
 
@@ -233,8 +232,8 @@ def test_what_is_no_file_gets_a_clear_message(course):
 def test_a_huge_worksheet_is_not_read(course):
     path = course / "my-work/huge.ipynb"
     with open(path, "wb") as file:
-        file.truncate(worksheets.LARGEST + 2**20)
-    with pytest.raises(worksheets.WorksheetError, match=r"has 51 MB.*Clear Outputs"):
+        file.truncate(notebook_file.LARGEST + 2**20)
+    with pytest.raises(worksheets.WorksheetError, match=r"has 9.0 MiB.*Clear Outputs"):
         worksheets.read(path)
 
 
@@ -243,7 +242,7 @@ def test_a_renamed_worksheet_is_known_by_its_metadata(course):
     read = worksheets.read(path)
     assert (read.stage, read.notes) == (1, [])
     assert [e.function for e in read.exercises] == ["fn1", "fn2", "fn3"]
-    assert [source for _, source in read.cells] == ANSWERS
+    assert [source for _, source in read.cells][:3] == ANSWERS
 
 
 def test_without_metadata_the_checks_tell_the_stage(course):
@@ -257,7 +256,7 @@ def test_sources_as_lists_of_lines_are_read(course):
     for cell in made["cells"]:
         cell["source"] = cell["source"].splitlines(keepends=True)
     (course / "my-work/lines.ipynb").write_text(json.dumps(made))
-    assert [s for _, s in worksheets.read(course / "my-work/lines.ipynb").cells] == ANSWERS
+    assert [s for _, s in worksheets.read(course / "my-work/lines.ipynb").cells][:3] == ANSWERS
 
 
 def test_missing_and_strange_checks_are_notes(course):
@@ -266,7 +265,7 @@ def test_missing_and_strange_checks_are_notes(course):
     (course / "my-work/odd.ipynb").write_text(json.dumps(made))
     read = worksheets.read(course / "my-work/odd.ipynb")
     assert "No check cell for 01.3" in read.notes[0]
-    assert "01.9: no exercise of stage 1" in read.notes[1]
+    assert "01.9: not an exercise of stage 1" in read.notes[1]
     assert [e.id for e in read.exercises] == ["01.1", "01.2", "01.3"]
 
 
@@ -297,6 +296,27 @@ def test_each_verdict_is_shown_with_the_mistake_named(course, capsys, monkeypatc
     assert "1 of 6 points." in said
     assert [(e["id"], e["misconception"]) for e in progress.entries()] == [
         ("01.1", ""), ("01.2", "counts rows")]
+
+
+def test_an_answer_written_into_its_check_cell_counts(course, capsys):
+    path = saved(course, *ANSWERS[:2])
+    made = json.loads(path.read_text())
+    made["cells"][-1]["source"] = f"{ANSWERS[2]}\n{made['cells'][-1]['source']}"
+    path.write_text(json.dumps(made))
+    assert check(path) == 0
+    assert "6 of 6 points." in capsys.readouterr().out
+
+
+def test_the_function_that_the_check_cell_names_counts_and_so_does_a_later_one(course, capsys):
+    call = "from dlsys_helpers import check\ncheck('01.{k}', {fn})"
+    path = saved(course, "def mine(): return 1", ANSWERS[1], "def fn3(): return 7")
+    made = json.loads(path.read_text())
+    made["cells"][-3]["source"] = call.format(k=1, fn="mine")
+    made["cells"][-2]["source"] = call.format(k=2, fn="lambda: 1")
+    made["cells"].append({**made["cells"][-1], "source": ANSWERS[2]})
+    path.write_text(json.dumps(made))
+    assert check(path) == 0
+    assert "6 of 6 points." in capsys.readouterr().out
 
 
 def test_a_bad_cell_costs_only_itself(course, capsys, monkeypatch):
@@ -336,8 +356,9 @@ def test_cells_run_in_the_folder_of_the_notebook(course):
 def test_ctrl_c_ends_cleanly_and_leaves_no_process(course):
     path = saved(course, "import os\nopen('pid', 'w').write(str(os.getpid()) + '!')",
                  "while True: pass")
-    script = ("import sys; from dlsys_helpers import catalog, cli; from pathlib import Path;"
-              f"catalog.CATALOG = Path({str(catalog.CATALOG)!r}); sys.exit(cli.main(sys.argv[1:]))")
+    script = ("import sys; from dlsys import cli; from dlsys_helpers import catalog;"
+              "from pathlib import Path;"
+              f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); sys.exit(cli.main(sys.argv[1:]))")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)],
                                stderr=subprocess.PIPE, text=True,
                                # As from a terminal: a shell's background job ignores SIGINT.
@@ -353,8 +374,9 @@ def test_ctrl_c_ends_cleanly_and_leaves_no_process(course):
 def test_the_child_ends_when_its_parent_is_killed(course):
     path = saved(course, "import os\nopen('pid', 'w').write(str(os.getpid()) + '!')",
                  "while True: pass")
-    script = ("import sys; from dlsys_helpers import catalog, cli; from pathlib import Path;"
-              f"catalog.CATALOG = Path({str(catalog.CATALOG)!r}); cli.main(sys.argv[1:])")
+    script = ("import sys; from dlsys import cli; from dlsys_helpers import catalog;"
+              "from pathlib import Path;"
+              f"catalog.FOLDER = Path({str(catalog.FOLDER)!r}); cli.main(sys.argv[1:])")
     process = subprocess.Popen([sys.executable, "-c", script, "check", str(path)])
     pid = wait_for_text(course / "my-work/pid", "!")
     process.kill()
@@ -401,9 +423,9 @@ def test_a_late_event_is_a_fault_and_a_closed_pipe_too():
 
 def test_the_worked_answers_pass_the_real_checks(capsys, monkeypatch):
     monkeypatch.delenv("PYTHONPATH")
-    monkeypatch.setattr(catalog, "CATALOG", REAL_CATALOG)
+    monkeypatch.setattr(catalog, "FOLDER", REAL_CATALOG)
     assert check(paths.SOLUTIONS / "01_activations.ipynb") == 0
-    possible = sum(trap["points"] for trap in catalog.traps(1))
+    possible = sum(trap.points for trap in catalog.traps(1))
     assert f"{possible} of {possible} points." in capsys.readouterr().out
 
 

@@ -25,7 +25,7 @@ def project(tmp_path, monkeypatch):
     for name, folder in (("NOTEBOOKS", "notebooks"), ("EXERCISES", "exercises"),
                          ("MY_WORK", "my-work")):
         monkeypatch.setattr(paths, name, tmp_path / folder)
-    monkeypatch.setattr(catalog, "CATALOG", tmp_path / "catalog.json")
+    monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     write_pyproject(tmp_path)
     return tmp_path
@@ -150,8 +150,9 @@ def test_missing_generated_files_are_named(project):
         assert f"{name}.ipynb" in found.text
         (project / f"{name}.ipynb").parent.mkdir(exist_ok=True)
         (project / f"{name}.ipynb").write_text("{}")
-    assert "catalog.json" in only(doctor.generated()).text
-    (project / "catalog.json").write_text('{"stages": []}')
+    assert "catalog/01.json" in only(doctor.generated()).text
+    catalog.FOLDER.mkdir()
+    catalog.path(1).write_text("[]")
     assert only(doctor.generated()) == ("OK", "generated files: all there, 2 lessons", "")
 
 

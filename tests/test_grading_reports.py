@@ -21,9 +21,9 @@ TRAPS = catalog.traps(1)
 
 def exercise(k: int, status: str, **more: Any) -> dict[str, Any]:
     trap = TRAPS[k]
-    return {"id": trap["id"], "title": trap["title"], "function": trap["function"],
-            "status": status, "points": trap["points"] if status == "pass" else 0,
-            "possible": trap["points"], "message": "" if status == "pass" else "got 1, expected 2",
+    return {"id": trap.id, "title": trap.title, "function": trap.function,
+            "status": status, "points": trap.points if status == "pass" else 0,
+            "possible": trap.points, "message": "" if status == "pass" else "got 1, expected 2",
             "misconception": "", "trap": "", "case": "", "notebook_shows": "nothing",
             "differs": False, **more}
 
@@ -241,7 +241,7 @@ def test_the_overview_has_one_row_for_each_learner_and_a_column_for_each_stage(g
 
 
 def test_a_hint_shows_its_code_as_code(grades):
-    assert "`" in catalog.trap("01.5")["hints"][0]
+    assert "`" in catalog.trap("01.5").hints[0]
     text = pages.feedback([result("bob", "ppppw")])
     assert "<code>abs</code>" in text
     assert pages._code("`<b>` & `x`") == "<code>&lt;b&gt;</code> &amp; <code>x</code>"

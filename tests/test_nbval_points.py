@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from dlsys import nbval_points
+from dlsys_helpers import catalog
 
 # Behaves like the package's CheckFailed without importing torch.
 SETUP = """
@@ -26,8 +28,12 @@ def code(source: str, **dlsys) -> dict:
             "execution_count": None, "source": source}
 
 
-def check(id: str, source: str, points) -> dict:
-    return code(source, role="check", trap=id, points=points)
+def check(id: str, answer: str) -> dict:
+    """A check cell, known by its call alone."""
+    return code(f'check("{id}", {answer})')
+
+
+POINTS = {trap.id: trap.points for trap in catalog.traps(1)}
 
 
 def write(path, cells, **dlsys):
@@ -54,13 +60,12 @@ def learner(tmp_path_factory):
     folder = tmp_path_factory.mktemp("learner")
     write(folder / "my-work" / "renamed.ipynb", [
         code(SETUP),
-        check("01.1", "check('01.1', lambda: 1)", 2),
-        check("01.2", "check('01.2', lambda: 7)", 3),
-        check("01.3", "check('01.3', lambda: undefined_name)", "many"),
-        {**check("01.8", "1", 1), "metadata": {
-            "tags": ["nbval-skip"], "dlsys": {"role": "check", "trap": "01.8", "points": 1}}},
-        check("01.9", "while True: pass", 5),
-        check("01.10", "check('01.10', lambda: 1)", 1),
+        check("01.1", "lambda: 1"),
+        check("01.2", "lambda: 7"),
+        check("01.3", "lambda: undefined_name"),
+        {**check("01.8", "lambda: 1"), "metadata": {"tags": ["nbval-skip"]}},
+        code("while True: pass\ncheck('01.9', lambda: 1)"),
+        code("check('01.4', lambda: 1)\ncheck('01.10', lambda: 1)"),
     ], stage=1)
     # -n: the scores have to come from another process. Without it the path is shorter.
     return folder, run(folder, "-n", "1", "--nbval-cell-timeout=3", "my-work/renamed.ipynb")
@@ -71,13 +76,14 @@ def test_the_table_shows_points_and_short_messages(learner):
     assert result.returncode == 1
     table = result.stdout.partition("scores of my-work/renamed.ipynb")[2]
     rows = {line.split()[0]: line for line in table.splitlines() if line.strip()}
-    assert rows["01.1"].split()[1:3] == ["pass", "2/2"]
-    assert rows["01.2"].split()[1:3] == ["wrong", "0/3"]
+    assert rows["01.1"].split()[1:3] == ["pass", f"{POINTS['01.1']}/{POINTS['01.1']}"]
+    assert rows["01.2"].split()[1:3] == ["wrong", f"0/{POINTS['01.2']}"]
     assert "value: got 7, expected 1. Look at dim." in table
-    assert rows["01.3"].split()[1:3] == ["error", "0/1"]
+    assert rows["01.3"].split()[1:3] == ["error", f"0/{POINTS['01.3']}"]
     assert "NameError: name 'undefined_name' is not defined" in table
     assert rows["01.8"].split()[1:3] == ["skipped", "0/1"]
-    assert rows["01.9"].split()[1:3] == ["error", "0/5"]
+    assert rows["01.9"].split()[1:3] == ["error", "0/1"]
+    assert rows["01.4"].split()[1:3] == ["pass", f"{POINTS['01.4']}/{POINTS['01.4']}"]
     assert rows["01.10"].split()[1:3] == ["pass", "1/1"]
     assert "is there a loop that never ends?" in table
 
@@ -98,16 +104,17 @@ def test_junit_is_written_by_default_and_named_by_the_metadata(learner):
               for case in cases}
     assert points["Cell 0"] == {}
     assert points["01.1 (Cell 1)"] == {
-        "exercise": "01.1", "verdict": "pass", "points": "2", "max_points": "2"}
+        "exercise": "01.1", "verdict": "pass", "points": str(POINTS["01.1"]),
+        "max_points": str(POINTS["01.1"])}
     assert points["01.2 (Cell 2)"]["points"] == "0"
-    assert points["01.2 (Cell 2)"]["max_points"] == "3"
+    assert points["01.4, 01.10 (Cell 6)"]["max_points"] == str(POINTS["01.4"] + 1)
 
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory):
     """A folder with a sound and a truncated worksheet, collected only, JUnit elsewhere."""
     folder = tmp_path_factory.mktemp("collected")
-    sound = write(folder / "my-work" / "a.ipynb", [code(SETUP), check("01.1", "1", 2)])
+    sound = write(folder / "my-work" / "a.ipynb", [code(SETUP), check("01.1", "1")])
     (folder / "my-work" / "b.ipynb").write_text(sound.read_text()[:-30])
     return folder, run(folder, "--collect-only", "-q", "--junitxml=own.xml", "my-work")
 
@@ -144,7 +151,8 @@ def score(id: str, points: int, possible: int, message: str = "") -> dict:
 
 
 def test_an_exercise_without_check_cell_stays_in_the_total():
-    declared = {id: {"id": id, "title": f"T{id}", "points": 4} for id in ("01.1", "01.2")}
+    declared = {id: replace(catalog.traps(1)[0], id=id, title=f"T{id}", points=4)
+                for id in ("01.1", "01.2")}
     lines = nbval_points.score_lines([score("01.1", 4, 4), score("x", 0, 1, "m " * 80)], declared)
     assert lines[0] == "  01.1   pass           4/4  T01.1"
     assert lines[1] == "  01.2   not checked    0/4  T01.2"

@@ -1,6 +1,5 @@
 """The set-up: one line for each thing that can be missing, the three lists of pins, README."""
 
-import json
 import os
 import re
 import shutil
@@ -9,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from dlsys_helpers.catalog import CATALOG
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
-from dlsys_helpers.stages import STAGES, Stage
+from dlsys_helpers.stages import Stage
 from tools import lab, lock, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -284,10 +284,12 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 
 @pytest.mark.parametrize(("target", "runs"), [
     ("lab", "tools.lab 8888"), ("test", "pytest -n 2 --dist loadfile"),
-    ("build", "tools.build 01"), ("book", "tools.book"), ("book-serve", "tools.book --serve"),
+    ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
+    ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("record", "tools.record"), ("sweep", "tools.sweep")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
-    done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01"], cwd=ROOT,
+    done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01",
+                           "TRAP=05.2", "NAME=rescale"], cwd=ROOT,
                           text=True, capture_output=True, timeout=20, check=True)
     lines = [line for line in done.stdout.splitlines() if not line.startswith("make")]
     assert lines[0] == "sh tools/setup.sh"
@@ -324,8 +326,8 @@ TWO = (Stage(1, "one", "First", "It starts."), Stage(2, "two", "Second", "It goe
 
 
 def test_lesson_table_links_what_is_written_and_says_what_is_not():
-    traps = [{"minutes": 10}, {"minutes": 15}]
-    table = readme.lesson_table(TWO, {"stages": [{"number": 1, "stem": "01_one", "traps": traps}]})
+    traps = [replace(catalog.trap("01.1"), minutes=minutes) for minutes in (10, 15)]
+    table = readme.lesson_table(TWO, {1: traps})
     assert table.splitlines()[2:] == [
         "| 1 | [First](notebooks/01_one.ipynb) | It starts. | 2, with 25 min of exercises |",
         "| 2 | Second | It goes on. | not written yet |"]
@@ -339,9 +341,8 @@ def test_only_what_lies_between_the_markers_is_replaced():
 
 
 def test_readme_holds_the_table_of_the_catalog():
-    table = readme.lesson_table(STAGES, json.loads(CATALOG.read_text(encoding="utf-8")))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text == readme.filled(text, table), "Run: make build"
+    assert text == readme.filled(text, readme.current_table()), "Run: make build"
 
 
 def test_readme_links_lead_somewhere():

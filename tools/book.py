@@ -23,9 +23,10 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
-from dlsys_helpers import explorers
+from dlsys_helpers import catalog, explorers
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
-from dlsys_helpers.stages import STAGES, Stage, stage
+from dlsys_helpers.stages import Stage, stage
 from tools import book_pages
 
 BOOK = ROOT / "book"
@@ -40,16 +41,8 @@ DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" 
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
-class BookError(Exception):
+class BookError(UserError):
     """The book cannot be built; the message says what to do."""
-
-
-def written_stages() -> list[Stage]:
-    """The stages whose lesson has been built, in order. Raises BookError when there is none."""
-    stages = [s for s in STAGES if (NOTEBOOKS / f"{s.stem}.ipynb").exists()]
-    if not stages:
-        raise BookError("notebooks/: got no lesson, expected at least one. Run: make build")
-    return stages
 
 
 def read(path: Path) -> NotebookNode:
@@ -57,7 +50,7 @@ def read(path: Path) -> NotebookNode:
     try:
         return nbformat.read(path, as_version=4)
     except FileNotFoundError:
-        raise BookError(f"{path.relative_to(ROOT)}: missing. Run: make build") from None
+        raise BookError(f"{path.parent.name}/{path.name}: missing. Run: make build") from None
     except nbformat.reader.NotJSONError:
         raise BookError(f"{path.relative_to(ROOT)}: not a notebook, or cut short. "
                         "Run: make build") from None
@@ -147,7 +140,7 @@ def alt_text(output: NotebookNode, cell_id: str) -> str:
 
 def assemble(source: Path) -> list[Stage]:
     """Write the book's source folder anew; returns the stages in it."""
-    stages = written_stages()
+    stages = catalog.written()
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
@@ -267,7 +260,7 @@ def main() -> None:
         print(f"built {(html / 'index.html').relative_to(ROOT)}", flush=True)
         if args.serve:
             serve(html, args.port)
-    except BookError as error:
+    except UserError as error:
         sys.exit(str(error))
 
 

@@ -58,9 +58,9 @@ def traps_page() -> str:
     for entry in STAGES:
         found = catalog.traps(entry.number)
         if found:
-            rows = [(t["id"], link("trap", t["id"], t["title"]),
-                     link("exercise", t["id"], t["function"]), f"{t['difficulty']} of 5",
-                     str(t["points"]), f"{t['minutes']} min")
+            rows = [(t.id, link("trap", t.id, t.title),
+                     link("exercise", t.id, t.function), f"{t.difficulty} of 5",
+                     str(t.points), f"{t.minutes} min")
                     for t in found]
             parts += [f"## {entry.number}. {entry.title}",
                       table(("Trap", "What goes wrong", "Exercise", "Difficulty", "Points",
@@ -69,9 +69,9 @@ def traps_page() -> str:
 
 
 def symptoms_page() -> str:
-    found = sorted(catalog.traps(), key=lambda t: t["symptom"].lower())
-    rows = [(plain(t["symptom"]), f"{t['id']} {link('trap', t['id'], t['title'])}",
-             str(int(t["id"][:2]))) for t in found]
+    found = sorted(catalog.traps(), key=lambda t: t.symptom.lower())
+    rows = [(plain(t.symptom), f"{t.id} {link('trap', t.id, t.title)}",
+             str(int(t.id[:2]))) for t in found]
     return "\n\n".join([
         "# Symptom index", "Start from what you see in your own code. Each line leads to the trap "
         "that shows it on a small example, with the measurement that tells it from its "
@@ -80,16 +80,15 @@ def symptoms_page() -> str:
 
 def wrong_answers_page() -> str:
     """The kill matrix: every registered wrong answer, judged now by the check it must fail."""
-    checking.load_all()
     parts = ["# Wrong answers",
              "A check is worth what it refuses. Each exercise comes with answers that look right "
              "and are wrong. This page was made by running every one of them through its check; "
              "the right column is what a learner who writes it is told."]
     for trap in catalog.traps():
-        found = checking.find(trap["id"])
-        rows = [(plain(w.name), told(trap["id"], w)) for w in found.wrong_answers]
-        parts += [f"## {trap['id']} `{trap['function']}`",
-                  f"{trap['title']}. {link('exercise', trap['id'], 'Try it')}.",
+        found = checking.find(trap.id)
+        rows = [(plain(w.name), told(trap.id, w)) for w in found.wrong_answers]
+        parts += [f"## {trap.id} `{trap.function}`",
+                  f"{trap.title}. {link('exercise', trap.id, 'Try it')}.",
                   table(("The wrong answer", "What the learner is told"), rows)]
     return "\n\n".join(parts) + "\n"
 
@@ -120,7 +119,7 @@ def folklore(cell: NotebookNode) -> str:
     """One entry of the errata page. A heading of its own would break the page's order."""
     text = told_and_measured(without_heading(cell.source))
     trap = cell.metadata.dlsys.get("trap")
-    title = f"**{trap} {link('trap', trap, catalog.trap(trap)['title'])}**\n\n" if trap else ""
+    title = f"**{trap} {link('trap', trap, catalog.trap(trap).title)}**\n\n" if trap else ""
     return f":::::{{div}} role-folklore\n{title}{text}\n:::::"
 
 
@@ -154,9 +153,9 @@ def record(entry: dict) -> str:
 
 def start_page(template: str, lessons: Lessons) -> str:
     """The written start page with its marks replaced by what is generated."""
-    parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(list(lessons)),
+    parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(),
              "explorer": raw(activations.static_html()),
-             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP)['title']}")}
+             "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
@@ -220,15 +219,16 @@ def without_heading(text: str) -> str:
     return re.sub(r"^#+ .*\n+", "", text)
 
 
-def stage_map(written: list[int]) -> str:
+def stage_map() -> str:
     """The twelve stages as cards; those without a lesson say so and lead nowhere."""
-    cards = [written_card(s) if s.number in written else waiting_card(s) for s in STAGES]
+    written = catalog.written()
+    cards = [written_card(s) if s in written else waiting_card(s) for s in STAGES]
     return f'<ol class="stage-map">{"".join(cards)}</ol>'
 
 
 def written_card(entry: Stage) -> str:
     traps = catalog.traps(entry.number)
-    minutes = sum(t["minutes"] for t in traps)
+    minutes = sum(t.minutes for t in traps)
     return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
             f'<span class="stage-state">{count(len(traps), "trap")}, '
             f'{count(len(traps), "exercise")} of {minutes} minutes together</span></a></li>')

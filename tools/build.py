@@ -2,6 +2,7 @@
 
     python -m tools.build            build and run everything
     python -m tools.build 01         one lesson
+    python -m tools.build 05 --draft an unfinished lesson, into drafts/; says what it lacks
     python -m tools.build --quick    keep stored outputs of notebooks whose code is unchanged
     python -m tools.build --check    write nothing, exit 1 when a generated file is out of date
 """
@@ -18,6 +19,7 @@ import os
 import re
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
@@ -26,7 +28,8 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from dlsys_helpers import acting, stages
+from dlsys_helpers import acting, catalog, checking, paths, stages
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from tools import lessons, readme
 from tools.canonical import canonical
@@ -35,18 +38,16 @@ from tools.lessons import Source
 FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
 LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look", "repair",
                 "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
+DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-CATALOG = "src/dlsys_helpers/catalog.json"
 TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 
 
 def views(source: Source) -> dict[str, NotebookNode]:
     """The notebooks of one lesson, not run: the lesson, its worksheet, its solutions."""
     if source.stage == 0:
-        start = notebook(source, "lesson", [lesson_cell(source, c) for c in source.cells])
-        # Its map is drawn from the catalog: another catalog makes what is stored out of date.
-        start.metadata["dlsys"]["catalog"] = fingerprint((ROOT / CATALOG).read_text("utf-8"))
-        return {"lesson": start}
+        return {"lesson": notebook(source, "lesson",
+                                   [lesson_cell(source, c) for c in source.cells])}
     lesson = [lesson_cell(source, c) for c in source.cells
               if c.metadata["role"] in LESSON_ROLES]
     return {"lesson": notebook(source, "lesson", lesson),
@@ -59,6 +60,9 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
     book = new_notebook(cells=cells, metadata={"kernelspec": KERNEL,
                                                "language_info": {"name": "python"}})
     book.metadata["dlsys"] = {"stage": source.stage, "view": view}
+    if source.draft:
+        book.metadata["dlsys"]["draft"] = True
+        cells.insert(0, made("markdown", "stage-draft-1", DRAFT_TOP, role="draft"))
     if view == "exercise":
         book.metadata["dlsys"]["version"] = version(cells)
     book.nbformat, book.nbformat_minor = 4, 5
@@ -66,15 +70,15 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
     return book
 
 
+DRAFT_TOP = ("**Draft, not a finished lesson.** Made by `make build DRAFT=1`, which says what is "
+             "missing. Nothing else reads this file.")
+
+
 def version(cells: list[NotebookNode]) -> str:
     """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
     code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
                      {"exercise", "check"})
-    return fingerprint(code)
-
-
-def fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
 
 
 def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
@@ -150,7 +154,7 @@ def worksheet(source: Source) -> list[NotebookNode]:
     cells = [made("markdown", "stage-top-1", WORKSHEET_TOP.format(
         number=entry.number, title=entry.title, stem=stem), role="setup")]
     cells += setup_cells(source)
-    for trap in source.traps:
+    for trap in source.tasks:
         cell = source.of(trap, "exercise")[0]
         meta = cell.metadata
         key = trap.replace(".", "-")
@@ -160,7 +164,7 @@ def worksheet(source: Source) -> list[NotebookNode]:
         cells.append(made("code", cell["id"], stub(source, trap), role="exercise", trap=trap))
         cells.append(made("markdown", f"{key}-hint-1", fold_hints(source, trap), role="hint",
                           trap=trap))
-        cells.append(check_cell(source, trap))
+        cells += check_cells(source, trap)
     return cells
 
 
@@ -190,17 +194,28 @@ says what it measured and, if it knows your mistake, names it. The lesson is
 [{stem}](../notebooks/{stem}.ipynb)."""
 
 
-def check_cell(source: Source, trap: str) -> NotebookNode:
+def check_cells(source: Source, trap: str) -> list[NotebookNode]:
+    """The check of a trap's exercise; none while a draft has none.
+
+    A draft is in no catalog and in nobody's progress: there the verdict is only printed.
+    """
+    if source.draft and trap not in checking.of_stage(source.stage):
+        return []
     name = lessons.exercise_function(source, trap).name
     points = source.of(trap, "exercise")[0].metadata["points"]
-    return made("code", f"{trap.replace('.', '-')}-check-1", f'check("{trap}", {name})',
-                role="check", trap=trap, points=points)
+    line = DRAFT_CHECK if source.draft else 'check("{trap}", {name})'
+    return [made("code", f"{trap.replace('.', '-')}-check-1", line.format(trap=trap, name=name),
+                 role="check", trap=trap, points=points)]
+
+
+DRAFT_CHECK = """from dlsys_helpers.checking import run_check
+
+print(run_check("{trap}", {name}).line())"""
 
 
 def fold_hints(source: Source, trap: str) -> str:
-    steps = lessons.split_hints(source.of(trap, "hint")[0].source)
     return "\n".join(f"<details><summary>Hint {n}</summary>{inline(step)}</details>"
-                     for n, step in enumerate(steps, 1))
+                     for n, step in enumerate(source.hints(trap), 1))
 
 
 def stub(source: Source, trap: str) -> str:
@@ -219,15 +234,16 @@ def solutions(source: Source) -> list[NotebookNode]:
     cells = [made("markdown", "stage-top-1",
                   f"# Worked answers {entry.number}: {entry.title}", role="setup")]
     cells += setup_cells(source)
-    for trap in source.traps:
+    for trap in source.tasks:
         cell = source.of(trap, "exercise")[0]
         key = trap.replace(".", "-")
         cells.append(made("markdown", f"{key}-task-1", f"## {trap} {source.title(trap)}",
                           role="exercise", trap=trap))
         cells.append(made("code", cell["id"], answer(cell.source), role="exercise", trap=trap))
-        checked = check_cell(source, trap)
-        checked.metadata["tags"].append("nbval-check-output")
-        cells += [checked, *map(copied, source.of(trap, "keep"))]
+        checks = check_cells(source, trap)
+        for checked in checks:
+            checked.metadata["tags"].append("nbval-check-output")
+        cells += [*checks, *map(copied, source.of(trap, "keep"))]
     return cells
 
 
@@ -240,7 +256,7 @@ def run(book: NotebookNode, name: str) -> None:
     env = {**os.environ, "DLSYS_PROGRESS": "off"}
     client = NotebookClient(book, timeout=TIMEOUT, kernel_name="python3",
                             extra_arguments=["--IPKernelApp.log_level=ERROR"],
-                            resources={"metadata": {"path": str(ROOT / name.split("/")[0])}})
+                            resources={"metadata": {"path": str((ROOT / name).parent)}})
     try:
         client.execute(env=env)
     except CellExecutionError as error:
@@ -268,8 +284,6 @@ def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
     """Take over stored outputs when what made them is as it was; returns whether that was so."""
     def code(nb: NotebookNode) -> list[NotebookNode]:
         return [c for c in nb.cells if c.cell_type == "code"]
-    if book.metadata["dlsys"].get("catalog") != old.metadata["dlsys"].get("catalog"):
-        return False
     if [c.source for c in code(book)] != [c.source for c in code(old)]:
         return False
     for new, stored in zip(code(book), code(old), strict=True):
@@ -286,27 +300,52 @@ def build(source: Source, quick: bool) -> None:
             kept = keep_outputs(book, nbformat.read(path, as_version=4))
         if view != "exercise" and not kept:
             run(book, name)
+        if source.stage == 0:  # its map shows one learner's progress in one state of the course
+            book = without_outputs(book)
         path.parent.mkdir(exist_ok=True)
         path.write_text(written(canonical(book)), encoding="utf-8")
         print(f"{name}: {'kept' if kept else 'built'} ({time.perf_counter() - began:.1f} s)",
               flush=True)
 
 
-def catalog(sources: list[Source]) -> str:
-    """What the lessons declare, for the package at run time, as JSON text."""
-    entries = [{"number": s.stage, "stem": s.path.stem,
-                "traps": [trap_entry(s, trap) for trap in s.traps]} for s in sources if s.stage]
-    return json.dumps({"stages": entries}, indent=1, ensure_ascii=False) + "\n"
+def build_draft(path: Path) -> None:
+    """Write and run the notebooks of an unfinished lesson under drafts/; say what it lacks."""
+    source = lessons.read(path, draft=True)
+    for view, book in views(source).items():
+        name = f"{DRAFTS}/{FOLDERS[view]}/{path.stem}.ipynb"
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        if view != "exercise":
+            run(book, name)
+        (ROOT / name).write_text(written(canonical(book)), encoding="utf-8")
+        print(f"{name}: built as a draft")
+        if view == "solution":
+            print(*verdicts(book), sep="\n")
+    print(f"{path.name} lacks {len(source.notes)} things:", *source.notes, sep="\n  ")
 
 
-def trap_entry(source: Source, trap: str) -> dict:
+def verdicts(book: NotebookNode) -> list[str]:
+    """What the checks of a draft's worked answers printed."""
+    return [output.text.strip() for cell in book.cells if cell.metadata["dlsys"]["role"] == "check"
+            for output in cell.outputs]
+
+
+def catalog_files(sources: list[Source]) -> dict[Path, str]:
+    """What the lessons declare, for the package at run time: each stage's file and its JSON."""
+    return {catalog.path(source.stage): as_json([declared(source, trap) for trap in source.traps])
+            for source in sources if source.stage}
+
+
+def as_json(traps: list[Trap]) -> str:
+    return json.dumps([asdict(trap) for trap in traps], indent=1, ensure_ascii=False) + "\n"
+
+
+def declared(source: Source, trap: str) -> Trap:
     meta = source.of(trap, "exercise")[0].metadata
-    return {"id": trap, "title": source.title(trap),
-            "symptom": source.of(trap, "predict")[0].metadata["symptom"],
-            "function": lessons.exercise_function(source, trap).name,
-            "points": meta["points"], "difficulty": meta["difficulty"],
-            "minutes": meta["minutes"],
-            "hints": lessons.split_hints(source.of(trap, "hint")[0].source)}
+    return Trap(id=trap, title=source.title(trap),
+                symptom=source.of(trap, "predict")[0].metadata["symptom"],
+                function=lessons.exercise_function(source, trap).name,
+                points=meta["points"], difficulty=meta["difficulty"], minutes=meta["minutes"],
+                hints=tuple(source.hints(trap)))
 
 
 def stale(sources: list[Source]) -> list[str]:
@@ -318,19 +357,28 @@ def stale(sources: list[Source]) -> list[str]:
             if not path.exists() or written(without_outputs(canonical(book))) != written(
                     without_outputs(nbformat.read(path, as_version=4))):
                 found.append(str(path.relative_to(ROOT)))
-    if not (ROOT / CATALOG).exists() or (ROOT / CATALOG).read_text("utf-8") != catalog(sources):
-        found.append(CATALOG)
-    return found
+    wanted = catalog_files(sources)
+    stored = {path: path.read_text("utf-8") for path in catalog.FOLDER.glob("*.json")}
+    return found + [str(path.relative_to(ROOT)) for path in sorted({*wanted, *stored})
+                    if wanted.get(path) != stored.get(path)]
+
+
+def paths_of(only: list[str]) -> list[Path]:
+    """The lesson files, all or those whose number is named. Raises SystemExit for none."""
+    found = paths.lessons()
+    chosen = [p for p in found if not only or p.stem[:2] in {o.zfill(2)[:2] for o in only}]
+    if not chosen:
+        raise SystemExit(f"lessons: got {', '.join(only) or 'none'}, expected one of "
+                         f"{', '.join(p.stem[:2] for p in found)}. Start one: make new STAGE=05")
+    return chosen
 
 
 def sources_of(only: list[str]) -> list[Source]:
-    """The lessons, all or those whose number is named. Raises Refused, or SystemExit for none."""
-    paths = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-    chosen = [p for p in paths if not only or p.stem[:2] in {o.zfill(2)[:2] for o in only}]
-    if not chosen:
-        raise SystemExit(f"lessons: got {', '.join(only) or 'none'}, expected one of "
-                         f"{', '.join(p.stem[:2] for p in paths)}.")
-    return [lessons.read(path) for path in chosen]
+    """The lessons, all but drafts or those whose number is named.
+
+    Raises RuleBroken, also for a draft that is named, and SystemExit for a number without lesson.
+    """
+    return [lessons.read(path) for path in paths_of(only) if only or not paths.is_draft(path)]
 
 
 def main() -> None:
@@ -338,19 +386,26 @@ def main() -> None:
     parser.add_argument("lesson", nargs="*", help="numbers of lessons to build; all when absent")
     parser.add_argument("--quick", action="store_true", help="keep outputs of unchanged code")
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    parser.add_argument("--draft", action="store_true", help="the named lessons, finished or not")
     args = parser.parse_args()
-    every = sources_of([])
+    if args.draft and not args.lesson:
+        parser.error("--draft: name a lesson, as in: make build LESSON=05 DRAFT=1")
+    if args.draft:
+        for path in paths_of(args.lesson):
+            build_draft(path)
+        return
     if args.check:
-        found = stale(every)
+        found = stale(sources_of([]))
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
-    (ROOT / CATALOG).write_text(catalog(every), encoding="utf-8")
-    chosen = {source.path for source in sources_of(args.lesson)}
-    for source in every:
-        if source.path in chosen:
-            build(source, args.quick)
-        elif source.stage == 0:
-            build(source, quick=True)  # its map follows the catalog
+    chosen = sources_of(args.lesson)
+    catalog.FOLDER.mkdir(exist_ok=True)
+    for path, text in catalog_files(chosen).items():
+        path.write_text(text, encoding="utf-8")
+    for source in chosen:
+        build(source, args.quick)
     readme.update(Path(ROOT / "README.md"))
+    for path in paths.drafts():
+        print(f"{path.stem}: left out, a draft; for it: make build LESSON={path.stem[:2]} DRAFT=1")
 
 
 if __name__ == "__main__":

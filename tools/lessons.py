@@ -1,4 +1,9 @@
-"""Read a lesson source and refuse what would not teach: every rule of the format is here."""
+"""Read a lesson source and refuse what would not teach: every rule of the format is here.
+
+What is wrong is always refused. What is only missing is refused in a finished lesson and noted in
+a draft. A lesson is a draft while its first line carries `draft=true`; it then stays out of the
+catalog, README, book and tests.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +16,30 @@ from typing import Any, NoReturn
 import jupytext
 from nbformat import NotebookNode
 
-from dlsys_helpers import checking, stages
+from dlsys_helpers import checking, explorers, stages
+from dlsys_helpers.paths import DRAFT_MARK, ROOT, is_draft
 
 TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hint", "keep"]
 OPTIONAL = {"folklore"}
 STAGE_ORDER = ["setup", "hook", "concept", "explore", "trap", "quiz", "gpu", "summary"]
 STAGE_ROLES = {"setup", "hook", "concept", "explore", "quiz", "gpu", "summary", "start"}
+TAIL = ["trap", "quiz", "gpu", "summary"]  # in this order; the other parts stand before the traps
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
+PLACEHOLDER = "TODO:"  # every text that `make new` wrote holds it
 
 
-class Refused(SystemExit):
+class RuleBroken(SystemExit):
     """A lesson breaks a rule: file, cell, what is wrong and the remedy, in one line."""
 
 
 class Source:
-    """One lesson: its cells with role, trap and id set, checked against every rule."""
+    """One lesson: its cells with role, trap and id set; of a draft, what it lacks in `notes`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, draft: bool = False) -> None:
         self.path = path
+        self.draft, self.notes = draft, []
         self.stage = int(path.stem[:2])
         self.cells: list[NotebookNode] = jupytext.read(path, fmt="py:percent").cells
         _label(self)
@@ -39,7 +48,18 @@ class Source:
 
     def refuse(self, cell: NotebookNode | None, what: str, remedy: str) -> NoReturn:
         where = f", cell {cell['id']}" if cell is not None else ""
-        raise Refused(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
+        raise RuleBroken(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
+
+    def lacks(self, cell: NotebookNode | None, what: str, remedy: str) -> None:
+        """Refuse something that is not there yet; in a draft, note it and go on."""
+        if not self.draft:
+            self.refuse(cell, what, remedy)
+        self.notes.append(f"{cell['id']}: {what} {remedy}" if cell else f"{what} {remedy}")
+
+    @property
+    def tasks(self) -> list[str]:
+        """The traps that have an exercise; in a finished lesson, all of them."""
+        return [trap for trap in self.traps if self.of(trap, "exercise")]
 
     def of(self, trap: str | None = None, role: str | None = None,
            kind: str | None = None) -> list[NotebookNode]:
@@ -50,8 +70,13 @@ class Source:
                 and (kind is None or c.cell_type == kind)]
 
     def title(self, trap: str) -> str:
-        """The heading of a trap: the first line of its predict cell."""
-        return self.of(trap, "predict")[0].source.splitlines()[0].removeprefix("## ").strip()
+        """The heading of a trap: the first line of its predict cell; a draft may have none."""
+        found = self.of(trap, "predict")
+        return found[0].source.splitlines()[0].removeprefix("## ").strip() if found else "untitled"
+
+    def hints(self, trap: str) -> list[str]:
+        """The steps of a trap's hint; none where a draft has no hint yet."""
+        return [step for cell in self.of(trap, "hint") for step in split_hints(cell.source)]
 
 
 def _label(source: Source) -> None:
@@ -72,11 +97,18 @@ def _label(source: Source) -> None:
         cell["id"] = f"{key}-{counts[key]}"
 
 
-def read(path: Path) -> Source:
-    """The lesson at `path`, with every rule checked. Raises Refused, which names the remedy."""
-    source = Source(path)
+def read(path: Path, draft: bool = False) -> Source:
+    """The lesson at `path`, with every rule checked. Raises RuleBroken, which names the remedy.
+
+    As a draft, what it lacks stands in its `notes`; what is wrong is refused all the same.
+    """
+    source = Source(path, draft)
     if source.stage == 0:
         return source
+    if is_draft(path) and not draft:
+        source.refuse(None, "it is marked as a draft.",
+                      f"Run: make build LESSON={path.stem[:2]} DRAFT=1. Once it is whole, take "
+                      f"{DRAFT_MARK} out of its first line.")
     for rule in RULES:
         rule(source)
     return source
@@ -105,15 +137,14 @@ def rule_parameters(source: Source) -> None:
 def rule_stage_order(source: Source) -> None:
     seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
             for c in source.cells]
-    free = {"setup", "concept", "explore", "hook"}  # these may alternate before the traps
-    tail = [r for r in dict.fromkeys(seen) if r not in free]
-    if tail != ["trap", "quiz", "gpu", "summary"]:
+    tail = [part for part, _ in groupby(r for r in seen if r in TAIL)]
+    if tail != [part for part in TAIL if part in tail]:
         source.refuse(None, f"the parts come as {', '.join(tail)}.",
-                      "Order them: traps, quiz, gpu, summary.")
+                      f"Order them: {', '.join(TAIL)}, each in one piece.")
     for missing in [r for r in STAGE_ORDER if r not in seen]:
-        source.refuse(None, f"the part {missing!r} is missing.", "Write it.")
-    after = seen[seen.index("trap"):]
-    if free & set(after) - {"explore", "setup"}:
+        source.lacks(None, f"the part {missing!r} is missing.", "Write it.")
+    after = seen[seen.index(tail[0]):] if tail else []
+    if {"hook", "concept"} & set(after):
         source.refuse(None, "a hook or concept cell stands after the first trap.",
                       "Move it before the traps, or into a trap.")
 
@@ -122,9 +153,13 @@ def rule_trap_order(source: Source) -> None:
     for n, trap in enumerate(source.traps, 1):
         roles = [role for role, _ in groupby(source.of(trap), lambda c: c.metadata["role"])]
         wanted = [r for r in TRAP_ORDER if r in roles or r not in OPTIONAL]
-        if roles != wanted:
+        if roles != [r for r in TRAP_ORDER if r in roles]:
             source.refuse(source.of(trap)[0], f"trap {trap} has {', '.join(roles)}.",
                           f"Each id once; its cells run {', '.join(wanted)}.")
+        if roles != wanted:
+            missing = ", ".join(r for r in wanted if r not in roles)
+            source.lacks(source.of(trap)[0], f"trap {trap} has no {missing}.",
+                         f"Write it; the cells of a trap run {', '.join(wanted)}.")
         if trap != f"{source.stage:02d}.{n}":
             source.refuse(source.of(trap)[0], f"trap {trap} stands at place {n}.",
                           f"Ids count up without gaps: {source.stage:02d}.{n}.")
@@ -136,8 +171,7 @@ def rule_trap_order(source: Source) -> None:
 
 
 def rule_predict(source: Source) -> None:
-    for trap in source.traps:
-        first = source.of(trap, "predict")[0]
+    for first in [c for trap in source.traps for c in source.of(trap, "predict")[:1]]:
         if not first.source.startswith("## ") or not first.metadata.get("symptom"):
             source.refuse(first, "a trap needs a heading and a symptom.",
                           'Begin with "## ..." and give the cell symptom="what one would search".')
@@ -148,18 +182,17 @@ def rule_predict(source: Source) -> None:
 def rule_claims(source: Source) -> None:
     for trap in source.traps:
         for role in ("look", "repair"):
-            code = source.of(trap, role, "code")
-            if not any("claim(" in c.source for c in code):
-                source.refuse(source.of(trap, role)[0],
-                              f"the {role} of trap {trap} claims nothing.",
-                              "Bind its number with claim(...).")
+            cells = source.of(trap, role)
+            if cells and not any("claim(" in c.source for c in cells if c.cell_type == "code"):
+                source.lacks(cells[0], f"the {role} of trap {trap} claims nothing.",
+                             "Bind its number with claim(...).")
     for cell in source.of(role="gpu", kind="code"):
         if "plt.show" in cell.source:
             source.refuse(cell, "plt.show is used.", "Use show(figure, alt=...).")
 
 
 def rule_exercises(source: Source) -> None:
-    for trap in source.traps:
+    for trap in source.tasks:
         cells = source.of(trap, "exercise")
         cell = cells[0]
         if len(cells) != 1 or cell.cell_type != "code":
@@ -170,19 +203,29 @@ def rule_exercises(source: Source) -> None:
         for key in ("points", "difficulty", "minutes"):
             if not isinstance(cell.metadata.get(key), int):
                 source.refuse(cell, f"{key} is missing.", f"Add {key}=<whole number>.")
-        name = exercise_function(source, trap).name
-        found = checking.load_all().get(trap)
-        if found is None or found.function != name:
-            source.refuse(cell, f"no check named {trap} for the function {name}.",
-                          f"Register it in src/dlsys_checks/s{source.stage:02d}/.")
-        hints = split_hints(source.of(trap, "hint")[0].source)
-        if not 2 <= len(hints) <= 3:
-            source.refuse(source.of(trap, "hint")[0], f"{len(hints)} hints found.",
-                          "Write two or three, as a list numbered 1., 2., 3.")
-    spare = [i for i in checking.load_all() if i[:2] == f"{source.stage:02d}"
-             and i not in source.traps]
-    if spare:
-        source.refuse(None, f"check {spare[0]} has no exercise.", "Write it or drop the check.")
+
+
+def rule_hints(source: Source) -> None:
+    for trap in source.traps:
+        for cell in source.of(trap, "hint")[:1]:
+            if not 2 <= len(source.hints(trap)) <= 3:
+                source.lacks(cell, f"{len(source.hints(trap))} hints found.",
+                             "Write two or three, as a list numbered 1., 2., 3.")
+
+
+def rule_checks(source: Source) -> None:
+    checks = checking.of_stage(source.stage)
+    folder = f"src/dlsys_checks/s{source.stage:02d}/"
+    for trap in source.tasks:
+        cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
+        if trap not in checks:
+            source.lacks(cell, f"no check named {trap} for the function {name}.",
+                         f"Register it in {folder}.")
+        elif checks[trap].function != name:
+            source.refuse(cell, f"check {trap} is for the function {checks[trap].function}, not "
+                          f"for {name}.", f"Rename one of the two: here, or in {folder}.")
+    for id in [id for id in checks if id not in source.tasks]:
+        source.lacks(None, f"check {id} has no exercise.", "Write it or drop the check.")
 
 
 def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
@@ -196,7 +239,7 @@ def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
 
 
 def rule_no_learner_answers(source: Source) -> None:
-    names = {exercise_function(source, trap).name for trap in source.traps}
+    names = {exercise_function(source, trap).name for trap in source.tasks}
     for cell in source.of(kind="code"):
         if cell.metadata["role"] == "exercise":
             continue
@@ -236,8 +279,8 @@ def rule_numbers(source: Source) -> None:
                     continue  # counting words: "two layers" and "2 layers" alike
                 wanted = {value, value / 100} if percent else {value}
                 if not any(abs(w - k) <= 1e-9 * max(1, abs(w)) for w in wanted for k in known):
-                    source.refuse(cell, f"the number {text}{percent} stands in no claim and no "
-                                  f"code of trap {trap}.", "Measure it, claim it, or drop it.")
+                    source.lacks(cell, f"the number {text}{percent} stands in no claim and no "
+                                 f"code of trap {trap}.", "Measure it, claim it, or drop it.")
 
 
 def literals(code: str) -> set[float]:
@@ -272,6 +315,32 @@ def split_hints(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"^\d\.\s", text, flags=re.M)[1:]]
 
 
+def rule_explorer(source: Source) -> None:
+    for cell in source.of(role="explore", kind="code"):
+        name = cell.metadata.get("explorer")
+        if name not in explorers.names():
+            source.refuse(cell, f"it names the explorer {name!r}.",
+                          f'Give it explorer="...", one of {", ".join(explorers.names())}.')
+        wanted = f"from dlsys_helpers.explorers.{name} import {name}"
+        lines = cell.source.splitlines()
+        if (lines[0], lines[-1]) != (wanted, name):
+            source.refuse(cell, f'its code does not show explorer="{name}".',
+                          f'Begin it with "{wanted}" and end it with "{name}".')
+
+
+def rule_placeholders(source: Source) -> None:
+    for cell in source.cells:
+        text = f"{cell.source}\n{cell.metadata.get('symptom', '')}"
+        first = text[text.find(PLACEHOLDER):].partition("\n")[0]
+        if PLACEHOLDER in text:
+            source.lacks(cell, f"{text.count(PLACEHOLDER)} to do, first {first[:60]!r}.",
+                         "Replace what `make new` wrote.")
+    for path in sorted((ROOT / f"src/dlsys_checks/s{source.stage:02d}").glob("*.py")):
+        if PLACEHOLDER in path.read_text("utf-8"):
+            source.lacks(None, f"its check {path.name} says {PLACEHOLDER!r}.",
+                         "Replace what `make new` wrote.")
+
+
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
-                    rule_claims, rule_exercises, rule_no_learner_answers, rule_size, rule_numbers,
-                    rule_quiz]
+                    rule_claims, rule_exercises, rule_hints, rule_checks, rule_no_learner_answers,
+                    rule_size, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

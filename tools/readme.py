@@ -1,33 +1,32 @@
 """README's lesson table, between its markers, from the stages and what the lessons declare."""
 
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dlsys_helpers.catalog import CATALOG
+from dlsys_helpers import catalog
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.stages import STAGES, Stage
 
 BLOCK = re.compile(r"(?<=<!-- lessons -->\n).*?(?=<!-- /lessons -->)", re.DOTALL)
 HEAD = "| | Lesson | In one line | Traps |\n|--:|:--|:--|:--|\n"
 
 
-def lesson_table(stages: Iterable[Stage], catalog: dict) -> str:
+def lesson_table(stages: Iterable[Stage], written: Mapping[int, Sequence[Trap]]) -> str:
     """The Markdown table of all stages, those not yet written said to be so.
 
-    ``catalog`` is what catalog.json holds: stages with their traps.
+    ``written``: the traps of each written stage, by its number.
     """
-    written = {entry["number"]: entry for entry in catalog["stages"]}
     return HEAD + "".join(_row(stage, written.get(stage.number)) for stage in stages)
 
 
-def _row(stage: Stage, entry: dict | None) -> str:
+def _row(stage: Stage, traps: Sequence[Trap] | None) -> str:
     """One line of the table; the title is a link once there is a notebook."""
-    if entry is None:
+    if traps is None:
         return f"| {stage.number} | {stage.title} | {stage.promise} | not written yet |\n"
-    minutes = sum(trap["minutes"] for trap in entry["traps"])
-    return (f"| {stage.number} | [{stage.title}](notebooks/{entry['stem']}.ipynb) "
-            f"| {stage.promise} | {len(entry['traps'])}, with {minutes} min of exercises |\n")
+    minutes = sum(trap.minutes for trap in traps)
+    return (f"| {stage.number} | [{stage.title}](notebooks/{stage.stem}.ipynb) "
+            f"| {stage.promise} | {len(traps)}, with {minutes} min of exercises |\n")
 
 
 def filled(text: str, table: str) -> str:
@@ -39,7 +38,11 @@ def filled(text: str, table: str) -> str:
     return text
 
 
+def current_table() -> str:
+    """The table of what the catalog holds now."""
+    return lesson_table(STAGES, {s.number: catalog.traps(s.number) for s in catalog.written()})
+
+
 def update(path: Path) -> None:
-    """Rewrite the lesson table of this README from catalog.json."""
-    table = lesson_table(STAGES, json.loads(CATALOG.read_text(encoding="utf-8")))
-    path.write_text(filled(path.read_text(encoding="utf-8"), table), encoding="utf-8")
+    """Rewrite the lesson table of this README from the catalog."""
+    path.write_text(filled(path.read_text(encoding="utf-8"), current_table()), encoding="utf-8")

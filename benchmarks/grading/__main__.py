@@ -89,9 +89,9 @@ def prepare_otter(folder: Path) -> None:
     tests.mkdir()
     for trap in catalog.traps(1):
         body = (f">>> from dlsys_helpers.checking import run_check\n"
-                f">>> run_check('{trap['id']}', {trap['function']}).status\n'pass'")
-        name = "q" + trap["id"].replace(".", "_")
-        test = {"name": name, "points": trap["points"], "suites": [
+                f">>> run_check('{trap.id}', {trap.function}).status\n'pass'")
+        name = "q" + trap.id.replace(".", "_")
+        test = {"name": name, "points": trap.points, "suites": [
             {"cases": [{"code": body, "hidden": False, "locked": False}], "scored": True,
              "setup": "", "teardown": "", "type": "doctest"}]}
         (tests / f"{name}.py").write_text(f"OK_FORMAT = True\ntest = {test!r}\n")
@@ -131,8 +131,8 @@ def _nbgrader_notebook(answers: dict[str, str]) -> nbformat.NotebookNode:
     cells = [v4.new_code_cell(source) for source in samples.setup()]
     for trap in catalog.traps(1):
         test = ("from dlsys_helpers.checking import run_check\n"
-                + check_code(trap["id"], trap["function"]))
-        cells += [v4.new_code_cell(answers[trap["id"]], metadata=_marks(trap, solution=True)),
+                + check_code(trap.id, trap.function))
+        cells += [v4.new_code_cell(answers[trap.id], metadata=_marks(trap, solution=True)),
                   v4.new_code_cell(test, metadata=_marks(trap, solution=False))]
     for k, cell in enumerate(cells):
         cell["id"] = f"cell{k}"
@@ -142,8 +142,8 @@ def _nbgrader_notebook(answers: dict[str, str]) -> nbformat.NotebookNode:
 
 def _marks(trap: dict[str, Any], solution: bool) -> dict[str, Any]:
     marks = {"grade": not solution, "solution": solution, "locked": not solution, "task": False,
-             "schema_version": 3, "grade_id": f"{'a' if solution else 't'}{trap['id'][3:]}"}
-    return {"nbgrader": marks if solution else {**marks, "points": trap["points"]}}
+             "schema_version": 3, "grade_id": f"{'a' if solution else 't'}{trap.id[3:]}"}
+    return {"nbgrader": marks if solution else {**marks, "points": trap.points}}
 
 
 def _nbgrader(*arguments: str) -> list[Any]:

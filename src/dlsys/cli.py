@@ -13,14 +13,14 @@ from pathlib import Path
 from dlsys import start_page, worksheets
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
-from dlsys_helpers import catalog, paths, progress
+from dlsys.notebook_file import CELL_SECONDS
+from dlsys_helpers import paths, progress
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.verdicts import STATUSES
 
-CELL_SECONDS = 60
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-_LOOKS = {"pass": ("✓ pass", "green"), "todo": ("· todo", "dim"), "wrong": ("✗ wrong", "yellow"),
-          "error": ("! error", "red"), "missing": ("? missing", "dim"),
-          start_page.SOLVED: ("● solved", "green"), start_page.TRIED: ("◐ tried", "yellow"),
-          start_page.UNTOUCHED: ("○ untouched", "dim")}
+_STATE_STYLES = {start_page.SOLVED: STATUSES["pass"].style, start_page.UNTOUCHED: "dim",
+                 start_page.TRIED: STATUSES["wrong"].style}
 
 
 class Parser(argparse.ArgumentParser):
@@ -69,10 +69,10 @@ def run_check(args: argparse.Namespace) -> int:
     worksheet = worksheets.read(args.notebook)
     report = cellrun.run(worksheet, args.limit)
     for id, verdict in report.verdicts.items():
-        if verdict["status"] != "missing":
-            progress.record(id, verdict["status"], verdict["misconception"])
+        if verdict.status != "missing":
+            progress.record(id, verdict.status, verdict.misconception)
     _show_check(worksheet, report)
-    passed = all(verdict["status"] == "pass" for verdict in report.verdicts.values())
+    passed = all(verdict.status == "pass" for verdict in report.verdicts.values())
     return 0 if passed else FAILED
 
 
@@ -81,22 +81,20 @@ def _show_check(worksheet: worksheets.Worksheet, report) -> None:
     table = _table("exercise", "title", "verdict", "points", "what was found")
     for exercise in worksheet.exercises:
         verdict = report.verdicts[exercise.id]
-        points = exercise.points if verdict["status"] == "pass" else 0
+        points = exercise.points if verdict.status == "pass" else 0
         earned += points
-        table.add_row(exercise.id, exercise.title, _look(verdict["status"]),
-                      f"{points}/{exercise.points}", _finding(verdict))
+        found = f"{verdict.message} {verdict.see()}".strip()
+        look = STATUSES[verdict.status]
+        table.add_row(exercise.id, exercise.title,
+                      _styled(f"{look.mark} {verdict.status}", look.style),
+                      f"{points}/{exercise.points}", found)
     _print(table)
     for number, error in sorted(report.cell_errors.items()):
         _print(f"Code cell {number}: {error}")
     for note in worksheet.notes:
         _print(f"Note: {note}")
-    _print(f"{earned} of {sum(e.points for e in worksheet.exercises)} points.")
-
-
-def _finding(verdict: dict) -> str:
-    """The message, which names the misconception, and the trap that explains it."""
-    see = f"See trap {verdict['trap']}." if verdict["trap"] else ""
-    return f"{verdict['message']} {see}".strip()
+    possible = sum(exercise.points for exercise in worksheet.exercises)
+    _print(f"{earned} of {possible} points.")
 
 
 # ---- dlsys progress
@@ -113,9 +111,10 @@ def run_progress(_: argparse.Namespace) -> int:
         coming = "" if row.traps else "coming"
         marks = f"{row.points}/{row.possible}" if row.traps else ""
         table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), coming, marks, "")
-        for trap in row.traps:
-            table.add_row(trap.id, trap.title, _look(trap.state),
-                          f"{trap.points}/{trap.possible}", trap.misconception or "")
+        for one in row.traps:
+            state = f"{start_page.MARKS[one.state]} {one.state}"
+            table.add_row(one.trap.id, one.trap.title, _styled(state, _STATE_STYLES[one.state]),
+                          f"{one.points}/{one.trap.points}", one.misconception or "")
     _print(table)
     _print(_totals(rows))
     return 0
@@ -162,10 +161,6 @@ def _table(*columns: str):
     return table
 
 
-def _look(state: str):
-    return _styled(*_LOOKS[state])
-
-
 def _bold(text: str):
     return _styled(text, "bold")
 
@@ -204,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         return args.run(args)
-    except (worksheets.WorksheetError, catalog.CatalogError) as error:
+    except UserError as error:
         print(f"dlsys: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

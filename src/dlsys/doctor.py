@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from dlsys import worksheets
 from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers.errors import UserError
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 SETUP = "Run: make lab"
@@ -191,12 +192,11 @@ def gpu(facts: dict, has_driver: bool) -> Finding:
 
 def generated() -> Iterator[Finding]:
     """Every lesson has its notebook, worksheet and entry in the catalog."""
-    lessons = sorted(path.stem for path in (paths.ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+    lessons = [path.stem for path in paths.lessons() if not paths.is_draft(path)]
     wanted = [folder / f"{stem}.ipynb" for stem in lessons
               for folder in (paths.NOTEBOOKS, paths.EXERCISES) if _expected(folder, stem)]
-    missing = [str(path.relative_to(paths.ROOT)) for path in wanted if not path.exists()]
-    if not catalog.CATALOG.exists():
-        missing.append(catalog.CATALOG.name)
+    wanted += [catalog.path(int(stem[:2])) for stem in lessons if not stem.startswith("00_")]
+    missing = [f"{path.parent.name}/{path.name}" for path in wanted if not path.exists()]
     if missing:
         yield Finding(WARN, f"generated files: missing {', '.join(missing)[:120]}.",
                       "Run: git pull (a contributor runs: make build)")
@@ -214,7 +214,7 @@ def my_worksheets() -> Iterator[Finding]:
     for path in sorted(paths.MY_WORK.glob("*.ipynb")):
         try:
             notes = worksheets.read(path).notes
-        except (worksheets.WorksheetError, catalog.CatalogError) as error:
+        except UserError as error:
             yield Finding(WARN, str(error))
             continue
         yield from (Finding(WARN, note) for note in notes)

@@ -3,8 +3,8 @@
     pytest --nbval-lax my-work/01_activations.ipynb
 
 prints a score table and writes ``my-work/01_scores.junit.xml``. A check cell is a code cell with
-``metadata.dlsys.role == "check"``; every other pytest run is left as it is. The plugin is loaded
-into each pytest run of the environment, so it imports nothing slow.
+a line that calls `check`; every other pytest run is left as it is. The plugin is loaded into
+each pytest run of the environment, so it imports nothing slow.
 
 The exit code and the table are for the learner; `dlsys grade` is what an instructor uses.
 """
@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 
 from dlsys import worksheets
-from dlsys_helpers import catalog
+from dlsys.notebook_file import CELL_SECONDS, checked_in
+from dlsys_helpers import catalog, verdicts
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.errors import UserError
 
 LEARNER_FOLDER = "my-work"
 NBVAL_SECONDS = 2000  # nbval's own default: too long for a loop that never ends
-CELL_SECONDS = 120
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_VERDICT = re.compile(r"exercise \S+ (todo|wrong|error)(?:: )?(.*)", re.S)
 
 
 # LogXML reads its option in its own pytest_configure, so this one has to come first.
@@ -67,7 +68,7 @@ def _junit_path(notebooks: list[Path]) -> Path:
 def _stage_prefix(path: Path) -> str:
     """``01_`` from the notebook's metadata; nothing for one that is not ours or unreadable."""
     try:
-        return f"{worksheets.stage_in(worksheets.load(path)):02d}_"
+        return f"{worksheets.load(path)[1]:02d}_"
     except worksheets.WorksheetError:
         return ""  # collection says what is wrong with it
 
@@ -96,40 +97,46 @@ def _unreadable(path: Path) -> str:
 
 def _named(item: pytest.Item) -> pytest.Item:
     """The cell as an item named ``01.4 (Cell 7)`` where it is a check, else as it is."""
-    if not (facts := _check_facts(item)):
+    if not (ids := _checks(item)):
         return item
     return type(item).from_parent(
-        item.parent, name=f"{facts['trap']} ({item.name})", cell_num=item.cell_num,
+        item.parent, name=f"{', '.join(ids)} ({item.name})", cell_num=item.cell_num,
         cell=item.cell, options=item.options,
     )
 
 
-def _check_facts(item: pytest.Item) -> dict | None:
-    """``metadata.dlsys`` of a check cell, or None for every other item."""
-    metadata = getattr(getattr(item, "cell", None), "metadata", {})
-    facts = metadata.get("dlsys")
-    is_check = isinstance(facts, dict) and facts.get("role") == "check"
-    return facts if is_check and isinstance(facts.get("trap"), str) else None
+def _checks(item: pytest.Item) -> list[str]:
+    """The exercises that a cell checks; none for every other item."""
+    return checked_in(getattr(getattr(item, "cell", None), "source", ""))
+
+
+def _possible(id: str) -> int:
+    try:
+        return catalog.trap(id).points
+    except catalog.CatalogError:
+        return 1
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     """Add points to a check cell's report, and cut a failure to its message."""
-    facts = _check_facts(item)
+    ids = _checks(item)
     # A set-up that fails (no kernel) is the check's result: its call never comes.
-    if not facts or not (call.when == "call" or (call.excinfo and call.when == "setup")):
+    if not ids or not (call.when == "call" or (call.excinfo and call.when == "setup")):
         return (yield)
-    possible = facts["points"] if isinstance(facts.get("points"), int) else 1
     verdict, message = _verdict(call)
-    points = possible if verdict == "pass" else 0
-    item.user_properties += [("exercise", facts["trap"]), ("verdict", verdict),
-                             ("points", points), ("max_points", possible)]
+    # Plain data: xdist carries it to the process that prints the table.
+    scores = [{"notebook": str(item.path), "id": id, "verdict": verdict, "message": message,
+               "points": _possible(id) if verdict == "pass" else 0, "possible": _possible(id)}
+              for id in ids]
+    item.user_properties += [
+        ("exercise", ", ".join(ids)), ("verdict", verdict),
+        ("points", sum(score["points"] for score in scores)),
+        ("max_points", sum(score["possible"] for score in scores))]
     report = yield
     if report.failed:
-        report.longrepr = f"exercise {facts['trap']} {verdict}: {message}"
-    # Plain data: xdist carries it to the process that prints the table.
-    report.dlsys_score = {"notebook": str(item.path), "id": facts["trap"], "verdict": verdict,
-                          "points": points, "possible": possible, "message": message}
+        report.longrepr = f"exercise {', '.join(ids)} {verdict}: {message}"
+    report.dlsys_scores = scores
     return report
 
 
@@ -141,8 +148,8 @@ def _verdict(call: pytest.CallInfo) -> tuple[str, str]:
         return "skipped", "the cell is tagged to be skipped, so it earns nothing"
     error = call.excinfo.value
     text = _ANSI.sub("", getattr(error, "inner_traceback", None) or str(error)).strip()
-    if match := _VERDICT.match(text):
-        return match[1], match[2].strip()
+    if said := verdicts.read_line(text):
+        return said
     if text.startswith("Kernel dead"):
         return "error", "the kernel is gone: an earlier cell ended it, or ran past its time limit"
     if text.endswith(("KeyboardInterrupt", "KeyboardInterrupt:")):
@@ -157,7 +164,7 @@ class Scores:
         self.by_notebook: dict[str, dict[str, dict]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if score := getattr(report, "dlsys_score", None):
+        for score in getattr(report, "dlsys_scores", ()):
             self.by_notebook.setdefault(score["notebook"], {})[score["id"]] = score
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
@@ -168,10 +175,10 @@ class Scores:
                 terminalreporter.write_line(line)
 
 
-def score_lines(scores: list[dict], declared: dict[str, dict]) -> list[str]:
+def score_lines(scores: list[dict], declared: dict[str, Trap]) -> list[str]:
     """The table of one notebook: a line for each exercise, a message where it failed, a total.
 
-    ``declared`` holds the catalog's entries by id: it gives the titles, and an exercise whose
+    ``declared`` holds the stage's traps by id: it gives the titles, and an exercise whose
     check cell is gone counts as not checked instead of vanishing from the total.
     """
     done = {score["id"]: score for score in scores}
@@ -179,7 +186,7 @@ def score_lines(scores: list[dict], declared: dict[str, dict]) -> list[str]:
     rows += [score for score in scores if score["id"] not in declared]
     lines = []
     for row in rows:
-        title = declared.get(row["id"], {}).get("title", "")
+        title = declared[row["id"]].title if row["id"] in declared else ""
         marks = f"{row['points']}/{row['possible']}"
         lines.append(f"  {row['id']:<6} {row['verdict']:<11} {marks:>6}  {title}".rstrip())
         lines += [f"         {line}" for line in textwrap.wrap(row["message"], 90)]
@@ -187,15 +194,15 @@ def score_lines(scores: list[dict], declared: dict[str, dict]) -> list[str]:
     return [*lines, f"  total  {'':<11} {f'{total}/{possible}':>6}"]
 
 
-def _unchecked(entry: dict) -> dict:
-    return {"id": entry["id"], "verdict": "not checked", "points": 0,
-            "possible": entry["points"], "message": "its check cell is missing or did not run"}
+def _unchecked(entry: Trap) -> dict:
+    return {"id": entry.id, "verdict": "not checked", "points": 0,
+            "possible": entry.points, "message": "its check cell is missing or did not run"}
 
 
-def _declared(path: Path) -> dict[str, dict]:
-    """The catalog's entries for the notebook's stage; none for a notebook that is not ours."""
+def _declared(path: Path) -> dict[str, Trap]:
+    """The traps of the notebook's stage; none for a notebook that is not ours."""
     try:
-        stage = worksheets.stage_in(worksheets.load(path))
-        return {entry["id"]: entry for entry in catalog.traps(stage)}
-    except (worksheets.WorksheetError, catalog.CatalogError):
+        _, stage = worksheets.load(path)
+        return {entry.id: entry for entry in catalog.traps(stage)}
+    except UserError:
         return {}

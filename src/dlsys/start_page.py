@@ -6,18 +6,21 @@ from typing import NamedTuple
 
 from dlsys import worksheets
 from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
 
 SOLVED, TRIED, UNTOUCHED = "solved", "tried", "untouched"
 
 
 class TrapState(NamedTuple):
-    id: str
-    title: str
+    trap: Trap
     state: str
-    points: int
-    possible: int
     misconception: str | None
+
+    @property
+    def points(self) -> int:
+        return self.trap.points if self.state == SOLVED else 0
 
 
 class StageState(NamedTuple):
@@ -26,25 +29,25 @@ class StageState(NamedTuple):
 
     @property
     def points(self) -> int:
-        return sum(trap.points for trap in self.traps)
+        return sum(row.points for row in self.traps)
 
     @property
     def possible(self) -> int:
-        return sum(trap.possible for trap in self.traps)
+        return sum(row.trap.points for row in self.traps)
 
     @property
     def solved(self) -> int:
-        return sum(trap.state == SOLVED for trap in self.traps)
+        return sum(row.state == SOLVED for row in self.traps)
 
 
-def summary(personal: bool = True) -> list[StageState]:
+def summary() -> list[StageState]:
     """The twelve stages with the state and points of each trap; no traps: not written yet.
 
     A trap is solved when it passed once, tried when an answer was judged, else untouched.
-    ``personal=False`` reads no progress. Raises CatalogError when there is no catalog.
+    Raises CatalogError when there is no catalog.
     """
     last = {}
-    for entry in progress.entries() if personal else ():
+    for entry in progress.entries():
         if entry["status"] != "todo" and last.get(entry["id"], {}).get("status") != "pass":
             last[entry["id"]] = entry
     return [
@@ -53,12 +56,10 @@ def summary(personal: bool = True) -> list[StageState]:
     ]
 
 
-def _trap_state(trap: dict, last: dict) -> TrapState:
-    entry = last.get(trap["id"])
+def _trap_state(trap: Trap, last: dict) -> TrapState:
+    entry = last.get(trap.id)
     state = UNTOUCHED if entry is None else SOLVED if entry["status"] == "pass" else TRIED
-    points = trap["points"] if state == SOLVED else 0
-    mistake = entry.get("misconception") if state == TRIED else None
-    return TrapState(trap["id"], trap["title"], state, points, trap["points"], mistake)
+    return TrapState(trap, state, entry.get("misconception") if state == TRIED else None)
 
 
 # ---- the map
@@ -90,75 +91,49 @@ _STYLE = """
 .dlsys-map a { color:inherit; text-decoration:underline; text-underline-offset:2px; }
 .dlsys-map a:focus-visible { outline:2px solid currentColor; outline-offset:2px; }
 """
-_MARK = {SOLVED: "●", TRIED: "◐", UNTOUCHED: "○"}
+MARKS = {SOLVED: "●", TRIED: "◐", UNTOUCHED: "○"}
 
 
-def map_html(
-    lesson: str = "{stem}.ipynb",
-    worksheet: str = "../my-work/{stem}.ipynb",
-    personal: bool = True,
-) -> str:
-    """The twelve stages as a map: HTML that reads in light and dark, and without its style.
-
-    ``lesson`` and ``worksheet`` are link targets with ``{stem}`` for the stage. With
-    ``personal=False`` the map shows no progress, and every written stage links its worksheet;
-    otherwise only a worksheet that was started is linked.
-    """
-    cards = (_card(row, lesson, worksheet, personal) for row in summary(personal))
-    return f'<style>{_STYLE}</style>\n<ol class="dlsys-map">\n{"".join(cards)}</ol>'
+def map_html() -> str:
+    """The twelve stages as a map: HTML that reads in light and dark, and without its style."""
+    return f'<style>{_STYLE}</style>\n<ol class="dlsys-map">\n{"".join(map(_card, summary()))}</ol>'
 
 
-def _card(row: StageState, lesson: str, worksheet: str, personal: bool) -> str:
-    number, stem = row.stage.number, row.stage.stem
-    head = f"<div><small>Stage {number}{_count(row, personal)}</small></div>"
-    title = _text(row.stage.title)
-    body = f"<p>{_text(row.stage.promise)}</p>"
-    foot = ""
+def _card(row: StageState) -> str:
+    number, title = row.stage.number, _text(row.stage.title)
+    head = f"<div><small>Stage {number} · {_count(row)}</small></div>"
+    body, foot = f"<p>{_text(row.stage.promise)}</p>", ""
     if row.traps:
-        title = f'<a href="{_link(lesson, stem)}">{title}</a>'
-        body += f"<ul>{''.join(_trap_line(t, personal) for t in row.traps)}</ul>"
-        foot = f'<p class="foot">{_foot(row.stage, lesson, worksheet, personal)}</p>'
-    state = _state(row, personal)
-    return f'<li class="{state}">{head}<strong>{title}</strong>{body}{foot}</li>\n'
+        title = f'<a href="{row.stage.stem}.ipynb">{title}</a>'
+        body += f"<ul>{''.join(map(_trap_line, row.traps))}</ul>"
+        foot = f'<p class="foot">{_foot(row.stage)}</p>'
+    return f'<li class="{_state(row)}">{head}<strong>{title}</strong>{body}{foot}</li>\n'
 
 
-def _state(row: StageState, personal: bool) -> str:
+def _state(row: StageState) -> str:
     if not row.traps:
         return "coming"
-    if personal and row.solved == len(row.traps):
+    if row.solved == len(row.traps):
         return SOLVED
-    begun = any(trap.state != UNTOUCHED for trap in row.traps)
-    return TRIED if personal and begun else UNTOUCHED
+    return TRIED if any(trap.state != UNTOUCHED for trap in row.traps) else UNTOUCHED
 
 
-def _count(row: StageState, personal: bool) -> str:
+def _count(row: StageState) -> str:
     if not row.traps:
-        return " · coming"
-    if not personal:
-        return f" · {len(row.traps)} traps"
-    return f" · {row.solved} of {len(row.traps)} solved · {row.points} of {row.possible} points"
+        return "coming"
+    return f"{row.solved} of {len(row.traps)} solved · {row.points} of {row.possible} points"
 
 
-def _trap_line(trap: TrapState, personal: bool) -> str:
-    if not personal:
-        return f"<li>{trap.id} {_text(trap.title)}</li>"
-    mark = f'<span role="img" aria-label="{trap.state}" title="{trap.state}">'
-    return f"<li>{mark}{_MARK[trap.state]}</span> {trap.id} {_text(trap.title)}</li>"
+def _trap_line(row: TrapState) -> str:
+    mark = f'<span role="img" aria-label="{row.state}" title="{row.state}">'
+    return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}</li>"
 
 
-def _foot(stage: Stage, lesson: str, worksheet: str, personal: bool) -> str:
-    links = [f'<a href="{_link(lesson, stage.stem)}">Read the lesson</a>']
-    started = (paths.MY_WORK / f"{stage.stem}.ipynb").exists()
-    if started or not personal:
-        word = "Continue your worksheet" if personal else "Worksheet"
-        links.append(f'<a href="{_link(worksheet, stage.stem)}">{word}</a>')
-    else:
-        links.append(f"<span>To practise: <code>dlsys start {stage.number}</code></span>")
-    return " ".join(links)
-
-
-def _link(pattern: str, stem: str) -> str:
-    return html.escape(pattern.replace("{stem}", stem))
+def _foot(stage: Stage) -> str:
+    lesson = f'<a href="{stage.stem}.ipynb">Read the lesson</a>'
+    if (paths.MY_WORK / f"{stage.stem}.ipynb").exists():
+        return f'{lesson} <a href="../my-work/{stage.stem}.ipynb">Continue your worksheet</a>'
+    return f"{lesson} <span>To practise: <code>dlsys start {stage.number}</code></span>"
 
 
 def _text(words: str) -> str:
@@ -166,11 +141,11 @@ def _text(words: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(words))
 
 
-def progress_map(**options):
-    """`map_html` as an object that a notebook shows. The options are those of `map_html`."""
+def progress_map():
+    """`map_html` as an object that a notebook shows."""
     from IPython.display import HTML
 
-    return HTML(map_html(**options))
+    return HTML(map_html())
 
 
 def start_menu():
@@ -181,7 +156,7 @@ def start_menu():
     import ipywidgets as widgets
     from IPython.display import HTML, display
 
-    ready = [(f"{s.number}. {s.title}", s.number) for s in worksheets.written()]
+    ready = [(f"{s.number}. {s.title}", s.number) for s in catalog.written()]
     wide = {"width": "max-content"}
     menu = widgets.Dropdown(options=ready, description="Stage", layout=wide)
     button = widgets.Button(description="Start the worksheet", disabled=not ready, layout=wide)
@@ -200,7 +175,7 @@ def _started_html(number: int) -> str:
     """What the start button answers: a link to the copy, or what went wrong."""
     try:
         started = worksheets.start(number)
-    except worksheets.WorksheetError as error:
+    except UserError as error:
         return f"<p>{_text(str(error))}</p>"
     name = html.escape(started.path.name)
     word = "Copied." if started.created else "You started it before; nothing was overwritten."

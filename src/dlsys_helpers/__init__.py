@@ -6,7 +6,7 @@ from typing import Any
 # Each public name and its home. Resolved on first use, so that `dlsys start` needs no torch.
 _HOMES = {
     "accuracy": "train",
-    "begin": "lesson",
+    "begin": "first_cell",
     "check": "checking",
     "claim": "claims",
     "device": "gpu",

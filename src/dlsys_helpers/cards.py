@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import html
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlsys_helpers import catalog
-
-if TYPE_CHECKING:
-    from dlsys_helpers.checking import Verdict
-
-# Mid tones with a contrast of at least 3:1 on white and on black; the words carry the meaning.
-TONES = {"pass": "#07875a", "todo": "#667085", "wrong": "#c4620a", "error": "#d92d20"}
-HEADS = {"pass": "passed", "todo": "not written yet", "wrong": "not right yet",
-         "error": "stopped with an error"}
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.verdicts import STATUSES, Verdict
 
 
-def emit(html_text: str, text: str) -> None:
-    """Show HTML where a notebook listens, else print the text."""
+def emit(html_text: str, text: str, facts: dict[str, Any] | None = None) -> None:
+    """Show HTML where a notebook listens, else print the text.
+
+    facts: metadata of the output, for who reads the notebook later.
+    """
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from IPython.display import display
-        display({"text/html": html_text, "text/plain": text}, raw=True)
+        display({"text/html": html_text, "text/plain": text}, metadata=facts, raw=True)
     else:
         print(text)
 
@@ -42,31 +39,22 @@ def hint_html(hints: list[str]) -> str:
     return "".join(steps)
 
 
-def name_of(trap: str) -> str:
-    """A trap's id, with its title where its stage is written."""
-    titles = {entry["id"]: entry["title"] for entry in catalog.traps()}
-    return f"{trap}: {titles[trap]}" if trap in titles else trap
-
-
-def show_verdict(verdict: Verdict, trap: dict[str, Any]) -> None:
+def show_verdict(verdict: Verdict, trap: Trap) -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog."""
-    head = f"Exercise {verdict.id}: {HEADS[verdict.status]}"
-    if verdict.status == "pass":
-        text, body = f"{trap['points']} of {trap['points']} points.", ""
-    elif verdict.status == "todo":
-        text, body = f"Write the body of {trap['function']}, then run this cell again.", ""
-    else:
-        text, body = verdict.message, hint_html(trap["hints"])
-    see = f"See trap {name_of(verdict.trap)}." if verdict.trap else ""
+    passed = f"{trap.points} of {trap.points} points."
+    text = passed if verdict.status == "pass" else verdict.message
+    body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
+    see = verdict.see({entry.id: entry.title for entry in catalog.traps()}.get(verdict.trap))
     shown = "".join(f'<p style="margin:.3em 0">{html.escape(part)}</p>'
                     for part in (text, see) if part)
-    first_hint = f"\n  Hint: {trap['hints'][0]}" if body and trap["hints"] else ""
-    emit(card(TONES[verdict.status], head, shown + body),
-         f"{head}. {text} {see}".rstrip() + first_hint)
+    first_hint = f"\n  Hint: {trap.hints[0]}" if body and trap.hints else ""
+    emit(card(STATUSES[verdict.status].tone, verdict.head(), shown + body),
+         f"{verdict.head()}. {text} {see}".rstrip() + first_hint, verdict.facts())
 
 
 def show_claim(text: str) -> None:
     """One quiet line: a claim of the lesson holds."""
-    tick = f'<span style="color:{TONES["pass"]}" aria-hidden="true">✓</span>'
+    passed = STATUSES["pass"]
+    tick = f'<span style="color:{passed.tone}" aria-hidden="true">{passed.mark}</span>'
     emit(f'<div class="dlsys-claim" style="font-size:.86em;opacity:.85">{tick} '
          f"{html.escape(text)}</div>", f"holds: {text}")

@@ -1,62 +1,92 @@
-"""What the lessons declare: traps and exercises, read from the generated ``catalog.json``.
+"""What the lessons declare: traps and exercises, read from generated files, one for each stage.
 
-The lessons are the source; ``make build`` writes the file. Nothing is read before the first call.
+The lessons are the source; ``make build`` writes the files. Nothing is read before the first call.
 """
 
 import json
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from dlsys_helpers import stages
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.stages import Stage
 
-CATALOG = Path(__file__).with_name("catalog.json")
+FOLDER = Path(__file__).with_name("catalog")
 
 
-class CatalogError(LookupError):
+class CatalogError(UserError):
     """The catalog is missing, unreadable, or does not hold the id asked for."""
 
 
+@dataclass(frozen=True)
+class Trap:
+    """A trap and its exercise, as the lesson declares them; ``function`` is the learner's."""
+
+    id: str
+    title: str
+    symptom: str
+    function: str
+    points: int
+    difficulty: int
+    minutes: int
+    hints: tuple[str, ...]
+
+
+def path(stage: int) -> Path:
+    """Where the traps of a stage are stored."""
+    return FOLDER / f"{stage:02d}.json"
+
+
 @cache
-def _load(path: Path) -> list[dict]:
-    """The catalog's stages. Raises CatalogError with what to do."""
+def _load(folder: Path) -> dict[int, tuple[Trap, ...]]:
+    """The traps of each written stage. Raises CatalogError with what to do."""
+    files = sorted(folder.glob("[0-9][0-9].json"))
+    if not files:
+        raise CatalogError(f"{folder.name}/: not found beside the package, expected the generated "
+                           "files. Run: make build")
+    return {int(file.stem): _read(file) for file in files}
+
+
+def _read(file: Path) -> tuple[Trap, ...]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["stages"]
-    except FileNotFoundError:
-        raise CatalogError(
-            f"{path.name}: not found beside the package, expected the generated file. "
-            "Run: make build"
-        ) from None
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return tuple(Trap(**{**entry, "hints": tuple(entry["hints"])}) for entry in entries)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CatalogError(
-            f"{path.name}: cannot be read ({type(error).__name__}), expected generated JSON. "
-            "Run: git checkout -- src/dlsys_helpers/catalog.json, or make build"
+            f"{file.parent.name}/{file.name}: cannot be read ({type(error).__name__}), expected "
+            "generated JSON. Run: git checkout -- src/dlsys_helpers/catalog, or make build"
         ) from None
 
 
-def traps(stage: int | None = None) -> list[dict]:
+def written() -> list[Stage]:
+    """The stages whose lesson is written, in order. Raises CatalogError without a catalog."""
+    return [stages.stage(number) for number in sorted(_load(FOLDER))]
+
+
+def traps(stage: int | None = None) -> list[Trap]:
     """The traps of one stage in lesson order, or of all stages.
 
-    Each is a dict with id, title, symptom, function, points, difficulty, minutes, hints.
     A stage that is not written yet has none. Raises CatalogError when there is no catalog,
     ValueError for a stage outside 1 to 12.
     """
     if stage is not None:
         stages.stage(stage)
-    found = [s for s in _load(CATALOG) if stage in (None, s["number"])]
-    return [trap for s in found for trap in s["traps"]]
+    return [trap for number, found in sorted(_load(FOLDER).items()) if stage in (None, number)
+            for trap in found]
 
 
-def trap(id: str) -> dict:
+def trap(id: str) -> Trap:
     """The trap with this id, such as ``"01.4"``. Raises CatalogError for an unknown one."""
     for one in traps():
-        if one["id"] == id:
+        if one.id == id:
             return one
     raise CatalogError(f"trap: got {str(id)[:40]!r}, known ids {_known(str(id))}.")
 
 
 def _known(id: str) -> str:
     """The ids of the same stage, or of all stages when the stage is unknown too."""
-    ids = [one["id"] for one in traps()]
+    ids = [one.id for one in traps()]
     near = [other for other in ids if other.partition(".")[0] == id.partition(".")[0]]
     if near or len(ids) <= 30:
         return ", ".join(near or ids) or "none yet"

@@ -21,9 +21,10 @@ from typing import Any
 
 import torch
 
-from dlsys_helpers import acting, cards, catalog
+from dlsys_helpers import acting, cards, catalog, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.expect import Broken, show
+from dlsys_helpers.verdicts import Verdict
 
 FIXED_SEEDS = (0, 1)
 REGISTRY: dict[str, Exercise] = {}
@@ -38,29 +39,6 @@ class CheckFailed(AssertionError):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of an answer: status "pass", "todo", "wrong" or "error", and why.
-
-    accident: the law itself failed on the answer's form, so the diagnosis is only general.
-    seen: what betrayed the answer, for comparison with what betrays others; None for a pass.
-    """
-
-    status: str
-    id: str
-    message: str = ""
-    misconception: str = ""
-    trap: str = ""
-    case: str = ""
-    seed: int | None = None
-    accident: bool = False
-    seen: tuple | None = field(default=None, compare=False, repr=False)
-
-    def line(self) -> str:
-        """One line for terminals, nbval and papermill."""
-        return f"exercise {self.id} {self.status}: {self.message}".rstrip(": ")
 
 
 @dataclass(frozen=True)
@@ -189,7 +167,7 @@ class Exercise:
     def first_failure(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The verdict of the first case that fails, without a name for the mistake."""
         if any(o.kind == "todo" for o in outcomes):
-            return Verdict("todo", self.id, acting.NOT_WRITTEN)
+            return verdicts.todo(self.id, self.function)
         found = (self.judge_one(*pair) for pair in zip(cases, outcomes, strict=True))
         return next((v for v in found if v.status != "pass"), Verdict("pass", self.id))
 
@@ -351,6 +329,12 @@ def load_all() -> dict[str, Exercise]:
     for stage in pkgutil.iter_modules(dlsys_checks.__path__):
         _load_stage(stage.name)
     return REGISTRY
+
+
+def of_stage(number: int) -> dict[str, Exercise]:
+    """Import the checks of one stage and return its exercises by id; none where none is written."""
+    _load_stage(f"s{number:02d}")
+    return {id: found for id, found in REGISTRY.items() if id[:2] == f"{number:02d}"}
 
 
 def _load_stage(name: str) -> None:

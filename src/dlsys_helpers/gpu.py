@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dlsys_helpers import cards
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -38,7 +39,7 @@ CLIP = 60  # characters of a text value in the plain table
 _chosen = "auto"  # what the lesson's DEVICE parameter asked for
 
 
-class RecordError(ValueError):
+class RecordError(UserError, ValueError):
     """A GPU record or a measurement's rows are not what they must be."""
 
 

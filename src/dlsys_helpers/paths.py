@@ -7,3 +7,19 @@ NOTEBOOKS = ROOT / "notebooks"
 EXERCISES = ROOT / "exercises"
 SOLUTIONS = ROOT / "solutions"
 MY_WORK = ROOT / "my-work"
+DRAFT_MARK = "draft=true"  # in the first line of a lesson that is not finished
+
+
+def lessons() -> list[Path]:
+    """The sources of all lessons, the start page first and drafts included."""
+    return sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+
+
+def is_draft(lesson: Path) -> bool:
+    """Whether this lesson's source is marked as a draft."""
+    return DRAFT_MARK in lesson.read_text("utf-8").partition("\n")[0].split()
+
+
+def drafts() -> list[Path]:
+    """The sources of the lessons that are not finished: catalog, book and tests know none."""
+    return list(filter(is_draft, lessons()))

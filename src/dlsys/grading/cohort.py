@@ -26,13 +26,14 @@ from dlsys.grading.notebooks import Refused
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
 from dlsys.grading.text import clean, some
+from dlsys_helpers.errors import UserError
 
 SCHEMA = 1
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
 TRIES = 2  # with a fresh zygote, before a submission is called failed
 
 
-class RunError(ValueError):
+class RunError(UserError):
     """A run cannot begin or go on. The message says what to do."""
 
 

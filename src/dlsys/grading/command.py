@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from dlsys.grading.text import some
+from dlsys.notebook_file import CELL_SECONDS, NO_WORKSHEET
+from dlsys_helpers.verdicts import STATUSES
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
-SECONDS, GIB = 10.0, 2.0
-_COLOURS = {"pass": "green", "todo": "dim", "wrong": "yellow", "error": "red", "missing": "red"}
+GIB = 2.0
 
 
 def add_parser(commands: Any) -> None:
@@ -46,7 +47,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
                         help="none: run the learners' code unprotected, as yourself")
     parser.add_argument("--seconds", type=amount, metavar="S",
-                        help="longest time for one cell or exercise (default 10)")
+                        help=f"longest time for one cell or exercise (default {CELL_SECONDS})")
     parser.add_argument("--memory", type=amount, metavar="GIB",
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
@@ -77,16 +78,14 @@ def amount(text: str, below: float = 100_000) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade, write all reports, show the table. 0, 1 when some were not graded, 2 bad input."""
-    from dlsys.grading.cohort import JOURNAL, RunError
-    from dlsys.grading.notebooks import Refused
-    from dlsys.grading.sandbox import SandboxRefused
+    """Grade, write all reports, show the table: 0, 1 when some were not graded, 2 for a bad disk.
+
+    Raises UserError for all other bad input.
+    """
+    from dlsys.grading.cohort import JOURNAL
 
     try:
         return _grade(args)
-    except (RunError, Refused, SandboxRefused) as error:
-        print(f"dlsys grade: {error}", file=sys.stderr)
-        return BAD_INPUT
     except OSError as error:  # a full disk, a folder that is a file, ...
         print(f"dlsys grade: {error.filename or args.out}: {error.strerror or error}. What is "
               "graded is kept; set this right and add --resume, or give another folder: --out",
@@ -134,7 +133,7 @@ def _journal(args: argparse.Namespace) -> Any:
     from dlsys.grading import cohort, walls
 
     if not args.resume:
-        seconds, gib = args.seconds or SECONDS, args.memory or GIB
+        seconds, gib = args.seconds or CELL_SECONDS, args.memory or GIB
         limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
@@ -274,8 +273,6 @@ def _table(results: list[dict]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from dlsys.grading.pages import MARKS
-
     table = Table(box=SIMPLE_HEAD)
     table.add_column("learner", overflow="fold", ratio=2)
     table.add_column("stage", justify="right")
@@ -283,8 +280,8 @@ def _table(results: list[dict]) -> Any:
     table.add_column("points", justify="right", no_wrap=True)
     table.add_column("to look at", overflow="fold", ratio=3)
     for result in results:
-        marks = Text.assemble(*((MARKS[e["status"]], _COLOURS[e["status"]])
-                                for e in result["exercises"]))
+        looks = [STATUSES[entry["status"]] for entry in result["exercises"]]
+        marks = Text.assemble(*((look.mark, look.style) for look in looks))
         points = (f"{result['points']}/{result['possible']}" if result["status"] == "graded"
                   else Text(result["status"], "red"))
         table.add_row(Text(result["learner"]["name"]), str(result["stage"] or ""), marks, points,
@@ -302,7 +299,6 @@ def _look(result: dict) -> str:
 
 def _summary(results: list[dict]) -> list[str]:
     from dlsys.grading import reports
-    from dlsys.grading.notebooks import NO_WORKSHEET
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]

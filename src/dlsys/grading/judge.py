@@ -26,9 +26,11 @@ from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.text import clean, place
-from dlsys_helpers import acting, catalog, checking
+from dlsys.notebook_file import checked_in
+from dlsys_helpers import acting, catalog, checking, verdicts
 from dlsys_helpers.acting import Case, Outcome
-from dlsys_helpers.checking import Verdict
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.verdicts import Verdict
 
 SEEDS = 3  # a right answer by luck has to be lucky on each
 DONE = ("pass", "todo")
@@ -40,7 +42,7 @@ class Paper:
     """One exercise as this run asks it: the same secret cases for every learner."""
 
     exercise: checking.Exercise
-    facts: dict[str, Any]           # its entry in the catalog
+    trap: Trap
     seeds: tuple[int, ...]
     cases: tuple[tuple[Case, ...], ...]  # for each seed
     act: str
@@ -53,7 +55,7 @@ class Paper:
     @cached_property
     def packed(self) -> bytes:
         """This exercise's part of a job, the same for all learners."""
-        return pack_act(self.exercise.id, self.facts["function"], self.act, self.all_cases)
+        return pack_act(self.exercise.id, self.trap.function, self.act, self.all_cases)
 
 
 class Judge:
@@ -99,20 +101,20 @@ class Judge:
     def papers(self, stage: int) -> list[Paper]:
         """The exercises of a stage with this run's cases. Raises Refused for a stage without."""
         if stage not in self._papers:
-            entries = catalog.traps(stage)
-            if not entries:
+            traps = catalog.traps(stage)
+            if not traps:
                 raise notebooks.Refused(f"stage {stage} has no exercises.")
-            self._papers[stage] = [self._paper(entry) for entry in entries]
+            self._papers[stage] = [self._paper(trap) for trap in traps]
         return self._papers[stage]
 
-    def _paper(self, facts: dict[str, Any]) -> Paper:
+    def _paper(self, trap: Trap) -> Paper:
         try:
-            exercise = checking.find(facts["id"])
+            exercise = checking.find(trap.id)
         except ValueError as error:
             raise notebooks.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
-        return Paper(checking.remembering(exercise), facts, seeds,
+        return Paper(checking.remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
                      acting.act_source(exercise.act_fn) if own_act else "")
 
@@ -227,7 +229,7 @@ class Sitting:
         if not paper.exercise.by_hand or self.verdicts[id].status != "pass":
             return ""
         used = {call for _, source in self.notebook.cells
-                if notebooks.defines(source, paper.facts["function"])
+                if notebooks.defines(source, paper.trap.function)
                 for call in notebooks.calls(source, paper.exercise.by_hand)}
         return (f"{id} seems to call {', '.join(sorted(used))}, which the exercise wants written "
                 "by hand. It costs no points.") if used else ""
@@ -267,7 +269,7 @@ class Sitting:
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
         """The function is not there: because its cell failed, if one meant to define it."""
-        id, name = paper.exercise.id, paper.facts["function"]
+        id, name = paper.exercise.id, paper.trap.function
         if kind:
             return Verdict("missing", id, f"{name} is no function after all cells have run, but "
                            f"of type {clean(kind, 60)}: a later cell gives its name to something "
@@ -291,7 +293,7 @@ class Sitting:
 
     def _first_broken(self, attempt: Attempt) -> dict | None:
         """The report of the first cell that stopped; a check cell only follows from others."""
-        checks = {n for n, source in self.notebook.cells if notebooks.checked_ids(source)}
+        checks = {n for n, source in self.notebook.cells if checked_in(source)}
         return next((r for r in _reports(attempt) if r["number"] not in checks), None)
 
     def result(self) -> dict[str, Any]:
@@ -305,18 +307,18 @@ class Sitting:
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self.verdicts[paper.exercise.id]
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
+        shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
-            "id": verdict.id, "title": paper.facts["title"], "function": paper.facts["function"],
-            "status": verdict.status, "points": paper.facts["points"] if passed else 0,
-            "possible": paper.facts["points"], "message": clean(verdict.message, 500),
+            "id": verdict.id, "title": paper.trap.title, "function": paper.trap.function,
+            "status": verdict.status, "points": paper.trap.points if passed else 0,
+            "possible": paper.trap.points, "message": clean(verdict.message, 500),
             "misconception": verdict.misconception, "trap": verdict.trap,
-            "case": verdict.case, "notebook_shows": _SHOWN[shown],
-            "differs": shown is not None and shown != passed,
+            "case": verdict.case, "notebook_shows": shows,
+            "differs": shown is not None and (shown == "pass") != passed,
         }
 
 
 _ORDER = {"pass": 0, "missing": 2}  # all other verdicts say more than that nothing is there
-_SHOWN = {True: "pass", False: "fail", None: "nothing"}
 _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
          "broken": "sent something that cannot be read."}
 
@@ -333,7 +335,7 @@ def _reports(attempt: Attempt) -> list[dict]:
 
 
 def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
-    name, seconds = paper.facts["function"], sandbox.limits.seconds
+    name, seconds = paper.trap.function, sandbox.limits.seconds
     text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
                        "ends?",
             "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
@@ -347,7 +349,7 @@ def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
     """The verdict of the first seed that does not pass, as in the notebook."""
     outcomes = [_outcome(message) for message in messages]
     if outcomes[-1].kind == "todo":
-        return Verdict("todo", paper.exercise.id, acting.NOT_WRITTEN)
+        return verdicts.todo(paper.exercise.id, paper.trap.function)
     if len(outcomes) != len(paper.all_cases):
         raise ValueError("number of answers")
     for seed, cases in zip(paper.seeds, paper.cases, strict=True):

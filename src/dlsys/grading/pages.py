@@ -15,11 +15,9 @@ from dlsys.grading.cohort import write_private
 from dlsys.grading.reports import FEEDBACK, Result, best, owner, page_name
 from dlsys.grading.text import place
 from dlsys_helpers import catalog, stages
+from dlsys_helpers.verdicts import STATUSES
 
 MOST_BARS = 10
-LABELS = {"pass": "passed", "todo": "not written yet", "wrong": "not right yet",
-          "error": "stopped with an error", "missing": "not found"}
-MARKS = {"pass": "✓", "todo": "·", "wrong": "✗", "error": "!", "missing": "?"}
 
 
 def write_all(grades: dict[str, Any], folder: Path) -> None:
@@ -41,7 +39,7 @@ def feedback(results: list[Result]) -> str:
 
 def _hints(results: list[Result]) -> dict[str, str]:
     ids = {e["id"] for r in results for e in r["exercises"]}
-    return {t["id"]: t["hints"][0] for t in catalog.traps() if t["id"] in ids and t["hints"]}
+    return {t.id: t.hints[0] for t in catalog.traps() if t.id in ids and t.hints}
 
 
 def overview(grades: dict[str, Any]) -> str:
@@ -89,10 +87,9 @@ def _exercise(results: list[Result], k: int) -> dict[str, Any]:
 
 def _parts(counts: Counter) -> list[dict[str, Any]]:
     """The bar of an exercise: how many learners came to which end, as numbers and shares."""
-    merged = {"pass": counts["pass"], "wrong": counts["wrong"],
-              "error": counts["error"] + counts["missing"], "todo": counts["todo"]}
-    return [{"status": status, "n": n, "percent": round(100 * n / counts.total(), 2)}
-            for status, n in merged.items() if n]
+    return [{"status": status, "n": counts[status],
+             "percent": round(100 * counts[status] / counts.total(), 2)}
+            for status in STATUSES if counts[status]]
 
 
 def _bars(results: list[Result]) -> list[dict[str, Any]]:
@@ -110,14 +107,14 @@ def _bars(results: list[Result]) -> list[dict[str, Any]]:
 
 
 def _page(name: str, **values: Any) -> str:
-    return _templates().get_template(name).render(labels=LABELS, marks=MARKS, place=place,
-                                                  lesson=_lesson, **values)
+    return _templates().get_template(name).render(statuses=STATUSES, place=place, lesson=_lesson,
+                                                  **values)
 
 
 def _lesson(trap: str) -> str:
     """Where a trap is told: `04.2 A borrowed learning rate, in notebooks/04_optimizers.ipynb`."""
-    facts = catalog.trap(trap)
-    return f"{trap} {facts['title']}, in notebooks/{stages.stage(int(trap[:2])).stem}.ipynb"
+    stem = stages.stage(int(trap[:2])).stem
+    return f"{trap} {catalog.trap(trap).title}, in notebooks/{stem}.ipynb"
 
 
 def _code(text: str) -> markupsafe.Markup:

@@ -20,6 +20,7 @@ from typing import Any
 from dlsys.grading import frames, supervisor, walls
 from dlsys.grading.frames import ACTS, CELLS, END, JOB
 from dlsys.grading.walls import Limits
+from dlsys_helpers.errors import UserError
 
 START_SECONDS = 300.0  # loading torch from a cold disk, on a busy machine
 MOST_BYTES = 64 * 2**20  # from one attempt, before it is taken for a flood
@@ -27,7 +28,7 @@ MOST_ANSWERS = frames.EARLY + 2  # from the end: of what was checked last, and o
 GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
-class SandboxRefused(RuntimeError):
+class SandboxRefused(UserError):
     """The sandbox cannot be had here. The message says what to do."""
 
 

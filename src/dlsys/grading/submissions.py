@@ -22,9 +22,9 @@ from typing import BinaryIO
 
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.text import clean
+from dlsys.notebook_file import LARGEST, oversize
 from dlsys_helpers import stages
 
-LARGEST = 8 * 2**20       # bytes of one notebook
 MOST_ENTRIES = 20_000     # files in one zip or folder
 MOST_EACH = 40            # notebooks of one learner
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
@@ -354,7 +354,7 @@ def _entry_problem(info: zipfile.ZipInfo, largest: int) -> str:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return f"is packed in an unusual way (method {info.compress_type}); zip it the usual way."
     if info.file_size > largest:
-        return f"has {_mib(info.file_size)}, expected at most {_mib(largest)}."
+        return oversize(info.file_size, largest)
     return ""
 
 
@@ -384,12 +384,8 @@ def _read_entry(path: Path, entry: tuple[int, ...], largest: int = LARGEST) -> b
 
 def _capped(data: bytes, largest: int) -> bytes:
     if len(data) > largest:
-        raise Refused(f"is larger than {_mib(largest)}. Clear its outputs and save it.")
+        raise Refused(f"{oversize(len(data), largest)} Clear its outputs and save it.")
     return data
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"
 
 
 # ---- reading
@@ -411,8 +407,7 @@ def read_file(path: Path, largest: int) -> bytes:
     """A regular file's bytes; links, pipes, devices and what is too large are Refused."""
     with _open_regular(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > largest:
-            raise Refused(f"has {_mib(size)}, expected at most {_mib(largest)}. "
-                          "Clear its outputs and save it.")
+            raise Refused(f"{oversize(size, largest)} Clear its outputs and save it.")
         return _capped(file.read(largest + 1), largest)
 
 

@@ -1,0 +1,75 @@
+"""The verdict on an answer: its five statuses, and how each is said and shown everywhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Status(NamedTuple):
+    """How a status looks: a word for people, a mark, a colour for HTML, a style for terminals."""
+
+    word: str
+    mark: str
+    tone: str
+    style: str
+
+
+# Mid tones with a contrast of at least 3:1 on white and on black; the words carry the meaning.
+STATUSES = {
+    "pass": Status("passed", "✓", "#07875a", "green"),
+    "todo": Status("not written yet", "·", "#667085", "dim"),
+    "wrong": Status("not right yet", "✗", "#c4620a", "yellow"),
+    "error": Status("stopped with an error", "!", "#d92d20", "red"),
+    "missing": Status("not found", "?", "#d92d20", "red"),
+}
+_LINE = re.compile(rf"exercise \S+ ({'|'.join(STATUSES)})(?:: )?(.*)", re.S)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an answer: one of STATUSES, and why.
+
+    message: the sentence for people; it names the misconception where one is known. accident:
+    the law itself failed on the answer's form, so the diagnosis is only general. seen: what
+    betrayed the answer, for comparison with what betrays others; None for a pass.
+    """
+
+    status: str
+    id: str
+    message: str = ""
+    misconception: str = ""
+    trap: str = ""
+    case: str = ""
+    seed: int | None = None
+    accident: bool = False
+    seen: tuple | None = field(default=None, compare=False, repr=False)
+
+    def head(self) -> str:
+        """`Exercise 01.4: not right yet`."""
+        return f"Exercise {self.id}: {STATUSES[self.status].word}"
+
+    def see(self, title: str | None = None) -> str:
+        """Where to read on, with the trap's title where it is known; "" without a trap."""
+        named = f"{self.trap}: {title}" if title else self.trap
+        return f"See trap {named}." if self.trap else ""
+
+    def line(self) -> str:
+        """One line for terminals, nbval and papermill; `read_line` is its reader."""
+        return f"exercise {self.id} {self.status}: {self.message}".rstrip(": ")
+
+    def facts(self) -> dict[str, dict[str, str]]:
+        """Metadata of the output that shows this verdict; who reads notebooks reads this."""
+        return {"dlsys": {"id": self.id, "status": self.status}}
+
+
+def todo(id: str, function: str) -> Verdict:
+    """The verdict on an exercise whose stub is still there."""
+    return Verdict("todo", id, f"Write the body of {function}, then check it again.")
+
+
+def read_line(text: str) -> tuple[str, str] | None:
+    """Status and message of a `Verdict.line`, or None for other text."""
+    match = _LINE.match(text)
+    return (match[1], match[2].strip()) if match else None

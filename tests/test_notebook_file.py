@@ -1,0 +1,63 @@
+"""One reader of notebook files: what it takes from them, the same for learner and grader."""
+
+import pytest
+from grading_samples import code, notebook
+
+from dlsys import notebook_file, worksheets
+from dlsys.grading import notebooks
+from dlsys.notebook_file import Unreadable
+from dlsys_helpers.verdicts import STATUSES, Verdict
+
+BAD = {"empty": b"", "cut off": notebook([code("1")])[:-9], "a list": b"[]",
+       "no cells": notebook([]), "another format": b'{"nbformat": {"a": [1]}}',
+       "another language": notebook([code("1")], metadata={"kernelspec": {"language": "R"}}),
+       "of another course": notebook([code("1")], metadata={})}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_learner_and_grader_hear_the_same_reason(name, tmp_path):
+    path = tmp_path / "mine.ipynb"
+    path.write_bytes(BAD[name])
+    with pytest.raises(notebooks.Refused) as refused:
+        notebooks.parse(BAD[name])
+    with pytest.raises(worksheets.WorksheetError) as advised:
+        worksheets.load(path)
+    assert f"mine.ipynb: {refused.value} " in str(advised.value)
+
+
+def test_what_is_too_large_is_not_parsed():
+    with pytest.raises(Unreadable, match=r"has 8\.0 MiB, expected at most 8\.0 MiB"):
+        notebook_file.parse(b"{" * (notebook_file.LARGEST + 1))
+
+
+@pytest.mark.parametrize(("source", "ids"), [
+    ("check('01.4', f)", ["01.4"]), ("def f(): pass\n  check( \"01.4\", f)", ["01.4"]),
+    ("check('01.1', f)\ncheck('01.2', g)", ["01.1", "01.2"]), ("# check('01.4', f)", []),
+    ("recheck('01.4', f)", []), ("check(name, f)", []), ("check('٠١.4', f)", []),
+])
+def test_a_check_cell_has_a_line_that_checks(source, ids):
+    assert notebook_file.checked_in(source) == ids
+
+
+def shown(*outputs, source="check('01.4', f)") -> dict:
+    return notebook_file.parse(notebook([code(source, outputs=list(outputs))])).shown
+
+
+def test_a_stored_verdict_is_read_from_the_data_of_its_output():
+    for status in STATUSES:
+        card = {"output_type": "display_data", "data": {"text/plain": "any words"},
+                "metadata": Verdict(status, "01.4").facts()}
+        assert shown(card) == {"01.4": status}
+        assert shown(card, {"output_type": "error"}) == {"01.4": "error"}
+        assert shown(card, source="f()") == shown(card, source="check('01.5', f)") == {}
+
+
+@pytest.mark.parametrize("metadata", [3, {"dlsys": []}, {"dlsys": {"id": [], "status": "pass"}},
+                                      {"dlsys": {"id": "01.4", "status": {}}}])
+def test_strange_outputs_tell_nothing(metadata):
+    assert shown({"output_type": "stream", "metadata": metadata}, 3, None) == {}
+
+
+def test_words_of_an_older_card_tell_nothing():
+    old = {"output_type": "display_data", "data": {"text/plain": "Exercise 01.4: passed."}}
+    assert shown(old) == {}
