@@ -148,7 +148,7 @@ def _journal(args: argparse.Namespace) -> Any:
 
 
 def _same_options(args: argparse.Namespace, begun: Any) -> None:
-    """Raise RunError for an option that is given again, and not as it was when the run began."""
+    """Raise RunError for an option whose value differs from the one the run was begun with."""
     from dlsys.grading.cohort import RunError
 
     asked = {"--seconds": (args.seconds, begun.limits.seconds),
@@ -202,7 +202,7 @@ def _security(args: argparse.Namespace) -> Any:
 
 
 def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str, str]]:
-    """The gradebooks of the LMS, filled in: name, content, and a line about each."""
+    """The filled-in gradebooks of the LMS: name, content and one line about each."""
     from dlsys.grading import reports
 
     filled = []

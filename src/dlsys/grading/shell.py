@@ -1,4 +1,4 @@
-"""What a notebook's kernel is to its cells, without a kernel: their namespace, magics, `await`.
+"""A stand-in for a notebook's kernel: the cells' namespace, magics, top-level `await`.
 
 Runs inside the sandbox, beside the learner's code.
 """
@@ -27,7 +27,7 @@ _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.al
 
 
 class Shell:
-    """What a notebook's kernel is to its cells: their namespace, `get_ipython()`, magics.
+    """What cells need of a kernel: their namespace, `get_ipython()`, magics.
 
     Magics that run Python do so; `%%writefile`, `%env` and `%cd` act inside the sandbox; all
     others do nothing.
@@ -51,7 +51,7 @@ class Shell:
                           input=lambda *_: "")
 
     def me(self) -> Shell:
-        """The object itself, for `get_ipython`."""
+        """This shell, as `get_ipython` returns it."""
         return self
 
     def run(self, number: int, source: str) -> Any:
@@ -60,7 +60,7 @@ class Shell:
         return self._below(0, source)
 
     def _below(self, above: int, source: str) -> Any:
-        """Run cell text that has so many lines above it, so that its own are counted right."""
+        """Run cell text that begins `above` lines below the cell's top, with right line numbers."""
         empty = _EMPTY_LINES.match(source).end()
         self.above = above + source.count("\n", 0, empty)
         code = "\n" * self.above + TransformerManager().transform_cell(source[empty:])
@@ -68,7 +68,7 @@ class Shell:
         return self.execute(code, self.name)
 
     def execute(self, code: str, name: str = "<magic>") -> Any:
-        """Run transformed code: `await` at the top level is allowed, and futures last."""
+        """Run transformed code. Allows `await` at the top level; keeps `__future__` imports."""
         tree = compile(code, name, "exec", self.flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         self._run(compile(tree, name, "exec", self.flags, dont_inherit=True))
@@ -120,7 +120,7 @@ class Shell:
 
 
 class Nothing:
-    """What a kernel has and a sandbox has not: any call and any attribute of it is nothing."""
+    """Stands for parts of a kernel that the sandbox lacks: calls return None, attributes this."""
 
     def __call__(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
