@@ -10,7 +10,6 @@ import ast
 import asyncio
 import builtins
 import inspect
-import linecache
 import re
 import sys
 import types
@@ -21,6 +20,8 @@ import IPython
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
 from IPython.utils.capture import capture_output
+
+from dlsys import cells
 
 _EMPTY_LINES = re.compile(r"(?:[ \t]*\n)*")
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -64,18 +65,12 @@ class Shell:
         empty = _EMPTY_LINES.match(source).end()
         self.above = above + source.count("\n", 0, empty)
         code = "\n" * self.above + TransformerManager().transform_cell(source[empty:])
-        linecache.cache[self.name] = (len(code), None, code.splitlines(keepends=True), self.name)
+        cells.remember(code, self.name)
         return self.execute(code, self.name)
 
     def execute(self, code: str, name: str = "<magic>") -> Any:
         """Run transformed code. Allows `await` at the top level; keeps `__future__` imports."""
-        tree = compile(code, name, "exec", self.flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        self._run(compile(tree, name, "exec", self.flags, dont_inherit=True))
-        if last is None:
-            return None
-        value = self._run(compile(ast.Expression(last.value), name, "eval", self.flags,
-                                  dont_inherit=True))
+        value = cells.run(code, name, self._run, lambda: self.flags)
         if value is not None:
             self.space["_"] = value
         return value

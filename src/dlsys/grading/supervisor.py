@@ -57,7 +57,7 @@ class Supervised:
         self.peak, self.ended_by = 0, ""
 
     def run(self, line: int, life: int) -> dict:
-        """Keep the sandbox until the judge closes `life`; returns what the sandbox used, as JSON."""
+        """Keep the sandbox until the judge closes `life`; returns what it used, as JSON."""
         mine, theirs = socket.socketpair()
         pid = self._fork_init(line, life, mine, theirs)
         theirs.close()
