@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import math
 import os
 import re
@@ -19,11 +20,13 @@ from typing import Any
 
 from dlsys.grading.text import some
 from dlsys.notebook_file import CELL_SECONDS, NO_WORKSHEET
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
 GIB = 2.0
+NEEDS = ("cryptography", "distributed", "jinja2")  # the extra "grade" of pyproject.toml
 
 
 def add_parser(commands: Any) -> None:
@@ -82,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
 
     Raises UserError for all other bad input.
     """
+    if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
+        raise UserError(f"grade: got no {', '.join(missing)}. Install what the grader needs: make "
+                        "setup, or: pip install -e '.[grade]'")
     from dlsys.grading.cohort import JOURNAL
 
     try:
