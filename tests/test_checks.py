@@ -270,7 +270,7 @@ def bodies(tree) -> set[str]:
 
 
 def trusted_bodies(path) -> set[str]:
-    """Bodies of the functions that are no registered wrong answer."""
+    """Bodies of the functions that are not a registered wrong answer."""
     tree = ast.parse(path.read_text("utf-8"))
     wrong = [n for n in tree.body if isinstance(n, ast.FunctionDef)
              and any("ex.wrong" in ast.unparse(d) for d in n.decorator_list)]

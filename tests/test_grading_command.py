@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from grading_samples import settings, worksheet
 
 from dlsys import cli
 from dlsys.grading import cluster, cohort, command, submissions
+from dlsys_helpers.paths import ROOT
 
 
 @pytest.fixture
@@ -54,6 +57,23 @@ def test_a_number_that_makes_no_sense_is_named(capsys, one, option, value, expec
         cli.main(["grade", str(one), option, value])
     assert stopped.value.code == 2
     assert f"{option}: {expected}" in capsys.readouterr().err
+
+
+def test_without_the_graders_packages_it_says_what_to_install(capsys, one, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda name: None if name == "distributed" else found(name))
+
+    line = said(capsys, one)
+
+    assert "got no distributed." in line
+    assert "pip install -e '.[grade]'" in line
+
+
+def test_the_graders_packages_are_those_of_the_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extra = project["optional-dependencies"]["grade"]
+    assert [pin.partition("==")[0] for pin in extra] == list(command.NEEDS)
 
 
 def test_an_output_that_is_no_folder_is_named(capsys, one, tmp_path):

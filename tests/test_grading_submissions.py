@@ -33,7 +33,7 @@ def reason(one: submissions.Submission) -> str:
     return str(refusal.value)
 
 
-# ---- what is no notebook
+# ---- what is not a notebook
 
 BAD = {
     "empty": (b"", "is empty"),
@@ -186,8 +186,8 @@ NO_NOTEBOOK = {
 def test_who_handed_in_no_notebook_is_named(tmp_path, name, packed):
     found = submissions.find([download(tmp_path, NO_NOTEBOOK[name], packed)])
 
-    assert sorted((one.learner.name.lower(), one.problem[:14]) for one in found.submissions) == [
-        ("ada", ""), *((who, "is no notebook") for who in ("bob", "eve", "fay"))]
+    assert sorted((one.learner.name.lower(), one.problem[:17]) for one in found.submissions) == [
+        ("ada", ""), *((who, "is not a notebook") for who in ("bob", "eve", "fay"))]
     assert found.left_out == ["readme.txt"]
 
 
@@ -341,7 +341,7 @@ def test_a_pipe_named_like_a_zip_stops_nobody(tmp_path, whole):
 
     (found,) = submissions.find([tmp_path / "hw.zip" if whole else tmp_path]).submissions
 
-    assert reason(found) == "is no regular file."
+    assert reason(found) == "is not a regular file."
 
 
 def test_a_zip_that_lies_about_its_sizes_is_still_capped(tmp_path):

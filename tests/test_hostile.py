@@ -232,8 +232,7 @@ def test_a_name_given_to_something_else_is_called_so(grade):
     result = grade(worksheet(last=("soft_threshold = torch.ones(3)",)))
 
     assert entry(result, "01.5")["message"] == (
-        "soft_threshold is no function after all cells have run, but of type Tensor: a later cell "
-        "gives its name to something else.")
+        "soft_threshold is a Tensor, not a function; a later cell reassigned it.")
 
 
 def test_more_checks_are_not_more_chances(grade):

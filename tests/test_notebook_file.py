@@ -21,8 +21,16 @@ def test_learner_and_grader_hear_the_same_reason(name, tmp_path):
     with pytest.raises(notebooks.Refused) as refused:
         notebooks.parse(BAD[name])
     with pytest.raises(worksheets.WorksheetError) as advised:
-        worksheets.load(path)
+        worksheets.read(path)
     assert f"mine.ipynb: {refused.value} " in str(advised.value)
+
+
+def test_a_notebook_of_ones_own_can_be_run_beside_the_worksheets(tmp_path):
+    path = tmp_path / "scratch.ipynb"
+    path.write_bytes(BAD["of another course"])
+    assert worksheets.load(path).cells == [(1, "1")]
+    with pytest.raises(worksheets.WorksheetError, match="is not a worksheet of this course"):
+        worksheets.stage_in(path)
 
 
 def test_what_is_too_large_is_not_parsed():

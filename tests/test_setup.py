@@ -23,6 +23,8 @@ from tools import lab, lock, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DEV = PROJECT["optional-dependencies"]["dev"]
+GRADE = PROJECT["optional-dependencies"]["grade"]
+ALL = PROJECT["dependencies"] + GRADE + DEV
 # name, or name with one version constraint: the short form of conda's MatchSpec.
 MATCH_SPEC = re.compile(r"[a-z0-9_][a-z0-9_.-]*((=|==|>=|<=|<|>)\d+(\.\d+)*(\.\*)?)?")
 OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LICENSE-text",
@@ -234,14 +236,13 @@ def conda() -> dict:
 
 
 def test_every_pin_is_exact():
-    inexact = {n: s for n, s in {**locked(), **pins(PROJECT["dependencies"] + DEV)}.items()
+    inexact = {n: s for n, s in {**locked(), **pins(ALL)}.items()
                if not re.fullmatch(r"==[\w.]+", s)}
     assert inexact == {}
 
 
 def test_the_lock_holds_the_direct_pins():
-    direct = pins(PROJECT["dependencies"] + DEV)
-    assert direct.items() <= locked().items()
+    assert pins(ALL).items() <= locked().items()
 
 
 def test_the_lock_is_the_complete_set_of_what_is_installed():
@@ -269,7 +270,8 @@ def test_only_platforms_with_cuda_wheels_get_them():
 
 def test_conda_gets_the_same_pins_and_the_rest_from_the_lock():
     pip = conda()["dependencies"][-1]["pip"]
-    assert pins([line for line in pip if not line.startswith("-")]) == pins(PROJECT["dependencies"])
+    direct = [line for line in pip if not line.startswith("-")]
+    assert pins(direct) == pins(PROJECT["dependencies"] + GRADE)
     assert [line for line in pip if line.startswith("-")] == ["-c requirements.lock", "-e ."]
 
 

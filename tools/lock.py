@@ -8,6 +8,7 @@ To move to newer versions: change the pins in pyproject.toml, install them, run 
 import tomllib
 from functools import cache
 from importlib import metadata
+from itertools import chain
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
@@ -32,11 +33,11 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def direct() -> list[str]:
-    """What pyproject.toml asks for: the dependencies, the dev extra and the build backend."""
+    """What pyproject.toml asks for: the dependencies, all extras and the build backend."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
-    return [*project["dependencies"], *project["optional-dependencies"]["dev"],
-            *pyproject["build-system"]["requires"]]
+    extras = chain.from_iterable(project["optional-dependencies"].values())
+    return [*project["dependencies"], *extras, *pyproject["build-system"]["requires"]]
 
 
 def environment(platform: str, python: str) -> dict[str, str]:

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import linecache
 import os
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from dlsys import cells
 
 
 def run_cells(path: Path, roles: Collection[str] = ()) -> dict[str, Any]:
@@ -35,16 +35,10 @@ def run_cells(path: Path, roles: Collection[str] = ()) -> dict[str, Any]:
 def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
     """Run one cell; returns the value of its last line if that is an expression, else None.
 
-    The source goes into linecache under `name`, where inspect.getsource, and so triton.jit and
-    gpu_result, find it. Without a time stamp the entry is never checked against a file.
+    The source is remembered under `name`, where triton.jit and gpu_result find it.
     """
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec"), names)
-    if last is None:
-        return None
-    return eval(compile(ast.Expression(last.value), name, "eval"), names)
+    cells.remember(source, name)
+    return cells.run(source, name, lambda code: eval(code, names))
 
 
 def _wanted(metadata: dict[str, Any], roles: Collection[str]) -> bool:

@@ -64,8 +64,11 @@ def packages() -> Iterator[Finding]:
     """Installed versions against the pins of pyproject."""
     project = _project()
     yield from _compare("packages", project["dependencies"], FAIL, SETUP)
-    dev = project.get("optional-dependencies", {}).get("dev", [])
-    yield from _compare("contributors' packages", dev, WARN, "Needed for the tests only: make test")
+    extras = project["optional-dependencies"]
+    yield from _compare("graders' packages", extras["grade"], WARN,
+                        "Needed for dlsys grade only: make setup")
+    yield from _compare("contributors' packages", extras["dev"], WARN,
+                        "Needed for the tests only: make test")
 
 
 def _compare(what: str, requirements: list[str], missing_is: str, remedy: str):

@@ -68,7 +68,7 @@ def _junit_path(notebooks: list[Path]) -> Path:
 def _stage_prefix(path: Path) -> str:
     """``01_`` from the notebook's metadata; nothing for one that is not ours or unreadable."""
     try:
-        return f"{worksheets.load(path)[1]:02d}_"
+        return f"{worksheets.stage_in(path):02d}_"
     except worksheets.WorksheetError:
         return ""  # collection says what is wrong with it
 
@@ -202,7 +202,6 @@ def _unchecked(entry: Trap) -> dict:
 def _declared(path: Path) -> dict[str, Trap]:
     """The traps of the notebook's stage; none for a notebook that is not ours."""
     try:
-        _, stage = worksheets.load(path)
-        return {entry.id: entry for entry in catalog.traps(stage)}
+        return {trap.id: trap for trap in catalog.traps(worksheets.stage_in(path))}
     except UserError:
         return {}

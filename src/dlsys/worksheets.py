@@ -7,6 +7,8 @@ be worked with all the same (a missing exercise, an older worksheet) gets a note
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -141,8 +143,9 @@ def read(path: str | Path) -> Worksheet:
     not a worksheet of this course. Its ``notes`` say what is missing or out of date.
     """
     path = Path(path)
-    found, stage = load(path)
-    name = _shown(path)
+    found, name = load(path), _shown(path)
+    with _advice(name):
+        stage = found.known_stage()
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
@@ -153,13 +156,25 @@ def read(path: str | Path) -> Worksheet:
     return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
 
 
-def load(path: Path) -> tuple[NotebookFile, int]:
-    """The notebook in this file and its stage. Raises WorksheetError with what to do."""
+def load(path: Path) -> NotebookFile:
+    """The notebook in this file, ours or not. Raises WorksheetError with what to do."""
     name = _shown(path)
-    data = _bytes(path, name)
+    with _advice(name):
+        return notebook_file.parse(_bytes(path, name))
+
+
+def stage_in(path: Path) -> int:
+    """The stage of the worksheet in this file. Raises WorksheetError for another notebook."""
+    found = load(path)
+    with _advice(_shown(path)):
+        return found.known_stage()
+
+
+@contextmanager
+def _advice(name: str) -> Iterator[None]:
+    """Say of what is unreadable which file it is, and what to do with a file of one's own."""
     try:
-        found = notebook_file.parse(data)
-        return found, found.known_stage()
+        yield
     except Unreadable as error:
         advice = _ADVICE[error.kind].format(name=name)
         raise WorksheetError(f"{name}: {error} {advice}") from None
@@ -206,7 +221,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
 def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
     """A note when the shipped exercises changed since this worksheet was made."""
     source = _source(STAGES[stage - 1])
-    shipped = load(source)[0].version if source.exists() else ""
+    shipped = load(source).version if source.exists() else ""
     if "" in (shipped, found.version) or shipped == found.version:
         return []
     return [

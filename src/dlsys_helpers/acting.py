@@ -30,7 +30,7 @@ NOT_WRITTEN = "is not written yet"
 
 @dataclass(frozen=True)
 class Foreign:
-    """Stands for a value that is no plain data; `type_name` says what it was."""
+    """Stands for a value that is not plain data; `type_name` says what it was."""
 
     type_name: str
 

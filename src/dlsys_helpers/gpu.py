@@ -450,7 +450,7 @@ def _declared(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _functions(source: str) -> list[ast.FunctionDef]:
-    """Functions at the top of a cell; a cell that is no plain Python (magics) has none."""
+    """Functions at the top of a cell; a cell that is not plain Python (magics) has none."""
     try:
         body = ast.parse(source).body
     except SyntaxError:

@@ -28,9 +28,9 @@ from dlsys.grading.cohort import Grader, Job, RunError, Settings, failed, versio
 
 AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
-ANY_PORT = "127.0.0.1:0"  # Dask listens for HTTP at 8787 else, where others do, too
+ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs do
 WAIT_SECONDS = 60  # for the first worker of a cluster
-# Pages about the cluster, for any user of the machine to read.
+# No pages about the cluster: any user of the machine could read them.
 _NO_PAGES = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
 _one_at_a_time = threading.Lock()
 
@@ -41,7 +41,7 @@ def _grader(settings: Settings) -> Grader:
 
 
 def work(settings: Settings, data: bytes) -> dict[str, Any]:
-    """In a worker: the result for one notebook, and with which checks it was made."""
+    """The result for one notebook, made in a worker, with the digest of that worker's checks."""
     with _one_at_a_time:
         return {**_grader(settings).grade(data), "checks": versions()["checks"]}
 
@@ -49,7 +49,7 @@ def work(settings: Settings, data: bytes) -> dict[str, Any]:
 def local(settings: Settings, n_workers: int) -> Any:
     """Workers for `grade_all`: processes on this machine, talking through TLS on loopback.
 
-    Without it, any user of the machine could give them work to do.
+    Without TLS, any user of the machine could give the workers something to do.
     """
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
@@ -66,8 +66,8 @@ def local(settings: Settings, n_workers: int) -> Any:
 
 @contextlib.contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes and threads that begin here never see a Ctrl-C: this process alone ends them."""
-    resource_tracker.ensure_running()  # its own start would lift the block again
+    """Start processes and threads that never see a Ctrl-C: only this process ends them."""
+    resource_tracker.ensure_running()  # if it started later, it would lift the block again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -50,12 +50,12 @@ class Settings:
     stage: int | None = None
 
     def plain(self) -> dict[str, Any]:
-        """As JSON."""
+        """The settings as JSON."""
         return asdict(self)
 
     @staticmethod
     def read(facts: dict[str, Any]) -> Settings:
-        """Back from `plain`."""
+        """The settings from what `plain` returned."""
         return Settings(**{**facts, "limits": walls.Limits(**facts["limits"])})
 
 
@@ -65,7 +65,7 @@ def fresh_key() -> str:
 
 
 def checks_digest() -> str:
-    """SHA-256 over the source of all checks: two machines with the same one judge alike."""
+    """SHA-256 over the source of all checks: machines with the same digest judge alike."""
     total = hashlib.sha256()
     folder = Path(dlsys_checks.__file__).parent
     for path in sorted(folder.rglob("*.py")):
@@ -139,7 +139,7 @@ class Journal:
 
     @staticmethod
     def begin(folder: Path, settings: Settings) -> Journal:
-        """A new run in `folder`. Raises RunError where one is already that has results."""
+        """A new run in `folder`. Raises RunError where the folder holds a run with results."""
         path = folder / JOURNAL
         file = _open_locked(path)
         if _whole_lines(file)[1:]:
@@ -155,7 +155,7 @@ class Journal:
 
     @staticmethod
     def resume(folder: Path) -> Journal:
-        """The run in `folder`, at the point where it stopped. Raises RunError."""
+        """The run in `folder`, at the point where it stopped. Raises RunError for none."""
         path = folder / JOURNAL
         if not path.exists():
             raise RunError(f"{folder}: holds no run to go on with. Leave out --resume.")
@@ -169,7 +169,7 @@ class Journal:
         return Journal(folder, run, file, done)
 
     def expect(self, names: Iterable[str]) -> None:
-        """Refuse to go on with less than was there: the reports would lose what is not named."""
+        """Raise RunError if a graded submission is not among `names`: the reports would lose it."""
         if gone := sorted({name for name, _ in self.done} - set(names)):
             raise RunError(
                 f"{self.folder}: {len(gone)} submissions of this run are not there now "
@@ -183,7 +183,7 @@ class Journal:
         return Settings.read(self.run["settings"])
 
     def add(self, result: dict[str, Any]) -> None:
-        """Put a result on disk before anything else happens."""
+        """Append a result to the journal; it is on disk when this returns."""
         self._write(result)
         self.done[result["name"], result["sha256"]] = result
 
@@ -200,7 +200,7 @@ class Journal:
         return grades
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the journal and release the lock on its folder."""
         self._file.close()
 
 
@@ -238,7 +238,7 @@ def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str,
 
 
 def _whole_lines(file: IO[str]) -> list[bytes]:
-    """The journal's lines, each with its end; without a last one that was cut off by a kill."""
+    """The journal's complete lines; a last line that a kill cut off is dropped."""
     file.seek(0)
     lines = file.buffer.read().splitlines(keepends=True)
     return [line for line in lines if line.endswith(b"\n")]
@@ -270,7 +270,7 @@ class Job:
 
 def grade_all(found: list[Submission], journal: Journal, workers: Any,
               seen: Any = lambda _: None) -> dict[str, Any]:
-    """Grade what the journal does not hold yet; the finished grades.
+    """Grade the submissions that the journal does not hold yet; returns the finished grades.
 
     workers: maps an iterator of jobs to an iterator of (job, result), in any order.
     seen: called with each result, those from the journal first.
@@ -287,7 +287,7 @@ def grade_all(found: list[Submission], journal: Journal, workers: Any,
 
 def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[str, str]],
                seen: Any) -> Iterator[Job]:
-    """Read one submission after the other, so that only those at work are in memory."""
+    """Read submissions one by one, so that only those being graded are in memory."""
     for one in found:
         try:
             data = one.read()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import math
 import os
 import re
@@ -19,11 +20,13 @@ from typing import Any
 
 from dlsys.grading.text import some
 from dlsys.notebook_file import CELL_SECONDS, NO_WORKSHEET
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
 GIB = 2.0
+NEEDS = ("cryptography", "distributed", "jinja2")  # the extra "grade" of pyproject.toml
 
 
 def add_parser(commands: Any) -> None:
@@ -82,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
 
     Raises UserError for all other bad input.
     """
+    if missing := [name for name in NEEDS if importlib.util.find_spec(name) is None]:
+        raise UserError(f"grade: got no {', '.join(missing)}. Install what the grader needs: make "
+                        "setup, or: pip install -e '.[grade]'")
     from dlsys.grading.cohort import JOURNAL
 
     try:
@@ -148,7 +154,7 @@ def _journal(args: argparse.Namespace) -> Any:
 
 
 def _same_options(args: argparse.Namespace, begun: Any) -> None:
-    """Raise RunError for an option that is given again, and not as it was when the run began."""
+    """Raise RunError for an option whose value differs from the one the run was begun with."""
     from dlsys.grading.cohort import RunError
 
     asked = {"--seconds": (args.seconds, begun.limits.seconds),
@@ -202,7 +208,7 @@ def _security(args: argparse.Namespace) -> Any:
 
 
 def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str, str]]:
-    """The gradebooks of the LMS, filled in: name, content, and a line about each."""
+    """The filled-in gradebooks of the LMS: name, content and one line about each."""
     from dlsys.grading import reports
 
     filled = []

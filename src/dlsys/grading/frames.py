@@ -23,7 +23,7 @@ ACTS = 0xFFFC
 
 
 class FrameError(Exception):
-    """The other side broke the framing, went away or was late. `kind` says which."""
+    """The other side broke the framing, died or was late: kind "broken", "died" or "timeout"."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)

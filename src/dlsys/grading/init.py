@@ -1,7 +1,7 @@
-"""The first process of a sandbox: passes the job in and the answers out, and ends what hangs.
+"""The first process of a sandbox: passes jobs in and answers out, and ends runners that hang.
 
 It is process 1 of its own process namespace, runs nothing of the learner's, and holds neither
-laws nor expected values. When it goes, the kernel ends everything in the sandbox.
+laws nor expected values. When it ends, the kernel ends everything in the sandbox.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
 
 
 def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None:
-    """One job: a new runner works on it; its frames go to the judge, then an END frame."""
+    """Run one job in a new runner; pass its frames to the judge, then an END frame."""
     judge.settimeout(None)
     _, job = frames.read(judge.recv)
     _, acts = frames.read(judge.recv)
@@ -47,7 +47,7 @@ def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None
         fault = _relay(job, acts, runner, judge)
     finally:
         runner.close()
-        if walled and os.getpid() == 1:  # 1: all that -1 reaches is inside the sandbox
+        if walled and os.getpid() == 1:  # as process 1, -1 reaches only the sandbox
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
     judge.settimeout(None)
@@ -55,7 +55,7 @@ def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None
 
 
 def _start_runner(supervisor: socket.socket) -> socket.socket:
-    """Ask for a fork of the loaded process; it speaks through the socket that comes back."""
+    """A socket to a new runner, which the zygote forks from the loaded process."""
     mine, theirs = socket.socketpair()
     walls.prctl(walls.SET_DUMPABLE, 1)  # the zygote joins the namespaces of this process
     socket.send_fds(supervisor, [b"f"], [theirs.fileno()])
@@ -67,7 +67,7 @@ def _start_runner(supervisor: socket.socket) -> socket.socket:
 
 
 def _relay(job: bytes, acts: bytes, runner: socket.socket, judge: socket.socket) -> dict:
-    """Pass frames on until the runner ends, dies or is late; what became of it, and where."""
+    """Pass frames on until the runner ends, dies or is late; returns its fault and the place."""
     seconds = _patience(job)
     at = CELLS
     try:

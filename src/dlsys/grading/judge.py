@@ -1,8 +1,8 @@
 """Turns a notebook into verdicts. Trusted: the laws, the cases and the key live here.
 
-The learner's functions act in a sandbox on cases drawn outside; what comes back is data, and the
-same check objects that the learner saw judge it here. A failure counts only after it has happened
-again in a fresh process, alone.
+The learner's functions act in a sandbox on cases drawn outside. Their outcomes come back as data,
+and the same check objects that the learner ran judge them here. A failure counts only after it has
+happened again in a fresh process, alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Judge:
         importlib.import_module("torch._dynamo")
         self.zygote = zygote
         self.zygote.wait()
-        # Only from here on: the zygote was started before anything secret was known.
+        # The key is set last: the zygote started before this process knew a secret.
         self._key = key
         self._papers: dict[int, list[Paper]] = {}
         self.wall = self._prove_walls() if zygote.walled else (
@@ -82,7 +82,7 @@ class Judge:
         self.zygote.close()
 
     def grade(self, notebook: Notebook) -> dict[str, Any]:
-        """The result of one notebook as JSON. Raises SandboxLost by the machine's fault."""
+        """The result of one notebook as JSON. Raises SandboxLost when the zygote has ended."""
         started, own = time.monotonic(), time.process_time()
         papers = self.papers(notebook.stage)
         with self.zygote.sandbox() as sandbox:
@@ -99,7 +99,7 @@ class Judge:
         }
 
     def papers(self, stage: int) -> list[Paper]:
-        """The exercises of a stage with this run's cases. Raises Refused for a stage without."""
+        """The papers of a stage with this run's cases. Raises Refused for one without exercises."""
         if stage not in self._papers:
             traps = catalog.traps(stage)
             if not traps:
@@ -119,7 +119,7 @@ class Judge:
                      acting.act_source(exercise.act_fn) if own_act else "")
 
     def _prove_walls(self) -> str:
-        """Run a cell that pushes against each wall from inside; what the walls are, if all hold."""
+        """Try each wall from inside with a probe; returns what the walls are, if all hold."""
         checks = Path(dlsys_checks.__file__).parent
         hidden = [str(checks.parent), *map(str, checks.rglob("*"))]
         act = pack_act("", "probe", "", [Case("walls", {"hidden": hidden})])
@@ -143,7 +143,7 @@ _WALL = ("Linux namespaces (mount, process, network, IPC, host name, control gro
          "view without checks and answers, no capabilities, system-call filter, empty "
          "environment, {memory:g} GiB and {processes} processes for each submission")
 
-# What it returns names the walls that do not hold.
+# The probe returns the names of the walls that do not hold.
 _PROBE = '''
 import ctypes, os, socket
 def probe(hidden):
@@ -224,7 +224,7 @@ class Sitting:
         return attempt
 
     def _advice(self, paper: Paper) -> str:
-        """A word about a right answer that lets the library do what it should do by hand."""
+        """A note about a right answer that calls what the exercise wants written by hand."""
         id = paper.exercise.id
         if not paper.exercise.by_hand or self.verdicts[id].status != "pass":
             return ""
@@ -235,7 +235,7 @@ class Sitting:
                 "by hand. It costs no points.") if used else ""
 
     def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
-        """That of the first answer that passes; if none does, of the first that says most."""
+        """The first passing verdict on the answers, else the most informative one."""
         if index not in attempt.answers:
             return self._no_answer(paper, attempt)
         verdicts = []
@@ -268,12 +268,12 @@ class Sitting:
         return _fault(paper, attempt.fault, self.sandbox)
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
-        """The function is not there: because its cell failed, if one meant to define it."""
+        """The verdict on a function that is not there; names the cell that failed, if one did."""
         id, name = paper.exercise.id, paper.trap.function
         if kind:
-            return Verdict("missing", id, f"{name} is no function after all cells have run, but "
-                           f"of type {clean(kind, 60)}: a later cell gives its name to something "
-                           "else.")
+            article = "an" if kind[0] in "aeiouAEIOU" else "a"
+            return Verdict("missing", id, f"{name} is {article} {clean(kind, 60)}, not a function; "
+                           "a later cell reassigned it.")
         broken = {report["number"]: report for report in _reports(attempt)}
         for number, source in self.notebook.cells:
             if number in broken and notebooks.defines(source, name):
@@ -285,14 +285,14 @@ class Sitting:
         return Verdict("missing", id, f"{name} is not defined after all cells have run.")
 
     def _caused(self, verdict: Verdict, attempt: Attempt) -> Verdict:
-        """With the cell that stopped before, where a name is not there."""
+        """The verdict; after a NameError its message also names the first cell that stopped."""
         if "NameError" not in verdict.message or not (first := self._first_broken(attempt)):
             return verdict
         return replace(verdict, message=f"{verdict.message} Before that, {place(first)} stopped: "
                                         f"{first['error']}")
 
     def _first_broken(self, attempt: Attempt) -> dict | None:
-        """The report of the first cell that stopped; a check cell only follows from others."""
+        """The report of the first cell that stopped, check cells aside: they fail after others."""
         checks = {n for n, source in self.notebook.cells if checked_in(source)}
         return next((r for r in _reports(attempt) if r["number"] not in checks), None)
 
@@ -318,13 +318,13 @@ class Sitting:
         }
 
 
-_ORDER = {"pass": 0, "missing": 2}  # all other verdicts say more than that nothing is there
+_ORDER = {"pass": 0, "missing": 2}  # every other verdict says more than "missing"
 _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
          "broken": "sent something that cannot be read."}
 
 
 def _reports(attempt: Attempt) -> list[dict]:
-    """The cell reports in their expected form; what else stands there is left out."""
+    """The cell reports that have the expected form; all others are dropped."""
     kept = []
     for report in attempt.cells[:frames.MOST_REPORTS]:
         match report:
@@ -346,7 +346,7 @@ def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
 
 
 def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
-    """The verdict of the first seed that does not pass, as in the notebook."""
+    """The verdict on the answers to all seeds: that of the first seed that does not pass."""
     outcomes = [_outcome(message) for message in messages]
     if outcomes[-1].kind == "todo":
         return verdicts.todo(paper.exercise.id, paper.trap.function)

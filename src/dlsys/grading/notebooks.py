@@ -20,7 +20,7 @@ class Refused(UserError):
 
 @dataclass(frozen=True)
 class Notebook:
-    """What is graded: the code by number; what its own checks showed, which counts for nothing."""
+    """A notebook as it is graded. `shown` is what its stored outputs claim; it never counts."""
 
     stage: int
     cells: list[tuple[int, str]]
@@ -29,7 +29,7 @@ class Notebook:
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
-    """The notebook in these bytes; `stage` overrides what it says itself. Raises Refused."""
+    """The notebook in these bytes; `stage` overrides the one in its metadata. Raises Refused."""
     try:
         found = notebook_file.parse(data)
         return Notebook(stage or found.known_stage(), found.cells, found.shown,
@@ -50,11 +50,11 @@ def _notes(found: NotebookFile, wanted: int | None) -> list[str]:
 
 
 def calls(source: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that a source seems to call; one in a comment counts, too."""
+    """The names that a source seems to call; a call in a comment counts, too."""
     return [name for name in names if re.search(rf"\b{re.escape(name)}\s*\(", source)]
 
 
 def defines(source: str, function: str) -> bool:
-    """Whether the source of a cell, broken or not, means to define this function."""
+    """Whether the source of a cell, broken or not, has a `def` of this function."""
     pattern = rf"^[ \t]*(async[ \t]+)?def[ \t]+{re.escape(function)}\b"
     return re.search(pattern, source, re.M) is not None

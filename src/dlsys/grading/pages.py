@@ -43,7 +43,7 @@ def _hints(results: list[Result]) -> dict[str, str]:
 
 
 def overview(grades: dict[str, Any]) -> str:
-    """The instructor's page: distribution, exercises, misconceptions, what needs a look."""
+    """The instructor's page: distribution, exercises, misconceptions, results to look at."""
     results = grades["results"]
     counted = best(results)
     return _page(
@@ -86,14 +86,14 @@ def _exercise(results: list[Result], k: int) -> dict[str, Any]:
 
 
 def _parts(counts: Counter) -> list[dict[str, Any]]:
-    """The bar of an exercise: how many learners came to which end, as numbers and shares."""
+    """The bar of an exercise: number and share of learners for each status."""
     return [{"status": status, "n": counts[status],
              "percent": round(100 * counts[status] / counts.total(), 2)}
             for status in STATUSES if counts[status]]
 
 
 def _bars(results: list[Result]) -> list[dict[str, Any]]:
-    """How many reached how many points, in at most ten classes of equal width."""
+    """The histogram of points: number of learners in at most ten classes of equal width."""
     possible = results[0]["possible"]
     width = max(1, -(-(possible + 1) // MOST_BARS))
     counts = Counter(r["points"] // width for r in results)

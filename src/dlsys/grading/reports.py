@@ -1,6 +1,6 @@
-"""The formats that a run's grades.json is turned into: CSV, JUnit, Canvas, Moodle, nbgrader.
+"""Other formats of a run's grades.json: CSV, JUnit, Canvas, Moodle, nbgrader.
 
-Everything here reads the one JSON; nothing is graded again and no number is made anew.
+Everything here reads that one JSON; nothing is graded again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 
 
 def best(results: Iterable[Result]) -> list[Result]:
-    """For each learner and stage the graded submission with the most points, the first of equals.
+    """The graded submission with the most points for each learner and stage, the first of equals.
 
     A gradebook has one cell for it; grades.csv has a row for each submission.
     """
@@ -57,7 +57,7 @@ def best(results: Iterable[Result]) -> list[Result]:
 
 
 def owner(result: Result) -> tuple[str, str, str]:
-    """Who handed it in: two people of one name differ in the id that the download gave."""
+    """The learner as a key: source, id and name, since two people may share a name."""
     learner = result["learner"]
     return learner["source"], learner["id"], learner["name"]
 
@@ -97,7 +97,7 @@ def exercises(results: Iterable[Result]) -> list[list]:
 
 
 def nbgrader(results: Iterable[Result]) -> list[list]:
-    """The columns that `nbgrader export` writes, so that what reads those can read this."""
+    """The columns of `nbgrader export`, for programs that read those."""
     return [NBGRADER, *([stages.stage(r["stage"]).stem, "", "",
                          r["learner"]["id"] or r["learner"]["name"], "", r["learner"]["name"], "",
                          r["points"], 0, r["points"], r["possible"]] for r in best(results))]
@@ -181,7 +181,7 @@ def fill_moodle(results: Iterable[Result], worksheet: Path) -> tuple[str, list[R
 
 
 def summary(result: Result) -> str:
-    """Points and what was found for each exercise, in one line."""
+    """Points and message of each exercise, in one line."""
     parts = [f"{e['id']}: {e['points']}/{e['possible']}"
              + (f" ({e['message']})" if e["status"] != "pass" else "")
              for e in result["exercises"]]
@@ -189,7 +189,7 @@ def summary(result: Result) -> str:
 
 
 def _one_stage(results: Iterable[Result]) -> list[Result]:
-    """The results, when they fit into one column. Raises RunError."""
+    """The results as a list. Raises RunError when they are of more than one stage."""
     kept = list(results)
     found = Counter(r["stage"] for r in kept)
     if len(found) > 1:

@@ -1,7 +1,7 @@
 """Runs a learner's cells and acts, inside the sandbox. Holds no laws and no expected values.
 
-What it sends is data for a judge elsewhere. All that it needs from `os` is bound here, before a
-cell can change that module, so that a learner's slip does not reach it.
+The runner sends data to a judge elsewhere. The functions it needs from `os` are bound here, before
+a cell can change that module, so that a learner's slip does not break the runner.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ check = Told()
 
 
 def main(line: socket.socket) -> None:
-    """Say that it is there, read one job, do it. Returns when all is sent."""
+    """Tell the init that the runner is ready, read one job and do it; return when all is sent."""
     line.sendall(frames.frame(CELLS))
     _, head = frames.read(line.recv)
     _, acts = frames.read(line.recv)
@@ -94,9 +94,9 @@ class Runner:
             sys.modules[name] = _MODULES[name]  # torch cannot be loaded a second time
 
     def _checkpointed(self, number: int, source: str) -> None:
-        """Run the cell in a child that goes on as this attempt; return in its parent if it fails.
+        """Run the cell in a child, which continues the attempt; return here only after a fault.
 
-        The parent holds the state before the cell: a crash costs the cell and nothing else.
+        The parent keeps the state from before the cell, so a crash costs only that cell.
         """
         done_in, done_out = pipe()
         pid = fork()
@@ -118,7 +118,7 @@ class Runner:
         self.reports.append({"number": number, "line": None, "error": fault})
 
     def _more_time(self) -> None:
-        """The clock begins anew: what comes now is no part of the cell."""
+        """Start the time limit again: the next work is not part of the cell."""
         self.line.sendall(frames.frame(CELLS))
         if self.done is not None:
             write(self.done, GOES_ON)
@@ -126,7 +126,7 @@ class Runner:
     # ---- acts
 
     def told(self, id: Any, fn: Any) -> None:
-        """A cell calls `check`. When careful, act here: a later cell may break what works now."""
+        """Note what a cell gives to `check`. When careful, act now: a later cell may break it."""
         if type(id) is not str or not callable(fn):
             return
         self.checked[id] = fn
@@ -148,10 +148,10 @@ class Runner:
                 self.line.sendall(frames.frame(index, answer(act, fn)))
 
     def _all_answers(self, index: int, act: dict) -> None:
-        """Of what was checked last and of what has the function's name; and those from before.
+        """Send the answers of the function checked last, of the one named, and the early ones.
 
-        The quick attempt has judged them at the end already. So unless both places are asked, a
-        function that has acted where it was checked does not act again.
+        The quick attempt has already run both after all cells. So unless `both` is set, a function
+        that acted where its check stands does not act again.
         """
         early = self.early.get(act["id"], [])
         named = self.shell.space.get(act["function"])
@@ -184,7 +184,7 @@ def _line(error: BaseException) -> int | None:
 
 
 def answer(act: dict, fn: Any) -> bytes:
-    """What the learner's function does on every case, as messages behind one another."""
+    """The outcomes of the learner's function on all cases, as messages one after the other."""
     if not callable(fn):
         return wire.pack({"missing": "" if fn is None else type(fn).__name__})
     call = acting.load_act(act["act"]) if act["act"] else acting.call_function
@@ -214,7 +214,7 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
 
 
 def settle() -> None:
-    """Put back what a cell may have left changed: no exercise pays for another's setting."""
+    """Reset global settings that a cell may have changed: no exercise pays for another one."""
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
@@ -241,7 +241,7 @@ def settle() -> None:
 # ---- children of the runner
 
 def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
-    """What `unit()` returns, run in a child of its own; a message about its fault otherwise."""
+    """The result of `unit()`, run in a child process; after a fault, a message that names it."""
     answer_in, answer_out = pipe()
     pid = fork()
     if pid == 0:
@@ -275,7 +275,10 @@ def _read_until(fd: int, n: int, deadline: float) -> bytes:
 
 
 def _wait(fd: int, seconds: float) -> str:
-    """"" when the child is done, else "died" or "timeout"; each GOES_ON begins the time anew."""
+    """The fault of a child: "" when it is done, else "died" or "timeout".
+
+    Each GOES_ON byte starts the time limit again.
+    """
     while True:
         ready, _, _ = select.select([fd], [], [], seconds)
         if not ready:

@@ -1,6 +1,6 @@
 """The judge's handle on the sandbox: start the zygote, open a sandbox, hand in jobs.
 
-Trusted code; everything that it receives was written by strangers and is only ever decoded.
+This code is trusted; the bytes it receives are a stranger's, and it only decodes them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ GRACE = 20.0  # seconds that the judge waits longer than the sandbox may live
 
 
 class SandboxRefused(UserError):
-    """The sandbox cannot be had here. The message says what to do."""
+    """No sandbox can be built on this machine. The message says what to do."""
 
 
 class SandboxLost(RuntimeError):
-    """The processes around the sandbox are gone; a fresh zygote may still do it."""
+    """The processes around the sandbox have ended; a fresh zygote may still grade."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Attempt:
 class Zygote:
     """The loaded process and its supervisor, on the far side of the line. Close it after use.
 
-    It loads for seconds: do something else, then `wait`.
+    Loading takes seconds: do other work first, then call `wait`.
     """
 
     def __init__(self, limits: Limits, walled: bool = True) -> None:
@@ -70,13 +70,13 @@ class Zygote:
             "visible": walls.visible_paths(), "masked": walls.masked_paths()}).encode())
 
     def wait(self) -> None:
-        """Until it can fork. Raises SandboxRefused, with what to do."""
+        """Wait until the zygote can fork. Raises SandboxRefused, which says what to do."""
         self._line.settimeout(START_SECONDS)
         try:
             answer = json.loads(self._line.recv(4096) or b'{"error": "it ended at once"}')
         except TimeoutError:
             answer = {"error": f"no answer in {START_SECONDS:g} s"}
-        with contextlib.suppress(OSError):  # the view is a root of its own by now
+        with contextlib.suppress(OSError):  # the zygote has made the view its own root by now
             os.rmdir(self._root)
         if "error" in answer:
             self.close()
@@ -85,7 +85,7 @@ class Zygote:
                 "Or, for notebooks you trust as your own: --sandbox=none")
 
     def close(self) -> None:
-        """End the zygote and all that it started."""
+        """End the zygote and every process that it started."""
         self._line.close()
         self._process.kill()
         self._process.wait()
@@ -121,7 +121,7 @@ class Zygote:
 
 
 class Sandbox:
-    """One open sandbox. `used` is known when it is closed."""
+    """One open sandbox. `used` is set when the sandbox is closed."""
 
     def __init__(self, line: socket.socket, limits: Limits) -> None:
         self._line, self.limits = line, limits
@@ -165,7 +165,7 @@ class Sandbox:
 def pack_act(id: str, function: str, act: str, cases: Sequence[Any]) -> bytes:
     """One exercise's part of a job: the function's name, the act's source, the cases' inputs.
 
-    Their names stay here: they say what is looked for.
+    The names of the cases stay here: they would tell what each case tests.
     """
     from dlsys.grading import wire
     return wire.pack({"id": id, "function": function, "act": act,
@@ -183,9 +183,10 @@ def _take_cells(found: Attempt, payload: bytes) -> None:
 
 
 def _take_answer(found: Attempt, index: int, payload: bytes, most: int) -> None:
-    """Keep an answer packed: only the one that is judged takes its full memory.
+    """Keep an answer packed, so that only the answer being judged is unpacked in memory.
 
-    A stranger may send more than the runner does; who could answer at will would guess.
+    The learner's code may send more answers than the runner. They are capped: with any number of
+    answers it could guess until one passes.
     """
     answers = found.answers.setdefault(index, [])
     if len(answers) < most:
@@ -193,7 +194,7 @@ def _take_answer(found: Attempt, index: int, payload: bytes, most: int) -> None:
 
 
 def _take_end(found: Attempt, payload: bytes) -> None:
-    """The init's last word on the attempt; anything but the expected form is a fault."""
+    """Store the init's last report on the attempt; an unexpected form is itself a fault."""
     try:
         facts = json.loads(payload)
         fault, at = facts["fault"], facts["at"]

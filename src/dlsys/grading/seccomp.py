@@ -1,6 +1,6 @@
 """Which system calls the learner's code may make: a filter for the kernel (seccomp BPF).
 
-What is denied answers with an error, so that honest code sees an exception and not a crash.
+A denied call returns an error, so that honest code sees an exception and not a crash.
 Calls that are newer than this list answer "not implemented". Numbers: the kernel's
 arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 """
@@ -23,7 +23,7 @@ DENIED = {
     "open_tree": (428, 428), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
     "fspick": (433, 433), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
     "name_to_handle_at": (303, 264), "mknod": (133, None), "mknodat": (259, 33),
-    # memory that no process holds, so that the watch would not see it
+    # memory that counts for no process, so that the supervisor would not see it
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
     "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "vmsplice": (278, 75),
     "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445),
@@ -75,12 +75,12 @@ def _deny(number: int, error: int = errno.EPERM) -> list[bytes]:
 
 
 def _call(number: int, *steps: bytes) -> list[bytes]:
-    """These steps for one call; it is allowed where they return nothing."""
+    """The filter's steps for one call; the call is allowed when no step returns a verdict."""
     return [_step(_EQUAL, number, 0, len(steps) + 1), *steps, _step(_RETURN, _ALLOW)]
 
 
 def _argument(index: int) -> bytes:
-    """Load the lower half of an argument: all that the kernel reads of an int."""
+    """Load the lower half of an argument; the kernel reads no more of an int."""
     return _step(_LOAD, _ARGUMENTS + 8 * index)
 
 
@@ -92,9 +92,9 @@ def _first_argument(number: int, test: int, value: int, deny_if: bool) -> list[b
 
 
 def _memory(column: int) -> list[bytes]:
-    """No memory that stays when its mapping is gone, or that stands in no process's account.
+    """Deny memory that outlives its mapping or that the kernel counts for no process.
 
-    Shared memory without a file is such: a process can unmap it but for one page.
+    Shared memory without a file is of that kind: a process can unmap all of it but one page.
     """
     return _call(MMAP[column], _argument(3), _step(_ANY_BIT, HUGE_PAGES, 2, 0),
                  _step(_ANY_BIT, ANONYMOUS, 0, 2), _step(_ANY_BIT, SHARED, 0, 1),
@@ -102,17 +102,17 @@ def _memory(column: int) -> list[bytes]:
 
 
 def _sockets(column: int) -> list[bytes]:
-    """What waits in a socket's buffers belongs to no process; their sizes stay as they are."""
+    """Deny changes of a socket's buffer sizes: the kernel counts the buffers for no process."""
     sizes = [step for name in BUFFER_SIZES for step in _deny(name)]
     return _call(SETSOCKOPT[column], _argument(1), _step(_EQUAL, SOL_SOCKET, 0, 1 + len(sizes)),
                  _argument(2), *sizes)
 
 
 def _files(column: int) -> list[bytes]:
-    """Nothing that one sandbox could leave on a file of the view and another one find there.
+    """Deny traces that one sandbox could leave on a file of the view for another one to find.
 
-    So a lock is granted and does nothing: sqlite and shelve want one, and nobody else is there.
-    Leases, notes and hints are denied, and larger pipes, whose content belongs to no process.
+    A lock call succeeds and does nothing: sqlite and shelve need one, and a sandbox is alone.
+    Leases, notes and hints are denied; so are larger pipes, whose content counts for no process.
     """
     locks = [step for name in LOCKS for step in _deny(name, 0)]
     plain = [step for name in PLAIN
@@ -121,8 +121,8 @@ def _files(column: int) -> list[bytes]:
     return [*_deny(FLOCK[column], 0),
             *_call(FCNTL[column], _argument(1), _step(_AT_LEAST, LAST_PLAIN + 1, 0, len(rest)),
                    *rest),
-            # Sockets have theirs among those of terminals. What a file system answers that has
-            # none of its own.
+            # Requests of sockets lie in the range of those of terminals. All others get the error
+            # that a file system without ioctls returns.
             *_call(IOCTL[column], _argument(1), _step(_EQUAL, CLONE_FILE, 3, 0),
                    _step(_AT_LEAST, BEYOND_TERMINALS, 1, 0),
                    _step(_AT_LEAST, TERMINALS, 1, 0),

@@ -1,4 +1,4 @@
-"""What a notebook's kernel is to its cells, without a kernel: their namespace, magics, `await`.
+"""A stand-in for a notebook's kernel: the cells' namespace, magics, top-level `await`.
 
 Runs inside the sandbox, beside the learner's code.
 """
@@ -10,7 +10,6 @@ import ast
 import asyncio
 import builtins
 import inspect
-import linecache
 import re
 import sys
 import types
@@ -22,12 +21,14 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
 from IPython.utils.capture import capture_output
 
+from dlsys import cells
+
 _EMPTY_LINES = re.compile(r"(?:[ \t]*\n)*")
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
 class Shell:
-    """What a notebook's kernel is to its cells: their namespace, `get_ipython()`, magics.
+    """What cells need of a kernel: their namespace, `get_ipython()`, magics.
 
     Magics that run Python do so; `%%writefile`, `%env` and `%cd` act inside the sandbox; all
     others do nothing.
@@ -51,7 +52,7 @@ class Shell:
                           input=lambda *_: "")
 
     def me(self) -> Shell:
-        """The object itself, for `get_ipython`."""
+        """This shell, as `get_ipython` returns it."""
         return self
 
     def run(self, number: int, source: str) -> Any:
@@ -60,22 +61,16 @@ class Shell:
         return self._below(0, source)
 
     def _below(self, above: int, source: str) -> Any:
-        """Run cell text that has so many lines above it, so that its own are counted right."""
+        """Run cell text that begins `above` lines below the cell's top, with right line numbers."""
         empty = _EMPTY_LINES.match(source).end()
         self.above = above + source.count("\n", 0, empty)
         code = "\n" * self.above + TransformerManager().transform_cell(source[empty:])
-        linecache.cache[self.name] = (len(code), None, code.splitlines(keepends=True), self.name)
+        cells.remember(code, self.name)
         return self.execute(code, self.name)
 
     def execute(self, code: str, name: str = "<magic>") -> Any:
-        """Run transformed code: `await` at the top level is allowed, and futures last."""
-        tree = compile(code, name, "exec", self.flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        self._run(compile(tree, name, "exec", self.flags, dont_inherit=True))
-        if last is None:
-            return None
-        value = self._run(compile(ast.Expression(last.value), name, "eval", self.flags,
-                                  dont_inherit=True))
+        """Run transformed code. Allows `await` at the top level; keeps `__future__` imports."""
+        value = cells.run(code, name, self._run, lambda: self.flags)
         if value is not None:
             self.space["_"] = value
         return value
@@ -120,7 +115,7 @@ class Shell:
 
 
 class Nothing:
-    """What a kernel has and a sandbox has not: any call and any attribute of it is nothing."""
+    """Stands for parts of a kernel that the sandbox lacks: calls return None, attributes this."""
 
     def __call__(self, *_: Any, **__: Any) -> None:
         """Do nothing."""

@@ -39,7 +39,7 @@ _MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?"
 
 @dataclass(frozen=True)
 class Learner:
-    """Whose submission it is: a name to show, and the id that the download gave, if any."""
+    """The author of a submission: a name to show, and the id that the download gave, if any."""
 
     name: str
     id: str = ""
@@ -58,7 +58,7 @@ class Submission:
     path: Path
     entry: tuple[int, ...] = ()
     problem: str = ""  # known before reading: a link, no notebook in it, ...
-    late: bool = False  # says the name that the LMS gave it
+    late: bool = False  # by the name that the LMS gave it
 
     def read(self) -> bytes:
         """The notebook's bytes. Raises Refused."""
@@ -73,7 +73,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Found:
-    """What lies under the paths: what to grade, and the names of files that are no notebooks."""
+    """The files under the paths: submissions to grade, and names of all other files."""
 
     submissions: list[Submission]
     left_out: list[str]
@@ -89,7 +89,7 @@ class _File:
 
 
 def find(paths: list[Path]) -> Found:
-    """All submissions under the paths, in a stable order. Raises Refused for a path of no use.
+    """All submissions under the paths, in a stable order. Raises Refused for an unusable path.
 
     Notebooks that are named one by one are one group, below the folder that they share; each
     folder and each zip is a group of its own.
@@ -124,7 +124,7 @@ def _under(path: Path) -> list[_File]:
         return [file for name, here in sorted(_walk(path)) for file in _from_file(name, here)]
     if path.suffix.lower() == ".zip":
         return _in_zip(path.resolve(), (), path.name, None)
-    raise Refused(f"{path}: is no notebook, folder or zip. Give one of these.")
+    raise Refused(f"{path}: is not a notebook, a folder or a zip. Give one of these.")
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -179,7 +179,7 @@ def _distinct(found: list[Submission]) -> list[Submission]:
 def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
     """The submissions of a group with their learners, and the names of what is left out.
 
-    Only what the instructor or the LMS named says whose a file is; what a learner named does not.
+    Only names given by the instructor or the LMS say whose a file is, never a learner's own.
     """
     level = _shared_folders([file.parts for file in files])
     learners = _by_lms(files, level) or _by_nbgrader(files, level)
@@ -192,15 +192,15 @@ def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
         learner = learners[file]
         if learner.source and learner not in seen:
             seen.add(learner)
-            found.append(replace(file.one, learner=learner, problem="is no notebook, and the only "
-                                 "thing handed in; expected a file that ends in .ipynb."))
+            found.append(replace(file.one, learner=learner, problem="is not a notebook, and the "
+                                 "only thing handed in; expected a file that ends in .ipynb."))
         elif not file.graded and not learner.source:
             left_out.append(file.one.name)
     return _few_each(found), left_out
 
 
 def _few_each(found: list[Submission]) -> list[Submission]:
-    """Nobody keeps the grader busy with thousands of notebooks: such a learner has one refusal."""
+    """The submissions, with one refusal in place of all notebooks of a learner with too many."""
     counts = Counter(one.learner for one in found)
     kept, refused = [], set()
     for one in found:
@@ -216,7 +216,7 @@ def _few_each(found: list[Submission]) -> list[Submission]:
 def _shared_folders(names: list[tuple[str, ...]], anything: bool = False) -> int:
     """How many leading folders all names share: a download often has one around everything.
 
-    Unless `anything` counts, a folder of Moodle or nbgrader is not taken away: it names somebody.
+    A folder of Moodle or nbgrader names somebody, so it stays, unless `anything` is set.
     """
     depth = 0
     while names and all(len(n) > depth + 1 for n in names) and len({n[depth] for n in names}) == 1:
@@ -280,9 +280,9 @@ def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, L
 def _several_people(tails: list[tuple[str, ...]]) -> bool:
     """Whether a folder with these files is a section, not a learner.
 
-    It is when one file name stands in several of its folders, or when several files stand side by
-    side that are not called as worksheets are. To keep two files of one learner apart is seen at
-    once; to take two learners for one is not.
+    A section has one file name in several of its folders, or several files side by side whose
+    names are not those of worksheets. When in doubt it is a section: an instructor notices two
+    files of one learner kept apart, but not two learners taken for one.
     """
     tails = list(dict.fromkeys(tails))
     names = Counter(tail[-1] for tail in tails)
@@ -341,7 +341,7 @@ def _visible(name: str) -> bool:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """An entry's folders and name; what would climb out of a folder is only left out."""
+    """An entry's folders and name; parts that would climb out of a folder are left out."""
     return tuple(part for part in PurePosixPath(name.replace("\\", "/")).parts
                  if part not in ("/", "//", ".."))
 
@@ -370,7 +370,7 @@ def _open(path: Path, outer: tuple[int, ...]) -> Iterator[zipfile.ZipFile]:
 
 
 def _read_entry(path: Path, entry: tuple[int, ...], largest: int = LARGEST) -> bytes:
-    """One entry's bytes, never more than `largest`, whatever the zip says of itself."""
+    """One entry's bytes, never more than `largest`, whatever sizes the zip claims."""
     try:
         with _open(path, entry[:-1]) as archive, archive.open(
                 archive.infolist()[entry[-1]]) as file:
@@ -391,7 +391,7 @@ def _capped(data: bytes, largest: int) -> bytes:
 # ---- reading
 
 def _open_regular(path: Path) -> BinaryIO:
-    """A regular file, open; links, pipes and devices are Refused."""
+    """A regular file, open. Raises Refused for links, pipes and devices."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -399,12 +399,12 @@ def _open_regular(path: Path) -> BinaryIO:
         raise Refused(f"{reason}, expected a file.") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise Refused("is no regular file.")
+        raise Refused("is not a regular file.")
     return open(fd, "rb")
 
 
 def read_file(path: Path, largest: int) -> bytes:
-    """A regular file's bytes; links, pipes, devices and what is too large are Refused."""
+    """A regular file's bytes. Raises Refused for links, pipes, devices and large files."""
     with _open_regular(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > largest:
             raise Refused(f"{oversize(size, largest)} Clear its outputs and save it.")

@@ -57,7 +57,7 @@ class Supervised:
         self.peak, self.ended_by = 0, ""
 
     def run(self, line: int, life: int) -> dict:
-        """Keep the sandbox until the judge lets go of `life`. What it used, as JSON."""
+        """Keep the sandbox until the judge closes `life`; returns what it used, as JSON."""
         mine, theirs = socket.socketpair()
         pid = self._fork_init(line, life, mine, theirs)
         theirs.close()
@@ -106,7 +106,7 @@ class Supervised:
                 self.ended_by = "time"
 
     def _ask_zygote(self, mine: socket.socket, init_fd: int) -> bool:
-        """Pass on what the init asks for; False when it is gone."""
+        """Pass the init's request on to the zygote; False when the init has ended."""
         kind, fds, _, _ = socket.recv_fds(mine, 1, 1)
         if kind == b"p":
             self.proc = fds[0]
@@ -136,7 +136,7 @@ class Supervised:
         return total
 
     def _end(self, pid: int) -> dict:
-        """Kill the init, and with it every process of the sandbox; what they used."""
+        """Kill the init, and with it every process of the sandbox; returns what they used."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         # The zygote is the parent of the runners: the namespace ends when it has reaped them.
@@ -147,16 +147,16 @@ class Supervised:
 
 
 def _socket_bytes() -> int:
-    """What may wait in one socket: its buffer, a last message beside, and the kernel's own.
+    """The most bytes in one socket: its buffer, one more message, the kernel's own.
 
-    No process's memory shows it. The filter keeps the size of the buffer.
+    The kernel counts them for no process. The filter forbids larger buffers.
     """
     with socket.socket(socket.AF_UNIX) as one:
         return 3 * one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def _sockets(proc: int) -> int:
-    """How many sockets there are in the sandbox, those on their way in a message included."""
+    """The number of sockets in the sandbox, including those on their way in a message."""
     try:
         used = _SOCKETS.search(_read(proc, "1/net/sockstat"))
     except OSError:  # the sandbox is gone by now
@@ -165,7 +165,7 @@ def _sockets(proc: int) -> int:
 
 
 def _own_pages(proc: int, name: str) -> int:
-    """Memory of one process that no file backs; what a fork still shares is counted as well."""
+    """Memory of one process that no file backs, including pages it still shares after a fork."""
     text = _read(proc, f"{name}/status")
     if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
         text = next((t for t in _threads(proc, name) if b"\nRssAnon:" in t), b"")
@@ -182,7 +182,7 @@ def _proportional(proc: int, name: str) -> int:
     """Memory of one process where each shared page is divided among those that share it."""
     try:
         found = _SHARED_OUT.findall(_read(proc, f"{name}/smaps_rollup"))
-    except OSError:  # it has hidden itself, or its first thread has ended
+    except OSError:  # the process has hidden itself, or its first thread has ended
         found = []
     return sum(map(int, found)) * 1024 or _own_pages(proc, name)
 
@@ -196,7 +196,7 @@ def _names(folder: int, name: str) -> list[str]:
 
 
 def _read(folder: int, name: str) -> bytes:
-    """A small file of /proc, which answers in one piece."""
+    """The content of a small file of /proc, in one read."""
     fd = os.open(name, os.O_RDONLY, dir_fd=folder)
     try:
         return os.read(fd, 65536)

@@ -10,7 +10,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def clean(text: object, longest: int = 300) -> str:
-    """`text` on one line, at most `longest` characters, with nothing that a screen would act on."""
+    """`text` on one line of at most `longest` characters, without controls or hidden direction."""
     seen = (c if unicodedata.category(c) not in _UNSEEN else " " for c in str(text)[:4 * longest])
     line = " ".join("".join(seen).split())
     return line if len(line) <= longest else f"{line[:longest - 3]}..."

@@ -1,4 +1,4 @@
-"""What the learner's code may see and use: namespaces, a read-only view, limits, no privileges.
+"""The walls around the learner's code: namespaces, a read-only view, limits, no privileges.
 
 Linux only, through the C library; no helper program has to be installed. Nothing here is secret:
 this module is loaded on the learner's side of the line. It needs no torch.
@@ -66,7 +66,7 @@ class Limits:
     open_files: int = 256
 
     def plain(self) -> dict:
-        """As JSON, for the record and for the other side of the line."""
+        """The limits as JSON, for the record and for the zygote."""
         return asdict(self)
 
 
@@ -107,7 +107,7 @@ def _mount(source: str, target: str, kind: str | None = None, flags: int = 0,
 # ---- the view: built once for each zygote
 
 def visible_paths() -> list[str]:
-    """What Python needs: itself, its library, installed packages, the system's libraries."""
+    """Paths that Python needs: itself, its library, installed packages, system libraries."""
     python = [INTERPRETER, f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
     packages = [*site.getsitepackages(), *map(str, PACKAGES)]
     system = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/etc/ld.so.cache"]
@@ -117,15 +117,14 @@ def visible_paths() -> list[str]:
 
 
 def masked_paths() -> list[str]:
-    """Laws and named wrong answers are as good as answers: no file of theirs is in the view."""
+    """Paths that the view leaves out: laws and named wrong answers tell the answers."""
     return [str(PACKAGES[-1])]
 
 
 def build_view(root: str, visible: Iterable[str], masked: Iterable[str]) -> None:
     """Make a read-only tree of `visible` at the empty folder `root`, and make it the root.
 
-    Who has no user ids to give away becomes the only user of a new user namespace first. Raises
-    WallError.
+    A user who is not root first becomes the only user of a new user namespace. Raises WallError.
     """
     if own_id() is None:
         user, group = os.geteuid(), os.getegid()
@@ -154,7 +153,7 @@ def _show(path: str, root: str) -> None:
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):
         os.symlink(os.readlink(path), target)
-    elif not os.path.exists(target):  # it may stand inside a folder that is shown already
+    elif not os.path.exists(target):  # the path may lie inside a folder that is shown already
         os.makedirs(target) if os.path.isdir(path) else Path(target).touch()
         _bind_read_only(path, target, NO_DEV)
 
@@ -190,15 +189,15 @@ def _enter_root(root: str) -> None:
 def start_inside(*arguments: str) -> None:
     """Replace this process by the view's own Python. Returns only by raising OSError.
 
-    The file that a process runs stays in reach as /proc/self/exe, and its owner may change mode,
-    times and attributes of it: so it has to be the read-only one, and none from before the view.
+    A process reaches the file it runs as /proc/self/exe, and the file's owner may change its mode,
+    times and attributes. So the interpreter must be the read-only one inside the view.
     """
     _keep_capabilities()
     os.execve(INTERPRETER, [sys.executable, *arguments], ENVIRONMENT)
 
 
 def _keep_capabilities() -> None:
-    """Through the start of a program: the kernel takes them from a user who is not root."""
+    """Keep capabilities over the start of a program; without this only root keeps them."""
     head, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     _check(libc.capget(head, sets), "reading capabilities")
     for permitted, inheritable in ((1, 2), (4, 5)):
@@ -211,7 +210,7 @@ def _keep_capabilities() -> None:
 # ---- one submission
 
 def separate() -> None:
-    """In the init: own namespaces, and a list of its own processes."""
+    """Give the init its own namespaces and its own list of processes."""
     unshare(OWN)
     _mount("none", "/", None, RECURSIVE | PRIVATE)
     # subset=pid: the processes and nothing else about the machine
@@ -220,9 +219,9 @@ def separate() -> None:
 
 
 def empty_home(limits: Limits) -> None:
-    """In a runner, in the init's namespaces: a new small disk instead of the one before.
+    """Mount a new small disk in a runner, in place of the last attempt's.
 
-    An attempt must find nothing of the attempt before it, and that one's processes are gone.
+    An attempt must find no file of the attempt before it, whose processes have ended.
     """
     _check(libc.umount2(HOME.encode(), DETACH), "leaving the old disk")
     _mount("tmpfs", HOME, "tmpfs", NO_SUID | NO_DEV | NO_EXEC,
@@ -246,10 +245,10 @@ def limit(limits: Limits) -> None:
 
 
 def own_id() -> int | None:
-    """A user id for this zygote's sandboxes, or None where there are none to give away.
+    """A user id for this zygote's sandboxes, or None where this user may not choose one.
 
-    By chance, since the kernel counts processes by user: graders that do not see each other, in
-    two containers, say, must not come to the same id.
+    The id is random. The kernel counts processes by user, so two graders that do not see each
+    other, say in two containers, must not choose the same one.
     """
     if os.geteuid() != 0:
         return None
@@ -282,7 +281,7 @@ def give_up_privileges(user: int | None) -> None:
 # ---- where it cannot be had
 
 def remedy() -> str:
-    """What to do where the walls cannot be built, from what this kernel says about itself."""
+    """Advice for a machine where the walls cannot be built, from its kernel's settings."""
     if sys.platform != "linux":
         return "Grade on Linux: in a virtual machine, a container or WSL 2."
     for name, bad, command in (

@@ -1,7 +1,7 @@
 """Plain data as bytes and back: JSON for the structure, raw bytes for tensors, never pickle.
 
-`unpack` reads what a stranger may have written: it gives plain data or raises WireError, and
-nothing in it makes memory out of a number alone.
+`unpack` reads bytes that a stranger may have written: it returns plain data or raises WireError,
+and never allocates memory for a size that the bytes only claim.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class WireError(ValueError):
-    """These bytes are no message."""
+    """These bytes are not a message."""
 
 
 class TooLarge(ValueError):
@@ -43,13 +43,13 @@ class TooLarge(ValueError):
 
 @dataclass
 class Budget:
-    """What is left for messages that stand behind one another: bytes of tensors, and parts."""
+    """The rest that a row of messages may use: bytes of tensors, and parts."""
 
     room: int = LARGEST_TENSORS
     nodes: int = MOST_NODES
 
     def spend(self, nodes: int, room: int = 0) -> None:
-        """Take so much away. Raises TooLarge when nothing is left."""
+        """Subtract bytes and parts from the rest. Raises TooLarge when nothing is left."""
         self.nodes -= nodes
         self.room -= room
         if self.nodes < 0 or self.room < 0:
@@ -118,7 +118,7 @@ def unpack(data: bytes) -> Any:
 
 
 def unpack_all(data: bytes, nodes: int = MOST_NODES) -> list[Any]:
-    """All messages that stand in `data`, one behind the other, of at most `nodes` parts in all.
+    """All messages in `data`, one after the other, of at most `nodes` parts in all.
 
     Raises WireError.
     """
@@ -140,7 +140,7 @@ def unpack_all(data: bytes, nodes: int = MOST_NODES) -> list[Any]:
             rest = rest[end:]
     except (struct.error, ValueError, TypeError, KeyError, RecursionError, OverflowError,
             RuntimeError) as error:
-        # One name for every way in which foreign bytes can be wrong.
+        # One error for every way in which foreign bytes can be wrong.
         raise WireError(type(error).__name__) from None
     return values
 
@@ -188,7 +188,7 @@ class _Reader:
         return key
 
     def tensor(self, dtype: torch.dtype, shape: list) -> torch.Tensor:
-        """A tensor out of the bytes that are there: its size is checked before it is made."""
+        """A tensor from the bytes that follow; its size is checked before it is allocated."""
         self.budget.spend(TENSOR_NODES)
         if len(shape) > 16 or not all(type(n) is int and 0 <= n < 2**31 for n in shape):
             raise WireError("shape")

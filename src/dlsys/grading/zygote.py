@@ -1,8 +1,8 @@
 """The process that has torch loaded, and forks a runner from it for every submission.
 
-Started fresh, with an empty environment: no law, no key and no other submission was ever in its
-memory. It builds the view, starts again as a program of that view, starts the supervisor while it
-is still small, and then loads torch.
+The zygote starts fresh, with an empty environment: no law, no key and no other submission was ever
+in its memory. It builds the view, starts again as a program of that view, starts the supervisor
+while it is still small, and then loads torch.
 
     python -m dlsys.grading.zygote      (its standard input is a socket to the judge)
 """
@@ -69,9 +69,9 @@ def _start_supervisor(judge: socket.socket, walled: bool, limits: Limits,
 
 
 def _load() -> Callable:
-    """Import what worksheets import, so that a fork finds it loaded; the runner's main.
+    """Import what worksheets import, so that each fork has it loaded; returns the runner's main.
 
-    Nothing is computed: a thread pool or an autograd engine would not survive a fork.
+    This computes nothing: a thread pool or an autograd engine would not survive a fork.
     """
     import matplotlib.pyplot  # noqa: F401
 
@@ -93,12 +93,12 @@ def _load() -> Callable:
 
 def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: int | None,
           run: Callable) -> None:
-    """Fork a runner into a init's namespaces for each "f", reap all for each "r"."""
+    """Fork a runner into an init's namespaces for each "f", reap all runners for each "r"."""
     children: list[int] = []
     while True:
         kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
         if kind == b"f":
-            with contextlib.suppress(walls.WallError):  # that init is gone by now
+            with contextlib.suppress(walls.WallError):  # the init has ended by now
                 children.append(_fork_runner(*fds, walled, limits, user, run))
             for fd in fds:
                 os.close(fd)
@@ -132,10 +132,10 @@ def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: in
 
 
 def _reap(children: list[int], walled: bool) -> dict:
-    """Wait for all runners to be gone; the CPU seconds and the largest memory of any of them."""
+    """Wait until all runners have ended; returns their CPU seconds and the largest peak memory."""
     cpu, peak = 0.0, 0
     for pid in children:
-        if not walled:  # no namespace ends it
+        if not walled:  # without a namespace, nothing else ends it
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
         _, _, used = os.wait4(pid, 0)

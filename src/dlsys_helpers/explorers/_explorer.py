@@ -66,7 +66,7 @@ class Explorer:
     def setting(self, **chosen) -> dict:
         """A full setting: the chosen values, the defaults for the rest.
 
-        Raises TypeError for a name that is no control, ValueError for a value not offered.
+        Raises TypeError for a name that is not a control, ValueError for a value not offered.
         """
         unknown = sorted(set(chosen) - set(self.defaults))
         if unknown:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dlsys_helpers.explorers._views import INK
+from dlsys_helpers.plots import INK
 
 WIDTH_PX = 760
 _INCH = 100  # picture pixels per inch, before scaling for sharp screens

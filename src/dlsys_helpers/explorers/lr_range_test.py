@@ -1,4 +1,4 @@
-"""The learning-rate range test on digits: one sweep of rates, and a training at a rate of it."""
+"""The learning-rate range test on digits: a sweep over rates, and a training run at one of them."""
 
 from functools import lru_cache
 

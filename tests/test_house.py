@@ -1,0 +1,75 @@
+"""Who may import whom, and how large the package that a lesson imports may grow."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+from dlsys_helpers.paths import ROOT
+
+SRC = ROOT / "src"
+OURS = {"dlsys", "dlsys_checks", "dlsys_helpers"}
+# A learner who wonders what a helper does reads it: an evening's reading, no more. Explorers are
+# separate small pages, records are data. Whoever needs a higher number says in the commit why.
+MOST_LINES = 2100
+HELPERS = sorted((SRC / "dlsys_helpers").glob("*.py"))
+FINDS_LAWS = "checking.py"  # the one place where a helper looks upwards: it imports laws by id
+
+
+def imported(path: Path) -> set[str]:
+    """Modules that a file imports anywhere in it, functions included, by their full names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {module_of(node.module, alias.name) for alias in node.names}
+    return found
+
+
+def module_of(package: str, name: str) -> str:
+    """The submodule where `name` is one, else the module that holds it."""
+    inside = SRC / package.replace(".", "/") / name
+    is_module = inside.with_suffix(".py").exists() or (inside / "__init__.py").exists()
+    return f"{package}.{name}" if is_module else package
+
+
+def packages(path: Path) -> set[str]:
+    """The packages of this project that a file imports."""
+    return {name.partition(".")[0] for name in imported(path)} & OURS
+
+
+def named(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize(("files", "allowed"), [
+    ("src/dlsys_helpers/**/*.py", {"dlsys_helpers"}),
+    ("src/dlsys_checks/**/*.py", {"dlsys_helpers", "dlsys_checks"}),
+    ("lessons/[01][0-9]_*.py", {"dlsys_helpers"}),
+])
+def test_imports_point_downwards(files, allowed):
+    found = {path.name: extra for path in ROOT.glob(files) if (extra := packages(path) - allowed)}
+    found.pop("00_start_here.py", None)  # its map and menu are tools of the command
+    assert found == ({FINDS_LAWS: {"dlsys_checks"}} if "helpers" in files else {})
+
+
+def test_nothing_in_the_helpers_imports_in_a_circle():
+    """Imports inside of functions count, too: they hide a circle, they do not undo it."""
+    arrows = {named(path): {name for name in imported(path) if name.startswith("dlsys_helpers.")}
+              for path in (SRC / "dlsys_helpers").rglob("*.py")}
+    assert len(arrows) > 30
+    assert list(graphlib.TopologicalSorter(arrows).static_order())
+
+
+def test_a_hidden_import_is_seen(tmp_path):
+    (tmp_path / "x.py").write_text("def f():\n    from dlsys_helpers import cards, claim\n"
+                                   "    import dlsys.cli\n")
+    assert imported(tmp_path / "x.py") == {"dlsys_helpers.cards", "dlsys_helpers", "dlsys.cli"}
+
+
+def test_the_helpers_stay_small_enough_to_read():
+    lines = {path.name: len(path.read_text("utf-8").splitlines()) for path in HELPERS}
+    assert sum(lines.values()) <= MOST_LINES, lines
