@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
 import pytest
@@ -163,4 +165,6 @@ def as_json(parts: dict, groups: dict) -> str:
     def rounded(rows: dict) -> dict:
         return {name: {key: round(value, 1) for key, value in rows[name].items()}
                 for name in sorted(rows)}
-    return json.dumps({"parts": rounded(parts), "groups": rounded(groups)}, indent=1) + "\n"
+    run = f"{datetime.now(UTC).date()}, {os.cpu_count()} cores of {platform.machine()}"
+    record = {"run": run, "parts": rounded(parts), "groups": rounded(groups)}
+    return json.dumps(record, indent=1) + "\n"
