@@ -35,7 +35,7 @@ test: setup
 	@progress=$$(mktemp -d) && trap 'rm -rf "$$progress"' EXIT && \
 	DLSYS_PROGRESS="$$progress" OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 \
 	MPLBACKEND=Agg \
-	$(RUN) -m pytest -n 2 --dist loadfile -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
+	$(RUN) -m pytest -p tools.suite -n 2 --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup
 	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
@@ -54,6 +55,12 @@ def offline_page(browser, **options):
     page.route(re.compile(r"^https?://(?!127\.0\.0\.1[:/])"), refuse)
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     return page
+
+
+def violations(page, **options) -> list[tuple[str, str]]:
+    """What axe objects to: rule and the first element. Options: context, options of axe."""
+    found = Axe().run(page, **options).response["violations"]
+    return [(v["id"], v["nodes"][0]["html"][:100]) for v in found]
 
 
 # ---- JupyterLab -----------------------------------------------------------------------------

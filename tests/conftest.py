@@ -1,6 +1,9 @@
-"""Shared by all tests: the learner's own progress is never touched; drafts are left out, aloud."""
+"""Shared by all tests: a learner's progress is never touched, drafts are left out, aloud."""
 
 import os
+
+import pytest
+from once import once, shared_folder
 
 os.environ.setdefault("DLSYS_PROGRESS", "off")
 
@@ -12,3 +15,40 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             f"drafts left out: {', '.join(left_out)}. The checks of one: "
             f'make test DRAFT={left_out[0][:2]} TESTS="tests/test_checks.py -k {left_out[0][:2]}"')
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser of the file's own: its event loop must not run on beside other files' tests."""
+    from browser import open_browser
+
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def frames_made_once(tmp_path_factory):
+    """The frames of a page, which train networks, are computed by one worker for all tests."""
+    from dlsys_helpers.explorers import Explorer, names
+
+    folder, make = shared_folder(tmp_path_factory), Explorer.frames.func
+
+    def frames(explorer):
+        if explorer.name not in names():
+            return make(explorer)
+        stored = once(folder / f"{explorer.name}.frames",
+                      lambda path: path.write_bytes(make(explorer)))
+        return stored.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Explorer, "frames", property(frames))
+        yield
+
+
+@pytest.fixture(scope="session")
+def html(tmp_path_factory, frames_made_once):
+    """The folder of the built book; built once, apart from the reader's own copy."""
+    from tools import book
+
+    out = once(shared_folder(tmp_path_factory) / "book", book.build)
+    return out / "_build" / "html"

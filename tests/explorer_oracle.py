@@ -11,43 +11,45 @@ import numpy as np
 PIXEL = 0.6  # drawn positions are rounded to a tenth
 SHADES = 4  # of 255: half a colour level, seven stops per ramp
 
-READ = """figure => {
-  const ticks = (axis, at) => [...figure.querySelectorAll(`.xp-${axis} text:not(.xp-label)`)]
-    .map(t => [t.textContent, +t.getAttribute(at)]);
-  const paths = name => [...figure.querySelectorAll(`.xp-canvas > * .${name}`)]
-    .map(p => p.getAttribute("d"));
+# One call reads all views: a call costs more than what it reads.
+READ = """box => {
+  const ticks = (figure, axis, at) =>
+    [...figure.querySelectorAll(`.xp-${axis} text:not(.xp-label)`)]
+      .map(t => [t.textContent, +t.getAttribute(at)]);
+  const paths = (figure, name) => [...figure.querySelectorAll(name)].map(p => p.getAttribute("d"));
   const width = (bar, part) => +bar.querySelector(part).getAttribute("width");
-  const canvas = figure.querySelector("canvas");
-  const heat = canvas && {
+  const heat = canvas => canvas && {
     size: [canvas.height, canvas.width],
     box: [canvas.offsetLeft, canvas.offsetTop, canvas.offsetWidth, canvas.offsetHeight],
-    rgba: [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data] };
+    rgba: canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.join() };
   const shifted = mark => {  // from the marks' own numbers to those of the axes
     const outer = mark.closest(".xp-plot > svg").getScreenCTM();
     const { a, d, e, f } = outer.inverse().multiply(mark.getScreenCTM());
     return [a, d, e, f];
   };
-  return {
-    x: ticks("x", "x"), y: ticks("y", "y"), curves: paths("xp-line"), heat,
-    points: [...figure.querySelectorAll(".xp-plot .xp-point")].map(p => p.getAttribute("d")),
+  const read = figure => ({
+    x: ticks(figure, "x", "x"), y: ticks(figure, "y", "y"),
+    curves: paths(figure, ".xp-canvas > * .xp-line"), heat: heat(figure.querySelector("canvas")),
+    points: paths(figure, ".xp-plot .xp-point"),
     shifts: [...figure.querySelectorAll(".xp-plot .xp-point")].map(shifted),
-    ways: [...figure.querySelectorAll(".xp-plot .xp-way")].map(p => p.getAttribute("d")),
+    ways: paths(figure, ".xp-plot .xp-way"),
     bars: [...figure.querySelectorAll(".xp-bar")].map(b => [
       width(b, ".xp-amount") / width(b, ".xp-track"), b.querySelector(".xp-value").textContent]),
     edges: figure.querySelectorAll(".xp-edge").length,
     nodes: [...figure.querySelectorAll(".xp-node")].map(n => [
       n.getAttribute("class"), [...n.querySelectorAll("text")].map(t => t.textContent)]),
-  };
+  });
+  return [box.querySelector(".xp-say").innerText,
+          [...box.querySelectorAll("figure.xp-view")].map(read)];
 }"""
 
 
 def differences(box, explorer, setting) -> list[str]:
     """What the explorer in `box` (a locator) shows and Python computes otherwise, in words."""
     arrays, sentence = explorer(**setting)
-    shown = box.locator(".xp-say").inner_text()
+    shown, drawings = box.evaluate(READ)
     found = [] if shown == sentence else [f"sentence: shown {shown!r}, computed {sentence!r}"]
-    for i, view in enumerate(explorer.views):
-        drawn = box.locator("figure.xp-view").nth(i).evaluate(READ)
+    for view, drawn in zip(explorer.views, drawings, strict=True):
         compare = {"lines": _lines, "heatmap": _heatmap, "bars": _bars,
                    "graph": _graph}[view.kind]
         found += [f"{view.title}: {problem}" for problem in compare(view, drawn, arrays)]
@@ -106,7 +108,7 @@ def _heatmap(view, drawn, arrays):
     heat, z = drawn["heat"], arrays[view.z]
     if tuple(heat["size"]) != z.shape:
         return [f"{view.z}: drawn {heat['size']}, computed {z.shape}"]
-    shown = np.array(heat["rgba"]).reshape(*z.shape, 4)[..., :3]
+    shown = np.array(heat["rgba"].split(","), float).reshape(*z.shape, 4)[..., :3]
     found = _off("colours", shown, _colours(view, z[::-1] if view.ylim else z), SHADES)
     X, Y = _scale(drawn["x"]), _scale(drawn["y"])
     left, top, width, height = heat["box"]

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from dlsys_helpers import checking, verdicts
+from dlsys_helpers import checking
 from dlsys_helpers.stages import STAGES, stage
 from tools import book, book_pages
 
@@ -152,11 +152,13 @@ def test_the_map_shows_every_stage_and_leads_only_to_written_ones(monkeypatch):
     assert shown.count("Not written yet") == len(STAGES) - 1
 
 
-def test_a_wrong_answer_that_passes_its_check_stops_the_book(monkeypatch):
-    monkeypatch.setattr(checking, "run_check", lambda *_: verdicts.Verdict("pass", "01.1"))
+def test_a_wrong_answer_that_passes_its_check_stops_the_book():
+    lax = checking.Exercise("01.1", "predict")
+    lax.act_fn, lax.law_fn = (lambda fn, x: fn(x)), (lambda out, x: None)
+    cases = [checking.Case("a number", {"x": 3.0})]
     harmless = checking.WrongAnswer("harmless", abs, "nothing", "01.1")
     with pytest.raises(ValueError, match="Mend the check"):
-        book_pages.told("01.1", harmless)
+        book_pages.told(lax, cases, harmless)
 
 
 # ---- settings and errors

@@ -285,7 +285,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 # ---- make and CI
 
 @pytest.mark.parametrize(("target", "runs"), [
-    ("lab", "tools.lab 8888"), ("test", "pytest -n 2 --dist loadfile"),
+    ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
     ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("record", "tools.record"), ("sweep", "tools.sweep")])

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, checking, gpu
+from dlsys_helpers.acting import Case
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
+from tools import mutants
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 SHOWN_TRAP = "01.1"  # the trap that the start page tells in three panels
@@ -85,19 +87,30 @@ def wrong_answers_page() -> str:
              "and are wrong. This page was made by running every one of them through its check; "
              "the right column is what a learner who writes it is told."]
     for trap in catalog.traps():
-        found = checking.find(trap.id)
-        rows = [(plain(w.name), told(trap.id, w)) for w in found.wrong_answers]
+        # Naming a mistake compares it with all its siblings: each of them acts once, not each time.
+        found = checking.remembering(checking.find(trap.id))
+        cases = found.arrange(checking.FIXED_SEEDS[0])
+        rows = [(plain(w.name), told(found, cases, w)) for w in found.wrong_answers]
         parts += [f"## {trap.id} `{trap.function}`",
-                  f"{trap.title}. {link('exercise', trap.id, 'Try it')}.",
+                  f"{trap.title}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
                   table(("The wrong answer", "What the learner is told"), rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def told(id: str, wrong: checking.WrongAnswer) -> str:
+def proof(id: str) -> str:
+    """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
+    exercise, mutant = checking.find(id), mutants.stored(id[:2])["exercises"][id]
+    equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
+    return (f"Besides, {len(exercise.right_answers)} right answers by other routes pass, and of "
+            f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
+            f"refused{equal}.")
+
+
+def told(exercise: checking.Exercise, cases: Sequence[Case], wrong: checking.WrongAnswer) -> str:
     """The feedback a wrong answer gets. Raises ValueError when its check lets it pass."""
-    verdict = checking.run_check(id, wrong.fn)
+    verdict = exercise.judge(cases, exercise.outcomes(wrong.fn, cases))
     if verdict.status not in {"wrong", "error"}:
-        raise ValueError(f"exercise {id}: the wrong answer {wrong.name!r} got "
+        raise ValueError(f"exercise {exercise.id}: the wrong answer {wrong.name!r} got "
                          f"{verdict.status!r}, expected 'wrong'. Mend the check first.")
     return plain(verdict.message)
 

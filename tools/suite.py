@@ -1,0 +1,170 @@
+"""How `make test` is split between workers, and where its minutes go: a pytest plugin.
+
+    python -m pytest -p tools.suite -n 2 --dist loadscope tests notebooks
+
+Tests that share something dear stay on one worker: the cells of a notebook, the tests of a file.
+Files whose tests share nothing are split by the stage that a test is about. Groups start longest
+first, by what benchmarks/suite.json says of the last recorded run; `--suite-record` rewrites it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from dlsys_helpers.paths import ROOT
+
+RECORD = ROOT / "benchmarks" / "suite.json"
+BY_STAGE = {"checks", "checks forged", "mutants", "notebooks"}
+STAGE = re.compile(r"\[(?:\w+-)?(\d\d)[._\]]")  # of test_x[01.2-a], test_x[notebooks-01_activations]
+SHOWN = 14
+
+
+def part(nodeid: str) -> str:
+    """The line of the table that a test belongs to: "hostile", "nbval notebooks"."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    if path.suffix == ".ipynb":
+        return f"nbval {path.parent.name}"
+    return path.stem.removeprefix("test_").replace("_", " ")
+
+
+def group(nodeid: str) -> str:
+    """What stays on one worker: a notebook, a file, or a stage of a file."""
+    path, _, name = nodeid.partition("::")
+    if path.endswith(".ipynb"):
+        return path
+    about = STAGE.search(name) if part(nodeid) in BY_STAGE else None
+    return f"{part(nodeid)} {about[1]}" if about else part(nodeid)
+
+
+def cpu_seconds() -> float:
+    """CPU time, user and system, of this process and of the children it has waited for."""
+    return sum(os.times()[:4])
+
+
+def recorded() -> dict[str, dict[str, float]]:
+    """Seconds by group of the recorded run; empty where there is none."""
+    return json.loads(RECORD.read_text("utf-8"))["groups"] if RECORD.exists() else {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--suite-record", action="store_true",
+                     help=f"write the seconds of this run to {RECORD.relative_to(ROOT)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Minutes(config.getoption("suite_record")), "suite_minutes")
+
+
+class ByGroup(LoadScopeScheduling):
+    """A worker takes a whole group, in the order of the tests.
+
+    xdist's own loadgroup is no help: it renames tests in a way that this pytest ignores.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log) -> ByGroup:
+    config.option.loadscopereorder = False  # it would put first what has most tests
+    return ByGroup(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest group first; of two as long, or new, the one collected first."""
+    longest = {name: -seconds["worker"] for name, seconds in recorded().items()}
+    first: dict[str, int] = {}
+    for place, item in enumerate(items):
+        first.setdefault(group(item.nodeid), place)
+    items.sort(key=lambda item: (longest.get(group(item.nodeid), 0), first[group(item.nodeid)]))
+
+
+class Clock:
+    """CPU seconds since it was last asked; pytest runs one phase of one test after the other."""
+
+    def __init__(self) -> None:
+        self.last = cpu_seconds()
+
+    def since(self) -> float:
+        before, self.last = self.last, cpu_seconds()
+        return self.last - before
+
+
+CLOCK = Clock()
+
+
+def pytest_runtest_logstart() -> None:
+    CLOCK.since()  # what came before, such as collecting, is no test's cost
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Tell each report what it cost; xdist carries that over."""
+    report = yield
+    report.cpu_seconds = CLOCK.since()
+    return report
+
+
+class Minutes:
+    """Adds up the reports in the process that has the terminal."""
+
+    def __init__(self, record: bool) -> None:
+        self.record = record
+        self.parts = defaultdict(new_sum)
+        self.groups = defaultdict(new_sum)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for row in (self.parts[part(report.nodeid)], self.groups[group(report.nodeid)]):
+            row["worker"] += report.duration
+            row["cpu"] += getattr(report, "cpu_seconds", 0)  # a worker that died told none
+            row["tests"] += report.when == "call"
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        terminalreporter.section("where the minutes go")
+        for line in lines(self.parts):
+            terminalreporter.write_line(line)
+        if self.record:
+            RECORD.write_text(as_json(self.parts, self.groups), "utf-8")
+            terminalreporter.write_line(f"written: {RECORD.relative_to(ROOT)}")
+
+
+def new_sum() -> dict[str, float]:
+    return {"worker": 0.0, "cpu": 0.0, "tests": 0}
+
+
+def total(rows) -> dict[str, float]:
+    """The sum of rows, column by column."""
+    rows = list(rows)
+    return {name: sum(row[name] for row in rows) for name in new_sum()}
+
+
+def lines(parts: dict[str, dict[str, float]]) -> list[str]:
+    """The table: the longest parts, the rest in one line, the sum."""
+    ordered = sorted(parts.items(), key=lambda pair: -pair[1]["worker"])
+    rows = ordered[:SHOWN]
+    if rest := ordered[SHOWN:]:
+        rows.append((f"{len(rest)} others", total(row for _, row in rest)))
+    rows.append(("all", total(parts.values())))
+    return [f"{'part':<24} {'worker s':>9} {'CPU s':>7} {'tests':>6}",
+            *(f"{name:<24} {row['worker']:>9.0f} {row['cpu']:>7.0f} {row['tests']:>6}"
+              for name, row in rows)]
+
+
+def as_json(parts: dict, groups: dict) -> str:
+    """The record, rounded to a tenth of a second and sorted by name."""
+    def rounded(rows: dict) -> dict:
+        return {name: {key: round(value, 1) for key, value in rows[name].items()}
+                for name in sorted(rows)}
+    run = f"{datetime.now(UTC).date()}, {os.cpu_count()} cores of {platform.machine()}"
+    record = {"run": run, "parts": rounded(parts), "groups": rounded(groups)}
+    return json.dumps(record, indent=1) + "\n"
