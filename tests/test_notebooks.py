@@ -13,7 +13,6 @@ import papermill
 import pytest
 
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
-from tools import sweep
 from tools.lessons import PARAMETERS
 
 LESSONS = sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")) + sorted(NOTEBOOKS.glob("10_*.ipynb"))
@@ -102,26 +101,3 @@ def test_every_figure_has_alt_text(path):
         for out in cell.outputs:
             if "image/png" in out.get("data", {}) and cell.metadata.dlsys.role != "explore":
                 assert out.metadata["image/png"]["alt"].strip(), cell.id
-
-
-@pytest.mark.parametrize("path", LESSONS, ids=NAMES)
-def test_sweep_record_is_of_this_lesson_and_every_claim_held(path):
-    record = json.loads(sweep.RECORD.read_text("utf-8"))
-    assert path.stem in record, f"no sweep of {path.stem}; run: make sweep"
-    entry = record[path.stem]
-    assert entry["source"] == sweep.source_hash(path), f"{path.stem} changed; run: make sweep"
-    assert entry["failed"] == []
-    assert entry["seeds"] == [0, 1, 2, 3, 4]
-    assert entry["threads"] == [1, 2]
-    assert all(claim["runs"] % 10 == 0 for claim in entry["claims"].values())
-    assert set(entry["versions"]) == set(sweep.VERSIONS)
-
-
-def test_sweep_record_of_an_older_lesson_is_refused(tmp_path):
-    """The hash covers every code cell: one changed character makes the record stale."""
-    book = json.loads(LESSONS[0].read_text("utf-8"))
-    code = next(c for c in book["cells"] if c["cell_type"] == "code")
-    code["source"] = ["SEED = 1\n", *code["source"][1:]]
-    copy = tmp_path / LESSONS[0].name
-    copy.write_text(json.dumps(book), "utf-8")
-    assert sweep.source_hash(copy) != sweep.source_hash(LESSONS[0])
