@@ -2,7 +2,7 @@
 
     python -m tools.build            build and run everything
     python -m tools.build 01         one lesson
-    python -m tools.build --quick    keep stored outputs of notebooks whose code is unchanged
+    python -m tools.build --quick    keep stored outputs that rest on what they rested on
     python -m tools.build --check    write nothing, exit 1 when a generated file is out of date
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import hashlib
 import html
 import json
 import os
@@ -28,13 +27,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from dlsys_helpers import acting, stages
 from dlsys_helpers.paths import ROOT
-from tools import lessons, readme
+from tools import lessons, readme, rests
 from tools.canonical import canonical
 from tools.lessons import Source
 
 FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
 LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look", "repair",
                 "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
+COMPARED = {"explore", "break", "look", "repair"}  # nbval compares what their cells print
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 CATALOG = "src/dlsys_helpers/catalog.json"
 TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
@@ -45,7 +45,7 @@ def views(source: Source) -> dict[str, NotebookNode]:
     if source.stage == 0:
         start = notebook(source, "lesson", [lesson_cell(source, c) for c in source.cells])
         # Its map is drawn from the catalog: another catalog makes what is stored out of date.
-        start.metadata["dlsys"]["catalog"] = fingerprint((ROOT / CATALOG).read_text("utf-8"))
+        start.metadata["dlsys"]["catalog"] = rests.fingerprint((ROOT / CATALOG).read_text("utf-8"))
         return {"lesson": start}
     lesson = [lesson_cell(source, c) for c in source.cells
               if c.metadata["role"] in LESSON_ROLES]
@@ -61,20 +61,29 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
     book.metadata["dlsys"] = {"stage": source.stage, "view": view}
     if view == "exercise":
         book.metadata["dlsys"]["version"] = version(cells)
+    else:
+        book.metadata["dlsys"]["rests_on"] = rests_on(book)
     book.nbformat, book.nbformat_minor = 4, 5
     nbformat.validate(book)
     return book
+
+
+def rests_on(book: NotebookNode) -> dict[str, str]:
+    """What the outputs of a notebook rest on; of worked answers, the stage's checks, too."""
+    facts = book.metadata["dlsys"]
+    parts = rests.rests_on(c.source for c in book.cells if c.cell_type == "code")
+    if facts["view"] == "solution":
+        checks = sorted((ROOT / f"src/dlsys_checks/s{facts['stage']:02d}").glob("*.py"))
+        parts["checks"] = rests.fingerprint("\0".join(
+            rests.without_prose(path.read_text("utf-8")) for path in checks))
+    return parts
 
 
 def version(cells: list[NotebookNode]) -> str:
     """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
     code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
                      {"exercise", "check"})
-    return fingerprint(code)
-
-
-def fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return rests.fingerprint(code)
 
 
 def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
@@ -103,7 +112,7 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
-    if cell.cell_type == "code" and role in {"break", "look", "repair"} and (
+    if cell.cell_type == "code" and role in COMPARED and (
             cell.metadata.get("compare", True)):
         new.metadata["tags"].append("nbval-check-output")
     return new
@@ -257,7 +266,9 @@ def written(book: NotebookNode) -> str:
 
 
 def without_outputs(book: NotebookNode) -> NotebookNode:
+    """A copy of the notebook with neither outputs nor what they rest on."""
     bare = copy.deepcopy(book)
+    bare.metadata["dlsys"].pop("rests_on", None)
     for cell in bare.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -268,13 +279,27 @@ def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
     """Take over stored outputs when what made them is as it was; returns whether that was so."""
     def code(nb: NotebookNode) -> list[NotebookNode]:
         return [c for c in nb.cells if c.cell_type == "code"]
-    if book.metadata["dlsys"].get("catalog") != old.metadata["dlsys"].get("catalog"):
-        return False
-    if [c.source for c in code(book)] != [c.source for c in code(old)]:
+    new_facts, old_facts = book.metadata["dlsys"], old.metadata["dlsys"]
+    if any(new_facts.get(key) != old_facts.get(key) for key in ("rests_on", "catalog")):
         return False
     for new, stored in zip(code(book), code(old), strict=True):
         new.outputs, new.execution_count = stored.outputs, stored.execution_count
     return True
+
+
+def stale_pictures(book: NotebookNode) -> list[str]:
+    """The explorers that changed since the notebook stored their picture, and in which part.
+
+    The front end counts: the picture shows a reader without a kernel what it would show.
+    """
+    stored = book.metadata["dlsys"].get("rests_on", {})
+    found = []
+    for cell in book.cells:
+        if cell.cell_type == "code" and (name := cell.metadata["dlsys"].get("explorer")):
+            now = {**rests.rests_on([cell.source]), "code": stored.get("code")}
+            parts = [part for part in rests.changes(stored, now) if part in now]
+            found += [f"explorer {name} ({', '.join(parts)})"] if parts else []
+    return found
 
 
 def build(source: Source, quick: bool) -> None:
@@ -310,17 +335,26 @@ def trap_entry(source: Source, trap: str) -> dict:
 
 
 def stale(sources: list[Source]) -> list[str]:
-    """Generated files that differ from what the lessons say; outputs are not compared."""
+    """Generated files that differ from what the lessons say; of outputs, pictures of explorers."""
     found = []
     for source in sources:
         for view, book in views(source).items():
             path = ROOT / FOLDERS[view] / f"{source.path.stem}.ipynb"
-            if not path.exists() or written(without_outputs(canonical(book))) != written(
-                    without_outputs(nbformat.read(path, as_version=4))):
-                found.append(str(path.relative_to(ROOT)))
+            found += out_of_date(path, book)
     if not (ROOT / CATALOG).exists() or (ROOT / CATALOG).read_text("utf-8") != catalog(sources):
         found.append(CATALOG)
     return found
+
+
+def out_of_date(path: Path, book: NotebookNode) -> list[str]:
+    """The name of a generated notebook that is not `book`, or whose explorers have changed."""
+    name = str(path.relative_to(ROOT))
+    if not path.exists():
+        return [name]
+    old = nbformat.read(path, as_version=4)
+    if written(without_outputs(canonical(book))) != written(without_outputs(old)):
+        return [name]
+    return [f"{name}: {picture}" for picture in stale_pictures(old)]
 
 
 def sources_of(only: list[str]) -> list[Source]:
@@ -336,7 +370,7 @@ def sources_of(only: list[str]) -> list[Source]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons to build; all when absent")
-    parser.add_argument("--quick", action="store_true", help="keep outputs of unchanged code")
+    parser.add_argument("--quick", action="store_true", help="keep outputs that rest on the same")
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     args = parser.parse_args()
     every = sources_of([])
