@@ -149,3 +149,8 @@ def test_nbval_accepts_last_digits_and_nothing_else(folder, tmp_path):
     result = {int(n): word == "PASSED" for word, n in re.findall(
         r"^(PASSED|FAILED) \S+::Cell (\d+)", done.stdout, re.M)}
     assert result == {n: cell[3] for n, cell in enumerate(CELLS.values())}, done.stdout
+
+
+def test_every_run_here_compares_so(pytestconfig):
+    """The conftest.py beside the Makefile loads the plugin, whatever folder a run names."""
+    assert pytestconfig.pluginmanager.has_plugin("tools.nbval_numbers")
