@@ -17,7 +17,8 @@ help:
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
 	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
-	@echo "make sweep       every claim, five seeds, one thread and two; LESSON=01 for one"
+	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
+	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
 	@echo "make bench       ratios of speed, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
@@ -57,7 +58,7 @@ record: setup
 	@$(RUN) -m tools.record
 
 sweep: setup
-	@$(RUN) -m tools.sweep $(LESSON)
+	@$(RUN) -m tools.sweep $(LESSON) $(SWEEP_ARGS)
 
 lock: setup
 	@$(RUN) -m tools.lock

@@ -3,7 +3,7 @@
     python -m tools.build            build and run everything
     python -m tools.build 01         one lesson
     python -m tools.build 05 --draft an unfinished lesson, into drafts/; says what it lacks
-    python -m tools.build --quick    keep stored outputs of notebooks whose code is unchanged
+    python -m tools.build --quick    keep stored outputs that rest on what they rested on
     python -m tools.build --check    write nothing, exit 1 when a generated file is out of date
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import hashlib
 import html
 import json
 import os
@@ -31,7 +30,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from dlsys_helpers import acting, catalog, checking, paths, stages
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
-from tools import lessons, readme
+from tools import lessons, readme, rests
 from tools.canonical import canonical
 from tools.lessons import Source
 
@@ -39,6 +38,7 @@ FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solution
 LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look", "repair",
                 "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
 DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
+COMPARED = {"explore", "break", "look", "repair"}  # nbval compares what their cells print
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 
@@ -65,6 +65,8 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
         cells.insert(0, made("markdown", "stage-draft-1", DRAFT_TOP, role="draft"))
     if view == "exercise":
         book.metadata["dlsys"]["version"] = version(cells)
+    else:
+        book.metadata["dlsys"]["rests_on"] = rests_on(book)
     book.nbformat, book.nbformat_minor = 4, 5
     nbformat.validate(book)
     return book
@@ -74,11 +76,22 @@ DRAFT_TOP = ("**Draft, not a finished lesson.** Made by `make build DRAFT=1`, wh
              "missing. Nothing else reads this file.")
 
 
+def rests_on(book: NotebookNode) -> dict[str, str]:
+    """What the outputs of a notebook rest on; of worked answers, the stage's checks, too."""
+    facts = book.metadata["dlsys"]
+    parts = rests.rests_on(c.source for c in book.cells if c.cell_type == "code")
+    if facts["view"] == "solution":
+        checks = sorted((ROOT / f"src/dlsys_checks/s{facts['stage']:02d}").glob("*.py"))
+        parts["checks"] = rests.fingerprint("\0".join(
+            rests.without_prose(path.read_text("utf-8")) for path in checks))
+    return parts
+
+
 def version(cells: list[NotebookNode]) -> str:
     """Fingerprint of a worksheet's stubs and checks: tells an old copy from a new one."""
     code = "\0".join(c.source for c in cells if c.metadata["dlsys"]["role"] in
                      {"exercise", "check"})
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
+    return rests.fingerprint(code)
 
 
 def made(kind: str, cell_id: str, text: str, **dlsys: object) -> NotebookNode:
@@ -107,7 +120,7 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
-    if cell.cell_type == "code" and role in {"break", "look", "repair"} and (
+    if cell.cell_type == "code" and role in COMPARED and (
             cell.metadata.get("compare", True)):
         new.metadata["tags"].append("nbval-check-output")
     return new
@@ -273,7 +286,9 @@ def written(book: NotebookNode) -> str:
 
 
 def without_outputs(book: NotebookNode) -> NotebookNode:
+    """A copy of the notebook with neither outputs nor what they rest on."""
     bare = copy.deepcopy(book)
+    bare.metadata["dlsys"].pop("rests_on", None)
     for cell in bare.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -284,11 +299,26 @@ def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
     """Take over stored outputs when what made them is as it was; returns whether that was so."""
     def code(nb: NotebookNode) -> list[NotebookNode]:
         return [c for c in nb.cells if c.cell_type == "code"]
-    if [c.source for c in code(book)] != [c.source for c in code(old)]:
+    if book.metadata["dlsys"].get("rests_on") != old.metadata["dlsys"].get("rests_on"):
         return False
     for new, stored in zip(code(book), code(old), strict=True):
         new.outputs, new.execution_count = stored.outputs, stored.execution_count
     return True
+
+
+def stale_pictures(book: NotebookNode) -> list[str]:
+    """The explorers that changed since the notebook stored their picture, and in which part.
+
+    The front end counts: the picture shows a reader without a kernel what it would show.
+    """
+    stored = book.metadata["dlsys"].get("rests_on", {})
+    found = []
+    for cell in book.cells:
+        if cell.cell_type == "code" and (name := cell.metadata["dlsys"].get("explorer")):
+            now = {**rests.rests_on([cell.source]), "code": stored.get("code")}
+            parts = [part for part in rests.changes(stored, now) if part in now]
+            found += [f"explorer {name} ({', '.join(parts)})"] if parts else []
+    return found
 
 
 def build(source: Source, quick: bool) -> None:
@@ -349,14 +379,12 @@ def declared(source: Source, trap: str) -> Trap:
 
 
 def stale(sources: list[Source]) -> list[str]:
-    """Generated files that differ from what the lessons say; outputs are not compared."""
+    """Generated files that differ from what the lessons say; of outputs, pictures of explorers."""
     found = []
     for source in sources:
         for view, book in views(source).items():
             path = ROOT / FOLDERS[view] / f"{source.path.stem}.ipynb"
-            if not path.exists() or written(without_outputs(canonical(book))) != written(
-                    without_outputs(nbformat.read(path, as_version=4))):
-                found.append(str(path.relative_to(ROOT)))
+            found += out_of_date(path, book)
     wanted = catalog_files(sources)
     stored = {path: path.read_text("utf-8") for path in catalog.FOLDER.glob("*.json")}
     return found + [str(path.relative_to(ROOT)) for path in sorted({*wanted, *stored})
@@ -373,6 +401,17 @@ def paths_of(only: list[str]) -> list[Path]:
     return chosen
 
 
+def out_of_date(path: Path, book: NotebookNode) -> list[str]:
+    """The name of a generated notebook that is not `book`, or whose explorers have changed."""
+    name = str(path.relative_to(ROOT))
+    if not path.exists():
+        return [name]
+    old = nbformat.read(path, as_version=4)
+    if written(without_outputs(canonical(book))) != written(without_outputs(old)):
+        return [name]
+    return [f"{name}: {picture}" for picture in stale_pictures(old)]
+
+
 def sources_of(only: list[str]) -> list[Source]:
     """The lessons, all but drafts or those whose number is named.
 
@@ -384,7 +423,7 @@ def sources_of(only: list[str]) -> list[Source]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons to build; all when absent")
-    parser.add_argument("--quick", action="store_true", help="keep outputs of unchanged code")
+    parser.add_argument("--quick", action="store_true", help="keep outputs that rest on the same")
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     parser.add_argument("--draft", action="store_true", help="the named lessons, finished or not")
     args = parser.parse_args()

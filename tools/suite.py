@@ -24,7 +24,8 @@ from dlsys_helpers.paths import ROOT
 
 RECORD = ROOT / "benchmarks" / "suite.json"
 BY_STAGE = {"checks", "checks forged", "mutants", "notebooks"}
-STAGE = re.compile(r"\[(?:\w+-)?(\d\d)[._\]]")  # of test_x[01.2-a], test_x[notebooks-01_activations]
+# Of test_x[01.2-a], test_x[notebooks-01_activations], test_x[01].
+STAGE = re.compile(r"\[(?:\w+-)?(\d\d)[._\]]")
 SHOWN = 14
 
 

@@ -1,105 +1,209 @@
-"""Run every claim of the lessons over five seeds, with one and with two threads.
+"""Run every claim of the lessons over seeds, threads and instruction sets.
 
-    python -m tools.sweep            all lessons; writes tests/records/sweep.json
-    python -m tools.sweep 01         one lesson; the others keep their record
+    python -m tools.sweep               lessons whose record is stale; all with --all
+    python -m tools.sweep 01            one lesson; writes tests/records/sweep/01.json
+    python -m tools.sweep 01 --seeds 50
+
+Five seeds run with one thread and two, further ones with one, all with the instructions that this
+CPU takes by itself. Every smaller set runs seed 0 with one thread. Threads and sets only change the
+order of sums, so they move a value far less than a seed does: a few runs show a bound too close.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
+from tools import rests
 
-RECORD = ROOT / "tests" / "records" / "sweep.json"
-SEEDS, THREADS = range(5), (1, 2)
-VERSIONS = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
+RECORDS = ROOT / "tests" / "records" / "sweep"
+SEEDS, THREADS = 5, (1, 2)
+NATIVE = "native"
+SETS = {  # smallest first; ATen, oneDNN and MKL each name them in their own way
+    "default": ("default", "SSE41", "SSE4_2"),
+    "avx2": ("avx2", "AVX2", "AVX2"),
+    "avx512": ("avx512", "AVX512_CORE", "AVX512"),
+}
+VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+PLAN = ("seeds 0 to 4 x threads and further seeds x one thread, on the native set; "
+        "seed 0 x one thread on each other set")
+
+
+class Run(NamedTuple):
+    """One run of a lesson."""
+
+    seed: int
+    threads: int
+    instructions: str  # NATIVE or a name from SETS
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, threads {self.threads}, {self.instructions}"
 
 
 def code_cells(path: Path) -> list[dict[str, Any]]:
+    """The code cells of a notebook that claims rest on: an explorer claims nothing."""
     cells = json.loads(path.read_text("utf-8"))["cells"]
-    return [cell for cell in cells if cell["cell_type"] == "code"]
+    return [cell for cell in cells if cell["cell_type"] == "code"
+            and cell["metadata"].get("dlsys", {}).get("role") != "explore"]
 
 
-def source_hash(path: Path) -> str:
-    """Fingerprint of a lesson's code: prose may change without a new sweep."""
-    code = "\0".join("".join(cell["source"]) for cell in code_cells(path))
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
+def rests_on(path: Path) -> dict[str, str]:
+    """What the claims of this lesson rest on."""
+    return rests.rests_on("".join(cell["source"]) for cell in code_cells(path))
 
 
-def run_here(path: Path, seed: int, threads: int) -> list[dict[str, Any]]:
-    """The claims of one run in this process, failed ones included."""
+def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
+    """The claims of one run in this process, failed ones included, and ATen's instructions."""
+    import torch
+
     from dlsys_helpers import claims
     from tools.run_cells import run_cell
+    strict = claims.claim
+
+    def noted(*args: Any, **bounds: Any) -> None:
+        """A claim that fails is in the log; the rest of its cell still runs."""
+        with contextlib.suppress(claims.ClaimFailed):
+            strict(*args, **bounds)
+    claims.claim = noted
     names: dict[str, Any] = {"__name__": "__main__"}
     for n, cell in enumerate(code_cells(path)):
         source = "".join(cell["source"])
         if "parameters" in cell["metadata"].get("tags", []):
             source = f'SEED, THREADS, DEVICE = {seed}, {threads}, "cpu"'
-        try:
-            run_cell(source, f"<{path.stem} cell {n}>", names)
-        except claims.ClaimFailed as failed:
-            print(failed, file=sys.stderr)
-    return [claim._asdict() for claim in claims.LOG]
+        run_cell(source, f"<{path.stem} cell {n}>", names)
+    return {"instructions": torch.backends.cpu.get_cpu_capability().lower(),
+            "claims": [claim._asdict() for claim in claims.LOG]}
 
 
-def run(path: Path, seed: int, threads: int) -> list[dict[str, Any]]:
-    """The claims of one run in a process of its own. Raises SystemExit when a cell fails."""
-    command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(seed), str(threads)]
+def environment(instructions: str) -> dict[str, str]:
+    """The variables under which a run takes these instructions."""
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     # A thread that waits must sleep: on shared cores, spinning makes a run ten times as long.
-    env = {**os.environ, "MPLBACKEND": "Agg", "DLSYS_PROGRESS": "off",
-           "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    env |= {"MPLBACKEND": "Agg", "DLSYS_PROGRESS": "off", "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "0"}
+    return env | dict(zip(VARIABLES, SETS.get(instructions, ()), strict=False))
+
+
+def run(path: Path, one: Run) -> list[dict[str, Any]]:
+    """The claims of one run in a process of its own. Raises SystemExit when a cell fails."""
+    command = [sys.executable, "-m", "tools.sweep", "--one", str(path), str(one.seed),
+               str(one.threads)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(one.instructions),
+                          capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{path.stem}, seed {seed}, {threads} threads: a cell failed.\n"
-                         f"{done.stderr[-1500:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        raise SystemExit(f"{path.stem}, {one}: a cell failed.\n{done.stderr[-1500:]}")
+    seen = json.loads(done.stdout.splitlines()[-1])
+    if one.instructions not in (NATIVE, seen["instructions"]):
+        raise SystemExit(f"{path.stem}, {one}: ATen took {seen['instructions']}; see {VARIABLES}.")
+    return seen["claims"]
 
 
-def sweep(path: Path) -> dict[str, Any]:
+def native() -> str:
+    """The instructions that ATen takes on this CPU when nobody chooses."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"],
+        env=environment(NATIVE), capture_output=True, text=True, check=True)
+    return done.stdout.strip().lower()
+
+
+def smaller_sets(name: str) -> list[str]:
+    """The sets below the native one; on another family of CPUs only ATen's plain code."""
+    names = list(SETS)
+    return names[:names.index(name)] if name in names else names[:1]
+
+
+def runs(seeds: int, sets: Sequence[str]) -> Iterator[Run]:
+    """PLAN, run by run."""
+    for seed in range(seeds):
+        threads = THREADS if seed < SEEDS else THREADS[:1]
+        yield from (Run(seed, n, NATIVE) for n in threads)
+    yield from (Run(0, 1, name) for name in sets)
+
+
+def sweep(path: Path, seeds: int) -> dict[str, Any]:
     """The record of one lesson: for each claim its bound and the range of values seen."""
+    own = native()
+    parts, plan = rests_on(path), list(runs(seeds, smaller_sets(own)))
     seen: dict[str, dict[str, Any]] = {}
     failed = []
-    for seed in SEEDS:
-        for threads in THREADS:
-            for claim in run(path, seed, threads):
-                entry = seen.setdefault(claim["text"], {"bound": claim["bound"], "values": []})
-                entry["values"].append(claim["value"])
-                if not claim["holds"]:
-                    failed.append(f"{claim['text']}: {claim['value']:.6g} at seed {seed}, "
-                                  f"{threads} threads; expected {claim['bound']}")
-            print(f"{path.stem}: seed {seed}, {threads} threads", flush=True)
+    for one in plan:
+        for claim in run(path, one):
+            entry = seen.setdefault(claim["text"], {"bound": claim["bound"], "values": []})
+            entry["values"].append(claim["value"])
+            if not claim["holds"]:
+                failed.append(f"{claim['text']}: {claim['value']:.6g} at {one}; "
+                              f"expected {claim['bound']}")
+        print(f"{path.stem}: {one}", flush=True)
     claims = {text: {"bound": e["bound"], "least": min(e["values"]), "most": max(e["values"]),
                      "runs": len(e["values"])} for text, e in seen.items()}
-    return {"source": source_hash(path), "seeds": list(SEEDS), "threads": list(THREADS),
-            "date": datetime.now(UTC).date().isoformat(),
-            "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
-            "failed": failed, "claims": claims}
+    return {"rests_on": parts, "plan": PLAN, "seeds": seeds, "threads": list(THREADS),
+            "native": own, "sets": smaller_sets(own), "runs": len(plan),
+            "date": datetime.now(UTC).date().isoformat(), "failed": failed, "claims": claims}
 
 
-def stored() -> dict[str, Any]:
-    """The record of all lessons swept so far."""
-    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+def record_path(path: Path) -> Path:
+    """Where the record of a lesson lies: tests/records/sweep/01.json."""
+    return RECORDS / f"{path.stem[:2]}.json"
 
 
-def keep(stem: str, entry: dict[str, Any]) -> None:
-    """Add one lesson's record, read anew: another sweep may have written meanwhile."""
-    RECORD.parent.mkdir(exist_ok=True)
-    text = json.dumps({**stored(), stem: entry}, indent=1, sort_keys=True) + "\n"
-    RECORD.write_text(text, "utf-8")
+def stored(path: Path) -> dict[str, Any]:
+    """The record of a lesson; empty when there is none."""
+    record = record_path(path)
+    return json.loads(record.read_text("utf-8")) if record.exists() else {}
+
+
+def stale(path: Path, seeds: int = SEEDS) -> str:
+    """Why the record of a lesson does not hold today, with the command; "" for a fresh one."""
+    entry = stored(path)
+    renew = f"Run: make sweep LESSON={path.stem[:2]}"
+    if not entry:
+        return f"{path.stem}: its claims were not swept. {renew}"
+    if changed := rests.changes(entry["rests_on"], rests_on(path)):
+        return f"{path.stem}: changed since its claims were swept: {', '.join(changed)}. {renew}"
+    if entry["seeds"] < seeds:
+        return f"{path.stem}: swept over {entry['seeds']} seeds, expected {seeds}. {renew}"
+    return ""
+
+
+def keep(path: Path, entry: dict[str, Any]) -> None:
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    record_path(path).write_text(json.dumps(entry, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def refuse_other_versions() -> None:
+    """A record names the pinned versions, so these have to be the ones that run."""
+    for name, version in rests.pinned().items():
+        if (here := importlib.metadata.version(name)) != version:
+            raise SystemExit(f"{name}: got {here}, expected {version} as pinned. Run: make setup")
+
+
+def lessons(wanted: Sequence[str]) -> list[Path]:
+    """The notebooks of the lessons with these numbers, all where none is named."""
+    found = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+             if not path.stem.startswith("00")]
+    numbers = {number.zfill(2) for number in wanted} or {path.stem[:2] for path in found}
+    if unknown := numbers - {path.stem[:2] for path in found}:
+        raise SystemExit(f"lesson: got {', '.join(sorted(unknown))}, expected one of "
+                         f"{', '.join(path.stem[:2] for path in found)}.")
+    return [path for path in found if path.stem[:2] in numbers]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons; all when absent")
+    parser.add_argument("--all", action="store_true", help="lessons with a fresh record, too")
+    parser.add_argument("--seeds", type=int, default=0, metavar="N",
+                        help=f"seeds 0 to N - 1; as many as the record has, at least {SEEDS}")
     parser.add_argument("--one", nargs=3, metavar=("NOTEBOOK", "SEED", "THREADS"),
                         help="one run in this process; prints its claims as JSON")
     args = parser.parse_args()
@@ -107,11 +211,14 @@ def main() -> None:
         path, seed, threads = args.one
         print(json.dumps(run_here(Path(path), int(seed), int(threads))))
         return
-    wanted = {number.zfill(2) for number in args.lesson}
-    for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb")):
-        if not path.stem.startswith("00") and (not wanted or path.stem[:2] in wanted):
-            keep(path.stem, sweep(path))
-    failures = [line for entry in stored().values() for line in entry["failed"]]
+    refuse_other_versions()
+    for path in lessons(args.lesson):
+        seeds = args.seeds or max(SEEDS, stored(path).get("seeds", 0))
+        if args.all or stale(path, seeds):
+            keep(path, sweep(path, seeds))
+        else:
+            print(f"{path.stem}: fresh, skipped; --all sweeps it again")
+    failures = [line for path in lessons(args.lesson) for line in stored(path)["failed"]]
     sys.exit("claims that do not hold:\n" + "\n".join(failures) if failures else 0)
 
 

@@ -1,0 +1,156 @@
+"""Stored outputs: last digits may differ, anything else may not."""
+
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
+from tools import nbval_numbers
+from tools.nbval_numbers import DECIMAL, same
+
+SAME = {
+    "one unit of the last place": ("moved 0.033 far", "moved 0.032 far"),
+    "through a carry": ("at 9.99 s", "at 10.00 s"),
+    "a column": ("|  9.99|", "| 10.00|"),
+    "zero from below": ("gap: 0.0", "gap: -0.0"),
+    "many digits, float32": ("[-0.011945605278015137, 0.0]", "[-0.011945612728595734, 0.0]"),
+    "an order of magnitude": ("first / last 4e-07", "first / last 9e-07"),
+    "exponents that meet": ("9.9e-07", "1.0e-06"),
+    "str drops a zero": ("[0.2, 0.105]", "[0.201, 0.105]"),
+    "thousands": ("1,234.5 MB", "1,234.6 MB"),
+}
+OTHER = {
+    "two units": ("moved 0.033 far", "moved 0.031 far"),
+    "two units of a share": ("6.4%", "6.6%"),
+    "sign": ("-7.7", "7.7"),
+    "text": ("moved 0.033 far", "moved 0.033 fast"),
+    "a count": ("flagged: 64", "flagged: 63"),
+    "a count with thousands": ("operations: 5,002", "operations: 5,003"),
+    "a shape": ("(8, 1)", "(8, 2)"),
+    "a number more": ("[0.1, 0.2]", "[0.1, 0.2, 0.3]"),
+    "a number that is NaN": ("loss 0.5", "loss nan"),
+    "a version": ("torch 2.14.1", "torch 2.15.1"),
+    "an integer where a decimal was": ("1.0", "1"),
+    "another order of magnitude": ("first / last 4e-07", "first / last 4e-06"),
+    "many digits": ("0.011945605278015137", "0.011955605278015137"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_last_digits_may_differ(name):
+    stored, shown = SAME[name]
+    assert same(stored, shown)
+    assert same(shown, stored)
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_anything_else_may_not(name):
+    stored, shown = OTHER[name]
+    assert not same(stored, shown)
+    assert not same(shown, stored)
+
+
+def stored_texts():
+    """Every text that nbval compares in the lessons and the worked answers."""
+    for path in sorted([*NOTEBOOKS.glob("*.ipynb"), *SOLUTIONS.glob("*.ipynb")]):
+        for cell in nbformat.read(path, as_version=4).cells:
+            if "nbval-check-output" in cell.metadata.get("tags", []):
+                for out in cell.outputs:
+                    yield from (out.get("text"), *(out.get("data", {}).get(kind) for kind in (
+                        "text/plain", "text/html")))
+
+
+TEXTS = [text for text in stored_texts() if text]
+
+
+def changed(text, pattern, change):
+    """The text once for each match of the pattern, with that match changed."""
+    for match in re.finditer(pattern, text):
+        yield text[:match.start()] + change(match[0]) + text[match.end():]
+
+
+def last_digit_up(number):
+    """0.033 -> 0.034, 0.039 -> 0.038, 4e-07 -> 5e-07: one unit of the last place."""
+    mantissa, e, exponent = number.partition("e")
+    step = -1 if mantissa[-1] == "9" else 1
+    return mantissa[:-1] + str(int(mantissa[-1]) + step) + e + exponent
+
+
+def test_every_stored_decimal_may_differ_in_its_last_digit():
+    copies = [(text, other) for text in TEXTS
+              for other in changed(text, DECIMAL, last_digit_up)]
+    assert len(copies) > 100
+    assert [pair for pair in copies if not same(*pair)] == []
+
+
+def first_digit_up(number):
+    """0.033 -> 0.083 and 4e-07 -> 4e-02: what the number says is another."""
+    if "e" in number:
+        return re.sub(r"\d$", lambda m: str((int(m[0]) + 5) % 10), number)
+    return re.sub(r"[1-9]", lambda m: str((int(m[0]) + 5) % 10), number, count=1)
+
+
+def test_no_stored_decimal_may_change_in_its_first_digit():
+    copies = [(text, other) for text in TEXTS
+              for other in changed(text, DECIMAL, first_digit_up) if other != text]
+    assert len(copies) > 100
+    assert [pair for pair in copies if same(*pair)] == []
+
+
+def test_no_stored_integer_and_no_word_may_change():
+    integer = r"(?<![\w.,#-])\d+(?![\w.,%]|e-)"
+    copies = [(text, other) for text in TEXTS for other in (
+        *changed(text, integer, lambda n: str(int(n) + 1)),
+        *changed(text, r"[A-Za-z]{3,}", str.swapcase))]
+    assert len(copies) > 1000
+    assert [pair for pair in copies if same(*pair)] == []
+
+
+CELLS = {  # name: what the cell prints, what is stored, its tags, whether it passes
+    "last digit": ("print('moved 0.032')", "moved 0.033\n", [], True),
+    "number": ("print('moved 0.042')", "moved 0.033\n", [], False),
+    "text": ("print('moves 0.033')", "moved 0.033\n", [], False),
+    "count": ("print('units: 63')", "units: 64\n", [], False),
+    "exact": ("print('moved 0.032')", "moved 0.033\n", [nbval_numbers.EXACT], False),
+    "exact and right": ("print('moved 0.033')", "moved 0.033\n", [nbval_numbers.EXACT], True),
+    "html": ("display({'text/html': '<b>0.032</b>', 'text/plain': '0.032'}, raw=True)",
+             {"text/html": "<b>0.033</b>", "text/plain": "0.033"}, [], True),
+    "other html": ("display({'text/html': '<i>0.033</i>', 'text/plain': '0.033'}, raw=True)",
+                   {"text/html": "<b>0.033</b>", "text/plain": "0.033"}, [], False),
+    "no output": ("pass", "moved 0.033\n", [], False),
+    "not compared": ("print(1)", "2\n", None, True),
+}
+
+
+def stored_cell(source, output, tags):
+    cell = new_code_cell(source, execution_count=1)
+    cell.metadata.tags = ["nbval-check-output", *tags] if tags is not None else []
+    cell.outputs = [new_output("stream", name="stdout", text=output) if isinstance(output, str)
+                    else new_output("display_data", data=output)]
+    return cell
+
+
+@pytest.mark.parametrize("folder", ["notebooks", "my-work"])
+def test_nbval_accepts_last_digits_and_nothing_else(folder, tmp_path):
+    """A lesson's way of comparing; under the same plugin a learner's worksheet fares alike."""
+    (tmp_path / folder).mkdir()
+    path = tmp_path / folder / "small.ipynb"
+    nbformat.write(new_notebook(cells=[stored_cell(*cell[:3]) for cell in CELLS.values()],
+                                metadata={"kernelspec": {"name": "python3", "language": "python",
+                                                         "display_name": "p"}}), path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--nbval-lax", "-p", "tools.nbval_numbers", "-p",
+         "no:cacheprovider", "-rfp", "-q", "--rootdir", str(tmp_path), str(path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = {int(n): word == "PASSED" for word, n in re.findall(
+        r"^(PASSED|FAILED) \S+::Cell (\d+)", done.stdout, re.M)}
+    assert result == {n: cell[3] for n, cell in enumerate(CELLS.values())}, done.stdout
+
+
+def test_every_run_here_compares_so(pytestconfig):
+    """The conftest.py beside the Makefile loads the plugin, whatever folder a run names."""
+    assert pytestconfig.pluginmanager.has_plugin("tools.nbval_numbers")

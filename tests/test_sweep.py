@@ -1,0 +1,160 @@
+"""The record of the sweep: what it rests on, which runs it took, and when it is stale."""
+
+import json
+import shutil
+
+import pytest
+
+from dlsys_helpers.paths import ROOT
+from tools import rests, sweep
+
+LESSONS = sweep.lessons([])
+LESSON = LESSONS[0]
+
+
+def code_of(path):
+    return ["".join(cell["source"]) for cell in sweep.code_cells(path)]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.stem)
+def test_record_is_fresh_and_every_claim_held(path):
+    assert sweep.stale(path) == ""
+    entry = sweep.stored(path)
+    assert entry["failed"] == []
+    assert entry["plan"] == sweep.PLAN
+    assert entry["runs"] == len(list(sweep.runs(entry["seeds"], entry["sets"])))
+    assert all(claim["runs"] % entry["runs"] == 0 for claim in entry["claims"].values())
+
+
+def test_lesson_1_holds_at_fifty_seeds():
+    """Its claims count random draws; five seeds had missed what five of the next 45 showed."""
+    assert sweep.stored(LESSON)["seeds"] == 50
+
+
+def test_no_record_without_a_lesson():
+    assert sorted(sweep.RECORDS.glob("*")) == [sweep.record_path(path) for path in LESSONS]
+
+
+def edit(path, old, new):
+    text = path.read_text("utf-8")
+    assert old in text, f"{path.name}: the test no longer finds {old!r}"
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+@pytest.fixture
+def src(tmp_path, monkeypatch):
+    """A copy of what records rest on, which a test may change."""
+    shutil.copytree(ROOT / "src" / "dlsys_helpers", tmp_path / "src" / "dlsys_helpers")
+    shutil.copyfile(ROOT / "requirements.lock", tmp_path / "requirements.lock")
+    monkeypatch.setattr(rests, "ROOT", tmp_path)
+    monkeypatch.setattr(rests, "SRC", tmp_path / "src")
+    clear()
+    yield tmp_path
+    clear()
+
+
+def clear():
+    for cached in (rests._file, rests._imported_by, rests._module_fingerprint):
+        cached.cache_clear()
+
+
+CHANGES = {  # file, what stands there, what it becomes, the part that a record then names
+    "a helper": ("src/dlsys_helpers/train.py", "import torch\n", "import torch as torch\n",
+                 ["dlsys_helpers.train"]),
+    "a helper of a helper": ("src/dlsys_helpers/cards.py", "import html\n",
+                             "import html as html\n", ["dlsys_helpers.cards"]),
+    "a pin": ("requirements.lock", f"torch=={rests.pinned()['torch']}", "torch==9.9.9", ["torch"]),
+    "another pin": ("requirements.lock", "matplotlib==", "matplotlib==1.", []),
+    "a helper's prose": ("src/dlsys_helpers/train.py", "from __future__",
+                         "# Prose.\n\nfrom __future__", []),
+    "a helper that the lesson does not use": ("src/dlsys_helpers/progress.py", "import errno\n",
+                                              "import errno as errno\n", []),
+    "an explorer": ("src/dlsys_helpers/explorers/activations.py", "import torch\n",
+                    "import torch as torch\n", []),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_named(name, src):
+    file, old, new, parts = CHANGES[name]
+    before = sweep.rests_on(LESSON)
+    edit(src / file, old, new)
+    clear()
+    assert rests.changes(before, sweep.rests_on(LESSON)) == parts
+
+
+def test_a_changed_cell_is_named_and_a_comment_is_not():
+    code = code_of(LESSON)
+    before = rests.rests_on(code)
+    assert rests.changes(before, rests.rests_on([*code, "x = 1"])) == ["code"]
+    assert rests.changes(before, rests.rests_on([code[0] + "\n# Prose.", *code[1:]])) == []
+
+
+def test_explorer_rests_on_its_module_and_the_front_end():
+    name = "dlsys_helpers.explorers.activations"
+    parts = rests.rests_on([f"from {name} import activations\nactivations"])
+    assert {name, "dlsys_helpers.explorers._picture", *rests.FRONT_END} <= parts.keys()
+    assert "dlsys_helpers.explorers.schedules" not in parts
+
+
+@pytest.mark.parametrize(("entry", "says"), [
+    ({}, "were not swept"),
+    ({"rests_on": {**sweep.rests_on(LESSON), "torch": "1.0"}, "seeds": 50}, "swept: torch."),
+    ({"rests_on": sweep.rests_on(LESSON), "seeds": 4}, "over 4 seeds"),
+])
+def test_a_stale_record_says_what_changed_and_what_to_run(entry, says, monkeypatch):
+    monkeypatch.setattr(sweep, "stored", lambda path: entry)
+    message = sweep.stale(LESSON)
+    assert says in message
+    assert message.endswith("Run: make sweep LESSON=01")
+
+
+def test_the_plan_is_not_the_full_product():
+    plan = list(sweep.runs(7, ["default", "avx2"]))
+    native = [(one.seed, one.threads) for one in plan if one.instructions == sweep.NATIVE]
+    assert native == [*((s, t) for s in range(5) for t in (1, 2)), (5, 1), (6, 1)]
+    assert [one for one in plan if one.instructions != sweep.NATIVE] == [
+        sweep.Run(0, 1, "default"), sweep.Run(0, 1, "avx2")]
+
+
+def test_sets_below_the_native_one():
+    assert sweep.smaller_sets("avx512") == ["default", "avx2"]
+    assert sweep.smaller_sets("avx2") == ["default"]
+    assert sweep.smaller_sets("default") == []
+    assert sweep.smaller_sets("sve256") == ["default"]
+
+
+def test_a_run_takes_its_set_and_goes_on_after_a_claim_that_fails(tmp_path):
+    def cell(source, *tags):
+        return {"cell_type": "code", "source": source, "metadata": {"tags": list(tags)}}
+    path = tmp_path / "01_small.ipynb"
+    path.write_text(json.dumps({"cells": [
+        cell("SEED, THREADS, DEVICE = 0, 1, 'auto'", "parameters"),
+        cell("from dlsys_helpers import claim\nclaim('seed', SEED, below=1)\n"
+             "claim('threads', THREADS, expected=1)"),
+        {**cell("raise SystemExit('an explorer claims nothing')"),
+         "metadata": {"dlsys": {"role": "explore"}}}]}), "utf-8")
+    claims = sweep.run(path, sweep.Run(3, 1, "default"))
+    assert [(c["text"], c["value"], c["holds"]) for c in claims] == [
+        ("seed", 3, False), ("threads", 1, True)]
+
+
+def test_a_fresh_lesson_is_skipped(monkeypatch, capsys):
+    monkeypatch.setattr(sweep, "stale", lambda path, seeds: "")
+    monkeypatch.setattr(sweep, "stored", lambda path: {"failed": []})
+    monkeypatch.setattr("sys.argv", ["sweep", "1"])
+    with pytest.raises(SystemExit) as ended:
+        sweep.main()
+    assert ended.value.code == 0
+    assert "fresh, skipped" in capsys.readouterr().out
+
+
+def test_an_unknown_lesson_is_refused():
+    with pytest.raises(SystemExit, match="got 99, expected one of 01"):
+        sweep.lessons(["99"])
+
+
+def test_other_versions_than_the_pinned_are_refused(monkeypatch):
+    monkeypatch.setattr(rests, "pinned", lambda: {"torch": "9.9.9"})
+    with pytest.raises(SystemExit, match=r"expected 9\.9\.9 as pinned"):
+        sweep.refuse_other_versions()
