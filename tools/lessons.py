@@ -148,9 +148,10 @@ def rule_stage_order(source: Source) -> None:
     if tail and "hook" in seen[seen.index(tail[0]):]:
         source.refuse(None, "a hook cell stands after the first trap.",
                       "Move it before the traps.")
-    if "further" in seen and source.cells[seen.index("further")].source != FURTHER:
+    if "further" in seen and not source.cells[
+            seen.index("further")].source.startswith(FURTHER):
         source.refuse(source.cells[seen.index("further")], "concepts follow without a heading.",
-                      f"Begin them with a markdown cell {FURTHER!r} of its own.")
+                      f"Begin them with a markdown cell that starts {FURTHER!r}.")
 
 
 def parts(source: Source) -> list[str]:
