@@ -304,7 +304,9 @@ def test_two_windows_that_ask_the_same_question_count_it_once():
     assert due(day(8)) == []
     assert due(day(9)) == ["01.1"]
     answer("01.1", day(9), right=True)
+    review.record(other, True, day(10))  # a window that was left open all the time
     assert due(day(29)) == []
+    assert due(day(30)) == ["01.1"]
 
 
 # ---- the store
