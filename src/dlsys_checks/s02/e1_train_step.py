@@ -151,6 +151,10 @@ def law(out, models, calls):
         common.expect_changes(changes, moves, twin, k)
 
 
+ex.equivalent("loss = F.mse_loss(model(x), y) -> loss = F.mse_loss(y, model(x))",
+              "a squared difference has no order")
+
+
 # ---- right by another route
 
 @ex.right("a closure for the optimizer")
