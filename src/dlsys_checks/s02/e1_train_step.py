@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_length, expect_parts
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
 ex = exercise("02.1", "train_step", seen=("models", "calls"))
 
@@ -16,7 +16,8 @@ LEFT = ("gradients left over from before", "some gradients left over", "NaN left
         "a frozen part", "a part without use")
 
 ex.promise("loss", "The loss before the update, as a float;", says=("loss before the update",))
-ex.promise("step", "makes one optimizer step.", says=("change of parameter",))
+ex.promise("step", "makes one optimizer step.",
+           says=("change of parameter", "optimizer steps"))
 ex.promise("shapes", "x: (N, F) float32, y: (N, 1) float32.",
            cases=("one row", "one feature", "many rows"))
 ex.promise("mean", "The loss is the mean squared error over all rows.",
@@ -124,23 +125,30 @@ def act(fn, models, calls):
         return net, getattr(torch.optim, optimizer)(parts, **options)
 
     pairs = [made(**model) for model in models]
-    losses, changes = [], []
+    losses, changes, steps = [], [], []
+    for _, opt in pairs:
+        opt.register_step_post_hook(lambda *_: steps.append(1))
+    counts = []
     for call in calls:
         net, opt = pairs[call["model"]]
         for p, number in zip(net.parameters(), call["before"], strict=False):
             p.grad = None if number is None else torch.full_like(p, number)
         before = [p.detach().clone() for p in net.parameters()]
+        steps.clear()
         losses.append(fn(net, opt, call["x"], call["y"]))
+        counts.append(len(steps))
         changes.append([p.detach() - was
                         for p, was in zip(net.parameters(), before, strict=True)])
-    return {"losses": losses, "changes": changes}
+    return {"losses": losses, "changes": changes, "steps": counts}
 
 
 @ex.law
 def law(out, models, calls):
-    expect_parts(out, "losses", "changes")
+    expect_parts(out, "losses", "changes", "steps")
     expect_length("losses", out["losses"], len(calls))
     expect_length("calls with changes", out["changes"], len(calls))
+    expect_equal("optimizer steps in each call", out["steps"], [1] * len(calls),
+                 "opt.step() makes one.")
     twins = [common.Twin(model) for model in models]
     for k, (call, loss, changes) in enumerate(zip(calls, out["losses"], out["changes"],
                                                   strict=True), 1):
@@ -274,7 +282,8 @@ def only_replaced(model, opt, x, y):
     return loss.item()
 
 
-@ex.wrong("gradients multiplied by zero, NaN included", says="change of", breaks="gradients")
+@ex.wrong("old gradients calculated away, which NaN survives", says="change of",
+          breaks="gradients")
 def times_zero(model, opt, x, y):
     for p in model.parameters():
         if p.grad is not None:
@@ -294,7 +303,15 @@ def cleared_too_late(model, opt, x, y):
     return loss.item()
 
 
-@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="change of",
+@ex.wrong("no step at all", says="optimizer steps", breaks="step")
+def no_step(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    return loss.item()
+
+
+@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="optimizer steps",
           breaks="step")
 def plain_descent(model, opt, x, y):
     opt.zero_grad()
@@ -329,7 +346,7 @@ def forgetful(model, opt, x, y):
     return loss.item()
 
 
-@ex.wrong("two steps on the same gradient", says="change of", breaks="step")
+@ex.wrong("two steps on the same gradient", says="optimizer steps", breaks="step")
 def two_steps(model, opt, x, y):
     opt.zero_grad()
     loss = F.mse_loss(model(x), y)

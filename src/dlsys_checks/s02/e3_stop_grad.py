@@ -52,7 +52,7 @@ def cases(g):
             one("a float16 result", (4, 2), "result", "float16"),
             one("a plain float16 tensor", (n,), "plain", "float16"),
             one("a plain tensor", (3, n), "plain"), odd,
-            one("a single number", (), "result"), one("an empty tensor", (0, 3), "doubled"),
+            one("a single number", (), "result"), one("an empty tensor", (0, 3), "plain"),
             one("one row", (1, n), "result"),
             one("a transposed result", (n, 4), "transposed", to=(4, n)),
             one("a slice of a result", (n + 1, 3), "slice", to=(n, 3)),
@@ -194,9 +194,15 @@ def by_product(t):
 
 # ---- wrong, by name
 
-@ex.wrong(".data", says="t after an edit", breaks="example")
+@ex.wrong("the memory of t in another tensor, as by .data", says="t after an edit",
+          breaks="example")
 def dot_data(t):
     return t.data
+
+
+@ex.wrong("detach() without clone()", says="t after an edit", breaks="example")
+def only_detach(t):
+    return t.detach()
 
 
 @ex.wrong("clone() without detach()", says="requires_grad of the copy", breaks="no gradient")

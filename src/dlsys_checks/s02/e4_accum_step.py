@@ -364,7 +364,7 @@ def keeps_old(model, opt, batches):
     return weighed(model, opt, batches, lambda n: n / rows, clear=False)
 
 
-@ex.wrong("gradients multiplied by zero, NaN included", says="change of", trap="02.1",
+@ex.wrong("old gradients calculated away, which NaN survives", says="change of", trap="02.1",
           breaks="gradients")
 def times_zero(model, opt, batches):
     for p in model.parameters():
@@ -374,7 +374,8 @@ def times_zero(model, opt, batches):
     return weighed(model, opt, batches, lambda n: n / rows, clear=False)
 
 
-@ex.wrong("one backward for all parts together", says="graphs alive", trap="02.5", breaks="graph")
+@ex.wrong("the graphs of all parts built before a backward", says="graphs alive", trap="02.5",
+          breaks="graph")
 def one_backward(model, opt, batches):
     rows = all_rows(batches)
     opt.zero_grad()

@@ -391,7 +391,7 @@ def all_logits(model, batches):
     return F.cross_entropy(logits, y).item(), (logits.argmax(1) == y).float().mean().item()
 
 
-@ex.wrong("the loss of every row in a list", says="numbers kept of each row", breaks="kept")
+@ex.wrong("a number of every row in a list", says="numbers kept of each row", breaks="kept")
 @torch.no_grad()
 def all_losses(model, batches):
     losses, right = [], 0
