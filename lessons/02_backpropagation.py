@@ -337,7 +337,8 @@ def weighted_loss(losses: torch.Tensor,
     """The weighted mean of per-row losses, a scalar that keeps its graph.
 
     losses: (N,) float32, with a graph. weights: (N,) float32, at least 0,
-    some of them 0, not all. If every weight is doubled, nothing changes.
+    some of them 0, not all. If every weight is doubled, nothing changes,
+    be they tiny or huge. The result is float32.
 
     Example: losses [1., 3.] with weights [1., 3.] give 2.5.
     """
@@ -574,7 +575,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     """One optimizer step on the mean cross-entropy over all rows.
 
     batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to
-    pair. Only one pair's graph may live at a time: call backward for each.
+    pair. Only one graph may live at a time: call backward for each pair.
     Gradients from before must not count. Returns the mean loss over all
     rows before the step, as a float.
 
@@ -727,13 +728,14 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     """(mean cross-entropy, accuracy) over all rows, as two floats.
 
     batches: pairs x (n, F) float32, y (n,) int64; the last may be smaller.
-    Measured in eval mode; afterwards the model is in the mode in which it
-    came. No graph is built at any time, and no batch is kept.
+    Measured in eval mode; afterwards each module is in the mode in which
+    it came. No graph is built at any time, and nothing of a batch is kept
+    but sums.
 
     Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.
     """
     # BEGIN SOLUTION
-    was = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     loss, right, rows = 0.0, 0, 0
     with torch.no_grad():
@@ -742,14 +744,15 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
             loss += F.cross_entropy(logits, y, reduction="sum").item()
             right += int((logits.argmax(1) == y).sum())
             rows += len(y)
-    model.train(was)
+    for module, was in modes:
+        module.training = was
     return loss / rows, right / rows
     # END SOLUTION
 
 # %% [markdown] trap="02.5" role="hint"
 # 1. Two switches, each with its own job: one for the layers, one for the graph.
 # 2. Add up sums over rows and divide once, at the end, by the number of rows.
-# 3. Store `model.training` before you change it; `model.train(was)` puts it back.
+# 3. As in 01.1: store the `training` of every module before you change it, and put each back.
 
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a tensor with a graph keeps its batch alive; `eval()` is about layers,
@@ -919,8 +922,8 @@ def gradients(out, inputs: list) -> list:
     A node has one attribute, node.parents: a list of pairs (node, slope),
     the slope being d(this node) / d(parent), a float. A parent may stand
     there twice. An input that out does not depend on gets 0.0.
-    The graph may be a chain of thousands of nodes, or have millions of
-    paths: do not recurse, and let each node report once.
+    The graph may be a chain of thousands of nodes: do not recurse. It may
+    have millions of paths: each node reports once.
 
     Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
     """
