@@ -82,7 +82,7 @@ def test_wrong_answer_fails_for_its_own_reason_on_every_seed(id, wrong):
     """One draw must suffice: a seed that lets a wrong answer pass has drawn a degenerate case."""
     for seed in SEEDS:
         exercise, cases = paper(id, seed)
-        runs = exercise.runs(wrong.fn, cases)
+        runs = [exercise.run(wrong.fn, case) for case in cases]
         verdict = exercise.judge(cases, [outcome for outcome, _ in runs])
         assert verdict.status == "wrong", (seed, verdict)
         assert verdict.misconception == wrong.name, (seed, verdict)

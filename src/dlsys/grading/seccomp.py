@@ -60,7 +60,9 @@ LAST_PLAIN = 5  # fcntl: up to F_GETLK; descriptors and their flags
 PLAIN = (1030, 1032)  # fcntl: F_DUPFD_CLOEXEC, F_GETPIPE_SZ
 TERMINALS, BEYOND_TERMINALS, CLONE_FILE = 0x5400, 0x5500, 0x40049409  # ioctl
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both with FORCE
-NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
+# Every CLONE_NEW* flag that clone takes, and CLONE_PARENT: a child of the zygote, which waits only
+# for its own, would keep the sandbox from ending.
+CLONE_FLAGS = 0x7E020000 | 0x8000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
@@ -146,7 +148,7 @@ def program(machine: str = "") -> bytes:
             steps += _deny(numbers[column])
     # Worker processes of a DataLoader talk through unix sockets; nothing else is a socket here.
     steps += _first_argument(SOCKET[column], _EQUAL, AF_UNIX, deny_if=False)
-    steps += _first_argument(CLONE[column], _ANY_BIT, NEW_NAMESPACES, deny_if=True)
+    steps += _first_argument(CLONE[column], _ANY_BIT, CLONE_FLAGS, deny_if=True)
     steps += _memory(column) + _sockets(column) + _files(column)
     # Limits of oneself only: the init has the same user.
     steps += _first_argument(PRLIMIT[column], _EQUAL, 0, deny_if=False)

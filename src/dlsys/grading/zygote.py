@@ -141,6 +141,9 @@ def _reap(children: list[int], walled: bool) -> dict:
         _, _, used = os.wait4(pid, 0)
         cpu += used.ru_utime + used.ru_stime
         peak = max(peak, used.ru_maxrss * 1024)
+    with contextlib.suppress(ChildProcessError):  # whoever else was given to this process
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
     return {"cpu_seconds": cpu, "peak_bytes": peak}
 
 
