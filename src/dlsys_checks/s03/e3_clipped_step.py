@@ -253,7 +253,8 @@ def too_late(optimizer, loss, scale, max_norm):
     return pre, total(params)
 
 
-@ex.wrong("a step of its own in place of optimizer.step()", says="steps of the optimizer", breaks="step")
+@ex.wrong("a step of its own in place of optimizer.step()", says="steps of the optimizer",
+          breaks="step")
 def own_step(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
     pre = nn.utils.clip_grad_norm_(params, max_norm).item()
