@@ -431,14 +431,16 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     losses: one function per micro-batch, each returns its scalar loss. Go
     through them `epochs` times. Update after every `accumulate` of them,
     and after the last of an epoch, with the sum of their gradients; no
-    gradient is left at the end. Update k (from 0) of U in all runs at
-    rate * (1 + cos(pi k / U)) / 2.
+    gradient is left at the end, and one left over from before does not
+    count. Update k (from 0) of U in all runs at
+    rate * (1 + cos(pi k / U)) / 2, rate being what each group started with.
 
     Example: 5 losses, 2 epochs, accumulate 2: U is 6.
     """
     # BEGIN SOLUTION
     updates = epochs * math.ceil(len(losses) / accumulate)
     schedule = sched.CosineAnnealingLR(opt, T_max=updates)
+    opt.zero_grad()
     for _ in range(epochs):
         for n, loss in enumerate(losses, 1):
             loss().backward()
