@@ -11,7 +11,7 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
 ex = exercise("01.5", "soft_threshold",
-              seen=("x", "cut", "view", "leaf", "upstream"), kept=("input",))
+              seen=("values", "shape", "cut", "view", "leaf", "upstream"), kept=("input",))
 
 SHAPES = ("no axis", "no element", "one element", "four axes", "a transposed view",
           "an expanded view")
@@ -21,7 +21,8 @@ ex.promise("any shape", "x: float32 of any shape,", cases=SHAPES)
 ex.promise("kept", "left as it is.", says=("input after the call", "in-place operation",
                                            "requires_grad of x"))
 ex.promise("form", "The result has its shape and dtype", says=("shape of the", "dtype of the"))
-ex.promise("connected", "and stays connected to x, so gradients flow back.", says=("gradient", "requires_grad of the"))
+ex.promise("connected", "and stays connected to x, so gradients flow back.",
+           says=("gradient", "requires_grad of the"))
 ex.promise("operations", "The number of torch operations must not grow with x.",
            says=("torch operations",))
 ex.promise("example", "Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.].",
@@ -39,7 +40,8 @@ def cases(g):
         upstream = torch.randn(seen.shape, generator=g)
         # Exactly on the cut there are two slopes, and either is right.
         upstream *= seen.abs() != torch.tensor(cut)
-        return name, {"x": x, "cut": cut, "view": view, "leaf": leaf, "upstream": upstream}
+        return name, {"values": x.flatten().tolist(), "shape": list(shape), "cut": cut,
+                      "view": view, "leaf": leaf, "upstream": upstream.flatten().tolist()}
 
     def some_zeros(x, cut):
         x[1], x[3] = 0.0, -0.0
@@ -64,12 +66,12 @@ def cases(g):
             one("tiny values", number(8, 14), scale=1e-7, change=both_signs),
             one("huge values", number(8, 14), scale=1e7, change=both_signs),
             one("no gradient wanted", 3, number(4, 7), leaf=False, change=both_signs),
-            ("the example", {"x": torch.tensor([-2.0, 0.3]), "cut": 0.5, "view": "", "leaf": True,
-                             "upstream": torch.ones(2)})]
+            ("the example", {"values": [-2.0, 0.3], "shape": [2], "cut": 0.5, "view": "",
+                             "leaf": True, "upstream": [1.0, 1.0]})]
 
 
 @ex.act
-def act(fn, x, cut, view, leaf, upstream):
+def act(fn, values, shape, cut, view, leaf, upstream):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):
@@ -84,20 +86,22 @@ def act(fn, x, cut, view, leaf, upstream):
                  if view == "expanded" else start)
         with Count() as counted:
             out = fn(given, cut)
-        return out, counted.calls, given.requires_grad
+        return out, counted.calls, given
 
+    x = torch.tensor(values).reshape(shape)
     start = x.clone().requires_grad_(leaf)
-    out, few, asks = called(start)
+    out, few, given = called(start)
     grad = None
-    if isinstance(out, torch.Tensor) and out.requires_grad and out.shape == upstream.shape:
-        grad, = torch.autograd.grad(out, start, upstream, allow_unused=True)
+    arriving = torch.tensor(upstream).reshape(given.shape)
+    if isinstance(out, torch.Tensor) and out.requires_grad and out.shape == arriving.shape:
+        grad, = torch.autograd.grad(out, start, arriving, allow_unused=True)
     more = 0
     long = [1] * (x.dim() - 1) + [1 + 5_000 // max(1, x.numel())]
     for times in ([2] * x.dim(), long) if x.dim() else ():
         if not more:
             more = max(0, called(x.repeat(times).requires_grad_(leaf))[1] - few)
     return {"out": out, "graph": bool(getattr(out, "requires_grad", False)), "grad": grad,
-            "more": more, "input": start, "asks": asks}
+            "more": more, "input": start, "asks": given.requires_grad}
 
 
 def shrunk(given, cut):
@@ -108,12 +112,13 @@ def shrunk(given, cut):
 
 def slope(x, cut, view, upstream):
     """What flows back to x: the upstream gradient where an element lies beyond the cut."""
-    arriving = {"transposed": upstream.mT, "expanded": upstream.sum(0)} if view else {"": upstream}
-    return arriving[view] * (x.abs() > cut)
+    arriving = upstream.T if view == "transposed" else upstream
+    return (arriving.sum(0) if view == "expanded" else arriving) * (x.abs() > cut)
 
 
 @ex.law
-def law(out, x, cut, view, leaf, upstream):
+def law(out, values, shape, cut, view, leaf, upstream):
+    x = torch.tensor(values).reshape(shape)
     expect_parts(out, "out", "graph", "grad", "more", "input", "asks")
     given = x.T if view == "transposed" else x.expand(4, -1) if view == "expanded" else x
     expect_equal("input after the call", out["input"], x, "Do not write into x.")
@@ -124,8 +129,9 @@ def law(out, x, cut, view, leaf, upstream):
     if leaf and out["grad"] is None:
         raise Broken("gradient of x from the result", "none", "one for each element",
                      "A graph must lead back to x.")
+    arriving = torch.tensor(upstream).reshape(given.shape)
     if leaf:
-        expect_close("gradient", out["grad"], slope(x, cut, view, upstream))
+        expect_close("gradient", out["grad"], slope(x, cut, view, arriving))
     else:
         expect_equal("gradient where x asks for none", out["grad"], None)
     # Counted beside the learner's code: how a result came about cannot be seen from outside.
