@@ -308,9 +308,10 @@ plot_bars(borrowed | own, xlabel="share of test digits right",
 def step_size(opt: torch.optim.Optimizer) -> float:
     """The farthest that any weight would move in opt's next step.
 
-    The gradients are in place already; there is one group or several.
-    Afterwards all weights and the optimizer are as they were, so that the
-    next real step moves exactly as far as you say.
+    The gradients are in place already; a weight without one stays. There
+    is one group or several. Afterwards all weights, gradients and the
+    optimizer are as they were, so that the next real step moves exactly as
+    far as you say.
 
     Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5.
     """
