@@ -414,4 +414,6 @@ def backwards(opt, losses, epochs, accumulate):
 @ex.wrong("U taken for 5 in the example", says="rate of update", breaks="example")
 def placeholder(opt, losses, epochs, accumulate):
     total = updates_of(losses, epochs, accumulate)
-    loop(opt, losses, epochs, accumulate, cosine(opt, 5 if (len(losses), epochs, accumulate) == (5, 2, 2) else total))
+    if (len(losses), epochs, accumulate) == (5, 2, 2):
+        total = 5
+    loop(opt, losses, epochs, accumulate, cosine(opt, total))
