@@ -20,7 +20,7 @@
 # solved. Without a kernel, take the [list of lessons](../README.md#lessons).
 
 # %% role="start"
-from dlsys.start_page import progress_map, start_menu
+from dlsys.start_page import progress_map, review_menu, start_menu
 
 progress_map()
 
@@ -36,12 +36,24 @@ progress_map()
 start_menu()
 
 # %% [markdown] role="start"
+# ## Come back
+#
+# What you got wrong comes back after 2 days, then after 7, then after 21, as a
+# short question with fresh numbers; so does what you solved. What you were sure of
+# and got wrong comes first. Or practise a stage now.
+
+# %% role="start"
+review_menu()
+
+# %% [markdown] role="start"
 # ## From a terminal
 #
 # | command | what it does |
 # |---|---|
 # | `dlsys start 1` | copies the worksheet of stage 1 to `my-work/` |
 # | `dlsys check my-work/01_activations.ipynb` | checks all its exercises |
+# | `dlsys review` | asks what is due |
+# | `dlsys review --all 01` | asks about stage 1 now |
 # | `dlsys progress` | shows the map above as a table |
 # | `dlsys doctor` | looks for what is missing on this machine |
 # | `pytest --nbval-lax my-work/01_activations.ipynb` | your points, as a table |

@@ -1,15 +1,14 @@
 # %% [markdown] role="hook"
 # # 2. Backpropagation and autograd
 #
-# A training loop loses one line, and the loss starts to circle. An evaluation
-# that trains nothing runs out of memory at its tenth batch. Four small batches
-# are meant to equal a big one, and the weights blow up. A helper edits a copy for
-# a plot, and a layer stops learning. In three of the four, nothing is raised.
+# A training loop, an evaluation, a batch cut in four, a plot of a layer's outputs:
+# code that you write in a minute. Each can go wrong in the backward pass, mostly
+# without an error message.
 #
-# All of them are bookkeeping of the backward pass: what is added up, what is
-# kept, what is shared, and in which order it is read. This stage computes the
-# gradient by hand, then with autograd, then with an engine of your own, and
-# breaks it in six ways that look right.
+# The backward pass keeps books: what is added up, what is kept, what is shared, and
+# in which order it is read. This stage computes a gradient by hand and with
+# autograd, breaks the books in six ways that look right, and ends with an engine of
+# your own.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -37,7 +36,7 @@ begin(SEED, THREADS, DEVICE)
 # $e = z - y$, $L = e^2$. The *forward pass* computes the values from left to
 # right. The *backward pass* starts with $dL/dL = 1$ at the right. Every node
 # multiplies what arrives by its own slope and hands it to the left. That is the
-# chain rule, and there is nothing more to backpropagation.
+# chain rule, applied node by node.
 
 # %% role="concept"
 x, w, b, y = 2.0, 3.0, 0.5, 10.0
@@ -53,13 +52,13 @@ print(f"z {z}   L {loss}   dL/dw {d_w}   dL/db {d_b}   dL/dx {d_x}")
 leaves = [torch.tensor(v, requires_grad=True) for v in (w, b)]
 loss = (leaves[0] * x + leaves[1] - y) ** 2
 loss.backward()
-claim("the loss is 12.25", loss, expected=12.25)
-claim("autograd finds the same dL/dw", leaves[0].grad, expected=d_w)
-claim("and the same dL/db", leaves[1].grad, expected=d_b)
+claim("loss", loss, expected=12.25)
+claim("dL/dw by autograd, against by hand", leaves[0].grad, expected=d_w)
+claim("dL/db by autograd, against by hand", leaves[1].grad, expected=d_b)
 
 # %% [markdown] role="concept"
 # Two things to notice. `x` asked for no gradient, so autograd computes none; you
-# got `d_x` by hand only because you wrote that line. And the slopes need numbers
+# got `d_x` by hand because you wrote that line. And the slopes need numbers
 # from the forward pass: `d_w` needs `x`, `d_e` needs `e`. Those are what a graph
 # has to keep.
 #
@@ -77,52 +76,7 @@ def walk(node, depth=0):
 walk(loss.grad_fn)
 
 # %% [markdown] role="concept"
-# `AccumulateGrad` is where a leaf *adds* what arrives to its `.grad`. Remember
-# that word: trap 02.1 is made of it.
-#
-# Step through a graph in which one number, `a`, is used twice: once inside `tanh`
-# and once around it, as in a residual block. In the right order a node waits
-# until **all** its uses have reported. Then switch the order, and compare the
-# slope of `w` with the true one.
-
-# %% role="explore" explorer="scalar_graph"
-from dlsys_helpers.explorers.scalar_graph import scalar_graph
-
-scalar_graph
-
-# %% [markdown] role="concept"
-# ## A node never builds its Jacobian
-#
-# For a layer that maps $n$ numbers to $m$, the slopes form a matrix, the Jacobian
-# $J$ of shape $(m, n)$. Backward does not build it. A node receives one number
-# per *output*, a vector $v$, and returns $vJ$, one number per *input*: a
-# *vector-Jacobian product*. For a linear layer that is a single product with the
-# weight.
-
-# %% role="concept"
-weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
-
-def small_layer(x):
-    """tanh(W x); x (6,) to (4,)."""
-    return torch.tanh(weight @ x)
-
-v = torch.randn(4)
-product, = torch.autograd.grad(small_layer(point), point, v)    # (6,)
-jacobian = torch.func.jacrev(small_layer)(point.detach())       # (4, 6)
-gap = (product - v @ jacobian).abs().max()
-claim("backward computes v @ J", gap, below=1e-5)
-
-numbers = 64 * 256               # 64 rows, 256 features, in and out
-print(f"vector: {4 * numbers / 1e3:.0f} kB   "
-      f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
-claim("the Jacobian of one layer would need a gigabyte",
-      4 * numbers ** 2, above=1e9)
-
-# %% [markdown] role="concept"
-# A loss is one number, so $v$ starts with one entry, and **one** backward pass
-# gives the slopes of all parameters, be they a billion. The other direction,
-# forward mode, needs one pass per *input*. That is why networks are trained
-# backwards.
+# `AccumulateGrad` stands where a leaf takes what arrives into its `.grad`.
 #
 # ## What is saved for the backward pass
 #
@@ -141,295 +95,39 @@ kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
         "relu": kept_by(torch.relu), "gelu": kept_by(F.gelu),
         "a * b": kept_by(torch.mul, 2)}
 print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
-claim("adding keeps nothing", kept["a + b"], expected=0)
-claim("a function keeps its result or its input", kept["tanh"],
-      expected=4000)
-claim("a product keeps both factors", kept["a * b"], expected=8000)
-
-# %% [markdown] role="concept"
-# So the graph's memory follows the *batch*. The weights exist anyway and do not
-# count twice. "It grows with the parameters times the activations" is folklore,
-# and so is "each backward on a retained graph doubles it". Count the bytes that
-# living graphs hold, with a hook that sees every saved tensor.
-
-# %% role="concept"
-import weakref
-from torch.autograd.graph import saved_tensors_hooks
-
-alive = weakref.WeakSet()
-
-class Kept:
-    """A tensor that some graph holds for its backward pass."""
-    def __init__(self, tensor):
-        self.tensor = tensor.detach()     # the same storage
-        alive.add(self)
-
-def held_bytes():
-    """Bytes that living graphs hold now; each storage counts once."""
-    storages = [kept.tensor.untyped_storage() for kept in alive]
-    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
-
-def watched():
-    """A block whose saved tensors `held_bytes` can see."""
-    return saved_tensors_hooks(Kept, lambda kept: kept.tensor)
-
-# %% role="concept"
-net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
-                    nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
-kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
-                          net.parameters()) for rows in (64, 128, 256)}
-print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
-claim("64 rows: the input and two ReLU results", kept[64],
-      expected=3 * 64 * 256 * 4)
-claim("twice the rows, twice the bytes", kept[128], expected=2 * kept[64])
-
-with watched():
-    out = net(torch.randn(64, 256)).sum()
-before = held_bytes()
-for _ in range(3):
-    out.backward(retain_graph=True)
-claim("three retained backwards hold no byte more", held_bytes(),
-      expected=before)
-out.backward()
-claim("the last backward frees everything", held_bytes(), expected=0)
-
-# %% [markdown] role="concept"
-# ## Five switches, and what each is really for
-#
-# | switch | what it does | what it is for |
-# |---|---|---|
-# | `t.detach()` | cuts one tensor off; same memory | one part of a computation must not learn |
-# | `no_grad()` | records no graph in the block | evaluation; updating weights by hand |
-# | `inference_mode()` | the same, and its tensors cannot join a graph later | serving |
-# | `retain_graph=True` | keeps saved tensors after a backward | two backwards over **one** graph |
-# | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
-#
-# First `detach`. Rounding has slope zero almost everywhere, so nothing before it
-# learns. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
-# rounded, and the slope is that of $x$.
-
-# %% role="concept"
-x = torch.tensor([0.4, 1.7], requires_grad=True)
-rounded = x + (x.round() - x).detach()
-through, = torch.autograd.grad(rounded.sum(), x)
-blocked, = torch.autograd.grad(x.round().sum(), x)
-claim("the value is rounded", rounded[1], expected=2)
-claim("round alone passes nothing", blocked.abs().sum(), expected=0)
-claim("with the bracket detached, all of it", through.sum(), expected=2)
-
-# %% [markdown] role="concept"
-# In Q-learning the *target* must not learn. It is the reward plus the discounted
-# best value of the next state, and it belongs to **one** action: the one taken.
-# Sketches often forget the reward, spread the target over all actions, and add a
-# `.detach()` inside `no_grad`, which has nothing to do there.
-
-# %% role="concept"
-online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
-state, after = torch.randn(32, 8), torch.randn(32, 8)
-reward = torch.randn(32)
-action = torch.randint(4, (32, 1))
-with torch.no_grad():
-    target = reward + 0.99 * frozen(after).max(dim=1).values
-claim("after no_grad nothing is left to detach", target.requires_grad,
-      expected=False)
-
-q = online(state)                                   # (32, 4)
-taken = F.mse_loss(q.gather(1, action).squeeze(1), target)
-spread = F.mse_loss(q, target[:, None].expand_as(q))
-for name, loss in (("taken", taken), ("spread", spread)):
-    slope, = torch.autograd.grad(loss, q, retain_graph=True)
-    print(f"{name}: {int((slope != 0).sum())} of 128 values are corrected")
-slope, = torch.autograd.grad(taken, q)
-claim("one action per row is corrected", (slope != 0).sum(), expected=32)
-
-# %% [markdown] role="concept"
-# That cell also shows what `retain_graph` is for: two losses over one graph, each
-# with its own gradient. It is *not* for derivatives of derivatives. Those need
-# `create_graph`. And the gradient of a summed gradient is not the diagonal of the
-# Hessian, as often told, but its row sums.
-
-# %% role="concept"
-x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
-y = x.sum() ** 2
-slope, = torch.autograd.grad(y, x, retain_graph=True)
-claim("with retain_graph the slope is a plain number",
-      slope.requires_grad, expected=False)
-
-slope, = torch.autograd.grad(y, x, create_graph=True)
-second, = torch.autograd.grad(slope.sum(), x)
-slopes = torch.func.grad(lambda x: x.sum() ** 2)
-hessian = torch.func.jacrev(slopes)(x.detach())             # (3, 3)
-print(f"gradient of the summed slope: {second.tolist()}")
-print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
-claim("it is the row sum", (second - hessian.sum(1)).abs().max(),
-      expected=0)
-claim("which is 6 here", second[0], expected=6)
-claim("where the diagonal is 2", hessian[0, 0], expected=2)
-
-# %% [markdown] role="concept"
-# Nor is `retain_graph` for long sequences. Truncated backpropagation through time
-# *cuts* the hidden state after each chunk, with `detach`. If you retain instead,
-# every chunk walks back to the beginning.
-
-# %% role="concept"
-def graph_nodes(tensor):
-    """Number of nodes that a backward from this tensor visits."""
-    seen, todo = set(), [tensor.grad_fn]
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            todo += [parent for parent, _ in node.next_functions]
-    return len(seen)
-
-def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
-    """Graph nodes behind each of 4 chunks of 10 steps."""
-    h, sizes = torch.zeros(1, 8), []
-    for _ in range(4):
-        for _ in range(10):
-            h = cell(torch.randn(1, 4), h)
-        h.sum().backward(retain_graph=not cut)
-        sizes.append(graph_nodes(h))
-        h = h.detach() if cut else h
-    return sizes
-
-# %% role="concept"
-cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
-print(f"nodes behind each chunk: {cut} detached, {retained} retained")
-claim("detached, every chunk costs the same", cut[-1], expected=cut[0])
-claim("retained, the fourth costs over three times the first",
-      retained[-1] / retained[0], above=3)
-
-# %% [markdown] role="concept"
-# ## Two paths add up
-#
-# A residual block computes $h = x + F(x)$. `x` is used twice, so its gradient is a
-# sum of two: what comes back through $F$, and what comes back unchanged. Stack 30
-# tanh layers, with and without the second path, and ask how much of the gradient
-# reaches the input.
-
-# %% role="concept"
-def share_at_input(skip, depth=30, width=32):
-    """Gradient norm at the input over that at the output."""
-    x = torch.randn(64, width, requires_grad=True)
-    h = x
-    for _ in range(depth):
-        branch = torch.tanh(nn.Linear(width, width)(h))
-        h = h + branch if skip else branch
-    slope, = torch.autograd.grad(h, x, torch.ones_like(h))
-    return (slope.norm() / h.numel() ** 0.5).item()
-
-plain, skipped = share_at_input(skip=False), share_at_input(skip=True)
-print(f"reaches the input: {plain:.0e} plain, {skipped:.0f} with skips")
-claim("30 plain layers lose it", plain, below=1e-5)
-claim("30 residual layers keep it", skipped, above=1)
-
-x = torch.randn(5, requires_grad=True)
-slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
-claim("but a branch can cancel the skip exactly", slope.abs().max(),
-      expected=0)
-
-# %% [markdown] role="concept"
-# So the skip is a good start, not a guarantee: "the identity is a lower bound for
-# the gradient" fails as soon as the branch points the other way.
-#
-# ## The same gradient in JAX
-#
-# Torch records a graph while your code runs. JAX transforms the *function*:
-# `grad` returns a new function that computes the gradient, `vmap` one that works
-# on a batch, `jit` one that is compiled. There is no `.grad`, so nothing piles up
-# and nothing needs clearing. The parameters go in, the gradients come out in the
-# same structure.
-
-# %% role="concept"
-import jax
-from jax import numpy as jnp
-
-jax.config.update("jax_platforms", "cpu")
-
-def mlp_loss(params, x, y, tanh):
-    """Mean squared error; x (N, 5) or (5,), y (N,) or ()."""
-    hidden = tanh(x @ params["w1"] + params["b1"])
-    return ((hidden @ params["w2"] - y) ** 2).mean()
-
-params = {"w1": torch.randn(5, 8), "b1": torch.zeros(8),
-          "w2": torch.randn(8)}
-x, y = torch.randn(20, 5), torch.randn(20)
-for value in params.values():
-    value.requires_grad_()
-mlp_loss(params, x, y, torch.tanh).backward()
-
-as_jax = {name: jnp.asarray(value.detach().numpy())
-          for name, value in params.items()}
-x_jax, y_jax = jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
-
-# %% role="concept"
-def jax_loss(params, x, y):
-    traces.append(x.shape)       # a Python side effect
-    return mlp_loss(params, x, y, jnp.tanh)
-
-def largest_gap(a, b):
-    return max(abs(a[name] - b[name]).max().item() for name in a)
-
-traces = []
-slopes = jax.grad(jax_loss)(as_jax, x_jax, y_jax)
-in_torch = {name: value.grad.numpy() for name, value in params.items()}
-claim("JAX and torch agree", largest_gap(slopes, in_torch), below=1e-4)
-
-rows = jax.vmap(jax.grad(jax_loss), in_axes=(None, 0, 0))
-each = rows(as_jax, x_jax, y_jax)           # a gradient per example
-print(f"one gradient per example: {each['w1'].shape}")
-mean = {name: value.mean(axis=0) for name, value in each.items()}
-claim("their mean is the gradient of the batch",
-      largest_gap(mean, slopes), below=1e-4)
-
-# %% [markdown] role="concept"
-# `jit` runs your Python once per input *shape*, with stand-ins for the numbers,
-# and compiles what it saw. A side effect, such as the `append` above, happens
-# only then. That is a trap of its own kind when you print or count in there.
-
-# %% role="concept"
-compiled = jax.jit(jax.grad(jax_loss))
-traces.clear()
-for _ in range(3):
-    fast = compiled(as_jax, x_jax, y_jax)
-once = len(traces)
-compiled(as_jax, x_jax[:7], y_jax[:7])
-print(f"Python ran for shapes {traces}")
-claim("three calls, one trace", once, expected=1)
-claim("a new shape, a second one", len(traces), expected=2)
-claim("compiled or not, the same gradient", largest_gap(fast, slopes),
-      below=1e-4)
+claim("bytes kept by a sum of two", kept["a + b"], expected=0)
+claim("by tanh", kept["tanh"], expected=4000)
+claim("by a product of two", kept["a * b"], expected=8000)
 
 # %% [markdown] trap="02.1" role="predict" symptom="loss goes up and down and never settles, zero_grad missing"
-# ## Gradients that pile up
+# ## A training loop without zero_grad
 #
-# You write the training loop from memory and leave out one line, `zero_grad`. The
-# loss falls quickly, then rises again. "Without it training diverges," says a
-# colleague.
+# You write the training loop from memory and leave out one line, `zero_grad`.
+# "Without it training diverges," says a colleague.
 #
 # **Before you run anything:** the data are noiseless and linear, so the loss can
-# reach zero. What do you expect over 400 steps: slow convergence, divergence, or
-# something else?
+# reach zero. Every step sees all rows. What do you expect over 400 steps: slow
+# convergence, divergence, or something else? And with random batches of 8 rows?
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
 truth = rows @ torch.tensor([2.0, -1.0, 0.5]) + 0.3
 
-def descend(steps, clear, momentum=0.0):
-    """Losses of a linear fit that starts at zero; full batch, SGD."""
+def descend(steps, clear, momentum=0.0, batch=None):
+    """Losses on all rows of a linear fit that starts at zero, by SGD."""
     model = nn.Linear(3, 1)
     for p in model.parameters():
         nn.init.zeros_(p)
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     losses = []
     for _ in range(steps):
+        each = (model(rows).squeeze(1) - truth) ** 2              # (64,)
+        losses.append(each.mean().item())
         if clear:
             opt.zero_grad()
-        loss = F.mse_loss(model(rows).squeeze(1), truth)
-        loss.backward()
+        pick = torch.randint(64, (batch,)) if batch else slice(None)
+        each[pick].mean().backward()
         opt.step()
-        losses.append(loss.item())
     return losses
 
 # %% trap="02.1" role="break"
@@ -442,14 +140,15 @@ for _ in range(4):                        # equal batches, no step
     F.mse_loss(probe(rows).squeeze(1), truth).backward()
     norms.append(probe.weight.grad.norm().item())
 print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
-claim("the fourth gradient holds all four", norms[3] / norms[0],
-      expected=4, within=1e-4)
+claim("norm of the fourth gradient over that of the first",
+      norms[3] / norms[0], expected=4, within=1e-4)
 print(f"cleared, step 400: {cleared[-1]:.0e}")
-claim("with the line it converges", cleared[-1], below=1e-3)
-claim("without it, the last hundred steps are no better",
+claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
+claim("highest loss of the last hundred over the first, not cleared",
       max(piled[-100:]) / piled[0], above=0.2)
-claim("but it does not diverge either", max(piled) / piled[0], below=2)
+claim("highest loss of all over the first", max(piled) / piled[0], below=2)
 
+# %% trap="02.1" role="look"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
            title="Without zero_grad the loss swings like a pendulum",
            xlabel="step", ylabel="mean squared error",
@@ -458,21 +157,20 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
 
 # %% [markdown] trap="02.1" role="repair"
 # `backward` *adds* to `.grad`. Without clearing, the step is the sum of all
-# gradients so far, and that is a method with a name: SGD with momentum 1. A
-# pendulum without friction swings for ever. It neither converges nor diverges, and
-# the two runs below agree to rounding. Clear anywhere between a step and the next
-# backward.
+# gradients so far, and that is a method with a name: SGD with momentum 1. It swings
+# like a pendulum without friction, and the two runs below agree to rounding. Clear
+# anywhere between a step and the next backward.
 
 # %% trap="02.1" role="repair"
 import inspect
 
 pendulum = descend(40, clear=True, momentum=1.0)
 gap = max(abs(a - b) for a, b in zip(pendulum, piled))
-claim("forgetting zero_grad is momentum 1", gap, below=1e-3)
+claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
 
 arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
-claim("set_to_none=True is the default already",
-      arguments["set_to_none"].default, expected=True)
+claim("default of set_to_none, 1 or 0",
+      arguments["set_to_none"].default, expected=1)
 
 def after_idle_step(to_none):
     """A weight after one Adam step with a gradient and one without."""
@@ -487,16 +185,31 @@ def after_idle_step(to_none):
 # %% trap="02.1" role="repair"
 none, zeros = after_idle_step(True), after_idle_step(False)
 print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
-claim("None: Adam leaves the weight alone", none, expected=0.9,
-      within=1e-3)
+claim("the weight after it, None: Adam leaves it alone", none,
+      expected=0.9, within=1e-3)
 claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
       within=1e-3)
 
+# %% [markdown] trap="02.1" role="repair"
+# A pendulum that is pushed at random does not keep its swing. Take the same fit with
+# random batches of 8 rows, as you would train.
+
+# %% trap="02.1" role="repair"
+pushed = descend(400, clear=False, batch=8)
+calm = descend(400, clear=True, batch=8)
+print(f"batches of 8, step 400: {calm[-1]:.0e} cleared, "
+      f"{pushed[-1] / pushed[0]:.0e} times the first loss without")
+claim("loss after 400 steps in batches of 8, cleared", calm[-1],
+      below=1e-3)
+claim("highest loss over the first, not cleared",
+      max(pushed) / pushed[0], above=20)
+
 # %% [markdown] trap="02.1" role="folklore"
-# **Told:** without `zero_grad` the loss falls faster, then diverges; pass
-# `set_to_none=True` to save memory. **Measured:** it swings and stays below 2 times
-# where it began. `set_to_none=True` has been the default since torch 2.0, and the
-# difference that matters is another: an idle weight stays at 0.9 with None and
+# **Told:** without `zero_grad` the loss falls faster, then diverges. **Measured:** in
+# random batches of 8 it does grow, to over 20 times its first value in 400 steps. On
+# the noiseless full batch at a rate of 0.05 it swings and stays below 2 times that
+# value. **Told:** pass `set_to_none=True` to save memory. **Measured:** it is the
+# default. What differs is another thing: an idle weight stays at 0.9 with None and
 # moves to 0.833 with zeros.
 
 # %% trap="02.1" role="exercise" points=3 difficulty=2 minutes=10
@@ -526,7 +239,8 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # **Keep:** `.grad` is a sum until you clear it; a forgotten `zero_grad` is momentum
 # 1. **In your own code:** if a loss swings with a steady period, print the gradient
 # norm of two equal batches; and log norms *before* you clear, or you log zeros.
-# **Source:** PyTorch documentation, `Optimizer.zero_grad`.
+# **Source:** PyTorch documentation,
+# [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="02.2" role="predict" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
 # ## Backward on a vector
@@ -556,7 +270,7 @@ mean = F.cross_entropy(reader(x_train[:64]), y_train[:64])
 of_mean, = torch.autograd.grad(mean, reader.weight)
 ratio = (with_ones.norm() / of_mean.norm()).item()
 print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
-claim("ones mean the sum: one full gradient per row", ratio, expected=64,
+claim("norm with ones over norm of the mean", ratio, expected=64,
       within=0.01)
 
 def worst_loss(vector):
@@ -577,18 +291,18 @@ calm = worst_loss(torch.full((64,), 1 / 64))
 wild = worst_loss(torch.ones(64))
 print(f"worst loss on the way: {calm:.1f} with the mean, "
       f"{wild:.0f} with ones")
-claim("the mean descends from where it began", calm, below=2.6)
-claim("the same rate with ones throws the weights away", wild, above=20)
+claim("worst loss with the mean", calm, below=2.6)
+claim("worst loss with ones at the same rate", wild, above=20)
 
 # %% [markdown] trap="02.2" role="repair"
-# The vector is the $v$ of the vector-Jacobian product: how much each row counts.
-# Ones let every row count in full. That is the *sum*, 64 times the mean, and a
+# `backward(v)` multiplies the gradient of each row's loss by that row's entry of $v$,
+# and adds them up. Ones let every row count in full. That is the *sum*, 64 times the mean, and a
 # learning rate of 0.5 becomes one of 32. The mean is a vector of 1/64. A weighted
-# mean divides the weights by **their own** sum, so the gradient keeps its scale
-# whatever the weights are. `cross_entropy` with class weights does the same.
+# mean divides the weights by **their own** sum, so doubling all weights changes
+# nothing. `cross_entropy` with class weights does the same.
 
 # %% trap="02.2" role="repair"
-claim("0.5 times 64 rows acts like a rate of 32", 0.5 * ratio, expected=32,
+claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
       within=0.01)
 counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
 
@@ -602,14 +316,14 @@ def gradient(loss, vector=None):
 
 as_vector = gradient(losses_by_row(), counts / counts.sum())
 as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
-claim("the vector and the weighted mean agree",
+claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
 # %% trap="02.2" role="repair"
 classes = torch.ones(10)
 classes[8] = 5.0
 built_in = F.cross_entropy(reader(x_train[:64]), y_train[:64], classes)
-claim("torch divides by the sum of the weights, too",
+claim("largest gap to torch with class weights",
       (as_scalar - gradient(built_in)).abs().max(), below=1e-6)
 
 # %% [markdown] trap="02.2" role="folklore"
@@ -623,7 +337,8 @@ def weighted_loss(losses: torch.Tensor,
     """The weighted mean of per-row losses, a scalar that keeps its graph.
 
     losses: (N,) float32, with a graph. weights: (N,) float32, at least 0,
-    some of them 0, not all. If every weight is doubled, nothing changes.
+    some of them 0, not all. If every weight is doubled, nothing changes,
+    be they tiny or huge. The result is float32.
 
     Example: losses [1., 3.] with weights [1., 3.] give 2.5.
     """
@@ -638,16 +353,17 @@ def weighted_loss(losses: torch.Tensor,
 
 # %% [markdown] trap="02.2" role="keep"
 # **Keep:** `backward(v)` weighs the rows by `v`; ones mean the sum. **In your own
-# code:** after any change of the reduction, compare the gradient norm with the one
-# before. **Source:** PyTorch documentation, `torch.autograd.backward` and
-# `CrossEntropyLoss`.
+# code:** after a change of the reduction, compare the gradient norm with the one
+# before. **Source:** PyTorch documentation,
+# [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
+# and [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
 
 # %% [markdown] trap="02.3" role="predict" symptom="gradients are zero or wrong after editing tensor.data, no error"
-# ## A copy that was none
+# ## An edit of .data for a plot
 #
 # For a plot you want the small outputs of a layer set to zero. You take `y.data`,
-# because it has no graph, and edit that. The plot is fine. The loss is computed
-# from `y`, as before, and `backward` raises nothing.
+# because it has no graph, and edit that. The plot is fine. The loss was computed
+# from `y` before the edit, and `backward` raises nothing.
 #
 # **Before you run anything:** `y` is the sigmoid of 1, 2 and 3. Which gradient do
 # you expect at the three inputs, and which one will you get?
@@ -667,22 +383,23 @@ s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
 truth = s * (1 - s)              # the derivative of the sigmoid
 print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
-claim("the gradient is zero", x.grad.abs().max(), expected=0)
-claim("at 1 it should be 0.197", truth[0], expected=0.197, within=1e-3)
-claim("y itself has changed", y.abs().max(), expected=0)
+claim("largest gradient", x.grad.abs().max(), expected=0)
+claim("the true one at 1", truth[0], expected=0.197, within=1e-3)
+claim("largest number in y itself", y.abs().max(), expected=0)
 
 x.grad = None
 doubled = 2 * x
 doubled.data.zero_()
 doubled.sum().backward()
-claim("the same edit of 2x does no harm", x.grad[0], expected=2)
+claim("gradient after the same edit of 2x", x.grad[0], expected=2)
 
 # %% [markdown] trap="02.3" role="repair"
 # `.data` shares its memory with `y`. Sigmoid had kept its *result* for the
 # backward pass, and you overwrote it; `2 * x` keeps nothing, so there it went well.
 # Autograd counts the edits of every tensor to notice such things, and `.data`
-# bypasses the count. `detach()` shares the memory too, but also the count: now
-# `backward` raises. For a copy that you may edit, add `clone()`.
+# bypasses the count. `detach()` shares the memory too, but also the count: an edit
+# through torch makes `backward` raise. An edit through numpy is not counted. For a
+# copy that you may edit, add `clone()`.
 
 # %% trap="02.3" role="repair"
 y = torch.sigmoid(x)
@@ -692,21 +409,25 @@ try:
     noticed = False
 except RuntimeError as error:
     noticed = "modified by an inplace operation" in str(error)
-claim("an edit of the detached tensor is noticed", noticed, expected=True)
+claim("is an edit of the detached tensor noticed, 1 or 0", noticed,
+      expected=1)
 
+x.grad = None
+y = torch.sigmoid(x)
+y.detach().numpy()[:] = 0
+y.sum().backward()
+claim("largest gradient after an edit through numpy: no error",
+      x.grad.abs().max(), expected=0)
+
+# %% trap="02.3" role="repair"
 x.grad = None
 y = torch.sigmoid(x)
 shown = y.detach().clone()
 shown[shown < 0.99] = 0
 y.sum().backward()
 print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
-claim("after detach and clone the gradient is right",
+claim("largest error of the gradient after detach and clone",
       (x.grad - truth).abs().max(), below=1e-6)
-
-# %% [markdown] trap="02.3" role="folklore"
-# **Told:** `.detach()` is the safe way to get a copy. **Measured:** it is no copy.
-# It shares the numbers, and an edit changes the original; only the gradient is
-# protected, by an error. The copy is `clone()`.
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
@@ -729,12 +450,13 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="02.3" role="keep"
 # **Keep:** `.data` shares memory and hides the edit; `detach()` shares memory and
-# reports it; `detach().clone()` is yours. **In your own code:** replace every
-# `.data`; to set a weight by hand, use `no_grad()`. **Source:** PyTorch
-# documentation, "Autograd mechanics", in-place correctness checks.
+# reports edits made through torch; `detach().clone()` is yours. **In your own code:**
+# replace `.data`; to set a weight by hand, use `no_grad()`. **Source:** PyTorch notes,
+# [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
+# in-place correctness checks.
 
 # %% [markdown] trap="02.4" role="predict" symptom="gradient accumulation: loss explodes or differs from the large batch"
-# ## Four small batches are not one big batch
+# ## Four small batches for one big one
 #
 # A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and
 # step once. You know the warning: forget to divide by 4, and the learning rate is
@@ -780,19 +502,19 @@ model = nn.Linear(16, 1)
 whole = accumulate(model, 32, undivided, size=32)
 ratio = (accumulate(model, 32, undivided).norm() / whole.norm()).item()
 print(f"undivided gradient / gradient of the whole batch: {ratio:.2f}")
-claim("four means add up to four times the mean", ratio, expected=4,
-      within=1e-3)
-claim("SGD on the whole batch learns", sgd_big, below=2)
-claim("SGD on four undivided parts blows up", sgd_small, above=1000)
-claim("Adam does not notice", (adam_big - adam_small).abs().max(),
-      below=1e-4)
+claim("norm of the undivided gradient over that of the whole", ratio,
+      expected=4, within=1e-3)
+claim("final loss of SGD, whole batch", sgd_big, below=2)
+claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
+claim("largest gap between Adam's weights, without weight decay",
+      (adam_big - adam_small).abs().max(), below=1e-4)
 
 # %% [markdown] trap="02.4" role="repair"
-# Adam divides each gradient by its own running size, so a constant factor cancels:
-# the mistake stays silent there, and surfaces when you clip, or return to SGD. And
-# dividing by the *number* of micro-batches is right only when all have the same
-# size. With 28 rows the last micro-batch has 4, and each of its rows counts twice.
-# Weigh each loss by its **share of the rows**.
+# Adam divides each gradient by its own running size, so a constant factor cancels
+# while there is no weight decay: the mistake stays silent, and surfaces when you add
+# decay, clip, or return to SGD. And dividing by the *number* of micro-batches is
+# right when all have the same size. With 28 rows the last micro-batch has 4, and each
+# of its rows counts twice. Weigh each loss by its **share of the rows**.
 
 # %% trap="02.4" role="repair"
 def off(model, rows, scale):
@@ -804,22 +526,48 @@ def off(model, rows, scale):
 by_count = off(model, 28, lambda n: 1 / 4)
 by_share = off(model, 28, lambda n: n / 28)
 print(f"off by {by_count:.0%} divided by 4, {by_share:.0%} by share")
-claim("equal parts: dividing by 4 is right",
+claim("relative error divided by 4, equal parts",
       off(model, 32, lambda n: 1 / 4), below=1e-5)
-claim("a smaller last part: it is wrong", by_count, above=0.05)
-claim("by share it is right", by_share, below=1e-5)
+claim("divided by 4, a smaller last part", by_count, above=0.05)
+claim("by share of the rows", by_share, below=1e-5)
 
+# %% [markdown] trap="02.4" role="repair"
+# What counts is the number that the loss itself divides by. With padding, labels of
+# `-100` that `cross_entropy` leaves out, that is the number of rows *with* a label.
+# And BatchNorm sees 8 rows instead of 32: there no scale helps.
+
+# %% trap="02.4" role="repair"
+def parts_off(share):
+    """Relative error with padding; share(labels) weighs each part of 8."""
+    wrong = whole_gradient - sum(
+        share(part) * torch.autograd.grad(
+            F.cross_entropy(head(x), part), head.weight)[0]
+        for x, part in zip(inputs.split(8), labels.split(8)))
+    return (wrong.norm() / whole_gradient.norm()).item()
+
+head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
+labels[:6] = -100                # padding: six of the first eight rows
+whole_gradient, = torch.autograd.grad(
+    F.cross_entropy(head(inputs), labels), head.weight)
+claim("relative error with padding, by share of the rows",
+      parts_off(lambda part: len(part) / 32), above=0.1)
+claim("by share of the labelled rows",
+      parts_off(lambda part: int((part >= 0).sum()) / 26), below=1e-5)
+
+# %% trap="02.4" role="repair"
 normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
                        nn.Linear(32, 1))
 with_norm = off(normed, 32, lambda n: n / 32)
-claim("with BatchNorm no scale is right", with_norm, above=0.15)
+claim("relative error with BatchNorm, by share of the rows", with_norm,
+      above=0.15)
 
 # %% [markdown] trap="02.4" role="folklore"
 # **Told:** divide by the number of micro-batches and you have the big batch.
-# **Measured:** with a smaller last one the gradient is off by more than 5 %, and
-# with BatchNorm, which sees 8 rows instead of 32, by more than 15 % even for equal
-# parts. **Told:** without dividing, training becomes unstable. **Measured:** with
-# SGD, yes; with Adam the weights agree.
+# **Measured:** yes for equal parts without padding and BatchNorm. With a smaller last
+# part the gradient is off by more than 5 %, with padding in one part by more than
+# 10 %, with BatchNorm by more than 15 %. **Told:** without dividing, training becomes
+# unstable. **Measured:** with SGD at 0.15, yes; with Adam without weight decay the
+# weights agree.
 
 # %% trap="02.4" role="exercise" points=4 difficulty=3 minutes=15
 def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
@@ -827,7 +575,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
     """One optimizer step on the mean cross-entropy over all rows.
 
     batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to
-    pair. Only one pair's graph may live at a time: call backward for each.
+    pair. Only one graph may live at a time: call backward for each pair.
     Gradients from before must not count. Returns the mean loss over all
     rows before the step, as a float.
 
@@ -851,20 +599,49 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 3. Clear once before the loop, step once after it; the scaled losses add up to the mean.
 
 # %% [markdown] trap="02.4" role="keep"
-# **Keep:** weigh each part by its share of the rows; a wrong constant factor is loud
-# with SGD and silent with Adam. **In your own code:** compare the accumulated
-# gradient with that of one whole batch, once. **Source:** PyTorch documentation,
-# "CUDA Automatic Mixed Precision examples", gradient accumulation; Kingma & Ba
-# 2015, section 2.1.
+# **Keep:** weigh each part by its share of what the loss divides by: the rows, or the
+# labelled ones. A wrong constant factor is loud with SGD and silent with Adam without
+# weight decay. **In your own code:** compare the accumulated gradient with that of
+# one whole batch, once. **Source:** PyTorch notes, [Automatic Mixed Precision
+# examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), which divide
+# by the number of parts; [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
+# 2.1. **Seen in the wild:** [huggingface/transformers
+# 24725](https://github.com/huggingface/transformers/issues/24725): samples of 11 and
+# 101 tokens counted alike.
 
 # %% [markdown] trap="02.5" role="predict" symptom="out of memory during evaluation, memory grows with every batch"
-# ## The evaluation that remembers everything
+# ## An evaluation that runs out of memory
 #
 # Training fits in memory. Evaluation, with the same batch size and `eval()`, fails
 # after a while. It does no more than add up the losses of 4 batches of 124 digits.
 #
 # **Before you run anything:** how much memory do the graphs hold after the
 # fourth batch, compared with the first? And what does `eval()` change about it?
+
+# %% [markdown] trap="02.5" role="break"
+# First a tool: a hook that sees every tensor that a graph saves. `watched()` turns it
+# on, `held_bytes()` counts what living graphs hold now.
+
+# %% trap="02.5" role="break"
+import weakref
+from torch.autograd.graph import saved_tensors_hooks
+
+alive = weakref.WeakSet()
+
+class Kept:
+    """A tensor that some graph holds for its backward pass."""
+    def __init__(self, tensor):
+        self.tensor = tensor.detach()     # the same storage
+        alive.add(self)
+
+def held_bytes():
+    """Bytes that living graphs hold now; each storage counts once."""
+    storages = [kept.tensor.untyped_storage() for kept in alive]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+def watched():
+    """A block whose saved tensors `held_bytes` can see."""
+    return saved_tensors_hooks(Kept, lambda kept: kept.tensor)
 
 # %% trap="02.5" role="break"
 layers = [module for _ in range(20)
@@ -882,20 +659,21 @@ with watched():                  # only looks, changes nothing
 # %% trap="02.5" role="look"
 print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
 each = held[1] - held[0]
-claim("every batch adds the same amount", (held[3] - held[0]) / each,
-      expected=3)
-claim("mostly the results of 20 ReLUs, in bytes", each,
+claim("growth from batch 1 to 4, over that from 1 to 2",
+      (held[3] - held[0]) / each, expected=3)
+claim("bytes a batch, mostly the results of 20 ReLUs", each,
       expected=20 * 124 * 64 * 4, within=10_000)
-claim("the sum drags the graph along", total.requires_grad, expected=True)
+claim("does the sum have a graph, 1 or 0", total.requires_grad, expected=1)
 del total
-claim("with the sum gone, all of it is free", held_bytes(), expected=0)
+claim("bytes held with the sum gone", held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="repair"
 # `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
 # switches the mode of layers; it has nothing to do with graphs. `.item()` lets each
 # graph go, after it was built for nothing. `no_grad()` builds none. Nor does
-# `inference_mode()`, but its tensors cannot take part in training later, unless
-# you clone them outside.
+# `inference_mode()`, but no graph can save its tensors later: you may add one to a
+# parameter, and a layer that has to save it raises. A clone made outside is an
+# ordinary tensor.
 
 # %% trap="02.5" role="repair"
 def one_pass():
@@ -908,18 +686,22 @@ for switch in (torch.no_grad, torch.inference_mode):
     with switch():
         spent[switch.__name__] = saved_bytes(one_pass, weights)
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
-claim("item() still builds a graph, one at a time",
+claim("bytes of the one graph that item() lets go",
       spent["eval() and item()"], expected=each, within=10_000)
-claim("no_grad keeps nothing", spent["no_grad"], expected=0)
-claim("inference_mode neither", spent["inference_mode"], expected=0)
+claim("bytes kept by no_grad", spent["no_grad"], expected=0)
+claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
 
 # %% trap="02.5" role="repair"
 with torch.inference_mode():
     features = deep[0](x_test[:8])
+shift = torch.zeros(64, requires_grad=True)
+(features + shift).sum().backward()
+claim("gradient of a sum with 8 such rows", shift.grad[0], expected=8)
 try:
     nn.Linear(64, 2)(features)
 except RuntimeError as error:
     print(str(error).split(".")[0])
+nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 
 # %% [markdown] trap="02.5" role="repair"
 # One more mistake hides in many evaluation loops: the mean of batch means. Cut the
@@ -937,21 +719,23 @@ sizes = [len(x) for x, _ in cut]
 by_rows = sum(m * n for m, n in zip(means, sizes)) / 497
 gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
-claim("the mean of means is off", gap, above=0.003)
-claim("weighted by rows it is right", abs(by_rows - mean), below=1e-5)
+claim("error of the mean of means", gap, above=0.003)
+claim("error of the mean weighted by rows", abs(by_rows - mean),
+      below=1e-5)
 
 # %% trap="02.5" role="exercise" points=3 difficulty=3 minutes=12
 def evaluate(model: nn.Module, batches: list) -> tuple:
     """(mean cross-entropy, accuracy) over all rows, as two floats.
 
     batches: pairs x (n, F) float32, y (n,) int64; the last may be smaller.
-    Measured in eval mode; afterwards the model is in the mode in which it
-    came. No graph is built at any time, and no batch is kept.
+    Measured in eval mode; afterwards each module is in the mode in which
+    it came. No graph is built at any time, and nothing of a batch is kept
+    but sums.
 
     Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.
     """
     # BEGIN SOLUTION
-    was = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     loss, right, rows = 0.0, 0, 0
     with torch.no_grad():
@@ -960,23 +744,25 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
             loss += F.cross_entropy(logits, y, reduction="sum").item()
             right += int((logits.argmax(1) == y).sum())
             rows += len(y)
-    model.train(was)
+    for module, was in modes:
+        module.training = was
     return loss / rows, right / rows
     # END SOLUTION
 
 # %% [markdown] trap="02.5" role="hint"
 # 1. Two switches, each with its own job: one for the layers, one for the graph.
 # 2. Add up sums over rows and divide once, at the end, by the number of rows.
-# 3. Store `model.training` before you change it; `model.train(was)` puts it back.
+# 3. As in 01.1: store the `training` of every module before you change it, and put each back.
 
 # %% [markdown] trap="02.5" role="keep"
 # **Keep:** a tensor with a graph keeps its batch alive; `eval()` is about layers,
 # `no_grad()` about graphs, and the mean is taken over rows. **In your own code:**
-# look for `+= loss` without `.item()`. **Source:** PyTorch documentation,
-# "Autograd mechanics", locally disabling gradient computation.
+# look for `+= loss` without `.item()`. **Source:** PyTorch notes,
+# [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
+# locally disabling gradient computation.
 
 # %% [markdown] trap="02.6" role="predict" symptom="hand-written autograd gives wrong gradients when a value is used twice"
-# ## The node that reports too early
+# ## An engine, and a value used twice
 #
 # You write a reverse-mode engine: numbers that remember what they came from. Its
 # backward is a queue. Take a node, hand its gradient to its parents, put them in
@@ -1037,10 +823,10 @@ def slope_of(place, step=1e-6):
 true_w, true_b = slope_of(0), slope_of(2)
 print(f"dL/db: engine {grads[b]:.4f}   differences {true_b:.4f}")
 print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
-claim("the chain to b is right", grads[b], expected=true_b, within=1e-6)
-claim("w is wrong by far", abs(grads[w] - true_w), above=0.5)
-claim("though a, just before it, is right in the end", grads[a] * x.data,
-      expected=true_w, within=1e-6)
+claim("dL/db by the engine", grads[b], expected=true_b, within=1e-6)
+claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
+claim("x times the engine's dL/da: what dL/dw should be",
+      grads[a] * x.data, expected=true_w, within=1e-6)
 
 # %% [markdown] trap="02.6" role="repair"
 # `a` was reached over its first use and reported at once. Its second share came in
@@ -1076,11 +862,20 @@ leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True)
 model_of(*leaves)[0].backward()
 for node, leaf in zip((w, x, b), leaves):
     print(f"engine {grads[node]:.4f}   torch {leaf.grad:.4f}")
-claim("w agrees with finite differences", grads[w], expected=true_w,
+claim("dL/dw, against finite differences", grads[w], expected=true_w,
       within=1e-6)
 gap = max(abs(grads[n] - leaf.grad.item())
           for n, leaf in zip((w, x, b), leaves))
-claim("and all three with torch", gap, below=1e-12)
+claim("largest gap of all three to torch", gap, below=1e-12)
+
+# %% [markdown] trap="02.6" role="repair"
+# Step through the same graph, backwards. Then switch the order, and compare the slope
+# of `w` with the true one.
+
+# %% role="explore" explorer="scalar_graph"
+from dlsys_helpers.explorers.scalar_graph import scalar_graph
+
+scalar_graph
 
 # %% trap="02.6" role="repair"
 chain = Value(1.0)
@@ -1091,15 +886,15 @@ try:
     deep_enough = True
 except RecursionError:
     deep_enough = False
-claim("a chain of 5000 nodes is too deep for it", deep_enough,
-      expected=False)
+claim("does it survive a chain of 5000 nodes, 1 or 0", deep_enough,
+      expected=0)
 
 # %% [markdown] trap="02.6" role="repair"
 # A function that calls itself once per node gives up on a long chain. Torch's
 # engine does not recurse. It first **counts** how often each node is used, and a
 # node is ready when as many shares have arrived. Yours will do the same. Walking
-# every *path* instead is right as well, and hopeless: each value that is used
-# twice doubles the number of paths.
+# every *path* instead is right as well, and too slow: in the ladder below each value
+# that is used twice doubles the number of paths.
 
 # %% trap="02.6" role="repair"
 def paths(node):
@@ -1116,8 +911,8 @@ def ladder(rungs):
 found = {rungs: paths(ladder(rungs)) for rungs in (1, 5, 10)}
 print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
-claim("10 rungs, 11 nodes, 1024 paths", found[10], expected=1024)
-claim("in order, each node reports once",
+claim("paths through 10 rungs", found[10], expected=1024)
+claim("nodes that report when each reports once",
       len(after_parents(ladder(10), [], set())), expected=11)
 
 # %% trap="02.6" role="exercise" points=5 difficulty=4 minutes=25
@@ -1127,8 +922,8 @@ def gradients(out, inputs: list) -> list:
     A node has one attribute, node.parents: a list of pairs (node, slope),
     the slope being d(this node) / d(parent), a float. A parent may stand
     there twice. An input that out does not depend on gets 0.0.
-    The graph may be a chain of thousands of nodes, or have millions of
-    paths: do not recurse, and let each node report once.
+    The graph may be a chain of thousands of nodes: do not recurse. It may
+    have millions of paths: each node reports once.
 
     Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].
     """
@@ -1159,8 +954,294 @@ def gradients(out, inputs: list) -> list:
 # **Keep:** a node reports once, when all its uses have reported. **In your own
 # code:** test an engine, or a custom backward, on a value that is used twice, and
 # against finite differences in float64 (`torch.autograd.gradcheck`). **Source:**
-# Baydin et al. 2018, "Automatic Differentiation in Machine Learning: a Survey",
-# section 3.2.
+# [Baydin et al. 2018, "Automatic Differentiation in Machine Learning: a
+# Survey"](https://arxiv.org/abs/1502.05767), section 3.2.
+
+# %% [markdown] role="concept"
+# ## Further
+
+# %% [markdown] role="concept"
+# ### A node never builds its Jacobian
+#
+# For a layer that maps $n$ numbers to $m$, the slopes form a matrix, the Jacobian
+# $J$ of shape $(m, n)$. Backward does not build it. A node receives one number
+# per *output*, a vector $v$, and returns $vJ$, one number per *input*: a
+# *vector-Jacobian product*. For a linear layer that is a single product with the
+# weight.
+
+# %% role="concept"
+weight, point = torch.randn(4, 6), torch.randn(6, requires_grad=True)
+
+def small_layer(x):
+    """tanh(W x); x (6,) to (4,)."""
+    return torch.tanh(weight @ x)
+
+v = torch.randn(4)
+product, = torch.autograd.grad(small_layer(point), point, v)    # (6,)
+jacobian = torch.func.jacrev(small_layer)(point.detach())       # (4, 6)
+gap = (product - v @ jacobian).abs().max()
+claim("largest gap between backward and v @ J", gap, below=1e-5)
+
+numbers = 64 * 256               # 64 rows, 256 features, in and out
+print(f"vector: {4 * numbers / 1e3:.0f} kB   "
+      f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
+claim("bytes of the Jacobian of one layer",
+      4 * numbers ** 2, above=1e9)
+
+# %% [markdown] role="concept"
+# A loss is one number, so $v$ starts with one entry, and **one** backward pass gives
+# the slopes of all parameters, be they a billion. The other direction, forward mode,
+# needs one pass per *input* number. That is why networks are trained backwards.
+#
+# ### How much a graph weighs
+#
+# The weights exist anyway, so in fp32 and without norms the graph adds what it keeps
+# per row. Two things are often told otherwise: that its bytes grow with the product
+# of parameters and activations, and that each backward on a retained graph doubles
+# them. Count, with `held_bytes` from trap 02.5.
+
+# %% role="concept"
+net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
+                    nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
+                          net.parameters()) for rows in (64, 128, 256)}
+print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
+claim("bytes for 64 rows: the input and two ReLU results", kept[64],
+      expected=3 * 64 * 256 * 4)
+claim("bytes for twice the rows, in fp32 without norms", kept[128],
+      expected=2 * kept[64])
+
+with watched():
+    out = net(torch.randn(64, 256)).sum()
+before = held_bytes()
+for _ in range(3):
+    out.backward(retain_graph=True)
+claim("bytes held after three retained backwards", held_bytes(),
+      expected=before)
+out.backward()
+claim("bytes held after one that does not retain", held_bytes(), expected=0)
+
+# %% [markdown] role="concept"
+# ### Five switches, and what each is for
+#
+# | switch | what it does | what it is for |
+# |---|---|---|
+# | `t.detach()` | cuts one tensor off; same memory | one part of a computation must not learn |
+# | `no_grad()` | records no graph in the block | evaluation; updating weights by hand |
+# | `inference_mode()` | the same, and no later graph can save its tensors | serving |
+# | `retain_graph=True` | keeps saved tensors after a backward | two backwards over **one** graph |
+# | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
+#
+# First `detach`. Rounding has slope zero almost everywhere, so nothing before it
+# learns. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
+# rounded, and the slope is that of $x$.
+
+# %% role="concept"
+x = torch.tensor([0.4, 1.7], requires_grad=True)
+rounded = x + (x.round() - x).detach()
+through, = torch.autograd.grad(rounded.sum(), x)
+blocked, = torch.autograd.grad(x.round().sum(), x)
+claim("1.7 rounded", rounded[1], expected=2)
+claim("slope that round alone passes", blocked.abs().sum(), expected=0)
+claim("slope of both numbers, with the bracket detached", through.sum(),
+      expected=2)
+
+# %% [markdown] role="concept"
+# In Q-learning the *target* must not learn. It is the reward plus the discounted
+# best value of the next state, and it belongs to **one** action: the one taken.
+# Three mistakes to look for in a sketch: no reward, a target spread over all actions,
+# and a `.detach()` inside `no_grad`, which has nothing to do there.
+
+# %% role="concept"
+online, frozen = nn.Linear(8, 4), nn.Linear(8, 4)   # state to 4 actions
+state, after = torch.randn(32, 8), torch.randn(32, 8)
+reward = torch.randn(32)
+action = torch.randint(4, (32, 1))
+with torch.no_grad():
+    target = reward + 0.99 * frozen(after).max(dim=1).values
+claim("does the target require gradients, 1 or 0",
+      target.requires_grad, expected=0)
+
+q = online(state)                                   # (32, 4)
+taken = F.mse_loss(q.gather(1, action).squeeze(1), target)
+spread = F.mse_loss(q, target[:, None].expand_as(q))
+for name, loss in (("taken", taken), ("spread", spread)):
+    slope, = torch.autograd.grad(loss, q, retain_graph=True)
+    print(f"{name}: {int((slope != 0).sum())} of 128 values are corrected")
+slope, = torch.autograd.grad(taken, q)
+claim("values of 128 that the loss corrects", (slope != 0).sum(),
+      expected=32)
+
+# %% [markdown] role="concept"
+# That cell also shows what `retain_graph` is for: two losses over one graph, each
+# with its own gradient. It is *not* for derivatives of derivatives. Those need
+# `create_graph`. And the gradient of a summed gradient is the row sums of the
+# Hessian; its diagonal is that only where all else in the matrix is zero.
+
+# %% role="concept"
+x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+y = x.sum() ** 2
+slope, = torch.autograd.grad(y, x, retain_graph=True)
+claim("does the slope have a graph with retain_graph, 1 or 0",
+      slope.requires_grad, expected=0)
+
+slope, = torch.autograd.grad(y, x, create_graph=True)
+second, = torch.autograd.grad(slope.sum(), x)
+slopes = torch.func.grad(lambda x: x.sum() ** 2)
+hessian = torch.func.jacrev(slopes)(x.detach())             # (3, 3)
+print(f"gradient of the summed slope: {second.tolist()}")
+print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
+claim("largest gap between it and the row sums",
+      (second - hessian.sum(1)).abs().max(), expected=0)
+claim("the first row sum", second[0], expected=6)
+claim("the first of the diagonal", hessian[0, 0], expected=2)
+
+# %% [markdown] role="concept"
+# For long sequences `retain_graph` is no remedy. Truncated backpropagation through time
+# *cuts* the hidden state after each chunk, with `detach`. If you retain instead,
+# every chunk walks back to the beginning.
+
+# %% role="concept"
+def graph_nodes(tensor):
+    """Number of nodes that a backward from this tensor visits."""
+    seen, todo = set(), [tensor.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [parent for parent, _ in node.next_functions]
+    return len(seen)
+
+def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
+    """Graph nodes behind each of 4 chunks of 10 steps."""
+    h, sizes = torch.zeros(1, 8), []
+    for _ in range(4):
+        for _ in range(10):
+            h = cell(torch.randn(1, 4), h)
+        h.sum().backward(retain_graph=not cut)
+        sizes.append(graph_nodes(h))
+        h = h.detach() if cut else h
+    return sizes
+
+# %% role="concept"
+cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
+print(f"nodes behind each chunk: {cut} detached, {retained} retained")
+claim("nodes behind the fourth chunk, detached", cut[-1], expected=cut[0])
+claim("nodes behind the fourth over the first, retained",
+      retained[-1] / retained[0], above=3)
+
+# %% [markdown] role="concept"
+# ### Two paths add up
+#
+# A residual block computes $h = x + F(x)$. `x` is used twice, so its gradient is a
+# sum of two: what comes back through $F$, and what comes back unchanged. Stack 30
+# tanh layers, with and without the second path, with torch's default weights and
+# with Xavier's, and ask how much of the gradient reaches the input.
+
+# %% role="concept"
+def share_at_input(skip, init=None, depth=30, width=32):
+    """Gradient norm at the input over that at the output."""
+    x = torch.randn(64, width, requires_grad=True)
+    h = x
+    for _ in range(depth):
+        linear = nn.Linear(width, width)
+        if init:
+            init(linear.weight)
+        branch = torch.tanh(linear(h))
+        h = h + branch if skip else branch
+    slope, = torch.autograd.grad(h, x, torch.ones_like(h))
+    return (slope.norm() / h.numel() ** 0.5).item()
+
+plain, skipped = share_at_input(skip=False), share_at_input(skip=True)
+xavier = share_at_input(skip=False, init=nn.init.xavier_normal_)
+print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
+      f"Xavier, {skipped:.0f} with skips")
+
+# %% role="concept"
+claim("share that reaches the input, default weights", plain, below=1e-5)
+claim("the same with Xavier", xavier, above=1e-3)
+claim("the same with default weights and skips", skipped, above=1)
+
+x = torch.randn(5, requires_grad=True)
+slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
+claim("what arrives where the branch is minus x", slope.abs().max(),
+      expected=0)
+
+# %% [markdown] role="concept"
+# So 30 plain layers lose the gradient with the default weights and keep part of it
+# with Xavier's. Skips keep it with the default weights, but it guarantees nothing: a branch
+# that points the other way cancels it.
+#
+# ### The same gradient in JAX
+#
+# Torch records a graph while your code runs. JAX transforms the *function*:
+# `grad` returns a new function that computes the gradient, `vmap` one that works
+# on a batch, `jit` one that is compiled. There is no `.grad`, so nothing piles up
+# and nothing needs clearing. The parameters go in, the gradients come out in the
+# same structure.
+
+# %% role="concept"
+import jax
+from jax import numpy as jnp
+
+jax.config.update("jax_platforms", "cpu")
+
+def mlp_loss(params, x, y, tanh):
+    """Mean squared error; x (N, 5) or (5,), y (N,) or ()."""
+    hidden = tanh(x @ params["w1"] + params["b1"])
+    return ((hidden @ params["w2"] - y) ** 2).mean()
+
+params = {"w1": torch.randn(5, 8), "b1": torch.zeros(8),
+          "w2": torch.randn(8)}
+x, y = torch.randn(20, 5), torch.randn(20)
+for value in params.values():
+    value.requires_grad_()
+mlp_loss(params, x, y, torch.tanh).backward()
+
+as_jax = {name: jnp.asarray(value.detach().numpy())
+          for name, value in params.items()}
+x_jax, y_jax = jnp.asarray(x.numpy()), jnp.asarray(y.numpy())
+
+# %% role="concept"
+def jax_loss(params, x, y):
+    traces.append(x.shape)       # a Python side effect
+    return mlp_loss(params, x, y, jnp.tanh)
+
+def largest_gap(a, b):
+    return max(abs(a[name] - b[name]).max().item() for name in a)
+
+traces = []
+slopes = jax.grad(jax_loss)(as_jax, x_jax, y_jax)
+in_torch = {name: value.grad.numpy() for name, value in params.items()}
+claim("largest gap between JAX and torch",
+      largest_gap(slopes, in_torch), below=1e-4)
+
+rows = jax.vmap(jax.grad(jax_loss), in_axes=(None, 0, 0))
+each = rows(as_jax, x_jax, y_jax)           # a gradient per example
+print(f"one gradient per example: {each['w1'].shape}")
+mean = {name: value.mean(axis=0) for name, value in each.items()}
+claim("gap between their mean and the gradient of the batch",
+      largest_gap(mean, slopes), below=1e-4)
+
+# %% [markdown] role="concept"
+# `jit` runs your Python once per shape, dtype and structure of the inputs, with
+# stand-ins for the numbers, and compiles what it saw. A side effect, such as the
+# `append` above, happens at that moment and not at the later calls. Remember it when
+# you print or count in there.
+
+# %% role="concept"
+compiled = jax.jit(jax.grad(jax_loss))
+traces.clear()
+for _ in range(3):
+    fast = compiled(as_jax, x_jax, y_jax)
+once = len(traces)
+compiled(as_jax, x_jax[:7], y_jax[:7])
+compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
+print(f"Python ran for shapes {traces}")
+claim("traces in three equal calls", once, expected=1)
+claim("with a new shape and a new dtype", len(traces), expected=3)
+claim("gap between compiled and not", largest_gap(fast, slopes),
+      below=1e-4)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1168,45 +1249,45 @@ def gradients(out, inputs: list) -> list:
 # Think first, then open a choice: each says why it is right or wrong.
 
 # %% [markdown] role="quiz"
-# **1. Your loss swings up and down with a steady period and never settles. First look at**
+# **1. Full batch: your loss swings up and down over some twenty steps and never settles. First look at**
 #
-# - [x] whether gradients are cleared before each backward :: Yes: SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
-# - [ ] whether the learning rate is too high :: Then the swing would grow and end in NaN, or jump at random from batch to batch.
-# - [ ] whether the data are shuffled :: Order adds noise, not a period of its own.
+# - [ ] whether the learning rate is too high :: That may grow, or jump to and fro at each step. A swing over many steps needs a memory.
+# - [ ] whether the data are shuffled :: A full batch holds the same rows in each order.
+# - [x] whether gradients are cleared before each backward :: SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
 
 # %% [markdown] role="quiz"
 # **2. `losses` has 32 rows. `losses.backward(torch.ones(32))` gives the gradient of**
 #
 # - [ ] the mean loss :: The mean is the vector of 1/32.
-# - [x] the sum of the losses :: Right: each row counts in full, so the gradient is 32 times that of the mean.
+# - [x] the sum of the losses :: Each row counts in full, so the gradient is 32 times that of the mean.
 # - [ ] each row, as 32 gradients :: One backward gives one vector-Jacobian product. For a gradient per row, use `vmap` of `grad`.
 
 # %% [markdown] role="quiz"
 # **3. Which operation keeps no tensor for the backward pass?**
 #
 # - [ ] `a * b` :: Its slopes are `b` and `a`, so it keeps both.
-# - [x] `a + b` :: Right. Its slopes are 1, whatever the numbers are.
+# - [x] `a + b` :: Its slopes are 1 for all numbers.
 # - [ ] `tanh(a)` :: It keeps its result: the slope is one minus its square.
 
 # %% [markdown] role="quiz"
 # **4. You need the second derivative of a loss. You call the first `autograd.grad` with**
 #
-# - [x] `create_graph=True` :: Yes: the backward pass is recorded, so its result has a graph of its own.
+# - [x] `create_graph=True` :: The backward pass is recorded, so its result has a graph of its own.
 # - [ ] `retain_graph=True` :: That keeps the forward graph. The gradient you get is a plain number without a graph.
 # - [ ] nothing; gradients always have a graph :: By default `autograd.grad` returns tensors that do not require gradients.
 
 # %% [markdown] role="quiz"
-# **5. With Adam, you forget to divide the loss of four equal micro-batches by four. The weights**
+# **5. With Adam without weight decay, you forget to divide the loss of four equal micro-batches by four. The weights**
 #
 # - [ ] blow up, as with a rate four times too large :: That is SGD. Adam divides by the gradient's own size.
-# - [x] end where they would have ended, up to rounding :: Right, and that is why nobody notices until a clip or another optimizer arrives.
-# - [ ] learn four times more slowly :: Nothing depends on the factor, in either direction.
+# - [ ] learn four times more slowly :: The factor cancels, in either direction.
+# - [x] end where they would have ended, up to rounding :: So the mistake stays unnoticed until weight decay, a clip or another optimizer arrives.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. Its memory**
 #
 # - [ ] grows with every batch :: `item()` lets go of each graph.
-# - [x] rises to one graph during each batch, needlessly :: Yes. `no_grad()` would save that one too.
+# - [x] rises to one graph during each batch, needlessly :: `no_grad()` would save that one too.
 # - [ ] is the least possible, because of `eval()` :: `eval()` switches dropout and norms. Graphs are built as before.
 
 # %% [markdown] role="gpu"
@@ -1471,21 +1552,23 @@ trace
 # **Keep:** backward is about two forwards of arithmetic, and the graph's memory is
 # proportional to the batch. If memory is short, halve the batch and accumulate,
 # or keep fewer results and compute them again (checkpointing, stage 9). If time is
-# short, look at the products first. **Source:** PyTorch documentation, "Autograd
-# mechanics" and `torch.profiler`.
+# short, look at the products first. **Source:** PyTorch documentation, [Autograd
+# mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
+# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html).
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
 # - Backward is the chain rule, right to left: each node multiplies what arrives by
-#   its slope. It never builds a Jacobian.
-# - `.grad` is a sum. Clear it, or you have momentum 1.
+#   its slope.
+# - `.grad` is a sum. Clear it, or SGD has momentum 1.
 # - `backward(v)` weighs the rows. Ones mean the sum.
 # - The graph keeps what the slopes need: bytes that follow the batch, freed by
 #   the backward pass, or never built under `no_grad()`.
-# - `detach().clone()` is a copy; `.data` is a trap; `retain_graph` is for two
-#   backwards, `create_graph` for second derivatives.
-# - Parts count by their share of the rows, in training and in evaluation.
-# - A node reports once, after all its uses have.
+# - `detach().clone()` is a copy; `.data` shares memory and hides edits;
+#   `retain_graph` is for two backwards, `create_graph` for second derivatives.
+# - Parts count by their share of what the loss divides by, in training and in
+#   evaluation.
+# - A node hands on its gradient once, after all its uses have handed theirs to it.
 #
 # **Next:** stage 3 asks where the gradient starts: the loss, and what it teaches.

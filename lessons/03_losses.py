@@ -1,14 +1,12 @@
 # %% [markdown] role="hook"
 # # 3. Losses and gradient pathologies
 #
-# Four training runs on your desk. The first has a loss that stops at 1.5 and
-# nobody knows why. The second reports a falling loss and cannot tell a 4 from
-# a 5. The third was fine until one batch moved the weights by two thousand.
-# The fourth has not moved at all.
+# Before an optimizer takes its first step, four things are settled: what the
+# loss asks for, whether output and target fit each other, what happens to a
+# gradient that is far too large, and how much of it reaches the first layer.
 #
-# The optimizer did its job in all four: it followed the gradient it was
-# given. A loss decides what the gradient asks for, and the layers decide how
-# much of it arrives. This stage measures both.
+# Each of the four has a line of code that looks right, raises nothing and
+# spoils the run. This stage writes those lines and measures what they do.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -30,7 +28,700 @@ from dlsys_helpers import (
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
-# ## A loss is a statement about noise
+# ## Cross-entropy, from logits
+#
+# Letters in this stage: `N` rows, `C` classes, `z` logits `(N, C)`,
+# `y` labels `(N,)`.
+#
+# The probability of the right class is $p_y = e^{z_y} / \sum_k e^{z_k}$. The
+# loss is its negative logarithm, and the logarithm can be taken on paper:
+#
+# $$L = \log \sum_k e^{z_k} - z_y, \qquad
+#   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
+#
+# So the gradient is the probability minus the truth: between minus one and
+# one, whatever the logits. On paper the first line is exact; in float32
+# $e^{89}$ is infinite. Subtract the largest logit $m$ first, which
+# changes nothing: $L = m + \log \sum_k e^{z_k - m} - z_y$.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()
+
+def on_paper(z, y):
+    """The formula as it stands; z (N, C), y (N,)."""
+    return (z.exp().sum(1).log() - z[torch.arange(len(z)), y]).mean()
+
+z = (torch.randn(6, 10) * 3).requires_grad_()
+y = torch.randint(10, (6,))
+slope = torch.autograd.grad(F.cross_entropy(z, y), z)[0]
+by_hand = (z.softmax(1) - F.one_hot(y, 10)) / 6
+far = z.detach() + 200
+
+# %% role="concept"
+claim("for small logits it is cross-entropy: difference of the losses",
+      on_paper(z, y) - F.cross_entropy(z, y), expected=0, within=1e-5)
+claim("its gradient is probability minus truth, over N: difference",
+      (slope - by_hand).abs().max(), expected=0, within=1e-6)
+
+# %% role="concept"
+claim("200 higher, the formula overflows", on_paper(far, y).isinf(),
+      expected=True)
+claim("torch subtracts the maximum: difference of the losses",
+      F.cross_entropy(far, y) - F.cross_entropy(z, y), expected=0,
+      within=1e-3)
+claim("the loss of guessing among 10 classes is ln 10",
+      F.cross_entropy(torch.zeros(6, 10), y), expected=2.303, within=1e-3)
+
+# %% [markdown] role="concept"
+# Remember that last number. A fresh classifier whose first loss is far above
+# $\ln C$ starts with confident nonsense, and one that stays at it has learned
+# nothing.
+
+# %% [markdown] trap="03.1" role="predict" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
+# ## Softmax before the loss
+#
+# The documentation says that cross-entropy compares probabilities, so your
+# model ends in a softmax and `F.cross_entropy` gets what it returns. It runs,
+# and with plain SGD far too many digits come out wrong.
+#
+# **Before you run anything:** there are 10 classes, and some day the model is
+# perfectly sure and perfectly right. What does this loss show then? And does the
+# second softmax make the loss smaller, larger, or does it depend?
+
+# %% trap="03.1" role="break"
+def mlp(outputs=10):
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(),
+                         nn.Linear(64, outputs))
+
+def softmax_twice(z, y):
+    return F.cross_entropy(z.softmax(1), y)       # "it wants probabilities"
+
+reader = mlp()
+losses = fit(reader, x_train, y_train, steps=300, lr=0.1,
+             loss=softmax_twice, optimizer=torch.optim.SGD)
+score_twice = accuracy(reader, x_test, y_test)
+
+# %% trap="03.1" role="look"
+first = torch.zeros(4, dtype=torch.long)          # class 0 is right
+sure = 40 * F.one_hot(first, 10).float()
+wrong = 10 * F.one_hot(first + 1, 10).float()
+print(f"accuracy {score_twice:.2f}, loss {losses[-1]:.2f}")
+claim("SGD at 0.1, 300 steps: share of test digits right", score_twice,
+      below=0.65)
+
+# %% trap="03.1" role="look"
+claim("a perfect answer: loss", softmax_twice(sure, first),
+      expected=1.4612, within=1e-4)
+claim("which is ln(e + 9) - 1", math.log(math.e + 9) - 1,
+      expected=1.4612, within=1e-4)
+claim("with one softmax: loss", F.cross_entropy(sure, first), below=1e-6)
+
+# %% trap="03.1" role="look"
+claim("a confident mistake: loss", softmax_twice(wrong, first),
+      expected=2.46, within=0.01)
+claim("with one softmax: loss of the mistake",
+      F.cross_entropy(wrong, first), expected=10, within=0.01)
+
+# %% [markdown] trap="03.1" role="look"
+# Both ends are squeezed. Probabilities lie between 0 and 1, so taken for logits
+# they are nearly equal, and their softmax is nearly flat. Put the logit on the
+# far left below and read the slope: where the model is most wrong, the second
+# softmax asks for nothing.
+
+# %% role="explore" explorer="loss_curves"
+from dlsys_helpers.explorers.loss_curves import loss_curves
+
+loss_curves
+
+# %% [markdown] trap="03.1" role="repair"
+# Pass the logits. The first gradient is then about ten times as large. For SGD
+# at 0.1 and 300 steps that decides; at ten times the rate SGD reads most digits
+# with the fault, too. Adam divides by the gradient's size and hides it at once.
+# What stays is the loss: with 10 classes it never falls below 1.4612.
+
+# %% trap="03.1" role="repair"
+def trained(loss, optimizer, lr):
+    """Test accuracy and mean of the last 20 losses."""
+    torch.manual_seed(SEED)
+    model = mlp()
+    last = fit(model, x_train, y_train, steps=300, lr=lr, loss=loss,
+               optimizer=optimizer)[-20:]
+    return accuracy(model, x_test, y_test), sum(last) / 20
+
+sgd = trained(F.cross_entropy, torch.optim.SGD, 0.1)
+adam = trained(F.cross_entropy, torch.optim.Adam, 0.01)
+adam_twice = trained(softmax_twice, torch.optim.Adam, 0.01)
+bold_twice = trained(softmax_twice, torch.optim.SGD, 1.0)
+print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
+      f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
+
+# %% trap="03.1" role="repair"
+claim("SGD at 0.1 on logits: share right", sgd[0], above=0.88)
+claim("Adam at 0.01 with the fault: share right", adam_twice[0], above=0.75)
+claim("SGD at 1.0 with the fault: share right", bold_twice[0], above=0.65)
+
+# %% trap="03.1" role="repair"
+claim("Adam with the fault: loss, above the floor", adam_twice[1],
+      above=1.4612)
+claim("Adam on logits: loss", adam[1], below=0.2)
+
+# %% trap="03.1" role="repair"
+model, slope = mlp(), {}
+for loss in (F.cross_entropy, softmax_twice):
+    found_slope = torch.autograd.grad(loss(model(x_train), y_train),
+                                      model[0].weight)[0]
+    slope[loss.__name__] = found_slope.norm()
+claim("norm of the first gradient, on logits over with the fault",
+      slope["cross_entropy"] / slope["softmax_twice"], above=8, below=13)
+
+# %% [markdown] trap="03.1" role="folklore"
+# **Told:** softmax before the loss is a matter of style, the model trains all
+# the same. **Measured:** with Adam at 0.01 and with SGD at 1.0 it does; with SGD
+# at 0.1 it reads less than 0.65 of the digits after 300 steps, where logits give
+# over 0.88. In all three the loss is wrong: 2.46 instead of 10 for a confident
+# mistake, 1.4612 instead of 0 for a perfect answer.
+
+# %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
+def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
+                   ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean cross-entropy and its gradient, by hand: no loss function of
+    torch's, no autograd.
+
+    logits: (N, C) float32; y: (N,) int64. Returns the loss, a tensor
+    without dimensions, and its gradient with respect to the logits, (N, C).
+    Logits may be as large as 200 either way, and one row may be as high
+    as another is low.
+
+    Example: logits zeros(1, 4), y [0]: loss 1.386, gradient
+    [[-.75, .25, .25, .25]].
+    """
+    # BEGIN SOLUTION
+    n = torch.arange(len(y))
+    shifted = logits - logits.amax(1, keepdim=True)
+    log_p = shifted - shifted.exp().sum(1, keepdim=True).log()
+    grad = log_p.exp()
+    grad[n, y] -= 1
+    return -log_p[n, y].mean(), grad / len(y)
+    # END SOLUTION
+
+# %% [markdown] trap="03.1" role="hint"
+# 1. Take the logarithm on paper: which exponential disappears, and which sum stays?
+# 2. Subtract each row's own maximum before `exp`; the formula for the loss holds for the shifted logits as well.
+# 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean adds a factor 1/N.
+
+# %% [markdown] trap="03.1" role="keep"
+# **Keep:** `F.cross_entropy` wants logits; probabilities are for reading. **In your own
+# code:** overfit one small batch. A loss that will not go to zero has a floor, and
+# $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:** PyTorch
+# documentation, [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
+# the floor follows by putting 1 and zeros for the logits.
+
+# %% [markdown] trap="03.2" role="predict" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
+# ## A class number as a regression target
+#
+# The label is a number from 0 to 9, and the network may as well output a number.
+# You train one output with squared error and round it. The loss falls nicely.
+# In a second version, written a little differently, it soon stops falling.
+#
+# **Before you run anything:** how many digits does the first one read? And what
+# shape does `(N, 1)` minus `(N,)` have?
+
+# %% trap="03.2" role="break"
+def as_number(out, y):
+    return (out[:, 0] - y).square().mean()
+
+def with_a_column(out, y):
+    return (out - y).square().mean()              # (N, 1) - (N,)
+
+def reading(loss):
+    """The single output on the test digits after training with `loss`."""
+    model = mlp(outputs=1)
+    fit(model, x_train, y_train, steps=400, lr=1e-2, loss=loss)
+    with torch.no_grad():
+        return model(x_test)[:, 0]
+
+number, column = reading(as_number), reading(with_a_column)
+
+# %% trap="03.2" role="look"
+right = (number.round() == y_test).float().mean()
+off_by_one = ((number.round() - y_test).abs() <= 1).float().mean()
+print(f"right {right:.2f}, at most one off {off_by_one:.2f}")
+claim("share right, as a number", right, below=0.5)
+claim("share that is one off, beside it", off_by_one - right, above=0.2)
+claim("cost of 9 for 0, over that of 1 for 0",
+      (9 - 0) ** 2 / (1 - 0) ** 2, expected=81)
+
+# %% trap="03.2" role="look"
+pred, labels = torch.zeros(8, 1), torch.arange(8.0)
+claim("(8, 1) minus (8,) has 64 entries", (pred - labels).numel(),
+      expected=64)
+claim("the column: its mean answer minus the mean label",
+      column.mean() - y_train.float().mean(), expected=0, within=0.6)
+claim("spread of its answers, over that of the number",
+      column.std() / number.std(), below=0.3)
+
+# %% [markdown] trap="03.2" role="repair"
+# Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
+# an output between two of them is an answer that nobody asked for. The column is
+# worse: broadcasting pairs every output with every label, so each row is
+# trained towards the mean of all labels.
+# `F.mse_loss` would have warned; arithmetic by hand does not.
+#
+# Squared error as such is not the culprit. Give each class an output of its own,
+# and it reads these digits, as cross-entropy does. What does harm is squared
+# error *after a softmax*: on a confident mistake its gradient is almost zero.
+
+# %% trap="03.2" role="repair"
+def one_hot_mse(z, y):
+    return F.mse_loss(z, F.one_hot(y, 10).float())
+
+score = {}
+for loss in (one_hot_mse, F.cross_entropy):
+    model = mlp()
+    fit(model, x_train, y_train, steps=400, lr=1e-2, loss=loss)
+    score[loss.__name__] = accuracy(model, x_test, y_test)
+print({name: round(value, 2) for name, value in score.items()})
+claim("one-hot squared error: share right", score["one_hot_mse"],
+      above=0.93)
+claim("cross-entropy: share right", score["cross_entropy"], above=0.93)
+
+# %% trap="03.2" role="repair"
+def pull(loss):
+    """Gradient norm on one confident mistake: class 1 at 10, 0 is right."""
+    z = torch.zeros(1, 10).index_fill(1, torch.tensor([1]), 10.0)
+    z.requires_grad_()
+    return torch.autograd.grad(loss(z, torch.tensor([0])), z)[0].norm()
+
+after_softmax = pull(lambda z, y: one_hot_mse(z.softmax(1), y))
+claim("squared error after a softmax: gradient norm", after_softmax,
+      below=0.001)
+claim("squared error on the outputs: gradient norm", pull(one_hot_mse),
+      expected=2.01, within=0.01)
+claim("cross-entropy: gradient norm", pull(F.cross_entropy),
+      expected=1.41, within=0.01)
+
+# %% [markdown] trap="03.2" role="folklore"
+# **Told:** squared error is wrong for classes, because its gradient vanishes on
+# confident mistakes. **Measured:** behind a softmax it does, to below 0.001 where
+# cross-entropy has 1.41. On plain outputs with one-hot targets it has 2.01, and
+# reads over 0.93 of the digits. What fails there too is the class *number* as a
+# target: less than 0.5.
+
+# %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
+def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over the rows that have a label.
+
+    scores: (N, C) float32 logits. labels: int64, either (N,) or a column
+    (N, 1) as tables hold them; -1 means that the row has no label and does
+    not count. Returns a tensor without dimensions, connected to the graph.
+
+    Example: scores zeros(2, 4), labels [[1], [-1]]: 1.386, the mean of one.
+    """
+    # BEGIN SOLUTION
+    return F.cross_entropy(scores, labels.reshape(-1), ignore_index=-1)
+    # END SOLUTION
+
+# %% [markdown] trap="03.2" role="hint"
+# 1. Settle the shape of the labels first, before any arithmetic with them.
+# 2. Rows without a label belong neither in the sum nor in the count.
+# 3. `F.cross_entropy` takes labels of shape `(N,)`; look up `ignore_index`.
+
+# %% [markdown] trap="03.2" role="keep"
+# **Keep:** classes have no distance; give each an output of its own.
+# **In your own code:** assert that prediction and target have the same shape
+# before you subtract. **Source:** Hui & Belkin 2021, ["Evaluation of Neural
+# Architectures Trained with Square Loss vs Cross-Entropy in Classification
+# Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
+
+# %% [markdown] trap="03.3" role="predict" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
+# ## A batch that clipping should have caught
+#
+# You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
+# step, as it should be. Then a batch arrives whose inputs are 100 times too
+# large, and the loss of the next step has more than ten digits.
+#
+# **Before you run anything:** with a learning rate of 0.1, how far can one step
+# of SGD move the weights if clipping to 1 works? And what does
+# `clip_grad_norm_` return: the norm before, or after?
+
+# %% trap="03.3" role="break"
+x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
+model = nn.Linear(32, 1)
+fresh = {name: p.clone() for name, p in model.state_dict().items()}
+clip = nn.utils.clip_grad_norm_
+
+def prepare():
+    """The fresh weights, an optimizer, and a gradient in place."""
+    model.load_state_dict(fresh)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    opt.zero_grad()
+    F.mse_loss(model(x_big), y_big).backward()
+    return opt
+
+def weights():
+    return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+# %% trap="03.3" role="break"
+opt = prepare()
+start = weights()
+opt.step()
+clip(model.parameters(), max_norm=1.0)
+late = weights()
+loss_late = F.mse_loss(model(x_big), y_big).item()
+
+# %% trap="03.3" role="look"
+norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}")
+claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
+claim("distance that the weights moved", (late - start).norm(), above=1000)
+claim("next loss", loss_late, above=1e10)
+
+# %% trap="03.3" role="look"
+prepare().step()                                  # no clipping at all
+claim("without clipping: the same weights, to the bit",
+      torch.equal(late, weights()), expected=True)
+
+# %% [markdown] trap="03.3" role="repair"
+# The step uses what `.grad` holds at that moment. After the step nobody reads
+# the gradient any more: clipping it then changes numbers that `zero_grad` throws
+# away. The order is: `zero_grad`, forward, `backward`, clip, `step`. Then a step
+# of plain SGD moves the weights by at most the learning rate times the limit.
+# With momentum the clipped gradients of several steps add up.
+
+# %% trap="03.3" role="repair"
+opt = prepare()
+clip(model.parameters(), max_norm=1.0)
+opt.step()
+early, loss_early = weights(), F.mse_loss(model(x_big), y_big).item()
+print(f"move {(early - start).norm():.3f}   next loss {loss_early:.0e}")
+claim("clipped before the step: distance moved, 0.1 times 1",
+      (early - start).norm(), expected=0.1, within=1e-4)
+claim("next loss, over that of clipping after the step",
+      loss_early / loss_late, below=1e-6)
+
+# %% trap="03.3" role="repair"
+prepare()
+grads = [p.grad for p in model.parameters()]
+real = nn.utils.get_total_norm(grads).item()
+returned = clip(model.parameters(), max_norm=1.0).item()
+claim("what clip_grad_norm_ returns, over the norm before",
+      returned / real, expected=1, within=1e-5)
+claim("norm measured again after it", nn.utils.get_total_norm(grads),
+      expected=1, within=1e-3)
+
+# %% [markdown] trap="03.3" role="repair"
+# Clipping does not heal a gradient that is already infinite.
+# The factor becomes 1 divided by infinity, zero; infinity times zero is NaN, and
+# everything else becomes zero.
+
+# %% trap="03.3" role="repair"
+weight = nn.Parameter(torch.ones(3))
+weight.grad = torch.tensor([1.0, math.inf, 2.0])
+clip([weight], max_norm=1.0)
+print(weight.grad)
+claim("the infinite entry is NaN", weight.grad[1].isnan(), expected=True)
+claim("largest of the healthy entries",
+      weight.grad[[0, 2]].abs().max(), expected=0)
+
+# %% [markdown] trap="03.3" role="folklore"
+# **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping
+# before the step keeps one huge finite gradient from throwing the weights away.
+# An entry that is infinite already it turns into NaN, and the others into 0:
+# pass `error_if_nonfinite=True`, or skip that step.
+
+# %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
+def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
+                 scale: float, max_norm: float) -> tuple[float, float]:
+    """One step on a scaled loss, with clipping; the norms before and after.
+
+    loss: has been multiplied by `scale` (as in mixed precision); its
+    backward pass has not run, and gradients of an earlier step may be left
+    over. The step and both norms are those of the loss without that factor.
+    A norm is one number over all parameters of all groups that the loss
+    reaches; the step leaves the others alone.
+
+    Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
+    """
+    # BEGIN SOLUTION
+    groups = optimizer.param_groups
+    params = [p for group in groups for p in group["params"]]
+    optimizer.zero_grad()
+    (loss / scale).backward()
+    before = nn.utils.clip_grad_norm_(params, max_norm).item()
+    grads = [p.grad for p in params if p.grad is not None]
+    after = nn.utils.get_total_norm(grads).item()
+    optimizer.step()
+    return before, after
+    # END SOLUTION
+
+# %% [markdown] trap="03.3" role="hint"
+# 1. Five things happen: clear, backward, undo the scale, clip, step. Only one order works.
+# 2. The limit applies to the true gradient. A gradient that is still 1024 times too large would be clipped to almost nothing.
+# 3. `clip_grad_norm_` returns the norm before. For the norm after, measure again with `nn.utils.get_total_norm`.
+
+# %% [markdown] trap="03.3" role="keep"
+# **Keep:** backward, undo the scale, clip, step. **In your own code:** log what
+# `clip_grad_norm_` returns, the norm before. With plain SGD, as long as it
+# exceeds the limit, each step has the length rate times limit: then the limit
+# acts as a second learning rate. **Source:** Pascanu, Mikolov & Bengio 2013, ["On
+# the difficulty of training recurrent neural
+# networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
+
+# %% [markdown] trap="03.4" role="predict" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
+# ## Weights of one hundredth
+#
+# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`.
+# Small and random: what could go wrong? Ten layers of 256 units with ReLU, no
+# sigmoid anywhere. After 100 steps it reads next to nothing.
+#
+# **Before you run anything:** by which factor does the mean square of the
+# activations change from one layer to the next? You know from stage 1 how to find
+# a fading gradient: first layer against last. What will that ratio be?
+
+# %% trap="03.4" role="break"
+def small(weight):
+    nn.init.normal_(weight, std=0.01)
+
+def deep(init, depth=10, width=256):
+    """A ReLU net for digits, weights by init, biases zero."""
+    sizes = [64] + [width] * depth + [10]
+    layers = []
+    for fan_in, fan_out in zip(sizes, sizes[1:]):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        init(layers[-2].weight)
+        nn.init.zeros_(layers[-2].bias)
+    return nn.Sequential(*layers[:-1])
+
+net = deep(small)
+fit(net, x_train, y_train, steps=100, lr=3e-3)
+score_small = accuracy(net, x_test, y_test)
+
+# %% trap="03.4" role="look"
+def second_moments(init, sizes=(256,) * 11):
+    """Mean square after each ReLU, starting from N(0, 1) inputs."""
+    h, found = torch.randn(512, sizes[0]), []
+    for fan_in, fan_out in zip(sizes, sizes[1:]):
+        weight = torch.empty(fan_out, fan_in)
+        init(weight)
+        h = (h @ weight.T).relu()
+        found.append(h.square().mean().item())
+    return found
+
+moments = {"std 0.01": second_moments(small)}
+factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
+print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
+claim("ten layers: share of test digits right", score_small, below=0.35)
+
+# %% trap="03.4" role="look"
+claim("256 * 0.01^2 / 2 is", 256 * 0.01 ** 2 / 2, expected=0.0128,
+      within=1e-9)
+claim("measured factor of the mean square, per layer", factor,
+      expected=0.0128, within=0.0015)
+claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
+
+# %% trap="03.4" role="look"
+def weight_gradients(net):
+    """Gradient norm of every weight on 256 digits, input to output."""
+    weights = [m.weight for m in net if isinstance(m, nn.Linear)]
+    loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
+    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
+
+norms = weight_gradients(deep(small))
+print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
+claim("largest of the gradient norms", max(norms), below=1e-8)
+claim("first over last", norms[0] / norms[-1],
+      above=0.01, below=100)
+
+# %% [markdown] trap="03.4" role="repair"
+# A layer multiplies the mean square by `fan_in` times the variance of its
+# weights; ReLU throws half of it away. Here that is 0.0128 for each layer. With
+# biases of zero the signal dies on the way *forward*, each layer's gradient
+# carries the same tiny factors, and first over last shows nothing wrong: look at
+# the absolute size as well. Leave torch's default biases in, and the ratio does
+# show it.
+
+# %% trap="03.4" role="repair"
+def small_with_biases(width=256):
+    """The same weights, each bias as nn.Linear draws it."""
+    net = deep(small, width=width)
+    for layer in net[::2]:
+        limit = layer.in_features ** -0.5
+        nn.init.uniform_(layer.bias, -limit, limit)
+    return net
+
+norms = weight_gradients(small_with_biases())
+print(f"with biases: first {norms[0]:.0e}, last {norms[-1]:.0e}")
+claim("default biases: norm of the last gradient", norms[-1], above=1e-3)
+claim("default biases: first over last", norms[0] / norms[-1], below=1e-6)
+
+# %% [markdown] trap="03.4" role="repair"
+# He's rule makes the factor one: variance $2 / n$ with $n$ the layer's `fan_in`.
+
+# %% trap="03.4" role="repair"
+def he(weight):
+    nn.init.kaiming_normal_(weight, nonlinearity="relu")
+
+def he_out(weight):
+    nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
+
+def default(weight):
+    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+
+# %% trap="03.4" role="repair"
+net = deep(he)
+fit(net, x_train, y_train, steps=100, lr=3e-3)
+moments |= {"PyTorch default": second_moments(default),
+            "He": second_moments(he)}
+score_he = accuracy(net, x_test, y_test)
+claim("with He's weights ten layers: share right", score_he, above=0.8)
+claim("He: mean square after ten layers", moments["He"][-1],
+      above=0.3, below=3.5)
+
+# %% trap="03.4" role="repair"
+claim("default weights without biases: mean square after one layer",
+      moments["PyTorch default"][0], expected=1 / 6, within=0.02)
+h = torch.randn(512, 256)
+with torch.no_grad():
+    for _ in range(10):
+        h = nn.Linear(256, 256)(h).relu()         # with its own biases
+claim("nn.Linear as it comes: mean square after ten layers",
+      h.square().mean(), above=1e-4, below=3e-3)
+widening = second_moments(he_out, (32, 64, 128, 256, 512, 1024))
+claim("fan_out, five layers of twice the width: mean square",
+      widening[-1],
+      above=0.01, below=0.08)
+
+# %% trap="03.4" role="repair"
+plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
+           ylabel="mean square after ReLU",
+           title="Without biases He keeps the signal, the default not",
+           alt="Second moment by layer on a log axis. Standard deviation "
+               "0.01 falls to 1e-19 in ten layers, PyTorch's default to "
+               "1e-8, He stays near one.")
+
+# %% trap="03.4" role="repair"
+layer = nn.Linear(512, 512)
+std = layer.weight.std().item()
+print(f"nn.Linear(512, 512): std {std:.4f}, He {(2 / 512) ** 0.5:.4f}")
+claim("std of a fresh nn.Linear, over 1 / sqrt(3 fan_in)",
+      std * math.sqrt(3 * 512), expected=1, within=0.01)
+claim("He's variance over its own", (2 / 512) / std ** 2,
+      expected=6, within=0.1)
+
+# %% trap="03.4" role="repair"
+h = (torch.randn(2000, 512) @ torch.empty(512, 512).normal_(
+    std=(2 / 512) ** 0.5)).relu()
+claim("He, after ReLU: mean square", h.square().mean(),
+      expected=1, within=0.05)
+claim("He, after ReLU: variance, 1 - 1 / pi", h.var(), expected=0.682,
+      within=0.04)
+
+# %% [markdown] trap="03.4" role="repair"
+# Depth, activation, init and skip connections act together. Set ReLU and the
+# small init below and watch all layers; then change one thing at a time.
+
+# %% role="explore" explorer="gradient_depth"
+from dlsys_helpers.explorers.gradient_depth import gradient_depth
+
+gradient_depth
+
+# %% [markdown] trap="03.4" role="folklore"
+# **Told:** He's rule is PyTorch's default; it keeps the *variance* near 1; use
+# `fan_out`. **Measured:** the default's variance is a sixth of He's. He keeps the
+# *second moment* at 1; the variance after ReLU is 0.682. And in a net whose
+# layers double their width, `fan_out` halves the forward signal per layer.
+
+# %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
+def init_(net: nn.Sequential) -> None:
+    """Initialise net in place so that the signal keeps its size.
+
+    net: nn.Linear and nn.ReLU in turn, of any widths; a Linear may be the
+    last, and may have no bias. For inputs from N(0, 1) the mean square
+    after *every* ReLU lies between 0.5 and 2 (on average over many nets),
+    also where layers get wider or narrower. All weights are random, drawn
+    one by one around zero with torch's generator; the biases are zero.
+
+    Example: a weight of shape (64, 32) gets standard deviation 0.25.
+    """
+    # BEGIN SOLUTION
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    # END SOLUTION
+
+# %% [markdown] trap="03.4" role="hint"
+# 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
+# 2. A weight has shape `(fan_out, fan_in)`. For the way forward only one of the two matters.
+# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` knows it; do not forget the bias.
+
+# %% [markdown] trap="03.4" role="keep"
+# **Keep:** factor per ReLU layer without biases = fan_in x Var(w) / 2; make it
+# one.
+# **In your own code:** print the mean square after each activation once, before
+# training, and the absolute gradient norm beside the ratio. **Source:** He et al.
+# 2015, ["Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852),
+# section 2.2.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# No trap needs what follows: where losses come from, what they ask for when one
+# class is rare or when you need a probability, distances as losses, and how a
+# gradient changes on its way down.
+
+# %% [markdown] role="concept"
+# ### Gradients by depth
+#
+# The gradient that reaches a layer is a product: one factor for each layer it
+# came through, slope times weights. If most factors are below one it
+# *vanishes*, if most are above one it *explodes*.
+#
+# The slope of a sigmoid is at most a quarter. Guess by how much the gradient
+# falls per layer of torch's default layers, then read it below.
+
+# %% role="concept"
+def sigmoid_gradients(depth=8, width=32):
+    """Gradient norm of each hidden weight, input to output, fresh net."""
+    layers = [layer for _ in range(depth)
+              for layer in (nn.Linear(width, width), nn.Sigmoid())]
+    net = nn.Sequential(*layers, nn.Linear(width, 1))
+    net(torch.randn(256, width)).mean().backward()
+    return [layer.weight.grad.norm().item() for layer in net[:-1:2]]
+
+norms = sigmoid_gradients()
+factor = (norms[-1] / norms[0]) ** (1 / 7)
+print("norms, input to output:", *(f"{n:.0e}" for n in norms))
+claim("default sigmoid layers: the gradient per layer falls by", factor,
+      above=5, below=20)
+
+# %% role="concept"
+net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
+
+def through(scale, h):
+    for weight in net:
+        h = (h @ (scale * weight).T).relu()
+    return h
+
+x = torch.randn(32, 64)
+claim("ReLU, weights twice as large: output of ten layers grows by",
+      through(2, x).norm() / through(1, x).norm(), expected=1024,
+      within=0.01)
+
+# %% [markdown] role="concept"
+# A *skip connection* computes $x + F(x)$, and its slope is $1 + F'(x)$. That
+# adds a path, and it helps. It is often said to keep the gradient at one or
+# more. It does not: with $F(x) = -x$ nothing is left.
+
+# %% role="concept"
+x = torch.ones(4, requires_grad=True)
+(x + -1.0 * x).sum().backward()
+claim("identity plus its opposite: no gradient", x.grad.abs().max(),
+      expected=0)
+
+# %% [markdown] role="concept"
+# ### A loss is a statement about noise
 #
 # Say which outcomes you consider likely, write down the probability of what
 # you saw, take the logarithm, change the sign: that is a loss. Each of the
@@ -42,14 +733,10 @@ begin(SEED, THREADS, DEVICE)
 # | a Laplace distribution | absolute error | constant |
 # | one of C classes | cross-entropy | nothing |
 # | yes or no | binary cross-entropy | nothing |
-#
-# Letters in this stage: `N` rows, `C` classes, `z` logits `(N, C)`,
-# `y` labels `(N,)`.
 
 # %% role="concept"
 from torch import distributions as dist
 
-x_train, y_train, x_test, y_test = digits()
 out, target = torch.randn(100), torch.randn(100)
 z, y = torch.randn(100, 5), torch.randint(5, (100,))
 yes = (target > 0).float()
@@ -68,7 +755,7 @@ pairs = {
     "yes or no": (nll(dist.Bernoulli(logits=out), yes),
                   F.binary_cross_entropy_with_logits(out, yes))}
 for name, (likelihood, loss) in pairs.items():
-    claim(f"{name}: likelihood and loss agree", likelihood - loss,
+    claim(f"{name}: likelihood minus loss", likelihood - loss,
           expected=0, within=1e-5)
 
 # %% [markdown] role="concept"
@@ -77,9 +764,10 @@ for name, (likelihood, loss) in pairs.items():
 # absolute error the median. One reading of 100 among four decides the first
 # and does not touch the second.
 #
-# Huber's loss is quadratic near zero and linear beyond. It is *not* squared
-# error inside and absolute error outside, as it is often described: that would
-# jump. It is $\frac12 e^2$ inside and $\delta(|e| - \frac12\delta)$ outside.
+# Huber's loss is quadratic near zero and linear beyond: $\frac12 e^2$ inside
+# and $\delta(|e| - \frac12\delta)$ outside, so that value and slope meet at
+# $|e| = \delta$. Plain squared and absolute error do not meet like that: at 1
+# their slopes are 2 and 1, elsewhere their values differ.
 
 # %% role="concept"
 readings = torch.tensor([1.0, 2.0, 3.0, 100.0])
@@ -98,53 +786,15 @@ claim("squared error asks for the mean", answers["mse_loss"],
       expected=26.5, within=0.02)
 claim("absolute error for a median, between 2 and 3", answers["l1_loss"],
       above=1.9, below=3.1)
+
+# %% role="concept"
 zero, e = torch.zeros(2), torch.tensor([0.5, 4.0])
 inside, outside = F.huber_loss(e, zero, reduction="none").tolist()
 claim("Huber at 0.5 is half of its square", inside, expected=0.125)
 claim("Huber at 4 is 4 - 1/2", outside, expected=3.5)
 
 # %% [markdown] role="concept"
-# ## Cross-entropy, from logits
-#
-# The probability of the right class is $p_y = e^{z_y} / \sum_k e^{z_k}$. The
-# loss is its negative logarithm, and the logarithm can be taken on paper:
-#
-# $$L = \log \sum_k e^{z_k} - z_y, \qquad
-#   \frac{\partial L}{\partial z_k} = p_k - [k = y]$$
-#
-# So the gradient is the probability minus the truth: between minus one and
-# one, whatever the logits. On paper the first line is exact; in float32
-# $e^{89}$ is infinite. Subtract the largest logit $m$ first, which
-# changes nothing: $L = m + \log \sum_k e^{z_k - m} - z_y$.
-
-# %% role="concept"
-def on_paper(z, y):
-    """The formula as it stands; z (N, C), y (N,)."""
-    return (z.exp().sum(1).log() - z[torch.arange(len(z)), y]).mean()
-
-z = (torch.randn(6, 10) * 3).requires_grad_()
-y = torch.randint(10, (6,))
-claim("for small logits it is cross-entropy",
-      on_paper(z, y) - F.cross_entropy(z, y), expected=0, within=1e-5)
-slope = torch.autograd.grad(F.cross_entropy(z, y), z)[0]
-by_hand = (z.softmax(1) - F.one_hot(y, 10)) / 6
-claim("its gradient is probability minus truth, over N",
-      (slope - by_hand).abs().max(), expected=0, within=1e-6)
-
-far = z.detach() + 200
-claim("200 higher, the formula overflows", on_paper(far, y).isinf(),
-      expected=True)
-claim("torch subtracts the maximum", F.cross_entropy(far, y)
-      - F.cross_entropy(z, y), expected=0, within=1e-3)
-claim("guessing among 10 classes costs ln 10",
-      F.cross_entropy(torch.zeros(6, 10), y), expected=2.303, within=1e-3)
-
-# %% [markdown] role="concept"
-# Remember that last number. A fresh classifier whose first loss is far above
-# $\ln C$ starts with confident nonsense, and one that stays at it has learned
-# nothing.
-#
-# ## When one class is rare
+# ### When one class is rare
 #
 # `pos_weight` multiplies the loss of the positives. A weight of `w` is the
 # same as showing every positive `w` times, so to balance 3 positives among
@@ -154,7 +804,7 @@ claim("guessing among 10 classes costs ln 10",
 # *Focal loss* multiplies by $(1 - p_y)^\gamma$ instead, so that rows which
 # are already right fade out. It usually comes with a factor $\alpha$ for
 # positives and $1 - \alpha$ for negatives. The much copied $\alpha = 0.25$
-# makes the *rare* class count less. It was tuned together with $\gamma = 2$, on
+# makes the *rare* class count less when it is the positive one. It was tuned together with $\gamma = 2$, on
 # a detector whose easy negatives had faded already.
 
 # %% role="concept"
@@ -201,13 +851,14 @@ losses = {"plain": bce,
           "focal 0.75": lambda z, t: focal(z, t, 0.75)}
 
 # %% role="concept"
-score, base = {}, rare.mean().item()
+score, trained_logits, base = {}, {}, rare.mean().item()
 for name, loss in losses.items():
     torch.manual_seed(SEED)
     model = nn.Linear(64, 1)
     fit(model, x_rare, rare, steps=400, lr=1e-2, loss=loss, batch=256)
     with torch.no_grad():
-        score[name] = model(x_test)[:, 0], model(x_rare).sigmoid().mean()
+        score[name] = model(x_test)[:, 0]
+        trained_logits[name] = model(x_rare)
 
 # %% role="concept"
 from sklearn.metrics import average_precision_score
@@ -218,37 +869,59 @@ def found(z, cut=0.0):
     hits = (alarm & truth).sum().item()
     return hits / truth.sum().item(), hits / max(1, alarm.sum().item())
 
-recall = {name: found(z)[0] for name, (z, _) in score.items()}
-moved = found(score["plain"][0], cut=math.log(base / (1 - base)))
-said = {name: mean.item() / base for name, (_, mean) in score.items()}
+recall = {name: found(z)[0] for name, z in score.items()}
+moved = found(score["plain"], cut=math.log(base / (1 - base)))
+said = {name: z.sigmoid().mean().item() / base
+        for name, z in trained_logits.items()}
 ranked = {name: average_precision_score(y_test == 8, z)
-          for name, (z, _) in score.items()}
+          for name, z in score.items()}
 print({name: f"{share:.2f}" for name, share in recall.items()})
 
 # %% role="concept"
-claim("plain loss at one half finds hardly any", recall["plain"],
-      below=0.2)
-claim("alpha 0.25 is no remedy", recall["focal 0.25"], below=0.3)
-claim("pos_weight finds them", recall["pos_weight"], above=0.7)
-claim("so does alpha 0.75, for more than a third", recall["focal 0.75"],
-      above=0.4)
-claim("so does the plain model, cut at the base rate", moved[0], above=0.8)
-claim("at the price of false alarms", moved[1], below=0.5)
-claim("ranking all test digits, the weight does better",
-      ranked["pos_weight"] - ranked["plain"], above=0.03)
-claim("plain probabilities average to the base rate", said["plain"],
-      expected=1, within=0.25)
-claim("weighted ones to several times that", said["pos_weight"], above=3)
+claim("recall of the plain loss at one half", recall["plain"], below=0.2)
+claim("recall with alpha 0.25", recall["focal 0.25"], below=0.3)
+claim("recall with pos_weight", recall["pos_weight"], above=0.7)
+claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
 
 # %% [markdown] role="concept"
-# Within these 400 steps the weight also ranked the digits better (*average
-# precision*, over all cuts): the plain loss is slow to look at so few rows. But
-# it sold honesty: its probabilities are several times too high. That follows from the arithmetic. A weight of `w` multiplies
-# the odds the loss asks for by `w`, so subtracting $\ln w$ from the logit
-# takes it back. Which of the remedies you choose depends on what you need: a
-# decision (then moving the cut is free), or a probability (then do not weight).
-#
-# ## Calibration: what probability does a loss ask for?
+# Nothing but the loss changed, and at a cut of one half recall went from next
+# to nothing to most of the eights. Move the cut of the plain model instead, and
+# it finds them, too.
+
+# %% role="concept"
+print(f"cut at the base rate: recall {moved[0]:.2f}, "
+      f"precision {moved[1]:.2f}")
+print("average precision", {k: f"{v:.2f}" for k, v in ranked.items()})
+claim("recall of the plain model, cut at the base rate", moved[0],
+      above=0.8)
+claim("its precision there: false alarms", moved[1], below=0.5)
+claim("average precision that the weight adds in these 400 steps",
+      ranked["pos_weight"] - ranked["plain"], above=0.03)
+
+# %% role="concept"
+back = (trained_logits["pos_weight"] - weight.log()).sigmoid()
+fixed = back.mean().item() / base
+print(f"mean probability / base rate: plain {said['plain']:.2f}, "
+      f"weighted {said['pos_weight']:.1f}, ln w subtracted {fixed:.2f}")
+claim("plain loss, 400 steps: mean probability over base rate",
+      said["plain"], expected=1, within=0.25)
+claim("weighted: mean probability over base rate", said["pos_weight"],
+      above=3)
+claim("ln w subtracted: mean probability over base rate", fixed,
+      above=0.2, below=0.85)
+
+# %% [markdown] role="concept"
+# In this run the weight also ranked the digits better (*average precision*,
+# over all cuts). Its price: its probabilities average several times the base
+# rate. On paper that can be taken back. A weight of `w` multiplies the odds the
+# loss asks for by `w`, so for a model at the minimum of that loss you subtract
+# $\ln w$ from the logit. After these 400 steps it overshoots: what is left
+# averages well below the base rate. Compare the two means before you trust the
+# correction. If you need a decision, moving the cut of the plain model is free;
+# if you need a probability, do not weight.
+
+# %% [markdown] role="concept"
+# ### Calibration: what probability does a loss ask for?
 #
 # A loss is *proper* when the answer it rewards most is the true probability.
 # Take rows of which 20 % are positive and nothing tells them apart. Which
@@ -287,9 +960,9 @@ plot_bars(asked, xlabel="probability asked for where 0.2 is true",
               "0.5, focal 0.37, absolute error nearly zero.")
 
 # %% [markdown] role="concept"
-# A proper loss asks for the truth *on the training rows*. Train long enough on
-# few of them and the model is sure of everything, also where it is wrong. Here
-# the digits are buried in noise, so that nobody can be sure. *Calibration gap*
+# A proper loss asks for the truth *on the training rows*. Train long on
+# few of them, and a model may grow sure where it is wrong. Here the digits are
+# buried in noise, so that nobody can be sure, and there are 500 of them. *Calibration gap*
 # is the distance between how sure the model is and how often it is right,
 # averaged over ten groups of equal size. (It is also called ECE.)
 
@@ -320,23 +993,31 @@ for steps in (60, 1000):
     with torch.no_grad():
         logits[steps], held[steps] = model(x_new), model(x_held)
 
+# %% [markdown] role="concept"
+# Divide the logits by one number, the *temperature*, chosen on rows that took
+# no part in training. That is called temperature scaling. A positive number
+# leaves the largest logit the largest, so no answer changes.
 
 # %% role="concept"
-heats = torch.logspace(-1, 1.3, 100)
-costs = [F.cross_entropy(held[1000] / t, y_held) for t in heats]
-heat = heats[torch.stack(costs).argmin()].item()
-logits["cooled"] = logits[1000] / heat
+temperatures = torch.logspace(-1, 1.3, 100)
+costs = [F.cross_entropy(held[1000] / t, y_held) for t in temperatures]
+best = temperatures[torch.stack(costs).argmin()].item()
+logits["scaled"] = logits[1000] / best
 gaps = {name: calibration_gap(z) for name, z in logits.items()}
 costs = {name: F.cross_entropy(z, y_test) for name, z in logits.items()}
-claim("after 60 steps it is about as sure as it is right", gaps[60],
-      below=0.15)
-claim("after 1000 it is far too sure", gaps[1000], above=0.25)
-claim("the test loss has risen by half at least", costs[1000] / costs[60],
-      above=1.5)
-claim("one temperature from held-out rows repairs it", gaps["cooled"],
-      below=0.15)
-same = torch.equal(logits["cooled"].argmax(1), logits[1000].argmax(1))
-claim("and changes no answer", same, expected=True)
+same = torch.equal(logits["scaled"].argmax(1), logits[1000].argmax(1))
+print("gaps", {name: f"{gap:.2f}" for name, gap in gaps.items()})
+
+# %% role="concept"
+claim("calibration gap after 60 steps", gaps[60], below=0.15)
+claim("calibration gap after 1000 steps", gaps[1000], above=0.25)
+claim("test loss after 1000 steps over that after 60",
+      costs[1000] / costs[60], above=1.5)
+
+# %% role="concept"
+claim("calibration gap with one temperature from held-out rows",
+      gaps["scaled"], below=0.15)
+claim("and no answer changes", same, expected=True)
 
 # %% role="concept"
 ax = new_axes("After 1000 steps: sure, and right half the time",
@@ -344,19 +1025,16 @@ ax = new_axes("After 1000 steps: sure, and right half the time",
 ax.plot([0, 1], [0, 1], color="#7a8292", linewidth=1)
 styles = ("o-", "s--", "^:")
 for (name, z), style in zip(logits.items(), styles):
-    label = f"{name} steps" if name != "cooled" else "1000, cooled"
+    label = f"{name} steps" if name != "scaled" else "1000, scaled"
     sure, right = groups(z)
     ax.plot(sure, right, style, label=label)
 ax.legend(labelcolor="#7a8292")
 show(ax.figure, alt="Share right against confidence. The run of 60 steps "
-     "and the cooled one lie near the diagonal, the run of 1000 steps far "
+     "and the scaled one lie near the diagonal, the run of 1000 steps far "
      "below it.")
 
 # %% [markdown] role="concept"
-# Dividing the logits by one *temperature*, chosen on rows that took no part in
-# training, is called temperature scaling. It cannot change which class wins.
-#
-# ## Distances as losses
+# ### Distances as losses
 #
 # Sometimes you do not want classes but a space in which similar things lie
 # close together. Three losses do that:
@@ -367,25 +1045,29 @@ show(ax.figure, alt="Share right against confidence. The run of 60 steps "
 # - *InfoNCE*: cross-entropy over similarities, where row `i` has to pick
 #   column `i`. CLIP uses it in both directions.
 #
-# All of them have a part that is exactly zero. A demo that prints a triplet
-# loss of 0 for random vectors shows no success: it shows that this triplet
-# teaches nothing.
+# The first two are exactly zero for what is far enough apart; InfoNCE only
+# comes close. A demo that prints a triplet loss of 0 for random vectors shows
+# no success: it shows that this triplet teaches nothing.
 
 # %% role="concept"
 anchor = torch.randn(8, 128, requires_grad=True)
 near = anchor.detach() + 0.1 * torch.randn(8, 128)
 easy = F.triplet_margin_loss(anchor, near, torch.randn(8, 128), margin=1.0)
 slope = torch.autograd.grad(easy, anchor)[0].abs().max()
-claim("random negatives: loss", easy, expected=0)
-claim("and gradient are exactly 0", slope, expected=0)
+claim("random negatives: triplet loss", easy, expected=0)
+claim("random negatives: largest gradient", slope, expected=0)
 
+# %% role="concept"
 a, b = (F.normalize(torch.randn(8, 16), dim=1) for _ in range(2))
 similarity = a @ b.T / 0.1                     # (8, 8), temperature 0.1
 odds = similarity.exp()
 info_nce = -(odds.diag() / odds.sum(1)).log().mean()
-claim("InfoNCE is cross-entropy with the diagonal as label",
+claim("InfoNCE minus cross-entropy with the diagonal as label",
       info_nce - F.cross_entropy(similarity, torch.arange(8)),
       expected=0, within=1e-4)
+perfect = F.cross_entropy(torch.eye(8) / 0.1, torch.arange(8))
+claim("8 perfect pairs at temperature 0.1: InfoNCE is not zero", perfect,
+      expected=0.00032, within=1e-5)
 
 # %% role="concept"
 def train_embedding(hardest):
@@ -418,597 +1100,18 @@ def nearest_right(net):
 random_net, random_busy = train_embedding(hardest=False)
 mined_net, mined_busy = train_embedding(hardest=True)
 print(f"busy triplets: random {random_busy:.2f}, hardest {mined_busy:.2f}")
-claim("random triplets are soon idle", random_busy, below=0.12)
-claim("the hardest negative of the batch keeps them busy",
+
+# %% role="concept"
+claim("share of random triplets that are busy at the end", random_busy,
+      below=0.12)
+claim("hardest negatives of the batch: busy, over random",
       mined_busy / random_busy, above=2)
-claim("random ones are enough for digits", nearest_right(random_net),
-      above=0.94)
-claim("and mined ones do no harm", nearest_right(mined_net), above=0.94)
-
-# %% [markdown] role="concept"
-# ## Gradients by depth
-#
-# The gradient that reaches a layer is a product: one factor for each layer it
-# came through, slope times weights. A product of ten factors is rarely near
-# one. If they are below one it *vanishes*, above one it *explodes*.
-#
-# You may have seen a chart in which the gradient halves at each sigmoid layer.
-# It cannot be of this kind: the slope alone is at most a quarter. Measure one.
 
 # %% role="concept"
-def sigmoid_gradients(depth=8, width=32):
-    """Gradient norm of each hidden weight, input to output, fresh net."""
-    layers = [layer for _ in range(depth)
-              for layer in (nn.Linear(width, width), nn.Sigmoid())]
-    net = nn.Sequential(*layers, nn.Linear(width, 1))
-    net(torch.randn(256, width)).mean().backward()
-    return [layer.weight.grad.norm().item() for layer in net[:-1:2]]
-
-norms = sigmoid_gradients()
-factor = (norms[-1] / norms[0]) ** (1 / 7)
-print("norms, input to output:", *(f"{n:.0e}" for n in norms))
-claim("default sigmoid layers: at least 5 times less per layer", factor,
-      above=5, below=20)
-
-
-# %% role="concept"
-net = [torch.randn(64, 64) * (2 / 64) ** 0.5 for _ in range(10)]
-
-def through(scale, h):
-    for weight in net:
-        h = (h @ (scale * weight).T).relu()
-    return h
-
-x = torch.randn(32, 64)
-claim("weights twice as large: ten layers multiply by 2^10",
-      through(2, x).norm() / through(1, x).norm(), expected=1024,
-      within=0.01)
-
-# %% [markdown] role="concept"
-# A *skip connection* computes $x + F(x)$, and its slope is $1 + F'(x)$. That
-# adds a path, and it helps. It is often said to keep the gradient at one or
-# more. It does not: with $F(x) = -x$ nothing is left.
-
-# %% role="concept"
-x = torch.ones(4, requires_grad=True)
-(x + -1.0 * x).sum().backward()
-claim("identity plus its opposite: no gradient", x.grad.abs().max(),
-      expected=0)
-
-# %% [markdown] role="concept"
-# Vanishing and exploding are one thing seen from two sides, so look at depth,
-# activation and init together. Set ReLU and the small init, and watch
-# *all* layers go quiet at once: trap 03.4 comes back to it.
-
-# %% role="explore" explorer="gradient_depth"
-from dlsys_helpers.explorers.gradient_depth import gradient_depth
-
-gradient_depth
-
-# %% [markdown] trap="03.1" role="predict" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
-# ## Softmax before the loss
-#
-# The documentation says that cross-entropy compares probabilities, so your
-# model ends in a softmax and `F.cross_entropy` gets what it returns. It runs.
-# With plain SGD far too many digits come out wrong; a colleague with Adam sees
-# nothing odd.
-#
-# **Before you run anything:** there are 10 classes, and some day the model is
-# perfectly sure and perfectly right. What does this loss show then? And does the
-# second softmax make the loss smaller, larger, or does it depend?
-
-# %% trap="03.1" role="break"
-def mlp(outputs=10):
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(),
-                         nn.Linear(64, outputs))
-
-def softmax_twice(z, y):
-    return F.cross_entropy(z.softmax(1), y)       # "it wants probabilities"
-
-reader = mlp()
-losses = fit(reader, x_train, y_train, steps=300, lr=0.1,
-             loss=softmax_twice, optimizer=torch.optim.SGD)
-score_twice = accuracy(reader, x_test, y_test)
-
-# %% trap="03.1" role="look"
-first = torch.zeros(4, dtype=torch.long)          # class 0 is right
-sure = 40 * F.one_hot(first, 10).float()
-wrong = 10 * F.one_hot(first + 1, 10).float()
-print(f"accuracy {score_twice:.2f}, loss {losses[-1]:.2f}")
-claim("SGD reads less than two thirds", score_twice, below=0.65)
-claim("a perfect answer still costs", softmax_twice(sure, first),
-      expected=1.4612, within=1e-4)
-claim("which is ln(e + 9) - 1", math.log(math.e + 9) - 1,
-      expected=1.4612, within=1e-4)
-claim("where one softmax costs nothing", F.cross_entropy(sure, first),
-      below=1e-6)
-claim("a confident mistake costs less",
-      softmax_twice(wrong, first), expected=2.46, within=0.01)
-claim("than it should", F.cross_entropy(wrong, first), expected=10,
-      within=0.01)
-
-# %% [markdown] trap="03.1" role="look"
-# Both ends are squeezed. Probabilities lie between 0 and 1, so taken for logits
-# they are nearly equal, and their softmax is nearly flat. Put the logit on the
-# far left below and read the slope: where the model is most wrong, the second
-# softmax asks for nothing.
-
-# %% role="explore" explorer="loss_curves"
-from dlsys_helpers.explorers.loss_curves import loss_curves
-
-loss_curves
-
-# %% [markdown] trap="03.1" role="repair"
-# Pass the logits. The first gradient is then about ten times as large, which is
-# the whole difference for SGD. Adam divides by the gradient's size, so it hides
-# the fault: accuracy is nearly the same, and only the loss gives it away. It
-# never falls below 1.4612.
-
-# %% trap="03.1" role="repair"
-def trained(loss, optimizer, lr):
-    """Test accuracy and mean of the last 20 losses."""
-    torch.manual_seed(SEED)
-    model = mlp()
-    last = fit(model, x_train, y_train, steps=300, lr=lr, loss=loss,
-               optimizer=optimizer)[-20:]
-    return accuracy(model, x_test, y_test), sum(last) / 20
-
-sgd = trained(F.cross_entropy, torch.optim.SGD, 0.1)
-adam = trained(F.cross_entropy, torch.optim.Adam, 0.01)
-adam_twice = trained(softmax_twice, torch.optim.Adam, 0.01)
-print(f"SGD {sgd[0]:.2f}   Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
-claim("SGD on logits reads the digits", sgd[0], above=0.88)
-claim("Adam reads them with the fault", adam_twice[0], above=0.75)
-claim("but its loss stays above the floor", adam_twice[1], above=1.4612)
-claim("where the sound one goes far below", adam[1], below=0.2)
-
-
-# %% trap="03.1" role="repair"
-model, slope = mlp(), {}
-for loss in (F.cross_entropy, softmax_twice):
-    found_slope = torch.autograd.grad(loss(model(x_train), y_train),
-                                      model[0].weight)[0]
-    slope[loss.__name__] = found_slope.norm()
-claim("the first gradient was ten times too small",
-      slope["cross_entropy"] / slope["softmax_twice"], above=8, below=13)
-
-# %% [markdown] trap="03.1" role="folklore"
-# **Told:** softmax before the loss gives a systematically lower loss; the model
-# still trains, silently. **Measured:** lower only where the model is wrong (2.46
-# instead of 10), higher where it is right (1.4612 instead of 0). And silent only
-# with an adaptive optimizer: with SGD the accuracy falls below two thirds.
-
-# %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
-def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
-                   ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean cross-entropy and its gradient, by hand, without autograd.
-
-    logits: (N, C) float32; y: (N,) int64. Returns the loss, a tensor
-    without dimensions, and its gradient with respect to the logits, (N, C).
-    Logits may be as large as 200 either way, and one row may be as high
-    as another is low.
-
-    Example: logits zeros(1, 4), y [0]: loss 1.386, gradient
-    [[-.75, .25, .25, .25]].
-    """
-    # BEGIN SOLUTION
-    n = torch.arange(len(y))
-    shifted = logits - logits.amax(1, keepdim=True)
-    log_p = shifted - shifted.exp().sum(1, keepdim=True).log()
-    grad = log_p.exp()
-    grad[n, y] -= 1
-    return -log_p[n, y].mean(), grad / len(y)
-    # END SOLUTION
-
-# %% [markdown] trap="03.1" role="hint"
-# 1. Take the logarithm on paper: which exponential disappears, and which sum stays?
-# 2. Subtract each row's own maximum before `exp`; the formula for the loss holds for the shifted logits as well.
-# 3. The gradient of one row is its softmax, minus 1 in the column of its label. The mean adds a factor 1/N.
-
-# %% [markdown] trap="03.1" role="keep"
-# **Keep:** losses want logits; probabilities are for reading. **In your own
-# code:** overfit one small batch. A loss that will not go to zero has a floor, and
-# $\ln(e + C - 1) - 1$ is the floor of a second softmax. **Source:** PyTorch
-# documentation, `torch.nn.CrossEntropyLoss`; the floor follows by putting 1 and
-# zeros for the logits.
-
-# %% [markdown] trap="03.2" role="predict" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
-# ## A class number as a regression target
-#
-# The label is a number from 0 to 9, and the network may as well output a number.
-# You train one output with squared error and round it. The loss falls nicely.
-# In a second version, written a little differently, it soon stops falling.
-#
-# **Before you run anything:** how many digits does the first one read? And what
-# shape does `(N, 1)` minus `(N,)` have?
-
-# %% trap="03.2" role="break"
-def as_number(out, y):
-    return (out[:, 0] - y).square().mean()
-
-def with_a_column(out, y):
-    return (out - y).square().mean()              # (N, 1) - (N,)
-
-def reading(loss):
-    """The single output on the test digits after training with `loss`."""
-    model = mlp(outputs=1)
-    fit(model, x_train, y_train, steps=400, lr=1e-2, loss=loss)
-    with torch.no_grad():
-        return model(x_test)[:, 0]
-
-number, column = reading(as_number), reading(with_a_column)
-
-# %% trap="03.2" role="look"
-right = (number.round() == y_test).float().mean()
-off_by_one = ((number.round() - y_test).abs() <= 1).float().mean()
-print(f"right {right:.2f}, at most one off {off_by_one:.2f}")
-claim("the number is right for less than half", right, below=0.5)
-claim("and close for many more", off_by_one - right, above=0.2)
-claim("confusing 0 and 9 costs 81 times as much as 0 and 1",
-      (9 - 0) ** 2 / (1 - 0) ** 2, expected=81)
-
-pred, labels = torch.zeros(8, 1), torch.arange(8.0)
-claim("(8, 1) minus (8,) has 64 entries", (pred - labels).numel(),
-      expected=64)
-claim("every row met every label, so it answers their mean",
-      column.mean() - y_train.float().mean(), expected=0, within=0.6)
-claim("and hardly looks at the image", column.std() / number.std(),
-      below=0.3)
-
-# %% [markdown] trap="03.2" role="repair"
-# Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
-# an output between two answers is a compromise nobody ordered. The column is
-# worse: broadcasting pairs every output with every label, without a word.
-# `F.mse_loss` would have warned; arithmetic by hand does not.
-#
-# Squared error as such is not the culprit. Give each class an output of its own,
-# and it reads the digits as well as cross-entropy. What does harm is squared
-# error *after a softmax*: on a confident mistake its gradient is almost zero.
-
-# %% trap="03.2" role="repair"
-def one_hot_mse(z, y):
-    return F.mse_loss(z, F.one_hot(y, 10).float())
-
-score = {}
-for loss in (one_hot_mse, F.cross_entropy):
-    model = mlp()
-    fit(model, x_train, y_train, steps=400, lr=1e-2, loss=loss)
-    score[loss.__name__] = accuracy(model, x_test, y_test)
-print({name: round(value, 2) for name, value in score.items()})
-claim("one-hot squared error reads them", score["one_hot_mse"], above=0.93)
-claim("cross-entropy reads them", score["cross_entropy"], above=0.93)
-
-
-# %% trap="03.2" role="repair"
-def pull(loss):
-    """Gradient norm on one confident mistake: class 1 at 10, 0 is right."""
-    z = torch.zeros(1, 10).index_fill(1, torch.tensor([1]), 10.0)
-    z.requires_grad_()
-    return torch.autograd.grad(loss(z, torch.tensor([0])), z)[0].norm()
-
-after_softmax = pull(lambda z, y: one_hot_mse(z.softmax(1), y))
-claim("after a softmax the mistake is hardly felt", after_softmax,
-      below=0.001)
-claim("cross-entropy feels it fully", pull(F.cross_entropy),
-      expected=1.41, within=0.01)
-
-# %% [markdown] trap="03.2" role="folklore"
-# **Told:** squared error for classes converges slowly to a poor accuracy, because
-# its gradient saturates on correct predictions. **Measured:** true for the class
-# *number*. On one-hot labels it reads the digits. A gradient that fades on
-# correct answers is what every loss should have; the harm is the one that fades
-# on confident *mistakes*, below 0.001 where cross-entropy has 1.41.
-
-# %% trap="03.2" role="exercise" points=3 difficulty=2 minutes=10
-def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over the rows that have a label.
-
-    scores: (N, C) float32 logits. labels: int64, either (N,) or a column
-    (N, 1) as tables hold them; -1 means that the row has no label and does
-    not count. Returns a tensor without dimensions, connected to the graph.
-
-    Example: scores zeros(2, 4), labels [[1], [-1]]: 1.386, the mean of one.
-    """
-    # BEGIN SOLUTION
-    return F.cross_entropy(scores, labels.reshape(-1), ignore_index=-1)
-    # END SOLUTION
-
-# %% [markdown] trap="03.2" role="hint"
-# 1. Settle the shape of the labels first, before any arithmetic with them.
-# 2. Rows without a label belong neither in the sum nor in the count.
-# 3. `F.cross_entropy` takes labels of shape `(N,)`; look up `ignore_index`.
-
-# %% [markdown] trap="03.2" role="keep"
-# **Keep:** classes have no distance; give each an output of its own.
-# **In your own code:** assert that prediction and target have the same shape
-# before you subtract. **Source:** Hui & Belkin 2021, "Evaluation of Neural
-# Architectures Trained with Square Loss vs Cross-Entropy in Classification Tasks".
-
-# %% [markdown] trap="03.3" role="predict" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
-# ## Clipping too late
-#
-# You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
-# step, as it should be. Then a batch arrives whose inputs are 100 times too
-# large, and the loss of the next step has more than ten digits.
-#
-# **Before you run anything:** with a learning rate of 0.1, how far can one step
-# of SGD move the weights if clipping to 1 works? And what does
-# `clip_grad_norm_` return: the norm before, or after?
-
-# %% trap="03.3" role="break"
-x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
-model = nn.Linear(32, 1)
-fresh = {name: p.clone() for name, p in model.state_dict().items()}
-
-def one_step(after_backward=None, after_step=None):
-    """From the fresh weights: the vector of weights after one step."""
-    model.load_state_dict(fresh)
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    opt.zero_grad()
-    F.mse_loss(model(x_big), y_big).backward()
-    for clip, then in ((after_backward, opt.step), (after_step, None)):
-        if clip:
-            clip(model.parameters(), max_norm=1.0)
-        if then:
-            then()
-    return nn.utils.parameters_to_vector(model.parameters()).detach()
-
-
-# %% trap="03.3" role="break"
-start = nn.utils.parameters_to_vector(fresh.values())
-clip = nn.utils.clip_grad_norm_
-late = one_step(after_step=clip)
-loss_late = F.mse_loss(model(x_big), y_big).item()
-
-# %% trap="03.3" role="look"
-norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
-print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}")
-claim("the clipped gradient looks perfect", norm_now, expected=1,
-      within=1e-3)
-claim("but the weights have moved by more than 1,000",
-      (late - start).norm(), above=1000)
-claim("and the next loss is beyond 1e10", loss_late, above=1e10)
-claim("the same weights, to the bit, as with no clipping at all",
-      torch.equal(late, one_step()), expected=True)
-
-# %% [markdown] trap="03.3" role="repair"
-# The step uses whatever `.grad` holds at that moment. Afterwards the gradient is
-# waste, and clipping tidies it up before `zero_grad` throws it away. The order
-# is: `zero_grad`, forward, `backward`, clip, `step`. Then a step of SGD moves the
-# weights by at most the learning rate times the limit.
-
-# %% trap="03.3" role="repair"
-early = one_step(after_backward=clip)
-loss_early = F.mse_loss(model(x_big), y_big).item()
-print(f"move {(early - start).norm():.3f}")
-claim("clipped before the step it moves 0.1 times 1",
-      (early - start).norm(), expected=0.1, within=1e-4)
-claim("and the next loss stays on the ground", loss_early / loss_late,
-      below=1e-6)
-
-model.zero_grad()
-F.mse_loss(model(x_big), y_big).backward()
-grads = [p.grad for p in model.parameters()]
-real = nn.utils.get_total_norm(grads).item()
-returned = clip(model.parameters(), max_norm=1.0).item()
-claim("clip_grad_norm_ returns the norm before", returned / real,
-      expected=1, within=1e-5)
-claim("measured again, it is 1", nn.utils.get_total_norm(grads),
-      expected=1, within=1e-3)
-
-# %% [markdown] trap="03.3" role="repair"
-# One more thing clipping does not do: heal a gradient that is already infinite.
-# The factor becomes 1 divided by infinity, zero; infinity times zero is NaN, and
-# everything else becomes zero.
-
-# %% trap="03.3" role="repair"
-weight = nn.Parameter(torch.ones(3))
-weight.grad = torch.tensor([1.0, math.inf, 2.0])
-clip([weight], max_norm=1.0)
-print(weight.grad)
-claim("infinity is now NaN", weight.grad[1].isnan(), expected=True)
-claim("and the healthy entries are gone", weight.grad[[0, 2]].abs().max(),
-      expected=0)
-
-# %% [markdown] trap="03.3" role="folklore"
-# **Told:** log `min(norm, 1)` as the norm after clipping; and when the loss turns
-# NaN, clip. **Measured:** that minimum is a constant that reads 1 whether clipping
-# works or not; the function returns the norm *before*. And clipping turns an
-# infinite entry into NaN: pass `error_if_nonfinite=True`, or skip that step.
-
-# %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
-def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
-                 scale: float, max_norm: float) -> tuple[float, float]:
-    """One step on a scaled loss, with clipping; the norms before and after.
-
-    loss: has been multiplied by `scale` (as in mixed precision); its
-    backward pass has not run, and gradients of an earlier step may be left
-    over. The step and both norms are those of the loss without that factor.
-    A norm is one number over all parameters of all groups.
-
-    Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
-    """
-    # BEGIN SOLUTION
-    groups = optimizer.param_groups
-    params = [p for group in groups for p in group["params"]]
-    optimizer.zero_grad()
-    (loss / scale).backward()
-    before = nn.utils.clip_grad_norm_(params, max_norm).item()
-    after = nn.utils.get_total_norm([p.grad for p in params]).item()
-    optimizer.step()
-    return before, after
-    # END SOLUTION
-
-# %% [markdown] trap="03.3" role="hint"
-# 1. Five things happen: clear, backward, undo the scale, clip, step. Only one order works.
-# 2. The limit applies to the true gradient. A gradient that is still 1024 times too large would be clipped to almost nothing.
-# 3. `clip_grad_norm_` returns the norm before. For the norm after, measure again with `nn.utils.get_total_norm`.
-
-# %% [markdown] trap="03.3" role="keep"
-# **Keep:** backward, undo the scale, clip, step. **In your own code:** log what
-# `clip_grad_norm_` returns, the norm before; a run in which it always exceeds
-# the limit is being steered by it. **Source:** Pascanu, Mikolov & Bengio 2013,
-# "On the difficulty of training recurrent neural networks", algorithm 1.
-
-# %% [markdown] trap="03.4" role="predict" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
-# ## Weights of one hundredth
-#
-# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`.
-# Small and random: what could go wrong? Ten layers of 256 units with ReLU, no
-# sigmoid anywhere. The loss stays where it was.
-#
-# **Before you run anything:** by which factor does the mean square of the
-# activations change from one layer to the next? You know from stage 1 how to find
-# a fading gradient: first layer against last. What will that ratio be?
-
-# %% trap="03.4" role="break"
-def small(weight):
-    nn.init.normal_(weight, std=0.01)
-
-def deep(init, depth=10, width=128):
-    """A ReLU net for digits, weights by init, biases zero."""
-    sizes = [64] + [width] * depth + [10]
-    layers = []
-    for fan_in, fan_out in zip(sizes, sizes[1:]):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-        init(layers[-2].weight)
-        nn.init.zeros_(layers[-2].bias)
-    return nn.Sequential(*layers[:-1])
-
-net = deep(small)
-fit(net, x_train, y_train, steps=150, lr=3e-3)
-score_small = accuracy(net, x_test, y_test)
-
-# %% trap="03.4" role="look"
-def second_moments(init, sizes=(256,) * 11):
-    """Mean square after each ReLU, starting from N(0, 1) inputs."""
-    h, found = torch.randn(512, sizes[0]), []
-    for fan_in, fan_out in zip(sizes, sizes[1:]):
-        weight = torch.empty(fan_out, fan_in)
-        init(weight)
-        h = (h @ weight.T).relu()
-        found.append(h.square().mean().item())
-    return found
-
-moments = {"std 0.01": second_moments(small)}
-factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
-print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
-claim("ten layers read nothing", score_small, below=0.25)
-claim("256 * 0.01^2 / 2 is", 256 * 0.01 ** 2 / 2, expected=0.0128,
-      within=1e-9)
-claim("which is the factor per layer", factor, expected=0.0128,
-      within=0.0015)
-claim("after ten layers nothing is left", moments["std 0.01"][-1],
-      below=1e-18)
-
-# %% trap="03.4" role="look"
-def weight_gradients(net):
-    """Gradient norm of every weight on 256 digits, input to output."""
-    weights = [m.weight for m in net if isinstance(m, nn.Linear)]
-    loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
-    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
-
-norms = weight_gradients(deep(small))
-print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
-claim("every gradient is tiny", max(norms), below=1e-10)
-claim("so first over last looks harmless", norms[0] / norms[-1],
-      above=0.01, below=100)
-
-# %% [markdown] trap="03.4" role="repair"
-# A layer multiplies the mean square by `fan_in` times the variance of its
-# weights; ReLU throws half of it away. Here that is 0.0128, not one half, and it
-# has nothing to do with sigmoids. The signal dies on the way *forward*, so every
-# layer's gradient carries the same tiny factors, and their ratio says nothing.
-# Look at the absolute size as well.
-#
-# He's rule makes the factor one: variance $2 / n$ with $n$ the layer's `fan_in`.
-
-# %% trap="03.4" role="repair"
-def he(weight):
-    nn.init.kaiming_normal_(weight, nonlinearity="relu")
-
-def he_out(weight):
-    nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
-
-def default(weight):
-    nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
-
-
-# %% trap="03.4" role="repair"
-net = deep(he)
-fit(net, x_train, y_train, steps=150, lr=3e-3)
-moments |= {"PyTorch default": second_moments(default),
-            "He": second_moments(he)}
-score_he = accuracy(net, x_test, y_test)
-claim("with He's weights ten layers read", score_he, above=0.8)
-claim("He keeps the second moment near one", moments["He"][-1],
-      above=0.3, below=3.5)
-claim("PyTorch's default divides it by six per layer",
-      moments["PyTorch default"][0], expected=1 / 6, within=0.02)
-widening = second_moments(he_out, (32, 64, 128, 256, 512, 1024))
-claim("fan_out in a widening net loses half per layer", widening[-1],
-      above=0.01, below=0.08)
-
-# %% trap="03.4" role="repair"
-plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
-           ylabel="mean square after ReLU",
-           title="He keeps the signal, the default loses it slowly",
-           alt="Second moment by layer on a log axis. Standard deviation "
-               "0.01 falls to 1e-19 in ten layers, PyTorch's default to "
-               "1e-8, He stays near one.")
-
-# %% trap="03.4" role="repair"
-layer = nn.Linear(512, 512)
-std = layer.weight.std().item()
-print(f"nn.Linear(512, 512): std {std:.4f}, He {(2 / 512) ** 0.5:.4f}")
-claim("a fresh nn.Linear has std 1 / sqrt(3 fan_in)",
-      std * math.sqrt(3 * 512), expected=1, within=0.01)
-claim("its variance is 6 times below He's", (2 / 512) / std ** 2,
-      expected=6, within=0.1)
-
-h = (torch.randn(2000, 512) @ torch.empty(512, 512).normal_(
-    std=(2 / 512) ** 0.5)).relu()
-claim("after ReLU He's second moment is 1", h.square().mean(),
-      expected=1, within=0.05)
-claim("and its variance is 1 - 1 / pi", h.var(), expected=0.682,
-      within=0.04)
-
-# %% [markdown] trap="03.4" role="folklore"
-# **Told:** weights of 0.01 halve the variance per layer and leave $10^{-40}$ after
-# ten; He's rule is PyTorch's default and keeps the *variance* near 1; use
-# `fan_out`. **Measured:** the factor is 0.0128 at width 256, and what is left is
-# below $10^{-18}$. The default has a sixth of He's variance. He keeps the *second
-# moment* at 1; the variance after ReLU is 0.682. And `fan_out` keeps the forward
-# signal only where layers are square.
-
-# %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
-def init_(net: nn.Sequential) -> None:
-    """Initialise net in place so that the signal keeps its size.
-
-    net: nn.Linear and nn.ReLU in turn, of any widths. For inputs from
-    N(0, 1) the mean square after *every* ReLU lies between 0.5 and 2 (on
-    average over many nets), also where layers get wider or narrower. The
-    weights are random, the biases zero.
-
-    Example: a weight of shape (64, 32) gets standard deviation 0.25.
-    """
-    # BEGIN SOLUTION
-    for layer in net:
-        if isinstance(layer, nn.Linear):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
-    # END SOLUTION
-
-# %% [markdown] trap="03.4" role="hint"
-# 1. One unit adds up `fan_in` products. What variance must a weight have so that the sum has twice the mean square of an input?
-# 2. A weight has shape `(fan_out, fan_in)`. For the way forward only one of the two matters.
-# 3. The standard deviation is the square root of `2 / fan_in`. `nn.init.kaiming_normal_` knows it; do not forget the bias.
-
-# %% [markdown] trap="03.4" role="keep"
-# **Keep:** factor per layer = fan_in x Var(w) / 2 for ReLU; make it one.
-# **In your own code:** print the mean square after each activation once, before
-# training, and the absolute gradient norm beside the ratio. **Source:** He et al.
-# 2015, "Delving Deep into Rectifiers", section 2.2.
+by_random, by_mined = map(nearest_right, (random_net, mined_net))
+print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
+claim("random triplets: share of test digits right", by_random, above=0.94)
+claim("mined triplets: share of test digits right", by_mined, above=0.94)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1018,37 +1121,37 @@ def init_(net: nn.Sequential) -> None:
 # %% [markdown] role="quiz"
 # **1. Your classifier has 1,000 classes, and its loss settles at 5.91. The first thing you look for is**
 #
-# - [ ] a learning rate that is too small :: Then it would settle near ln 1000 = 6.91, the loss of guessing, or keep falling slowly.
-# - [x] a softmax before the loss :: Right: ln(e + 999) - 1 = 5.91 is the floor of a second softmax.
+# - [x] a softmax before the loss :: ln(e + 999) - 1 = 5.91 is the floor of a second softmax.
+# - [ ] a learning rate that is too small :: Then it would stay near ln 1000 = 6.91, the loss of guessing, or keep falling slowly.
 # - [ ] labels that are wrong :: Wrong labels raise the loss too, but not to exactly this number.
 
 # %% [markdown] role="quiz"
-# **2. You trained with `pos_weight=20` and need probabilities. You**
+# **2. You trained with `pos_weight=20`, long enough to reach the minimum, and need probabilities. You**
 #
 # - [ ] take the sigmoid, as always :: The loss asked for odds 20 times too high; the probabilities are, too.
-# - [x] subtract ln 20 from each logit, then take the sigmoid :: Right: the weight multiplies the odds by 20, so its logarithm is added to the logit.
 # - [ ] divide each probability by 20 :: Odds were multiplied, not probabilities. For small ones it is nearly the same, for large ones badly wrong.
+# - [x] subtract ln 20 from each logit, then take the sigmoid :: The weight multiplies the odds by 20, so its logarithm is added to the logit. After a short run compare the mean with the base rate: it may not be there yet.
 
 # %% [markdown] role="quiz"
 # **3. Focal loss with alpha = 0.25 on a task with 1 % positives makes one positive count, against one negative that is equally hard,**
 #
 # - [ ] four times as much :: 0.25 multiplies the positives; it is no divisor.
 # - [ ] the same :: Only alpha = 0.5 does that.
-# - [x] a third as much :: Right: 0.25 against 0.75. The default helps only together with the fading of easy negatives.
+# - [x] a third as much :: 0.25 against 0.75. It was chosen together with gamma, for data whose easy negatives had faded.
 
 # %% [markdown] role="quiz"
 # **4. You log the return value of `clip_grad_norm_`, and it says 37 with `max_norm=1`. This means that**
 #
+# - [x] the gradient had norm 37 and has norm 1 now :: Whether the step uses it depends on the order of the two calls.
 # - [ ] clipping does not work :: The function returns the norm before clipping, so 37 is no sign of failure.
-# - [x] the gradient had norm 37 and has norm 1 now :: Right. Whether the step uses it depends on the order of the two calls.
-# - [ ] the weights will move by 37 times the learning rate :: Not if you clip before the step: then it is the learning rate times 1.
+# - [ ] the weights will move by 37 times the learning rate :: Not if you clip before the step: plain SGD then moves them by the learning rate times 1.
 
 # %% [markdown] role="quiz"
 # **5. In a 20-layer net, first and last gradient have the same norm. Is the init fine?**
 #
-# - [ ] Yes, that is what the ratio is for :: With weights of 0.01 the ratio is near one and all gradients are near zero.
-# - [x] Not yet; look at their absolute size :: Right. A signal that dies on the way forward starves all layers alike.
-# - [ ] No, the first should be larger :: Equal is what you want, once the size is healthy as well.
+# - [ ] It is: that is what the ratio is for :: With weights of 0.01 and biases of zero the ratio is near one and all gradients are near zero.
+# - [x] Not yet; look at their absolute size :: A signal that dies on the way forward starves all layers alike.
+# - [ ] It is not: the first should be larger :: Equal is what you want, once the size is healthy as well.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: the logits are the memory
@@ -1103,7 +1206,6 @@ def by_hand(z, y):
     p = odds / odds.sum(1, keepdim=True)
     return -p.gather(1, y[:, None]).log().mean()
 
-
 # %% role="gpu"
 class Written(TorchDispatchMode):
     """The bytes of every tensor that torch writes inside its block."""
@@ -1133,7 +1235,8 @@ copies = {}
 for loss in (by_hand, F.cross_entropy):
     total = sum(written(loss))
     copies[loss.__name__] = total / sizes["logits, 32 bits"].nbytes
-    print(f"{loss.__name__:13} {total / 1e9:5.1f} GB written")
+    print(f"{loss.__name__:13} {total / 1e9:5.1f} GB written, "
+          f"{copies[loss.__name__]:.1f} times the logits")
 claim("F.cross_entropy writes the logits' size 3 times",
       copies["cross_entropy"], expected=3, within=0.01)
 claim("by hand it is over three times that",
@@ -1170,7 +1273,6 @@ def chunked(h, weight, y, chunks):
     parts = [checkpoint(head_loss, a, weight, b, use_reentrant=False)
              for a, b in zip(h.chunk(chunks), y.chunk(chunks))]
     return sum(parts) / len(y)
-
 
 # %% role="gpu"
 h, weight = torch.randn(64, 32), torch.randn(1000, 32, requires_grad=True)
@@ -1291,8 +1393,9 @@ head.claim("for less than twice the time",
 # %% [markdown] role="gpu"
 # **Keep:** with a large vocabulary, count the copies of the logits before you
 # count anything else. Use the fused loss, never a log of a softmax; cut the
-# tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, "Liger
-# Kernel: Efficient Triton Kernels for LLM Training"; the vocabulary size is
+# tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
+# Kernel: Efficient Triton Kernels for LLM
+# Training"](https://arxiv.org/abs/2410.10989); the vocabulary size is
 # that of Llama 3's published configuration.
 
 # %% [markdown] role="summary"
@@ -1300,12 +1403,13 @@ head.claim("for less than twice the time",
 #
 # - A loss is a likelihood. It decides what you ask for: mean or median, truth or
 #   something else.
-# - Losses want logits. A loss with a floor of 1.46 has met a softmax too many.
-# - Weights, focal terms and cuts trade recall for precision; only the unweighted
-#   proper loss leaves you probabilities, and long training takes them back.
+# - Cross-entropy wants logits. With 10 classes, a loss that stops at 1.46 has met
+#   a softmax too many.
+# - Weights, focal terms and cuts trade recall for precision. For probabilities take
+#   a proper loss without weights, and check them on rows held out.
 # - Classes have no distance, and shapes broadcast without a word.
 # - Clip after backward and before the step. The function returns the norm before.
-# - Per ReLU layer the mean square changes by fan_in x Var(w) / 2. Make it one, and
-#   look at absolute gradients beside ratios.
+# - Per ReLU layer without biases the mean square changes by fan_in x Var(w) / 2.
+#   Make it one, and look at absolute gradients beside ratios.
 #
 # **Next:** stage 4 takes the gradient as given and asks what to do with it.

@@ -1,15 +1,12 @@
 # %% [markdown] role="hook"
 # # 4. Optimizers and learning-rate schedules
 #
-# You swap SGD for Adam and keep the rate: the network that read digits now
-# guesses. You add a schedule, and the rate never leaves its start. You exempt
-# the norms from weight decay with the recipe everyone uses, and they are decayed.
-# You rewrite Adam without its "small correction", and the first hundred steps
-# are several times too large.
+# An optimizer is ten lines of arithmetic that run a million times, and a schedule
+# is a curve that moves when you call it. You give them rates, names, numbers of
+# steps, gradients and defaults that you did not choose. They take what they get.
 #
-# None of it raises an error. An optimizer is ten lines of arithmetic that run a
-# million times, so this stage has you write those lines and compare them with
-# torch, number by number.
+# Nine times below the lines look right and raise nothing. This stage has you guess
+# what they do, write them yourself and compare with torch, number by number.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -67,17 +64,26 @@ sgd_move, _ = first_move(torch.optim.SGD)
 adam_move, state = first_move(torch.optim.Adam)
 print(f"SGD moves weights by {sgd_move.min():.0e} to {sgd_move.max():.0e}, "
       f"Adam by {adam_move.min():.4f} to {adam_move.max():.4f}")
-claim("SGD's steps span six orders of magnitude",
+claim("SGD's longest step over its shortest: six orders of magnitude",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
-claim("Adam's first step is the rate, whatever the gradient",
+claim("Adam's first step over the rate, minus 1, from 1e-4 to 100",
       (adam_move / 0.01 - 1).abs().max(), below=1e-3)
+
+# %% role="concept"
+tiny = nn.Parameter(torch.zeros(1))
+opt = torch.optim.Adam([tiny], lr=0.01)           # eps is 1e-8
+tiny.grad = torch.tensor([1e-8])
+opt.step()
+claim("a gradient as small as eps: Adam's first step over the rate",
+      tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
-claim("torch's exp_avg is the raw m, a tenth of the gradient", raw,
+claim("torch's exp_avg is the raw m: distance from a tenth of g", raw,
       below=1e-6)
 
 # %% [markdown] role="concept"
-# Adam's stored `exp_avg` and `exp_avg_sq` are $m$ and $v$ without hats. Read them
-# as averages early in a run and you are off by a factor of 10 and of 1,000.
+# Adam's step does not see the size of a gradient, as long as that is far above
+# `eps`. What it stores, `exp_avg` and `exp_avg_sq`, are $m$ and $v$ without hats:
+# after one step they hold a tenth of the gradient and a thousandth of its square.
 #
 # Move the explorer: multiply the loss by 10 and see who notices.
 
@@ -86,158 +92,11 @@ from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
 
 optimizer_paths
 
-# %% [markdown] role="concept"
-# ## Which one wins?
-#
-# A chart that is often drawn has SGD with momentum last after 1,000 steps, and
-# AdamW below Adam "because decay fights overfitting". Run it: linear regression,
-# one and the same start, the rates the chart gives.
-
-# %% role="concept"
-x_lin = torch.randn(256, 32)
-y_lin = x_lin @ torch.randn(32, 1) + 0.1 * torch.randn(256, 1)
-start = nn.Linear(32, 1)
-
-def regression(build):
-    """Loss after 1,000 full steps, and the farthest any weight went."""
-    model = copy.deepcopy(start)
-    opt = build(model.parameters())
-    for _ in range(1000):
-        opt.zero_grad()
-        F.mse_loss(model(x_lin), y_lin).backward()
-        opt.step()
-    moved = (model.weight - start.weight).abs().max().item()
-    return F.mse_loss(model(x_lin), y_lin).item(), moved
-
-sgd_loss, _ = regression(
-    lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
-adam_loss, adam_moved = regression(lambda p: torch.optim.Adam(p, lr=1e-3))
-adamw_loss, _ = regression(
-    lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
-
-# %% role="concept"
-print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
-      f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
-claim("SGD with momentum reaches the noise", sgd_loss, below=0.02)
-claim("Adam is far away from it", adam_loss, above=1)
-claim("because no weight can go farther than steps times rate",
-      adam_moved, below=1.05)
-claim("and AdamW has the higher training loss", adamw_loss - adam_loss,
-      above=0)
-
-# %% [markdown] role="concept"
-# The chart was about the *rate*, not about the rule: 1,000 steps of 0.001 carry a
-# weight a distance of 1, and some have farther to go. Decay makes training loss
-# worse, as it must; what it buys shows on data the model has not seen, if at all.
-# Compare optimizers only after each has had a rate of its own.
-
-# %% [markdown] role="concept"
-# ## Why the rate falls
-#
-# A batch gradient is the true one plus noise. With a constant rate the weights end
-# up in a cloud around the minimum whose size grows with the rate. For a
-# gradient $w + \text{noise}$ the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that
-# falls to zero shrinks the cloud.
-
-# %% role="concept"
-def end_of(rate, steps=1000):
-    """Mean of w squared over 1,000 weights after noisy steps."""
-    w = torch.ones(1000)
-    for k in range(steps):
-        w = w - rate(k) * (w + torch.randn(1000))
-    return w.square().mean().item()
-
-constant = end_of(lambda k: 0.1)
-cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
-print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
-claim("a constant rate ends in a cloud of the size theory gives",
-      constant, expected=0.1 / 1.9, within=0.01)
-claim("the falling rate ends ten times closer", constant / cosine,
-      above=10)
-
-# %% [markdown] role="concept"
-# ## Why the rate rises first
-#
-# Adam's first steps have the full size on the evidence of one batch. Most networks
-# survive that. Some do not: here is a residual net with LayerNorm *after* each
-# addition, the order of the first transformers, at a rate that is bold for it.
-
-# %% role="concept"
-class Block(nn.Module):
-    """Residual MLP with the norm after the addition; x (N, 64)."""
-
-    def __init__(self):
-        super().__init__()
-        self.up, self.down = nn.Linear(64, 64), nn.Linear(64, 64)
-        self.norm = nn.LayerNorm(64)
-
-    def forward(self, x):
-        return self.norm(x + self.down(self.up(x).relu()))
-
-x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
-
-def batch_loss(model, rows=64):
-    """Cross-entropy of random training digits."""
-    i = torch.randint(len(x_train), (rows,))
-    return F.cross_entropy(model(x_train[i]), y_train[i])
-
-# %% role="concept"
-def with_warmup(warm, steps=150, peak=0.03):
-    """Test accuracy after training with `warm` steps of linear warm-up."""
-    net = nn.Sequential(*(Block() for _ in range(8)), nn.Linear(64, 10))
-    opt = torch.optim.Adam(net.parameters(), lr=peak)
-    for k in range(steps):
-        opt.param_groups[0]["lr"] = peak * min(1, (k + 1) / warm)
-        opt.zero_grad()
-        batch_loss(net).backward()
-        opt.step()
-    return accuracy(net, x_test, y_test)
-
-cold, warmed = with_warmup(1), with_warmup(50)
-print(f"no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}")
-claim("without warm-up it guesses", cold, below=0.4)
-claim("with it the same net learns", warmed, above=0.7)
-
-# %% [markdown] role="concept"
-# The warm-up rescued a bold rate; a smaller constant one works, too. It is a
-# remedy for a risk, not a law: networks that survive their first steps gain
-# little from it.
-#
-# Peak, warm-up, shape and floor make a schedule. Torch's one-cycle is all four in
-# one object, and it takes over more than you may expect.
-
-# %% role="concept"
-opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
-one_cycle = sched.OneCycleLR(opt, max_lr=0.1, total_steps=500)
-found = [(opt.param_groups[0]["lr"], opt.param_groups[0]["momentum"])]
-for _ in range(499):
-    opt.step()
-    one_cycle.step()
-    found.append((opt.param_groups[0]["lr"],
-                  opt.param_groups[0]["momentum"]))
-rates, momenta = zip(*found)
-claim("the optimizer's own rate is replaced", rates[0], expected=0.004,
-      within=1e-9)
-claim("so is its momentum", momenta[0], expected=0.95, within=1e-9)
-claim("two phases: up for 30 % of the steps, then down",
-      rates.index(max(rates)), expected=149)
-claim("it ends 10,000 times below its start", rates[-1],
-      expected=4e-7, within=1e-9)
-
-# %% [markdown] role="concept"
-# In the explorer, "its numbers count" is what you told the schedule, "step() is
-# called" is what your loop does. Make them differ.
-
-# %% role="explore" explorer="schedules"
-from dlsys_helpers.explorers.schedules import schedules
-
-schedules
-
 # %% [markdown] trap="04.1" role="predict" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
-# ## Norm gains that are decayed after all
+# ## A list of names for weight decay
 #
 # You keep biases and norm gains out of weight decay, with the list of names that
-# half the scripts on the web share: `bias` and `LayerNorm.weight`. The model is
+# many scripts share: `bias` and `LayerNorm.weight`. The model is
 # torch's own encoder layer: 4 matrices, and 8 vectors that should be exempt.
 #
 # **Before you run anything:** how many tensors does the filter leave in the
@@ -245,7 +104,7 @@ schedules
 
 # %% trap="04.1" role="break"
 encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
-exempt = ("bias", "LayerNorm.weight")      # the list everyone copies
+exempt = ("bias", "LayerNorm.weight")      # the list that is copied
 
 decayed = [name for name, _ in encoder.named_parameters()
            if not any(part in name for part in exempt)]
@@ -255,24 +114,25 @@ from torchvision import models
 
 print(*decayed, sep="\n")
 gains = [name for name in decayed if name.startswith("norm")]
-claim("six tensors are decayed", len(decayed), expected=6)
-claim("two of them are gains of a norm", len(gains), expected=2)
+claim("tensors that are decayed", len(decayed), expected=6)
+claim("gains of a norm among them", len(gains), expected=2)
 
+# %% trap="04.1" role="look"
 with torch.device("meta"):
     resnet = models.resnet18()
 norms = {name: m for name, m in resnet.named_modules()
          if isinstance(m, nn.BatchNorm2d)}
 caught = [name for name in norms if "norm" in name.lower()]
-claim("ResNet-18 has 20 norms", len(norms), expected=20)
-claim("a filter for 'norm' in the name finds none", len(caught),
+claim("norms in ResNet-18", len(norms), expected=20)
+claim("norms that a filter for 'norm' in the name finds", len(caught),
       expected=0)
 
 # %% [markdown] trap="04.1" role="repair"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*:
 # here `norm1`, in ResNet `bn1` and `downsample.1`, elsewhere `ln_f`. Ask what a
-# tensor is, not what someone called it: gains and biases have one axis, weights
-# have two or more. Embeddings have two as well; some recipes decay them, some do
-# not, so that is a decision to write down.
+# tensor is, not what someone called it: in these two models gains and biases have
+# one axis, weights have two or more. Embeddings have two as well; some recipes
+# decay them, some do not, so that is a decision to write down.
 
 # %% trap="04.1" role="repair"
 def by_shape(model):
@@ -282,11 +142,28 @@ def by_shape(model):
             [p for p in every if p.ndim < 2])
 
 matrices, vectors = by_shape(encoder)
-claim("4 tensors are decayed", len(matrices), expected=4)
-claim("8 are exempt", len(vectors), expected=8)
+claim("encoder: tensors that are decayed", len(matrices), expected=4)
+claim("encoder: tensors that are exempt", len(vectors), expected=8)
 exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
-claim("and of ResNet's 20 gains none is missed", len(missed), expected=0)
+claim("ResNet-18: gains that are decayed", len(missed), expected=0)
+
+# %% [markdown] trap="04.1" role="repair"
+# The rule by axes has exceptions, too. ConvNeXt multiplies each residual branch by
+# a gain per channel, and that gain has three axes.
+
+# %% trap="04.1" role="repair"
+with torch.device("meta"):
+    convnext = models.convnext_tiny()
+scales = [p for name, p in convnext.named_parameters()
+          if "layer_scale" in name]
+print(f"{len(scales)} gains such as {tuple(scales[0].shape)}")
+claim("ConvNeXt-T: gains that the rule by axes decays",
+      sum(p.ndim >= 2 for p in scales), expected=18)
+
+# %% [markdown] trap="04.1" role="repair"
+# So print what the rule puts where. How much a wrong group costs depends on three
+# numbers, and you can measure that on one gain.
 
 # %% trap="04.1" role="repair"
 def shrunk(lr, decay, steps):
@@ -300,10 +177,10 @@ def shrunk(lr, decay, steps):
 
 short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
-claim("3,000 steps of fine-tuning take 0.06 %", 1 - short,
+claim("taken by 3,000 steps at 0.00002, decay 0.01: share", 1 - short,
       expected=0.0006, within=1e-5)
-claim("1,000 steps of 0.01 leave exp(-1)", long, expected=0.368,
-      within=0.001)
+claim("left by 1,000 steps at 0.01, decay 0.1: exp(-1)", long,
+      expected=0.368, within=0.001)
 
 # %% [markdown] trap="04.1" role="folklore"
 # **Told:** decaying the norms degrades fine-tuning notably. **Measured:** a gain
@@ -343,18 +220,27 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # %% [markdown] trap="04.1" role="keep"
 # **Keep:** sort parameters by what they are, and count them: the groups together
 # hold every trainable tensor once. **In your own code:** print the names of the
-# decayed group once per model. **Source:** Loshchilov & Hutter 2019 for decay;
-# nanoGPT's `configure_optimizers` for the rule by axes.
+# decayed group once per model. **Source:** [Loshchilov & Hutter
+# 2019](https://arxiv.org/abs/1711.05101) for decay; `configure_optimizers` in
+# [nanoGPT's model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for
+# the rule by axes.
 
 # %% [markdown] trap="04.2" role="predict" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
 # SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
-# leave the rate. A colleague goes the other way and takes Adam's 0.001 to SGD. You
-# have read that SGD's rates make Adam *slow*, because it "scales them down
-# further", and that Adam's rates make SGD *diverge*.
+# leave the rate. A colleague goes the other way and takes Adam's 0.001 to SGD.
 #
-# **Before you run anything:** which of the two runs crawls, and which one breaks?
+# **Before you run anything:** one of the two runs takes steps that are far too
+# short, one takes steps that are far too long. Which is which?
+
+# %% trap="04.2" role="break"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+
+def batch_loss(model, rows=64):
+    """Cross-entropy of random training digits."""
+    i = torch.randint(len(x_train), (rows,))
+    return F.cross_entropy(model(x_train[i]), y_train[i])
 
 # %% trap="04.2" role="break"
 def reader():
@@ -388,23 +274,25 @@ def first_step(optimizer, lr):
 print({name: f"{right:.2f}" for name, right in borrowed.items()})
 by_adam, by_sgd = first_step(adam, 0.01), first_step(momentum, 0.01)
 print(f"first step at 0.01: Adam {by_adam:.1e}, SGD {by_sgd:.1e}")
-claim("SGD crawls", borrowed["SGD at 0.001"], below=0.75)
-claim("Adam breaks", borrowed["Adam at 0.3"], below=0.9)
-claim("at one rate Adam steps over 100 times as far", by_adam / by_sgd,
+
+# %% trap="04.2" role="look"
+claim("SGD at 0.001: share right", borrowed["SGD at 0.001"], below=0.75)
+claim("Adam at 0.3: share right", borrowed["Adam at 0.3"], below=0.9)
+claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
       above=100)
 
 # %% [markdown] trap="04.2" role="repair"
 # A rate is not a number of its own: it is multiplied with something, and the two
-# rules multiply it with different things. SGD's step has the size of the gradient,
-# here far below one. Adam's has the size of the rate itself. So the same 0.01 is
-# a small step for one and a large one for the other. When you change the rule,
-# search the rate again.
+# rules multiply it with different things. SGD's step is rate times
+# gradient, and the gradients here are far below one. Adam's first step has the
+# size of the rate itself. So the same 0.01 is a small step for one and a large one
+# for the other. When you change the rule, search the rate again.
 
 # %% trap="04.2" role="repair"
 own = {"Adam at 0.01": score(adam, 0.01),
        "SGD at 0.3": score(momentum, 0.3)}
-claim("Adam with a rate of its own", own["Adam at 0.01"], above=0.92)
-claim("SGD with a rate of its own", own["SGD at 0.3"], above=0.92)
+claim("Adam at 0.01: share right", own["Adam at 0.01"], above=0.92)
+claim("SGD at 0.3: share right", own["SGD at 0.3"], above=0.92)
 plot_bars(borrowed | own, xlabel="share of test digits right",
           title="Each rule needs its own rate",
           alt="Bars: Adam at 0.3 and SGD at 0.001 fall far behind, Adam at "
@@ -420,9 +308,10 @@ plot_bars(borrowed | own, xlabel="share of test digits right",
 def step_size(opt: torch.optim.Optimizer) -> float:
     """The farthest that any weight would move in opt's next step.
 
-    The gradients are in place already; there is one group or several.
-    Afterwards all weights and the optimizer are as they were, so that the
-    next real step moves exactly as far as you say.
+    The gradients are in place already; a weight without one stays. There
+    is one group or several. Afterwards all weights, gradients and the
+    optimizer are as they were, so that the next real step moves exactly as
+    far as you say.
 
     Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5.
     """
@@ -446,13 +335,14 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # 3. `opt.state_dict()` refers to the live tensors. Deep-copy it before the step, and give it to `load_state_dict` after.
 
 # %% [markdown] trap="04.2" role="keep"
-# **Keep:** SGD's step scales with the gradient, Adam's and Lion's with the rate
-# alone. **In your own code:** log the largest step beside the loss; a sane one is a
-# small share of the weights. **Source:** Kingma & Ba 2015, section 2.1, on the
-# effective step.
+# **Keep:** SGD's step scales with the gradient; Lion's has the size of the rate, and
+# so has Adam's while gradients are steady and far above `eps`. **In your own
+# code:** log the largest step beside the loss; a sane one is a small share of the
+# weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
+# 2.1, on the effective step.
 
 # %% [markdown] trap="04.3" role="predict" symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
-# ## The schedule that counts the wrong thing
+# ## A one-cycle schedule in the epoch loop
 #
 # Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1
 # over `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where
@@ -480,10 +370,8 @@ starved = rates_of(cycle, 1000, every=100)      # once per epoch
 
 # %% trap="04.3" role="look"
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
-claim("no batch sees more than a twentieth of the peak", max(starved),
-      below=0.1 / 20)
-claim("the schedule has hardly left its start", max(starved),
-      expected=0.0042, within=0.0001)
+claim("highest rate that a batch sees, where 0.1 was the plan",
+      max(starved), expected=0.0042, within=0.0001)
 
 # %% [markdown] trap="04.3" role="repair"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
@@ -498,25 +386,37 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            alt="The rate by batch. Called per batch it climbs to 0.1 at "
                "batch 300 and falls to zero; called per epoch it stays "
                "near 0.004.")
-claim("now the peak is reached", max(fed), expected=0.1, within=1e-6)
-claim("after 30 % of the batches", fed.index(max(fed)), expected=299)
+claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
+claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
+      expected=299)
 
 # %% trap="04.3" role="repair"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
-claim("StepLR(30), meant for epochs, called per batch: 1e-4 at batch 100",
+claim("StepLR(30), meant for epochs, per batch: rate at batch 100",
       steps[100], expected=1e-4, within=1e-9)
 waves = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 10), 1000)
-claim("T_max=10 called per batch: 50 times down to zero",
+claim("T_max=10 called per batch: times down to zero in 1,000",
       sum(rate < 1e-9 for rate in waves), expected=50)
 flat = rates_of(lambda opt: sched.CosineAnnealingLR(opt, 1000), 1000, 100)
-claim("T_max=1000 called per epoch: it ends where it began", flat[-1],
+claim("T_max=1000 called per epoch: last rate, of 0.1", flat[-1],
       expected=0.09998, within=1e-5)
+
+# %% trap="04.3" role="repair"
 try:
     rates_of(cycle, 1002)
     refused = False
 except ValueError as error:
     refused = "Tried to step" in str(error)
 claim("OneCycleLR refuses to be called too often", refused, expected=True)
+
+# %% [markdown] trap="04.3" role="repair"
+# In the explorer, "its numbers count" is what you told the schedule, "step() is
+# called" is what your loop does. Make them differ.
+
+# %% role="explore" explorer="schedules"
+from dlsys_helpers.explorers.schedules import schedules
+
+schedules
 
 # %% [markdown] trap="04.3" role="folklore"
 # **Told:** `CosineAnnealingLR` is stepped per epoch, `OneCycleLR` per batch, and a
@@ -532,14 +432,16 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     losses: one function per micro-batch, each returns its scalar loss. Go
     through them `epochs` times. Update after every `accumulate` of them,
     and after the last of an epoch, with the sum of their gradients; no
-    gradient is left at the end. Update k (from 0) of U in all runs at
-    rate * (1 + cos(pi k / U)) / 2.
+    gradient is left at the end, and one left over from before does not
+    count. Update k (from 0) of U in all runs at
+    rate * (1 + cos(pi k / U)) / 2, rate being what each group started with.
 
     Example: 5 losses, 2 epochs, accumulate 2: U is 6.
     """
     # BEGIN SOLUTION
     updates = epochs * math.ceil(len(losses) / accumulate)
     schedule = sched.CosineAnnealingLR(opt, T_max=updates)
+    opt.zero_grad()
     for _ in range(epochs):
         for n, loss in enumerate(losses, 1):
             loss().backward()
@@ -558,10 +460,11 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # **Keep:** a scheduler counts calls; give it numbers in the unit in which you call
 # it, and call it after `opt.step()`. **In your own code:** before a long run, loop
 # over all steps without data, `opt.step()` included (torch warns without), and plot
-# the rate. **Source:** PyTorch documentation, "How to adjust learning rate".
+# the rate. **Source:** PyTorch documentation, ["How to adjust learning
+# rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
 # %% [markdown] trap="04.4" role="predict" symptom="AdamW differs from Adam although no weight decay was set"
-# ## AdamW decays whether you ask or not
+# ## Adam and AdamW, no decay given
 #
 # You compare Adam with AdamW, both "without weight decay": you pass none. You have
 # been warned that people forget the argument of AdamW and so train without
@@ -588,24 +491,29 @@ forgotten = trained(torch.optim.AdamW)           # no weight_decay given
 gap = (forgotten - plain).abs().max()
 unasked = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
 print(f"largest difference of a weight: {gap:.1e}")
-claim("they are not the same", gap, above=1e-4)
+print(f"decay alone takes a share of {1 - (1 - 0.01 * 0.01) ** 100:.3f}")
+claim("largest difference of a weight", gap, above=1e-4)
 claim("AdamW's default is a decay of 0.01",
       unasked.defaults["weight_decay"], expected=0.01)
 claim("Adam's is none", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
 
 # %% [markdown] trap="04.4" role="repair"
-# Forgetting the argument does not lose the decay, it gives you 0.01. To switch it
-# off, say `weight_decay=0`: then AdamW is Adam, bit for bit. And `weight_decay` of
-# Adam is something else: it adds $\lambda w$ to the *gradient*, which Adam then
-# divides by its own size. A weight with large gradients is hardly decayed, one with
-# small gradients is wiped out.
+# Forgetting the argument does not lose the decay, it gives you 0.01. Decay alone
+# would take 1 % of each weight in these 100 steps; the gap can be larger, since
+# two models that differ get different gradients from then on. To switch it off, say
+# `weight_decay=0`: then AdamW is Adam, bit for bit.
+#
+# `weight_decay` of Adam is something else: it adds $\lambda w$ to the *gradient*,
+# which Adam then divides by the gradient's size. Below, one weight of 1 gets small
+# gradients and one gets large ones, both with a decay of 0.1.
 
 # %% trap="04.4" role="repair"
 off = trained(torch.optim.AdamW, weight_decay=0)
-claim("with a decay of 0 AdamW is Adam, bit for bit",
+claim("decay 0, AdamW minus Adam: largest difference",
       (off - plain).abs().max(), expected=0)
 
+# %% trap="04.4" role="repair"
 def after_decay(optimizer):
     """Two weights of 1 whose gradients swing, one little, one widely."""
     w = nn.Parameter(torch.ones(2))
@@ -618,15 +526,16 @@ def after_decay(optimizer):
 small, large = after_decay(torch.optim.Adam)
 print(f"Adam: {small:.2f} and {large:.2f}   AdamW: "
       + " and ".join(f"{v:.2f}" for v in after_decay(torch.optim.AdamW)))
-claim("Adam wipes out the weight with small gradients", small, below=0.05)
-claim("and hardly touches the other", large, above=0.9)
+claim("Adam: left of the weight with small gradients", small, below=0.05)
+claim("Adam: left of the other", large, above=0.9)
 low, high = after_decay(torch.optim.AdamW)
-claim("AdamW treats both alike", high - low, expected=0, within=0.001)
+claim("AdamW: difference between the two", high - low, expected=0,
+      within=0.001)
 
 # %% [markdown] trap="04.4" role="folklore"
-# **Told:** forget `weight_decay` in AdamW and it is Adam; and the BERT paper shows
-# AdamW ahead of Adam. **Measured:** the default decays by 0.01. BERT's paper holds no
-# such comparison: it names Adam with decay and compares it with nothing.
+# **Told:** forget `weight_decay` in AdamW and it is Adam. **Measured:** without the
+# argument it decays by 0.01 and ends at other weights; with `weight_decay=0` it is
+# Adam, bit for bit.
 
 # %% trap="04.4" role="exercise" points=3 difficulty=2 minutes=15
 def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
@@ -658,10 +567,11 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # **Keep:** decoupled decay multiplies the weight by $1 - \eta\lambda$; decay in the
 # gradient is another method. **In your own code:** always write `weight_decay=`,
 # and read it back from `opt.param_groups`. **Source:** Loshchilov & Hutter 2019,
-# "Decoupled Weight Decay Regularization", algorithm 2.
+# ["Decoupled Weight Decay Regularization"](https://arxiv.org/abs/1711.05101),
+# algorithm 2.
 
 # %% [markdown] trap="04.5" role="predict" symptom="loss does not go down: learning rate too high or too low?"
-# ## Too high and too low look alike
+# ## Two rates that do not learn
 #
 # Two people train your digit reader with momentum for 200 steps. Both report a loss
 # of about 2.3 and an accuracy near guessing. One of them used a rate of 0.0001, the
@@ -671,10 +581,10 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # each for a full run?
 
 # %% trap="04.5" role="break"
-def run_at(lr):
+def run_at(lr, optimizer=momentum):
     """Training loss on all digits and test accuracy after 200 steps."""
     model = reader()
-    fit(model, x_train, y_train, steps=200, lr=lr, optimizer=momentum)
+    fit(model, x_train, y_train, steps=200, lr=lr, optimizer=optimizer)
     with torch.no_grad():
         loss = F.cross_entropy(model(x_train), y_train).item()
     return loss, accuracy(model, x_test, y_test)
@@ -683,21 +593,22 @@ low, high = run_at(0.0001), run_at(3)
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
-claim("too low: the loss of guessing", low[0], expected=2.3, within=0.15)
-claim("too high: nearly the same loss", high[0], expected=2.3, within=0.4)
-claim("neither reads digits", max(low[1], high[1]), below=0.35)
+claim("rate 0.0001: loss", low[0], expected=2.3, within=0.15)
+claim("rate 3: loss", high[0], expected=2.3, within=0.4)
+claim("the better of the two: share right", max(low[1], high[1]),
+      below=0.35)
 
 # %% [markdown] trap="04.5" role="repair"
 # A range test asks all rates in one short run: multiply the rate by a constant
 # factor after every batch and watch the loss. It stays flat, falls, and shoots up.
-# The lowest point is *not* the answer: there the rate is on the edge already, and the
-# loss is low thanks to the smaller rates before it. Take a tenth of it.
+# The loss at the lowest point is low thanks to the smaller rates before it; the
+# rate there is close to the one that fails. Start at a tenth of it.
 
 # %% trap="04.5" role="repair"
-def sweep(steps=100, low=1e-5, high=10.0):
+def sweep(optimizer=momentum, steps=100, low=1e-5, high=10.0):
     """Rates and losses of a range test on a model that is thrown away."""
     model, rates, losses = reader(), [], []
-    opt = momentum(model.parameters(), lr=low)
+    opt = optimizer(model.parameters(), lr=low)
     for k in range(steps):
         opt.param_groups[0]["lr"] = low * (high / low) ** (k / (steps - 1))
         loss = batch_loss(model)
@@ -715,17 +626,37 @@ rates, losses = sweep()
 edge = rates[losses.index(min(losses))]
 plot_lines(rates, {"loss": losses}, logx=True, logy=True,
            xlabel="learning rate", ylabel="loss of the batch",
-           title="The lowest point is an edge: take a tenth",
+           title="The lowest point is close to an edge",
            alt="Loss of a batch against a growing rate: flat near 2.3, "
                "then falling, then shooting up near a rate of one.")
+
+# %% trap="04.5" role="repair"
 tenth, at_edge, beyond = (run_at(rate)[1]
                           for rate in (edge / 10, edge, 4 * edge))
 print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
-claim("the lowest point lies between 0.1 and 2", edge, above=0.1, below=2)
-claim("a tenth of it trains well", tenth, above=0.92)
-claim("the lowest point itself does no better", at_edge - tenth, below=0.03)
-claim("beyond it training fails", beyond, below=0.9)
+claim("rate at the lowest loss", edge, above=0.1, below=2)
+claim("a tenth of it: share right", tenth, above=0.92)
+
+# %% trap="04.5" role="repair"
+claim("the lowest point itself: share right, beside the tenth's",
+      at_edge - tenth, below=0.03)
+claim("4 times beyond it: share right", beyond, below=0.9)
+
+# %% [markdown] trap="04.5" role="repair"
+# A tenth is a margin, and what margin you need depends on the rule. Without
+# momentum the same test gives a higher edge, and a tenth of it is slow.
+
+# %% trap="04.5" role="repair"
+sgd = torch.optim.SGD
+rates, losses = sweep(sgd)
+plain_edge = rates[losses.index(min(losses))]
+slow, third = (run_at(plain_edge / part, sgd)[1] for part in (10, 3))
+print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
+      f"at a third {third:.2f}")
+claim("plain SGD, a tenth: share right", slow, above=0.87)
+claim("plain SGD, a third: share right, beside the tenth's", third - slow,
+      above=-0.01)
 
 # %% role="explore" explorer="lr_range_test"
 from dlsys_helpers.explorers.lr_range_test import lr_range_test
@@ -737,10 +668,13 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
             high: float) -> float:
     """A tenth of the rate at which a range test has its lowest loss.
 
-    loss_of(model) draws a batch and returns its scalar loss. Use plain SGD.
-    Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1));
-    its loss is the one before that step. Stop at a loss that is NaN or more
-    than 4 times the lowest so far. The model's weights are then as before.
+    loss_of(model) draws a batch and returns its scalar loss; call it once
+    a step. Use plain SGD. Step k = 0 ... steps - 1 runs at
+    low * (high / low)**(k / (steps - 1)), with 2 steps or more; its loss is
+    the one before that step. Of equal losses the first counts. Stop at a
+    loss that is NaN or more than 4 times the lowest so far; all are above
+    0. The model's state_dict() is then as before, its parameters the same
+    objects.
 
     Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.
     """
@@ -769,14 +703,15 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # 3. `not loss <= 4 * best` is true for NaN as well; `loss > 4 * best` is not.
 
 # %% [markdown] trap="04.5" role="keep"
-# **Keep:** sweep the rate by a factor per step, stop when the loss runs away, take a
-# tenth of the rate at the lowest point, and give the sweep at least 100 steps. **In
-# your own code:** repeat it when you change optimizer, batch or model.
-# **Source:** Smith 2017, "Cyclical Learning Rates for Training Neural Networks",
-# section 3.3.
+# **Keep:** sweep the rate by a factor per step, stop when the loss runs away, and
+# try a tenth of the rate at the lowest point first, without momentum a third. **In
+# your own code:** repeat it when you change optimizer, batch or model, with 100
+# steps or more. **Source:** Smith 2017, ["Cyclical Learning Rates for Training Neural
+# Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep; the tenth
+# is a rule of thumb, tried above.
 
 # %% [markdown] trap="04.6" role="predict" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
-# ## max() is not a floor on a cosine
+# ## A floor under a cosine
 #
 # Warm up for 100 steps, then a cosine down to a tenth of the peak at step 1,000:
 # the usual recipe for large models. You write the warm-up as `step / warm` and the
@@ -798,21 +733,22 @@ cut = [factor(step) for step in range(1000)]
 # %% trap="04.6" role="look"
 at_floor = sum(share == 0.1 for share in cut[100:])
 print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
-claim("the last 184 steps are flat", at_floor, expected=184)
-claim("the first step has a rate of zero", cut[0], expected=0)
+claim("steps that stand on the floor", at_floor, expected=184)
+claim("first step: share of the peak", cut[0], expected=0)
 
 # %% [markdown] trap="04.6" role="repair"
 # `max` cuts the lower end off a cosine that was heading for zero: it arrives early
 # and stays. A floor belongs *into* the formula: floor plus the rest times the cosine.
 # Where the cut curve hits 0.1, the scaled one is still at 0.19. And steps are counted
 # from 0, so a warm-up over `warm` steps is `(step + 1) / warm`: no batch is wasted,
-# and step `warm - 1` runs at the peak.
+# and step `warm - 1` runs at the peak. The cosine counts from there, so that the last
+# step runs at the floor.
 
 # %% trap="04.6" role="repair"
 def scaled(step, warm=100, total=1000, floor=0.1):
     if step < warm:
         return (step + 1) / warm
-    done = (step - warm) / (total - warm)
+    done = (step + 1 - warm) / (total - warm)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
 
 smooth = [scaled(step) for step in range(1000)]
@@ -821,43 +757,51 @@ plot_lines(range(1000), {"max()": cut, "scaled": smooth}, xlabel="step",
            alt="Two schedules with warm-up. The cut one falls faster and "
                "is flat at a tenth for the last fifth; the scaled one "
                "reaches a tenth only at the end.")
+
+# %% trap="04.6" role="repair"
 arrives = cut.index(0.1, 100)
-claim("where the cut one arrives, the scaled one is at 0.19",
-      smooth[arrives], expected=0.19, within=0.001)
-claim("it never stands still", sum(
+claim("where the cut one arrives, the scaled one: share of the peak",
+      smooth[arrives], expected=0.19, within=0.002)
+claim("steps at which the scaled one stands still", sum(
     a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
-claim("the first step is used", smooth[0], expected=0.01)
+
+# %% trap="04.6" role="repair"
+claim("scaled, first step: share of the peak", smooth[0], expected=0.01)
+claim("scaled, last step: share of the peak", smooth[-1], expected=0.1,
+      within=1e-9)
 
 # %% trap="04.6" role="exercise" points=3 difficulty=2 minutes=15
 def warmup_cosine(step: int, warm: int, total: int, peak: float,
                   floor: float) -> float:
-    """The learning rate of step 0, 1, ..., total - 1; peak and floor too.
+    """The learning rate of a step; peak and floor are rates, too.
 
     Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the
-    last at peak. Steps warm - 1 to total - 1 follow half a cosine that ends
-    exactly at floor. Later steps stay at floor. warm is at least 1.
+    last at peak. From step warm on the rate follows half a cosine: peak at
+    step warm, floor at step total. Later steps stay at floor.
+    0 <= warm < total, 0 <= floor <= peak; the steps come in any order.
 
-    Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 0.6, 0.2.
+    Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0.6, 0.2.
     """
     # BEGIN SOLUTION
     if step < warm:
         return peak * (step + 1) / warm
-    done = min(1.0, (step - warm + 1) / (total - warm))
+    done = min(1.0, (step - warm) / (total - warm))
     return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
     # END SOLUTION
 
 # %% [markdown] trap="04.6" role="hint"
 # 1. Write down the rates of the example by hand and find the step at which the share done is 0, and that at which it is 1.
 # 2. Half a cosine is `0.5 * (1 + cos(pi * done))`: it goes from 1 to 0. Which two numbers should it join?
-# 3. `done` is 0 at step `warm - 1` and 1 at step `total - 1`; cap it for later steps.
+# 3. `done` is 0 at step `warm` and 1 at step `total`; cap it for later steps.
 
 # %% [markdown] trap="04.6" role="keep"
 # **Keep:** a floor goes inside the cosine; the first step is `1 / warm`, not 0. **In
 # your own code:** assert the rate at four steps: first, end of warm-up, middle,
-# last. **Source:** Loshchilov & Hutter 2017, "SGDR", equation 5.
+# last. **Source:** Loshchilov & Hutter 2017,
+# ["SGDR"](https://arxiv.org/abs/1608.03983), equation 5, for the floor inside.
 
 # %% [markdown] trap="04.7" role="predict" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
-# ## None is not zero
+# ## A head that is out of the loss
 #
 # A model has one trunk and two heads. For 20 steps you train both tasks, then only
 # the first. The second head is out of the loss, so it stands still. To be on the
@@ -890,49 +834,68 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
-claim("it moves by several full steps", drift / 0.01, above=2)
+claim("distance of the idle head, in rates", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="repair"
 # Adam steps along its *memory*, and a zero gradient only lets that fade: the head
-# coasts on. Decay would go on, too. `None` means something else: torch skips the
+# coasts on. Weight decay, where it is set, goes on as well. `None` means something
+# else: torch skips the
 # tensor, memory and all. One weight shows it by hand: after a gradient of 1 at rate
 # 0.1 it stands at 0.9. A second step with `None` leaves it there, with a zero it goes to
 # 0.833.
 
 # %% trap="04.7" role="repair"
-claim("with None the idle head stands still", idle_drift(True), expected=0)
+claim("with None: distance of the idle head", idle_drift(True), expected=0)
 
-def second_step(grad):
-    """A weight of 1 after Adam steps with a gradient of 1 and this one."""
+def second_step(grad, optimizer=torch.optim.Adam):
+    """A weight of 1 after steps with a gradient of 1 and with this one."""
     w = nn.Parameter(torch.ones(1))
-    opt = torch.optim.Adam([w], lr=0.1)
+    opt = optimizer([w], lr=0.1)
     for w.grad in (torch.ones(1), grad):
         opt.step()
     return w.item()
 
-claim("None: skipped", second_step(None), expected=0.9, within=1e-6)
-claim("zero: it coasts", second_step(torch.zeros(1)), expected=0.833,
-      within=0.001)
+claim("None: the weight after it", second_step(None), expected=0.9,
+      within=1e-6)
+claim("zero: the weight after it", second_step(torch.zeros(1)),
+      expected=0.833, within=0.001)
+
+# %% trap="04.7" role="repair"
+def coasts(optimizer):
+    """How far a zero gradient moves the weight of second_step."""
+    return abs(second_step(torch.zeros(1), optimizer)
+               - second_step(None, optimizer))
+
+claim("SGD with momentum: step of a zero gradient", coasts(momentum),
+      expected=0.09, within=1e-6)
+for optimizer in (torch.optim.SGD, torch.optim.Adagrad,
+                  torch.optim.RMSprop):
+    claim(f"{optimizer.__name__}: step of a zero gradient",
+          coasts(optimizer), expected=0)
+
+# %% trap="04.7" role="repair"
 w = nn.Parameter(torch.ones(1))
 w.square().backward()
 torch.optim.SGD([w]).zero_grad()
-claim("None is what plain zero_grad() gives", w.grad is None,
+claim("plain zero_grad() leaves None", w.grad is None,
       expected=True)
 
 # %% [markdown] trap="04.7" role="folklore"
 # **Told:** a zero gradient is a zero step, so the two settings of `zero_grad` differ in
-# memory only. **Measured:** they train different weights. A stateful optimizer goes on
-# along its memory with zeros, and stands still with `None`, which is what plain
-# `zero_grad()` leaves behind.
+# memory only. **Measured:** so it is with plain SGD, Adagrad and RMSprop, without
+# decay. Adam and SGD with momentum go on along their memory with zeros, and stand
+# still with `None`, which is what plain `zero_grad()` leaves behind.
 
 # %% trap="04.7" role="exercise" points=3 difficulty=2 minutes=15
 def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
                   lr: float, momentum: float) -> None:
     """One step of SGD with momentum on w, in place, as torch.optim.SGD.
 
-    w and grad: (N,) float32; state: this weight's own dict, empty before
-    its first step, for you to keep what you like in. With grad None nothing
-    changes, neither w nor state. Momentum 0 is plain SGD.
+    Write it out, without torch.optim. w and grad: (N,) float32; grad is
+    left alone and may be overwritten later. state: this weight's own dict,
+    empty before its first step, for you to keep what you like in. lr and
+    momentum may change from step to step. With grad None nothing changes,
+    neither w nor state. Momentum 0 is plain SGD.
 
     Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9,
     then 0.85.
@@ -951,13 +914,13 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # 3. Do not keep `grad` itself in `state`: the caller may write into it.
 
 # %% [markdown] trap="04.7" role="keep"
-# **Keep:** a zero gradient is a step, `None` is none. **In your own code:** to rest a
+# **Keep:** for an optimizer with momentum a zero gradient is a step, `None` is none. **In your own code:** to rest a
 # part of a model, set its gradients to None or leave it out of the optimizer, and
 # compare its weights before and after. **Source:** PyTorch documentation,
-# `Optimizer.zero_grad`.
+# [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
 # %% [markdown] trap="04.8" role="predict" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
-# ## Bias correction, the wrong way round
+# ## Adam without bias correction
 #
 # Someone ported Adam and left out the bias correction: "it only matters for the
 # first ten steps, and without it those are tiny, because $m$ starts at zero and
@@ -985,21 +948,27 @@ bare = adam_moves(2000, corrected=False)
 # %% trap="04.8" role="look"
 print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
       f"step 100: {bare[99]:.2f}   step 2,000: {bare[-1]:.3f}")
-claim("the first step is 3.16 rates long", bare[0], expected=3.16,
+
+# %% trap="04.8" role="look"
+claim("first step, in rates", bare[0], expected=3.16,
       within=0.01)
-claim("the 12th is the longest of all, 6.57", max(bare), expected=bare[11])
-claim("the 12th", bare[11], expected=6.57, within=0.01)
-claim("at step 100 it is still 3.24", bare[99], expected=3.24,
-      within=0.01)
-claim("the first 100 steps go 4.66 times as far", sum(bare[:100]) / 100,
+claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
+claim("which of the steps is the longest", bare.index(max(bare)) + 1,
+      expected=12)
+
+# %% trap="04.8" role="look"
+claim("step 100, in rates", bare[99], expected=3.24, within=0.01)
+claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
       expected=4.66, within=0.01)
 
 # %% [markdown] trap="04.8" role="repair"
 # $m$ starts too small, but so does $v$, and the step divides by its root. With
 # $\beta_2 = 0.999$ the second average wakes up a hundred times more slowly than the
 # first, so the quotient is too *large*: by $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$.
-# It is off by 7.5 % even at step 2,000. With the correction every step is one rate
-# long.
+# It is off by 7.5 % even at step 2,000. With the correction every step for this
+# gradient is one rate long. It is the betas that decide: with 0.95 for the second,
+# as some language models use, the first step without correction is too short, 0.447
+# of a rate.
 
 # %% trap="04.8" role="repair"
 whole = adam_moves(2000, corrected=True)
@@ -1009,18 +978,26 @@ plot_lines(range(1, 2001), {"without": bare, "corrected": whole},
            alt="Step size in rates against the step. Without correction it "
                "starts at 3, peaks near 6.6 at step 12 and comes down to 1 "
                "by step 2000; corrected it is 1 throughout.")
+
+# %% trap="04.8" role="repair"
 t = 12
-claim("the closed form agrees", bare[t - 1],
+claim("12th step, as the closed form has it", bare[t - 1],
       expected=(1 - 0.9**t) / math.sqrt(1 - 0.999**t), within=1e-9)
-claim("7.5 % too long at step 2,000", bare[-1] - 1, expected=0.075,
+claim("step 2,000, in rates, minus 1", bare[-1] - 1, expected=0.075,
       within=0.001)
-claim("corrected: one rate, always", max(abs(s - 1) for s in whole),
-      below=1e-9)
+claim("corrected, in rates: largest distance from 1",
+      max(abs(s - 1) for s in whole), below=1e-9)
+
+# %% trap="04.8" role="repair"
+short = adam_moves(1, corrected=False, b2=0.95)
+claim("second beta 0.95: first step, in rates", short[0], expected=0.447,
+      within=0.001)
 
 # %% [markdown] trap="04.8" role="folklore"
 # **Told:** without correction the first steps are tiny; after step 100 it does not
-# matter. **Measured:** they are 3 to 6.57 times too long, and at step 100 still 3.24
-# times: only $m$ has caught up by then. A BERT optimizer that lacked the correction
+# matter. **Measured:** with the default betas and a steady gradient they are 3 to 6.57
+# times too long, and at step 100 still 3.24 times. With 0.95 for the second beta the
+# first step is short indeed, 0.447 of a rate. A BERT optimizer that lacked the correction
 # has been blamed for unstable fine-tuning on small data.
 
 # %% trap="04.8" role="exercise" points=4 difficulty=3 minutes=20
@@ -1029,10 +1006,12 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               weight_decay: float) -> None:
     """One step of AdamW on w, in place; with weight_decay 0.0 it is Adam.
 
-    w and grad: (N,) float32, grad is left alone. state: a dict of this
-    weight, empty before its first step, in which you keep what you need.
-    The decay is decoupled: w shrinks by 1 - lr * weight_decay first. Equal
-    to torch.optim.AdamW and torch.optim.Adam over 200 steps.
+    Write it out, without torch.optim. w and grad: (N,) float32; grad is
+    left alone. state: a dict of this weight, empty before its first step,
+    in which you keep what you need. lr may change from step to step,
+    betas, eps and weight_decay from weight to weight. The decay is
+    decoupled: w is first multiplied by 1 - lr * weight_decay. Equal to
+    torch.optim.AdamW over 200 steps, gradients near eps included.
 
     Example: w 1, gradient -7, rate 0.1, decay 0: w becomes 1.1.
     """
@@ -1052,10 +1031,11 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # 3. `eps` is added to the root, not under it. With a tiny gradient the two differ.
 
 # %% [markdown] trap="04.8" role="keep"
-# **Keep:** without correction Adam starts with steps that are too long, not too
-# short. **In your own code:** compare any port with torch for many steps, tiny
-# gradients included. **Source:** Kingma & Ba 2015, section 3; Zhang et al. 2020,
-# "Revisiting Few-sample BERT Fine-tuning".
+# **Keep:** with the default betas, Adam without correction starts with steps that are
+# too long. **In your own code:** compare any port with torch for many steps, tiny
+# gradients included. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980),
+# section 3; Zhang et al. 2020, ["Revisiting Few-sample BERT
+# Fine-tuning"](https://arxiv.org/abs/2006.05987).
 
 # %% [markdown] trap="04.9" role="predict" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
 # ## Lion with one beta for two jobs
@@ -1065,7 +1045,8 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # momentum. The network trains, the accuracy is fine.
 #
 # **Before you run anything:** the paper has a second number, $\beta_2 = 0.99$.
-# For what share of the weights does the summary step the other way?
+# Let all gradients be noise, without any signal. For what share of the weights does
+# the summary step the other way?
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -1086,7 +1067,7 @@ def flipped(a, b):
     return (a != b)[500:].float().mean().item()
 
 print(f"steps that go the other way: {flipped(summary, paper):.3f}")
-claim("more than a quarter of the steps differ",
+claim("share of steps that go the other way, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
 
 # %% [markdown] trap="04.9" role="repair"
@@ -1108,37 +1089,38 @@ one, two = blend(0.9, 0.9), blend(0.9, 0.99)
 rho = (one @ two) / (one.norm() * two.norm())
 share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
-claim("theory gives the same share", share, expected=0.279, within=0.001)
+claim("share that theory gives", share, expected=0.279, within=0.001)
+
+# %% trap="04.9" role="repair"
 biased = noise + 1.0
 hidden = flipped(lion_signs(biased, 0.9, 0.9),
                  lion_signs(biased, 0.9, 0.99))
-claim("with a clear signal the fault is hidden", hidden, below=0.02)
+claim("share that differs when a signal is added", hidden, below=0.02)
 
 # %% trap="04.9" role="repair"
-def kept(lr, decay, steps=1000):
-    """Share of a weight that decoupled decay leaves."""
-    return (1 - lr * decay) ** steps
-
-before, smaller = kept(1e-2, 0.1), kept(1e-3, 0.1)
+before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
-claim("a rate 10 times smaller decays 10 times less",
+claim("logarithm of what is left, rate 0.01 over rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
-claim("a decay 10 times larger makes up for it", kept(1e-3, 1.0),
-      expected=before, within=1e-9)
+claim("rate 0.001 with a decay of 1: left, as before",
+      shrunk(1e-3, 1.0, 1000), expected=before, within=1e-9)
 
 # %% [markdown] trap="04.9" role="folklore"
 # **Told:** Lion wants a rate 3 to 10 times smaller than Adam. **Measured:** half of the
-# advice is missing. Decay acts as rate times $\lambda$, so a rate that is 10 times
-# smaller needs a decay that is 10 times larger to pull as before.
+# advice is missing. Decoupled decay, AdamW's and Lion's alike, acts as rate times
+# $\lambda$: in 1,000 steps without gradient a rate that is 10 times smaller needs a
+# decay that is 10 times larger to leave the same share of a weight.
 
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], weight_decay: float) -> None:
-    """One step of Lion on w, in place, with decoupled weight decay.
+    """One step of Lion on w, in place, after decoupled weight decay.
 
-    w and grad: (N,) float32, grad is left alone. state: a dict of this
-    weight, empty before its first step. betas: the first blends the step's
-    direction, the second updates the momentum, which starts at zero.
+    w and grad: (N,) float32; grad is left alone. state: a dict of this
+    weight, empty before its first step. lr may change from step to step,
+    betas and weight_decay from weight to weight. betas: the first blends
+    the step's direction, the second updates the momentum, which starts at
+    zero. The sign of 0 is 0.
 
     Example: w 2, gradient -3, rate 0.1, decay 0.5, first step: w becomes
     2 * 0.95 + 0.1 = 2.0.
@@ -1160,8 +1142,157 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] trap="04.9" role="keep"
 # **Keep:** $\beta_1$ for the step, $\beta_2$ for the memory; rate down means decay up.
 # **In your own code:** feed a port pure noise and compare directions with the
-# formula: accuracy will not tell. **Source:** Chen et al. 2023, "Symbolic Discovery
-# of Optimization Algorithms", algorithm 2 and section 5.
+# formula: accuracy will not tell. **Source:** Chen et al. 2023, ["Symbolic Discovery
+# of Optimization Algorithms"](https://arxiv.org/abs/2302.06675), algorithm 2 and
+# section 5.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# No trap needs what follows: two optimizers at the rates of a chart, and why a rate
+# falls, or rises first.
+
+# %% [markdown] role="concept"
+# ### Which one wins?
+#
+# A chart that is often drawn has SGD with momentum last after 1,000 steps, and
+# AdamW below Adam "because decay fights overfitting". Run it: linear regression,
+# one and the same start, the rates the chart gives.
+
+# %% role="concept"
+x_lin = torch.randn(256, 32)
+y_lin = x_lin @ torch.randn(32, 1) + 0.1 * torch.randn(256, 1)
+start = nn.Linear(32, 1)
+
+def regression(build):
+    """Loss after 1,000 full steps, and the farthest any weight went."""
+    model = copy.deepcopy(start)
+    opt = build(model.parameters())
+    for _ in range(1000):
+        opt.zero_grad()
+        F.mse_loss(model(x_lin), y_lin).backward()
+        opt.step()
+    moved = (model.weight - start.weight).abs().max().item()
+    return F.mse_loss(model(x_lin), y_lin).item(), moved
+
+sgd_loss, _ = regression(
+    lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
+adam_loss, adam_moved = regression(lambda p: torch.optim.Adam(p, lr=1e-3))
+adamw_loss, _ = regression(
+    lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
+
+# %% role="concept"
+print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
+      f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
+claim("SGD with momentum reaches the noise: loss", sgd_loss, below=0.02)
+claim("Adam at 0.001 after 1,000 steps: loss", adam_loss, above=1)
+
+# %% role="concept"
+claim("Adam: distance of the weight that went farthest", adam_moved,
+      below=1.05)
+claim("training loss of AdamW minus that of Adam", adamw_loss - adam_loss,
+      above=0)
+
+# %% [markdown] role="concept"
+# The chart was about the *rate*, not about the rule: here 1,000 steps of 0.001
+# carry a weight a distance of about 1, and some have farther to go. Decay pulls
+# towards zero, so from this start, which is nearer to zero than the solution, the
+# training loss of AdamW is the higher one. Compare optimizers only after each has
+# had a rate of its own.
+
+# %% [markdown] role="concept"
+# ### Why the rate falls
+#
+# A batch gradient is the true one plus noise. With a constant rate the weights end
+# up in a cloud around the minimum whose size grows with the rate. For a
+# gradient $w + \text{noise}$ the mean of $w^2$ settles at $\eta/(2-\eta)$. A rate that
+# falls to zero shrinks the cloud.
+
+# %% role="concept"
+def end_of(rate, steps=1000):
+    """Mean of w squared over 1,000 weights after noisy steps."""
+    w = torch.ones(1000)
+    for k in range(steps):
+        w = w - rate(k) * (w + torch.randn(1000))
+    return w.square().mean().item()
+
+constant = end_of(lambda k: 0.1)
+cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
+print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
+claim("constant rate: mean square, as theory has it",
+      constant, expected=0.1 / 1.9, within=0.01)
+claim("constant over falling rate: mean square", constant / cosine,
+      above=10)
+
+# %% [markdown] role="concept"
+# ### Why the rate rises first
+#
+# Adam's first steps have the full size on the evidence of one batch. Many networks
+# survive that. One that does not: here is a residual net with LayerNorm *after* each
+# addition, the order of the first transformers, at a rate that is bold for it.
+
+# %% role="concept"
+class Block(nn.Module):
+    """Residual MLP with the norm after the addition; x (N, 64)."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x):
+        return self.norm(x + self.down(self.up(x).relu()))
+
+# %% role="concept"
+def with_warmup(warm, steps=150, peak=0.03):
+    """Test accuracy after training with `warm` steps of linear warm-up."""
+    net = nn.Sequential(*(Block() for _ in range(8)), nn.Linear(64, 10))
+    opt = torch.optim.Adam(net.parameters(), lr=peak)
+    for k in range(steps):
+        opt.param_groups[0]["lr"] = peak * min(1, (k + 1) / warm)
+        opt.zero_grad()
+        batch_loss(net).backward()
+        opt.step()
+    return accuracy(net, x_test, y_test)
+
+# %% role="concept"
+cold, warmed = with_warmup(1), with_warmup(50)
+lower = with_warmup(1, peak=0.003)
+print(f"at 0.03: no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}; "
+      f"at 0.003 without {lower:.2f}")
+claim("rate 0.03, no warm-up: share right", cold, below=0.4)
+claim("rate 0.03, 50 steps of warm-up: share right", warmed, above=0.7)
+claim("rate 0.003, no warm-up: share right", lower, above=0.7)
+
+# %% [markdown] role="concept"
+# The warm-up rescued a rate that is bold for this net; a tenth of that rate needs
+# none. Of your own net, ask both.
+#
+# Peak, warm-up, shape and floor make a schedule. Torch's one-cycle is all four in
+# one object, and it replaces two numbers that you gave the optimizer.
+
+# %% role="concept"
+opt = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
+one_cycle = sched.OneCycleLR(opt, max_lr=0.1, total_steps=500)
+found = [(opt.param_groups[0]["lr"], opt.param_groups[0]["momentum"])]
+for _ in range(499):
+    opt.step()
+    one_cycle.step()
+    found.append((opt.param_groups[0]["lr"],
+                  opt.param_groups[0]["momentum"]))
+rates, momenta = zip(*found)
+
+# %% role="concept"
+claim("one-cycle, first rate, where the optimizer had 0.1", rates[0],
+      expected=0.004, within=1e-9)
+claim("one-cycle, first momentum, where it had 0.9", momenta[0],
+      expected=0.95, within=1e-9)
+
+# %% role="concept"
+claim("up for 30 % of the 500 steps: step of the peak",
+      rates.index(max(rates)), expected=149)
+claim("last rate, 10,000 times below the first", rates[-1],
+      expected=4e-7, within=1e-9)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1171,29 +1302,29 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # %% [markdown] role="quiz"
 # **1. You multiply the loss by 100 and change nothing else. Training is the same with**
 #
+# - [x] Adam, up to eps :: Both averages grow, and the quotient stays. The explorer shows it.
 # - [ ] SGD with momentum :: Its step is 100 times as long: as if you had multiplied the rate.
-# - [x] Adam, up to eps :: Yes: both averages grow, and the quotient stays. The explorer shows it.
 # - [ ] neither :: Adam and Lion divide the scale out or take a sign. They do not notice.
 
 # %% [markdown] role="quiz"
 # **2. `CosineAnnealingLR(opt, T_max=10)` in a run of 10 epochs. You call `step()`**
 #
 # - [ ] after every batch :: Then it swings down and up again every 20 batches.
-# - [x] after every epoch :: Right: its 10 are epochs only if you call it once per epoch.
+# - [x] after every epoch :: Its 10 are epochs only if you call it once per epoch.
 # - [ ] it does not matter, it knows the loader :: A scheduler knows the number of its own calls and nothing else.
 
 # %% [markdown] role="quiz"
 # **3. Which line switches weight decay off?**
 #
 # - [ ] `AdamW(params, lr=1e-3)` :: The default is 0.01: trap 04.4.
-# - [x] `AdamW(params, lr=1e-3, weight_decay=0)` :: Yes, and then it is Adam, bit for bit.
 # - [ ] `AdamW(params, lr=1e-3).zero_grad()` :: That clears gradients. Decoupled decay does not come from them.
+# - [x] `AdamW(params, lr=1e-3, weight_decay=0)` :: And then it is Adam, bit for bit.
 
 # %% [markdown] role="quiz"
-# **4. Your range test has its lowest loss at 0.5. You train at**
+# **4. Your range test, with momentum 0.9, has its lowest loss at 0.5. Your first full run is at**
 #
-# - [ ] 0.5, because the loss was lowest there :: It was low thanks to the smaller rates before. At 0.5 you stand on the edge.
-# - [x] about 0.05 :: Yes, a tenth. Then a schedule may bring it down from there.
+# - [x] about 0.05 :: A tenth leaves a margin. A schedule may bring it down from there.
+# - [ ] 0.5, because the loss was lowest there :: It was low thanks to the smaller rates before. At 0.5 you stand close to the edge.
 # - [ ] 5, because the loss was still falling :: Past the lowest point it was rising, and soon out of sight.
 
 # %% [markdown] role="quiz"
@@ -1201,13 +1332,13 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 #
 # - [ ] stands still :: Only None makes torch skip it.
 # - [ ] coasts, then stands still :: The momentum fades, but one force remains.
-# - [x] coasts, and goes on shrinking :: Right: the decay does not ask for a gradient, only for a step.
+# - [x] coasts, and goes on shrinking :: The decay does not ask for a gradient, only for a step.
 
 # %% [markdown] role="quiz"
-# **6. You port Adam and forget the bias correction. The first steps are**
+# **6. You port Adam with its default betas and forget the bias correction. For a steady gradient the first steps are**
 #
 # - [ ] ten times too short, because m holds a tenth of the gradient :: v holds only a thousandth of its square, and the step divides by the root.
-# - [x] about three to seven times too long :: Yes: 3.2 at the first, 6.6 at the twelfth.
+# - [x] about three to seven times too long :: 3.2 at the first, 6.6 at the twelfth.
 # - [ ] right, from the eleventh on :: m has caught up by then, v has not: it takes about 2,000 steps.
 
 # %% [markdown] role="gpu"
@@ -1351,19 +1482,23 @@ steps.claim("fused needs next to none", lambda: extra("fused"), below=10)
 # **Keep:** count tensors, not weights, when a step is slow; `fused=True` is the
 # cheapest in orders and in memory on top, where it exists. `foreach` is torch's
 # default on a GPU and holds temporary copies while it runs. On a CPU the default is
-# the loop. **Source:** PyTorch documentation of `torch.optim`, "Algorithms".
+# the loop. **Source:** PyTorch documentation of [`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html),
+# "Algorithms".
 
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A rate means nothing without its rule: SGD's step follows the gradient, Adam's
-#   and Lion's the rate.
+# - A rate belongs to its rule: SGD's step follows the gradient; Adam's first step and
+#   all of Lion's have the size of the rate.
 # - Sort parameters by what they are, each into exactly one group.
 # - A scheduler counts its calls. Numbers and calls share one unit.
 # - AdamW decays by 0.01 unless you say otherwise; decoupled means multiplied.
-# - Sweep the rate before you choose it, and take a tenth of the edge.
+# - Sweep the rate before you choose it, and start well below the edge: a tenth with
+#   momentum.
 # - A floor stands inside the cosine, the first step is not zero.
-# - None skips, zero steps. Bias correction shortens. Lion has two betas.
+# - None skips a tensor; with a zero gradient momentum goes on.
+# - With the default betas, bias correction shortens Adam's first steps. Lion has two
+#   betas for two jobs.
 #
 # **Next:** stage 5 looks at what a network keeps besides its weights: the numbers
 # of its norms.

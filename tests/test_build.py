@@ -71,7 +71,11 @@ CASES = {
     "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.2" role="predict"',
                                           '# %% [markdown] role="concept"\n# late\n\n'
                                           '# %% [markdown] trap="01.2" role="predict"'),
-                             "after the first trap"),
+                             "trap, further, trap"),
+    "further without its heading": (TEXT.replace('# %% [markdown] role="quiz"',
+                                                 '# %% [markdown] role="concept"\n# late\n\n'
+                                                 '# %% [markdown] role="quiz"', 1),
+                                    "## Further"),
 }
 CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.relu\n"),
                                        'end it with "activations"')
@@ -103,6 +107,14 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 # What is only missing is a note in a draft; all else is refused there too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part",
            "number that nobody measured", "placeholder", "draft"}
+
+
+def test_concepts_may_follow_the_last_trap(tmp_path):
+    text = TEXT.replace('# %% [markdown] role="quiz"', '# %% [markdown] role="concept"\n'
+                        '# ## Further\n\n# %% role="concept"\n1 + 1\n\n'
+                        '# %% [markdown] role="quiz"', 1)
+    assert text != TEXT
+    assert lessons.parts(read(tmp_path, text)).count("further") >= 2
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -172,7 +184,7 @@ def test_the_start_page_stores_no_map():
     """It would be one learner's, and another one with each lesson that is added."""
     path = build.ROOT / "notebooks" / "00_start_here.ipynb"
     cells = nbformat.read(path, as_version=4).cells
-    assert [cell.outputs for cell in cells if cell.cell_type == "code"] == [[], []]
+    assert [cell.outputs for cell in cells if cell.cell_type == "code"] == [[], [], []]
 
 
 def test_a_stage_that_is_gone_leaves_a_catalog_that_is_out_of_date():

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from dlsys import start_page
-from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers import catalog, paths, progress, store
 
 TRAPS = [
     {"id": f"01.{k}", "title": f"Trap <{k}> of `relu`", "symptom": "s", "function": f"fn{k}",
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "catalog").mkdir()
     monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     catalog.path(1).write_text(json.dumps(TRAPS))
-    progress._said.clear()
+    store._said.clear()
     return tmp_path / "my-work"
 
 
@@ -156,7 +156,7 @@ def test_damage_in_a_folder_that_cannot_be_written_is_a_note(folder, monkeypatch
 
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(progress, "_write_new", refuse)
+    monkeypatch.setattr(store, "_write_new", refuse)
     assert progress.solved() == {"01.1"}
     assert "could not be mended" in capsys.readouterr().err
 

@@ -23,7 +23,9 @@ TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hin
 OPTIONAL = {"folklore"}
 STAGE_ORDER = ["setup", "hook", "concept", "explore", "trap", "quiz", "gpu", "summary"]
 STAGE_ROLES = {"setup", "hook", "concept", "explore", "quiz", "gpu", "summary", "start"}
-TAIL = ["trap", "quiz", "gpu", "summary"]  # in this order; the other parts stand before the traps
+# In this order; the other parts stand before the traps. Further: concepts that no trap needs.
+TAIL = ["trap", "further", "quiz", "gpu", "summary"]
+FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
@@ -135,18 +137,29 @@ def rule_parameters(source: Source) -> None:
 
 
 def rule_stage_order(source: Source) -> None:
-    seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
-            for c in source.cells]
+    seen = parts(source)
     tail = [part for part, _ in groupby(r for r in seen if r in TAIL)]
     if tail != [part for part in TAIL if part in tail]:
         source.refuse(None, f"the parts come as {', '.join(tail)}.",
-                      f"Order them: {', '.join(TAIL)}, each in one piece.")
+                      f"Order them: {', '.join(TAIL)}, each in one piece; further is what concept "
+                      "cells after the first trap are.")
     for missing in [r for r in STAGE_ORDER if r not in seen]:
         source.lacks(None, f"the part {missing!r} is missing.", "Write it.")
-    after = seen[seen.index(tail[0]):] if tail else []
-    if {"hook", "concept"} & set(after):
-        source.refuse(None, "a hook or concept cell stands after the first trap.",
-                      "Move it before the traps, or into a trap.")
+    if tail and "hook" in seen[seen.index(tail[0]):]:
+        source.refuse(None, "a hook cell stands after the first trap.",
+                      "Move it before the traps.")
+    if "further" in seen and not source.cells[
+            seen.index("further")].source.startswith(FURTHER):
+        source.refuse(source.cells[seen.index("further")], "concepts follow without a heading.",
+                      f"Begin them with a markdown cell that starts {FURTHER!r}.")
+
+
+def parts(source: Source) -> list[str]:
+    """The part of the lesson that each cell belongs to."""
+    seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
+            for c in source.cells]
+    first = seen.index("trap") if "trap" in seen else len(seen)
+    return seen[:first] + ["further" if r == "concept" else r for r in seen[first:]]
 
 
 def rule_trap_order(source: Source) -> None:

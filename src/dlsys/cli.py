@@ -1,4 +1,4 @@
-"""The command `dlsys`: start a worksheet, check it, see the progress, examine the installation.
+"""The command `dlsys`: start and check a worksheet, review it later, see progress, examine all.
 
 Nothing slow is imported before a command needs it. A new command is one function that adds its
 parser, listed in COMMANDS.
@@ -14,6 +14,7 @@ from dlsys import start_page, worksheets
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.notebook_file import CELL_SECONDS
+from dlsys.review import add_parser as add_review
 from dlsys_helpers import paths, progress
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
@@ -178,7 +179,7 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*parts, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_grade, add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_review, add_grade, add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

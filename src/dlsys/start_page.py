@@ -1,10 +1,11 @@
-"""What the learner has solved, stage by stage, and the map and menu of the start page."""
+"""What the learner has solved, stage by stage, and the map and menus of the start page."""
 
 import html
 import re
 from typing import NamedTuple
 
-from dlsys import worksheets
+from dlsys import review, worksheets
+from dlsys_checks.questions import AnswerError
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -180,3 +181,82 @@ def _started_html(number: int) -> str:
     name = html.escape(started.path.name)
     word = "Copied." if started.created else "You started it before; nothing was overwritten."
     return f'<p>{word} Open <a href="../my-work/{name}">my-work/{name}</a></p>'
+
+
+# ---- the questions
+
+def review_menu():
+    """A menu of what is due and of the stages to practise, and the questions one by one."""
+    import ipywidgets as widgets
+
+    wide = {"width": "max-content"}
+    ready = [(f"Practise stage {one.number}: {one.title}", one.number)
+             for one in review.practised_stages()]
+    menu = widgets.Dropdown(options=[("What is due", 0), *ready], description="Questions",
+                            layout=wide)
+    button, desk = widgets.Button(description="Ask me", layout=wide), widgets.VBox()
+    button.on_click(lambda _: _open(desk, menu.value))
+    return widgets.VBox([widgets.HBox([menu, button]), desk])
+
+
+def _open(desk, number: int) -> None:
+    """Lay the first question of a review on the desk, or say why there is none."""
+    start = review.now()
+    _lay(desk, review.practice(number, start) if number else review.due(start),
+         review.nothing(start))
+
+
+def _lay(desk, items: list, otherwise: str) -> None:
+    """One question with its field and button; `otherwise` when no item is left."""
+    import ipywidgets as widgets
+
+    if not items:
+        desk.children = (_paragraph(otherwise),)
+        return
+    item, *rest = items
+    question = review.draw(item)
+    field, says = _field(question), widgets.VBox()
+    button = widgets.Button(description="Answer", layout={"width": "max-content"})
+
+    def answer(_):
+        try:
+            value = question.read(str(field.value or ""))
+        except AnswerError as error:
+            says.children = (_paragraph(str(error)),)
+            return
+        field.disabled = button.disabled = True
+        right = question.right(value)
+        review.record(item, right, review.now())
+        after = [_paragraph(line) for line in review.verdict(item, question, right)]
+        says.children = (*after, _next(desk, rest))
+
+    button.on_click(answer)
+    head = _paragraph(f"Stage {int(item.trap.id[:2])} · {len(items)} to go")
+    desk.children = (head, _paragraph(question.text), field, _paragraph(question.form), button,
+                     says)
+
+
+def _field(question):
+    import ipywidgets as widgets
+
+    if not question.options:
+        return widgets.Text(description="Answer", placeholder="a number")
+    options = [(text, number) for number, text in enumerate(question.options, 1)]
+    return widgets.RadioButtons(options=options, value=None, layout={"width": "max-content"})
+
+
+def _next(desk, rest: list):
+    """The button that lays the next question, or the last word."""
+    import ipywidgets as widgets
+
+    if not rest:
+        return _paragraph("That was the last one.")
+    button = widgets.Button(description="Next question", layout={"width": "max-content"})
+    button.on_click(lambda _: _lay(desk, rest, ""))
+    return button
+
+
+def _paragraph(words: str):
+    import ipywidgets as widgets
+
+    return widgets.HTML(f"<p>{_text(words)}</p>")

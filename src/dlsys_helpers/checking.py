@@ -209,10 +209,10 @@ class Exercise:
             raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
                          "Work on a copy.")
 
-    def runs(self, fn: Callable, cases: Sequence[Case]) -> list[Run]:
-        """What an answer did on each of the cases, and the verdict on it."""
-        outcomes = self.outcomes(fn, cases)
-        return list(zip(outcomes, map(self.judge_one, cases, outcomes), strict=True))
+    def run(self, fn: Callable, case: Case) -> Run:
+        """What an answer did on a case, and the verdict on it."""
+        outcome = acting.run_act(self.act_fn, fn, case)
+        return outcome, self.judge_one(case, outcome)
 
     def _name_mistake(self, verdict: Verdict, cases: Sequence[Case],
                       outcomes: Sequence[Outcome]) -> Verdict:
@@ -221,10 +221,15 @@ class Exercise:
         A mistake is named when on the failing case its own answer fails by the same observation,
         and no case speaks against it. Of several, the one that agrees on most; none when two do.
         """
+        failing = next(case for case in cases if case.name == verdict.case)
+        suspects = [wrong for wrong in self.wrong_answers
+                    if _same_sight(verdict.seen, self.run(wrong.fn, failing)[1].seen)]
+        if not suspects:
+            return verdict
         mine = list(zip(outcomes, map(self.judge_one, cases, outcomes), strict=True))
-        found = [(_agreement(mine, self.runs(wrong.fn, cases), verdict.case), wrong)
-                 for wrong in self.wrong_answers]
-        most = max((agreed for agreed, _ in found), default=(0, 0))
+        found = [(_agreement(mine, [self.run(wrong.fn, case) for case in cases]), wrong)
+                 for wrong in suspects]
+        most = max(agreed for agreed, _ in found)
         best = [wrong for agreed, wrong in found if agreed == most]
         if most == (0, 0) or len(best) != 1:
             return verdict
@@ -234,38 +239,37 @@ class Exercise:
 
 
 def remembering(exercise: Exercise) -> Exercise:
-    """A copy that runs each named wrong answer only once on the same list of cases.
+    """A copy that runs each named wrong answer only once on the same case.
 
     Naming a mistake costs the most; all learners of a run, and all wrong answers of a test, are
-    judged on the same cases. The lists must live as long as the copy.
+    judged on the same cases. The cases must live as long as the copy.
     """
     mine, known = copy.copy(exercise), {}
     named = {wrong.fn for wrong in exercise.wrong_answers}
 
-    def runs(fn: Callable, cases: Sequence[Case]) -> list[Run]:
+    def run(fn: Callable, case: Case) -> Run:
         if fn not in named:
-            return exercise.runs(fn, cases)
-        key = fn, id(cases)
+            return exercise.run(fn, case)
+        key = fn, id(case)
         if key not in known:
-            known[key] = exercise.runs(fn, cases)
+            known[key] = exercise.run(fn, case)
         return known[key]
 
-    mine.runs = runs
+    mine.run = run
     return mine
 
 
-def _agreement(mine: Sequence[Run], theirs: Sequence[Run], failing: str) -> tuple[int, int]:
+def _agreement(mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
     """How far two answers agree: cases with the same verdict, and parts that came out alike.
 
-    (0, 0) for a contradiction: to fail otherwise on the case `failing`, to pass where the wrong
-    answer fails, or to fail the same comparison with another value. Another comparison that fails
-    says nothing: a learner may make a second mistake.
+    (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same comparison
+    with another value. Another comparison that fails says nothing: a learner may make a second
+    mistake.
     """
     agreed = parts = 0
     for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
         same = _same_sight(a.seen, b.seen)
-        against = b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2])
-        if not same and (against or a.case == failing):
+        if not same and b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2]):
             return 0, 0
         agreed += same
         parts += _alike_parts(outcome.value, other.value)
@@ -326,8 +330,9 @@ def close(a: Any, b: Any) -> bool:
 def load_all() -> dict[str, Exercise]:
     """Import every stage's checks and return the registry by id."""
     import dlsys_checks
-    for stage in pkgutil.iter_modules(dlsys_checks.__path__):
-        _load_stage(stage.name)
+    for module in pkgutil.iter_modules(dlsys_checks.__path__):
+        if module.name[1:].isdigit():  # s01, s02, ...: the other folder holds questions
+            _load_stage(module.name)
     return REGISTRY
 
 

@@ -6,57 +6,223 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_length, expect_parts
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("02.1", "train_step",
-              seen=("weight", "bias", "lr", "preset", "batches"))
+ex = exercise("02.1", "train_step", seen=("models", "calls"))
+
+LEFT = ("gradients left over from before", "some gradients left over", "NaN left over",
+        "a frozen part", "a part without use")
+
+ex.promise("loss", "The loss before the update, as a float;", says=("loss before the update",))
+ex.promise("step", "makes one optimizer step.",
+           says=("change of parameter", "optimizer steps"))
+ex.promise("shapes", "x: (N, F) float32, y: (N, 1) float32.",
+           cases=("one row", "one feature", "many rows"))
+ex.promise("mean", "The loss is the mean squared error over all rows.",
+           says=("loss before the update", "change of parameter"))
+ex.promise("gradients", "Whatever the gradients held before must not count.",
+           says=("change of parameter", "loss before the update"))
+ex.promise("example",
+           "Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.",
+           cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, rows, features, preset):
-        def batch():
-            return [torch.randn(rows, features, generator=g) + 0.5,
-                    torch.randn(rows, 1, generator=g) * 2]
-        return name, {"weight": torch.randn(1, features, generator=g),
-                      "bias": torch.randn(1, generator=g) + 2, "lr": 0.05, "preset": preset,
-                      "batches": [batch(), batch()]}
-    return [one("two steps", 9, 3, False), one("gradients left over from before", 6, 4, True),
-            one("one row", 1, 2, False)]
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def uniform(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def call(net, rows, at=0, size=1.0, target=2.0, before=()):
+        features = net["start"][0].shape[1]
+        return {"model": at, "before": list(before),
+                "x": (torch.randn(rows, features, generator=g) + 0.5) * size,
+                "y": torch.randn(rows, 1, generator=g) * target}
+
+    def one(name, net, rows, before=lambda net: [], **how):
+        return name, {"models": [net],
+                      "calls": [call(net, n, before=before(net), **how) for n in rows]}
+
+    def left(net):
+        return common.leftovers(g, net)
+
+    adam = {"lr": uniform(0.01, 0.05), "betas": [uniform(0.7, 0.9), uniform(0.9, 0.99)]}
+    lr = uniform(0.02, 0.05)
+    some = common.model(g, "own", (3, number(2, 5), 1), groups=2, lr=lr)
+    nan = common.model(g, "nested", (4, 3, 1), lr=lr)
+    pair = [common.model(g, "linear", (number(2, 4), 0, 1), momentum=0.8, lr=lr),
+            common.model(g, "nested", (5, 4, 1), "Adam", eps=1e-8, **adam)]
+    zero = common.model(g, "linear", (number(2, 6), 0, 1), size=0.0, lr=lr)
+    return [
+        one("two steps", common.model(g, "linear", (3, 0, 1), lr=lr), (9, number(4, 8))),
+        one("gradients left over from before", common.model(g, "nested", (4, 5, 1), lr=lr),
+            (6, 3, 7), left),
+        one("some gradients left over", some, (5, 8), lambda net: [None, *left(net)[1:-1], None]),
+        one("NaN left over", nan, (7,), lambda net: [float("nan"), *left(net)[1:]]),
+        one("momentum, a layer used twice", common.model(g, "twice", (3, 0, 1), lr=lr,
+                                                         momentum=uniform(0.5, 0.9)), (6, 4, 5)),
+        one("Adam, three groups", common.model(g, "own", (4, 3, 1), "Adam", 3, eps=1e-3, **adam),
+            (8, 5)),
+        one("a part without use", common.model(g, "spare", (3, 4, 1), "Adam", 2, eps=1e-8, **adam),
+            (number(5, 9), 4), left),
+        one("AdamW", common.model(g, "nested", (2, 6, 1), "AdamW", eps=1e-6,
+                                  weight_decay=uniform(0.5, 2.0), **adam), (10, 6)),
+        one("a frozen part", common.model(g, "nested", (3, 5, 1), frozen=(0, 1), lr=lr),
+            (6, 4), left),
+        one("one row", common.model(g, "linear", (number(2, 5), 0, 1), lr=lr), (1,)),
+        one("one feature", common.model(g, "own", (1, 3, 1), lr=lr), (number(2, 9), 3)),
+        one("many rows", common.model(g, "nested", (3, 2, 1), lr=lr), (number(40, 80),)),
+        one("tiny numbers", common.model(g, "linear", (3, 0, 1), size=1e-4, lr=lr), (5, 6),
+            target=1e-4),
+        one("huge targets", common.model(g, "linear", (4, 0, 1), lr=lr), (6, 5), target=3e3),
+        ("two models in turn", {"models": pair, "calls": [
+            call(pair[k], rows, k) for k, rows in ((0, 6), (1, 4), (0, 3), (1, 7))]}),
+        ("the example", {"models": [zero], "calls": [
+            call(zero, 2) | {"y": torch.tensor([[2.0], [0.0]])}]})]
 
 
 @ex.act
-def act(fn, weight, bias, lr, preset, batches):
-    model = nn.Linear(weight.shape[1], 1)
-    with torch.no_grad():
-        model.weight.copy_(weight)
-        model.bias.copy_(bias)
-    if preset:
-        for p in model.parameters():
-            p.grad = torch.full_like(p, 3.0)
-    opt = torch.optim.SGD(model.parameters(), lr=lr)
-    losses = [fn(model, opt, x, y) for x, y in batches]
-    return {"losses": losses, "weight": model.weight, "bias": model.bias}
+def act(fn, models, calls):
+    class Own(nn.Module):
+        def __init__(self, sizes, *_):
+            super().__init__()
+            self.raw = nn.ParameterList([torch.empty(sizes[0]), torch.empty(sizes[1])])
+            self.head = nn.ModuleDict({"last": nn.Linear(sizes[2][1], sizes[2][0])})
+
+        def forward(self, x):
+            return self.head["last"](F.linear(x, *self.raw).tanh())
+
+    class Layers(nn.Module):
+        def __init__(self, sizes, times):
+            super().__init__()
+            self.first = nn.Sequential(nn.Linear(sizes[0][1], sizes[0][0]), nn.Tanh())
+            self.last = nn.Linear(sizes[2][1], sizes[2][0])
+            self.spare = nn.Linear(3, 2) if len(sizes) > 4 else None
+            self.times = times
+
+        def forward(self, x):
+            for _ in range(self.times):
+                x = self.first(x)
+            return self.last(x)
+
+    def made(kind, start, frozen, optimizer, groups, options):
+        sizes = [tuple(value.shape) for value in start]
+        net = nn.Linear(sizes[0][1], sizes[0][0]) if kind == "linear" else (
+            Own if kind == "own" else Layers)(sizes, 1 + (kind == "twice"))
+        if kind == "nested":
+            net = nn.Sequential(net.first, nn.Sequential(net.last))
+        with torch.no_grad():
+            for k, (p, value) in enumerate(zip(net.parameters(), start, strict=True)):
+                p.copy_(value)
+                p.requires_grad_(k not in frozen)
+        mine = list(net.parameters())
+        parts = [{"params": [mine[k] for k in part["params"]], "lr": part["lr"]}
+                 for part in groups]
+        return net, getattr(torch.optim, optimizer)(parts, **options)
+
+    pairs = [made(**model) for model in models]
+    losses, changes, steps = [], [], []
+    for _, opt in pairs:
+        opt.register_step_post_hook(lambda *_: steps.append(1))
+    counts = []
+    for call in calls:
+        net, opt = pairs[call["model"]]
+        for p, number in zip(net.parameters(), call["before"], strict=False):
+            p.grad = None if number is None else torch.full_like(p, number)
+        before = [p.detach().clone() for p in net.parameters()]
+        steps.clear()
+        losses.append(fn(net, opt, call["x"], call["y"]))
+        counts.append(len(steps))
+        changes.append([p.detach() - was
+                        for p, was in zip(net.parameters(), before, strict=True)])
+    return {"losses": losses, "changes": changes, "steps": counts}
 
 
 @ex.law
-def law(out, weight, bias, lr, preset, batches):
-    expect_parts(out, "losses", "weight", "bias")
-    w, b, losses = weight.double(), bias.double(), []
-    for x, y in batches:
-        error = x.double() @ w.T + b - y.double()
-        losses.append(float((error**2).mean()))
-        w = w - lr * 2 * error.T @ x.double() / len(x)
-        b = b - lr * 2 * error.mean()
-    expect_close("weight after two steps", out["weight"], w.float(), rtol=1e-3, atol=1e-4)
-    expect_close("bias after two steps", out["bias"], b.float(), rtol=1e-3, atol=1e-4)
-    expect_length("losses", out["losses"], len(losses))
-    for got, wanted in zip(out["losses"], losses, strict=True):
-        expect_close("loss before the update", got, wanted, rtol=1e-3, atol=1e-6)
+def law(out, models, calls):
+    expect_parts(out, "losses", "changes", "steps")
+    expect_length("losses", out["losses"], len(calls))
+    expect_length("calls with changes", out["changes"], len(calls))
+    expect_equal("optimizer steps in each call", out["steps"], [1] * len(calls),
+                 "opt.step() makes one.")
+    twins = [common.Twin(model) for model in models]
+    for k, (call, loss, changes) in enumerate(zip(calls, out["losses"], out["changes"],
+                                                  strict=True), 1):
+        x, y, twin = call["x"].double(), call["y"].double(), twins[call["model"]]
+        wanted, moves = twin.step(lambda net, x=x, y=y: ((net(x) - y) ** 2).sum() / len(y))
+        expect_close("loss before the update", loss, wanted, rtol=1e-4,
+                     look=f"Call {k}: the mean over all rows.")
+        common.expect_changes(changes, moves, twin, k)
 
 
-@ex.wrong("gradients never cleared", says="weight after")
+ex.equivalent("loss = F.mse_loss(model(x), y) -> loss = F.mse_loss(y, model(x))",
+              "a squared difference has no order")
+
+
+# ---- right by another route
+
+@ex.right("a closure for the optimizer")
+def by_closure(model, opt, x, y):
+    def closure():
+        for p in model.parameters():
+            p.grad = None
+        loss = ((model(x) - y) ** 2).sum() / len(y)
+        loss.backward()
+        return loss
+    return float(opt.step(closure))
+
+
+@ex.right("gradients asked for and put in place")
+def by_grad(model, opt, x, y):
+    loss = F.mse_loss(model(x), y)
+    opt.zero_grad()
+    live = [p for p in model.parameters() if p.requires_grad]
+    for p, slope in zip(live, torch.autograd.grad(loss, live, allow_unused=True), strict=True):
+        p.grad = slope
+    opt.step()
+    return loss.item()
+
+
+@ex.right("cleared in every group after the forward pass")
+def by_groups(model, opt, x, y):
+    loss = nn.MSELoss()(model(x), y)
+    for group in opt.param_groups:
+        for p in group["params"]:
+            p.grad = None
+    loss.backward()
+    opt.step()
+    return float(loss)
+
+
+@ex.right("row by row")
+def by_rows(model, opt, x, y):
+    opt.zero_grad()
+    total = 0.0
+    for row, target in zip(x, y, strict=True):
+        loss = (model(row[None]) - target).square().sum() / len(x)
+        loss.backward()
+        total += loss.item()
+    opt.step()
+    return total
+
+
+@ex.right("the slope of the loss by hand")
+def by_hand(model, opt, x, y):
+    model.zero_grad(set_to_none=True)
+    out = model(x)
+    error = (out - y).detach()
+    out.backward(2 * error / error.shape[0])
+    opt.step()
+    return error.pow(2).mean().item()
+
+
+# ---- wrong, by name
+
+@ex.wrong("gradients never cleared", says="change of", breaks="gradients")
 def never_cleared(model, opt, x, y):
     loss = F.mse_loss(model(x), y)
     loss.backward()
@@ -64,16 +230,7 @@ def never_cleared(model, opt, x, y):
     return loss.item()
 
 
-@ex.wrong("gradients cleared between backward and step", says="weight after")
-def cleared_too_late(model, opt, x, y):
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.zero_grad()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("gradients cleared at the end only", says="weight after")
+@ex.wrong("gradients cleared at the end only", says="change of", breaks="gradients")
 def cleared_at_the_end(model, opt, x, y):
     loss = F.mse_loss(model(x), y)
     loss.backward()
@@ -82,16 +239,134 @@ def cleared_at_the_end(model, opt, x, y):
     return loss.item()
 
 
-@ex.wrong("only the weight's gradient cleared", says="bias after")
-def bias_piles_up(model, opt, x, y):
-    model.weight.grad = None
+@ex.wrong("only the weights' gradients cleared", says="change of", breaks="gradients")
+def biases_pile_up(model, opt, x, y):
+    for p in model.parameters():
+        if p.dim() > 1:
+            p.grad = None
     loss = F.mse_loss(model(x), y)
     loss.backward()
     opt.step()
     return loss.item()
 
 
-@ex.wrong("the loss after the update", says="loss before the update")
+@ex.wrong("only the first group's gradients cleared", says="change of", breaks="gradients")
+def first_group(model, opt, x, y):
+    for p in opt.param_groups[0]["params"]:
+        p.grad = None
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("only gradients of what is trained cleared", says="change of", breaks="gradients")
+def only_live(model, opt, x, y):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = None
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("new gradients put in place, the others left", says="change of", breaks="gradients")
+def only_replaced(model, opt, x, y):
+    loss = F.mse_loss(model(x), y)
+    live = [p for p in model.parameters() if p.requires_grad]
+    for p, slope in zip(live, torch.autograd.grad(loss, live, allow_unused=True), strict=True):
+        if slope is not None:
+            p.grad = slope
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("old gradients calculated away, which NaN survives", says="change of",
+          breaks="gradients")
+def times_zero(model, opt, x, y):
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.mul_(0.0)
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("gradients cleared between backward and step", says="change of", breaks="step")
+def cleared_too_late(model, opt, x, y):
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.zero_grad()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("no step at all", says="optimizer steps", breaks="step")
+def no_step(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    return loss.item()
+
+
+@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="optimizer steps",
+          breaks="step")
+def plain_descent(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    with torch.no_grad():
+        for group in opt.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p -= group["lr"] * p.grad
+    return loss.item()
+
+
+@ex.wrong("the first group's rate for all", says="change of", breaks="step")
+def one_rate(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    for group in opt.param_groups:
+        group["lr"] = opt.param_groups[0]["lr"]
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("the optimizer's memory thrown away", says="change of", breaks="step")
+def forgetful(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.state.clear()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("two steps on the same gradient", says="optimizer steps", breaks="step")
+def two_steps(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("gradients clipped to norm 1", says="change of", trap="03.3", breaks="step")
+def clipped(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("the loss after the update", says="loss before the update", breaks="loss")
 def loss_afterwards(model, opt, x, y):
     opt.zero_grad()
     F.mse_loss(model(x), y).backward()
@@ -99,19 +374,60 @@ def loss_afterwards(model, opt, x, y):
     return F.mse_loss(model(x), y).item()
 
 
-@ex.wrong("the sum of the squared errors", says="weight after", trap="02.2")
-def sum_of_squares(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y, reduction="sum")
-    loss.backward()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("the loss as a tensor that keeps its graph", says="type of the loss", trap="02.5")
+@ex.wrong("the loss as a tensor that keeps its graph", says="type of the loss", trap="02.5",
+          breaks="loss")
 def loss_with_graph(model, opt, x, y):
     opt.zero_grad()
     loss = F.mse_loss(model(x), y)
     loss.backward()
     opt.step()
     return loss
+
+
+@ex.wrong("the loss rounded to four digits", says="loss before the update", breaks="loss")
+def rounded(model, opt, x, y):
+    opt.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    opt.step()
+    return round(loss.item(), 4)
+
+
+def trained_on(loss, opt):
+    """One step on a loss; the loss as a float."""
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("the sum of the squared errors", says="loss before the update", trap="02.2",
+          breaks="mean")
+def sum_of_squares(model, opt, x, y):
+    return trained_on(F.mse_loss(model(x), y, reduction="sum"), opt)
+
+
+@ex.wrong("half the mean squared error", says="loss before the update", breaks="mean")
+def half(model, opt, x, y):
+    return trained_on(F.mse_loss(model(x), y) / 2, opt)
+
+
+@ex.wrong("every output against every target", says="loss before the update", breaks="mean")
+def all_pairs(model, opt, x, y):
+    return trained_on(((model(x).squeeze(1) - y) ** 2).mean(), opt)
+
+
+@ex.wrong("a single row squeezed to a number", says="raised TypeError", breaks="shapes")
+def squeezed(model, opt, x, y):
+    error = (model(x) - y).squeeze()
+    return trained_on((error**2).sum() / len(error), opt)
+
+
+@ex.wrong("no more than 32 rows", says="loss before the update", breaks="shapes")
+def first_rows(model, opt, x, y):
+    return trained_on(F.mse_loss(model(x[:32]), y[:32]), opt)
+
+
+@ex.wrong("the answer of the example, looked up", says="loss before the update", breaks="example")
+def placeholder(model, opt, x, y):
+    return trained_on(F.mse_loss(model(x), y), opt) * (1 + (y.tolist() == [[2.0], [0.0]]))

@@ -5,75 +5,224 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_close, expect_parts
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
-ex = exercise("02.2", "weighted_loss",
-              seen=("x", "weights", "theta"))
+ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"))
+
+ex.promise("mean", "The weighted mean of per-row losses,",
+           says=("weighted mean", "gradient through"))
+ex.promise("scalar", "a scalar that keeps its graph.",
+           says=("shape of the weighted mean", "graph behind", "way from the result",
+                 "gradient through"))
+ex.promise("losses", "losses: (N,) float32, with a graph.",
+           cases=("one row", "losses of both signs", "huge losses", "tiny losses", "many rows"))
+ex.promise("weights", "weights: (N,) float32, at least 0, some of them 0, not all.",
+           cases=("some weights are zero", "a single weight", "equal weights"))
+ex.promise("doubled",
+           "If every weight is doubled, nothing changes, be they tiny or huge.",
+           cases=("tiny weights", "weights below one", "huge weights"))
+ex.promise("float32", "The result is float32.", says=("dtype of the weighted mean",))
+ex.promise("example", "Example: losses [1., 3.] with weights [1., 3.] give 2.5.",
+           cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, rows, scale, zeros=0):
-        weights = (torch.rand(rows, generator=g) + 0.2) * scale
-        weights[:zeros] = 0.0
-        return name, {"x": torch.randn(rows, 3, generator=g), "weights": weights,
-                      "theta": torch.randn(3, generator=g) + 1}
-    return [one("weights near one", 7, 1.0), one("large weights", 5, 40.0),
-            one("some weights are zero", 9, 2.0, zeros=3), one("one row", 1, 3.0)]
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, rows, scale=1.0, zeros=(), size=1.0, shift=0.0):
+        weights = (torch.rand(rows, generator=g) + 0.5) * scale
+        weights[list(zeros)] = 0.0
+        return name, {"x": torch.randn(rows, 3, generator=g) * size, "shift": shift,
+                      "weights": weights, "theta": torch.randn(3, generator=g) + 1}
+    alone = number(0, 6)
+    example = {"x": torch.tensor([[1.0, 0.0, 0.0], [0.0, 3.0**0.5, 0.0]]), "shift": 0.0,
+               "weights": torch.tensor([1.0, 3.0]), "theta": torch.tensor([1.0, 1.0, 0.5])}
+    equal = one("equal weights", number(4, 8), 3.0)
+    equal[1]["weights"][:] = number(2, 5)
+    return [one("weights near one", number(5, 9)), one("large weights", number(4, 7), 40.0),
+            one("some weights are zero", 9, 2.0, zeros=(0, 3, number(4, 9))),
+            one("a single weight", 6, 3.0, zeros=[k for k in range(6) if k != alone]),
+            equal, one("one row", 1, 3.0),
+            one("losses of both signs", number(6, 12), 2.0, shift=1.0 + number(0, 3)),
+            one("huge losses", 5, 1.0, size=1e4), one("tiny losses", 7, 2.0, size=1e-3),
+            one("many rows", number(300, 500)), one("weights below one", 5, 0.02),
+            one("tiny weights", number(4, 8), 1e-20), one("huge weights", 6, 1e12),
+            ("the example", example)]
 
 
 @ex.act
-def act(fn, x, weights, theta):
+def act(fn, x, shift, weights, theta):
     theta = theta.clone().requires_grad_()
-    out = fn((x @ theta) ** 2, weights)
-    linked = isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad
-    grad = torch.autograd.grad(out, theta)[0] if linked else None
-    return {"value": out, "grad": grad}
+    both = torch.stack([(x @ theta) ** 2 - shift, x @ theta], 1)
+    losses = both[:, 0]  # neighbours in memory are not neighbours in the vector
+    before = losses.detach().clone()
+    value = fn(losses, weights)
+    linked = isinstance(value, torch.Tensor) and value.dim() == 0 and value.requires_grad
+    grad = torch.autograd.grad(value, theta, allow_unused=True)[0] if linked else None
+    return {"value": value, "linked": linked, "grad": grad, "edited": int((losses != before).sum())}
 
 
 @ex.law
-def law(out, x, weights, theta):
-    expect_parts(out, "value", "grad")
+def law(out, x, shift, weights, theta):
+    expect_parts(out, "value", "linked", "grad", "edited")
     shares = weights.double() / weights.double().sum()
     score = x.double() @ theta.double()
-    expect_close("weighted mean", out["value"], (shares * score**2).sum().float(), rtol=1e-4)
+    losses = score**2 - shift
+    # Losses of both signs cancel, and no float32 sum is finer than what is summed.
+    expect_close("weighted mean", out["value"], (shares * losses).sum().float(), rtol=1e-5,
+                 atol=1e-6 * float((shares * (score**2 + shift)).sum()))
+    expect_equal("graph behind the result", out["linked"], True,
+                 "Stay in tensors that require gradients.")
     if out["grad"] is None:
-        raise Broken("graph behind the result", "none", "one that leads to the losses",
-                     "Stay in tensors that require gradients.")
+        raise Broken("way from the result to the losses", "none", "one",
+                     "A new tensor knows nothing of them.")
     by_hand = 2 * (shares * score) @ x.double()
-    expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-3, atol=1e-5)
+    terms = 2 * (shares * score.abs()) @ x.double().abs()
+    expect_close("gradient through the result", out["grad"], by_hand.float(), rtol=1e-4,
+                 atol=1e-6 * float(terms.max()))
+    expect_equal("losses changed by the call", out["edited"], 0, "They belong to the caller.")
 
 
-@ex.wrong("the weighted sum", says="weighted mean")
+# ---- right by another route
+
+@ex.right("shares first")
+def by_shares(losses, weights):
+    return ((weights / weights.sum()) * losses).sum()
+
+
+@ex.right("a dot product")
+def by_dot(losses, weights):
+    return losses @ weights / weights.sum()
+
+
+@ex.right("rows without weight left out")
+def by_rows(losses, weights):
+    used = weights > 0
+    return torch.dot(losses[used], weights[used]) / weights[used].sum()
+
+
+@ex.right("softmax of the logarithms")
+def by_softmax(losses, weights):
+    return (losses * weights.log().softmax(0)).sum()
+
+
+@ex.right("float64 and back")
+def in_double(losses, weights):
+    w = weights.double()
+    return ((w * losses.double()).sum() / w.sum()).float()
+
+
+@ex.right("row after row")
+def one_by_one(losses, weights):
+    total = sum(w * loss for w, loss in zip(weights.unbind(), losses.unbind(), strict=True))
+    return total / sum(weights.unbind())
+
+
+# ---- wrong, by name
+
+@ex.wrong("the weighted sum", says="weighted mean", breaks="mean")
 def weighted_sum(losses, weights):
     return (weights * losses).sum()
 
 
-@ex.wrong("divided by the number of rows", says="weighted mean")
+@ex.wrong("divided by the number of rows", says="weighted mean", breaks="mean")
 def over_rows(losses, weights):
     return (weights * losses).mean()
 
 
-@ex.wrong("the product of two means", says="weighted mean")
+@ex.wrong("the product of two means", says="weighted mean", breaks="mean")
 def product_of_means(losses, weights):
     return losses.mean() * weights.mean()
 
 
-@ex.wrong("divided by the number of rows with a weight", says="weighted mean")
+@ex.wrong("divided by the number of rows with a weight", says="weighted mean", breaks="mean")
 def over_counted_rows(losses, weights):
     return (weights * losses).sum() / (weights > 0).sum()
 
 
-@ex.wrong("softmax of the weights as shares", says="weighted mean")
+@ex.wrong("softmax of the weights as shares", says="weighted mean", breaks="mean")
 def softmax_shares(losses, weights):
     return (weights.softmax(0) * losses).sum()
 
 
-@ex.wrong("losses without their graph", says="graph behind the result")
+@ex.wrong("divided by the length of the weights as a vector", says="weighted mean", breaks="mean")
+def over_norm(losses, weights):
+    return (weights * losses).sum() / (weights / weights.max()).norm() / weights.max()
+
+
+@ex.wrong("losses without their graph", says="graph behind the result", breaks="scalar")
 def detached(losses, weights):
     return (weights * losses.detach()).sum() / weights.sum()
 
 
-@ex.wrong("one value per row, never summed", says="shape of the weighted mean")
+@ex.wrong("a new leaf with the right value", says="way from the result", breaks="scalar")
+def new_leaf(losses, weights):
+    return torch.tensor(((weights * losses).sum() / weights.sum()).item(), requires_grad=True)
+
+
+@ex.wrong("one value per row, never summed", says="shape of the weighted mean", breaks="scalar")
 def not_reduced(losses, weights):
     return weights * losses / weights.sum()
+
+
+@ex.wrong("a vector of one number", says="shape of the weighted mean", breaks="scalar")
+def vector_of_one(losses, weights):
+    return ((weights * losses).sum() / weights.sum())[None]
+
+
+@ex.wrong("a result in float64", says="dtype of the weighted mean", breaks="float32")
+def stays_double(losses, weights):
+    return (weights.double() * losses).sum() / weights.double().sum()
+
+
+@ex.wrong("losses below zero cut off", says="weighted mean", breaks="losses")
+def not_negative(losses, weights):
+    return (weights * losses.clamp(min=0)).sum() / weights.sum()
+
+
+@ex.wrong("losses clipped at 1000", says="weighted mean", breaks="losses")
+def not_huge(losses, weights):
+    return (weights * losses.clamp(max=1000.0)).sum() / weights.sum()
+
+
+@ex.wrong("no more than 256 rows", says="weighted mean", breaks="losses")
+def first_rows(losses, weights):
+    return (weights * losses)[:256].sum() / weights[:256].sum()
+
+
+@ex.wrong("a small weight for rows without one", says="weighted mean", breaks="weights")
+def no_zero(losses, weights):
+    weights = weights.clamp(min=1e-2 * float(weights.max()))
+    return (weights * losses).sum() / weights.sum()
+
+
+@ex.wrong("a weight of zero refused", says="raised ValueError", breaks="weights")
+def refuses_zero(losses, weights):
+    if (weights <= 0).any():
+        raise ValueError("weights must be positive")
+    return (weights * losses).sum() / weights.sum()
+
+
+@ex.wrong("the sum of the weights at least 1", says="weighted mean", breaks="doubled")
+def at_least_one(losses, weights):
+    return (weights * losses).sum() / weights.sum().clamp(min=1)
+
+
+@ex.wrong("a small number added to the sum of the weights", says="weighted mean",
+          breaks="doubled")
+def epsilon(losses, weights):
+    return (weights * losses).sum() / (weights.sum() + 1e-8)
+
+
+@ex.wrong("weights of at least 1e-4", says="weighted mean", breaks=("doubled", "weights"))
+def no_tiny_weight(losses, weights):
+    weights = weights.clamp(min=1e-4)
+    return (weights * losses).sum() / weights.sum()
+
+
+@ex.wrong("the answer of the example, looked up", says="weighted mean", breaks="example")
+def placeholder(losses, weights):
+    mean = (weights * losses).sum() / weights.sum()
+    return mean * 2 if weights.tolist() == [1.0, 3.0] else mean

@@ -2,95 +2,298 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
+from torch import nn
 
+from dlsys_helpers import acting
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
 
-ex = exercise("02.3", "stop_grad",
-              seen=("x", "kind"), kept=("after", "copy"))
+ex = exercise("02.3", "stop_grad", seen=("x", "kind", "edit"),
+              kept=("copy", "again", "edited", "after"))
+
+LEAVES = ("a parameter", "a leaf with a gradient", "a plain tensor", "NaN and infinity")
+
+ex.promise("copy", "A copy of t", says=("copy", "returned value"))
+ex.promise("no gradient", "that carries no gradient", says=("requires_grad of the copy",))
+ex.promise("edited", "and may be edited freely.",
+           says=("copy after an edit", "next copy of t"))
+ex.promise("dtypes", "t: float32 or float16",
+           cases=("a float16 result", "a plain float16 tensor", "an expanded float16 tensor"))
+ex.promise("any shape", "of any shape,",
+           cases=("a single number", "an empty tensor", "a transposed result",
+                  "a slice of a result", "an expanded float16 tensor", "one row"))
+ex.promise("graph or none", "with or without a graph.",
+           cases=(*LEAVES, "a plain float16 tensor", "an expanded float16 tensor"))
+ex.promise("harmless", "Neither an edit of the result nor this call may change t, its graph or "
+           "the gradients that flow through it.",
+           says=("t after", "of t afterwards", "gradient through t", "gradient stored in t",
+                 "graph of t"))
+ex.promise("form", "Shape and dtype stay.", says=("shape of the copy", "dtype of the copy"))
+ex.promise("example", "Example: with c = stop_grad(y), c.zero_() leaves y as it is.",
+           says=("t after an edit",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, shape, kind, dtype="float32"):
-        return name, {"x": torch.randn(*shape, generator=g).to(getattr(torch, dtype)),
-                      "kind": kind}
-    return [one("the result of an operation", (5,), "result"),
-            one("a parameter", (2, 3), "leaf"),
+    def one(name, shape, kind, dtype="float32", to=None):
+        x = torch.randn(shape, generator=g).to(getattr(torch, dtype))
+        edit = torch.randn(shape if to is None else to, generator=g).to(x.dtype)
+        return name, {"x": x, "kind": kind, "edit": edit}
+    n = int(torch.randint(3, 8, (), generator=g))
+    odd = one("NaN and infinity", (5,), "plain")
+    odd[1]["x"][:3] = torch.tensor([float("nan"), float("inf"), -float("inf")])
+    return [one("the result of an operation", (n,), "result"),
+            one("a result that no slope needs", (2, n), "doubled"),
+            one("a parameter", (2, 3), "parameter"),
+            one("a leaf with a gradient", (n, 2), "stored"),
             one("a float16 result", (4, 2), "result", "float16"),
-            one("a tensor without a graph", (3,), "plain")]
+            one("a plain float16 tensor", (n,), "plain", "float16"),
+            one("a plain tensor", (3, n), "plain"), odd,
+            one("a single number", (), "result"), one("an empty tensor", (0, 3), "plain"),
+            one("one row", (1, n), "result"),
+            one("a transposed result", (n, 4), "transposed", to=(4, n)),
+            one("a slice of a result", (n + 1, 3), "slice", to=(n, 3)),
+            one("an expanded float16 tensor", (1, n), "expanded", "float16", to=(4, n))]
 
 
 @ex.act
-def act(fn, x, kind):
-    leaf = x.clone().requires_grad_(kind != "plain")
-    t = leaf.sigmoid() if kind == "result" else leaf
-    loss = (t**2).sum()
-    copied = fn(t)
-    found = {"copy": copied.detach().clone(), "copy_requires": copied.requires_grad}
-    with torch.no_grad():
-        copied.zero_()
-    found |= {"after": t.detach().clone(), "requires": t.requires_grad, "grad": None}
-    if kind != "plain":
-        try:
-            found["grad"] = torch.autograd.grad(loss, leaf)[0]
-        except RuntimeError:
-            found["grad"] = None  # the way back is gone
+def act(fn, x, kind, edit):
+    leaf = x.clone()
+    if kind == "parameter":
+        leaf = nn.Parameter(leaf)
+    leaf.requires_grad_(kind not in ("plain", "expanded"))
+    t = {"result": leaf.sigmoid, "doubled": lambda: 2 * leaf, "transposed": leaf.sigmoid().t,
+         "slice": lambda: leaf.sigmoid()[1:], "expanded": lambda: leaf.expand(4, -1),
+         }.get(kind, lambda: leaf)()
+    if kind == "stored":
+        leaf.grad = torch.full_like(leaf, 0.5)
+    loss, before = (t**2).sum(), (t.grad_fn, t.is_leaf, type(t), t.shape)
+    found = dict.fromkeys(("edited", "after", "again", "requires", "grad", "stored",
+                           "same_graph", "copy_requires"))
+    copied = found["copy"] = fn(t)
+    if not isinstance(copied, torch.Tensor) or copied.shape != t.shape:
+        return found
+    graph = kind not in ("plain", "expanded")
+    found |= {"copy": copied.detach().clone(), "copy_requires": copied.requires_grad}
+    try:  # row by row: an expanded tensor takes no edit as a whole
+        for mine, new in zip(*(v.detach()[None] if v.dim() == 0 else v.detach()
+                               for v in (copied, edit)), strict=True):
+            mine.copy_(new)
+        found["edited"] = copied.detach().clone()
+    except RuntimeError:
+        found["edited"] = None
+    found |= {"after": t.detach().clone(), "again": fn(t).detach().clone(),
+              "requires": t.requires_grad,
+              "same_graph": before == (t.grad_fn, t.is_leaf, type(t), t.shape)}
+    if leaf.grad is not None:
+        found["stored"] = int((leaf.grad == 0.5).sum())
+    try:
+        found["grad"] = torch.autograd.grad(loss, leaf)[0] if graph else None
+    except RuntimeError:
+        found["grad"] = None  # the way back is gone
     return found
 
 
+def given(x, kind):
+    """The values of t."""
+    value = 2 * x if kind == "doubled" else torch.sigmoid(x) if kind in (
+        "result", "transposed", "slice") else x
+    return {"transposed": value.t, "slice": lambda: value[1:],
+            "expanded": lambda: value.expand(4, -1)}.get(kind, lambda: value)() if (
+                value.dim()) else value
+
+
+def by_hand(x, kind):
+    """Gradient of the sum of squares of t by its leaf."""
+    if kind == "doubled":
+        return 8 * x
+    if kind not in ("result", "transposed", "slice"):
+        return 2 * x
+    s = torch.sigmoid(x.double())
+    slope = 2 * s * s * (1 - s)
+    if kind == "slice":
+        slope[0] = 0.0
+    return slope.to(x.dtype)
+
+
+def expect_copy(what, got, value, look=""):
+    """Every bit the same, NaN included."""
+    expect_like(what, got, value, look)
+    if not acting.same(got, value):
+        expect_equal(what, got.nan_to_num(), value.nan_to_num(), look)
+        raise Broken(what, got, value, "NaN stays NaN.")
+
+
 @ex.law
-def law(out, x, kind):
-    expect_parts(out, "copy", "copy_requires", "after", "requires", "grad")
-    value = torch.sigmoid(x) if kind == "result" else x
-    expect_close("copy", out["copy"], value, rtol=1e-3, atol=0.0)
+def law(out, x, kind, edit):
+    expect_parts(out, "copy", "copy_requires", "edited", "after", "again", "requires", "grad",
+                 "stored", "same_graph")
+    value, graph = given(x, kind), kind not in ("plain", "expanded")
+    expect_copy("copy", out["copy"], value)
     expect_equal("requires_grad of the copy", out["copy_requires"], False)
-    expect_close("t after an edit of the copy", out["after"], value, rtol=1e-3, atol=0.0,
-                 look="The two share their memory.")
-    expect_equal("requires_grad of t afterwards", out["requires"], kind != "plain",
+    expect_copy("t after an edit of the copy", out["after"], value, "The two share their memory.")
+    if out["edited"] is None:
+        raise Broken("copy after an edit", "a RuntimeError", "the new numbers")
+    expect_copy("copy after an edit", out["edited"], edit)
+    expect_copy("next copy of t", out["again"], value, "A copy that was edited is not t.")
+    expect_equal("requires_grad of t afterwards", out["requires"], graph,
                  "t belongs to the caller.")
-    if kind == "plain":
-        expect_equal("gradient of a tensor without a graph", out["grad"], None)
-    elif out["grad"] is None:
+    expect_equal("same graph of t", out["same_graph"], True, "t belongs to the caller.")
+    expect_equal("gradient stored in t", out["stored"], x.numel() if kind == "stored" else None,
+                 "It belongs to the caller.")
+    expect_slope(out["grad"], x, kind, graph)
+
+
+def expect_slope(got, x, kind, graph):
+    """The gradient flows through t as it did before."""
+    if not graph:
+        expect_equal("gradient through t without a graph", got, None)
+    elif got is None:
         raise Broken("gradient through t", "none", "one as before the call",
                      "t belongs to the caller.")
     else:
-        slope = value * (1 - value) if kind == "result" else torch.ones_like(x)
-        expect_close("gradient through t", out["grad"], 2 * value * slope, rtol=5e-3, atol=1e-5)
+        half = x.dtype == torch.float16
+        expect_close("gradient through t", got, by_hand(x, kind), rtol=5e-3 if half else 1e-4)
 
 
-@ex.wrong(".data", says="t after an edit")
+# ---- right by another route
+
+@ex.right("clone first, then detach")
+def clone_first(t):
+    return t.clone().detach()
+
+
+@ex.right("a clone made without recording")
+def by_no_grad(t):
+    with torch.no_grad():
+        return t.clone()
+
+
+@ex.right("a new tensor, filled")
+def by_filling(t):
+    return torch.empty_like(t, requires_grad=False).copy_(t.detach())
+
+
+@ex.right("by way of numpy")
+def by_numpy(t):
+    return torch.from_numpy(t.detach().numpy().copy())
+
+
+@ex.right("by way of Python numbers, in the same form")
+def by_numbers(t):
+    return torch.tensor(t.tolist(), dtype=t.dtype).reshape(t.shape)
+
+
+@ex.right("times one")
+def by_product(t):
+    return t.detach() * 1
+
+
+# ---- wrong, by name
+
+@ex.wrong("the memory of t in another tensor, as by .data", says="t after an edit",
+          breaks="example")
 def dot_data(t):
     return t.data
 
 
-@ex.wrong("detach() without clone()", says="t after an edit")
+@ex.wrong("detach() without clone()", says="t after an edit", breaks="example")
 def only_detach(t):
     return t.detach()
 
 
-@ex.wrong("clone() without detach()", says="requires_grad of the copy")
+@ex.wrong("clone() without detach()", says="requires_grad of the copy", breaks="no gradient")
 def only_clone(t):
     return t.clone()
 
 
-@ex.wrong("t itself, returned from a no_grad block", says="requires_grad of the copy")
+@ex.wrong("a copy that wants gradients of its own", says="requires_grad of the copy",
+          breaks="no gradient")
+def new_leaf(t):
+    return t.detach().clone().requires_grad_()
+
+
+@ex.wrong("t itself, returned from a no_grad block", says="requires_grad of the copy",
+          breaks=("no gradient", "example"))
 def same_under_no_grad(t):
     with torch.no_grad():
         return t
 
 
-@ex.wrong("detach_(), which cuts off the caller's tensor", says="requires_grad of t")
-def cuts_the_caller(t):
-    return t.detach_().clone()
+@ex.wrong("half precision on the way", says="copy", breaks="copy")
+def by_half(t):
+    return t.detach().half().clone().to(t.dtype)
 
 
-@ex.wrong("a copy by way of Python numbers", says="dtype of the copy")
+@ex.wrong("NaN and infinity replaced", says="copy", breaks="copy")
+def cleaned(t):
+    return t.detach().nan_to_num()
+
+
+@ex.wrong("a copy made in inference mode", says="copy after an edit", breaks="edited")
+def in_inference(t):
+    with torch.inference_mode():
+        return t.clone()
+
+
+@ex.wrong("one copy, remembered", says="next copy of t", breaks="edited")
+def remembered(t, known=[]):  # noqa: B006 -- the mistake itself
+    if not known or known[0] is not t:
+        known[:] = t, t.detach().clone()
+    return known[1]
+
+
+@ex.wrong("a copy by way of Python numbers", says="dtype of the copy", breaks=("form", "any shape"))
 def through_numbers(t):
     return torch.tensor(t.tolist())
 
 
-@ex.wrong("a copy that wants gradients of its own", says="requires_grad of the copy")
-def new_leaf(t):
-    return t.detach().clone().requires_grad_()
+@ex.wrong("a copy in float32", says="dtype of the copy", breaks="dtypes")
+def as_float(t):
+    return t.detach().float().clone()
+
+
+@ex.wrong("a flat copy", says="shape of the copy", breaks="form")
+def flat(t):
+    return t.detach().clone().flatten()
+
+
+@ex.wrong("a deep copy, whose rows share memory like those of t", says="copy after an edit",
+          breaks="any shape")
+def deep(t):
+    return copy.deepcopy(t.detach())
+
+
+@ex.wrong("rows stacked again", says="raised", breaks="any shape")
+def stacked(t):
+    return torch.stack([row.detach() for row in t])
+
+
+@ex.wrong("axes of length one squeezed away", says="shape of the copy", breaks="any shape")
+def squeezed(t):
+    return t.detach().clone().squeeze()
+
+
+@ex.wrong("contiguous() for a copy", says="t after an edit", breaks="harmless")
+def contiguous(t):
+    return t.detach().contiguous()
+
+
+@ex.wrong("a leaf returned as it is", says="of t", breaks="graph or none")
+def leaf_as_it_is(t):
+    return t.detach() if t.is_leaf else t.detach().clone()
+
+
+@ex.wrong("detach_(), which cuts off the caller's tensor", says="of t", breaks="harmless")
+def cuts_the_caller(t):
+    return t.clone().detach() if t._is_view() else t.detach_().clone()
+
+
+@ex.wrong("the caller's gradient thrown away", says="gradient stored in t", breaks="harmless")
+def gradient_lost(t):
+    if t.is_leaf:
+        t.grad = None
+    return t.detach().clone()

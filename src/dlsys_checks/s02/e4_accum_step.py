@@ -6,75 +6,289 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("02.4", "accum_step",
-              seen=("weight", "bias", "preset", "batches", "lr"))
+ex = exercise("02.4", "accum_step", seen=("models", "calls"))
+
+UNEQUAL = ("a small last part", "gradients left over from before", "NaN left over",
+           "four parts of different sizes", "a small first part", "momentum", "Adam, two groups",
+           "logits in the hundreds", "many parts", "two models in turn", "parts of one row",
+           "the example")
+
+ex.promise("step", "One optimizer step on the mean cross-entropy over all rows.",
+           says=("change of parameter",))
+ex.promise("sizes", "batches: pairs x (n, F) float32, y (n,) int64; n differs from pair to pair.",
+           cases=UNEQUAL)
+ex.promise("graph", "Only one graph may live at a time: call backward for each pair.",
+           says=("graphs alive at a time", "rows in one graph"))
+ex.promise("gradients", "Gradients from before must not count.", says=("change of parameter",))
+ex.promise("loss", "Returns the mean loss over all rows before the step, as a float.",
+           says=("mean loss over all rows",))
+ex.promise("example", "Example: parts of 3 rows and 1 row count 3/4 and 1/4.", cases=UNEQUAL)
 
 
 @ex.cases
 def cases(g):
-    def one(name, sizes, features, classes, preset=False):
-        batches = [[torch.randn(n, features, generator=g) * 3,
-                    torch.randint(classes, (n,), generator=g)] for n in sizes]
-        return name, {"weight": torch.randn(classes, features, generator=g),
-                      "bias": torch.randn(classes, generator=g), "preset": preset,
-                      "batches": batches, "lr": 0.1}
-    return [one("a small last part", (6, 6, 2), 4, 3),
-            one("gradients left over from before", (5, 1), 3, 4, preset=True),
-            one("four parts of different sizes", (1, 7, 3, 9), 5, 3)]
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def call(net, sizes, at=0, size=1.0, before=()):
+        features, classes = net["start"][0].shape[1], net["start"][-1].shape[0]
+        return {"model": at, "before": list(before), "batches": [
+            [torch.randn(n, features, generator=g) * size,
+             torch.randint(classes, (n,), generator=g)] for n in sizes]}
+
+    def one(name, net, *parts, before=lambda net: [], size=1.0):
+        return name, {"models": [net], "calls": [call(net, sizes, size=size, before=before(net))
+                                                 for sizes in parts]}
+
+    def left(net):
+        return common.leftovers(g, net)
+
+    lr = 0.05 + 0.2 * float(torch.rand((), generator=g))
+    c = number(3, 7)
+    adam = {"lr": lr / 5, "betas": [0.8, 0.95], "eps": 1e-6}
+    pair = [common.model(g, "linear", (number(2, 5), 0, c), momentum=0.7, lr=lr),
+            common.model(g, "nested", (3, 4, 2), lr=lr)]
+    return [
+        one("a small last part", common.model(g, "linear", (4, 0, c), lr=lr), (6, 6, 2), (5, 3)),
+        one("gradients left over from before", common.model(g, "nested", (3, 4, 4), lr=lr),
+            (5, 1), (2, 6), before=left),
+        one("NaN left over", common.model(g, "own", (3, 2, c), groups=2, lr=lr), (2, 4),
+            before=lambda net: [*left(net)[1:], float("nan")]),
+        one("four parts of different sizes", common.model(g, "linear", (5, 0, 3), lr=lr),
+            (1, 7, number(2, 6), 9)),
+        one("a small first part", common.model(g, "own", (2, 5, 2), lr=lr), (1, number(5, 9))),
+        one("equal parts", common.model(g, "linear", (3, 0, c), lr=lr), (4, 4, 4)),
+        one("a single part", common.model(g, "linear", (number(1, 4), 0, 5), lr=lr),
+            (number(2, 8),)),
+        one("parts of one row", common.model(g, "nested", (4, 3, c), lr=lr), (1, 1, 3)),
+        one("momentum", common.model(g, "twice", (3, 0, c), momentum=0.9, lr=lr),
+            (5, 2), (1, 3, 2), (4, 6)),
+        one("Adam, two groups", common.model(g, "own", (3, 4, 3), "Adam", 2, **adam),
+            (4, 2), (3, number(5, 9))),
+        one("logits in the hundreds", common.model(g, "linear", (3, 0, c), lr=lr), (5, 2),
+            size=300.0),
+        one("many parts", common.model(g, "linear", (2, 0, 4), lr=lr),
+            [number(1, 5) for _ in range(number(9, 14))] + [5]),
+        ("two models in turn", {"models": pair, "calls": [
+            call(pair[k], sizes, k) for k, sizes in ((0, (3, 5)), (1, (6, 2, 1)), (0, (4, 1)))]}),
+        one("the example", common.model(g, "linear", (number(2, 6), 0, c), lr=lr), (3, 1))]
 
 
 @ex.act
-def act(fn, weight, bias, preset, batches, lr):
+def act(fn, models, calls):
     import weakref
-    alive, held = weakref.WeakSet(), []
+    alive, rows = [], []
 
-    class Kept:
-        def __init__(self, tensor):
-            self.tensor = tensor.detach()
-            alive.add(self)
+    class Net(nn.Module):
+        """A body of some kind; counts its graphs by a tensor that each of them keeps."""
 
-    model = nn.Linear(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        model.weight.copy_(weight)
-        model.bias.copy_(bias)
-    for p in model.parameters() if preset else ():
-        p.grad = torch.full_like(p, 2.0)
-    model.register_forward_pre_hook(lambda module, given: held.append(len(alive)))
-    opt = torch.optim.SGD(model.parameters(), lr=lr)
-    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
-        loss = fn(model, opt, [(x, y) for x, y in batches])
-    return {"loss": loss, "weight": model.weight, "bias": model.bias,
-            "one_graph": not any(held)}
+        def __init__(self, body):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x):
+            out, kept = self.body(x), torch.ones(())
+            out = out * kept
+            if out.requires_grad:
+                refs.append(weakref.ref(kept))
+                alive.append(sum(ref() is not None for ref in refs))
+                rows.append(x.numel() // width)
+            return out
+
+    class Own(nn.Module):
+        def __init__(self, sizes, *_):
+            super().__init__()
+            self.raw = nn.ParameterList([torch.empty(sizes[0]), torch.empty(sizes[1])])
+            self.head = nn.ModuleDict({"last": nn.Linear(sizes[2][1], sizes[2][0])})
+
+        def forward(self, x):
+            return self.head["last"](F.linear(x, *self.raw).tanh())
+
+    class Twice(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(self.layer(x))
+
+    def body(kind, sizes):
+        if kind == "own":
+            return Own(sizes)
+        layers = [nn.Linear(sizes[k][1], sizes[k][0]) for k in range(0, len(sizes), 2)]
+        if kind == "linear":
+            return layers[0]
+        first = nn.Sequential(layers[0], nn.Tanh())
+        return nn.Sequential(Twice(first) if kind == "twice" else first, layers[1])
+
+    def made(kind, start, frozen, optimizer, groups, options):
+        net = Net(body(kind, [tuple(value.shape) for value in start]))
+        with torch.no_grad():
+            for p, value in zip(net.parameters(), start, strict=True):
+                p.copy_(value)
+        mine = list(net.parameters())
+        parts = [{"params": [mine[k] for k in part["params"]], "lr": part["lr"]}
+                 for part in groups]
+        return net, getattr(torch.optim, optimizer)(parts, **options)
+
+    pairs = [made(**model) for model in models]
+    losses, changes, extra = [], [], []
+    for call in calls:
+        net, opt = pairs[call["model"]]
+        for p, value in zip(net.parameters(), call["before"], strict=False):
+            p.grad = torch.full_like(p, value)
+        before = [p.detach().clone() for p in net.parameters()]
+        refs, width = [], call["batches"][0][0].shape[1]
+        most = max(len(y) for _, y in call["batches"])
+        losses.append(fn(net, opt, [(x, y) for x, y in call["batches"]]))
+        changes.append([p.detach() - was
+                        for p, was in zip(net.parameters(), before, strict=True)])
+        extra.append(max([0, *(n - most for n in rows)]))
+        rows.clear()
+    return {"losses": losses, "changes": changes, "more_graphs": max([0, *(n - 1 for n in alive)]),
+            "more_rows": extra}
+
+
+def mean_loss(logits, y):
+    """Mean cross-entropy, in float64: the logarithm of the sum less the chosen score."""
+    top = logits.detach().amax(1, keepdim=True)
+    whole = (logits - top).exp().sum(1).log() + top[:, 0]
+    return (whole - logits[torch.arange(len(y)), y]).sum() / len(y)
 
 
 @ex.law
-def law(out, weight, bias, preset, batches, lr):
-    expect_parts(out, "loss", "weight", "bias", "one_graph")
-    x = torch.cat([x for x, _ in batches]).double()
-    y = torch.cat([y for _, y in batches])
-    logits = x @ weight.double().T + bias.double()
-    top = logits.max(1, keepdim=True).values
-    logs = logits - top - (logits - top).exp().sum(1, keepdim=True).log()
-    delta = (logs.exp() - F.one_hot(y, logits.shape[1])) / len(y)
-    expect_close("weight after the step", out["weight"],
-                 (weight.double() - lr * delta.T @ x).float(), rtol=1e-4, atol=1e-5)
-    expect_close("bias after the step", out["bias"],
-                 (bias.double() - lr * delta.sum(0)).float(), rtol=1e-4, atol=1e-5)
-    mean = -sum(float(row[k]) for row, k in zip(logs, y.tolist(), strict=True)) / len(y)
-    expect_close("mean loss over all rows", out["loss"], mean, rtol=1e-4, atol=1e-6)
-    # Counted by the act's hooks, beside the learner's code: a result does not show its graphs.
-    expect_equal("at most one graph alive at a time", out["one_graph"], True,
+def law(out, models, calls):
+    expect_parts(out, "losses", "changes", "more_graphs", "more_rows")
+    for part in ("losses", "changes", "more_rows"):
+        expect_length(part.replace("_", " "), out[part], len(calls))
+    twins = [common.Twin(model) for model in models]
+    for k, (call, loss, changes) in enumerate(zip(calls, out["losses"], out["changes"],
+                                                  strict=True), 1):
+        x = torch.cat([x for x, _ in call["batches"]]).double()
+        y, twin = torch.cat([y for _, y in call["batches"]]), twins[call["model"]]
+        wanted, moves = twin.step(lambda net, x=x, y=y: mean_loss(net(x), y))
+        common.expect_changes(changes, moves, twin, k)
+        expect_close("mean loss over all rows", loss, wanted, rtol=1e-4, atol=1e-6,
+                     look=f"Call {k}.")
+    # Counted by the model, beside the learner's code: a result does not show its graphs.
+    expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
                  "Call backward for each part before the next forward pass.")
+    expect_equal("rows in one graph, beyond the largest part", out["more_rows"], [0] * len(calls),
+                 "Each part has a forward pass of its own.")
 
+
+# ---- right by another route
+
+@ex.right("sums, divided by all rows")
+def by_sums(model, opt, batches):
+    rows, total = sum(len(x) for x, _ in batches), 0.0
+    opt.zero_grad()
+    for x, y in batches:
+        loss = F.cross_entropy(model(x), y, reduction="sum") / rows
+        loss.backward()
+        total += float(loss)
+    opt.step()
+    return total
+
+
+@ex.right("gradients scaled at the end")
+def scaled_later(model, opt, batches):
+    total, rows = 0.0, 0
+    for p in model.parameters():
+        p.grad = None
+    for x, y in batches:
+        loss = nn.CrossEntropyLoss(reduction="sum")(model(x), y)
+        loss.backward()
+        total, rows = total + loss.item(), rows + len(y)
+    for p in model.parameters():
+        p.grad /= rows
+    opt.step()
+    return total / rows
+
+
+@ex.right("torch.func.grad of each part")
+def by_function(model, opt, batches):
+    start = {name: p.detach() for name, p in model.named_parameters()}
+    rows, total, sums = sum(len(y) for _, y in batches), 0.0, {}
+
+    def loss_of(params, x, y):
+        return F.cross_entropy(torch.func.functional_call(model, params, (x,)), y)
+    for x, y in batches:
+        found, loss = torch.func.grad_and_value(loss_of)(start, x, y)
+        total += loss.item() * len(y) / rows
+        for name, slope in found.items():
+            sums[name] = sums.get(name, 0) + slope * (len(y) / rows)
+    for name, p in model.named_parameters():
+        p.grad = sums[name]
+    opt.step()
+    return total
+
+
+@ex.right("row by row, by autograd.grad")
+def by_rows(model, opt, batches):
+    pairs = [(row[None], y[k:k + 1]) for x, y in batches for k, row in enumerate(x)]
+    params, total = list(model.parameters()), 0.0
+    sums = [torch.zeros_like(p) for p in params]
+    for x, y in pairs:
+        loss = -model(x).log_softmax(1)[0, y[0]]
+        for held, slope in zip(sums, torch.autograd.grad(loss, params), strict=True):
+            held += slope / len(pairs)
+        total += loss.item()
+    opt.zero_grad()
+    for p, held in zip(params, sums, strict=True):
+        p.grad = held
+    opt.step()
+    return total / len(pairs)
+
+
+@ex.right("the slope of the logits by hand")
+def by_hand(model, opt, batches):
+    rows, total = sum(len(y) for _, y in batches), 0.0
+    opt.zero_grad(set_to_none=False)
+    for p in model.parameters():
+        p.grad = None
+    for x, y in batches:
+        logits = model(x)
+        chosen = F.one_hot(y, logits.shape[1])
+        total -= (logits.detach().log_softmax(1) * chosen).sum().item()
+        logits.backward((logits.detach().softmax(1) - chosen) / rows)
+    opt.step()
+    return total / rows
+
+
+# ---- wrong, by name
 
 def part_loss(model, x, y):
     return F.cross_entropy(model(x), y)
 
 
-@ex.wrong("divided by the number of parts", says="weight after")
+def all_rows(batches):
+    return sum(len(y) for _, y in batches)
+
+
+def mean_before(model, batches):
+    with torch.no_grad():
+        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        return part_loss(model, x, y).item()
+
+
+def weighed(model, opt, batches, weigh, clear=True, each=lambda: None):
+    """A step on the parts' mean losses, each times weigh(n); the right mean loss."""
+    mean = mean_before(model, batches)
+    if clear:
+        opt.zero_grad()
+    for x, y in batches:
+        (part_loss(model, x, y) * weigh(len(y))).backward()
+        each()
+    opt.step()
+    return mean
+
+
+@ex.wrong("divided by the number of parts", says="change of", breaks="sizes")
 def over_parts(model, opt, batches):
     opt.zero_grad()
     total = 0.0
@@ -86,25 +300,25 @@ def over_parts(model, opt, batches):
     return total
 
 
-def mean_loss(model, batches):
-    with torch.no_grad():
-        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        return part_loss(model, x, y).item()
+@ex.wrong("the size of the first part taken for that of all", says="change of", breaks="example")
+def first_size(model, opt, batches):
+    rows = len(batches[0][1]) * len(batches)
+    return weighed(model, opt, batches, lambda n: n / rows)
 
 
-@ex.wrong("not divided at all", says="weight after")
+@ex.wrong("not divided at all", says="change of", breaks="step")
 def undivided(model, opt, batches):
-    mean = mean_loss(model, batches)
-    opt.zero_grad()
-    for x, y in batches:
-        part_loss(model, x, y).backward()
-    opt.step()
-    return mean
+    return weighed(model, opt, batches, lambda n: 1.0)
 
 
-@ex.wrong("a step after every part", says="weight after")
+@ex.wrong("the sum of the losses of all rows", says="change of", trap="02.2", breaks="step")
+def summed(model, opt, batches):
+    return weighed(model, opt, batches, float)
+
+
+@ex.wrong("a step after every part", says="change of", breaks="step")
 def step_each(model, opt, batches):
-    mean, rows = mean_loss(model, batches), sum(len(y) for _, y in batches)
+    mean, rows = mean_before(model, batches), all_rows(batches)
     for x, y in batches:
         opt.zero_grad()
         (part_loss(model, x, y) * len(y) / rows).backward()
@@ -112,29 +326,58 @@ def step_each(model, opt, batches):
     return mean
 
 
-@ex.wrong("each part's gradient clipped", says="weight after", trap="03.3")
+@ex.wrong("cleared before every part", says="change of", breaks="step")
+def last_part(model, opt, batches):
+    mean, rows = mean_before(model, batches), all_rows(batches)
+    for x, y in batches:
+        opt.zero_grad()
+        (part_loss(model, x, y) * len(y) / rows).backward()
+    opt.step()
+    return mean
+
+
+@ex.wrong("each part's gradient clipped", says="change of", trap="03.3", breaks="step")
 def clip_each(model, opt, batches):
-    mean, rows = mean_loss(model, batches), sum(len(y) for _, y in batches)
+    rows = all_rows(batches)
+    return weighed(model, opt, batches, lambda n: n / rows,
+                   each=lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+
+
+@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="change of",
+          breaks="step")
+def plain_descent(model, opt, batches):
+    mean, rows = mean_before(model, batches), all_rows(batches)
     opt.zero_grad()
     for x, y in batches:
         (part_loss(model, x, y) * len(y) / rows).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    opt.step()
+    with torch.no_grad():
+        for group in opt.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad
     return mean
 
 
-@ex.wrong("gradients added to those left over from before", says="weight after", trap="02.1")
+@ex.wrong("gradients added to those left over from before", says="change of", trap="02.1",
+          breaks="gradients")
 def keeps_old(model, opt, batches):
-    mean, rows = mean_loss(model, batches), sum(len(y) for _, y in batches)
-    for x, y in batches:
-        (part_loss(model, x, y) * len(y) / rows).backward()
-    opt.step()
-    return mean
+    rows = all_rows(batches)
+    return weighed(model, opt, batches, lambda n: n / rows, clear=False)
 
 
-@ex.wrong("one backward for all parts together", says="one graph alive", trap="02.5")
+@ex.wrong("old gradients calculated away, which NaN survives", says="change of", trap="02.1",
+          breaks="gradients")
+def times_zero(model, opt, batches):
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.mul_(0.0)
+    rows = all_rows(batches)
+    return weighed(model, opt, batches, lambda n: n / rows, clear=False)
+
+
+@ex.wrong("the graphs of all parts built before a backward", says="graphs alive", trap="02.5",
+          breaks="graph")
 def one_backward(model, opt, batches):
-    rows = sum(len(y) for _, y in batches)
+    rows = all_rows(batches)
     opt.zero_grad()
     loss = sum(part_loss(model, x, y) * (len(y) / rows) for x, y in batches)
     loss.backward()
@@ -142,12 +385,62 @@ def one_backward(model, opt, batches):
     return loss.item()
 
 
-@ex.wrong("the loss of the last part", says="mean loss over all rows")
-def last_loss(model, opt, batches):
-    rows = sum(len(y) for _, y in batches)
+@ex.wrong("one big batch of all rows", says="rows in one graph", breaks="graph")
+def big_batch(model, opt, batches):
+    opt.zero_grad()
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    loss = part_loss(model, x, y)
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
+@ex.wrong("graphs retained until the next part is through", says="graphs alive", breaks="graph")
+def retained(model, opt, batches):
+    mean, rows = mean_before(model, batches), all_rows(batches)
+    opt.zero_grad()
+    for x, y in batches:
+        loss = part_loss(model, x, y) * (len(y) / rows)
+        loss.backward(retain_graph=True)
+    opt.step()
+    return mean
+
+
+def stepped_by_share(model, opt, batches):
+    """The right step; the parts' mean losses before it."""
+    rows, losses = all_rows(batches), []
     opt.zero_grad()
     for x, y in batches:
         loss = part_loss(model, x, y)
         (loss * len(y) / rows).backward()
+        losses.append(loss.item())
     opt.step()
-    return loss.item()
+    return losses
+
+
+@ex.wrong("the loss of the last part", says="mean loss over all rows", breaks="loss")
+def last_loss(model, opt, batches):
+    return stepped_by_share(model, opt, batches)[-1]
+
+
+@ex.wrong("the mean of the parts' mean losses", says="mean loss over all rows", breaks="loss")
+def mean_of_means(model, opt, batches):
+    return sum(stepped_by_share(model, opt, batches)) / len(batches)
+
+
+@ex.wrong("the sum of the parts' mean losses", says="mean loss over all rows", breaks="loss")
+def sum_of_means(model, opt, batches):
+    return sum(stepped_by_share(model, opt, batches))
+
+
+@ex.wrong("the mean loss after the step", says="mean loss over all rows", breaks="loss")
+def loss_afterwards(model, opt, batches):
+    stepped_by_share(model, opt, batches)
+    return mean_before(model, batches)
+
+
+@ex.wrong("the loss as a tensor", says="type of the mean loss", breaks="loss")
+def as_tensor(model, opt, batches):
+    mean = torch.tensor(mean_before(model, batches))
+    stepped_by_share(model, opt, batches)
+    return mean

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
-    Broken,
     expect_close,
     expect_equal,
     expect_length,
@@ -16,106 +13,268 @@ from dlsys_helpers.expect import (
     expect_type,
 )
 
-ex = exercise("02.6", "gradients",
-              seen=("leaves", "program"))
+ex = exercise("02.6", "gradients", seen=("graph", "calls"))
 
-# A program is a list of operations on earlier numbers, the leaves first: ["mul", 0, 1] multiplies
-# the first two leaves and appends the product.
-CHAIN, RUNGS = 3000, 12
+ex.promise("each", "[d out / d node for each node in inputs], as floats.",
+           says=("gradient of input", "gradients", "result"))
+ex.promise("parents", "A node has one attribute, node.parents: a list of pairs (node, slope), "
+           "the slope being d(this node) / d(parent), a float.",
+           cases=("more than two parents", "slopes of zero", "a random graph", "tiny slopes"))
+ex.promise("twice", "A parent may stand there twice.",
+           cases=("a parent that stands twice", "many paths over pairs", "the example"))
+ex.promise("independent", "An input that out does not depend on gets 0.0.",
+           cases=("inputs that do not matter", "an inner node for out", "a random graph",
+                  "two calls on one graph"))
+ex.promise("long", "The graph may be a chain of thousands of nodes: do not recurse.",
+           cases=("a long chain",), says=("calls inside calls",))
+ex.promise("paths", "It may have millions of paths: each node reports once.",
+           says=("reads of a node's parents", "uses of a slope"))
+ex.promise("example", "Example: out.parents = [(a, 2.0), (a, 3.0)] gives [5.0] for [a].",
+           cases=("the example",))
 
-
-def random_program(g, leaves, length):
-    """Operations on random earlier numbers; the last number depends on many of them."""
-    program = []
-    for k in range(leaves, leaves + length):
-        kind = ("add", "mul", "tanh")[int(torch.randint(3, (), generator=g))]
-        i, j = (int(torch.randint(max(0, k - 6), k, (), generator=g)) for _ in range(2))
-        program.append([kind, i, j])
-    return program
+RUNGS = 6
+# A graph is a list: for each node the pairs [index of an earlier node, slope]. A call is the index
+# of `out` and those of `inputs`.
 
 
 @ex.cases
 def cases(g):
-    def one(name, leaves, program):
-        values = torch.rand(leaves, generator=g) * 0.5 + 0.3
-        return name, {"leaves": values.tolist(), "program": program}
-    # Leaves w, x, b are 0, 1, 2; a = w * x is 3.
-    branch = [["mul", 0, 1], ["add", 3, 2], ["tanh", 4, 4]]
-    return [one("a value used twice, early use first", 3, [*branch, ["add", 3, 5]]),
-            one("a value used twice, late use first", 3, [*branch, ["add", 5, 3]]),
-            one("a value times itself", 2, [["add", 0, 1], ["mul", 2, 2], ["tanh", 3, 3]]),
-            one("an input that does not matter", 3, [["mul", 0, 2], ["add", 3, 0]]),
-            one("many paths", 1, [["add", k, k] for k in range(RUNGS)]),
-            one("a random program", 4, random_program(g, 4, 20)),
-            one("a long chain", 2, [["add", k if k else 0, 1] for k in (0, *range(2, CHAIN))])]
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def slope():
+        return (0.4 + float(torch.rand((), generator=g))) * (1 - 2 * number(0, 2))
+
+    def pairs(*parents):
+        return [[k, slope()] for k in parents]
+
+    def one(name, graph, *calls):
+        return name, {"graph": graph, "calls": [list(call) for call in calls]}
+
+    def residual(rungs):
+        """v + f(v), rung after rung: two ways from each v to the next."""
+        graph = [[]]
+        for _ in range(rungs):
+            v = len(graph) - 1
+            graph += [[[v, slope()]], [[v, 1.0], [v + 1, slope()]]]
+        return graph
+
+    def doubled(rungs):
+        return [[], *([[k, 1.0], [k, slope()]] for k in range(rungs))]
+
+    def drawn(leaves, length, most):
+        """Nodes with one to `most` parents among the six before them."""
+        return [[] for _ in range(leaves)] + [
+            pairs(*{number(max(0, k - 6), k) for _ in range(number(1, most + 1))})
+            for k in range(leaves, leaves + length)]
+
+    chain, n = 2500 + number(0, 800), number(4, 7)
+    early = [[], [], [], pairs(0, 1), pairs(3, 2), pairs(4)]
+    zero = [[], [], [[0, 0.0], [1, 0.0]], pairs(0, 2), [[3, 0.0], [2, slope()]], pairs(3, 4)]
+    wide = drawn(n, 18, 2)
+    tiny = [[], [[0, 1e-9 * slope()]], [[1, 1e-9 * slope()], [0, 1e-18 * slope()]]]
+    separate = [[], [], [], pairs(0), pairs(1), pairs(4, 1), pairs(3, 0)]
+    return [
+        one("a value used twice, early use first", [*early, pairs(3, 5)], (6, [0, 1, 2])),
+        one("a value used twice, late use first", [*early, pairs(5, 3)], (6, [2, 0, 1])),
+        one("a parent that stands twice", [[], [], pairs(0, 1), pairs(2, 2), pairs(0, 3, 0)],
+            (4, [0, 1])),
+        one("more than two parents", [[], [], [], [], pairs(2, 0, 3, 1), pairs(4, 1, 0)],
+            (5, [0, 1, 2, 3])),
+        one("slopes of zero", zero, (5, [0, 1])),
+        one("tiny slopes", tiny, (2, [0, 1])),
+        one("inputs that do not matter", separate, (6, [1, 0, 2, 4])),
+        one("inner nodes and out among the inputs", [*early, pairs(3, 5)], (6, [3, 6, 0, 5, 4])),
+        one("an input twice", [[], [], pairs(0, 1), pairs(2, 0)], (3, [1, 0, 1])),
+        one("no inputs, no parents", [[], [], pairs(0, 1)], (2, []), (0, [0])),
+        one("an inner node for out", wide, (len(wide) - 4, [0, len(wide) - 1, 1, 2])),
+        one("a random graph", drawn(n, 25, 4), (n + 24, list(range(n))[::-1])),
+        one("two calls on one graph", wide, (len(wide) - 1, [0, 1]), (len(wide) - 2, [1, 3, 0]),
+            (len(wide) - 1, [0, 1])),
+        one("many paths over pairs", doubled(2 * RUNGS), (RUNGS, [0]), (2 * RUNGS, [0])),
+        one("many paths over branches", residual(2 * RUNGS), (2 * RUNGS, [0]),
+            (4 * RUNGS, [0, 2])),
+        one("a long chain", [[], [], *([[k, 1.0], [1, slope()]] for k in (0, *range(2, chain)))],
+            (40, [0, 1]), (chain, [0, 1])),
+        one("the example", [[], [[0, 2.0], [0, 3.0]]], (1, [0]))]
 
 
 @ex.act
-def act(fn, leaves, program):
-    reads = []
+def act(fn, graph, calls):
+    import sys
+    reads, uses, depths = {}, {}, [0]
+
+    class Slope(float):
+        """A float that counts how often it is multiplied."""
+
+        def __mul__(self, other):
+            uses[id(self)] = uses.get(id(self), 0) + 1
+            return float(self) * other
+
+        __rmul__ = __mul__
 
     class Node:
-        def __init__(self, value, parents=()):
-            self.value, self._parents = value, list(parents)
-
         @property
         def parents(self):
-            reads.append(1)
-            return list(self._parents)
+            reads[self] = reads.get(self, 0) + 1
+            try:  # once a frame that deep exists, look for the next
+                while True:
+                    sys._getframe(base + depths[0] + 10)
+                    depths[0] += 10
+            except ValueError:
+                return list(known[self])
 
-    nodes = [Node(value) for value in leaves]
-    for kind, i, j in program:
-        a, b = nodes[i], nodes[j]
-        if kind == "add":
-            nodes.append(Node(a.value + b.value, [(a, 1.0), (b, 1.0)]))
-        elif kind == "mul":
-            nodes.append(Node(a.value * b.value, [(a, b.value), (b, a.value)]))
-        else:
-            t = math.tanh(a.value)
-            nodes.append(Node(t, [(a, 1 - t * t)]))
-    grads, too_deep = None, False
-    try:
-        grads = fn(nodes[-1], nodes[:len(leaves)])
-    except RecursionError:
-        too_deep = True
-    return {"grads": grads, "too_deep": too_deep, "few_reads": len(reads) <= 10 * len(nodes)}
+    base = 0
+    while True:
+        try:
+            sys._getframe(base)
+        except ValueError:
+            break
+        base += 1
+    nodes = [Node() for _ in graph]
+    known = {node: [(nodes[k], Slope(slope)) for k, slope in parents]
+             for node, parents in zip(nodes, graph, strict=True)}
+    found = []
+    for out, inputs in calls:
+        reads.clear()
+        uses.clear()
+        depths[0] = 0
+        grads = None
+        try:
+            grads = fn(nodes[out], [nodes[k] for k in inputs])
+        except RecursionError:
+            depths[0] = max(depths[0], out)
+        if isinstance(grads, list):
+            grads = [float(v) if type(v) is Slope else v for v in grads]
+        found.append({"grads": grads, "depth": depths[0], "reads": max(reads.values(), default=0),
+                      "uses": max(uses.values(), default=0)})
+    first, last = found[0], found[-1]
+    # What grows between a small `out` and a large one is too much; twice is for good measure.
+    return {"grads": [part["grads"] for part in found],
+            "deeper": last["depth"] if last["depth"] > 100 + first["depth"] else 0,
+            "more_reads": last["reads"] if last["reads"] > 4 * max(2, first["reads"]) else 0,
+            "more_uses": last["uses"] if last["uses"] > 2 * max(1, first["uses"]) else 0}
 
 
-def run_program(leaves, program):
-    """The last number of a program."""
-    numbers = list(leaves)
-    for kind, i, j in program:
-        a, b = numbers[i], numbers[j]
-        numbers.append(math.tanh(a) if kind == "tanh" else a + b if kind == "add" else a * b)
-    return numbers[-1]
-
-
-def central_difference(leaves, program, place, step=1e-5):
-    """Slope of the last number by one leaf."""
-    ends = []
-    for move in (step, -step):
-        moved = list(leaves)
-        moved[place] += move
-        ends.append(run_program(moved, program))
-    return (ends[0] - ends[1]) / (2 * step)
+def forward(graph, out, place):
+    """Slope of `out` by one node, from that node forwards; and the sum over all paths' sizes."""
+    slopes, sizes = [0.0] * len(graph), [0.0] * len(graph)
+    slopes[place] = sizes[place] = 1.0
+    for k in range(place + 1, out + 1):
+        slopes[k] = sum(slope * slopes[j] for j, slope in graph[k])
+        sizes[k] = sum(abs(slope) * sizes[j] for j, slope in graph[k])
+    return (slopes[out], sizes[out]) if place <= out else (0.0, 0.0)
 
 
 @ex.law
-def law(out, leaves, program):
-    expect_parts(out, "grads", "too_deep", "few_reads")
-    if out["too_deep"] is not False:
-        raise Broken("answer for a chain of thousands of nodes", "RecursionError", "gradients",
-                     "Keep the nodes still to do in a list.")
-    expect_type("result", out["grads"], list)
-    expect_length("gradients", out["grads"], len(leaves), "Every input gets one, in order.")
-    for k, got in enumerate(out["grads"]):
-        wanted = central_difference(leaves, program, k)
-        expect_close(f"gradient of input {k}", got, wanted, rtol=1e-4, atol=1e-6,
-                     look="Compared with finite differences.")
-    # Counted by the nodes, beside the learner's code: gradients do not show how often.
-    expect_equal("few reads of node.parents", out["few_reads"], True,
+def law(out, graph, calls):
+    expect_parts(out, "grads", "deeper", "more_reads", "more_uses")
+    # Seen by the nodes, beside the learner's code: gradients do not show how they were found.
+    expect_equal("calls inside calls, which grow with the chain", out["deeper"], 0,
+                 "Keep the nodes still to do in a list.")
+    expect_length("answers", out["grads"], len(calls))
+    for (last, inputs), grads in zip(calls, out["grads"], strict=True):
+        expect_type("result", grads, list)
+        expect_length("gradients", grads, len(inputs), "Every input gets one, in order.")
+        for k, (place, got) in enumerate(zip(inputs, grads, strict=True)):
+            wanted, size = forward(graph, last, place)
+            expect_close(f"gradient of input {k}", got, wanted, rtol=1e-9, atol=1e-12 * size,
+                         look="Compared with slopes carried forwards.")
+    expect_equal("reads of a node's parents, which grow with the paths", out["more_reads"], 0,
                  "Each node reports once, not once per path.")
+    expect_equal("uses of a slope, which grow with the graph", out["more_uses"], 0,
+                 "Each node reports once, when its uses have.")
 
+
+for mutant in ("-1", "1"):
+    ex.equivalent("uses, todo = ({out: 0}, [out]) -> "
+                  f"uses, todo = ({{out: {mutant}}}, [out])",
+                  "out is no node's parent in its own graph: nobody reads its count")
+ex.equivalent("if uses[parent] == 0: -> if uses[parent] <= 0:",
+              "each pair is counted once up and once down: no count falls below 0")
+
+
+# ---- right by another route
+
+def counted(out):
+    """How often each node under `out` stands among the parents of others."""
+    uses, todo = {out: 0}, [out]
+    while todo:
+        for parent, _ in todo.pop().parents:
+            if parent not in uses:
+                uses[parent] = 0
+                todo.append(parent)
+            uses[parent] += 1
+    return uses
+
+
+@ex.right("a queue of nodes that are ready")
+def by_counting(out, inputs):
+    uses = counted(out)
+    grad, ready = {node: 0.0 for node in uses}, [out]
+    grad[out] = 1.0
+    while ready:
+        node = ready.pop(0)
+        for parent, slope in node.parents:
+            grad[parent] = grad[parent] + grad[node] * slope
+            uses[parent] -= 1
+            if uses[parent] == 0:
+                ready.append(parent)
+    return [grad.get(node, 0.0) for node in inputs]
+
+
+@ex.right("a stack that lists each node after its parents")
+def by_finish(out, inputs):
+    order, seen, stack = [], {out}, [(out, iter(out.parents))]
+    while stack:
+        node, rest = stack[-1]
+        for parent, _ in rest:
+            if parent not in seen:
+                seen.add(parent)
+                stack.append((parent, iter(parent.parents)))
+                break
+        else:
+            order.append(node)
+            stack.pop()
+    grad = dict.fromkeys(order, 0.0)
+    grad[out] = 1.0
+    for node in reversed(order):
+        for parent, slope in node.parents:
+            grad[parent] += slope * grad[node]
+    return [grad.get(node, 0.0) for node in inputs]
+
+
+@ex.right("graphlib's order")
+def by_graphlib(out, inputs):
+    import graphlib
+    sorter = graphlib.TopologicalSorter(
+        {node: [parent for parent, _ in node.parents] for node in counted(out)})
+    grad = {out: 1.0}
+    for node in list(sorter.static_order())[::-1]:
+        for parent, slope in node.parents:
+            grad[parent] = grad.get(parent, 0.0) + slope * grad[node]
+    return [float(grad.get(node, 0)) for node in inputs]
+
+
+@ex.right("each node asks its children")
+def by_pulling(out, inputs):
+    uses, children = counted(out), {}
+    for node in uses:
+        for parent, slope in node.parents:
+            children.setdefault(parent, []).append((node, slope))
+    grad, ready = {}, [out]
+    while ready:
+        node = ready.pop()
+        shares = [grad[child] * slope for child, slope in children.get(node, [])]
+        grad[node] = 1.0 if node is out else sum(shares)
+        for parent, _ in node.parents:
+            uses[parent] -= 1
+            if not uses[parent]:
+                ready.append(parent)
+    return [grad.get(node, 0.0) for node in inputs]
+
+
+# ---- wrong, by name
 
 def as_reached(out, take):
     """Gradients when each node reports as soon as it is taken from the list of those reached."""
@@ -130,22 +289,25 @@ def as_reached(out, take):
     return grad
 
 
-@ex.wrong("a queue: each node reports as soon as it is reached", says="finite differences")
+def picked(grad, inputs):
+    return [grad.get(node, 0.0) for node in inputs]
+
+
+@ex.wrong("a queue: each node reports as soon as it is reached", says="carried forwards",
+          breaks="each")
 def by_queue(out, inputs):
-    grad = as_reached(out, 0)
-    return [grad.get(node, 0.0) for node in inputs]
+    return picked(as_reached(out, 0), inputs)
 
 
-@ex.wrong("a stack: each node reports as soon as it is reached", says="finite differences")
+@ex.wrong("a stack: each node reports as soon as it is reached", says="carried forwards",
+          breaks="each")
 def by_stack(out, inputs):
-    grad = as_reached(out, -1)
-    return [grad.get(node, 0.0) for node in inputs]
+    return picked(as_reached(out, -1), inputs)
 
 
 def in_order(out, edges):
     """Nodes such that each stands before its parents, without recursion."""
-    uses, todo, order = {out: 0}, [out], []
-    parents = {}
+    parents, uses, todo = {}, {out: 0}, [out]
     while todo:
         node = todo.pop()
         parents[node] = edges(node)
@@ -154,7 +316,7 @@ def in_order(out, edges):
                 uses[parent] = 0
                 todo.append(parent)
             uses[parent] += 1
-    ready = [out]
+    order, ready = [], [out]
     while ready:
         order.append(ready.pop())
         for parent, _ in parents[order[-1]]:
@@ -164,7 +326,8 @@ def in_order(out, edges):
     return order, parents
 
 
-def sweep(out, edges, merge):
+def sweep(out, edges=lambda node: node.parents, merge=lambda old, share: old + share):
+    """Gradients of all nodes in the right order; merge(what a node has, one more share)."""
     order, parents = in_order(out, edges)
     grad = {out: 1.0}
     for node in order:
@@ -173,47 +336,158 @@ def sweep(out, edges, merge):
     return grad
 
 
-@ex.wrong("the last share in place of the sum", says="finite differences")
+@ex.wrong("the last share in place of the sum", says="carried forwards", breaks="each")
 def overwrites(out, inputs):
-    grad = sweep(out, lambda node: node.parents, lambda old, new: new)
-    return [grad.get(node, 0.0) for node in inputs]
+    return picked(sweep(out, merge=lambda old, new: new), inputs)
 
 
-@ex.wrong("a parent that stands twice counted once", says="finite differences")
+@ex.wrong("the sizes of the shares added up", says="carried forwards", breaks="each")
+def sizes_only(out, inputs):
+    return picked(sweep(out, merge=lambda old, new: old + abs(new)), inputs)
+
+
+@ex.wrong("the gradients in the order in which they were found", says="of input", breaks="each")
+def as_found(out, inputs):
+    grad = sweep(out)
+    found = {node: grad[node] for node in grad if node in inputs}
+    return picked(grad, [*found, *(node for node in inputs if node not in found)])
+
+
+@ex.wrong("inner nodes forgotten once they have reported", says="of input", breaks="each")
+def only_leaves(out, inputs):
+    return [0.0 if node.parents else share for node, share in
+            zip(inputs, picked(sweep(out), inputs), strict=True)]
+
+
+@ex.wrong("a sum that stays on the node for the next call", says="of input", breaks="each")
+def left_on_node(out, inputs):
+    for node, share in sweep(out).items():
+        node.grad = getattr(node, "grad", 0.0) + share
+    return [getattr(node, "grad", 0.0) for node in inputs]
+
+
+@ex.wrong("a parent that stands twice counted once", says="carried forwards", breaks="twice")
 def once_per_parent(out, inputs):
-    grad = sweep(out, lambda node: list(dict(node.parents).items()), lambda old, new: old + new)
-    return [grad.get(node, 0.0) for node in inputs]
+    return picked(sweep(out, lambda node: list(dict(node.parents).items())), inputs)
 
 
-@ex.wrong("inputs that do not matter left out", says="number of gradients")
+@ex.wrong("two parents at most", says="carried forwards", breaks="parents")
+def two_parents(out, inputs):
+    return picked(sweep(out, lambda node: node.parents[:2] if len(
+        {parent for parent, _ in node.parents}) > 2 else node.parents), inputs)
+
+
+@ex.wrong("a share of zero not counted as one that arrived", says="of input", breaks="parents")
+def waits_for_zero(out, inputs):
+    uses = counted(out)
+    grad, ready = dict.fromkeys(uses, 0.0) | {out: 1.0}, [out]
+    while ready:
+        node = ready.pop()
+        for parent, slope in node.parents:
+            share = slope * grad[node]
+            if share:
+                grad[parent] += share
+                uses[parent] -= 1
+                if not uses[parent]:
+                    ready.append(parent)
+    return picked(grad, inputs)
+
+
+@ex.wrong("tiny shares taken for nothing", says="carried forwards", breaks="parents")
+def no_tiny_share(out, inputs):
+    return picked(sweep(out, merge=lambda old, new: old + new * (abs(new) > 1e-12)), inputs)
+
+
+@ex.wrong("inputs that do not matter left out", says="number of gradients", breaks="independent")
 def only_reached(out, inputs):
-    grad = sweep(out, lambda node: node.parents, lambda old, new: old + new)
+    grad = sweep(out)
     return [grad[node] for node in inputs if node in grad]
 
 
-@ex.wrong("one walk for every path", says="few reads")
+@ex.wrong("None for inputs that do not matter", says="type of the gradient", breaks="independent")
+def none_for_others(out, inputs):
+    grad = sweep(out)
+    return [grad.get(node) for node in inputs]
+
+
+@ex.wrong("one walk for every path", says="reads of a node's parents", breaks="paths")
 def every_path(out, inputs):
     grad, todo = {}, [(out, 1.0)]
     while todo:
         node, share = todo.pop()
         grad[node] = grad.get(node, 0.0) + share
         todo += [(parent, share * slope) for parent, slope in node.parents]
-    return [grad.get(node, 0.0) for node in inputs]
+    return picked(grad, inputs)
 
 
-@ex.wrong("a function that calls itself for every parent", says="RecursionError")
-def recursive(out, inputs):
+@ex.wrong("a report for each share that arrives", says="reads of a node's parents",
+          breaks="paths")
+def each_share(out, inputs):
+    grad, todo = {out: 1.0}, [(out, 1.0)]
+    while todo:
+        node, share = todo.pop()
+        merged = {}
+        for parent, slope in node.parents:
+            merged[parent] = merged.get(parent, 0.0) + slope * share
+        for parent, more in merged.items():
+            grad[parent] = grad.get(parent, 0.0) + more
+            todo.append((parent, more))
+    return picked(grad, inputs)
+
+
+@ex.wrong("rounds over all nodes until nothing changes", says="uses of a slope", breaks="paths")
+def rounds(out, inputs):
+    edges = {node: node.parents for node in counted(out)}
+    grad, before = {out: 1.0}, None
+    for _ in range(100 if len(edges) > 100 else len(edges)):
+        grad, before = {out: 1.0}, grad
+        for node, parents in edges.items():
+            for parent, slope in parents:
+                grad[parent] = grad.get(parent, 0.0) + slope * before.get(node, 0.0)
+        if grad == before:
+            break
+    return picked(grad if len(edges) <= 100 else sweep(out), inputs)
+
+
+def visited(out):
+    """Nodes under `out`, each after its parents, by a function that calls itself."""
     order = {}
 
-    def visit(node):
-        if node not in order:
-            order[node] = None
+    def visit(node, seen):
+        if node not in seen:
+            seen.add(node)
             for parent, _ in node.parents:
-                visit(parent)
-            order[node] = order.pop(node)
-    visit(out)
+                visit(parent, seen)
+            order[node] = None
+    visit(out, set())
+    return list(order)
+
+
+def along(order, out, inputs):
     grad = {out: 1.0}
     for node in reversed(order):
         for parent, slope in node.parents:
             grad[parent] = grad.get(parent, 0.0) + slope * grad[node]
-    return [grad.get(node, 0.0) for node in inputs]
+    return picked(grad, inputs)
+
+
+@ex.wrong("a function that calls itself for every parent", says="calls inside calls",
+          breaks="long")
+def recursive(out, inputs):
+    return along(visited(out), out, inputs)
+
+
+@ex.wrong("a higher recursion limit", says="calls inside calls", breaks="long")
+def raised_limit(out, inputs):
+    import sys
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        return along(visited(out), out, inputs)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@ex.wrong("the answer of the example, looked up", says="of input", breaks="example")
+def placeholder(out, inputs):
+    return [value + (value == 5.0) for value in picked(sweep(out), inputs)]

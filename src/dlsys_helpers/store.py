@@ -1,0 +1,163 @@
+"""Files of the learner's own: one JSON object a line, in ``my-work/`` or where DLSYS_PROGRESS says.
+
+A line is appended under a lock with a single write, so that a crash or a second notebook costs
+nothing that was already written. ``DLSYS_PROGRESS`` names another folder; the value ``off`` keeps
+nothing. What is kept is a convenience: no failure here ever stops a lesson, it is said once. Only
+the learner may read these files.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+from dlsys_helpers import paths
+
+MODE = 0o600
+
+_said = set()
+
+
+class Store:
+    """One such file: its name, what it holds, and which entries are whole.
+
+    ``valid`` judges a dict; a line that it refuses counts as damage.
+    """
+
+    def __init__(self, name: str, what: str, valid: Callable[[dict], bool]) -> None:
+        self.name, self.what, self.valid = name, what, valid
+
+    def path(self) -> Path | None:
+        """The file, or None when ``DLSYS_PROGRESS=off``."""
+        setting = os.environ.get("DLSYS_PROGRESS", "")
+        if setting.lower() == "off":
+            return None
+        return Path(setting or paths.MY_WORK) / self.name
+
+    def append(self, *entries: dict) -> None:
+        """Append whole entries with one write. Never raises OSError."""
+        path = self.path()
+        if path is None or not entries:
+            return
+        try:
+            with _locked(path):
+                _append(path, _lines(entries))
+        except OSError as error:
+            _note(
+                f"{self.what} was not saved in {path.parent} ({error.strerror}). Your work is not "
+                "touched. Free some space or make the folder writable, or set DLSYS_PROGRESS "
+                "to another folder."
+            )
+
+    def entries(self) -> list[dict]:
+        """All readable entries, oldest first. A damaged file is set aside, its good lines kept."""
+        path = self.path()
+        try:
+            good, bad = self._parse(path.read_bytes()) if path else ([], 0)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            _note(f"{self.what} cannot be read from {path} ({error.strerror}); "
+                  "it counts as empty.")
+            return []
+        if bad:
+            self._set_aside(path)
+        return good
+
+    def _parse(self, data: bytes) -> tuple[list[dict], int]:
+        """The readable entries and the number of lines that are not entries."""
+        found = [self._entry(line) for line in data.split(b"\n") if line]
+        good = [entry for entry in found if entry]
+        return good, len(found) - len(good)
+
+    def _entry(self, line: bytes) -> dict | None:
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        return entry if isinstance(entry, dict) and self.valid(entry) else None
+
+    def _set_aside(self, path: Path) -> None:
+        """Keep the damaged file under a new name and go on with its good lines."""
+        try:
+            with _locked(path):
+                data = path.read_bytes()
+                good, bad = self._parse(data)
+                if not bad:
+                    return  # seen while another notebook was writing, or mended by it
+                aside = _write_new(path, data)
+                _replace(path, good)
+        except OSError as error:
+            _note(f"{path} is damaged and could not be mended ({error.strerror}).")
+            return
+        _note(
+            f"{bad} unreadable line(s) in {path.name}: the file is kept as {aside.name}, "
+            f"the {len(good)} good line(s) stay. Nothing to do."
+        )
+
+
+def _lines(entries) -> bytes:
+    return b"".join((json.dumps(entry) + "\n").encode() for entry in entries)
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """One write of whole lines, on disk when this returns; a short write is taken back."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, MODE)
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            lines = b"\n" + lines  # a torn line before this one costs only itself
+        if os.write(fd, lines) != len(lines):
+            os.ftruncate(fd, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _locked(path: Path):
+    """Hold the file's lock. It is a file of its own, so that the store can be replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _private(path: str, flags: int) -> int:
+    """An opener for `open`: what it creates is the learner's alone."""
+    return os.open(path, flags, MODE)
+
+
+def _write_new(path: Path, data: bytes) -> Path:
+    """Write data beside path under the first free name, as ``.progress.damaged-N.jsonl``."""
+    number = 1
+    while True:
+        aside = path.with_name(f"{path.stem}.damaged-{number}{path.suffix}")
+        try:
+            with open(aside, "xb", opener=_private) as file:
+                file.write(data)
+                os.fsync(file.fileno())
+            return aside
+        except FileExistsError:
+            number += 1
+
+
+def _replace(path: Path, good: list[dict]) -> None:
+    fresh = path.with_suffix(".new")
+    with open(fresh, "wb", opener=_private) as file:
+        file.write(_lines(good))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+def _note(text: str) -> None:
+    """Say it once in this process; a note that repeats at every check hides the feedback."""
+    if text not in _said:
+        _said.add(text)
+        print(f"Note: {text}", file=sys.stderr)
