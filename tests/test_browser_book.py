@@ -119,14 +119,23 @@ def test_numbers_on_the_start_page_are_those_of_the_stored_lesson(html):
 
 
 @pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)
-def test_each_trap_is_listed_with_title_symptom_and_exercise(html, trap):
+def test_each_trap_is_listed_with_title_and_exercise(html, trap):
     assert trap.title in article(html, "traps")
-    assert trap.symptom in article(html, "symptoms")
     assert f"{trap.id} {trap.function}" in article(html, "wrong_answers")
     stem = stage(int(trap.id[:2])).stem
     for folder, anchor in (("notebooks", "trap"), ("exercises", "exercise")):
         page = soup(html / folder / f"{stem}.html")
         assert page.find(id=f"{anchor}-{trap.id.replace('.', '-')}")
+
+
+@pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)
+def test_each_trap_has_a_page_that_the_index_leads_to(html, trap):
+    name = f"traps/{trap.id.replace('.', '-')}"
+    page = soup(html / f"{name}.html").find("article")
+    assert page.h1.get_text().startswith(f"{trap.id} ")
+    assert len(page.select("div.highlight-python")) >= 2
+    assert len(page.select("h2")) >= 5
+    assert soup(html / "traps.html").select(f'article a[href="{name}.html"]')
 
 
 def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html):
@@ -151,7 +160,7 @@ def test_hints_and_choices_are_folded(html):
 
 # One page of each kind that we write: axe takes seconds where a page is long.
 PLAIN = "how_to_use"
-AUDITED = {START, LESSON, WORKSHEET, "wrong_answers", PLAIN}
+AUDITED = {START, LESSON, WORKSHEET, "wrong_answers", "traps/03-1", "symptoms", PLAIN}
 DESK = {"width": 1280, "height": 900}
 MOUNTED = """document.querySelectorAll('[data-explorer]').length
              === document.querySelectorAll('.xp-controls').length"""

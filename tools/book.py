@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import re
 import shutil
 import subprocess
@@ -21,13 +22,14 @@ from pathlib import Path
 
 import nbformat
 import yaml
+from bs4 import BeautifulSoup
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, explorers
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_pages
+from tools import book_finder, book_pages, book_traps
 
 BOOK = ROOT / "book"
 
@@ -144,16 +146,18 @@ def assemble(source: Path) -> list[Stage]:
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
-    pages = book_pages.generated(lessons)
+    pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
+    traps = book_traps.pages(lessons)
     index = source / "index.md"
     index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons), "utf-8")
-    for name, text in pages.items():
+    (source / "traps").mkdir()
+    for name, text in (pages | traps).items():
         (source / f"{name}.md").write_text(text, "utf-8")
     for entry in stages:
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
-    save_yaml(contents(stages, list(pages)), source / "_toc.yml")
+    save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
     save_yaml(settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))),
               source / "_config.yml")
     explorers.write_assets(source / "vendor" / "explorers")
@@ -174,16 +178,24 @@ GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparamet
 GRADING = ["grading", "grading_trust", "grading_kubernetes"]
 
 
-def contents(stages: list[Stage], pages: list[str]) -> dict:
-    """The table of contents: each lesson with its worksheet, then the pages for looking up."""
+def contents(stages: list[Stage], pages: list[str], traps: list[str]) -> dict:
+    """The table of contents: each lesson with its worksheet, then the pages for looking up.
+
+    The page of each trap stands under the trap index.
+    """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
     parts = {"Decide": GUIDES, "Look up": pages, "Instructors": GRADING, "About": ["how_to_use"]}
+    written = [{"caption": caption, "chapters": [chapter(page, traps) for page in files]}
+               for caption, files in parts.items()]
     return {"format": "jb-book", "root": "index",
-            "parts": [{"caption": "Stages", "chapters": chapters},
-                      *({"caption": caption, "chapters": [{"file": page} for page in files]}
-                        for caption, files in parts.items())]}
+            "parts": [{"caption": "Stages", "chapters": chapters}, *written]}
+
+
+def chapter(page: str, traps: list[str]) -> dict:
+    """A page's entry in the contents; the trap index has the traps' own pages below it."""
+    return {"file": page} | ({"sections": [{"file": t} for t in traps]} if page == "traps" else {})
 
 
 def settings(config: dict) -> dict:
@@ -228,12 +240,25 @@ def drop_idle_mathjax(html: Path) -> None:
             page.write_text(MATHJAX.sub("", text), "utf-8")
 
 
+def search_by_symptom(html: Path) -> None:
+    """Let the page of search results begin with the rows of the symptom finder that fit."""
+    page, finder = html / "search.html", BeautifulSoup(
+        (html / "symptoms.html").read_text("utf-8"), "html.parser")
+    rows = f"window.FINDER = {json.dumps(book_finder.search_rows(finder))};"
+    (html / "finder" / "rows.js").write_text(rows, "utf-8")
+    text = page.read_text("utf-8")
+    scripts = "".join(f'<script defer src="finder/{name}.js"></script>'
+                      for name in ("rows", "finder"))
+    page.write_text(text.replace("</body>", f"{scripts}</body>"), "utf-8")
+
+
 def build(out: Path = BOOK) -> Path:
     """Build the book into out/_build/html; returns that folder. Raises BookError."""
     stages = assemble(out / "_build" / "source")
     html = render(out)
     offer_plain_notebooks(html, stages)
     drop_idle_mathjax(html)
+    search_by_symptom(html)
     return html
 
 

@@ -22,10 +22,9 @@ Lessons = dict[int, NotebookNode]
 
 
 def generated(lessons: Lessons) -> dict[str, str]:
-    """All generated pages but the start page, by name, in the order of the contents."""
-    pages = {"traps": traps_page(), "symptoms": symptoms_page(),
-             "wrong_answers": wrong_answers_page(), "errata": errata_page(lessons),
-             "gpu_evidence": gpu_page()}
+    """The generated pages for looking up, by name, in the order of the contents."""
+    pages = {"traps": traps_page(), "wrong_answers": wrong_answers_page(),
+             "errata": errata_page(lessons), "gpu_evidence": gpu_page()}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
     return pages
@@ -60,7 +59,7 @@ def traps_page() -> str:
     for entry in STAGES:
         found = catalog.traps(entry.number)
         if found:
-            rows = [(t.id, link("trap", t.id, t.title),
+            rows = [(t.id, f"[{plain(t.title)}](traps/{t.id.replace('.', '-')}.md)",
                      link("exercise", t.id, t.function), f"{t.difficulty} of 5",
                      str(t.points), f"{t.minutes} min")
                     for t in found]
@@ -68,16 +67,6 @@ def traps_page() -> str:
                       table(("Trap", "What goes wrong", "Exercise", "Difficulty", "Points",
                              "Time"), rows)]
     return "\n\n".join(parts) + "\n"
-
-
-def symptoms_page() -> str:
-    found = sorted(catalog.traps(), key=lambda t: t.symptom.lower())
-    rows = [(plain(t.symptom), f"{t.id} {link('trap', t.id, t.title)}",
-             str(int(t.id[:2]))) for t in found]
-    return "\n\n".join([
-        "# Symptom index", "Start from what you see in your own code. Each line leads to the trap "
-        "that shows it on a small example, with the measurement that tells it from its "
-        "look-alikes.", table(("What you see", "The trap behind it", "Stage"), rows)]) + "\n"
 
 
 def wrong_answers_page() -> str:
@@ -99,7 +88,10 @@ def wrong_answers_page() -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    exercise, mutant = checking.find(id), mutants.stored(id[:2])["exercises"][id]
+    exercise, record = checking.find(id), mutants.stored(id[:2])
+    if not record:
+        return f"Besides, {len(exercise.right_answers)} right answers by other routes pass."
+    mutant = record["exercises"][id]
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
     return (f"Besides, {len(exercise.right_answers)} right answers by other routes pass, and of "
             f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "

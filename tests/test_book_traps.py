@@ -1,0 +1,54 @@
+"""The page of a trap: what it takes from the cells of its lesson."""
+
+import pytest
+from test_book import cell, lesson, printed
+
+from dlsys_helpers import catalog
+from dlsys_helpers.errors import UserError
+from tools import book, book_traps
+
+KEEP = ("**Keep:** no_grad is\nnot eval. **In your\nown code:** assert it. **Source:** notes. "
+        "**Seen in the wild:** owner/name 12.")
+
+
+def trap_lesson(keep=KEEP, *more):
+    facts = {"trap": "01.1"}
+    held = printed("drift: 0.032\n"), book.nbformat.v4.new_output(
+        "display_data", {"text/plain": "holds: it moved: above 0.005"})
+    return lesson(cell("code", "first = reader(x)\nprint(first)", "break", **facts),
+                  cell("code", "claim('it moved', drift)", "look", held, **facts),
+                  cell("markdown", "Eval mode switches both off.", "repair", **facts),
+                  cell("code", "reader.eval()", "repair", **facts),
+                  cell("markdown", keep, "keep", **facts), *more)
+
+
+def test_a_page_tells_symptom_code_number_repair_test_and_where_it_happened():
+    text = book_traps.page(catalog.trap("01.1"), trap_lesson())
+    told = [catalog.trap("01.1").symptom, "first = reader(x)", "drift: 0.032",
+            "it moved: above 0.005", "Eval mode switches both off.", "reader.eval()",
+            "Assert it.", "owner/name 12.", "<trap-01-1>", "<exercise-01-1>"]
+    places = [text.find(part) for part in told]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_cells_of_another_trap_stay_out():
+    other = cell("code", "other = 1", "break", trap="01.2")
+    assert "other = 1" not in book_traps.page(catalog.trap("01.1"), trap_lesson(KEEP, other))
+
+
+def test_without_a_sighting_the_page_has_no_section_for_it():
+    text = book_traps.page(catalog.trap("01.1"), trap_lesson(KEEP.partition("**Seen")[0]))
+    assert "Seen in the wild" not in text
+
+
+def test_a_keep_cell_without_a_test_stops_the_book_and_says_what_to_write():
+    with pytest.raises(UserError, match=r"trap 01\.1: .* has Keep, .* \*\*In your own code:\*\*"):
+        book_traps.page(catalog.trap("01.1"), trap_lesson("**Keep:** this."))
+
+
+def test_the_pages_of_traps_stand_below_their_index():
+    parts = book.contents([], ["traps", "symptoms"], ["traps/01-1"])["parts"]
+    [index, symptoms] = next(p for p in parts if p["caption"] == "Look up")["chapters"]
+    assert index["sections"] == [{"file": "traps/01-1"}]
+    assert "sections" not in symptoms

@@ -1,0 +1,112 @@
+"""The symptom finder: what people see, the test, the fix and the trap, as page and search data.
+
+The rows come from book/symptoms.yml, the guides' tables of signs and the lessons' keep cells; the
+ranking is done by book/vendor/finder/finder.js, on this page and above the results of the search.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import yaml
+from bs4 import BeautifulSoup
+
+from dlsys_helpers import catalog
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import stage
+from tools import book_pages, book_traps
+
+BOOK = ROOT / "book"
+OTHERS = "More signs"  # the group of traps that symptoms.yml does not name
+SIGNS = re.compile(r"^## Signs of .*?\n\n((?:\|.*\n)+)", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")
+BOX = """<p class="finder" hidden><label for="finder">What do you see?</label>
+<input id="finder" type="search" autocomplete="off" placeholder="loss stuck at 0.693">
+<span class="finder-said" role="status"></span></p>
+<div class="finder-found" hidden></div>
+<script defer src="finder/finder.js"></script>"""
+
+
+class Row(NamedTuple):
+    """One line of the finder; cells are Markdown."""
+
+    see: str
+    test: str
+    fix: str
+    page: str
+
+
+def page(lessons: book_pages.Lessons) -> str:
+    parts = ["# Symptom finder",
+             "Start from what you see in your own code. Each line has the test that tells the "
+             "causes apart, the fix, and the page that shows it on a small example.",
+             book_pages.raw(BOX)]
+    for group, rows in groups(lessons).items():
+        table = book_pages.table(("What you see", "The test", "The fix", "Where"), rows)
+        parts += [f"## {group}", f":::{{div}} symptoms\n{table}\n:::"]
+    return "\n\n".join(parts) + "\n"
+
+
+def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
+    """All rows by group, in the order of symptoms.yml."""
+    told = yaml.safe_load((BOOK / "symptoms.yml").read_text("utf-8"))
+    found = {group: [written(entry, lessons) for entry in entries]
+             for group, entries in told["groups"].items()}
+    for guide, group in told["guides"].items():
+        found[group] += signs(guide)
+    named = {entry.get("trap") for entries in told["groups"].values() for entry in entries}
+    rest = [t for number in lessons for t in catalog.traps(number) if t.id not in named]
+    if rest:
+        found[OTHERS] = [of_trap(book_pages.plain(t.symptom), t.id, lessons) for t in rest]
+    return found
+
+
+def written(entry: dict, lessons: book_pages.Lessons) -> Row:
+    """A row of symptoms.yml: with a trap, or with the stage that will cover it."""
+    see = f"**{book_pages.plain(entry['see'])}**"
+    if entry.get("also"):
+        see += f" Also: {book_pages.plain(entry['also'])}"
+    if "trap" in entry:
+        return of_trap(see, entry["trap"], lessons)
+    place = f"Not covered yet: stage {entry['stage']}, {stage(entry['stage']).title}"
+    return Row(see, book_pages.plain(entry["test"]), book_pages.plain(entry["fix"]), place)
+
+
+def of_trap(see: str, trap: str, lessons: book_pages.Lessons) -> Row:
+    """A row whose test and fix are those of the trap's keep cell."""
+    keep = book_traps.kept(lessons[int(trap[:2])], trap)
+    return Row(see, book_traps.sentence(keep["In your own code"]),
+               book_traps.sentence(keep["Keep"]),
+               f"[{trap} {book_pages.plain(catalog.trap(trap).title)}]({book_traps.name(trap)}.md)")
+
+
+def signs(guide: str) -> list[Row]:
+    """The rows of a guide's table "Signs of a wrong ..."; its second column is the fix.
+
+    Raises ValueError when the guide has no such table.
+    """
+    text = (BOOK / f"{guide}.md").read_text("utf-8")
+    found = SIGNS.search(text)
+    if not found:
+        raise ValueError(f"book/{guide}.md: no table under '## Signs of ...', which symptoms.yml "
+                         "names. Write it, or drop the guide there.")
+    title = text.partition("\n")[0].removeprefix("# ")
+    rows = [[cell.strip() for cell in BAR.split(line)[1:-1]] for line in found[1].splitlines()[2:]]
+    return [Row(see, "See the guide", look, f"[{title}]({guide}.md)") for see, look in rows]
+
+
+def search_rows(page: BeautifulSoup) -> list[dict[str, str]]:
+    """The rows of the built page for the search: what one sees, all words, title, address.
+
+    A row that no page covers leads to its group on the finder's page.
+    """
+    rows = []
+    for group in page.select("article section:has(> div.symptoms)"):
+        for row in group.select("div.symptoms tbody tr"):
+            see, *_, place = row.find_all("td")
+            link = place.find("a")
+            rows.append({"see": see.get_text(" ", strip=True), "title": place.get_text(strip=True),
+                         "rest": row.get_text(" ", strip=True),
+                         "page": link["href"] if link else f"symptoms.html#{group['id']}"})
+    return rows

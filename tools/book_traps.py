@@ -1,0 +1,85 @@
+"""One page for each trap, read in a minute; made from the cells of its lesson, as Markdown."""
+
+from __future__ import annotations
+
+import re
+
+from nbformat import NotebookNode
+
+from dlsys_helpers import catalog
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.errors import UserError
+from tools import book_pages
+
+LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
+CLAIM = "holds: "  # how a claim that held begins, in its text output
+
+
+def name(trap: str) -> str:
+    """The page of a trap in the book, without its ending: ``traps/01-1``. It never changes."""
+    return f"traps/{trap.replace('.', '-')}"
+
+
+def pages(lessons: book_pages.Lessons) -> dict[str, str]:
+    """The page of every trap in the lessons, by name, in lesson order."""
+    return {name(trap.id): page(trap, lessons[number])
+            for number in lessons for trap in catalog.traps(number)}
+
+
+def cells(lesson: NotebookNode, trap: str, role: str, kind: str = "code") -> list[NotebookNode]:
+    """The cells of one step of a trap, in order."""
+    return [c for c in lesson.cells if c.cell_type == kind
+            and c.metadata.get("dlsys", {}).get("trap") == trap and c.metadata.dlsys.role == role]
+
+
+def page(trap: Trap, lesson: NotebookNode) -> str:
+    keep = kept(lesson, trap.id)
+    shown, asked = (cells(lesson, trap.id, role) for role in ("break", "look"))
+    why, mended = (cells(lesson, trap.id, "repair", kind) for kind in ("markdown", "code"))
+    parts = [f"# {trap.id} {trap.title}", f"**You see:** {book_pages.plain(trap.symptom)}.",
+             "## The code that does it", *map(book_pages.fenced, shown),
+             "## What was measured", *map(readings, asked),
+             "## Why, and the repair", *(c.source for c in why[:1]),
+             *map(book_pages.fenced, mended[:1]),
+             "## A test for your own code", sentence(keep["In your own code"]),
+             sentence(keep["Keep"])]
+    if "Seen in the wild" in keep:
+        parts += ["## Seen in the wild", keep["Seen in the wild"]]
+    return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
+
+
+def sentence(text: str) -> str:
+    """Text with a large first letter; `capitalize` would lower the rest."""
+    return text[:1].upper() + text[1:]
+
+
+def kept(lesson: NotebookNode, trap: str) -> dict[str, str]:
+    """The parts of a trap's keep cell by label: Keep, In your own code, Source, and so on.
+
+    Raises UserError when the cell lacks one of the first two.
+    """
+    text = "\n\n".join(c.source for c in cells(lesson, trap, "keep", "markdown"))
+    _, *found = LABEL.split(text)
+    labels = (" ".join(label.split()) for label in found[::2])
+    parts = {label: body.strip() for label, body in zip(labels, found[1::2], strict=True)}
+    missing = {"Keep", "In your own code"} - parts.keys()
+    if missing:
+        raise UserError(f"trap {trap}: its keep cell has {', '.join(parts) or 'no label'}, "
+                         f"expected also {', '.join(sorted(missing))}. Write **{min(missing)}:**")
+    return parts
+
+
+def readings(cell: NotebookNode) -> str:
+    """What a cell printed, and the claims that held for it."""
+    printed = "".join(o.text for o in cell.outputs if o.output_type == "stream").strip()
+    claims = [text.removeprefix(CLAIM) for o in cell.outputs
+              if (text := o.get("data", {}).get("text/plain", "")).startswith(CLAIM)]
+    block = f"```text\n{printed}\n```\n\n" if printed else ""
+    return block + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
+
+
+def ways(trap: Trap) -> str:
+    """Links into the lesson, the worksheet and the list of wrong answers."""
+    return (f"{book_pages.link('trap', trap.id, 'Guess first, then run it in the lesson')}, "
+            f"{book_pages.link('exercise', trap.id, f'write {trap.function} yourself')} (about "
+            f"{trap.minutes} minutes), or look up the [other symptoms](../symptoms.md).")
