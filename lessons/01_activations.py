@@ -238,11 +238,11 @@ claim("the same ten images among other neighbours: gap", moved,
 
 # %% trap="01.1" role="exercise" points=3 difficulty=2 minutes=10
 def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The model's output for x in eval mode, without a graph.
+    """The model's output for x in eval mode; no graph is built.
 
     x: (N, ...) float32. Returns what model(x) returns, requires_grad False.
     Afterwards every module is in the mode in which it came, a frozen
-    BatchNorm inside a model in train mode included.
+    BatchNorm inside a model in train mode included. Nothing else changes.
 
     Example: a model in train mode with dropout gives equal results twice,
     and `model.training` is still True.
@@ -474,9 +474,10 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
                y: torch.Tensor) -> float:
     """Gradient norm of the first Linear's weight over that of the last.
 
-    The loss is the mean cross-entropy of model(x) (N, C) against y (N,)
-    int64. Gradients that the model holds already must not count, and no
-    weight may move. Biases are left out.
+    The Linears stand in the Sequential itself, among other layers. The loss
+    is the cross-entropy of model(x) (N, C) against y (N,) int64. Gradients
+    that the model holds already must not count, and no weight may move.
+    Biases are left out.
 
     Example: 1.0 for a model with a single Linear.
     """

@@ -184,7 +184,8 @@ claim("norm of the first gradient, on logits over with the fault",
 # %% trap="03.1" role="exercise" points=4 difficulty=3 minutes=15
 def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
                    ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean cross-entropy and its gradient, by hand, without autograd.
+    """Mean cross-entropy and its gradient, by hand: no loss function of
+    torch's, no autograd.
 
     logits: (N, C) float32; y: (N,) int64. Returns the loss, a tensor
     without dimensions, and its gradient with respect to the logits, (N, C).
@@ -436,7 +437,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     loss: has been multiplied by `scale` (as in mixed precision); its
     backward pass has not run, and gradients of an earlier step may be left
     over. The step and both norms are those of the loss without that factor.
-    A norm is one number over all parameters of all groups.
+    A norm is one number over all parameters of all groups that the loss
+    reaches; the step leaves the others alone.
 
     Example: for a gradient of norm 6 and max_norm 2 it returns (6.0, 2.0).
     """
@@ -446,7 +448,8 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     optimizer.zero_grad()
     (loss / scale).backward()
     before = nn.utils.clip_grad_norm_(params, max_norm).item()
-    after = nn.utils.get_total_norm([p.grad for p in params]).item()
+    grads = [p.grad for p in params if p.grad is not None]
+    after = nn.utils.get_total_norm(grads).item()
     optimizer.step()
     return before, after
     # END SOLUTION
@@ -632,10 +635,11 @@ gradient_depth
 def init_(net: nn.Sequential) -> None:
     """Initialise net in place so that the signal keeps its size.
 
-    net: nn.Linear and nn.ReLU in turn, of any widths. For inputs from
-    N(0, 1) the mean square after *every* ReLU lies between 0.5 and 2 (on
-    average over many nets), also where layers get wider or narrower. The
-    weights are random, the biases zero.
+    net: nn.Linear and nn.ReLU in turn, of any widths; a Linear may be the
+    last, and may have no bias. For inputs from N(0, 1) the mean square
+    after *every* ReLU lies between 0.5 and 2 (on average over many nets),
+    also where layers get wider or narrower. All weights are random, drawn
+    one by one around zero with torch's generator; the biases are zero.
 
     Example: a weight of shape (64, 32) gets standard deviation 0.25.
     """
@@ -643,7 +647,8 @@ def init_(net: nn.Sequential) -> None:
     for layer in net:
         if isinstance(layer, nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     # END SOLUTION
 
 # %% [markdown] trap="03.4" role="hint"

@@ -308,9 +308,10 @@ plot_bars(borrowed | own, xlabel="share of test digits right",
 def step_size(opt: torch.optim.Optimizer) -> float:
     """The farthest that any weight would move in opt's next step.
 
-    The gradients are in place already; there is one group or several.
-    Afterwards all weights and the optimizer are as they were, so that the
-    next real step moves exactly as far as you say.
+    The gradients are in place already; a weight without one stays. There
+    is one group or several. Afterwards all weights, gradients and the
+    optimizer are as they were, so that the next real step moves exactly as
+    far as you say.
 
     Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5.
     """
@@ -431,14 +432,16 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
     losses: one function per micro-batch, each returns its scalar loss. Go
     through them `epochs` times. Update after every `accumulate` of them,
     and after the last of an epoch, with the sum of their gradients; no
-    gradient is left at the end. Update k (from 0) of U in all runs at
-    rate * (1 + cos(pi k / U)) / 2.
+    gradient is left at the end, and one left over from before does not
+    count. Update k (from 0) of U in all runs at
+    rate * (1 + cos(pi k / U)) / 2, rate being what each group started with.
 
     Example: 5 losses, 2 epochs, accumulate 2: U is 6.
     """
     # BEGIN SOLUTION
     updates = epochs * math.ceil(len(losses) / accumulate)
     schedule = sched.CosineAnnealingLR(opt, T_max=updates)
+    opt.zero_grad()
     for _ in range(epochs):
         for n, loss in enumerate(losses, 1):
             loss().backward()
@@ -665,10 +668,13 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
             high: float) -> float:
     """A tenth of the rate at which a range test has its lowest loss.
 
-    loss_of(model) draws a batch and returns its scalar loss. Use plain SGD.
-    Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1));
-    its loss is the one before that step. Stop at a loss that is NaN or more
-    than 4 times the lowest so far. The model's weights are then as before.
+    loss_of(model) draws a batch and returns its scalar loss; call it once
+    a step. Use plain SGD. Step k = 0 ... steps - 1 runs at
+    low * (high / low)**(k / (steps - 1)), with 2 steps or more; its loss is
+    the one before that step. Of equal losses the first counts. Stop at a
+    loss that is NaN or more than 4 times the lowest so far; all are above
+    0. The model's state_dict() is then as before, its parameters the same
+    objects.
 
     Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.
     """
@@ -767,25 +773,26 @@ claim("scaled, last step: share of the peak", smooth[-1], expected=0.1,
 # %% trap="04.6" role="exercise" points=3 difficulty=2 minutes=15
 def warmup_cosine(step: int, warm: int, total: int, peak: float,
                   floor: float) -> float:
-    """The learning rate of step 0, 1, ..., total - 1; peak and floor too.
+    """The learning rate of a step; peak and floor are rates, too.
 
     Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the
-    last at peak. Steps warm - 1 to total - 1 follow half a cosine that ends
-    exactly at floor. Later steps stay at floor. warm is at least 1.
+    last at peak. From step warm on the rate follows half a cosine: peak at
+    step warm, floor at step total. Later steps stay at floor.
+    0 <= warm < total, 0 <= floor <= peak; the steps come in any order.
 
-    Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 0.6, 0.2.
+    Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0.6, 0.2.
     """
     # BEGIN SOLUTION
     if step < warm:
         return peak * (step + 1) / warm
-    done = min(1.0, (step - warm + 1) / (total - warm))
+    done = min(1.0, (step - warm) / (total - warm))
     return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
     # END SOLUTION
 
 # %% [markdown] trap="04.6" role="hint"
 # 1. Write down the rates of the example by hand and find the step at which the share done is 0, and that at which it is 1.
 # 2. Half a cosine is `0.5 * (1 + cos(pi * done))`: it goes from 1 to 0. Which two numbers should it join?
-# 3. `done` is 0 at step `warm - 1` and 1 at step `total - 1`; cap it for later steps.
+# 3. `done` is 0 at step `warm` and 1 at step `total`; cap it for later steps.
 
 # %% [markdown] trap="04.6" role="keep"
 # **Keep:** a floor goes inside the cosine; the first step is `1 / warm`, not 0. **In
@@ -884,9 +891,11 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
                   lr: float, momentum: float) -> None:
     """One step of SGD with momentum on w, in place, as torch.optim.SGD.
 
-    w and grad: (N,) float32; state: this weight's own dict, empty before
-    its first step, for you to keep what you like in. With grad None nothing
-    changes, neither w nor state. Momentum 0 is plain SGD.
+    Write it out, without torch.optim. w and grad: (N,) float32; grad is
+    left alone and may be overwritten later. state: this weight's own dict,
+    empty before its first step, for you to keep what you like in. lr and
+    momentum may change from step to step. With grad None nothing changes,
+    neither w nor state. Momentum 0 is plain SGD.
 
     Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9,
     then 0.85.
@@ -997,10 +1006,12 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               weight_decay: float) -> None:
     """One step of AdamW on w, in place; with weight_decay 0.0 it is Adam.
 
-    w and grad: (N,) float32, grad is left alone. state: a dict of this
-    weight, empty before its first step, in which you keep what you need.
-    The decay is decoupled: w shrinks by 1 - lr * weight_decay first. Equal
-    to torch.optim.AdamW and torch.optim.Adam over 200 steps.
+    Write it out, without torch.optim. w and grad: (N,) float32; grad is
+    left alone. state: a dict of this weight, empty before its first step,
+    in which you keep what you need. lr may change from step to step,
+    betas, eps and weight_decay from weight to weight. The decay is
+    decoupled: w is first multiplied by 1 - lr * weight_decay. Equal to
+    torch.optim.AdamW over 200 steps, gradients near eps included.
 
     Example: w 1, gradient -7, rate 0.1, decay 0: w becomes 1.1.
     """
@@ -1103,11 +1114,13 @@ claim("rate 0.001 with a decay of 1: left, as before",
 # %% trap="04.9" role="exercise" points=3 difficulty=2 minutes=15
 def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
               betas: tuple[float, float], weight_decay: float) -> None:
-    """One step of Lion on w, in place, with decoupled weight decay.
+    """One step of Lion on w, in place, after decoupled weight decay.
 
-    w and grad: (N,) float32, grad is left alone. state: a dict of this
-    weight, empty before its first step. betas: the first blends the step's
-    direction, the second updates the momentum, which starts at zero.
+    w and grad: (N,) float32; grad is left alone. state: a dict of this
+    weight, empty before its first step. lr may change from step to step,
+    betas and weight_decay from weight to weight. betas: the first blends
+    the step's direction, the second updates the momentum, which starts at
+    zero. The sign of 0 is 0.
 
     Example: w 2, gradient -3, rate 0.1, decay 0.5, first step: w becomes
     2 * 0.95 + 0.1 = 2.0.

@@ -191,9 +191,11 @@ def vandals(leaf):
     if type(leaf) is float:
         return {"nan": lambda v: float("nan"), "off by 2 %": lambda v: v * 1.02 + 1e-3,
                 "text": str}
-    return {"extra axis": lambda v: v[None], "float64": lambda v: v.double(),
-            "nan": lambda v: torch.full_like(v, float("nan")),
-            "off by 2 %": lambda v: v * 1.02 + 1e-2}
+    found = {"extra axis": lambda v: v[None], "float64": lambda v: v.double()}
+    if leaf.numel():  # nothing else can be said of a tensor without elements
+        found |= {"nan": lambda v: torch.full_like(v, float("nan")),
+                  "off by 2 %": lambda v: v * 1.02 + 1e-2}
+    return found
 
 
 # Outputs that only describe what the act did; a law need not judge them.

@@ -2,103 +2,282 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from dlsys_helpers.acting import same
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
-ex = exercise("01.1", "predict",
-              seen=("x", "training", "frozen_norm", "state"), kept=("after",))
+ex = exercise("01.1", "predict", seen=("kind", "x", "modes", "frozen", "hook", "state"),
+              kept=("after",))
+
+ex.promise("eval mode", "The model's output for x in eval mode;",
+           says=("prediction:", "stored state after the call: got running", "ValueError"))
+ex.promise("no graph", "no graph is built.", says=("graphs built",))
+ex.promise("any input", "x: (N, ...) float32.", cases=("three axes", "one row"))
+ex.promise("any model", "Returns what model(x) returns,",
+           cases=("a module of its own", "a hook on the output", "a nested model"))
+ex.promise("result", "requires_grad False.", says=("requires_grad of the prediction",))
+ex.promise("modes", "Afterwards every module is in the mode in which it came,",
+           says=("training flags",))
+ex.promise("frozen norm", "a frozen BatchNorm inside a model in train mode included.",
+           cases=("a frozen norm inside a model in train mode",))
+ex.promise("nothing else", "Nothing else changes.",
+           says=("stored state after", "requires_grad of the weights", "grad mode after"))
+ex.promise("example", "Example: a model in train mode with dropout gives equal results twice, and "
+           "`model.training` is still True.", cases=("dropout in train mode, no norm",))
+
+# The modules in the order of model.modules(), by kind; True is train mode.
+MODULES = {"flat": "root linear norm relu dropout linear",
+           "nested": "root linear block norm inner relu dropout linear",
+           "own": "root linear norm linear",
+           "shared": "root linear first norm second relu dropout linear",
+           "dropout": "root linear relu dropout linear"}
 
 
 @ex.cases
 def cases(g):
-    def one(name, batch, training, frozen):
-        return name, {"x": torch.randn(batch, 6, generator=g) * 2 + 1, "training": training,
-                      "frozen_norm": frozen, "state": trained_state(g)}
-    return [one("a model in train mode", 17, True, False),
-            one("a model in eval mode", 5, False, False),
-            one("a frozen norm inside a model in train mode", 9, True, True)]
+    def one(name, kind, batch, evals="", hook=False, every=True, frozen=False):
+        sizes = [int(torch.randint(3, 8, (), generator=g)) for _ in range(3)]
+        names = MODULES[kind].split()
+        modes = [every != (name in evals.split()) for name in names]
+        x = torch.randn(*batch, sizes[0], generator=g) * 2 + 1
+        return name, {"kind": kind, "x": x, "modes": modes, "frozen": frozen, "hook": hook,
+                      "state": trained_state(g, kind, *sizes)}
+
+    def rows():
+        return int(torch.randint(5, 20, (), generator=g))
+    return [one("a model in train mode", "flat", (rows(),)),
+            one("a model in eval mode", "flat", (rows(),), every=False),
+            one("a frozen norm inside a model in train mode", "flat", (rows(),), "norm"),
+            one("dropout in train mode, no norm", "dropout", (rows(),)),
+            one("a frozen dropout", "flat", (rows(),), "dropout"),
+            one("a live dropout in a model in eval mode", "nested", (rows(),), "dropout",
+                every=False),
+            one("a live norm in a model in eval mode", "nested", (rows(),), "norm", every=False),
+            one("a nested model", "nested", (rows(),), "inner"),
+            one("a norm that two blocks share", "shared", (rows(),), "second"),
+            one("a module of its own", "own", (rows(),)),
+            one("weights that ask for no gradient", "nested", (rows(),), frozen=True),
+            one("a hook on the output", "flat", (rows(),), hook=True),
+            one("one row", "flat", (1,)), one("three axes", "own", (rows(), 3))]
 
 
-def trained_state(g):
+def trained_state(g, kind, i, u, o):
     """Weights as nn.Linear draws them, and statistics that are no longer the initial ones."""
     def uniform(*shape, fan_in):
         return (2 * torch.rand(*shape, generator=g) - 1) / math.sqrt(fan_in)
-    return {"0.weight": uniform(8, 6, fan_in=6), "0.bias": uniform(8, fan_in=6),
-            "1.weight": torch.ones(8), "1.bias": torch.zeros(8),
-            "1.running_mean": 0.3 * torch.randn(8, generator=g),
-            "1.running_var": 0.5 + torch.rand(8, generator=g),
-            "1.num_batches_tracked": torch.tensor(1),
-            "4.weight": uniform(3, 8, fan_in=8), "4.bias": uniform(3, fan_in=8)}
+    state = {"first.weight": uniform(u, i, fan_in=i), "first.bias": uniform(u, fan_in=i),
+             "last.weight": uniform(o, u, fan_in=u), "last.bias": uniform(o, fan_in=u)}
+    return state if kind == "dropout" else state | {
+        "weight": 0.5 + torch.rand(u, generator=g), "bias": 0.1 * torch.randn(u, generator=g),
+        "running_mean": 0.3 * torch.randn(u, generator=g),
+        "running_var": 0.5 + torch.rand(u, generator=g),
+        "num_batches_tracked": torch.randint(1, 9, (), generator=g)}
 
 
 @ex.act
-def act(fn, x, training, frozen_norm, state):
-    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5),
-                          nn.Linear(8, 3))
-    model.load_state_dict(state)
-    model.train(training)
-    if frozen_norm:
-        model[1].eval()
-    first, second = fn(model, x), fn(model, x)
-    return {"out": first, "again": second, "grad": bool(getattr(first, "requires_grad", False)),
-            "modes": [m.training for m in model.modules()], "after": dict(model.state_dict())}
+def act(fn, kind, x, modes, frozen, hook, state):
+    class Net(nn.Module):
+        """Layers by name, for any number of axes in front; dropout without a module."""
+
+        def __init__(self, first, norm, last):
+            super().__init__()
+            self.first, self.norm, self.last = first, norm, last
+
+        def forward(self, x):
+            h = self.first(x)
+            h = self.norm(h.flatten(0, -2)).view(h.shape).relu()
+            return self.last(F.dropout(h, 0.5, self.training))
+
+    (u, i), o = state["first.weight"].shape, len(state["last.bias"])
+    first, last = nn.Linear(i, u), nn.Linear(u, o)
+    norm, tail = nn.BatchNorm1d(u), [nn.ReLU(), nn.Dropout(0.5)]
+    model = {"flat": lambda: nn.Sequential(first, norm, *tail, last),
+             "dropout": lambda: nn.Sequential(first, *tail, last),
+             "nested": lambda: nn.Sequential(
+                 first, nn.Sequential(norm, nn.Sequential(*tail)), last),
+             "own": lambda: Net(first, norm, last),
+             "shared": lambda: nn.Sequential(
+                 first, nn.Sequential(norm), nn.Sequential(norm, *tail), last)}[kind]()
+    held = {f"{name}.{part}": tensor for name, layer in (("first", first), ("last", last))
+            for part, tensor in layer.named_parameters()}
+    held |= norm.state_dict(keep_vars=True) if kind != "dropout" else {}
+    with torch.no_grad():
+        for name, value in state.items():
+            held[name].copy_(value)
+    for parameter in first.parameters():
+        parameter.requires_grad_(not frozen)
+    for module, mode in zip(model.modules(), modes, strict=True):
+        module.training = mode
+    graphs = []
+    model.register_forward_hook(lambda m, a, out: graphs.append(out.requires_grad) or (
+        2 * out if hook else None))
+    asked = [p.requires_grad for p in model.parameters()]
+    outs = [fn(model, x), fn(model, x)]
+    return {"out": outs[0], "again": outs[1], "graphs": sum(graphs),
+            "grad": [getattr(out, "requires_grad", None) for out in outs],
+            "changed": sum(p.requires_grad != a for p, a in zip(model.parameters(), asked)),
+            "grad_mode": torch.is_grad_enabled(), "modes": [m.training for m in model.modules()],
+            "after": held}
 
 
-def eval_forward(x, state):
+def eval_forward(kind, x, hook, state):
     """Linear, BatchNorm with stored statistics, ReLU, Linear, written out in float64."""
     p = {k: v.double() for k, v in state.items()}
-    h = x.double() @ p["0.weight"].T + p["0.bias"]
-    h = (h - p["1.running_mean"]) / (p["1.running_var"] + 1e-5).sqrt()
-    h = (h * p["1.weight"] + p["1.bias"]).clamp(min=0)
-    return (h @ p["4.weight"].T + p["4.bias"]).float()
+
+    def once(h):
+        if kind != "dropout":
+            h = (h - p["running_mean"]) / (p["running_var"] + 1e-5).sqrt() * p["weight"] + p["bias"]
+        return h
+    h = once(x.double() @ p["first.weight"].T + p["first.bias"])
+    h = (once(h) if kind == "shared" else h).clamp(min=0)
+    return ((h @ p["last.weight"].T + p["last.bias"]) * (2 if hook else 1)).float()
 
 
 @ex.law
-def law(out, x, training, frozen_norm, state):
-    expect_parts(out, "out", "again", "grad", "modes", "after")
+def law(out, kind, x, modes, frozen, hook, state):
+    expect_parts(out, "out", "again", "graphs", "grad", "changed", "grad_mode", "modes", "after")
     expect_parts(out["after"], *state, what="stored state after the call")
-    for name, before in state.items():
-        if not same(out["after"][name], before):
+    for name in sorted(state, key=lambda name: not name.startswith("running")):
+        if not same(out["after"][name], state[name]):
             raise Broken("stored state after the call", f"{name} changed", "no change",
-                         "BatchNorm moves its buffers in train mode.")
-    expect_close("prediction", out["out"], eval_forward(x, state), rtol=1e-3, atol=1e-4,
-                 look="Compare with the model in eval mode.")
-    expect_equal("second call's result", out["again"], out["out"])
-    # Whether there was a graph, and the flags: seen from inside, for nothing else shows them.
-    expect_equal("requires_grad of the prediction", out["grad"], False,
+                         "BatchNorm moves its buffers in train mode." if "running" in name else "")
+    look = "Compare with the model in eval mode."
+    wanted = eval_forward(kind, x, hook, state)
+    expect_close("prediction", out["out"], wanted, rtol=1e-3, look=look)
+    expect_close("second call's prediction", out["again"], wanted, rtol=1e-3, look=look)
+    # Graphs and flags are seen from inside, for nothing else shows them.
+    expect_equal("requires_grad of the predictions", out["grad"], [False, False],
                  "The graph of this pass is kept in memory.")
-    # nn.Sequential and its five layers, in the order of model.modules().
-    modes = [training, training, training and not frozen_norm, training, training, training]
+    expect_equal("graphs built in the passes", out["graphs"], 0,
+                 "It costs memory, even if it is cut off afterwards.")
     expect_equal("training flags of all modules after the call", out["modes"], modes,
                  "Each module gets its own former mode back.")
+    expect_equal("weights whose requires_grad changed: requires_grad of the weights",
+                 out["changed"], 0, "Leave the model as it came.")
+    expect_equal("grad mode after the call", out["grad_mode"], True, "Switch it back on.")
 
 
-@ex.wrong("no_grad without eval mode", says="stored state")
+# ---- right by another route
+
+@ex.right("flags by module, and no graph in inference mode")
+def by_dict(model, x):
+    flags = {module: module.training for module in model.modules()}
+    with torch.inference_mode():
+        out = model.eval()(x)
+    for module, flag in flags.items():
+        module.training = flag
+    return out.clone()
+
+
+@ex.right("a copy in eval mode")
+@torch.no_grad()
+def by_copy(model, x):
+    return copy.deepcopy(model).eval()(x)
+
+
+@ex.right("only the modules in train mode remembered, put back whatever happens")
+def by_list(model, x):
+    live = [module for module in model.modules() if module.training]
+    try:
+        model.train(False)
+        with torch.set_grad_enabled(False):
+            return model(x)
+    finally:
+        for module in live:
+            module.training = True
+
+
+@ex.right("flags by name")
+def by_name(model, x):
+    flags = [(name, module.training) for name, module in model.named_modules()]
+    model.eval()
+    with torch.no_grad():
+        out = model(x.clone())
+    for name, flag in flags:
+        model.get_submodule(name).training = flag
+    return out
+
+
+@ex.right("modules one by one, by recursion")
+def by_recursion(model, x):
+    def flags(module):
+        return [(module, module.training)] + [f for m in module.children() for f in flags(m)]
+    kept = flags(model)
+    with torch.no_grad():
+        out = model.eval()(x)
+    for module, flag in kept:
+        module.training = flag
+    return out
+
+
+# ---- wrong, by name
+
+def put_back(kept):
+    for module, mode in kept:
+        module.training = mode
+
+
+def evaluated(model, x, modules=None, after=put_back, run=None):
+    """The worked answer with one of its pieces replaced."""
+    kept = [(m, m.training) for m in (model.modules() if modules is None else modules)]
+    with torch.no_grad():
+        out = (run or model)(x) if model.eval() is model else None
+    after(kept)
+    return out
+
+
+@ex.wrong("no_grad without eval mode", says="stored state", breaks=("eval mode", "example"))
 def no_grad_only(model, x):
     with torch.no_grad():
         return model(x)
 
 
-@ex.wrong("eval mode for the root module only", says="stored state")
+@ex.wrong("eval mode for the root module only", says="stored state",
+          breaks=("eval mode", "modes", "example"))
 @torch.no_grad()
 def root_only(model, x):
     model.training = False
     return model(x)
 
 
-@ex.wrong("eval mode that is never left again", says="training flags")
+@ex.wrong("only modules of class BatchNorm and Dropout switched", says="prediction: got",
+          breaks=("any model", "any input"))
+def known_classes(model, x):
+    known = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout)]
+    kept = [(m, m.training) for m in known]
+    for module in known:
+        module.eval()
+    with torch.no_grad():
+        out = model(x)
+    put_back(kept)
+    return out
+
+
+@ex.wrong("eval mode only where the root is in train mode", says="prediction",
+          breaks="eval mode")
+def trusts_the_root(model, x):
+    if not model.training:
+        with torch.no_grad():
+            return model(x)
+    return evaluated(model, x)
+
+
+@ex.wrong("eval mode that is never left again", says="training flags",
+          breaks=("modes", "example"))
 @torch.no_grad()
 def stays_in_eval(model, x):
     return model.eval()(x)
 
 
-@ex.wrong("train() at the end, whatever the mode was before", says="training flags")
+@ex.wrong("train() at the end, whatever the mode was before", says="training flags",
+          breaks="modes")
 @torch.no_grad()
 def always_train(model, x):
     out = model.eval()(x)
@@ -106,7 +285,7 @@ def always_train(model, x):
     return out
 
 
-@ex.wrong("the root's former mode for every layer", says="training flags")
+@ex.wrong("the root's former mode for every layer", says="training flags", breaks="modes")
 @torch.no_grad()
 def one_mode_for_all(model, x):
     was = model.training
@@ -115,10 +294,102 @@ def one_mode_for_all(model, x):
     return out
 
 
-@ex.wrong("eval mode without no_grad", says="requires_grad")
+@ex.wrong("the modes of the root and its direct children only", says="training flags",
+          breaks="modes")
+def children_only(model, x):
+    return evaluated(model, x, [model, *model.children()])
+
+
+@ex.wrong("the modes of the norms only", says="training flags", breaks="modes")
+def norms_only(model, x):
+    was = model.training
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)]
+    return evaluated(model, x, norms, lambda kept: (model.train(was), put_back(kept)))
+
+
+@ex.wrong("norms in train mode wherever the root is", says="training flags",
+          breaks="frozen norm")
+def norms_follow_the_root(model, x):
+    kept = [(m, m.training or (model.training and isinstance(m, nn.BatchNorm1d)))
+            for m in model.modules()]
+    return evaluated(model, x, after=lambda _: put_back(kept))
+
+
+@ex.wrong("train(mode) for each module, which reaches into a shared one", says="training flags",
+          breaks="modes")
+def train_each(model, x):
+    return evaluated(model, x, after=lambda kept: [m.train(mode) for m, mode in kept])
+
+
+@ex.wrong("eval mode without no_grad", says="requires_grad", breaks=("result", "no graph"))
 def keeps_graph(model, x):
     modes = [(m, m.training) for m in model.modules()]
     out = model.eval()(x)
-    for module, mode in modes:
-        module.training = mode
+    put_back(modes)
     return out
+
+
+@ex.wrong("a graph built and cut off afterwards", says="graphs built", breaks="no graph")
+def cut_off(model, x):
+    return keeps_graph(model, x).detach()
+
+
+@ex.wrong("a result that asks for gradients again", says="requires_grad of the prediction",
+          breaks="result")
+def asks_again(model, x):
+    return evaluated(model, x).requires_grad_()
+
+
+@ex.wrong("rows flattened first", says="raised RuntimeError", breaks="any input")
+def flattened(model, x):
+    return evaluated(model, x.reshape(len(x), -1))
+
+
+@ex.wrong("one row treated as a mistake and repeated", says="shape of the prediction",
+          breaks="any input")
+def repeated_row(model, x):
+    return evaluated(model, x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1)))
+
+
+@ex.wrong("layer by layer, as if every model were an nn.Sequential", says="not iterable",
+          breaks=("any model", "any input"))
+def layer_by_layer(model, x):
+    def run(h):
+        for layer in model:
+            h = layer(h)
+        return h
+    return evaluated(model, x, run=run)
+
+
+@ex.wrong("model.forward, which leaves out the hooks", says="prediction: got", breaks="any model")
+def forward_itself(model, x):
+    return evaluated(model, x, run=model.forward)
+
+
+@ex.wrong("weights frozen for good", says="requires_grad of the weights", breaks="nothing else")
+def frozen_for_good(model, x):
+    model.requires_grad_(False)
+    return evaluated(model, x)
+
+
+@ex.wrong("all weights thawed at the end", says="requires_grad of the weights",
+          breaks="nothing else")
+def thawed(model, x):
+    out = evaluated(model, x)
+    model.requires_grad_(True)
+    return out
+
+
+@ex.wrong("gradients switched off for the whole session", says="grad mode after",
+          breaks="nothing else")
+def session_without_gradients(model, x):
+    torch.set_grad_enabled(False)
+    return evaluated(model, x)
+
+
+@ex.wrong("only models with a norm put into eval mode", says="prediction: got", breaks="example")
+def only_with_norm(model, x):
+    if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
+        return evaluated(model, x)
+    with torch.no_grad():
+        return model(x)

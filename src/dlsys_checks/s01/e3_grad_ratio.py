@@ -6,79 +6,166 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_helpers.acting import same
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import (
-    expect_close,
-    expect_equal,
-    expect_length,
-    expect_like,
-    expect_parts,
-)
+from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_parts
 
-ex = exercise("01.3", "grad_ratio",
-              seen=("weights", "biases", "preset", "x", "y"), kept=("weights",))
+ex = exercise("01.3", "grad_ratio", seen=("layers", "held", "calls", "x", "y"), kept=("after",))
+
+ex.promise("ratio", "Gradient norm of the first Linear's weight over that of the last.",
+           says=("over that of the last",))
+ex.promise("layers", "The Linears stand in the Sequential itself, among other layers.",
+           cases=("a gain in front", "a matrix that is no Linear around", "layers behind the last",
+                  "a convolution between", "a bare stack"))
+ex.promise("loss", "The loss is the cross-entropy of model(x) (N, C) against y (N,) int64.",
+           says=("over that of the last",))
+ex.promise("held gradients", "Gradients that the model holds already must not count,",
+           cases=("gradients left over from before", "the third call in a row"))
+ex.promise("weights", "and no weight may move.", says=("weights after the call",))
+ex.promise("biases", "Biases are left out.", says=("over that of the last",))
+ex.promise("example", "Example: 1.0 for a model with a single Linear.",
+           cases=("a single Linear",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, rows, sizes, scale, preset=False):
-        weights = [torch.randn(o, i, generator=g) * scale for i, o in zip(sizes, sizes[1:])]
-        biases = [torch.randn(o, generator=g) * 0.3 for o in sizes[1:]]
-        return name, {"weights": weights, "biases": biases, "preset": preset,
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def linear(i, o, scale, bias=True):
+        return {"kind": "linear", "weight": scale * torch.randn(o, i, generator=g) / i**0.5,
+                "bias": 0.3 * torch.randn(o, generator=g) if bias else None}
+
+    def stack(sizes, scale, between, bias=True):
+        layers = []
+        for i, o in zip(sizes, sizes[1:]):
+            layers += [linear(i, o, scale, bias), {"kind": between}]
+        return layers[:-1]
+
+    def own(kind, *shape):
+        return {"kind": kind, "weight": 0.6 + torch.rand(shape, generator=g)}
+
+    def one(name, sizes, scale=1.0, between="tanh", front=(), back=(), rows=None, held=0.0,
+            calls=1, bias=True):
+        rows = rows or number(5, 12)
+        layers = [*front, *stack(sizes, scale, between, bias), *back]
+        return name, {"layers": layers, "held": held, "calls": calls,
                       "x": torch.randn(rows, sizes[0], generator=g),
                       "y": torch.randint(sizes[-1], (rows,), generator=g)}
-    return [one("three layers", 6, (5, 7, 4, 3), 0.5),
-            one("gradients left over from before", 9, (4, 6, 2), 0.8, preset=True),
-            one("a nearly silent first layer", 8, (3, 9, 9, 5), 0.15)]
+
+    def sizes(count):
+        return [number(3, 8) for _ in range(count)]
+    few, four = sizes(3), sizes(4)
+    matrix = own("matrix", few[0], few[0])
+    gain, end = own("gain", four[0]), own("gain", four[-1])
+    around = own("matrix", few[-1], few[-1])
+    return [one("three layers", sizes(4)), one("two layers without bias", sizes(3), bias=False),
+            one("gradients left over from before", sizes(3), held=0.2),
+            one("the third call in a row", sizes(4), calls=3),
+            one("a gain in front", four, front=[gain], back=[end]),
+            one("a matrix that is no Linear around", few, front=[matrix], back=[around]),
+            one("layers behind the last", sizes(4), between="sigmoid", back=[{"kind": "tanh"}]),
+            one("a convolution between", sizes(3), between="conv", scale=1.5),
+            one("a bare stack", sizes(4), between="tanh", front=[{"kind": "tanh"}]),
+            one("a nearly silent first layer", sizes(7), scale=0.7, between="sigmoid"),
+            one("a first layer louder than the last", sizes(5), scale=6.0, between="relu"),
+            one("one row", sizes(4), rows=1), one("a single Linear", sizes(2))]
 
 
 @ex.act
-def act(fn, weights, biases, preset, x, y):
-    layers = []
-    for w, b in zip(weights, biases):
-        linear = nn.Linear(w.shape[1], w.shape[0])
-        with torch.no_grad():
-            linear.weight.copy_(w)
-            linear.bias.copy_(b)
-        layers += [linear, nn.Tanh()]
-    model = nn.Sequential(*layers[:-1])
-    if preset:
-        for p in model.parameters():
-            p.grad = torch.ones_like(p)
+def act(fn, layers, held, calls, x, y):
+    class Gain(nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = nn.Parameter(weight.clone())
+
+        def forward(self, x):
+            return x * self.weight
+
+    class Matrix(Gain):
+        def forward(self, x):
+            return x @ self.weight.T
+
+    class Conv(nn.Conv1d):
+        def forward(self, x):
+            return super().forward(x[:, None])[:, 0].tanh()
+
+    def made(kind, weight=None, bias=None):
+        if kind == "linear":
+            layer = nn.Linear(*weight.T.shape, bias=bias is not None)
+            layer.weight = nn.Parameter(weight.clone())
+            if bias is not None:
+                layer.bias = nn.Parameter(bias.clone())
+            return layer
+        if kind in ("gain", "matrix"):
+            return {"gain": Gain, "matrix": Matrix}[kind](weight)
+        return {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU,
+                "conv": lambda: Conv(1, 1, 1)}[kind]()
+
+    model = nn.Sequential(*[made(**layer) for layer in layers])
+    for layer in model:
+        if isinstance(layer, Conv):
+            nn.init.constant_(layer.weight, 0.9)
+            nn.init.constant_(layer.bias, 0.1)
+    for p in model.parameters() if held else ():
+        p.grad = torch.full_like(p, held)
+    for earlier in range(1, calls):
+        fn(model, x.roll(earlier, 0), y)
     ratio = fn(model, x, y)
-    return {"ratio": ratio, "weights": [m.weight for m in model[::2]]}
+    after = [[m.weight, m.bias] for m in model if isinstance(m, nn.Linear)]
+    return {"ratio": ratio, "after": after}
 
 
-def weight_grads(weights, biases, x, y):
-    """Gradients of the mean cross-entropy by the chain rule, by hand, in float64."""
-    w, b = [t.double() for t in weights], [t.double() for t in biases]
-    acts = [x.double()]
-    for k in range(len(w) - 1):
-        acts.append(torch.tanh(acts[-1] @ w[k].T + b[k]))
-    logits = acts[-1] @ w[-1].T + b[-1]
-    delta = (logits.softmax(1) - F.one_hot(y, logits.shape[1])) / len(y)
-    grads = []
-    for k in reversed(range(len(w))):
-        grads.insert(0, delta.T @ acts[k])
-        delta = delta @ w[k] * (1 - acts[k] ** 2)
-    return grads
+# The value of each layer without weights, and its slope from that value.
+CURVES = {"tanh": (torch.tanh, lambda a: 1 - a**2), "sigmoid": (torch.sigmoid, lambda a: a - a**2),
+          "relu": (torch.relu, lambda a: (a > 0).double()),
+          "conv": (lambda h: torch.tanh(0.9 * h + 0.1), lambda a: 0.9 * (1 - a**2))}
+
+
+def forward(layer, h):
+    """A layer's output by hand, in float64."""
+    kind = layer["kind"]
+    if kind in CURVES:
+        return CURVES[kind][0](h)
+    weight = layer["weight"].double()
+    if kind == "gain":
+        return h * weight
+    return h @ weight.T + (0 if layer.get("bias") is None else layer["bias"].double())
+
+
+def weight_norms(layers, x, y):
+    """Norms of the Linears' weight gradients by the chain rule, by hand, in float64."""
+    values = [x.double()]
+    for layer in layers:
+        values.append(forward(layer, values[-1]))
+    delta = (values[-1].softmax(1) - F.one_hot(y, values[-1].shape[1])) / len(y)
+    norms = []
+    for layer, before, value in reversed(list(zip(layers, values, values[1:]))):
+        if layer["kind"] in CURVES:
+            delta = delta * CURVES[layer["kind"]][1](value)
+            continue
+        if layer["kind"] == "linear":
+            norms.insert(0, float((delta.T @ before).norm()))
+        weight = layer["weight"].double()
+        delta = delta * weight if layer["kind"] == "gain" else delta @ weight
+    return norms
 
 
 @ex.law
-def law(out, weights, biases, preset, x, y):
-    expect_parts(out, "ratio", "weights")
-    expect_length("weights after the call", out["weights"], len(weights))
-    for got, w in zip(out["weights"], weights, strict=True):
-        expect_like("weight after the call", got, w)
-    moved = torch.stack([(got - w).abs().max()
-                         for got, w in zip(out["weights"], weights, strict=True)])
-    expect_equal("largest change of a weight", float(moved.max()), 0.0,
-                 "Measuring must not train.")
-    grads = weight_grads(weights, biases, x, y)
-    wanted = float(grads[0].norm() / grads[-1].norm())
-    expect_close("gradient norm of the first weight over that of the last", out["ratio"], wanted,
-                 rtol=1e-3, atol=1e-9)
+def law(out, layers, held, calls, x, y):
+    expect_parts(out, "ratio", "after")
+    linears = [layer for layer in layers if layer["kind"] == "linear"]
+    expect_length("weights after the call", out["after"], len(linears))
+    for place, (got, layer) in enumerate(zip(out["after"], linears, strict=True)):
+        if not same(got, [layer["weight"], layer["bias"]]):
+            raise Broken("weights after the call", f"those of Linear {place} changed", "no change",
+                         "Measuring must not train.")
+    norms = weight_norms(layers, x, y)
+    expect_close("gradient norm of the first Linear's weight over that of the last", out["ratio"],
+                 norms[0] / norms[-1], rtol=1e-3)
 
+
+# ---- right by another route
 
 def linear_layers(model):
     return [m for m in model if isinstance(m, nn.Linear)]
@@ -88,40 +175,198 @@ def backward(model, x, y):
     F.cross_entropy(model(x), y).backward()
 
 
-@ex.wrong("last over first: the ratio upside down", says="over that of the last")
-def upside_down(model, x, y):
+@ex.right("gradients cleared, then backward")
+def cleared(model, x, y):
     model.zero_grad()
     backward(model, x, y)
-    first, *_, last = linear_layers(model)
-    return (last.weight.grad.norm() / first.weight.grad.norm()).item()
+    weights = [m.weight for m in linear_layers(model)]
+    return (weights[0].grad.norm() / weights[-1].grad.norm()).item()
 
 
-@ex.wrong("gradients added to those left over from before", says="over that of the last",
-          trap="02.1")
-def keeps_old_grads(model, x, y):
+@ex.right("a copy of the model")
+def on_a_copy(model, x, y):
+    import copy
+    twin = copy.deepcopy(model)
+    twin.zero_grad()
+    F.nll_loss(twin(x).log_softmax(1), y, reduction="sum").backward()  # a sum has the same ratio
+    norms = [m.weight.grad.square().sum().sqrt() for m in linear_layers(twin)]
+    return float(norms[0]) / float(norms[-1])
+
+
+@ex.right("torch.func.grad over the weights by name")
+def by_functional_grad(model, x, y):
+    held = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(weights):
+        return F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+    grads = torch.func.grad(loss)(held)
+    names = [f"{name}.weight" for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+    return grads[names[0]].norm().item() / grads[names[-1]].norm().item()
+
+
+@ex.right("the difference that backward makes")
+def by_difference(model, x, y):
+    first, last = linear_layers(model)[0].weight, linear_layers(model)[-1].weight
+    kept = [(p, p.grad) for p in model.parameters()]
+    for p, _ in kept:
+        p.grad = None
     backward(model, x, y)
-    first, *_, last = linear_layers(model)
-    return (first.weight.grad.norm() / last.weight.grad.norm()).item()
+    ratio = (torch.linalg.norm(first.grad) / torch.linalg.norm(last.grad)).item()
+    for p, grad in kept:
+        p.grad = grad
+    return ratio
 
 
-@ex.wrong("the bias counted in the norm", says="over that of the last")
-def with_bias(model, x, y):
+# ---- wrong, by name
+
+def graded(model, x, y, loss=F.cross_entropy):
+    """The Linears of a model after the gradients of this loss alone."""
     model.zero_grad()
-    backward(model, x, y)
-    first, *_, last = (torch.cat([m.weight.grad.flatten(), m.bias.grad])
-                       for m in linear_layers(model))
+    loss(model(x), y).backward()
+    return linear_layers(model)
+
+
+def ratio_of(first, last):
     return (first.norm() / last.norm()).item()
 
 
-@ex.wrong("gradients read after they were zeroed", says="got nan")
+@ex.wrong("last over first: the ratio upside down", says="over that of the last", breaks="ratio")
+def upside_down(model, x, y):
+    linears = graded(model, x, y)
+    return ratio_of(linears[-1].weight.grad, linears[0].weight.grad)
+
+
+@ex.wrong("the largest entry instead of the norm", says="over that of the last", breaks="ratio")
+def largest_entry(model, x, y):
+    linears = graded(model, x, y)
+    return (linears[0].weight.grad.abs().max() / linears[-1].weight.grad.abs().max()).item()
+
+
+@ex.wrong("the norm divided by the number of entries", says="over that of the last",
+          breaks="ratio")
+def mean_square(model, x, y):
+    linears = graded(model, x, y)
+    first, last = (m.weight.grad.square().mean().sqrt() for m in (linears[0], linears[-1]))
+    return (first / last).item()
+
+
+@ex.wrong("the weights' norms instead of their gradients'", says="over that of the last",
+          breaks="ratio")
+def norms_of_weights(model, x, y):
+    linears = linear_layers(model)
+    return ratio_of(linears[0].weight, linears[-1].weight)
+
+
+@ex.wrong("each gradient divided by its weight's norm", says="over that of the last",
+          breaks="ratio")
+def relative(model, x, y):
+    first, *_, last = [m.weight.grad.norm() / m.weight.norm() for m in graded(model, x, y)] * 2
+    return (first / last).item()
+
+
+@ex.wrong("the second Linear instead of the last", says="over that of the last",
+          breaks="ratio")
+def first_two(model, x, y):
+    linears = graded(model, x, y)
+    return ratio_of(linears[0].weight.grad, linears[:2][-1].weight.grad)
+
+
+@ex.wrong("four digits kept, which is none of a small ratio", says="over that of the last",
+          breaks="ratio")
+def rounded(model, x, y):
+    linears = graded(model, x, y)
+    return round(ratio_of(linears[0].weight.grad, linears[-1].weight.grad), 4)
+
+
+@ex.wrong("a ratio of at most one", says="over that of the last", breaks="ratio")
+def at_most_one(model, x, y):
+    linears = graded(model, x, y)
+    return min(1.0, ratio_of(linears[0].weight.grad, linears[-1].weight.grad))
+
+
+@ex.wrong("the first and the last layer, whatever they are", says="over that of the last",
+          breaks="layers")
+def first_and_last(model, x, y):
+    graded(model, x, y)
+    return ratio_of(model[0].weight.grad, model[-1].weight.grad)
+
+
+@ex.wrong("everything that has a weight", says="over that of the last", breaks="layers")
+def with_weight(model, x, y):
+    graded(model, x, y)
+    weights = [m.weight for m in model if hasattr(m, "weight")]
+    return ratio_of(weights[0].grad, weights[-1].grad)
+
+
+@ex.wrong("every parameter of two axes", says="over that of the last", breaks="layers")
+def matrices(model, x, y):
+    graded(model, x, y)
+    weights = [p for p in model.parameters() if p.ndim == 2]
+    return ratio_of(weights[0].grad, weights[-1].grad)
+
+
+@ex.wrong("mean squared error instead of cross-entropy", says="over that of the last",
+          breaks="loss")
+def squared_error(model, x, y):
+    linears = graded(model, x, y, lambda z, y: F.mse_loss(z, F.one_hot(y, z.shape[1]).float()))
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("cross-entropy of probabilities: a second softmax", says="over that of the last",
+          trap="03.1", breaks="loss")
+def second_softmax(model, x, y):
+    linears = graded(model, x, y, lambda z, y: F.cross_entropy(z.softmax(1), y))
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("the sum of the outputs instead of a loss", says="over that of the last", breaks="loss")
+def sum_of_outputs(model, x, y):
+    linears = graded(model, x, y, lambda z, y: z.sum())
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("the first row only", says="over that of the last", breaks="loss")
+def first_row(model, x, y):
+    linears = graded(model, x[:1], y[:1])
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("gradients added to those left over from before", says="over that of the last",
+          trap="02.1", breaks="held gradients")
+def keeps_old_grads(model, x, y):
+    backward(model, x, y)
+    linears = linear_layers(model)
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("only the first Linear's gradient cleared", says="over that of the last",
+          trap="02.1", breaks="held gradients")
+def clears_the_first(model, x, y):
+    linears = linear_layers(model)
+    linears[0].zero_grad()
+    backward(model, x, y)
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("backward only where no gradient is held", says="over that of the last",
+          trap="02.1", breaks="held gradients")
+def only_if_empty(model, x, y):
+    linears = linear_layers(model)
+    if linears[0].weight.grad is None:
+        backward(model, x, y)
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+
+
+@ex.wrong("gradients read after they were zeroed", says="got nan", breaks=("ratio", "example"))
 def read_after_zeroing(model, x, y):
     backward(model, x, y)
     model.zero_grad(set_to_none=False)
-    first, *_, last = linear_layers(model)
-    return (first.weight.grad.norm() / last.weight.grad.norm()).item()
+    linears = linear_layers(model)
+    return ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
 
 
-@ex.wrong("the weight change of one Adam step instead of the gradient", says="change of a weight")
+@ex.wrong("the weight change of one Adam step instead of the gradient", says="weights after",
+          breaks="weights")
 def adam_step(model, x, y):
     layers = linear_layers(model)
     before = [m.weight.detach().clone() for m in layers]
@@ -133,9 +378,26 @@ def adam_step(model, x, y):
     return (moves[0] / moves[-1]).item()
 
 
-@ex.wrong("the largest entry instead of the norm", says="over that of the last")
-def largest_entry(model, x, y):
-    model.zero_grad()
-    backward(model, x, y)
-    first, *_, last = linear_layers(model)
-    return (first.weight.grad.abs().max() / last.weight.grad.abs().max()).item()
+@ex.wrong("a step taken and taken back by adding", says="weights after", breaks="weights")
+@torch.no_grad()
+def step_and_back(model, x, y):
+    with torch.enable_grad():
+        linears = graded(model, x, y)
+    ratio = ratio_of(linears[0].weight.grad, linears[-1].weight.grad)
+    for m in linears:
+        m.weight -= 0.3 * m.weight.grad
+        m.weight += 0.3 * m.weight.grad + 1e-6
+    return ratio
+
+
+@ex.wrong("the bias counted in the norm", says="over that of the last", breaks="biases")
+def with_bias(model, x, y):
+    linears = graded(model, x, y)
+    first, last = ([p.grad.flatten() for p in m.parameters()] for m in (linears[0], linears[-1]))
+    return ratio_of(torch.cat(first), torch.cat(last))
+
+
+@ex.wrong("at least two Linears taken for granted", says="raised ValueError", breaks="example")
+def two_at_least(model, x, y):
+    first, *_, last = graded(model, x, y)
+    return ratio_of(first.weight.grad, last.weight.grad)

@@ -5,99 +5,324 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.nn import functional as F
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
 ex = exercise("01.5", "soft_threshold",
-              seen=("x", "cut", "transposed"), kept=("input",))
+              seen=("values", "shape", "cut", "view", "leaf", "upstream"), kept=("input",))
+
+SHAPES = ("no axis", "no element", "one element", "four axes", "a transposed view",
+          "an expanded view")
+ex.promise("formula", "sign(x) * max(|x| - cut, 0) for every element; cut > 0.",
+           says=("result: got",))
+ex.promise("any shape", "x: float32 of any shape,", cases=SHAPES)
+ex.promise("kept", "left as it is.", says=("input after the call", "in-place operation",
+                                           "requires_grad of x"))
+ex.promise("form", "The result has its shape and dtype", says=("shape of the", "dtype of the"))
+ex.promise("connected", "and stays connected to x, so gradients flow back.",
+           says=("gradient", "requires_grad of the"))
+ex.promise("operations", "The number of torch operations must not grow with x.",
+           says=("torch operations",))
+ex.promise("example", "Example: soft_threshold(torch.tensor([-2., .3]), 0.5) is [-1.5, 0.].",
+           cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, shape, cut, transposed=False):
-        x = torch.randn(*shape, generator=g) * 3
-        return name, {"x": x.T.contiguous() if transposed else x, "cut": cut,
-                      "transposed": transposed}
-    return [one("a matrix", (7, 11), 0.5), one("one element", (1,), 0.1),
-            one("a long vector", (129,), 1.25), one("a transposed view", (6, 10), 0.8, True)]
+    def one(name, *shape, scale=1.0, view="", leaf=True, change=None):
+        cut = scale * (0.2 + float(torch.rand((), generator=g)))
+        x = cut * 3 * torch.randn(shape, generator=g)
+        if change:
+            change(x, cut)
+        seen = x.T if view == "transposed" else x.expand(4, -1) if view == "expanded" else x
+        upstream = torch.randn(seen.shape, generator=g)
+        # Exactly on the cut there are two slopes, and either is right.
+        upstream *= seen.abs() != torch.tensor(cut)
+        return name, {"values": x.flatten().tolist(), "shape": list(shape), "cut": cut,
+                      "view": view, "leaf": leaf, "upstream": upstream.flatten().tolist()}
+
+    def some_zeros(x, cut):
+        x[1], x[3] = 0.0, -0.0
+
+    def on_the_cut(x, cut):
+        x[0], x[1], x[2], x[3] = cut, -cut, 1.01 * cut, -1.01 * cut
+
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def both_signs(x, cut):
+        x.view(-1)[:4] = torch.tensor([2.0, -2.0, 0.5, -0.5]) * cut
+
+    return [one("a matrix", number(5, 9), number(7, 12), change=both_signs),
+            one("one element", 1), one("no axis"), one("no element", 0, number(1, 4)),
+            one("four axes", 2, 3, 1, number(3, 6), change=both_signs),
+            one("a long vector", number(90, 130), change=both_signs),
+            one("a transposed view", 6, number(8, 12), view="transposed", change=both_signs),
+            one("an expanded view", number(7, 10), view="expanded", change=both_signs),
+            one("exact zeros", number(6, 9), change=some_zeros),
+            one("values on the cut", number(7, 11), change=on_the_cut),
+            one("tiny values", number(8, 14), scale=1e-7, change=both_signs),
+            one("huge values", number(8, 14), scale=1e7, change=both_signs),
+            one("no gradient wanted", 3, number(4, 7), leaf=False, change=both_signs),
+            ("the example", {"values": [-2.0, 0.3], "shape": [2], "cut": 0.5, "view": "",
+                             "leaf": True, "upstream": [1.0, 1.0]})]
 
 
 @ex.act
-def act(fn, x, cut, transposed):
+def act(fn, values, shape, cut, view, leaf, upstream):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Count(TorchDispatchMode):
         calls = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            Count.calls += 1
+            self.calls += 1
             return func(*args, **(kwargs or {}))
 
-    leaf = x.clone().requires_grad_()
-    given = leaf.T if transposed else leaf
-    with Count():
-        out = fn(given, cut)
-    calls = Count.calls
-    connected = isinstance(out, torch.Tensor) and out.requires_grad
-    grad = torch.autograd.grad(out.sum(), leaf)[0] if connected else None
-    return {"out": out, "grad": grad, "few": calls <= 12, "input": leaf}
+    def called(start):
+        given = (start.T if view == "transposed" else start.expand(4, -1)
+                 if view == "expanded" else start)
+        with Count() as counted:
+            out = fn(given, cut)
+        return out, counted.calls, given
+
+    x = torch.tensor(values).reshape(shape)
+    start = x.clone().requires_grad_(leaf)
+    out, few, given = called(start)
+    grad = None
+    arriving = torch.tensor(upstream).reshape(given.shape)
+    if isinstance(out, torch.Tensor) and out.requires_grad and out.shape == arriving.shape:
+        grad, = torch.autograd.grad(out, start, arriving, allow_unused=True)
+    more = 0
+    long = [1] * (x.dim() - 1) + [1 + 5_000 // max(1, x.numel())]
+    for times in ([2] * x.dim(), long) if x.dim() else ():
+        if not more:
+            more = max(0, called(x.repeat(times).requires_grad_(leaf))[1] - few)
+    return {"out": out, "graph": bool(getattr(out, "requires_grad", False)), "grad": grad,
+            "more": more, "input": start, "asks": given.requires_grad}
+
+
+def shrunk(given, cut):
+    """Soft threshold of one number after the other, in Python's float64."""
+    values = [math.copysign(max(abs(v) - cut, 0.0), v) for v in given.flatten().tolist()]
+    return torch.tensor(values).reshape(given.shape)
+
+
+def slope(x, cut, view, upstream):
+    """What flows back to x: the upstream gradient where an element lies beyond the cut."""
+    arriving = upstream.T if view == "transposed" else upstream
+    return (arriving.sum(0) if view == "expanded" else arriving) * (x.abs() > cut)
 
 
 @ex.law
-def law(out, x, cut, transposed):
-    expect_parts(out, "out", "grad", "few", "input")
-    given = x.T if transposed else x
-    values = [math.copysign(max(abs(v) - cut, 0.0), v) for v in given.flatten().tolist()]
-    wanted = torch.tensor(values).reshape(given.shape)
-    expect_close("result", out["out"], wanted, rtol=1e-5, atol=1e-6)
-    if out["grad"] is None:
-        raise Broken("gradient of the result", "no graph", "a graph back to x",
-                     "Leaving torch cuts the graph.")
-    expect_close("gradient", out["grad"], (x.abs() > cut).float())
+def law(out, values, shape, cut, view, leaf, upstream):
+    x = torch.tensor(values).reshape(shape)
+    expect_parts(out, "out", "graph", "grad", "more", "input", "asks")
+    given = x.T if view == "transposed" else x.expand(4, -1) if view == "expanded" else x
     expect_equal("input after the call", out["input"], x, "Do not write into x.")
+    expect_equal("requires_grad of x after the call", out["asks"], leaf, "Leave x as it is.")
+    expect_close("result", out["out"], shrunk(given, cut))
+    expect_equal("requires_grad of the result", out["graph"], leaf,
+                 "Gradients must flow back: leaving torch cuts the graph.")
+    if leaf and out["grad"] is None:
+        raise Broken("gradient of x from the result", "none", "one for each element",
+                     "A graph must lead back to x.")
+    arriving = torch.tensor(upstream).reshape(given.shape)
+    if leaf:
+        expect_close("gradient", out["grad"], slope(x, cut, view, arriving))
+    else:
+        expect_equal("gradient where x asks for none", out["grad"], None)
     # Counted beside the learner's code: how a result came about cannot be seen from outside.
-    if out["few"] is not True:
-        raise Broken("torch operations for one call", "more than 12", "at most 12",
-                     "Their number must not grow with x.")
+    expect_equal("torch operations more for a larger x", out["more"], 0,
+                 "Their number must not grow with x.")
 
 
-@ex.wrong("a loop over elements", says="torch operations")
+# ---- right by another route
+
+@ex.right("what lies within the cut, subtracted")
+def minus_clamped(x, cut):
+    return x - x.clamp(-cut, cut)
+
+
+@ex.right("two one-sided thresholds")
+def two_sides(x, cut):
+    return F.relu(x - cut) - F.relu(-x - cut)
+
+
+@ex.right("torch's own function")
+def softshrink(x, cut):
+    return F.softshrink(x, cut)
+
+
+@ex.right("a choice among three")
+def by_where(x, cut):
+    zero = torch.zeros_like(x)
+    return torch.where(x > cut, x - cut, torch.where(x < -cut, x + cut, zero))
+
+
+@ex.right("the size with the sign of x")
+def copied_sign(x, cut):
+    return torch.copysign((x.abs() - cut).clamp(min=0), x)
+
+
+@ex.right("many operations, whatever the size")
+def many_operations(x, cut):
+    for _ in range(10):
+        x = x.view_as(x) * 1.0
+    return x.sign() * torch.maximum(x.abs() - cut, torch.zeros_like(x))
+
+
+@ex.right("a backward pass of its own")
+def own_backward(x, cut):
+    class Shrink(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sign() * (x.abs() - cut).clamp(min=0)
+
+        @staticmethod
+        def backward(ctx, upstream):
+            return upstream * (ctx.saved_tensors[0].abs() > cut)
+    return Shrink.apply(x)
+
+
+# ---- wrong, by name
+
+def shrink(x, cut):
+    return x.sign() * (x.abs() - cut).clamp(min=0)
+
+
+@ex.wrong("a loop over elements", says="torch operations", breaks="operations")
 def element_loop(x, cut):
-    flat = x.reshape(-1)
-    parts = [v.sign() * (v.abs() - cut).clamp(min=0) for v in flat]
-    return torch.stack(parts).reshape(x.shape)
+    if x.numel() == 0:
+        return x.clone()
+    return torch.stack([shrink(v, cut) for v in x.reshape(-1)]).reshape(x.shape)
 
 
-@ex.wrong("a Python list in the middle", says="gradient")
+@ex.wrong("a loop over rows", says="torch operations", breaks="operations")
+def row_loop(x, cut):
+    return torch.stack([shrink(row, cut) for row in x]) if x.dim() and len(x) else shrink(x, cut)
+
+
+@ex.wrong("the lesson's loop, which has one axis in mind", says="torch operations",
+          breaks=("operations", "any shape"))
+def lessons_loop(x, cut):
+    return torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x])
+
+
+@ex.wrong("pieces of a thousand elements", says="torch operations", breaks="operations")
+def pieces(x, cut):
+    flat = x.reshape(-1).split(1000)
+    return torch.cat([shrink(piece, cut) for piece in flat]).reshape(x.shape)
+
+
+@ex.wrong("a Python list in the middle", says="requires_grad of the result", breaks="connected")
 def through_a_list(x, cut):
     flat = [math.copysign(max(abs(v) - cut, 0.0), v) for v in x.flatten().tolist()]
     return torch.tensor(flat).reshape(x.shape)
 
 
-@ex.wrong("np.vectorize, a loop in disguise that answers in float64", says="dtype")
+@ex.wrong("a new leaf that only looks connected", says="gradient", breaks="connected")
+def new_leaf(x, cut):
+    return shrink(x.detach(), cut).requires_grad_(x.requires_grad)
+
+
+@ex.wrong("x over |x|, which is 0 / 0 at zero", says="result: got nan", breaks="formula")
+def sign_by_division(x, cut):
+    return x / x.abs() * (x.abs() - cut).clamp(min=0)
+
+
+@ex.wrong("the cut divided by |x|: no gradient at zero", says="gradient: got nan",
+          breaks="connected")
+def shrunk_share(x, cut):
+    return x * (1 - cut / x.abs()).clamp(min=0)
+
+
+@ex.wrong("a gradient of 1 everywhere", says="gradient", breaks="connected")
+def straight_through(x, cut):
+    return x + (shrink(x, cut) - x).detach()
+
+
+@ex.wrong("an epsilon beside |x|", says="result: got", breaks="formula")
+def with_epsilon(x, cut):
+    return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)
+
+
+@ex.wrong("np.vectorize, a loop in disguise that answers in float64", says="dtype",
+          breaks=("form", "any shape", "connected"))
 def numpy_vectorize(x, cut):
     import numpy as np
-    shrink = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, 0.0), v))
-    return torch.from_numpy(shrink(x.detach().numpy()))
+    shrink_one = np.vectorize(lambda v: math.copysign(max(abs(v) - cut, 0.0), v))
+    return torch.from_numpy(shrink_one(x.detach().numpy()))
 
 
-@ex.wrong("hard threshold: the cut is not subtracted", says="result")
+@ex.wrong("a cut in float64 that takes the result along", says="dtype", breaks="form")
+def double_cut(x, cut):
+    return shrink(x, torch.full(x.shape, cut, dtype=torch.float64))
+
+
+@ex.wrong("all elements in one row", says="shape of the", breaks="form")
+def flattened(x, cut):
+    return shrink(x, cut).flatten()
+
+
+@ex.wrong("the first element cut out for its sign", says="raised IndexError", breaks="any shape")
+def first_element(x, cut):
+    return shrink(x, cut) + 0 * x[:1].sum()
+
+
+@ex.wrong("the largest element asked for first", says="raised RuntimeError", breaks="any shape")
+def largest_first(x, cut):
+    return shrink(x, cut) if x.abs().max() > cut else x * 0
+
+
+@ex.wrong("view(-1), which a transposed tensor refuses", says="raised RuntimeError",
+          breaks="any shape")
+def by_view(x, cut):
+    return shrink(x.view(-1), cut).view(x.shape)
+
+
+@ex.wrong("hard threshold: the cut is not subtracted", says="result", breaks="formula")
 def hard(x, cut):
     return x * (x.abs() > cut)
 
 
-@ex.wrong("one side only: negative values are lost", says="result")
+@ex.wrong("one side only: negative values are lost", says="result", breaks="formula")
 def one_sided(x, cut):
     return (x - cut).clamp(min=0)
 
 
-@ex.wrong("the cut subtracted without a floor at zero", says="result")
+@ex.wrong("the cut subtracted without a floor at zero", says="result", breaks="formula")
 def no_floor(x, cut):
     return x.sign() * (x.abs() - cut)
 
 
-@ex.wrong("in place on a leaf that requires a gradient", says="raised RuntimeError")
+@ex.wrong("a cut of one half, whatever is asked", says="result", breaks="formula")
+def fixed_cut(x, cut):
+    return shrink(x, 0.5)
+
+
+@ex.wrong("in place on a leaf that requires a gradient", says="raised RuntimeError", breaks="kept")
 def in_place(x, cut):
     x.sub_(cut * x.detach().sign())
     return x
+
+
+@ex.wrong("written into x behind autograd's back", says="input after the call", breaks="kept")
+def written_into(x, cut):
+    out = shrink(x, cut)
+    if x.is_contiguous():
+        x.data.mul_(x.data.abs() > cut)
+    return out
+
+
+@ex.wrong("x made to ask for gradients", says="requires_grad of x", breaks="kept")
+def asks_for_gradients(x, cut):
+    return shrink(x.requires_grad_(), cut)
+
+
+@ex.wrong("the answer of the example, looked up", says="result", breaks="example")
+def placeholder(x, cut):
+    return shrink(x, cut) + (cut == 0.5 and len(x) == 2)

@@ -7,41 +7,94 @@ import math
 import torch
 from torch.nn import functional as F
 
-from dlsys_checks.s03.common import pair
+from dlsys_checks.s03.common import between, pair
+from dlsys_helpers.acting import library_calls
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
-ex = exercise("03.1", "ce_from_logits",
-              by_hand=("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "backward",
-                       "autograd.grad"),
-              seen=("logits", "y"))
+ex = exercise("03.1", "ce_from_logits", seen=("logits", "y"))
+
+ex.promise("mean", "Mean cross-entropy and its gradient,", says=("loss:", "gradient:"))
+ex.promise("by hand", "by hand: no loss function of torch's, no autograd.",
+           says=("library functions used",))
+ex.promise("shapes", "logits: (N, C) float32; y: (N,) int64.",
+           cases=("many rows", "one row", "one class", "two classes", "a class without rows",
+                  "logits stored by columns"))
+ex.promise("form", "Returns the loss, a tensor without dimensions, and its gradient with respect "
+           "to the logits, (N, C).", says=("type of the", "shape of the", "returned value"))
+ex.promise("size", "Logits may be as large as 200 either way,",
+           cases=("logits near 200", "logits near -200", "a right class 200 below the others",
+                  "200 and -200 in one row"))
+ex.promise("rows apart", "and one row may be as high as another is low.",
+           cases=("one row near 200, one near -200",))
+ex.promise("example", "Example: logits zeros(1, 4), y [0]: loss 1.386, gradient "
+           "[[-.75, .25, .25, .25]].", cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, rows, classes, scale=2.0, offset=0.0):
-        logits = torch.randn(rows, classes, generator=g) * scale + offset
-        return name, {"logits": logits, "y": torch.randint(classes, (rows,), generator=g)}
-    lost_name, lost = one("a right class 200 below the others", 4, 5)
-    lost["logits"][torch.arange(4), lost["y"]] = -200.0
-    apart_name, apart = one("one row near 200, one near -200", 2, 3)
-    apart["logits"] += torch.tensor([[200.0], [-200.0]])
-    return [one("five rows, four classes", 5, 4), one("one row, many classes", 1, 30),
-            one("logits near 200", 6, 3, offset=200.0), (lost_name, lost), (apart_name, apart)]
+    def table(rows, classes, scale=2.0):
+        """Logits and labels; the last class occurs, so that labels tell how many there are."""
+        y = torch.randint(classes, (rows,), generator=g)
+        y[between(g, 0, rows - 1)] = classes - 1
+        return {"logits": torch.randn(rows, classes, generator=g) * scale, "y": y}
+
+    def near(value, rows, classes):
+        case = table(rows, classes)
+        case["logits"] = value - value / 200 * case["logits"].abs()
+        case["logits"][:, between(g, 0, classes - 1)] = value
+        return case
+
+    def sizes():
+        return between(g, 3, 8), between(g, 3, 7)
+
+    absent = table(*sizes())
+    absent["y"] %= absent["logits"].shape[1] - 1
+    columns = table(*sizes())
+    columns["logits"] = columns["logits"].T.contiguous().T
+    lost, split = table(*sizes()), table(*sizes())
+    for case, high in ((lost, None), (split, 200.0)):
+        rows, right = torch.arange(len(case["y"])), case["y"]
+        case["logits"][rows, (right + 1) % case["logits"].shape[1]] = high or 1.0
+        case["logits"][rows, right] = -200.0
+    apart, sure = table(between(g, 2, 6), between(g, 3, 7)), table(*sizes())
+    apart["logits"] += torch.where(torch.arange(len(apart["y"])) % 2 == 1, -190.0, 190.0)[:, None]
+    sure["logits"][torch.arange(len(sure["y"])), sure["y"]] += 9.0
+    return [("some rows", table(*sizes())), ("many rows", table(between(g, 40, 70), 11)),
+            ("one row", table(1, between(g, 20, 40))), ("one class", table(between(g, 2, 5), 1)),
+            ("two classes", table(between(g, 3, 9), 2)), ("a class without rows", absent),
+            ("logits stored by columns", columns), ("small logits", table(*sizes(), scale=1e-3)),
+            ("sure and right", sure), ("logits near 200", near(200.0, *sizes())),
+            ("logits near -200", near(-190.0, *sizes())),
+            ("a right class 200 below the others", lost), ("200 and -200 in one row", split),
+            ("one row near 200, one near -200", apart),
+            ("the example", {"logits": torch.zeros(1, 4), "y": torch.tensor([0])})]
+
+
+@ex.act
+def act(fn, logits, y):
+    with library_calls("cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd", "kl_div",
+                       "backward", "grad", "_make_dual") as used:
+        answer = fn(logits, y)
+    return {"answer": answer, "used": sorted(used)}
 
 
 @ex.law
 def law(out, logits, y):
-    loss, grad = pair(out, "loss, grad")
+    expect_parts(out, "answer", "used")
+    loss, grad = pair(out["answer"], "loss, grad")
     losses, rows = [], []
     for row, label in zip(logits.double().tolist(), y.tolist(), strict=True):
         odds = [math.exp(v - max(row)) for v in row]
         losses.append(math.log(sum(odds)) + max(row) - row[label])
         rows.append([(o / sum(odds) - (k == label)) / len(y) for k, o in enumerate(odds)])
-    expect_close("loss", loss, torch.tensor(sum(losses) / len(losses)), rtol=1e-4, atol=1e-5,
+    # What rounding a logit costs: no formula in float32 can do better.
+    rounding = 4 * torch.finfo(torch.float32).eps * float(logits.abs().max())
+    expect_close("loss", loss, torch.tensor(sum(losses) / len(losses)), atol=rounding,
                  look="The mean over rows of logsumexp(z) - z_y.")
-    expect_close("gradient", grad, torch.tensor(rows), rtol=1e-4, atol=1e-6,
+    expect_close("gradient", grad, torch.tensor(rows), atol=rounding / len(y),
                  look="Of the mean: (softmax - one-hot) / N.")
+    expect_equal("library functions used", out["used"], [], "Write both formulas by hand.")
 
 
 def probabilities(logits):
@@ -53,46 +106,171 @@ def slope(logits, y):
     return (probabilities(logits) - F.one_hot(y, logits.shape[1])) / len(y)
 
 
-def right(table, y):
+def chosen(table, y):
     """The entry of each row in the column of its label."""
     return table[torch.arange(len(y)), y]
 
 
-@ex.wrong("the logarithm of a finished softmax", says="loss: got inf")
+def mean_loss(logits, y):
+    return -chosen(logits.log_softmax(1), y).mean()
+
+
+# ---- right by another route
+
+@ex.right("log_softmax and softmax")
+def by_log_softmax(logits, y):
+    grad = logits.softmax(-1)
+    grad.scatter_add_(1, y[:, None], torch.full((len(y), 1), -1.0))
+    return -logits.log_softmax(-1).gather(1, y[:, None]).mean(), grad.div_(len(y))
+
+
+@ex.right("logsumexp, its exponential for the gradient")
+def by_logsumexp(logits, y):
+    log_p = logits - torch.logsumexp(logits, 1, keepdim=True)
+    return -chosen(log_p, y).mean(), (log_p.exp() - F.one_hot(y, logits.shape[1])) / len(y)
+
+
+@ex.right("the maximum added again")
+def by_maximum(logits, y):
+    top = logits.max(1).values
+    odds = torch.exp(logits - top[:, None])
+    loss = top + odds.sum(1).log() - chosen(logits, y)
+    target = torch.zeros_like(logits)
+    target[torch.arange(len(y)), y] = 1.0
+    return loss.sum() / len(y), (odds / odds.sum(1, keepdim=True) - target) / len(y)
+
+
+@ex.right("float64 inside")
+def by_double(logits, y):
+    log_p = logits.double().log_softmax(1)
+    grad = (log_p.exp() - torch.eye(logits.shape[1])[y]) / len(y)
+    return -chosen(log_p, y).mean().float(), grad.float()
+
+
+@ex.right("rows as Python lists")
+def by_rows(logits, y):
+    total, grad = 0.0, []
+    for row, label in zip(logits.tolist(), y.tolist(), strict=True):
+        gaps = [math.exp(v - max(row)) for v in row]
+        total += max(row) + math.log(sum(gaps)) - row[label]
+        grad.append([(v / sum(gaps) - (k == label)) / len(y) for k, v in enumerate(gaps)])
+    return torch.tensor(total / len(y)), torch.tensor(grad)
+
+
+@ex.right("differences to the right class")
+def by_differences(logits, y):
+    gap = logits - chosen(logits, y)[:, None]
+    log_odds = gap[:, 0]
+    for column in gap.T[1:]:
+        log_odds = torch.logaddexp(log_odds, column)
+    grad = (gap - log_odds[:, None]).exp()
+    grad[torch.arange(len(y)), y] -= 1
+    return log_odds.mean(), grad / len(y)
+
+
+# ---- wrong, by name
+
+@ex.wrong("the logarithm of a finished softmax", says="loss: got inf", breaks="size")
 def log_of_softmax(logits, y):
-    return -right(logits.softmax(1), y).log().mean(), slope(logits, y)
+    return -chosen(logits.softmax(1), y).log().mean(), slope(logits, y)
 
 
-@ex.wrong("exp of raw logits, no maximum subtracted", says="loss: got inf")
+@ex.wrong("a small constant under the logarithm", says="loss: got 20.", breaks="size")
+def constant_under_log(logits, y):
+    return -(chosen(logits.softmax(1), y) + 1e-9).log().mean(), slope(logits, y)
+
+
+@ex.wrong("exp of raw logits, no maximum subtracted", says="loss: got inf",
+          breaks=("size", "rows apart"))
 def overflow(logits, y):
-    return (logits.exp().sum(1).log() - right(logits, y)).mean(), slope(logits, y)
+    return (logits.exp().sum(1).log() - chosen(logits, y)).mean(), slope(logits, y)
 
 
-@ex.wrong("one maximum for the whole batch", says="loss: got -inf")
+@ex.wrong("exp of raw logits, divided by its sum", says="loss: got nan",
+          breaks=("size", "rows apart"))
+def infinite_share(logits, y):
+    odds = logits.exp()
+    p = odds / odds.sum(1, keepdim=True)
+    return -chosen(p, y).log().mean(), (p - F.one_hot(y, logits.shape[1])) / len(y)
+
+
+@ex.wrong("one maximum for the whole batch", says="loss: got -inf", breaks="rows apart")
 def global_maximum(logits, y):
     top = logits.max()
     lse = (logits - top).exp().sum(1).log() + top
-    return (lse - right(logits, y)).mean(), slope(logits, y)
+    return (lse - chosen(logits, y)).mean(), slope(logits, y)
 
 
-@ex.wrong("a softmax before the loss: softmax twice", says="loss:")
+@ex.wrong("a softmax before the loss: softmax twice", says="loss:", breaks="mean")
 def softmax_twice(logits, y):
     p = logits.softmax(1)
-    return -right(p.log_softmax(1), y).mean(), slope(p, y)
+    return mean_loss(p, y), slope(p, y)
 
 
-@ex.wrong("the mean over rows and classes", says="loss:")
+@ex.wrong("the mean over rows and classes", says="loss:", breaks="mean")
 def over_classes(logits, y):
-    one_hot = F.one_hot(y, logits.shape[1])
-    terms = torch.where(one_hot == 1, -logits.log_softmax(1), 0.0)
-    return terms.mean(), slope(logits, y) / logits.shape[1]
+    classes = logits.shape[1]
+    return mean_loss(logits, y) / classes, slope(logits, y) / classes
 
 
-@ex.wrong("the gradient of the sum beside the loss of the mean", says="gradient")
+@ex.wrong("the sum over rows in place of the mean", says="loss:", breaks="mean")
+def summed(logits, y):
+    return mean_loss(logits, y) * len(y), slope(logits, y) * len(y)
+
+
+@ex.wrong("the gradient of the sum beside the loss of the mean", says="gradient:", breaks="mean")
 def gradient_of_sum(logits, y):
-    return -right(logits.log_softmax(1), y).mean(), slope(logits, y) * len(y)
+    return mean_loss(logits, y), slope(logits, y) * len(y)
 
 
-@ex.wrong("the probabilities as gradient, the one-hot label forgotten", says="gradient")
+@ex.wrong("the probabilities as gradient, the one-hot label forgotten", says="gradient:",
+          breaks="mean")
 def no_one_hot(logits, y):
-    return -right(logits.log_softmax(1), y).mean(), probabilities(logits) / len(y)
+    return mean_loss(logits, y), probabilities(logits) / len(y)
+
+
+@ex.wrong("the gradient's sign turned", says="gradient:", breaks="mean")
+def uphill(logits, y):
+    return mean_loss(logits, y), -slope(logits, y)
+
+
+@ex.wrong("cross_entropy and autograd", says="by hand", breaks="by hand")
+def library(logits, y):
+    leaf = logits.clone().requires_grad_()
+    loss = F.cross_entropy(leaf, y)
+    return loss.detach(), torch.autograd.grad(loss, leaf)[0]
+
+
+@ex.wrong("rows taken to lie one after another in memory", says="raised RuntimeError",
+          breaks="shapes")
+def in_a_row(logits, y):
+    at = torch.arange(len(y)) * logits.shape[1] + y
+    return (logits.logsumexp(1) - logits.view(-1)[at]).mean(), slope(logits, y)
+
+
+@ex.wrong("the number of classes read from the labels", says="raised RuntimeError",
+          breaks=("shapes", "example"))
+def classes_from_labels(logits, y):
+    return mean_loss(logits, y), (probabilities(logits) - F.one_hot(y)) / len(y)
+
+
+@ex.wrong("axes of length one squeezed away", says="raised", breaks=("shapes", "example"))
+def squeezed(logits, y):
+    z = logits.squeeze()
+    return mean_loss(z, y), slope(z, y)
+
+
+@ex.wrong("a loss with one dimension", says="shape of the loss", breaks="form")
+def one_dimension(logits, y):
+    return mean_loss(logits, y)[None], slope(logits, y)
+
+
+@ex.wrong("a loss that is a Python number", says="type of the loss", breaks="form")
+def number(logits, y):
+    return mean_loss(logits, y).item(), slope(logits, y)
+
+
+@ex.wrong("equal logits taken for nothing to learn", says="gradient:", breaks="example")
+def tie(logits, y):
+    some = logits.amax() > logits.amin()
+    return mean_loss(logits, y), slope(logits, y) * some

@@ -5,34 +5,80 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.s03.common import between
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_parts
 
-ex = exercise("03.2", "class_loss",
-              seen=("scores", "labels"))
+ex = exercise("03.2", "class_loss", seen=("scores", "labels"))
+
+COLUMNS = ("labels as a column", "a column of one row", "a column cut from a table",
+           "a column as long as there are classes")
+GAPS = ("rows without a label", "a column with gaps", "a column cut from a table",
+        "one row with a label", "large scores in rows without a label", "the example")
+ex.promise("mean", "Mean cross-entropy over the rows that have a label.",
+           says=("loss:", "gradient with respect to the scores:"))
+ex.promise("logits", "scores: (N, C) float32 logits.",
+           cases=("scores far apart", "one row", "two classes", "a class without rows"))
+ex.promise("flat labels", "labels: int64, either (N,)",
+           cases=("labels of shape (N,)", "as many rows as classes", "scores far apart", "one row",
+                  "two classes", "a class without rows", "rows without a label",
+                  "one row with a label", "large scores in rows without a label"))
+ex.promise("a column", "or a column (N, 1) as tables hold them;",
+           cases=(*COLUMNS, "a column with gaps", "the example"))
+ex.promise("gaps", "-1 means that the row has no label and does not count.", cases=GAPS)
+ex.promise("form", "Returns a tensor without dimensions,",
+           says=("type of the loss", "shape of the loss"))
+ex.promise("connected", "connected to the graph.",
+           says=("connected to the scores", "gradient with respect to the scores:"))
+ex.promise("example", "Example: scores zeros(2, 4), labels [[1], [-1]]: 1.386, the mean of one.",
+           cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, rows, classes, column, scale=2.0, missing=0):
+    def table(rows, classes, scale=2.0, missing=0):
+        """Scores and labels, `missing` of them -1; the last class occurs."""
         labels = torch.randint(classes, (rows,), generator=g)
-        labels[torch.randperm(rows, generator=g)[:missing]] = -1
-        return name, {"scores": torch.randn(rows, classes, generator=g) * scale,
-                      "labels": labels[:, None] if column else labels}
-    return [one("labels of shape (N,)", 7, 4, False),
-            one("labels as a column", 6, 5, True),
-            one("a column with gaps", 9, 3, True, missing=4),
-            one("large scores, some of them wrong", 8, 6, False, scale=12.0),
-            one("rows without a label", 10, 4, False, missing=3)]
+        order = torch.randperm(rows, generator=g)
+        labels[order[0]] = classes - 1
+        labels[order[rows - missing:]] = -1
+        return {"scores": torch.randn(rows, classes, generator=g) * scale, "labels": labels}
+
+    def column(case):
+        return {**case, "labels": case["labels"][:, None]}
+
+    def sizes():
+        rows, classes = between(g, 4, 9), between(g, 3, 7)
+        return rows + (rows == classes), classes
+
+    far, absent, loud = table(*sizes()), table(*sizes()), table(*sizes(), missing=2)
+    far["scores"][torch.arange(len(far["labels"])), far["labels"]] -= 150.0
+    absent["labels"] %= absent["scores"].shape[1] - 1
+    loud["scores"][loud["labels"] < 0] *= 1e4
+    cut = table(*sizes(), missing=1)
+    wide = torch.randint(9, (len(cut["labels"]), 3), generator=g)
+    wide[:, 1] = cut["labels"]
+    square, many = between(g, 4, 6), between(g, 30, 60)
+    return [("labels of shape (N,)", table(*sizes())),
+            ("labels as a column", column(table(*sizes()))),
+            ("as many rows as classes", table(square, square)),
+            ("a column as long as there are classes", column(table(square + 1, square + 1))),
+            ("a column cut from a table", {**cut, "labels": wide[:, 1:2]}),
+            ("scores far apart", far), ("one row", table(1, 6)), ("two classes", table(many, 2)),
+            ("a class without rows", absent), ("a column of one row", column(table(1, 5))),
+            ("rows without a label", table(many, 12, missing=between(g, 3, 20))),
+            ("a column with gaps", column(table(between(g, 7, 11), 3, missing=4))),
+            ("one row with a label", table(square, 8, missing=square - 1)),
+            ("large scores in rows without a label", loud),
+            ("the example", {"scores": torch.zeros(2, 4), "labels": torch.tensor([[1], [-1]])})]
 
 
 @ex.act
 def act(fn, scores, labels):
-    leaf = scores.clone().requires_grad_()
-    loss = fn(leaf, labels)
-    connected = isinstance(loss, torch.Tensor) and loss.requires_grad and loss.numel() == 1
-    grad = torch.autograd.grad(loss.sum(), leaf)[0] if connected else None
-    return {"loss": loss, "grad": grad}
+    loss = fn(scores.requires_grad_(), labels)
+    if type(loss) is not torch.Tensor or not loss.requires_grad or loss.numel() != 1:
+        return {"loss": loss, "grad": None}
+    return {"loss": loss, "grad": torch.autograd.grad(loss.sum(), scores, allow_unused=True)[0]}
 
 
 @ex.law
@@ -42,17 +88,20 @@ def law(out, scores, labels):
     keep = [k for k, label in enumerate(y) if label >= 0]
     logs = z - z.logsumexp(1, keepdim=True)
     wanted = -sum(logs[k, y[k]] for k in keep) / len(keep)
-    expect_close("loss", out["loss"], wanted.float(), rtol=1e-4, atol=1e-5,
-                 look="Cross-entropy, averaged over the rows that have a label.")
-    connected = "A loss has to stay connected to the scores."
-    if out["grad"] is None:
-        raise Broken("gradient with respect to the scores", "none", "a tensor", connected)
     grad = torch.zeros_like(z)
     for k in keep:
         grad[k] = logs[k].exp() / len(keep)
         grad[k, y[k]] -= 1 / len(keep)
-    expect_close("gradient with respect to the scores", out["grad"], grad.float(), rtol=1e-4,
-                 atol=1e-6, look=connected)
+    # What rounding a score costs: no formula in float32 can do better.
+    rounding = 4 * torch.finfo(torch.float32).eps * float(z[keep].abs().max())
+    expect_close("loss", out["loss"], wanted.float(), atol=rounding,
+                 look="Cross-entropy, averaged over the rows that have a label.")
+    if out["grad"] is None:
+        raise Broken("gradient with respect to the scores", "none", "a tensor",
+                     "A loss has to stay connected to the scores.")
+    expect_close("gradient with respect to the scores", out["grad"], grad.float(),
+                 atol=(rounding + 1e-6) / len(keep),
+                 look="Zero for rows without a label, else (softmax - one-hot) / rows that count.")
 
 
 def labelled(scores, labels):
@@ -60,50 +109,158 @@ def labelled(scores, labels):
     return scores[y >= 0], y[y >= 0]
 
 
-@ex.wrong("squared error on the class number", says="loss:")
+# ---- right by another route
+
+@ex.right("rows without a label left out first")
+def left_out(scores, labels):
+    y = labels.flatten()
+    has = y != -1
+    return F.cross_entropy(scores[has], y[has])
+
+
+@ex.right("a sum over a count")
+def sum_over_count(scores, labels):
+    y = labels[:, 0] if labels.dim() == 2 else labels
+    total = F.nll_loss(scores.log_softmax(1), y, ignore_index=-1, reduction="sum")
+    return total / (y >= 0).sum()
+
+
+@ex.right("logsumexp by hand")
+def by_hand(scores, labels):
+    z, y = labelled(scores, labels)
+    return (z.logsumexp(1) - z.gather(1, y[:, None])[:, 0]).mean()
+
+
+@ex.right("one-hot weights")
+def one_hot(scores, labels):
+    y = labels.view(len(scores))
+    weight = (y >= 0).float()
+    target = F.one_hot(y.clamp(min=0), scores.shape[1]) * weight[:, None]
+    return -(scores.log_softmax(1) * target).sum() / weight.sum()
+
+
+@ex.right("a loop over the rows")
+def loop(scores, labels):
+    losses = [F.cross_entropy(row[None], label.reshape(1))
+              for row, label in zip(scores, labels, strict=True) if label.item() != -1]
+    return torch.stack(losses).mean()
+
+
+# ---- wrong, by name
+
+@ex.wrong("squared error on the class number", says="loss:", breaks="mean")
 def number_regression(scores, labels):
     z, y = labelled(scores, labels)
     expected = z.softmax(1) @ torch.arange(z.shape[1], dtype=z.dtype)
     return (expected - y).square().mean()
 
 
-@ex.wrong("a column of labels that meets every row: silent broadcasting", says="loss:")
+@ex.wrong("a column of labels that meets every row: silent broadcasting", says="loss:",
+          breaks="a column")
 def broadcast(scores, labels):
     keep = labels >= 0
     picked = scores.log_softmax(1)[torch.arange(len(scores)), labels.clamp(min=0)]
     return -(picked * keep).sum() / (keep.expand_as(picked)).sum()
 
 
-@ex.wrong("squared error after a softmax", says="loss:")
+@ex.wrong("labels always taken for a column", says="raised IndexError", breaks="flat labels")
+def column_only(scores, labels):
+    return F.cross_entropy(scores, labels[:, 0], ignore_index=-1)
+
+
+@ex.wrong("labels squeezed, so that one row loses both dimensions", says="raised ValueError",
+          breaks="a column")
+def squeezed(scores, labels):
+    y = labels.squeeze() if labels.dim() == 2 else labels
+    return F.cross_entropy(scores, y, ignore_index=-1)
+
+
+@ex.wrong("squared error after a softmax", says="loss:", breaks="mean")
 def squared_after_softmax(scores, labels):
     z, y = labelled(scores, labels)
     return (z.softmax(1) - F.one_hot(y, z.shape[1])).square().sum(1).mean()
 
 
-@ex.wrong("squared error between raw scores and one-hot labels", says="loss:")
+@ex.wrong("squared error between raw scores and one-hot labels", says="loss:", breaks="mean")
 def squared_on_scores(scores, labels):
     z, y = labelled(scores, labels)
-    return (z - F.one_hot(y, z.shape[1])).square().mean()
+    return F.mse_loss(z, F.one_hot(y, z.shape[1]).float())
 
 
-@ex.wrong("rows without a label counted in the mean", says="rows that have a label")
+@ex.wrong("the sum over rows in place of the mean", says="loss:", breaks="mean")
+def summed(scores, labels):
+    return F.cross_entropy(scores, labels.reshape(-1), ignore_index=-1, reduction="sum")
+
+
+@ex.wrong("class 0 taken for no label", says="loss:", breaks="mean")
+def drops_class_zero(scores, labels):
+    y = labels.reshape(-1)
+    return (F.cross_entropy(scores, y, ignore_index=-1, reduction="none") * (y > 0)
+            ).sum() / (y > 0).sum()
+
+
+@ex.wrong("rows without a label counted in the mean", says="rows that have a label",
+          breaks="gaps")
 def counts_gaps(scores, labels):
     y = labels.reshape(-1)
     return F.cross_entropy(scores, y, ignore_index=-1, reduction="sum") / len(y)
 
 
-@ex.wrong("-1 taken for the last class", says="rows that have a label")
+@ex.wrong("-1 taken for the last class", says="rows that have a label",
+          breaks="gaps")
 def last_class(scores, labels):
     return F.cross_entropy(scores, labels.reshape(-1) % scores.shape[1])
 
 
-@ex.wrong("a softmax before the cross-entropy", says="loss:", trap="03.1")
+@ex.wrong("-1 sought in labels of shape (N,) only", says="raised IndexError",
+          breaks="gaps")
+def flat_gaps(scores, labels):
+    if labels.dim() == 2:
+        return F.cross_entropy(scores, labels[:, 0])
+    return F.cross_entropy(scores, labels, ignore_index=-1)
+
+
+@ex.wrong("rows without a label set to zero, and counted", says="rows that have a label",
+          breaks="gaps")
+def zeroed_rows(scores, labels):
+    y = labels.reshape(-1)
+    return F.cross_entropy(scores * (y >= 0)[:, None], y.clamp(min=0))
+
+
+@ex.wrong("a softmax before the cross-entropy", says="loss:", trap="03.1", breaks="mean")
 def softmax_first(scores, labels):
     z, y = labelled(scores, labels)
     return F.cross_entropy(z.softmax(1), y)
 
 
-@ex.wrong("a loss cut from its graph by item()", says="gradient")
+@ex.wrong("the logarithm of a finished softmax", says="loss: got inf", trap="03.1",
+          breaks="logits")
+def log_of_softmax(scores, labels):
+    z, y = labelled(scores, labels)
+    return F.nll_loss(z.softmax(1).log(), y)
+
+
+@ex.wrong("a loss cut from the graph, as by item() or detach()", says="connected to the scores",
+          breaks="connected")
 def disconnected(scores, labels):
     z, y = labelled(scores, labels)
     return torch.tensor(F.cross_entropy(z, y).item())
+
+
+@ex.wrong("the denominator of the softmax cut from the graph",
+          says="gradient with respect to the scores:", breaks="connected")
+def constant_denominator(scores, labels):
+    z, y = labelled(scores, labels)
+    return (z.detach().logsumexp(1) - z[torch.arange(len(y)), y]).mean()
+
+
+@ex.wrong("a loss with one dimension", says="shape of the loss", breaks="form")
+def one_dimension(scores, labels):
+    z, y = labelled(scores, labels)
+    return F.cross_entropy(z, y)[None]
+
+
+@ex.wrong("scores of zero taken for no answer", says="loss:", breaks="example")
+def nothing_said(scores, labels):
+    z, y = labelled(scores, labels)
+    return F.cross_entropy(z, y) * z.any()

@@ -8,44 +8,88 @@ import math
 import torch
 from torch import nn
 
+from dlsys_checks.s03.common import between
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_like, expect_parts
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
-ex = exercise("03.4", "init_",
-              seen=("sizes", "x"))
+ex = exercise("03.4", "init_", seen=("sizes", "bias", "head", "inplace"))
+
+ENDS = ("a Linear at the end", "a single Linear")
+ex.promise("in place", "Initialise net in place", says=("modules", "new parameters", "requires"))
+ex.promise("size kept", "so that the signal keeps its size.", says=("second moment",))
+ex.promise("in turn", "net: nn.Linear and nn.ReLU in turn, of any widths;",
+           cases=("one layer", "six layers of one width", "ReLU that works in place",
+                  "wider, then narrower"))
+ex.promise("a Linear may be last", "a Linear may be the last,", cases=ENDS)
+ex.promise("no bias", "and may have no bias.", cases=("no biases",))
+ex.promise("every ReLU", "For inputs from N(0, 1) the mean square after *every* ReLU lies between "
+           "0.5 and 2 (on average over many nets),", says=("second moment",))
+ex.promise("other widths", "also where layers get wider or narrower.",
+           cases=("each layer wider", "each layer narrower", "wider, then narrower", "no biases",
+                  "one layer", "the example", *ENDS))
+ex.promise("random", "All weights are random, drawn one by one around zero with torch's generator;",
+           says=("weights of", "mean weight"))
+ex.promise("zero biases", "the biases are zero.", says=("largest bias",))
+ex.promise("example", "Example: a weight of shape (64, 32) gets standard deviation 0.25.",
+           cases=("the example",))
 
 NETS = 12  # one net scatters; the mean over twelve stays within a fifth of its expectation
 
 
 @ex.cases
 def cases(g):
-    def one(name, sizes):
-        return name, {"sizes": list(sizes), "x": torch.randn(64, sizes[0], generator=g)}
-    return [one("each layer twice as wide", (32, 64, 128, 256)),
-            one("each layer half as wide", (256, 128, 64, 32)),
-            one("six layers of one width", (96,) * 7)]
+    def near(width):
+        return between(g, width * 8 // 9, width * 10 // 9)
+
+    def one(name, *widths, bias=True, head=False, inplace=False):
+        return name, {"sizes": list(widths), "bias": bias, "head": head, "inplace": inplace}
+
+    start, width = near(18), near(100)
+    return [one("six layers of one width", *[width] * 7),
+            one("each layer wider", start, 3 * start, 6 * start, 12 * start),
+            one("each layer narrower", near(192), near(96), near(48), near(24)),
+            one("wider, then narrower", near(48), near(160), near(48), near(160), near(48)),
+            one("one layer", near(40), near(90)),
+            one("ReLU that works in place", near(72), near(72), near(72), inplace=True),
+            one("no biases", near(48), near(144), near(48), bias=False),
+            one("a Linear at the end", near(48), near(96), near(96), 10, head=True),
+            one("a single Linear", near(48), near(96), head=True),
+            one("the example", 32, 64)]
 
 
 @ex.act
-def act(fn, sizes, x):
-    nets = []
+def act(fn, sizes, bias, head, inplace):
+    nets, modules, new, frozen = [], [], 0, 0
     for _ in range(12):
         layers = []
         for i, o in zip(sizes, sizes[1:]):
-            layers += [nn.Linear(i, o), nn.ReLU()]
+            layers += [nn.utils.skip_init(nn.Linear, i, o, bias=bias), nn.ReLU(inplace)]
             nn.init.constant_(layers[-2].weight, 0.01)
-            nn.init.constant_(layers[-2].bias, 0.5)
-        net = nn.Sequential(*layers)
+            if bias:
+                nn.init.constant_(layers[-2].bias, 0.5)
+        net = nn.Sequential(*layers[:-1] if head else layers)
+        old = list(net.parameters())
         fn(net)
-        nets.append(net)
-    return {"state": [[{"weight": m.weight, "bias": m.bias} for m in net[::2]] for net in nets]}
+        nets.append([{"weight": m.weight, "bias": m.bias}
+                     for m in net if isinstance(m, nn.Linear)])
+        modules.append(len(net))
+        new += sum(p is not q for p, q in zip(old, net.parameters()))
+        frozen += sum(not p.requires_grad for p in net.parameters())
+    return {"state": nets, "modules": modules, "new": new, "frozen": frozen}
 
 
 def second_moments(net, x):
     """Mean square after every ReLU, in float64."""
-    h, found = x.double(), []
+    h, found = x, []
     for layer in net:
-        h = (h @ layer["weight"].double().T + layer["bias"].double()).clamp(min=0)
+        h = (h @ layer["weight"].double().T).clamp(min=0)
         found.append(h.square().mean())
     return torch.stack(found)
 
@@ -55,79 +99,274 @@ def largest(tensor):
     return float(tensor.abs().nan_to_num(nan=math.inf).max())
 
 
-def expect_nets(out, sizes):
+def expect_nets(out, sizes, bias, head):
     """Raise Broken unless there are NETS nets whose layers have the sizes they were made with."""
-    expect_parts(out, "state")
+    expect_parts(out, "state", "modules", "new", "frozen")
     expect_length("nets", out["state"], NETS)
     for net in out["state"]:
         expect_length("layers of a net", net, len(sizes) - 1, "Keep the layers as they are.")
         for i, o, layer in zip(sizes, sizes[1:], net):
             expect_parts(layer, "weight", "bias")
             expect_like("weight of a layer", layer["weight"], torch.empty(o, i))
-            expect_like("bias of a layer", layer["bias"], torch.empty(o))
+            expect_like("bias of a layer", layer["bias"], torch.empty(o) if bias else None)
+    length = 2 * (len(sizes) - 1) - head
+    expect_equal("modules of the nets", out["modules"], [length] * NETS, "Add and remove none.")
+    expect_equal("new parameters in place of the old", out["new"], 0,
+                 "An optimizer made before would not know them: fill the old ones.")
+    expect_equal("parameters without requires_grad", out["frozen"], 0)
+
+
+def expect_zero_biases(nets):
+    worst = max((largest(layer["bias"]) for net in nets for layer in net
+                 if layer["bias"] is not None), default=0.0)
+    expect_equal("largest bias", worst, 0.0, "Biases start at zero.")
+
+
+def correlation(a, b):
+    """Mean product of two tensors of weights, each brought to a mean square of one."""
+    return float((a * b).mean()) / float(a.norm() * b.norm()) * math.sqrt(a.numel() * b.numel())
+
+
+def expect_random(nets):
+    """Raise Broken unless weights differ and scatter around zero: between nets, layers, units."""
+    layers = [torch.stack([layer["weight"] for layer in same])
+              for same in zip(*nets, strict=True)]
+    for w in layers:
+        if not 0 < largest(w) < math.inf:
+            raise Broken("largest weight", largest(w), "a positive finite number")
+        expect_apart("mean weight of a layer, over its root mean square", w, torch.ones(()),
+                     limit=0.3)
+        for axis, name in ((1, "neighbouring units"), (2, "neighbouring inputs"), (0, "two nets")):
+            expect_apart(f"weights of {name}: correlation", w, w.roll(1, axis))
+    for one, other in itertools.combinations(layers, 2):
+        if one.shape == other.shape:
+            expect_apart("weights of two layers: correlation", one, other)
+
+
+def expect_apart(what, a, b, limit=None):
+    found = correlation(a, b)
+    limit = limit or 6 / math.sqrt(a.numel())  # six standard errors
+    if not abs(found) <= limit:
+        raise Broken(what, found, f"at most {limit:.2g} either way")
 
 
 @ex.law
-def law(out, sizes, x):
+def law(out, sizes, bias, head, inplace):
     # The weights are the answer itself: random, so only what they do to x can be expected.
-    expect_nets(out, sizes)
-    worst = max(largest(layer["bias"]) for net in out["state"] for layer in net)
-    expect_equal("largest bias", worst, 0.0, "Biases start at zero.")
-    for net in out["state"]:
-        for layer in net:
-            if not layer["weight"].isfinite().all():
-                raise Broken("largest weight", largest(layer["weight"]), "a finite number")
-    firsts = [net[0]["weight"] for net in out["state"]]
-    if any(torch.equal(a, b) for a, b in itertools.combinations(firsts, 2)):
-        raise Broken("weights of two nets", "the same", "fresh random ones for each net")
-    moments = torch.stack([second_moments(net, x) for net in out["state"]]).mean(0).tolist()
+    expect_nets(out, sizes, bias, head)
+    nets = out["state"]
+    expect_zero_biases(nets)
+    expect_random(nets)
+    # Drawn here, where no answer can see it.
+    x = torch.randn(128, sizes[0], generator=torch.Generator().manual_seed(sum(sizes)),
+                    dtype=torch.float64)
+    hidden = [net[:len(net) - head] for net in nets]
+    if not hidden[0]:
+        return
+    moments = torch.stack([second_moments(net, x) for net in hidden]).mean(0).tolist()
     for depth, moment in enumerate(moments, 1):
         if not 0.5 <= moment <= 2:
             raise Broken(f"second moment after ReLU {depth} of {len(moments)}, mean of {NETS} nets",
                          moment, "0.5 to 2", "A layer multiplies it by fan_in * Var(w) / 2.")
+    if sizes == [32, 64]:
+        weights = torch.stack([net[0]["weight"] for net in nets])
+        expect_close("standard deviation of the weights", float(weights.std()), 0.25, rtol=0.03)
+
+
+def linears(net):
+    return [m for m in net if isinstance(m, nn.Linear)]
 
 
 def set_each(net, std):
-    """Normal weights with standard deviation std(fan_in, fan_out), biases zero."""
-    for layer in net[::2]:
+    """Normal weights with standard deviation std(fan_in, fan_out), biases zero, in each Linear."""
+    for layer in linears(net):
         fan_out, fan_in = layer.weight.shape
         nn.init.normal_(layer.weight, std=std(fan_in, fan_out))
+        no_bias(layer)
+
+
+def no_bias(layer):
+    if layer.bias is not None:
         nn.init.zeros_(layer.bias)
 
 
-@ex.wrong("standard deviation 0.01 for every layer", says="second moment")
+def he(fan_in, fan_out):
+    return math.sqrt(2 / fan_in)
+
+
+# ---- right by another route
+
+@ex.right("normal weights by hand")
+@torch.no_grad()
+def by_normal(net):
+    for layer in net[::2]:
+        layer.weight.copy_(torch.randn(layer.weight.shape) * (2 / layer.in_features) ** 0.5)
+        if layer.bias is not None:
+            layer.bias.fill_(0)
+
+
+@ex.right("uniform weights")
+def by_uniform(net):
+    for module in net.modules():
+        if hasattr(module, "weight"):
+            nn.init.kaiming_uniform_(module.weight, nonlinearity="relu")
+            no_bias(module)
+
+
+@ex.right("a uniform bound by hand")
+def by_bound(net):
+    for p in net.parameters():
+        if p.dim() == 2:
+            bound = math.sqrt(6 / p.shape[1])
+            p.data = torch.rand_like(p) * 2 * bound - bound
+        else:
+            p.data.zero_()
+
+
+@ex.right("random signs")
+@torch.no_grad()
+def by_signs(net):
+    for layer in linears(net):
+        layer.weight.bernoulli_(0.5).mul_(2).sub_(1).mul_(math.sqrt(2 / layer.in_features))
+        no_bias(layer)
+
+
+@ex.right("a truncated normal")
+def by_truncation(net):
+    def fill(module):
+        if isinstance(module, nn.Linear):
+            std = math.sqrt(2 / module.in_features)
+            nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
+            no_bias(module)
+    net.apply(fill)
+
+
+# ---- wrong, by name
+
+@ex.wrong("standard deviation 0.01 for every layer", says="second moment", breaks="size kept")
 def hundredth(net):
     set_each(net, lambda fan_in, fan_out: 0.01)
 
 
-@ex.wrong("fan_out in place of fan_in", says="second moment")
+@ex.wrong("fan_out in place of fan_in", says="second moment", breaks=("size kept", "example"))
 def by_fan_out(net):
     set_each(net, lambda fan_in, fan_out: math.sqrt(2 / fan_out))
 
 
-@ex.wrong("Xavier, which knows no ReLU", says="second moment")
+@ex.wrong("the larger of fan_in and fan_out", says="second moment", breaks="other widths")
+def by_larger(net):
+    set_each(net, lambda fan_in, fan_out: math.sqrt(2 / max(fan_in, fan_out)))
+
+
+@ex.wrong("the mean of fan_in and fan_out", says="second moment", breaks="other widths")
+def by_mean(net):
+    set_each(net, lambda fan_in, fan_out: math.sqrt(4 / (fan_in + fan_out)))
+
+
+@ex.wrong("Xavier, which knows no ReLU", says="second moment", breaks="every ReLU")
 def xavier(net):
     set_each(net, lambda fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out)))
 
 
-@ex.wrong("PyTorch's default weights", says="second moment")
+@ex.wrong("PyTorch's default weights", says="second moment", breaks="every ReLU")
 def default(net):
-    for layer in net[::2]:
+    for layer in linears(net):
         nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5))
-        nn.init.zeros_(layer.bias)
+        no_bias(layer)
 
 
-@ex.wrong("the variance held at 1 in place of the second moment", says="second moment")
+@ex.wrong("the variance held at 1 in place of the second moment", says="second moment",
+          breaks=("size kept", "example"))
 def by_variance(net):
     set_each(net, lambda fan_in, fan_out: math.sqrt(2 / (1 - 1 / math.pi) / fan_in))
 
 
-@ex.wrong("the variance 2 / fan_in used as standard deviation", says="second moment")
+@ex.wrong("the variance 2 / fan_in used as standard deviation", says="second moment",
+          breaks="every ReLU")
 def variance_as_std(net):
     set_each(net, lambda fan_in, fan_out: 2 / fan_in)
 
 
-@ex.wrong("biases left as they were", says="largest bias")
+@ex.wrong("the first layer's fan_in for every layer", says="second moment", breaks="other widths")
+def first_fan_in(net):
+    set_each(net, lambda *_: math.sqrt(2 / net[0].in_features))
+
+
+@ex.wrong("three layers, and no more", says="largest bias", breaks="in turn")
+def three_layers(net):
+    set_each(linears(net)[:3], he)
+
+
+@ex.wrong("a Linear without a ReLU behind it left as it was", says="largest bias",
+          breaks="a Linear may be last")
+def before_relu(net):
+    set_each([m for m, after in zip(net, net[1:], strict=False) if isinstance(after, nn.ReLU)], he)
+
+
+@ex.wrong("a bias taken for granted", says="raised AttributeError", breaks="no bias")
+def always_biased(net):
+    for layer in linears(net):
+        nn.init.kaiming_normal_(layer.weight)
+        layer.bias.data.zero_()
+
+
+@ex.wrong("biases left as they were", says="largest bias", breaks="zero biases")
 def keeps_bias(net):
-    for layer in net[::2]:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    for layer in linears(net):
+        nn.init.kaiming_normal_(layer.weight)
+
+
+@ex.wrong("new parameters in place of the old", says="new parameters", breaks="in place")
+def replaced(net):
+    for layer in linears(net):
+        layer.weight = nn.Parameter(torch.empty_like(layer.weight))
+    set_each(net, he)
+
+
+@ex.wrong("weights that no longer require a gradient", says="requires_grad", breaks="in place")
+def frozen(net):
+    set_each(net, he)
+    net.requires_grad_(False)
+
+
+@ex.wrong("a fixed seed inside", says="weights of two nets", breaks="random")
+def fixed_seed(net):
+    torch.manual_seed(0)
+    set_each(net, he)
+
+
+@ex.wrong("one weight for all", says="mean weight", breaks="random")
+def constant(net):
+    for layer in linears(net):
+        nn.init.constant_(layer.weight, math.sqrt(2 / layer.in_features))
+        no_bias(layer)
+
+
+@ex.wrong("positive weights only", says="mean weight", breaks="random")
+def positive(net):
+    set_each(net, he)
+    for layer in linears(net):
+        layer.weight.data.abs_()
+
+
+@ex.wrong("one row of weights for all units", says="weights of neighbouring units",
+          breaks="random")
+def one_row(net):
+    set_each(net, he)
+    for layer in linears(net):
+        layer.weight.data[:] = layer.weight.data[0].clone()
+
+
+@ex.wrong("the same weights in layers of the same shape", says="weights of two layers",
+          breaks="random")
+def shared_draw(net):
+    set_each(net, he)
+    drawn = {}
+    for layer in linears(net):
+        layer.weight.data.copy_(drawn.setdefault(layer.weight.shape, layer.weight.data))
+
+
+@ex.wrong("three quarters of the size in a net of one layer", says="standard deviation",
+          breaks="example")
+def single(net):
+    set_each(net, lambda fan_in, fan_out: math.sqrt((1.5 if len(net) == 2 else 2) / fan_in))

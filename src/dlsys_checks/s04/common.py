@@ -1,43 +1,63 @@
-"""What several exercises of stage 4 share: a path of weights, and torch's own."""
+"""What the hand-written update rules of stage 4 share: torch's own, and a path of weights."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from dlsys_helpers.expect import expect_close, expect_like
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_length, expect_like
 
-# What the hand-written update rules share ------------------------------------------------------
-STEPS, AT = 200, (0, 1, 11, 99, 199)
-
-
-def expect_path(got, wanted, after):
-    """Compare weights step by step, so that the feedback names the first step that is off."""
-    expect_like(f"weights after {len(after)} of {STEPS} steps", got, wanted)
-    for row, step in enumerate(after):
-        expect_close(f"weights after {step + 1} of {STEPS} steps", got[row], wanted[row],
-                     rtol=1e-4, atol=1e-4)
+TOLERANCE = 2e-5  # of the largest weight so far: 200 steps in float32 are off by a tenth of it
 
 
-def snapshots(step, weights, grads):
-    """Weights after the steps AT, for step(w, grad, k) applied in place to a copy."""
-    w, shown = weights.clone(), []
-    for k, grad in enumerate(grads):
-        step(w, grad, k)
-        if k in AT:
-            shown.append(w.clone())
-    return torch.stack(shown)
+def by_torch(build, start, grads, settings, missing=()):
+    """Weights after each step of a torch optimizer, calculated in float64: (T, N) float32.
 
-
-def by_torch(build, weights, grads, rate_at=None, missing=()):
-    """The same from a torch optimizer; steps in `missing` have grad None."""
-    w = nn.Parameter(weights.clone())
-    opt = build([w])
-
-    def step(kept, grad, k):
-        w.grad = None if k in missing else grad.clone()
-        if rate_at:
-            opt.param_groups[0]["lr"] = rate_at(k)
+    settings: what its group holds at each step, as {"lr": 0.1}. Steps in `missing` have grad None.
+    """
+    w = nn.Parameter(start.double())
+    opt, path = build([w]), []
+    for k, (grad, now) in enumerate(zip(grads.double(), settings, strict=True)):
+        w.grad = None if k in missing else grad
+        opt.param_groups[0].update(now)
         opt.step()
-        kept.copy_(w.detach())
-    return snapshots(step, weights, grads)
+        path.append(w.detach().clone())
+    return torch.stack(path).float()
+
+
+def expect_path(got, wanted, after, which=""):
+    """Compare weights (T, N) after the steps `after`, counted from 0, one step at a time.
+
+    The feedback names the first step that is off. The tolerance follows the largest weight so far.
+    """
+    expect_like(f"weights after all steps{which}", got, wanted)
+    largest = wanted.abs().amax(1).cummax(0).values
+    for row in _rows_off(got, wanted, largest):
+        expect_close(f"weights after step {after[row] + 1}{which}", got[row], wanted[row],
+                     rtol=0.0, atol=TOLERANCE * float(largest[row]))
+
+
+def _rows_off(got, wanted, largest):
+    """Rows with an entry beyond the tolerance; NaN is beyond any."""
+    near = (got - wanted).abs() <= TOLERANCE * largest[:, None]
+    return (~near.all(1)).nonzero().flatten().tolist()
+
+
+def expect_paths(got, wanted):
+    """The same for every step of several weights, which took their steps in turn."""
+    expect_length("weights", got, len(wanted))
+    for i, (mine, right) in enumerate(zip(got, wanted, strict=True)):
+        which = f" of weight {i + 1} of {len(wanted)}" if len(wanted) > 1 else ""
+        expect_path(mine, right, range(len(right)), which)
+
+
+def expect_manners(out):
+    """What an update rule owes its caller beside the weights; counts of calls and of numbers."""
+    expect_equal("calls that changed the caller's gradient", out["touched"], 0, "Work on a copy.")
+    expect_equal("numbers changed beside w, in its table", out["beside"], 0)
+
+
+def expect_by_hand(used):
+    """Refuse an answer that lets an optimizer of torch do the step."""
+    if used != []:
+        raise Broken("optimizers of torch.optim used", used, "none", "Write the step out.")

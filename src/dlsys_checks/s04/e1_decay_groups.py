@@ -16,8 +16,26 @@ from dlsys_helpers.expect import (
     show,
 )
 
-ex = exercise("04.1", "decay_groups",
-              seen=("kind", "width", "decay"))
+ex = exercise("04.1", "decay_groups", seen=("kind", "width", "decay"))
+
+ex.promise("two groups", "Two groups for an optimizer: decayed first, exempt second.",
+           says=("number of groups", "group: got"))
+ex.promise("form", 'Each is {"params": list of tensors, "weight_decay": float};',
+           says=("parts of the", "type of the", "weight_decay of the first", "a copy"))
+ex.promise("no decay", "the second has 0.0.", says=("weight_decay of the second",))
+ex.promise("axes", "Decayed are the tensors with two or more axes,",
+           cases=("norms in a Sequential", "torch's encoder layer", "tensors of 0 to 4 axes",
+                  "parameters named against their kind", "a frozen first layer"))
+ex.promise("embeddings", "except the weights of nn.Embedding.",
+           cases=("an embedding shared with the head", "a head before the embedding it shares",
+                  "an embedding deep inside", "nothing but an embedding",
+                  "an embedding of its own class"))
+ex.promise("frozen", "Frozen tensors (requires_grad False) are in no group,",
+           says=("frozen",))
+ex.promise("once", "all others in exactly one, also when two modules share them.",
+           says=("twice", "missing"))
+ex.promise("example", "Example: nn.Linear(2, 3) has its weight in the first group and its bias in "
+           "the second.", cases=("the example",))
 
 
 # The group of each trainable tensor: 0 decayed, 1 exempt. Not among the inputs, for those stand
@@ -25,11 +43,23 @@ ex = exercise("04.1", "decay_groups",
 GROUPS = {
     "conv": {"0.weight": 0, "1.weight": 1, "1.bias": 1, "4.weight": 0, "4.bias": 1},
     "tied": {"0.weight": 1, "1.weight": 1, "1.bias": 1, "2.weight": 0, "2.bias": 1},
+    "head first": {"head.weight": 1, "middle.weight": 0, "middle.bias": 1},
+    "shared": {"0.weight": 0, "0.bias": 1, "2.weight": 0, "2.bias": 1},
     "frozen": {"1.weight": 1, "1.bias": 1, "3.weight": 0},
+    "frozen parts": {"1.weight": 0, "2.bias": 1},
+    "all frozen": {},
     "encoder": {"self_attn.in_proj_weight": 0, "self_attn.in_proj_bias": 1,
                 "self_attn.out_proj.weight": 0, "self_attn.out_proj.bias": 1,
                 "linear1.weight": 0, "linear1.bias": 1, "linear2.weight": 0, "linear2.bias": 1,
                 "norm1.weight": 1, "norm1.bias": 1, "norm2.weight": 1, "norm2.bias": 1},
+    "axes": {"scale": 1, "gain": 1, "table": 0, "token": 0, "patch": 0},
+    "names": {"bias": 0, "norm": 0, "weight": 1, "embedding.weight": 0, "embedding.bias": 1},
+    "called": {"dense.weight": 0, "dense.bias": 1, "LayerNorm.weight": 1, "LayerNorm.bias": 1},
+    "deep": {"0.0.0.weight": 1, "0.1.weight": 0, "0.1.bias": 1, "1.weight": 1},
+    "embedding": {"weight": 1},
+    "own embedding": {"0.weight": 1, "1.weight": 0},
+    "norms": {"0.weight": 1, "0.bias": 1, "1.weight": 1, "1.bias": 1},
+    "example": {"weight": 0, "bias": 1},
 }
 
 
@@ -39,63 +69,145 @@ def cases(g):
         width = 4 + int(torch.randint(5, (), generator=g))
         decay = 0.01 + round(0.2 * float(torch.rand((), generator=g)), 3)
         return name, {"kind": kind, "width": width, "decay": decay}
-    return [one("norms in a Sequential", "conv"),
+    return [one("norms in a Sequential", "conv"), one("torch's encoder layer", "encoder"),
+            one("a norm called LayerNorm", "called"), one("tensors of 0 to 4 axes", "axes"),
+            one("parameters named against their kind", "names"),
             one("an embedding shared with the head", "tied"),
-            one("a frozen first layer", "frozen"), one("torch's encoder layer", "encoder")]
+            one("a head before the embedding it shares", "head first"),
+            one("two layers that share their tensors", "shared"),
+            one("an embedding deep inside", "deep"), one("nothing but an embedding", "embedding"),
+            one("an embedding of its own class", "own embedding"),
+            one("a frozen first layer", "frozen"),
+            one("a frozen weight and a frozen bias", "frozen parts"),
+            one("a frozen model", "all frozen"), one("norms alone", "norms"),
+            ("the example", {"kind": "example", "width": 3, "decay": 0.1})]
 
 
 @ex.act
 def act(fn, kind, width, decay):
-    if kind == "conv":
-        model = nn.Sequential(nn.Conv2d(1, width, 3, bias=False), nn.BatchNorm2d(width),
-                              nn.ReLU(), nn.Flatten(), nn.Linear(width, 3))
-    elif kind == "tied":
+    class Axes(nn.Module):
+        """Tensors of 0, 1, 2, 3 and 4 axes; the batches it has seen are no parameter."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale, self.gain, self.table, self.token, self.patch = (
+                nn.Parameter(torch.ones((width,) * axes)) for axes in range(5))
+            self.register_buffer("seen", torch.zeros(width, width))
+
+    class Names(nn.Module):
+        """A matrix called bias, another called norm, a vector called weight."""
+
+        def __init__(self):
+            super().__init__()
+            self.bias, self.norm, self.weight = (
+                nn.Parameter(torch.ones((width,) * axes)) for axes in (2, 2, 1))
+            self.embedding = nn.Linear(width, width)
+
+    class HeadFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.middle = nn.Linear(width, 7, bias=False), nn.Linear(width, width)
+            self.tokens = nn.Embedding(7, width)
+            self.tokens.weight = self.head.weight
+
+    class Positions(nn.Embedding):
+        """An nn.Embedding by inheritance."""
+
+    def tied():
         model = nn.Sequential(nn.Embedding(7, width), nn.LayerNorm(width),
                               nn.Linear(width, width), nn.Linear(width, 7, bias=False))
         model[3].weight = model[0].weight
-    elif kind == "frozen":
-        model = nn.Sequential(nn.Linear(3, width), nn.LayerNorm(width), nn.ReLU(),
-                              nn.Linear(width, 2, bias=False))
-        model[0].requires_grad_(False)
-    else:
-        model = nn.TransformerEncoderLayer(2 * width, 2, 3 * width, batch_first=True)
+        return model
+
+    def shared():
+        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(3)])
+        model[1].weight, model[1].bias = model[0].weight, model[0].bias
+        return model
+
+    model = {
+        "conv": lambda: nn.Sequential(nn.Conv2d(1, width, 3, bias=False), nn.BatchNorm2d(width),
+                                      nn.ReLU(), nn.Flatten(), nn.Linear(width, 3)),
+        "tied": tied, "head first": HeadFirst, "shared": shared, "axes": Axes, "names": Names,
+        "frozen": lambda: nn.Sequential(nn.Linear(3, width), nn.LayerNorm(width), nn.ReLU(),
+                                        nn.Linear(width, 2, bias=False)),
+        "frozen parts": lambda: nn.Sequential(nn.Embedding(5, width), nn.Linear(width, 4),
+                                              nn.Linear(4, 2)),
+        "all frozen": lambda: nn.Linear(2, width),
+        "deep": lambda: nn.Sequential(
+            nn.Sequential(nn.Sequential(nn.Embedding(5, width)), nn.Linear(width, 4)),
+            nn.Embedding(3, 4)),
+        "called": lambda: nn.ModuleDict({"dense": nn.Linear(2, width),
+                                         "LayerNorm": nn.LayerNorm(width)}),
+        "embedding": lambda: nn.Embedding(5, width),
+        "own embedding": lambda: nn.Sequential(Positions(5, width),
+                                               nn.Linear(width, 2, bias=False)),
+        "norms": lambda: nn.Sequential(nn.LayerNorm(width), nn.BatchNorm1d(width)),
+        "encoder": lambda: nn.TransformerEncoderLayer(2 * width, 2, 3 * width, batch_first=True),
+        "example": lambda: nn.Linear(2, 3)}[kind]()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not (kind == "all frozen" or (kind, name) in [
+            ("frozen", "0.weight"), ("frozen", "0.bias"), ("frozen parts", "0.weight"),
+            ("frozen parts", "1.bias"), ("frozen parts", "2.weight")]))
+    asked = [p.requires_grad for p in model.parameters()]
     name_of = {id(p): n for n, p in model.named_parameters()}
+    name_of |= {id(b): f"buffer {n}" for n, b in model.named_buffers()}
+
+    def told(value):
+        if isinstance(value, torch.Tensor):
+            return name_of.get(id(value), "a copy or another tensor")
+        return value if isinstance(value, (str, float, int)) else f"a {type(value).__name__}"
+
+    def group(value):
+        if type(value) is not dict:
+            return value
+        tensors = value.get("params")
+        return value | {"params": [told(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, decay)
-    return [{"params": [name_of.get(id(p), "a tensor of another model") for p in g["params"]],
-             "weight_decay": g["weight_decay"]} for g in groups]
+    changed = sum(p.requires_grad != a for p, a in zip(model.parameters(), asked))
+    return {"groups": [group(one) for one in groups] if type(groups) is list else groups,
+            "changed": changed}
 
 
-def names_in(group):
+def names_in(group, word):
     """The sorted names of one group's tensors. Raises Broken for another form."""
-    expect_parts(group, "params", "weight_decay")
-    expect_type("tensors of a group", group["params"], list)
+    expect_parts(group, "params", "weight_decay", what=f"{word} group")
+    expect_type(f"params of the {word} group", group["params"], list)
     for name in group["params"]:
-        expect_type("name of a tensor", name, str)
+        expect_type("name of a tensor in a group", name, str)
     return sorted(group["params"])
+
+
+def stray(name, kind):
+    """Why this tensor does not belong into this group."""
+    if name.startswith(("a ", "buffer ")):
+        return "a parameter of the model", "Hand over the parameters themselves, not a copy."
+    if name not in GROUPS[kind]:
+        return "no frozen tensor", "It is frozen."
+    return "it elsewhere", "Look at its axes and its module."
 
 
 @ex.law
 def law(out, kind, width, decay):
-    expect_type("list of groups", out, list)
-    expect_length("groups", out, 2)
+    expect_parts(out, "groups", "changed")
+    expect_type("list of groups", out["groups"], list)
+    expect_length("groups", out["groups"], 2)
     wanted = GROUPS[kind]
+    held = [names_in(group, word) for group, word in zip(out["groups"], ("decayed", "exempt"))]
     for place, word in ((0, "decayed"), (1, "exempt")):
-        names = names_in(out[place])
-        mine = sorted(n for n, where in wanted.items() if where == place)
-        extra = [n for n in names if n not in mine]
-        if extra:
-            why = ("it is frozen." if extra[0] not in wanted
-                   else "look at its axes and its module.")
-            raise Broken(f"{word} group", f"{show(extra[0])} in it", "it elsewhere",
-                         why.capitalize())
-        lost = [n for n in mine if n not in names]
-        if lost:
-            raise Broken(f"{word} group", f"{lost[0]} missing", "every trainable tensor")
-        expect_equal(f"size of the {word} group", len(names), len(mine),
+        mine = [n for n, where in wanted.items() if where == place]
+        for name in [n for n in held[place] if n not in mine][:1]:
+            expected, why = stray(name, kind)
+            raise Broken(f"{word} group", f"{show(name)} in it", expected, why)
+        for name in [n for n in mine if n not in held[place]][:1]:
+            raise Broken(f"{word} group", f"{name} missing", "every trainable tensor")
+        expect_equal(f"size of the {word} group", len(held[place]), len(mine),
                      "A tensor stands in it twice.")
-    expect_close("weight_decay of the first group", out[0]["weight_decay"], decay)
-    expect_close("weight_decay of the second group", out[1]["weight_decay"], 0.0)
+    expect_close("weight_decay of the first group", out["groups"][0]["weight_decay"], decay)
+    expect_equal("weight_decay of the second group", out["groups"][1]["weight_decay"], 0.0)
+    expect_equal("tensors frozen or thawed", out["changed"], 0, "Leave the model as it came.")
 
+
+# ---- right by another route
 
 def in_two(named, decay, plain):
     """Two groups from (name, tensor) pairs; plain(name, tensor) says which are exempt."""
@@ -108,51 +220,222 @@ def trainable(model):
     return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
 
-def embedding_ids(model):
-    return {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+def embedding_ids(model, modules=None):
+    return {id(m.weight) for m in modules or model.modules() if isinstance(m, nn.Embedding)}
 
 
-@ex.wrong("names: bias and LayerNorm.weight", says="decayed group: got 1.weight in it")
+@ex.right("a walk over modules, each tensor once")
+def by_modules(model, weight_decay):
+    tables, seen, groups = embedding_ids(model), set(), ([], [])
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            if id(p) not in seen and p.requires_grad:
+                seen.add(id(p))
+                groups[p.ndim < 2 or id(p) in tables].append(p)
+    return [{"params": groups[0], "weight_decay": weight_decay},
+            {"params": groups[1], "weight_decay": 0.0}]
+
+
+@ex.right("a dict of tensors by id, embeddings taken out")
+def by_dict(model, weight_decay):
+    live = {id(p): p for p in model.parameters() if p.requires_grad}
+    decayed = {key: p for key, p in live.items() if p.dim() > 1}
+    for m in model.modules():
+        if isinstance(m, nn.Embedding):
+            decayed.pop(id(m.weight), None)
+    exempt = [p for key, p in live.items() if key not in decayed]
+    return [{"weight_decay": weight_decay, "params": [*decayed.values()]},
+            {"weight_decay": 0.0, "params": exempt}]
+
+
+@ex.right("identity asked tensor by tensor")
+def by_identity(model, weight_decay):
+    tables = [m.weight for _, m in model.named_modules() if isinstance(m, nn.Embedding)]
+    return in_two(trainable(model), weight_decay,
+                  lambda n, p: len(p.shape) <= 1 or any(p is t for t in tables))
+
+
+@ex.right("sets, whose order is nobody's")
+def by_sets(model, weight_decay):
+    live = {p for p in model.parameters() if p.requires_grad}
+    tables = {p for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
+    decayed = {p for p in live if p.ndim >= 2} - tables
+    return [{"params": list(decayed), "weight_decay": weight_decay},
+            {"params": list(live - decayed), "weight_decay": 0.0}]
+
+
+ex.equivalent("decayed, exempt = ([], []) -> decayed, exempt = ([], [])",
+              "Two empty lists are the same in either order.")
+
+
+# ---- wrong, by name
+
+def sorted_out(model, weight_decay, named=None):
+    tables = embedding_ids(model)
+    return in_two(named or trainable(model), weight_decay,
+                  lambda n, p: p.ndim < 2 or id(p) in tables)
+
+
+@ex.wrong("names: bias and LayerNorm.weight", says="decayed group: got 1.weight in it",
+          breaks="two groups")
 def by_class_name(model, weight_decay):
     tables = embedding_ids(model)
     return in_two(trainable(model), weight_decay, lambda n, p: (
         "bias" in n or "LayerNorm.weight" in n or id(p) in tables))
 
 
-@ex.wrong("names: everything with 'norm' in it", says="decayed group: got 1.weight in it")
+@ex.wrong("names: everything with 'norm' in it", says="decayed group: got 1.weight in it",
+          breaks="two groups")
 def by_norm_in_name(model, weight_decay):
     tables = embedding_ids(model)
     return in_two(trainable(model), weight_decay, lambda n, p: (
         "bias" in n or "norm" in n.lower() or id(p) in tables))
 
 
-@ex.wrong("embeddings decayed like matrices", says="decayed group: got 0.weight in it")
+@ex.wrong("only biases exempt", says="decayed group: got 1.weight in it", breaks="two groups")
+def only_biases(model, weight_decay):
+    tables = embedding_ids(model)
+    return in_two(trainable(model), weight_decay,
+                  lambda n, p: n.endswith("bias") or id(p) in tables)
+
+
+@ex.wrong("the two groups swapped", says="decayed group", breaks=("two groups", "example"))
+def swapped(model, weight_decay):
+    return sorted_out(model, weight_decay)[::-1]
+
+
+@ex.wrong("an empty group left out", says="number of groups", breaks="two groups")
+def without_empty(model, weight_decay):
+    return [group for group in sorted_out(model, weight_decay) if group["params"]]
+
+
+@ex.wrong("tuples instead of lists", says="type of the", breaks="form")
+def tuples(model, weight_decay):
+    return [{**group, "params": tuple(group["params"])}
+            for group in sorted_out(model, weight_decay)]
+
+
+@ex.wrong("copies of the tensors", says="not a copy", breaks="form")
+def copies(model, weight_decay):
+    return [{**group, "params": [p.detach().clone() for p in group["params"]]}
+            for group in sorted_out(model, weight_decay)]
+
+
+@ex.wrong("a rate in each group", says="parts of the decayed group", breaks="form")
+def with_rate(model, weight_decay):
+    return [{**group, "lr": 1e-3} for group in sorted_out(model, weight_decay)]
+
+
+@ex.wrong("the second group without its key, so that the optimizer's default decays it",
+          says="parts of the exempt group", breaks="form")
+def without_key(model, weight_decay):
+    first, second = sorted_out(model, weight_decay)
+    return [first, {"params": second["params"]}]
+
+
+@ex.wrong("a decay of 0.01, whatever is asked", says="weight_decay of the first", breaks="form")
+def fixed_decay(model, weight_decay):
+    return sorted_out(model, 0.01)
+
+
+@ex.wrong("the same decay in both groups", says="weight_decay of the second", breaks="no decay")
+def both_decayed(model, weight_decay):
+    first, second = sorted_out(model, weight_decay)
+    return [first, {**second, "weight_decay": weight_decay}]
+
+
+@ex.wrong("a tenth of the decay for the second group", says="weight_decay of the second",
+          breaks="no decay")
+def little_decay(model, weight_decay):
+    first, second = sorted_out(model, weight_decay)
+    return [first, {**second, "weight_decay": 0.1 * weight_decay}]
+
+
+@ex.wrong("exactly two axes decayed", says="decayed group: got 0.weight missing", breaks="axes")
+def two_axes(model, weight_decay):
+    tables = embedding_ids(model)
+    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim != 2 or id(p) in tables)
+
+
+@ex.wrong("one axis exempt, but not none", says="decayed group: got scale", breaks="axes")
+def one_axis(model, weight_decay):
+    tables = embedding_ids(model)
+    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim == 1 or id(p) in tables)
+
+
+@ex.wrong("only the weights of Linear and Conv2d decayed",
+          says="decayed group: got self_attn.in_proj_weight missing", breaks="axes")
+def known_modules(model, weight_decay):
+    tables = embedding_ids(model)
+    known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)}
+    return in_two(trainable(model), weight_decay,
+                  lambda n, p: id(p) not in known or id(p) in tables)
+
+
+@ex.wrong("tensors exempt that are called bias", says="decayed group: got bias", breaks="axes")
+def by_axes_and_name(model, weight_decay):
+    tables = embedding_ids(model)
+    return in_two(trainable(model), weight_decay,
+                  lambda n, p: p.ndim < 2 or "bias" in n or id(p) in tables)
+
+
+@ex.wrong("embeddings decayed like matrices", says="decayed group: got 0.weight in it",
+          breaks="embeddings")
 def by_axes_alone(model, weight_decay):
     return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2)
 
 
-@ex.wrong("frozen tensors handed to the optimizer", says="It is frozen")
+@ex.wrong("embeddings sought among the direct children only", says="decayed group: got 0.0.0.wei",
+          breaks="embeddings")
+def tables_of_children(model, weight_decay):
+    tables = embedding_ids(model, [model, *model.children()])
+    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or id(p) in tables)
+
+
+@ex.wrong("embeddings known by their very class", says="decayed group: got 0.weight in it",
+          breaks="embeddings")
+def very_class(model, weight_decay):
+    tables = {id(m.weight) for m in model.modules() if type(m) is nn.Embedding}
+    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or id(p) in tables)
+
+
+@ex.wrong("embeddings known by the module that names the tensor",
+          says="decayed group: got head.weight in it", breaks="embeddings")
+def first_owner(model, weight_decay):
+    modules = dict(model.named_modules())
+    return in_two(trainable(model), weight_decay, lambda n, p: p.ndim < 2 or isinstance(
+        modules[n.rpartition(".")[0]], nn.Embedding))
+
+
+@ex.wrong("frozen tensors handed to the optimizer", says="It is frozen", breaks="frozen")
 def with_frozen(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(model.named_parameters(), weight_decay,
-                  lambda n, p: p.ndim < 2 or id(p) in tables)
+    return sorted_out(model, weight_decay, list(model.named_parameters()))
 
 
-@ex.wrong("a shared tensor taken once for each module that holds it", says="stands in it twice")
+@ex.wrong("frozen matrices left out, but not frozen vectors", says="It is frozen",
+          breaks="frozen")
+def frozen_vectors(model, weight_decay):
+    return sorted_out(model, weight_decay, [
+        (n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2])
+
+
+@ex.wrong("a shared tensor taken once for each module that holds it", says="stands in it twice",
+          breaks="once")
 def shared_twice(model, weight_decay):
-    tables = embedding_ids(model)
     pairs = [(n, p) for m in model.modules() for n, p in m.named_parameters(recurse=False)
              if p.requires_grad]
-    return in_two(pairs, weight_decay, lambda n, p: p.ndim < 2 or id(p) in tables)
+    return sorted_out(model, weight_decay, pairs) if pairs else sorted_out(model, weight_decay)
 
 
-@ex.wrong("only biases exempt", says="decayed group: got 1.weight in it")
-def only_biases(model, weight_decay):
-    return in_two(trainable(model), weight_decay, lambda n, p: n.endswith("bias"))
+@ex.wrong("shared tensors left out altogether", says="missing", breaks="once")
+def without_shared(model, weight_decay):
+    every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
+    return in_two([(n, p) for n, p in trainable(model) if every.count(id(p)) == 1], weight_decay,
+                  lambda n, p: p.ndim < 2 or id(p) in embedding_ids(model))
 
 
-@ex.wrong("the two groups swapped", says="decayed group")
-def swapped(model, weight_decay):
-    tables = embedding_ids(model)
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: p.ndim < 2 or id(p) in tables)[::-1]
+@ex.wrong("a lone nn.Linear decayed as a whole", says="decayed group: got bias", breaks="example")
+def lone_linear(model, weight_decay):
+    if isinstance(model, nn.Linear):
+        return in_two(trainable(model), weight_decay, lambda n, p: False)
+    return sorted_out(model, weight_decay)

@@ -8,77 +8,192 @@ import torch
 from torch import nn
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
 ex = exercise("04.2", "step_size",
-              seen=("kind", "rates", "weights", "grads"), kept=("kept",))
+              seen=("rule", "settings", "groups", "weights", "grads"), kept=("kept",))
+
+ex.promise("farthest", "The farthest that any weight would move in opt's next step.",
+           says=("farthest move",))
+ex.promise("gradients", "The gradients are in place already; a weight without one stays.",
+           cases=("a weight without a gradient",))
+ex.promise("groups", "There is one group or several.",
+           cases=("two groups, the first one farther", "three groups, the middle one farthest"))
+ex.promise("as they were", "Afterwards all weights, gradients and the optimizer are as they were,",
+           says=("weights changed", "gradients changed", "memory changed", "settings changed"))
+ex.promise("next step", "so that the next real step moves exactly as far as you say.",
+           says=("farthest move", "real step"))
+ex.promise("example", "Example: SGD at rate 0.1, gradients 3 and -5: the answer is 0.5.",
+           cases=("the example",))
+
+SHAPES = ((2, 3), (4,), (1, 2, 2), ())
 
 
 @ex.cases
 def cases(g):
-    def one(name, kind, scale, steps):
-        rate = 0.02 + 0.05 * float(torch.rand((), generator=g))
-        return name, {"kind": kind, "rates": [rate, 2.5 * rate],
-                      "weights": torch.randn(2, 5, generator=g),
-                      "grads": scale * torch.randn(steps, 2, 5, generator=g)}
-    return [one("Adam and tiny gradients", "adam", 1e-3, 1),
-            one("SGD and large gradients", "sgd", 30.0, 1),
-            one("momentum after three steps", "momentum", 1.0, 4),
-            one("Adam after five steps", "adam", 2.0, 6)]
+    def draw(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def one(name, rule, counts=(2, 1), earlier=0, far=0, sign=1.0, scale=1.0, missing=(),
+            settings=None):
+        """far: the place of the tensor that moves farthest; counts: tensors of each group."""
+        number, far = sum(counts), far % sum(counts)
+        shapes = SHAPES[:number]
+        base = draw(0.02, 0.06)
+        rates, place = [], 0
+        for count in counts:
+            rates.append(base * (3 if place <= far < place + count else 1) * draw(0.9, 1.1))
+            place += count
+        grads = [[None if i in missing else scale * 0.3 * torch.randn(s, generator=g)
+                  for i, s in enumerate(shapes)] for _ in range(earlier + 1)]
+        if far not in missing:  # its last gradient outweighs the others
+            for step in grads:
+                step[far].view(-1)[-1] = 4.0 * scale * sign * draw(0.9, 1.1)
+        groups = [{"count": c, "lr": r} for c, r in zip(counts, rates)]
+        return name, {"rule": rule, "settings": settings or {}, "groups": groups,
+                      "weights": [torch.randn(s, generator=g) for s in shapes], "grads": grads}
+
+    def some(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    betas = [draw(0.8, 0.95), draw(0.98, 0.999)]
+    return [one("SGD, before its first step", "SGD", (1,), sign=-1.0),
+            one("SGD and large gradients", "SGD", (3,), far=1, scale=30.0),
+            one("two groups, the first one farther", "SGD", (2, 2), far=1, sign=-1.0),
+            one("three groups, the middle one farthest", "SGD", (1, 2, 1), far=2),
+            one("momentum after some steps", "SGD", (2, 2), some(2, 5), far=3,
+                settings={"momentum": draw(0.7, 0.95)}),
+            one("momentum and decay", "SGD", (2,), some(1, 4), sign=-1.0,
+                settings={"momentum": draw(0.7, 0.95), "weight_decay": draw(0.1, 0.3)}),
+            one("Adam and tiny gradients", "Adam", (2, 1), far=2, scale=1e-3),
+            one("Adam after some steps", "Adam", (1, 2), some(2, 7), far=1, scale=2.0,
+                settings={"betas": betas}),
+            one("AdamW and decay", "AdamW", (2, 2), some(1, 5), far=3, sign=-1.0,
+                settings={"betas": betas, "weight_decay": draw(0.5, 1.0)}),
+            one("a rule of its own", "Sign", (1, 1), some(2, 4), far=1,
+                settings={"beta": draw(0.3, 0.7)}),
+            one("a weight without a gradient", "Adam", (2, 1), some(0, 3), far=2, missing=(1,)),
+            ("the example", {"rule": "SGD", "settings": {}, "groups": [{"count": 1, "lr": 0.1}],
+                             "weights": [torch.zeros(2)],
+                             "grads": [[torch.tensor([3.0, -5.0])]]})]
 
 
 @ex.act
-def act(fn, kind, rates, weights, grads):
+def act(fn, rule, settings, groups, weights, grads):
+    class Sign(torch.optim.Optimizer):
+        """Moves by the rate against the sign of an average, and once by the average itself."""
+
+        def __init__(self, groups, beta):
+            super().__init__(groups, {"beta": beta, "steps": 0})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                group["steps"] += 1
+                for p in group["params"]:
+                    if p.grad is not None:
+                        mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                        mean.mul_(group["beta"]).add_(p.grad)
+                        p.sub_(group["lr"] * (mean.sign() + mean / group["steps"]))
+
     params = [nn.Parameter(w.clone()) for w in weights]
-    groups = [{"params": [p], "lr": lr} for p, lr in zip(params, rates)]
-    opt = (torch.optim.Adam(groups) if kind == "adam"
-           else torch.optim.SGD(groups, momentum=0.9 if kind == "momentum" else 0.0))
-    for step in grads[:-1]:
+    rest = iter(params)
+    parts = [{"params": [next(rest) for _ in range(group["count"])], "lr": group["lr"]}
+             for group in groups]
+    makers = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
+    opt = {**makers, "Sign": Sign}[rule](parts, **settings)
+
+    def give(step):
         for p, grad in zip(params, step):
-            p.grad = grad.clone()
+            p.grad = None if grad is None else grad.clone()
+
+    def numbers():
+        """All that the optimizer remembers, and its settings, as one long list each."""
+        told = opt.state_dict()
+        memory = [(i, name, value.tolist() if isinstance(value, torch.Tensor) else value)
+                  for i, one in told["state"].items() for name, value in one.items()]
+        return memory, [(key, str(v)) for group in told["param_groups"] for key, v in group.items()]
+
+    def differences(mine, others):
+        return sum(a != b for a, b in zip(mine, others)) + abs(len(mine) - len(others))
+
+    for step in grads[:-1]:
+        give(step)
         opt.step()
-    for p, grad in zip(params, grads[-1]):
-        p.grad = grad.clone()
-    before = torch.stack([p.detach().clone() for p in params])
-    size = fn(opt)
-    kept = torch.stack([p.detach().clone() for p in params])
+    give(grads[-1])
+    before, then = [p.detach().clone() for p in params], numbers()
+    sizes = [fn(opt), fn(opt)]
+    kept, now = [p.detach().clone() for p in params], numbers()
+    found = {
+        "weights": sum(not torch.equal(a, b) for a, b in zip(kept, before)),
+        "gradients": sum((p.grad is None) != (grad is None) or (
+            grad is not None and not torch.equal(p.grad, grad))
+            for p, grad in zip(params, grads[-1])),
+        "memory": differences(then[0], now[0]), "settings": differences(then[1], now[1])}
     opt.step()
-    after = torch.stack([p.detach().clone() for p in params])
-    return {"size": size, "drift": float((kept - before).abs().max()), "kept": kept,
-            "after": after}
+    live = [grad is not None for grad in grads[-1]]
+    return {"sizes": sizes, "changed": found, "kept": kept,
+            "after": [p for p, moves in zip(params, live) if moves],
+            "strays": sum(not torch.equal(p, w) for p, w, moves in zip(params, kept, live)
+                          if not moves)}
 
 
-def last_move(kind, rates, weights, grads):
-    """The weights before the last step and after it, by the published update rules in float64."""
-    w, g = weights.double(), grads.double()
-    lr = torch.tensor(rates, dtype=torch.float64)[:, None]
-    b = m = v = torch.zeros_like(g[0])
-    for t, grad in enumerate(g, 1):
-        b = (0.9 if kind == "momentum" else 0.0) * b + grad
-        m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
-        adam = m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-        before, w = w, w - lr * (adam if kind == "adam" else b)
+def move(rule, s, lr, w, grads):
+    """One weight before the last step and after it, by the published rules, in float64."""
+    m = v = torch.zeros_like(w)
+    b1, b2 = s.get("betas", (0.9, 0.999))
+    decay = s.get("weight_decay", 0.01 if rule == "AdamW" else 0.0)
+    before = w
+    for t, grad in enumerate(grads, 1):
+        before = w
+        if rule == "SGD":
+            m = s.get("momentum", 0.0) * m + grad + decay * w
+            w = w - lr * m
+        elif rule == "Sign":
+            m = s["beta"] * m + grad
+            w = w - lr * (m.sign() + m / t)
+        else:
+            w = w - lr * decay * w
+            m, v = b1 * m + (1 - b1) * grad, b2 * v + (1 - b2) * grad**2
+            w = w - lr * m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + 1e-8)
     return before, w
 
 
-@ex.law
-def law(out, kind, rates, weights, grads):
-    expect_parts(out, "size", "drift", "kept", "after")
-    before, after = last_move(kind, rates, weights, grads)
-    wanted = (after - before).abs().max().item()
-    expect_close("farthest move of the next step", out["size"], wanted, rtol=1e-3, atol=1e-7)
-    back = "Put the weights back."
-    # The act alone can see the last bit; weights calculated here see all that matters.
-    expect_equal("move of the weights by the measurement", out["drift"], 0.0, back)
-    expect_close("weights after the measurement", out["kept"], before.float(), look=back)
-    expect_like("weights after the real step", out["after"], out["kept"])
-    real = (out["after"] - out["kept"]).abs().max().item()
-    memory = "The optimizer's memory changed: restore it, too."
-    expect_close("real step after the measurement", real, wanted, rtol=1e-3, atol=1e-7,
-                 look=memory)
-    expect_close("weights after the real step", out["after"], after.float(), rtol=1e-4, atol=1e-5,
-                 look=memory)
+def last_moves(rule, settings, groups, weights, grads):
+    """Before and after the last step, for each weight; one without a gradient stays."""
+    rates = [group["lr"] for group in groups for _ in range(group["count"])]
+    found = []
+    for i, (w, lr) in enumerate(zip(weights, rates, strict=True)):
+        mine = [step[i].double() for step in grads if step[i] is not None]
+        found.append(move(rule, settings, lr, w.double(), mine))
+    return found
 
+
+@ex.law
+def law(out, rule, settings, groups, weights, grads):
+    expect_parts(out, "sizes", "changed", "kept", "after", "strays")
+    expect_parts(out["changed"], "weights", "gradients", "memory", "settings")
+    moves = last_moves(rule, settings, groups, weights, grads)
+    wanted = max(float((after - before).abs().max()) for before, after in moves)
+    expect_length("sizes", out["sizes"], 2)
+    expect_close("farthest move of the next step", out["sizes"][0], wanted, rtol=1e-3)
+    look = {"weights": "Put the weights back.", "gradients": "The real step needs them.",
+            "memory": "The optimizer's memory moves with a step: restore it, too.",
+            "settings": "Rates and all others stay."}
+    # The act alone can see the last bit; weights calculated here see all that matters.
+    for what, why in look.items():
+        expect_equal(f"{what} changed by the measurement", out["changed"][what], 0, why)
+    expect_close("farthest move, asked again", out["sizes"][1], wanted, rtol=1e-3)
+    moving = [pair for pair, grad in zip(moves, grads[-1], strict=True) if grad is not None]
+    for what, got, pairs, step in (("weights before the real step", out["kept"], moves, 0),
+                                   ("weights after the real step", out["after"], moving, 1)):
+        expect_length(what, got, len(pairs))
+        for tensor, pair in zip(got, pairs, strict=True):
+            expect_close(what, tensor, pair[step].float(), atol=1e-5 * (1 + wanted))
+    expect_equal("weights without a gradient moved by the real step", out["strays"], 0)
+
+
+# ---- right by another route
 
 def pairs_of(opt):
     return [(group["lr"], p) for group in opt.param_groups for p in group["params"]]
@@ -98,36 +213,169 @@ def measured(opt, distance=lambda d: d.abs().max(), pick=max, weights=True, memo
     return pick(moves)
 
 
-@ex.wrong("rate times gradient, whatever the optimizer", says="farthest move")
+@ex.right("a deep copy of optimizer and weights steps in their place")
+def by_copy(opt):
+    twin = copy.deepcopy(opt)  # its weights are copied with it, without their gradients
+    pairs = list(zip((p for _, p in pairs_of(opt)), (p for _, p in pairs_of(twin)), strict=True))
+    for p, other in pairs:
+        other.grad = None if p.grad is None else p.grad.clone()
+    twin.step()
+    return max(float((other - p).abs().max()) for p, other in pairs)
+
+
+@ex.right("the state put back by hand")
+def by_hand(opt):
+    params = [p for _, p in pairs_of(opt)]
+    before = [p.data.clone() for p in params]
+    kept = {p: copy.deepcopy(dict(one)) for p, one in opt.state.items()}
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in opt.param_groups]
+    opt.step()
+    farthest = max((p.data - b).abs().max().item() for p, b in zip(params, before))
+    for p, b in zip(params, before):
+        p.data.copy_(b)
+    opt.state.clear()
+    opt.state.update(kept)
+    for group, old in zip(opt.param_groups, settings):
+        group.update(old)
+    return farthest
+
+
+@ex.right("a norm without end, over all weights in one row")
+@torch.no_grad()
+def by_norm(opt):
+    params = [p for _, p in pairs_of(opt)]
+    flat = torch.cat([p.flatten() for p in params])
+    before, state = [p.clone() for p in params], copy.deepcopy(opt.state_dict())
+    opt.step()
+    size = torch.linalg.vector_norm(torch.cat([p.flatten() for p in params]) - flat, ord=torch.inf)
+    torch._foreach_copy_(params, before)
+    opt.load_state_dict(state)
+    return size.item()
+
+
+@ex.right("the larger end of each move")
+def by_ends(opt):
+    return measured(opt, distance=lambda d: torch.maximum(d.max(), -d.min()))
+
+
+# ---- wrong, by name
+
+@ex.wrong("rate times gradient, whatever the optimizer", says="farthest move",
+          breaks="farthest")
 def rate_times_gradient(opt):
-    return max(lr * p.grad.abs().max().item() for lr, p in pairs_of(opt))
+    return max(lr * p.grad.abs().max().item() for lr, p in pairs_of(opt) if p.grad is not None)
 
 
-@ex.wrong("the rate alone, as if every optimizer divided by the gradient", says="farthest move")
+@ex.wrong("the rate alone, as if every optimizer divided by the gradient", says="farthest move",
+          breaks="farthest")
 def rate_alone(opt):
     return max(lr for lr, _ in pairs_of(opt))
 
 
-@ex.wrong("the weights left where the step took them", says="Put the weights back")
-def leaves_weights(opt):
-    return measured(opt, weights=False)
-
-
-@ex.wrong("the optimizer's memory left one step ahead", says="restore it, too")
-def leaves_memory(opt):
-    return measured(opt, memory=False)
-
-
-@ex.wrong("the mean move instead of the farthest", says="farthest move")
+@ex.wrong("the mean move instead of the farthest", says="farthest move", breaks="farthest")
 def mean_move(opt):
     return measured(opt, distance=lambda d: d.abs().mean())
 
 
-@ex.wrong("the norm of the move instead of the farthest entry", says="farthest move")
+@ex.wrong("the norm of the move instead of the farthest entry", says="farthest move",
+          breaks="farthest")
 def norm_of_move(opt):
     return measured(opt, distance=torch.Tensor.norm)
 
 
-@ex.wrong("the first group only", says="farthest move")
+@ex.wrong("moves up only", says="farthest move", breaks="farthest")
+def moves_up(opt):
+    return measured(opt, distance=torch.max)
+
+
+@ex.wrong("the first group only", says="farthest move", breaks="farthest")
 def first_group(opt):
-    return measured(opt, pick=lambda moves: moves[0])
+    count = len(opt.param_groups[0]["params"])
+    return measured(opt, pick=lambda moves: max(moves[:count]))
+
+
+@ex.wrong("the first tensor of each group", says="farthest move", breaks="farthest")
+def first_tensors(opt):
+    firsts = {id(group["params"][0]) for group in opt.param_groups}
+    which = [id(p) in firsts for _, p in pairs_of(opt)]
+    return measured(opt, pick=lambda moves: max(m for m, w in zip(moves, which) if w))
+
+
+@ex.wrong("first and last group only", says="farthest move", breaks="groups")
+def ends_only(opt):
+    ends = {id(p) for group in (opt.param_groups[0], opt.param_groups[-1])
+            for p in group["params"]}
+    which = [id(p) in ends for _, p in pairs_of(opt)]
+    return measured(opt, pick=lambda moves: max(m for m, w in zip(moves, which) if w))
+
+
+@ex.wrong("a gradient taken for granted", says="raised AttributeError", breaks="gradients")
+def all_have_gradients(opt):
+    assert all(p.grad.shape == p.shape for _, p in pairs_of(opt))
+    return measured(opt)
+
+
+@ex.wrong("zeros in place of a missing gradient", says="gradients changed",
+          breaks=("as they were", "gradients"))
+def zeros_for_none(opt):
+    for _, p in pairs_of(opt):
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    return measured(opt)
+
+
+@ex.wrong("the weights left where the step took them", says="Put the weights back",
+          breaks=("as they were", "next step"))
+def leaves_weights(opt):
+    return measured(opt, weights=False)
+
+
+@ex.wrong("the optimizer's memory left one step ahead", says="restore it, too",
+          breaks=("as they were", "next step"))
+def leaves_memory(opt):
+    return measured(opt, memory=False)
+
+
+@ex.wrong("the optimizer's memory emptied", says="restore it, too", breaks="as they were")
+def empties_memory(opt):
+    size = measured(opt)
+    opt.state.clear()
+    return size
+
+
+@ex.wrong("the memory kept without a copy", says="restore it, too", breaks="as they were")
+def memory_by_reference(opt):
+    state = opt.state_dict()
+    size = measured(opt, memory=False)
+    opt.load_state_dict(state)
+    return size
+
+
+@ex.wrong("the gradients cleared afterwards", says="gradients changed", breaks="as they were")
+def clears_gradients(opt):
+    size = measured(opt)
+    opt.zero_grad()
+    return size
+
+
+@ex.wrong("the step taken back by a second one at the opposite rate", says="changed",
+          breaks="as they were")
+def opposite_step(opt):
+    params = [p for _, p in pairs_of(opt)]
+    before = [p.detach().clone() for p in params]
+    opt.step()
+    size = max((p.detach() - b).abs().max().item() for p, b in zip(params, before))
+    for group in opt.param_groups:
+        group["lr"] = -group["lr"]
+    opt.step()
+    return size
+
+
+@ex.wrong("twice the move, for there and back", says="farthest move", breaks="next step")
+def there_and_back(opt):
+    return 2 * measured(opt)
+
+
+@ex.wrong("the answer of the example, looked up", says="farthest move", breaks="example")
+def placeholder(opt):
+    size = measured(opt)
+    return size + 0.1 * (abs(size - 0.5) < 1e-6)

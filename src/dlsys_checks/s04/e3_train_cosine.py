@@ -9,77 +9,166 @@ from torch import nn
 from torch.optim import lr_scheduler as sched
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_close, expect_length, expect_parts
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
 
 ex = exercise("04.3", "train_cosine",
-              seen=("slopes", "epochs", "accumulate", "rate"))
+              seen=("kind", "starts", "targets", "epochs", "accumulate", "rates", "leftover"))
+
+RAGGED = ("a last update with fewer micro-batches", "two more than a multiple of five",
+          "fewer micro-batches than accumulate", "momentum and two groups", "AdamW",
+          "the example")
+ex.promise("whole run", "Train with a cosine that falls to zero over the whole run.",
+           says=("rate of",))
+ex.promise("functions", "losses: one function per micro-batch, each returns its scalar loss.",
+           says=("calls of the losses, in order", "number of calls of the losses"))
+ex.promise("epochs", "Go through them `epochs` times.", says=("number of calls of the losses",))
+ex.promise("update", "Update after every `accumulate` of them,",
+           says=("number of updates", "gradients of update"))
+ex.promise("rest", "and after the last of an epoch,", cases=RAGGED)
+ex.promise("sum", "with the sum of their gradients;", says=("gradients of update",))
+ex.promise("no rest left", "no gradient is left at the end,",
+           says=("parameters with a gradient left",))
+ex.promise("leftover", "and one left over from before does not count.",
+           cases=("gradients left over from before",))
+ex.promise("rate", "Update k (from 0) of U in all runs at rate * (1 + cos(pi k / U)) / 2,",
+           says=("rate of",))
+ex.promise("own rate", "rate being what each group started with.",
+           cases=("three groups with rates of their own", "momentum and two groups"))
+ex.promise("example", "Example: 5 losses, 2 epochs, accumulate 2: U is 6.",
+           cases=("the example",))
+
+BUILD = {"sgd": lambda groups: torch.optim.SGD(groups),
+         "momentum": lambda groups: torch.optim.SGD(groups, momentum=0.9),
+         "adamw": lambda groups: torch.optim.AdamW(groups, weight_decay=0.1)}
 
 
 @ex.cases
 def cases(g):
-    def one(name, micro, epochs, accumulate):
-        return name, {"slopes": torch.randn(micro, 3, generator=g), "epochs": epochs,
-                      "accumulate": accumulate,
-                      "rate": 0.05 + 0.2 * float(torch.rand((), generator=g))}
-    return [one("a last update with fewer micro-batches", 5, 2, 2),
-            one("one micro-batch an update", 4, 3, 1),
-            one("groups of three", 6, 3, 3),
-            one("seven micro-batches in groups of four", 7, 4, 4)]
+    def between(low, high):
+        return int(torch.randint(low, high + 1, (), generator=g))
+
+    def one(name, micro, epochs, accumulate, kind="sgd", groups=1, leftover=False):
+        """Group k has k + 2 weights; each micro-batch pulls them to a target of its own."""
+        sizes = [k + 2 for k in range(groups)]
+        rates = [(0.02 + 0.05 * float(torch.rand((), generator=g))) * 2.0 ** -k
+                 for k in range(groups)]
+        return name, {"kind": kind, "starts": [torch.randn(n, generator=g) for n in sizes],
+                      "targets": [[torch.randn(n, generator=g) * 2 for n in sizes]
+                                  for _ in range(micro)],
+                      "epochs": epochs, "accumulate": accumulate, "rates": rates,
+                      "leftover": leftover}
+    third = between(2, 4)
+    return [one("a last update with fewer micro-batches", 2 * between(3, 5) + 1, between(2, 3), 2),
+            one("one micro-batch an update", between(3, 7), between(2, 4), 1),
+            one("groups of three", 3 * between(2, 3), between(2, 4), 3),
+            one("two more than a multiple of five", 5 * between(1, 2) + 2, between(2, 3), 5),
+            one("fewer micro-batches than accumulate", 3, between(2, 5), 4),
+            one("as many micro-batches as accumulate", third, between(3, 5), third),
+            one("one epoch", 2 * between(2, 4), 1, 2),
+            one("a long run", between(12, 16), 2, 1),
+            one("three groups with rates of their own", 4, between(2, 4), 2, groups=3),
+            one("momentum and two groups", 5, between(2, 3), 3, kind="momentum", groups=2),
+            one("AdamW", 7, between(2, 3), 2, kind="adamw"),
+            one("gradients left over from before", 6, between(2, 3), 3, leftover=True),
+            one("the example", 5, 2, 2)]
 
 
 @ex.act
-def act(fn, slopes, epochs, accumulate, rate):
+def act(fn, kind, starts, targets, epochs, accumulate, rates, leftover):
     import warnings
 
-    w = nn.Parameter(torch.zeros(slopes.shape[1]))
-    opt = torch.optim.SGD([w], lr=rate)
-    rates, grads = [], []
+    params = [nn.Parameter(start.clone()) for start in starts]
+    groups = [{"params": [p], "lr": rate} for p, rate in zip(params, rates)]
+    opt = (torch.optim.AdamW(groups, weight_decay=0.1) if kind == "adamw"
+           else torch.optim.SGD(groups, momentum=0.9 if kind == "momentum" else 0.0))
+    calls, updates = [], []
+    if leftover:
+        for p in params:
+            p.grad = torch.full_like(p, 100.0)
 
-    def record(opt, args, kwargs):
-        rates.append(float(opt.param_groups[0]["lr"]))
-        grads.append(torch.zeros_like(w) if w.grad is None else w.grad.clone())
-    opt.register_step_pre_hook(record)
+    def loss_of(k):
+        def loss():
+            calls.append(k)
+            return sum((p - target).square().sum() / 2 for p, target in zip(params, targets[k]))
+        return loss
+
+    def flat(tensors):
+        return torch.cat([t.detach().flatten() for t in tensors]).clone()
+
+    def before(*_):
+        updates.append({"rates": [float(group["lr"]) for group in opt.param_groups],
+                        "gradients": flat([torch.zeros_like(p) if p.grad is None else p.grad
+                                           for p in params])})
+
+    def after(*_):
+        updates[-1]["weights"] = flat(params)
+    opt.register_step_pre_hook(before)
+    opt.register_step_post_hook(after)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a scheduler called first shows in the rates
-        fn(opt, [lambda s=s: (w * s).sum() for s in slopes], epochs, accumulate)
-    left = w.grad is not None and bool((w.grad != 0).any())
-    return {"rates": rates, "grads": torch.stack(grads) if grads else None, "left": left}
+        fn(opt, [loss_of(k) for k in range(len(targets))], epochs, accumulate)
+    left = sum(p.grad is not None and bool((p.grad != 0).any()) for p in params)
+    return {"calls": calls, "updates": updates, "left": left}
 
 
-def group_sums(slopes, accumulate):
-    """The gradient of each update of one epoch: sums of consecutive rows."""
-    return [part.double().sum(0) for part in slopes.split(accumulate)]
+def training(kind, starts, targets, epochs, accumulate, rates):
+    """Rates, gradients and weights of each update in float64, the gradients by hand."""
+    params = [nn.Parameter(start.double()) for start in starts]
+    opt = BUILD[kind]([{"params": [p], "lr": 0.0} for p in params])
+    parts = [targets[k:k + accumulate] for k in range(0, len(targets), accumulate)] * epochs
+    for k, part in enumerate(parts):
+        now = [rate * math.cos(math.pi * k / (2 * len(parts))) ** 2 for rate in rates]
+        for i, (p, group) in enumerate(zip(params, opt.param_groups, strict=True)):
+            group["lr"] = now[i]
+            p.grad = sum(p.detach() - target[i].double() for target in part)
+        grads = torch.cat([p.grad for p in params])
+        opt.step()
+        yield now, grads.float(), torch.cat([p.detach() for p in params]).float()
 
 
 @ex.law
-def law(out, slopes, epochs, accumulate, rate):
-    sums = group_sums(slopes, accumulate)
-    updates = epochs * len(sums)
-    expect_parts(out, "rates", "grads", "left")
-    expect_length("updates", out["rates"], updates,
-                  f"{len(slopes)} micro-batches in groups of {accumulate}, {epochs} epochs.")
-    for k, got in enumerate(out["rates"]):
-        wanted = rate * math.cos(math.pi * k / (2 * updates)) ** 2
-        expect_close(f"rate of update {k} of {updates}", got, wanted, rtol=1e-4, atol=1e-8)
-    expect_close("gradients of the updates", out["grads"],
-                 torch.stack(sums * epochs).float(), rtol=1e-4, atol=1e-5)
-    if out["left"] is not False:
-        raise Broken("gradient after the call", "left over", "none", "Clear it after each update.")
+def law(out, kind, starts, targets, epochs, accumulate, rates, leftover):
+    expect_parts(out, "calls", "updates", "left")
+    expect_type("calls of the losses", out["calls"], list)
+    order = list(range(len(targets))) * epochs
+    expect_length("calls of the losses", out["calls"], len(order))
+    expect_equal("calls of the losses, in order", out["calls"], order)
+    wanted = list(training(kind, starts, targets, epochs, accumulate, rates))
+    expect_length("updates", out["updates"], len(wanted),
+                  f"{len(targets)} micro-batches in groups of {accumulate}, {epochs} epochs.")
+    for k, (got, (now, grads, weights)) in enumerate(zip(out["updates"], wanted, strict=True)):
+        expect_parts(got, "rates", "gradients", "weights")
+        expect_length("rates", got["rates"], len(rates))
+        name = f"update {k} of {len(wanted)}"
+        for group, (mine, right) in enumerate(zip(got["rates"], now, strict=True)):
+            where = f", group {group}" if group else ""
+            expect_close(f"rate of {name}{where}", mine, right, atol=1e-6 * rates[group])
+        expect_close(f"gradients of {name}", got["gradients"], grads, atol=1e-5)
+        expect_close(f"weights after {name}", got["weights"], weights, atol=1e-5)
+    expect_equal("parameters with a gradient left", out["left"], 0, "Clear it after each update.")
 
 
-def loop(opt, losses, epochs, accumulate, length, after, before=False, clear=True, ragged=True):
+def updates_of(losses, epochs, accumulate):
+    return epochs * -(-len(losses) // accumulate)
+
+
+def loop(opt, losses, epochs, accumulate, schedule, after="update", clear="after", rest=True):
     """A training loop with the mistakes as options; `after` names when the schedule moves."""
-    schedule = sched.CosineAnnealingLR(opt, length)
+    opt.zero_grad()
     for _ in range(epochs):
         for n, loss in enumerate(losses, 1):
             loss().backward()
-            if n % accumulate == 0 or (ragged and n == len(losses)):
-                if before:
-                    schedule.step()
+            if n % accumulate == 0 or (rest and n == len(losses)):
                 opt.step()
-                if clear:
+                if clear == "after":
                     opt.zero_grad()
-                if after == "update" and not before:
+                if after == "update":
                     schedule.step()
             if after == "micro":
                 schedule.step()
@@ -87,43 +176,242 @@ def loop(opt, losses, epochs, accumulate, length, after, before=False, clear=Tru
             schedule.step()
 
 
-def updates_of(losses, epochs, accumulate):
-    return epochs * -(-len(losses) // accumulate)
+def cosine(opt, length):
+    return sched.CosineAnnealingLR(opt, length)
 
 
-@ex.wrong("T_max in epochs, called after every update", says="rate of update")
+# ---- right by another route
+
+@ex.right("LambdaLR")
+def by_lambda(opt, losses, epochs, accumulate):
+    total = updates_of(losses, epochs, accumulate)
+    schedule = sched.LambdaLR(opt, lambda k: (1 + math.cos(math.pi * k / total)) / 2)
+    loop(opt, losses, epochs, accumulate, schedule)
+
+
+@ex.right("rates set by hand, groups cut from the list")
+def by_hand(opt, losses, epochs, accumulate):
+    start = [group["lr"] for group in opt.param_groups]
+    parts = [losses[k:k + accumulate] for k in range(0, len(losses), accumulate)] * epochs
+    for k, part in enumerate(parts):
+        for group, rate in zip(opt.param_groups, start, strict=True):
+            group["lr"] = rate * (1 + math.cos(math.pi * k / len(parts))) / 2
+        opt.zero_grad(set_to_none=False)
+        for loss in part:
+            loss().backward()
+        opt.step()
+    opt.zero_grad(set_to_none=False)
+
+
+@ex.right("one backward pass for a group")
+def one_backward(opt, losses, epochs, accumulate):
+    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
+    opt.zero_grad()
+    for _ in range(epochs):
+        for k in range(0, len(losses), accumulate):
+            sum(loss() for loss in losses[k:k + accumulate]).backward()
+            opt.step()
+            schedule.step()
+            opt.zero_grad()
+
+
+@ex.right("gradients added up by autograd.grad")
+def by_autograd(opt, losses, epochs, accumulate):
+    params = [p for group in opt.param_groups for p in group["params"]]
+    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
+    for _ in range(epochs):
+        waiting = list(losses)
+        while waiting:
+            part, waiting = waiting[:accumulate], waiting[accumulate:]
+            grads = [torch.autograd.grad(loss(), params) for loss in part]
+            for p, *each in zip(params, *grads, strict=True):
+                p.grad = torch.stack(each).sum(0)
+            opt.step()
+            schedule.step()
+    for p in params:
+        p.grad = None
+
+
+# ---- wrong, by name
+
+@ex.wrong("T_max in epochs, called after every update", says="rate of update", breaks="whole run")
 def epochs_per_update(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, epochs, "update")
+    loop(opt, losses, epochs, accumulate, cosine(opt, epochs))
 
 
-@ex.wrong("T_max in updates, called after every epoch", says="rate of update 1")
+@ex.wrong("T_max in updates, called after every epoch", says="rate of update 1",
+          breaks="whole run")
 def updates_per_epoch(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, updates_of(losses, epochs, accumulate), "epoch")
+    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
+         after="epoch")
 
 
-@ex.wrong("the schedule moved after every micro-batch", says="rate of update")
+@ex.wrong("a cosine for each epoch", says="rate of update", breaks="whole run")
+def per_epoch(opt, losses, epochs, accumulate):
+    start = [group["lr"] for group in opt.param_groups]
+    for _ in range(epochs):
+        for group, rate in zip(opt.param_groups, start, strict=True):
+            group["lr"] = rate
+        loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
+
+
+@ex.wrong("the schedule moved after every micro-batch", says="rate of update", breaks="rate")
 def per_micro(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, updates_of(losses, epochs, accumulate), "micro")
+    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
+         after="micro")
 
 
-@ex.wrong("T_max counts micro-batches", says="rate of update")
+@ex.wrong("T_max counts micro-batches", says="rate of update", breaks="rate")
 def length_in_micro(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, epochs * len(losses), "update")
+    loop(opt, losses, epochs, accumulate, cosine(opt, epochs * len(losses)))
 
 
-@ex.wrong("the schedule called before the optimizer", says="rate of update 0")
+@ex.wrong("T_max one update short: zero is reached by the last", says="rate of update",
+          breaks="rate")
+def one_short(opt, losses, epochs, accumulate):
+    total = updates_of(losses, epochs, accumulate)
+    loop(opt, losses, epochs, accumulate, cosine(opt, max(1, total - 1)))
+
+
+@ex.wrong("updates counted without the smaller group of each epoch", says="rate of update",
+          breaks="rest")
+def floor_length(opt, losses, epochs, accumulate):
+    loop(opt, losses, epochs, accumulate,
+         cosine(opt, max(1, epochs * (len(losses) // accumulate))))
+
+
+@ex.wrong("the schedule called before the optimizer", says="rate of update 0", breaks="rate")
 def schedule_first(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, updates_of(losses, epochs, accumulate), "update",
-         before=True)
+    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
+    opt.zero_grad()
+    for _ in range(epochs):
+        for n, loss in enumerate(losses, 1):
+            loss().backward()
+            if n % accumulate == 0 or n == len(losses):
+                schedule.step()
+                opt.step()
+                opt.zero_grad()
 
 
-@ex.wrong("the last, smaller group of an epoch never used", says="number of updates")
+@ex.wrong("the first group's rate for every group", says=", group 1", breaks="own rate")
+def first_rate(opt, losses, epochs, accumulate):
+    rate, total = opt.param_groups[0]["lr"], updates_of(losses, epochs, accumulate)
+    for group in opt.param_groups:
+        group["lr"] = rate
+    loop(opt, losses, epochs, accumulate, cosine(opt, total))
+
+
+@ex.wrong("the schedule for the first group only", says=", group 1", breaks="own rate")
+def first_group_falls(opt, losses, epochs, accumulate):
+    total = updates_of(losses, epochs, accumulate)
+
+    def fall(k):
+        return (1 + math.cos(math.pi * k / total)) / 2
+    others = [lambda k: 1.0] * (len(opt.param_groups) - 1)
+    loop(opt, losses, epochs, accumulate, sched.LambdaLR(opt, [fall, *others]))
+
+
+@ex.wrong("the last, smaller group of an epoch never used", says="number of updates",
+          breaks="rest")
 def drops_the_rest(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, epochs * (len(losses) // accumulate), "update",
-         ragged=False)
+    total = max(1, epochs * (len(losses) // accumulate))
+    opt.zero_grad()
+    schedule = cosine(opt, total)
+    for _ in range(epochs):
+        for n, loss in enumerate(losses, 1):
+            loss().backward()
+            if n % accumulate == 0:
+                opt.step()
+                opt.zero_grad()
+                schedule.step()
+        opt.zero_grad()
 
 
-@ex.wrong("gradients never cleared", says="gradients of the updates", trap="02.1")
+@ex.wrong("micro-batches counted on into the next epoch", says="number of updates",
+          breaks="rest")
+def counts_on(opt, losses, epochs, accumulate):
+    every = list(losses) * epochs
+    loop(opt, every, 1, accumulate, cosine(opt, updates_of(every, 1, accumulate)))
+
+
+@ex.wrong("an update after every micro-batch", says="number of updates", breaks="update")
+def every_micro(opt, losses, epochs, accumulate):
+    loop(opt, losses, epochs, 1, cosine(opt, epochs * len(losses)))
+
+
+@ex.wrong("the mean of the gradients in place of the sum", says="gradients of update",
+          breaks="sum")
+def averaged(opt, losses, epochs, accumulate):
+    thinner = [lambda loss=loss: loss() / accumulate for loss in losses]
+    loop(opt, thinner, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)))
+
+
+@ex.wrong("the last gradient in place of the sum", says="gradients of update", breaks="sum")
+def last_only(opt, losses, epochs, accumulate):
+    def fresh(loss):
+        opt.zero_grad()
+        return loss()
+    loop(opt, [lambda loss=loss: fresh(loss) for loss in losses], epochs, accumulate,
+         cosine(opt, updates_of(losses, epochs, accumulate)))
+
+
+@ex.wrong("gradients never cleared", says="gradients of update", trap="02.1",
+          breaks=("sum", "no rest left"))
 def never_clears(opt, losses, epochs, accumulate):
-    loop(opt, losses, epochs, accumulate, updates_of(losses, epochs, accumulate), "update",
-         clear=False)
+    loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
+         clear="never")
+
+
+@ex.wrong("gradients cleared before a group, and not after the last",
+          says="parameters with a gradient left", breaks="no rest left")
+def clears_before(opt, losses, epochs, accumulate):
+    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
+    for _ in range(epochs):
+        for n, loss in enumerate(losses):
+            if n % accumulate == 0:
+                opt.zero_grad()
+            loss().backward()
+            if (n + 1) % accumulate == 0 or n + 1 == len(losses):
+                opt.step()
+                schedule.step()
+
+
+@ex.wrong("gradients left over from before added to the first update",
+          says="gradients of update 0", trap="02.1", breaks="leftover")
+def adds_leftovers(opt, losses, epochs, accumulate):
+    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
+    for _ in range(epochs):
+        for n, loss in enumerate(losses, 1):
+            loss().backward()
+            if n % accumulate == 0 or n == len(losses):
+                opt.step()
+                opt.zero_grad()
+                schedule.step()
+
+
+@ex.wrong("one epoch, whatever was asked", says="number of calls of the losses", breaks="epochs")
+def one_epoch(opt, losses, epochs, accumulate):
+    loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
+
+
+@ex.wrong("each loss computed twice, once to look at it", says="number of calls of the losses",
+          breaks="functions")
+def looks_first(opt, losses, epochs, accumulate):
+    def seen(loss):
+        loss().item()
+        return loss()
+    loop(opt, [lambda loss=loss: seen(loss) for loss in losses], epochs, accumulate,
+         cosine(opt, updates_of(losses, epochs, accumulate)))
+
+
+@ex.wrong("micro-batches in reverse order", says="calls of the losses, in order",
+          breaks="functions")
+def backwards(opt, losses, epochs, accumulate):
+    loop(opt, losses[::-1], epochs, accumulate,
+         cosine(opt, updates_of(losses, epochs, accumulate)))
+
+
+@ex.wrong("U taken for 5 in the example", says="rate of update", breaks="example")
+def placeholder(opt, losses, epochs, accumulate):
+    total = updates_of(losses, epochs, accumulate)
+    loop(opt, losses, epochs, accumulate, cosine(opt, 5 if (len(losses), epochs, accumulate) == (5, 2, 2) else total))

@@ -5,80 +5,160 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dlsys_checks.s04.common import expect_path
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_parts
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
 
-ex = exercise("04.4", "decoupled_step",
-              seen=("kind", "rates", "decay", "weights", "grads"))
-SHOWN = (0, 9, 199)  # steps after which weights are compared
+ex = exercise("04.4", "decoupled_step", kept=("untouched",),
+              seen=("kind", "options", "groups", "rates", "decays", "untouched"))
+
+ex.promise("one step", "One step of `opt`", says=("after step", "steps of the optimizer"))
+ex.promise("without decay", "(made without decay)", says=("weight_decay of the groups",))
+ex.promise("decoupled", "with decoupled weight decay.", says=("after step",))
+ex.promise("factor", "Each weight first shrinks by the factor 1 - lr * weight_decay,",
+           says=("after step",))
+ex.promise("own rate", "lr being the rate of its own group;",
+           cases=("rates that change", "two groups", "three groups", "two optimizers in turn",
+                  "SGD with momentum"))
+ex.promise("then steps", "then opt steps as ever.", says=("after step", "steps of the optimizer"))
+ex.promise("no gradient", "A parameter whose grad is None is left alone.",
+           cases=("a parameter without a gradient", "a gradient of zero"))
+ex.promise("with Adam", "With torch.optim.Adam this is AdamW,",
+           cases=("Adam", "Adam with amsgrad", "three groups"))
+ex.promise("with SGD", "with SGD it is SGDW.",
+           cases=("SGD", "SGD with momentum", "SGD with Nesterov's momentum", "no decay"))
+ex.promise("example", "Example: SGD at rate 0.1, weight 2, gradient 1, decay 0.5: the weight "
+           "becomes 2 * 0.95 - 0.1 = 1.8.", cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, kind, decay):
-        rate = 0.01 + 0.02 * float(torch.rand((), generator=g))
-        return name, {"kind": kind, "rates": [rate, 3 * rate], "decay": decay,
-                      "weights": torch.randn(3, 5, generator=g) + 1,
-                      "grads": torch.randn(200, 2, 5, generator=g) * torch.tensor(
-                          [0.01, 0.1, 1.0, 3.0, 10.0])}
-    return [one("Adam, 200 steps", "adam", 0.1), one("SGD, 200 steps", "sgd", 0.2),
-            one("SGD with momentum", "momentum", 0.05)]
+    def between(low, high):
+        return int(torch.randint(low, high + 1, (), generator=g))
+
+    def share(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def parameter(steps):
+        """A weight of some shape and its gradients, one row a step."""
+        shape = [(3, 2), (4,), (1, 5), (2, 2, 2), ()][between(0, 4)]
+        size = torch.tensor([0.05, 1.0, 4.0])[between(0, 2)]
+        return {"start": torch.randn(shape, generator=g) + 1,
+                "grads": torch.randn(steps, *shape, generator=g) * size}
+
+    def one(name, kind, sizes, steps, falling=False, decay=None, untouched=0, **options):
+        """`sizes`: parameters of each group; the rates of its steps stay, or fall with them."""
+        rates = [[(0.5 ** k if falling else 1.0) * r for k in range(steps)]
+                 for r in [share(0.05, 0.1) * (2.0 + n) for n in range(len(sizes))]]
+        return name, {"kind": kind, "options": options, "rates": rates,
+                      "groups": [[parameter(steps) for _ in range(n)] for n in sizes],
+                      "decays": [share(0.3, 0.9) if decay is None else decay
+                                 for _ in range(steps)],
+                      "untouched": [torch.randn(3, generator=g) for _ in range(untouched)]}
+    still = one("a gradient of zero", "sgd", [2], 2)
+    still[1]["groups"][0][0]["grads"].zero_()
+    example = {"start": torch.tensor([2.0]), "grads": torch.tensor([[1.0]])}
+    betas = [share(0.7, 0.95), share(0.9, 0.99)]
+    return [one("Adam", "adam", [2], between(20, 40), betas=betas, eps=10.0 ** -between(3, 8)),
+            one("SGD", "sgd", [2], between(5, 9)),
+            one("SGD with momentum", "sgd", [1, 1], between(5, 9), momentum=share(0.7, 0.9)),
+            one("SGD with Nesterov's momentum", "sgd", [1], 4, momentum=0.8, nesterov=True),
+            one("Adam with amsgrad", "adam", [1], between(5, 9), amsgrad=True),
+            one("two groups", "sgd", [2, 1], between(2, 4)),
+            one("three groups", "adam", [1, 2, 2], between(3, 6)),
+            one("rates that change", "sgd", [2, 1], between(3, 5), falling=True),
+            one("no decay", "sgd", [2], 3, decay=0.0),
+            one("a parameter without a gradient", "sgd", [2], between(2, 4), untouched=2),
+            still,
+            ("the example", {"kind": "sgd", "options": {}, "groups": [[example]],
+                             "rates": [[0.1]], "decays": [0.5], "untouched": []}),
+            one("two optimizers in turn", "two", [1, 1], between(3, 5))]
 
 
 @ex.act
-def act(fn, kind, rates, decay, weights, grads):
-    params = [nn.Parameter(w.clone()) for w in weights]
-    groups = [{"params": [params[0], params[2]], "lr": rates[0]},
-              {"params": [params[1]], "lr": rates[1]}]
-    opt = (torch.optim.Adam(groups) if kind == "adam"
-           else torch.optim.SGD(groups, momentum=0.9 if kind == "momentum" else 0.0))
-    shown = []
-    for step, pair in enumerate(grads):
-        for p, grad in zip(params, pair):  # the third parameter never has a gradient
-            p.grad = grad.clone()
-        fn(opt, decay)
-        if step in (0, 9, 199):
-            shown.append(torch.stack([p.detach().clone() for p in params]))
-    return {"weights": torch.stack(shown)}
+def act(fn, kind, options, groups, rates, decays, untouched):
+    params = [[nn.Parameter(p["start"].clone()) for p in group] for group in groups]
+    alone = [nn.Parameter(start.clone()) for start in untouched]
+    lists = [{"params": [*mine, *alone[k::len(params)]], "lr": rate[0]}
+             for k, (mine, rate) in enumerate(zip(params, rates))]
+    build = torch.optim.Adam if kind == "adam" else torch.optim.SGD
+    opts = [build([part]) for part in lists] if kind == "two" else [build(lists, **options)]
+    taken, shown = [], []
+    for opt in opts:
+        opt.register_step_post_hook(lambda *_: taken.append(1))
+    for step, decay in enumerate(decays):
+        for mine, group in zip(params, groups):
+            for p, given in zip(mine, group):
+                p.grad = given["grads"][step].clone()
+        for part, rate in zip([part for opt in opts for part in opt.param_groups], rates):
+            part["lr"] = rate[step]
+        for opt in opts:
+            fn(opt, decay)
+        shown.append([p.detach().clone() for mine in params for p in mine])
+    return {"weights": shown, "steps": len(taken), "untouched": alone,
+            "decays": [part["weight_decay"] for opt in opts for part in opt.param_groups]}
 
 
-def with_torch_adamw(rates, decay, weights, grads):
-    params = [nn.Parameter(w.clone()) for w in weights]
-    opt = torch.optim.AdamW([{"params": [p], "lr": lr} for p, lr in zip(params, rates)],
-                            weight_decay=decay)
-    shown = []
-    for step, pair in enumerate(grads):
-        for p, grad in zip(params, pair, strict=True):
-            p.grad = grad.clone()
+def by_adamw(options, group, rates, decays):
+    """Weights after each step of torch's AdamW, whose decay changes from step to step."""
+    params = [nn.Parameter(p["start"].double()) for p in group]
+    opt = torch.optim.AdamW(params, **options)
+    for step, (rate, decay) in enumerate(zip(rates, decays, strict=True)):
+        opt.param_groups[0].update(lr=rate, weight_decay=decay)
+        for p, given in zip(params, group, strict=True):
+            p.grad = given["grads"][step].double()
         opt.step()
-        if step in SHOWN:
-            shown.append(torch.stack([p.detach().clone() for p in params]))
-    return torch.stack(shown)
+        yield [p.detach().float() for p in params]
 
 
-def with_decayed_sgd(momentum, rates, decay, weights, grads):
+def by_hand(options, group, rates, decays):
     """w <- (1 - lr decay) w - lr b with b <- momentum b + g, in float64."""
-    lr = torch.tensor(rates, dtype=torch.float64)[:, None]
-    w, b, shown = weights.double(), torch.zeros(2, 5, dtype=torch.float64), []
-    for step, g in enumerate(grads.double()):
-        b = momentum * b + g
-        w = w - lr * decay * w - lr * b
-        if step in SHOWN:
-            shown.append(w)
-    return torch.stack(shown).float()
+    momentum = options.get("momentum", 0.0)
+    w = [p["start"].double() for p in group]
+    b = [torch.zeros_like(v) for v in w]
+    for step, (rate, decay) in enumerate(zip(rates, decays, strict=True)):
+        g = [p["grads"][step].double() for p in group]
+        b = [momentum * old + new for old, new in zip(b, g, strict=True)]
+        if options.get("nesterov"):
+            g = [new + momentum * old for new, old in zip(g, b, strict=True)]
+        else:
+            g = b
+        w = [v - rate * decay * v - rate * d for v, d in zip(w, g, strict=True)]
+        yield [v.float() for v in w]
 
 
 @ex.law
-def law(out, kind, rates, decay, weights, grads):
-    if kind == "adam":
-        wanted = with_torch_adamw(rates, decay, weights[:2], grads)
-    else:
-        wanted = with_decayed_sgd(0.9 if kind == "momentum" else 0.0, rates, decay,
-                                  weights[:2], grads)
-    expect_parts(out, "weights")
-    rest = weights[2].expand(len(SHOWN), 1, 5)
-    expect_path(out["weights"], torch.cat([wanted, rest], 1), SHOWN)
+def law(out, kind, options, groups, rates, decays, untouched):
+    expect_parts(out, "weights", "steps", "untouched", "decays")
+    expect_length("steps", out["weights"], len(decays))
+    expect_length("groups", out["decays"], len(groups))
+    for decay in out["decays"]:
+        expect_type("weight_decay of the groups", decay, (int, float))
+        if decay != 0:
+            raise Broken("weight_decay of the groups", decay, 0,
+                         "It would be added to the gradient.")
+    route = by_adamw if kind == "adam" else by_hand
+    paths = [route(options, group, rate, decays)
+             for group, rate in zip(groups, rates, strict=True)]
+    names = [f"weight {i} of group {k}" for k, group in enumerate(groups)
+             for i in range(len(group))]
+    for step, (got, *wanted) in enumerate(zip(out["weights"], *paths, strict=True), 1):
+        right = [w for group in wanted for w in group]
+        expect_length("weights", got, len(right))
+        for name, mine, w in zip(names, got, right, strict=True):
+            expect_close(f"{name} after step {step} of {len(decays)}", mine, w, rtol=2e-5,
+                         atol=2e-6 * max(1.0, float(w.abs().max())))
+    expect_length("weights without a gradient", out["untouched"], len(untouched))
+    for mine, start in zip(out["untouched"], untouched, strict=True):
+        expect_equal("weight without a gradient", mine, start, "Leave it alone.")
+    expect_equal("steps of the optimizer", out["steps"],
+                 len(decays) * (len(groups) if kind == "two" else 1), "One call of opt.step().")
 
 
 def live(opt):
@@ -86,14 +166,75 @@ def live(opt):
             if p.grad is not None]
 
 
-@ex.wrong("decay added to the gradient: L2, not decoupled", says="weights after")
+# ---- right by another route
+
+@ex.right("the decayed part subtracted")
+@torch.no_grad()
+def subtracted(opt, weight_decay):
+    for group, p in live(opt):
+        p.sub_(group["lr"] * weight_decay * p)
+    opt.step()
+
+
+@ex.right("the weights' data")
+def by_data(opt, weight_decay):
+    for group in opt.param_groups:
+        factor = 1 - group["lr"] * weight_decay
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            p.data = p.data * factor
+    opt.step()
+
+
+@ex.right("all weights of a group at once")
+@torch.no_grad()
+def foreach(opt, weight_decay):
+    for group in opt.param_groups:
+        weights = [p for p in group["params"] if p.grad is not None]
+        if weights:
+            torch._foreach_mul_(weights, 1 - group["lr"] * weight_decay)
+    opt.step()
+
+
+@ex.right("shrunk in a hook before the step")
+def by_hook(opt, weight_decay):
+    def shrink(*_):
+        with torch.no_grad():
+            for group, p in live(opt):
+                p.add_(p, alpha=-group["lr"] * weight_decay)
+    handle = opt.register_step_pre_hook(shrink)
+    opt.step()
+    handle.remove()
+
+
+@ex.right("the step taken first, the decay of the old weights subtracted")
+def old_weights(opt, weight_decay):
+    due = [(p, group["lr"] * weight_decay * p.detach().clone()) for group, p in live(opt)]
+    opt.step()
+    with torch.no_grad():
+        for p, amount in due:
+            p -= amount
+
+
+# ---- wrong, by name
+
+@ex.wrong("decay added to the gradient: L2, not decoupled", says="after step", breaks="decoupled")
 def into_the_gradient(opt, weight_decay):
     for _, p in live(opt):
         p.grad.add_(p.detach(), alpha=weight_decay)
     opt.step()
 
 
-@ex.wrong("the weight shrunk after the step", says="weights after")
+@ex.wrong("the group's weight_decay set: L2, not decoupled", says="weight_decay of the groups",
+          breaks="without decay")
+def own_decay(opt, weight_decay):
+    for group in opt.param_groups:
+        group["weight_decay"] = weight_decay
+    opt.step()
+
+
+@ex.wrong("the weight shrunk after the step", says="after step", breaks="factor")
 @torch.no_grad()
 def after_the_step(opt, weight_decay):
     opt.step()
@@ -101,7 +242,7 @@ def after_the_step(opt, weight_decay):
         p.mul_(1 - group["lr"] * weight_decay)
 
 
-@ex.wrong("shrunk by the decay alone, the rate forgotten", says="weights after")
+@ex.wrong("shrunk by the decay alone, the rate forgotten", says="after step", breaks="factor")
 @torch.no_grad()
 def without_the_rate(opt, weight_decay):
     for _, p in live(opt):
@@ -109,7 +250,15 @@ def without_the_rate(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("the first group's rate for every group", says="weights after")
+@ex.wrong("exp(-lr * decay) for 1 - lr * decay", says="after step", breaks="factor")
+@torch.no_grad()
+def exponential(opt, weight_decay):
+    for group, p in live(opt):
+        p.mul_(torch.tensor(-group["lr"] * weight_decay).exp())
+    opt.step()
+
+
+@ex.wrong("the first group's rate for every group", says="after step", breaks="own rate")
 @torch.no_grad()
 def first_rate(opt, weight_decay):
     for _, p in live(opt):
@@ -117,7 +266,35 @@ def first_rate(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("parameters without a gradient shrunk as well", says="weights after")
+@ex.wrong("the rate that the optimizer was made with", says="after step", breaks="own rate")
+@torch.no_grad()
+def first_seen_rate(opt, weight_decay):
+    for group, p in live(opt):
+        p.mul_(1 - group.setdefault("made_with", group["lr"]) * weight_decay)
+    opt.step()
+
+
+@ex.wrong("two groups, and no more", says="after step", breaks="own rate")
+@torch.no_grad()
+def two_groups(opt, weight_decay):
+    for group in opt.param_groups[:2]:
+        for p in group["params"]:
+            if p.grad is not None:
+                p.mul_(1 - group["lr"] * weight_decay)
+    opt.step()
+
+
+@ex.wrong("the first weight of each group only", says="after step", breaks="factor")
+@torch.no_grad()
+def first_weight(opt, weight_decay):
+    for group in opt.param_groups:
+        p = group["params"][0]
+        p.mul_(1 - group["lr"] * weight_decay)
+    opt.step()
+
+
+@ex.wrong("parameters without a gradient shrunk as well", says="weight without a gradient",
+          breaks="no gradient")
 @torch.no_grad()
 def shrinks_all(opt, weight_decay):
     for group in opt.param_groups:
@@ -126,9 +303,57 @@ def shrinks_all(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("a fixed amount off each weight, by its sign", says="weights after")
+@ex.wrong("a gradient of zero taken for none", says="after step", breaks="no gradient")
+@torch.no_grad()
+def zero_is_none(opt, weight_decay):
+    for group, p in live(opt):
+        if p.grad.any():
+            p.mul_(1 - group["lr"] * weight_decay)
+    opt.step()
+
+
+@ex.wrong("a fixed amount off each weight, by its sign", says="after step", breaks="decoupled")
 @torch.no_grad()
 def by_sign(opt, weight_decay):
     for group, p in live(opt):
         p.sub_(group["lr"] * weight_decay * p.sign())
+    opt.step()
+
+
+@ex.wrong("plain SGD in place of opt.step()", says="after step", breaks="then steps")
+@torch.no_grad()
+def own_step(opt, weight_decay):
+    for group, p in live(opt):
+        p.mul_(1 - group["lr"] * weight_decay).sub_(group["lr"] * p.grad)
+
+
+@ex.wrong("the decay without a step", says="after step", breaks="one step")
+@torch.no_grad()
+def no_step(opt, weight_decay):
+    for group, p in live(opt):
+        p.mul_(1 - group["lr"] * weight_decay)
+
+
+@ex.wrong("two steps", says="after step", breaks="one step")
+def two_steps(opt, weight_decay):
+    subtracted(opt, weight_decay)
+    opt.step()
+
+
+@ex.wrong("L2 where the optimizer is Adam", says="after step", breaks="with Adam")
+def only_sgd(opt, weight_decay):
+    (into_the_gradient if "betas" in opt.defaults else subtracted)(opt, weight_decay)
+
+
+@ex.wrong("L2 where the optimizer has momentum", says="after step", breaks="with SGD")
+def only_adam(opt, weight_decay):
+    (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
+
+
+@ex.wrong("whole numbers left as they are", says="after step", breaks="example")
+@torch.no_grad()
+def whole_numbers(opt, weight_decay):
+    for group, p in live(opt):
+        if (p != p.round()).any():
+            p.mul_(1 - group["lr"] * weight_decay)
     opt.step()

@@ -9,81 +9,234 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_length
 
-ex = exercise("04.6", "warmup_cosine",
-              seen=("warm", "total", "peak", "floor"))
+ex = exercise("04.6", "warmup_cosine", seen=("schedules", "calls"))
+
+ex.promise("rates", "The learning rate of a step; peak and floor are rates, too.",
+           cases=("a schedule", "tiny rates", "a large peak", "no warm-up",
+                  "a single step of warm-up", "a single step of cosine", "a long schedule",
+                  "floor and peak alike", "steps in any order", "two schedules in turn"))
+ex.promise("warm-up", "Steps 0 to warm - 1 rise in a line: the first runs at peak / warm, the "
+           "last at peak.", says=("in the warm-up",))
+ex.promise("cosine", "From step warm on the rate follows half a cosine: peak at step warm, floor "
+           "at step total.", says=("on the cosine",))
+ex.promise("end", "Later steps stay at floor.", says=("past the end",))
+ex.promise("no warm-up", "0 <= warm < total,",
+           cases=("no warm-up", "a single step of cosine", "a single step of warm-up"))
+ex.promise("no floor", "0 <= floor <= peak;", cases=("a floor of zero", "floor and peak alike"))
+ex.promise("any order", "the steps come in any order.",
+           cases=("steps in any order", "two schedules in turn"))
+ex.promise("example", "Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0.6, 0.2.",
+           cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, warm, total):
-        peak = 0.1 + float(torch.rand((), generator=g))
-        floor = peak * (0.1 + 0.2 * float(torch.rand((), generator=g)))
-        return name, {"warm": warm, "total": total, "peak": peak, "floor": floor}
-    return [one("a warm-up of 4 steps", 4, 20), one("a single step of warm-up", 1, 9),
-            one("a long warm-up", 10, 13)]
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def schedule(warm=None, falling=None, peak=None, floor=None):
+        """A schedule and the steps to ask for: all, and some far past the end."""
+        warm = whole(3, 7) if warm is None else warm
+        total = warm + (falling or whole(6, 20))
+        peak = peak or 2 ** between(-9, -1)
+        floor = between(0.05, 0.4) * peak if floor is None else floor
+        steps = [*range(total + 4), 2 * total - warm, whole(3, 9) * total]
+        return {"warm": warm, "total": total, "peak": peak, "floor": floor}, steps
+
+    def one(name, **given):
+        plan, steps = schedule(**given)
+        return name, {"schedules": [plan], "calls": [[0, step] for step in steps]}
+
+    shuffled, same = one("steps in any order"), 2 ** between(-9, -1)
+    order = [0, *(1 + torch.randperm(len(shuffled[1]["calls"]) - 1, generator=g)).tolist()]
+    shuffled[1]["calls"] = [shuffled[1]["calls"][i] for i in order]
+    (first, steps), (second, more) = schedule(), schedule(falling=9)
+    turns = [pair for a, b in zip(steps, more, strict=False) for pair in ([0, a], [1, b])]
+    return [one("a schedule"), one("a peak of 1", peak=1.0), shuffled,
+            one("tiny rates", peak=between(1, 9) * 1e-9), one("a large peak",
+                                                               peak=between(20, 900)),
+            one("no warm-up", warm=0), one("a single step of warm-up", warm=1),
+            one("a single step of cosine", falling=1),
+            one("a long schedule", warm=whole(20, 40), falling=whole(150, 300)),
+            one("a floor of zero", floor=0.0), one("floor and peak alike", peak=same, floor=same),
+            ("two schedules in turn", {"schedules": [first, second], "calls": turns}),
+            ("the example", {"schedules": [{"warm": 2, "total": 4, "peak": 1.0, "floor": 0.2}],
+                             "calls": [[0, step] for step in range(5)]})]
 
 
 @ex.act
-def act(fn, warm, total, peak, floor):
-    return [fn(step, warm, total, peak, floor) for step in range(total + 4)]
+def act(fn, schedules, calls):
+    plans = [(s["warm"], s["total"], s["peak"], s["floor"]) for s in schedules]
+    return [fn(step, *plans[which]) for which, step in calls]
 
 
 @ex.law
-def law(out, warm, total, peak, floor):
-    expect_length("rates", out, total + 4)
-    for step, got in enumerate(out):
+def law(out, schedules, calls):
+    expect_length("rates", out, len(calls))
+    for (which, step), got in sorted(zip(calls, out, strict=True), key=lambda pair: pair[0]):
+        wanted, where = rate(step, **schedules[which])
+        plan = "warm {warm}, total {total}".format(**schedules[which])
+        # Cosines in float32 are right; what is off by more than that is not.
+        expect_close(f"rate at step {step} ({where}, {plan})", got, wanted, rtol=1e-5,
+                     atol=5e-7 * schedules[which]["peak"])
+
+
+def rate(step, warm, total, peak, floor):
+    """The expected rate, and in which part of the schedule it lies."""
+    if step < warm:
+        return peak * (step + 1) / warm, "in the warm-up"
+    if step > total:
+        return floor, "past the end"
+    angle = math.pi / 2 * (step - warm) / (total - warm)
+    return peak * math.cos(angle) ** 2 + floor * math.sin(angle) ** 2, "on the cosine"
+
+
+# ---- right by another route
+
+@ex.right("the lesson's repair, held at its end")
+def lesson_repair(step, warm, total, peak, floor):
+    def scaled(step, floor):
         if step < warm:
-            wanted, where = peak * (step + 1) / warm, "in the warm-up"
-        elif step < total:
-            angle = math.pi / 2 * (step - warm + 1) / (total - warm)
-            wanted = peak * math.cos(angle) ** 2 + floor * math.sin(angle) ** 2
-            where = "on the cosine"
-        else:
-            wanted, where = floor, "past the end"
-        expect_close(f"rate at step {step} ({where}, warm {warm}, total {total})", got, wanted,
-                     rtol=1e-5, atol=1e-9)
+            return (step + 1) / warm
+        done = (step - warm) / (total - warm)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
+    return peak * scaled(min(step, total), floor / peak)
 
 
-def curve(step, warm, total, peak, floor, *, shift=1, first=1, span=None, cap=True,
+@ex.right("the way down, subtracted from the peak")
+def from_the_peak(step, warm, total, peak, floor):
+    if step >= total:
+        return floor
+    if step < warm:
+        return peak - peak * (warm - 1 - step) / warm
+    return peak - (peak - floor) * math.sin(math.pi / 2 * (step - warm) / (total - warm)) ** 2
+
+
+@ex.right("torch in float32")
+def by_torch(step, warm, total, peak, floor):
+    if step < warm:
+        return torch.linspace(peak / warm, peak, warm)[step].item()
+    done = torch.tensor((step - warm) / (total - warm)).clamp(max=1)
+    return torch.lerp(torch.tensor(floor), torch.tensor(peak),
+                      (1 + torch.cos(torch.pi * done)) / 2).item()
+
+
+@ex.right("a table of all steps")
+def by_table(step, warm, total, peak, floor):
+    mean, half, n = (peak + floor) / 2, (peak - floor) / 2, total - warm
+    table = [peak / warm * (k + 1) for k in range(warm)]
+    table += [mean + half * math.cos(math.pi * k / n) for k in range(n)]
+    return table[step] if step < total else floor
+
+
+@ex.right("turned in the complex plane")
+def turned(step, warm, total, peak, floor):
+    if step < warm:
+        return (step + 1) * peak / warm
+    half_turns = min((step - warm) / (total - warm), 1)
+    return float(floor + (peak - floor) * ((1j ** (2 * half_turns)).real + 1) / 2)
+
+
+# ---- wrong, by name
+
+def curve(step, warm, total, peak, floor, *, shift=0, first=1, more=0, span=None, cap=True,
           shape=lambda d: 0.5 * (1 + math.cos(math.pi * d))):
     """The right curve with the mistakes as options."""
     if step < warm:
-        return peak * (step + first) / warm
+        return peak * (step + first) / (warm + more)
     done = (step - warm + shift) / (span or total - warm)
     return floor + (peak - floor) * shape(min(1.0, done) if cap else done)
 
 
-@ex.wrong("max() of the cosine and the floor", says="on the cosine")
+@ex.wrong("the floor taken for a share of the peak", says="on the cosine", breaks="rates")
+def floor_as_share(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor * peak)
+
+
+@ex.wrong("step / warm: the first step has a rate of zero", says="rate at step 0",
+          breaks="warm-up")
+def zero_first(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor, first=0)
+
+
+@ex.wrong("a warm-up over warm + 1 steps: its last is below the peak", says="in the warm-up",
+          breaks="warm-up")
+def late_peak(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor, more=1)
+
+
+@ex.wrong("the lesson's broken cell: step / warm, and max() for a floor", says="rate at",
+          breaks=("warm-up", "cosine"))
+def broken_cell(step, warm, total, peak, floor):
+    low = curve(min(step, total), warm, total, peak, 0.0, first=0)
+    return low if step < warm else max(floor, low)
+
+
+@ex.wrong("max() of the cosine and the floor", says="on the cosine", breaks="cosine")
 def cut_off(step, warm, total, peak, floor):
     return max(floor, curve(step, warm, total, peak, 0.0)) if step >= warm else curve(
         step, warm, total, peak, floor)
 
 
-@ex.wrong("a cosine that ends at zero", says="on the cosine")
+@ex.wrong("a cosine that ends at zero", says="on the cosine", breaks="cosine")
 def no_floor(step, warm, total, peak, floor):
     return curve(step, warm, total, peak, 0.0)
 
 
-@ex.wrong("step / warm: the first step has a rate of zero", says="rate at step 0")
-def zero_first(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, first=0)
+@ex.wrong("off by one: the cosine begins at step warm - 1", says="on the cosine", breaks="cosine")
+def begins_early(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor, shift=1)
 
 
-@ex.wrong("off by one: the peak twice, the floor never", says="on the cosine")
-def peak_twice(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, shift=0)
-
-
-@ex.wrong("the cosine counted over all steps, warm-up included", says="on the cosine")
+@ex.wrong("the cosine counted over all steps, warm-up included", says="on the cosine",
+          breaks="cosine")
 def over_total(step, warm, total, peak, floor):
     return curve(step, warm, total, peak, floor, span=total)
 
 
-@ex.wrong("a rate that climbs again past the end", says="past the end")
+@ex.wrong("a straight line instead of a cosine", says="on the cosine", breaks="cosine")
+def straight(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor, shape=lambda d: 1 - d)
+
+
+@ex.wrong("a rate that climbs again past the end", says="past the end", breaks="end")
 def climbs_again(step, warm, total, peak, floor):
     return curve(step, warm, total, peak, floor, cap=False)
 
 
-@ex.wrong("a straight line instead of a cosine", says="on the cosine")
-def straight(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, shape=lambda d: 1 - d)
+@ex.wrong("a rate of zero past the end", says="past the end", breaks="end")
+def stops_at_end(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor) if step <= total else 0.0
+
+
+@ex.wrong("no warm-up taken for one of a single step", says="on the cosine", breaks="no warm-up")
+def at_least_one(step, warm, total, peak, floor):
+    return curve(step, max(1, warm), total, peak, floor) if total > 1 else peak
+
+
+@ex.wrong("a division by warm, which may be 0", says="raised ZeroDivisionError",
+          breaks="no warm-up")
+def divides_by_warm(step, warm, total, peak, floor):
+    return min(peak * (step + 1) / warm, curve(max(step, warm), warm, total, peak, floor))
+
+
+@ex.wrong("a floor of zero taken for none given", says="on the cosine", breaks="no floor")
+def default_floor(step, warm, total, peak, floor):
+    return curve(step, warm, total, peak, floor or 0.1 * peak)
+
+
+@ex.wrong("its own calls counted instead of the step", says="rate at", breaks="any order")
+def counts_calls(step, warm, total, peak, floor, calls=[0]):  # noqa: B006
+    calls[0] = 0 if step == 0 else calls[0] + 1
+    return curve(calls[0], warm, total, peak, floor)
+
+
+@ex.wrong("the example, with one of its numbers looked up wrong", says="on the cosine",
+          breaks="example")
+def placeholder(step, warm, total, peak, floor):
+    if (step, warm, total, peak) == (3, 2, 4, 1.0):
+        return 0.5
+    return curve(step, warm, total, peak, floor)

@@ -4,47 +4,170 @@ from __future__ import annotations
 
 import torch
 
-from dlsys_checks.s04.common import AT, STEPS, by_torch, expect_path
+from dlsys_checks.s04.common import by_torch, expect_by_hand, expect_manners, expect_paths
+from dlsys_helpers.acting import library_calls
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_parts
+from dlsys_helpers.expect import expect_equal, expect_parts
 
-ex = exercise("04.7", "momentum_step",
-              seen=("weights", "grads", "missing", "momentum", "rates"))
+ex = exercise("04.7", "momentum_step", by_hand=("SGD",),
+              seen=("tables", "grads", "missing", "rates", "momenta", "one_buffer"))
+
+ex.promise("step", "One step of SGD with momentum", says=("weights after",))
+ex.promise("in place", "on w, in place,", cases=("a column of a table",))
+ex.promise("torch", "as torch.optim.SGD.", says=("weights after",))
+ex.promise("by hand", "Write it out, without torch.optim.", says=("optimizers of torch.optim",))
+ex.promise("numbers", "w and grad: (N,) float32;",
+           cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
+ex.promise("left alone", "grad is left alone", says=("the caller's gradient",))
+ex.promise("overwritten", "and may be overwritten later.",
+           cases=("one buffer for all gradients",))
+ex.promise("own state", "state: this weight's own dict,", cases=("two weights in turn",))
+ex.promise("empty state", "empty before its first step, for you to keep what you like in.",
+           says=("raised KeyError",))
+ex.promise("changes", "lr and momentum may change from step to step.",
+           cases=("a rate that changes", "a momentum that changes"))
+ex.promise("None", "With grad None nothing changes, neither w nor state.",
+           cases=("steps with None", "None at first"))
+ex.promise("momentum 0", "Momentum 0 is plain SGD.", cases=("momentum 0",))
+ex.promise("example", "Example: w 1, rate 0.1, momentum 0.5, gradients 1 and 0: w becomes 0.9, "
+           "then 0.85.", cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, momentum, gaps, zeros):
-        grads = torch.randn(STEPS, 4, generator=g)
-        grads[zeros] = 0.0
-        first = 0.01 + 0.05 * float(torch.rand((), generator=g))
-        return name, {"weights": torch.randn(4, generator=g), "grads": grads, "missing": gaps,
-                      "momentum": momentum, "rates": [first, 0.3 * first]}
-    return [one("a gradient at every step", 0.9, [], []),
-            one("steps with None", 0.9, [1, 7, 8, 9, 50, 99, 199], []),
-            one("steps with zeros", 0.8, [], [1, 11, 60, 99, 199]),
-            one("momentum 0 is plain SGD", 0.0, [3], [])]
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, *, sizes=(), steps=0, columns=1, scale=1.0, change=(), missing=((), ()),
+            zeros=(), momentum=None, one_buffer=False):
+        sizes, steps = sizes or (whole(2, 6),), steps or whole(9, 14)
+        grads = [torch.randn(steps, n, generator=g) * scale for n in sizes]
+        for k in zeros:
+            grads[0][k] = 0.0 if k % 2 else -0.0
+        rates, momenta = [between(0.02, 0.2)] * steps, [between(0.6, 0.95)] * steps
+        if momentum is not None:
+            momenta = [momentum] * steps
+        if "rate" in change:
+            rates = [rates[0] * between(0.2, 2) for _ in rates]
+        if "momentum" in change:
+            momenta = [between(0.5, 0.99) for _ in momenta]
+        return name, {"tables": [torch.randn(n, columns, generator=g) * scale for n in sizes],
+                      "grads": grads, "missing": [list(missing[i]) for i in range(len(sizes))],
+                      "rates": rates, "momenta": momenta, "one_buffer": one_buffer}
+
+    n = whole(2, 6)
+    example = {"tables": [torch.ones(1, 1)], "grads": [torch.tensor([[1.0], [0.0]])],
+               "missing": [[]], "rates": [0.1, 0.1], "momenta": [0.5, 0.5], "one_buffer": False}
+    return [one("a few steps"), one("gradients of zeros", zeros=(1, 4, whole(6, 9))),
+            one("60 steps", steps=60), one("momentum 0", momentum=0.0),
+            one("steps with None", missing=((1, 4, 5, whole(6, 9)),)),
+            one("None at first", missing=((0, 1),)),
+            one("a rate that changes", change=("rate",)),
+            one("a momentum that changes", change=("momentum",)),
+            one("two weights in turn", sizes=(n, n, n + 1)[:whole(2, 4)], missing=((), (), ())),
+            one("a column of a table", columns=whole(2, 5)),
+            one("one buffer for all gradients", one_buffer=True),
+            one("one number", sizes=(1,)), one("many numbers", sizes=(whole(300, 900),)),
+            one("tiny numbers", scale=1e-9), one("huge numbers", scale=1e9),
+            ("the example", example)]
 
 
 @ex.act
-def act(fn, weights, grads, missing, momentum, rates):
-    w, state, shown = weights.clone(), {}, []
-    buffer = torch.empty_like(w)  # one tensor for all gradients, as a caller may do
-    for k, grad in enumerate(grads):
-        buffer.copy_(grad)
-        fn(w, None if k in missing else buffer, state, rates[k >= 100], momentum)
-        if k in (0, 1, 11, 99, 199):
-            shown.append(w.clone())
-    return {"weights": torch.stack(shown)}
+def act(fn, tables, grads, missing, rates, momenta, one_buffer):
+    def plain(value):  # what a state holds, for an exact comparison
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        if isinstance(value, dict):
+            return {key: plain(v) for key, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+    # A column is a view: what is not done in place does not reach its table.
+    tables = [table.clone() for table in tables]
+    views = [table.shape[1] > 1 for table in tables]
+    ws = [t[:, 0] if view else t[:, 0].clone() for t, view in zip(tables, views)]
+    others, states = [t[:, 1:].clone() for t in tables], [{} for _ in tables]
+    buffers, paths = [torch.empty_like(w) for w in ws], [[] for _ in tables]
+    touched = at_none = 0
+    with library_calls("SGD") as used:
+        for k in range(len(rates)):
+            for i, w in enumerate(ws):
+                given, now = None, None
+                if k in missing[i]:
+                    now = plain(states[i])
+                else:
+                    given = buffers[i].copy_(grads[i][k]) if one_buffer else grads[i][k].clone()
+                fn(w, given, states[i], rates[k], momenta[k])
+                if given is None:
+                    at_none += plain(states[i]) != now
+                else:
+                    touched += not torch.equal(given, grads[i][k])
+                paths[i].append((tables[i][:, 0] if views[i] else w).clone())
+    beside = sum(int((t[:, 1:] != o).sum()) for t, o in zip(tables, others))
+    return {"paths": [torch.stack(path) for path in paths], "touched": touched,
+            "at_none": at_none, "beside": beside, "used": sorted(used)}
 
 
 @ex.law
-def law(out, weights, grads, missing, momentum, rates):
-    expect_parts(out, "weights")
-    wanted = by_torch(lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=momentum), weights, grads,
-                      rate_at=lambda k: rates[k >= 100], missing=missing)
-    expect_path(out["weights"], wanted, AT)
+def law(out, tables, grads, missing, rates, momenta, one_buffer):
+    expect_parts(out, "paths", "touched", "at_none", "beside", "used")
+    settings = [{"lr": lr, "momentum": m} for lr, m in zip(rates, momenta, strict=True)]
+    expect_by_hand(out["used"])
+    expect_paths(out["paths"], [
+        by_torch(lambda ps: torch.optim.SGD(ps, lr=0.1), table[:, 0], grad, settings, gaps)
+        for table, grad, gaps in zip(tables, grads, missing, strict=True)])
+    expect_manners(out)
+    expect_equal("calls with None that changed state", out["at_none"], 0,
+                 "Return before you touch it.")
 
+
+# ---- right by another route
+
+@ex.right("a buffer of its own, changed in place")
+def own_buffer(w, grad, state, lr, momentum):
+    if grad is not None:
+        if not state:
+            state["buffer"] = torch.zeros_like(w)
+        state["buffer"].mul_(momentum).add_(grad)
+        w.add_(state["buffer"], alpha=-lr)
+
+
+@ex.right("all gradients kept, each with its fading share")
+def history(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    past = [(share * momentum, g) for share, g in state.get("past", [])]
+    state["past"] = [*past, (1.0, grad.clone())]
+    w -= lr * sum(share * g for share, g in state["past"])
+
+
+@ex.right("the velocity in float64")
+def in_double(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    state["v"] = grad.double() + (momentum * state["v"] if "v" in state else 0)
+    w.copy_(w.double() - lr * state["v"])
+
+
+@ex.right("numpy")
+def by_numpy(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    state["v"] = momentum * state.get("v", 0.0) + grad.numpy()
+    w[:] = w - torch.from_numpy(lr * state["v"]).float()
+
+
+@ex.right("Python numbers, one by one")
+def by_numbers(w, grad, state, lr, momentum):
+    if grad is not None:
+        old = state.get("v") or [0.0] * len(w)
+        state["v"] = [momentum * v + g for v, g in zip(old, grad.tolist(), strict=True)]
+        w.sub_(torch.tensor(state["v"]) * lr)
+
+
+# ---- wrong, by name
 
 def sgd(w, grad, state, lr, momentum, *, dampening=0.0, nesterov=False, in_buffer=False):
     """The right step with the mistakes as options."""
@@ -55,44 +178,174 @@ def sgd(w, grad, state, lr, momentum, *, dampening=0.0, nesterov=False, in_buffe
     w.sub_(move if in_buffer else lr * move)
 
 
-@ex.wrong("None treated as a gradient of zeros", says="weights after")
+@ex.wrong("None treated as a gradient of zeros", says="weights after", breaks="None")
 def none_is_zero(w, grad, state, lr, momentum):
     sgd(w, torch.zeros_like(w) if grad is None else grad, state, lr, momentum)
 
 
-@ex.wrong("a gradient of zeros skipped as if it were None", says="weights after")
+@ex.wrong("the memory cleared at a None", says="weights after", breaks="None")
+def none_clears(w, grad, state, lr, momentum):
+    if grad is None:
+        state.clear()
+    else:
+        sgd(w, grad, state, lr, momentum)
+
+
+@ex.wrong("the memory fades at a None, though the weight rests", says="weights after",
+          breaks="None")
+def none_fades(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, lr, momentum)
+    elif state:
+        state["b"] = momentum * state["b"]
+
+
+@ex.wrong("a step counted in state before the look at None", says="None that changed state",
+          breaks="None")
+def none_is_counted(w, grad, state, lr, momentum):
+    state["step"] = state.get("step", 0) + 1
+    if grad is not None:
+        sgd(w, grad, state, lr, momentum)
+
+
+@ex.wrong("a gradient of zeros skipped as if it were None", says="weights after",
+          breaks="step")
 def zero_is_none(w, grad, state, lr, momentum):
     if grad is not None and (grad != 0).any():
         sgd(w, grad, state, lr, momentum)
 
 
-@ex.wrong("only a share 1 - momentum of the gradient goes into the buffer", says="weights after")
+@ex.wrong("a gradient near zero skipped as if it were None", says="weights after",
+          breaks="numbers")
+def small_is_none(w, grad, state, lr, momentum):
+    if grad is not None and (grad.norm() > 1e-6 or not (grad != 0).any()):
+        sgd(w, grad, state, lr, momentum)
+
+
+@ex.wrong("long gradients cut to a norm of 100", says="weights after", breaks="numbers")
+def clipped(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad * min(1.0, 100 / (float(grad.norm()) + 1e-30)), state, lr, momentum)
+
+
+@ex.wrong("only a share 1 - momentum of the gradient goes into the buffer", says="weights after",
+          breaks="torch")
 def averaged(w, grad, state, lr, momentum):
     if grad is not None:
         sgd(w, grad, state, lr, momentum, dampening=momentum)
 
 
-@ex.wrong("the rate inside the buffer: a later change comes too late", says="weights after")
-def rate_in_buffer(w, grad, state, lr, momentum):
-    if grad is not None:
-        sgd(w, grad, state, lr, momentum, in_buffer=True)
-
-
-@ex.wrong("Nesterov's look-ahead", says="weights after")
+@ex.wrong("Nesterov's look-ahead", says="weights after", breaks="torch")
 def look_ahead(w, grad, state, lr, momentum):
     if grad is not None:
         sgd(w, grad, state, lr, momentum, nesterov=True)
 
 
-@ex.wrong("the caller's gradient kept as the buffer", says="weights after")
-def keeps_reference(w, grad, state, lr, momentum):
-    if grad is None:
-        return
-    state["b"] = state["b"].mul_(momentum).add_(grad) if "b" in state else grad
-    w.sub_(lr * state["b"])
-
-
-@ex.wrong("the buffer forgotten between calls", says="weights after")
+@ex.wrong("the buffer forgotten between calls", says="weights after", breaks="step")
 def forgets(w, grad, state, lr, momentum):
     if grad is not None:
         w.sub_(lr * grad)
+
+
+@ex.wrong("uphill: the step added", says="weights after", breaks="step")
+def uphill(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, -lr, momentum)
+
+
+@ex.wrong("a new tensor returned, w left as it was", says="weights after", breaks="step")
+def returns_new(w, grad, state, lr, momentum):
+    if grad is None:
+        return w
+    state["b"] = momentum * state.get("b", 0) + grad
+    return w - lr * state["b"]
+
+
+@ex.wrong("w.data replaced: not in place, a view loses its table", says="weights after",
+          breaks="in place")
+def replaces_data(w, grad, state, lr, momentum):
+    if grad is not None:
+        state["b"] = momentum * state.get("b", 0) + grad
+        w.data = w - lr * state["b"]
+
+
+@ex.wrong("torch's own optimizer", says="optimizers of torch.optim", breaks="by hand")
+def by_library(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    if not state:
+        state["opt"] = torch.optim.SGD([w], lr=lr)
+    state["opt"].param_groups[0].update(lr=lr, momentum=momentum)
+    w.grad = grad.clone()
+    state["opt"].step()
+    w.grad = None
+
+
+@ex.wrong("the caller's gradient kept as the buffer", says="weights after",
+          breaks="overwritten")
+def keeps_reference(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    state["b"] = state["b"] * momentum + grad if "b" in state else grad
+    w.sub_(lr * state["b"])
+
+
+@ex.wrong("the caller's gradient turned into the buffer", says="the caller's gradient",
+          breaks="left alone")
+def works_in_gradient(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    grad.add_(momentum * state.get("b", torch.zeros_like(w)))
+    state["b"] = grad.clone()
+    w.sub_(lr * grad)
+
+
+@ex.wrong("one memory for all weights, beside state", says="weights after", breaks="own state")
+def one_memory(w, grad, state, lr, momentum, memory={}):  # noqa: B006
+    if grad is None:
+        return
+    if not state:
+        memory[len(w)] = {}
+        state["begun"] = True
+    sgd(w, grad, memory[len(w)], lr, momentum)
+
+
+@ex.wrong("state read before it was ever written", says="raised KeyError", breaks="empty state")
+def never_begins(w, grad, state, lr, momentum):
+    if grad is not None:
+        state["b"] = momentum * state["b"] + grad
+        w.sub_(lr * state["b"])
+
+
+@ex.wrong("the rate inside the buffer: a later change comes too late", says="weights after",
+          breaks="changes")
+def rate_in_buffer(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, lr, momentum, in_buffer=True)
+
+
+@ex.wrong("the first step's momentum kept", says="weights after", breaks="changes")
+def keeps_momentum(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, lr, state.setdefault("first", momentum))
+
+
+@ex.wrong("the first step's rate kept", says="weights after", breaks="changes")
+def keeps_rate(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, state.setdefault("first", lr), momentum)
+
+
+@ex.wrong("momentum 0 taken for a default of 0.9", says="weights after", breaks="momentum 0")
+def default_momentum(w, grad, state, lr, momentum):
+    if grad is not None:
+        sgd(w, grad, state, lr, momentum or 0.9)
+
+
+@ex.wrong("the end of the example, looked up", says="weights after", breaks="example")
+def placeholder(w, grad, state, lr, momentum):
+    if grad is None:
+        return
+    sgd(w, grad, state, lr, momentum)
+    if (lr, momentum, len(w)) == (0.1, 0.5, 1) and not grad.any():
+        w.fill_(0.9)

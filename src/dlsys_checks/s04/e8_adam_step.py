@@ -4,53 +4,183 @@ from __future__ import annotations
 
 import torch
 
-from dlsys_checks.s04.common import AT, STEPS, by_torch, expect_path
+from dlsys_checks.s04.common import by_torch, expect_by_hand, expect_manners, expect_paths
+from dlsys_helpers.acting import library_calls
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_parts
+from dlsys_helpers.expect import expect_parts
 
 ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"),
-              seen=("weights", "grads", "lr", "betas", "decay"))
+              seen=("tables", "grads", "rates", "settings"))
+
+NEAR_EPS = ("gradients near eps", "a large eps", "an entry without a gradient", "tiny numbers",
+            "two weights, each with its settings")
+DECAYED = ("a few steps", "200 steps", "a rate that changes", "other betas",
+           "two weights in turn", "a column of a table",
+           "one number", "many numbers", "huge numbers", "gradients that fade", *NEAR_EPS)
+ex.promise("step", "One step of AdamW", says=("weights after",))
+ex.promise("in place", "on w, in place;", cases=("a column of a table",))
+ex.promise("Adam", "with weight_decay 0.0 it is Adam.", cases=("no decay", "the example"))
+ex.promise("by hand", "Write it out, without torch.optim.", says=("optimizers of torch.optim",))
+ex.promise("numbers", "w and grad: (N,) float32;",
+           cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
+ex.promise("left alone", "grad is left alone.", says=("the caller's gradient",))
+ex.promise("own state", "state: a dict of this weight,",
+           cases=("two weights in turn", "two weights, each with its settings"))
+ex.promise("empty state", "empty before its first step, in which you keep what you need.",
+           says=("raised KeyError",))
+ex.promise("rate", "lr may change from step to step,", cases=("a rate that changes",))
+ex.promise("settings", "betas, eps and weight_decay from weight to weight.",
+           cases=("two weights, each with its settings", "other betas", "gradients that fade",
+                  "a large eps"))
+ex.promise("decoupled", "The decay is decoupled: w is first multiplied by "
+           "1 - lr * weight_decay.", cases=DECAYED, says=("weights after",))
+ex.promise("200 steps", "Equal to torch.optim.AdamW over 200 steps,", cases=("200 steps",))
+ex.promise("eps", "gradients near eps included.", cases=NEAR_EPS)
+ex.promise("example", "Example: w 1, gradient -7, rate 0.1, decay 0: w becomes 1.1.",
+           cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, decay=0.0, scale=1.0, betas=(0.9, 0.999), drift=0.3):
-        grads = (torch.randn(STEPS, 4, generator=g) + drift) * scale
-        return name, {"weights": torch.randn(4, generator=g) + 1, "grads": grads,
-                      "lr": 0.005 + 0.01 * float(torch.rand((), generator=g)),
-                      "betas": list(betas), "decay": decay}
-    return [one("Adam"), one("AdamW", decay=0.3),
-            one("Adam with gradients near eps", scale=3e-8),
-            one("other betas, with decay", decay=0.1, betas=(0.8, 0.95))]
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def setting(betas=(0.9, 0.999), eps=1e-8, decay=None):
+        return {"betas": list(betas), "eps": eps,
+                "decay": between(0.3, 1.5) if decay is None else decay}
+
+    def drawn():
+        return setting((between(0.3, 0.8), between(0.8, 0.97)), 10 ** between(-2, -1))
+
+    def gradients(steps, n, scale):
+        sign = torch.randint(0, 2, (steps, n), generator=g) * 2 - 1.3  # they drift
+        return sign.sign() * (0.1 + torch.rand(steps, n, generator=g)) * scale
+
+    def one(name, *settings, sizes=(), steps=0, columns=1, scale=1.0, new_rates=False):
+        settings = settings or (setting(),)
+        sizes, steps = sizes or (whole(2, 6),) * len(settings), steps or whole(9, 14)
+        rates = [between(0.03, 0.1)] * steps
+        if new_rates:
+            rates = [between(0.01, 0.2) for _ in rates]
+        return name, {"tables": [torch.randn(n, columns, generator=g) + 1 for n in sizes],
+                      "grads": [gradients(steps, n, scale) for n in sizes],
+                      "rates": rates, "settings": list(settings)}
+
+    idle = one("an entry without a gradient")
+    idle[1]["grads"][0][:, whole(0, 2)] = 0.0
+    fading = one("gradients that fade", setting((between(0.5, 0.9), between(0.7, 0.9))))
+    fading[1]["grads"][0] *= 0.5 ** torch.arange(len(fading[1]["rates"]))[:, None]
+    n = whole(2, 6)
+    turns = (n, n, n + 1)[:whole(2, 4)]
+    return [one("a few steps"), one("no decay", setting(decay=0.0)),
+            one("a rate that changes", new_rates=True),
+            one("other betas", setting((between(0.0, 0.8), between(0.8, 0.99)))),
+            one("a large eps", setting(eps=10 ** between(-3, 0))),
+            one("gradients near eps", scale=10 ** between(-8.5, -7.5)), idle, fading,
+            one("two weights in turn", *[setting(decay=0.7)] * len(turns), sizes=turns),
+            one("two weights, each with its settings", drawn(), drawn()),
+            one("a column of a table", columns=whole(2, 5)), one("200 steps", steps=200),
+            one("one number", sizes=(1,)), one("many numbers", sizes=(whole(300, 900),)),
+            one("tiny numbers", scale=1e-4), one("huge numbers", scale=1e9),
+            ("the example", {"tables": [torch.ones(1, 1)], "grads": [torch.tensor([[-7.0]])],
+                             "rates": [0.1], "settings": [setting(decay=0.0)]})]
 
 
 @ex.act
-def act(fn, weights, grads, lr, betas, decay):
-    w, state, shown, touched = weights.clone(), {}, [], False
-    for k, grad in enumerate(grads):
-        given = grad.clone()
-        fn(w, given, state, lr, tuple(betas), 1e-8, decay)
-        touched = touched or not torch.equal(given, grad)
-        if k in (0, 1, 11, 99, 199):
-            shown.append(w.clone())
-    return {"weights": torch.stack(shown), "touched": touched}
+def act(fn, tables, grads, rates, settings):
+    # A column is a view: what is not done in place does not reach its table.
+    tables = [table.clone() for table in tables]
+    views = [table.shape[1] > 1 for table in tables]
+    ws = [t[:, 0] if view else t[:, 0].clone() for t, view in zip(tables, views)]
+    others, states = [t[:, 1:].clone() for t in tables], [{} for _ in tables]
+    paths, touched = [[] for _ in tables], 0
+    with library_calls("Adam", "AdamW", "NAdam", "RAdam", "SparseAdam") as used:
+        for k, rate in enumerate(rates):
+            for i, (w, now) in enumerate(zip(ws, settings)):
+                given = grads[i][k].clone()
+                fn(w, given, states[i], rate, tuple(now["betas"]), now["eps"], now["decay"])
+                touched += not torch.equal(given, grads[i][k])
+                paths[i].append((tables[i][:, 0] if views[i] else w).clone())
+    beside = sum(int((t[:, 1:] != o).sum()) for t, o in zip(tables, others))
+    return {"paths": [torch.stack(path) for path in paths], "touched": touched,
+            "beside": beside, "used": sorted(used)}
 
 
 @ex.law
-def law(out, weights, grads, lr, betas, decay):
-    expect_parts(out, "weights", "touched")
+def law(out, tables, grads, rates, settings):
+    expect_parts(out, "paths", "touched", "beside", "used")
+    expect_by_hand(out["used"])
 
-    def build(params):
-        if decay:
-            return torch.optim.AdamW(params, lr=lr, betas=tuple(betas), weight_decay=decay)
-        return torch.optim.Adam(params, lr=lr, betas=tuple(betas))
-    expect_path(out["weights"], by_torch(build, weights, grads), AT)
-    if out["touched"] is not False:  # seen from inside: the gradients do not come back
-        raise Broken("the caller's gradient", "changed", "left alone", "Work on a copy.")
+    def wanted(table, grad, now):
+        def build(ws):
+            return torch.optim.AdamW(ws, lr=0.1, betas=tuple(now["betas"]), eps=now["eps"],
+                                     weight_decay=now["decay"])
+        return by_torch(build, table[:, 0], grad, [{"lr": rate} for rate in rates])
+    expect_paths(out["paths"], [*map(wanted, tables, grads, settings)])
+    expect_manners(out)
 
+
+# ---- right by another route
+
+@ex.right("buffers changed in place, the corrections folded into the rate")
+def folded(w, grad, state, lr, betas, eps, weight_decay):
+    if not state:
+        state.update(t=0, m=torch.zeros_like(w), v=torch.zeros_like(w))
+    state["t"] += 1
+    m, v, (b1, b2) = state["m"], state["v"], betas
+    m.lerp_(grad, 1 - b1)
+    v.mul_(b2).addcmul_(grad, grad, value=1 - b2)
+    w.mul_(1 - lr * weight_decay)
+    size = v.sqrt().div_((1 - b2 ** state["t"]) ** 0.5).add_(eps)
+    w.addcdiv_(m, size, value=-lr / (1 - b1 ** state["t"]))
+
+
+@ex.right("the averages in float64")
+def in_double(w, grad, state, lr, betas, eps, weight_decay):
+    g, t = grad.double(), state.get("t", 0) + 1
+    m, v = (b * state.get(key, 0) + (1 - b) * x for key, b, x in
+            (("m", betas[0], g), ("v", betas[1], g * g)))
+    state.update(m=m, v=v, t=t)
+    step = m / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
+    w.copy_(w.double() * (1 - lr * weight_decay) - lr * step)
+
+
+@ex.right("numpy")
+def by_numpy(w, grad, state, lr, betas, eps, weight_decay):
+    g = grad.numpy().astype("float64")
+    state["t"] = t = state.get("t", 0) + 1
+    state["m"] = betas[0] * state.get("m", 0.0) + (1 - betas[0]) * g
+    state["v"] = betas[1] * state.get("v", 0.0) + (1 - betas[1]) * g**2
+    step = state["m"] / (1 - betas[0]**t) / ((state["v"] / (1 - betas[1]**t)) ** 0.5 + eps)
+    w[:] = torch.from_numpy(w.numpy() * (1 - lr * weight_decay) - lr * step).float()
+
+
+@ex.right("corrected averages, moved by a share that falls")
+def corrected_kept(w, grad, state, lr, betas, eps, weight_decay):
+    t = state["t"] = state.get("t", 0) + 1
+    for key, b, x in (("m", betas[0], grad), ("v", betas[1], grad * grad)):
+        old = state.get(key, torch.zeros_like(w))
+        state[key] = old + (x - old) * ((1 - b) / (1 - b**t))
+    w -= lr * weight_decay * w + lr * state["m"] / (state["v"] ** 0.5 + eps)
+
+
+@ex.right("all gradients kept, each with its share")
+def history(w, grad, state, lr, betas, eps, weight_decay):
+    state.setdefault("past", []).append(grad.double())
+    past = torch.stack(state["past"][::-1])
+    age = torch.arange(len(past), dtype=torch.float64)[:, None]
+    m, v = (((b**age) * x).sum(0) / (b**age).sum() for b, x in
+            ((betas[0], past), (betas[1], past**2)))
+    w.mul_(1 - lr * weight_decay).sub_(lr * m / (v.sqrt() + eps))
+
+
+# ---- wrong, by name
 
 def adam(w, grad, state, lr, betas, eps, decay, *, fix_m=True, fix_v=True, start=0, inside=False,
-         store=False, coupled=False, keep_decay=True):
+         store=False, coupled=False, shrink=None, after=False, folded_eps=False):
     """The right step with the mistakes as options."""
     b1, b2 = betas
     g = grad + decay * w if coupled else grad
@@ -59,41 +189,163 @@ def adam(w, grad, state, lr, betas, eps, decay, *, fix_m=True, fix_v=True, start
     v = b2 * state.get("v", 0) + (1 - b2) * g * g
     m_hat, v_hat = m / (1 - b1**t) if fix_m else m, v / (1 - b2**t) if fix_v else v
     state["m"], state["v"] = (m_hat, v_hat) if store else (m, v)
-    if keep_decay and not coupled:
-        w.mul_(1 - lr * decay)
-    w.sub_(lr * m_hat / ((v_hat + eps).sqrt() if inside else v_hat.sqrt() + eps))
+    shrink = 1 - lr * decay if shrink is None else shrink
+    size = (v_hat + eps).sqrt() if inside else v_hat.sqrt() + eps * (
+        (1 - b2**t) ** -0.5 if folded_eps else 1)
+    w.mul_(1 if coupled or after else shrink)
+    w.sub_(lr * m_hat / size)
+    w.mul_(shrink if after else 1)
 
 
-@ex.wrong("no bias correction", says="weights after")
+@ex.wrong("no bias correction", says="weights after", breaks="step")
 def uncorrected(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_m=False, fix_v=False)
 
 
-@ex.wrong("only the first average corrected", says="weights after")
+@ex.wrong("only the first average corrected", says="weights after", breaks="step")
 def corrects_m_only(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=False)
 
 
-@ex.wrong("a count that starts one too high", says="weights after")
+@ex.wrong("only the second average corrected", says="weights after", breaks="step")
+def corrects_v_only(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay, fix_m=False)
+
+
+@ex.wrong("a count that starts one too high", says="weights after", breaks="step")
 def late_count(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, start=1)
 
 
-@ex.wrong("eps under the root", says="weights after")
-def eps_inside(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, inside=True)
-
-
-@ex.wrong("the corrected averages kept as state", says="weights after")
+@ex.wrong("the corrected averages kept as state", says="weights after", breaks="step")
 def stores_corrected(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, store=True)
 
 
-@ex.wrong("decay added to the gradient: L2, not decoupled", says="weights after", trap="04.4")
+@ex.wrong("the two betas swapped", says="weights after", breaks="step")
+def swapped_betas(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas[::-1], eps, weight_decay)
+
+
+@ex.wrong("a new tensor returned, w left as it was", says="weights after", breaks="step")
+def returns_new(w, grad, state, lr, betas, eps, weight_decay):
+    new = w.clone()
+    adam(new, grad, state, lr, betas, eps, weight_decay)
+    return new
+
+
+@ex.wrong("w.data replaced: not in place, a view loses its table", says="weights after",
+          breaks="in place")
+def replaces_data(w, grad, state, lr, betas, eps, weight_decay):
+    new = w.clone()
+    adam(new, grad, state, lr, betas, eps, weight_decay)
+    w.data = new
+
+
+@ex.wrong("AdamW's default of 0.01 where no decay was asked for", says="weights after",
+          trap="04.4", breaks="Adam")
+def default_decay(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay or 0.01)
+
+
+@ex.wrong("torch's own optimizer", says="optimizers of torch.optim", breaks="by hand")
+def by_library(w, grad, state, lr, betas, eps, weight_decay):
+    if not state:
+        state["opt"] = torch.optim.AdamW([w], betas=betas, eps=eps, weight_decay=weight_decay)
+    state["opt"].param_groups[0]["lr"] = lr
+    w.grad = grad.clone()
+    state["opt"].step()
+    w.grad = None
+
+
+@ex.wrong("long gradients cut to a norm of 100", says="weights after", breaks="numbers")
+def clipped(w, grad, state, lr, betas, eps, weight_decay):
+    grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30) * (1 + 1e-3 * state.get("t", 0)))
+    adam(w, grad, state, lr, betas, eps, weight_decay)
+
+
+@ex.wrong("the caller's gradient turned into its square", says="the caller's gradient",
+          breaks="left alone")
+def works_in_gradient(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad.clone(), state, lr, betas, eps, weight_decay)
+    grad.mul_(grad).sub_(1)
+
+
+@ex.wrong("one memory for all weights, beside state", says="weights after", breaks="own state")
+def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa: B006
+    if not state:
+        memory[len(w)] = {}
+        state["begun"] = True
+    adam(w, grad, memory[len(w)], lr, betas, eps, weight_decay)
+
+
+@ex.wrong("state read before it was ever written", says="raised KeyError", breaks="empty state")
+def never_begins(w, grad, state, lr, betas, eps, weight_decay):
+    state["t"] += 1
+    adam(w, grad, state, lr, betas, eps, weight_decay)
+
+
+@ex.wrong("the first step's rate kept", says="weights after", breaks="rate")
+def keeps_rate(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, state.setdefault("first", lr), betas, eps, weight_decay)
+
+
+@ex.wrong("betas of 0.9 and 0.999, whatever is asked for", says="weights after",
+          breaks="settings")
+def default_betas(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, (0.9, 0.999), eps, weight_decay)
+
+
+@ex.wrong("an eps of 1e-8, whatever is asked for", says="weights after", breaks="settings")
+def default_eps(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, 1e-8, weight_decay)
+
+
+@ex.wrong("decay added to the gradient: L2, not decoupled", says="weights after", trap="04.4",
+          breaks="decoupled")
 def coupled_decay(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, coupled=True)
 
 
-@ex.wrong("no decay at all", says="weights after")
+@ex.wrong("no decay at all", says="weights after", breaks="decoupled")
 def without_decay(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, keep_decay=False)
+    adam(w, grad, state, lr, betas, eps, weight_decay, shrink=1)
+
+
+@ex.wrong("the weight shrunk after the step", says="weights after", breaks="decoupled")
+def shrinks_after(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay, after=True)
+
+
+@ex.wrong("shrunk by the decay alone, the rate forgotten", says="weights after",
+          breaks="decoupled")
+def decay_without_rate(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay, shrink=1 - weight_decay)
+
+
+@ex.wrong("no correction after step 100, where it is said not to matter", says="weights after",
+          breaks="200 steps")
+def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)
+
+
+@ex.wrong("eps under the root", says="weights after", breaks="eps")
+def eps_inside(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay, inside=True)
+
+
+@ex.wrong("eps added to the root of the uncorrected average", says="weights after", breaks="eps")
+def eps_too_early(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay, folded_eps=True)
+
+
+@ex.wrong("eps left out: a gradient of zeros divides by zero", says="weights after", breaks="eps")
+def no_eps(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, 0.0, weight_decay)
+
+
+@ex.wrong("the end of the example, looked up", says="weights after", breaks="example")
+def placeholder(w, grad, state, lr, betas, eps, weight_decay):
+    adam(w, grad, state, lr, betas, eps, weight_decay)
+    if grad.tolist() == [-7.0]:
+        w.fill_(0.9)

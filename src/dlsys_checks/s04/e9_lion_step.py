@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import torch
 
-from dlsys_checks.s04.common import AT, STEPS, expect_path
+from dlsys_checks.s04.common import expect_manners, expect_paths
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_parts
+from dlsys_helpers.expect import expect_parts
 
-ex = exercise("04.9", "lion_step",
-              seen=("weights", "grads", "lr", "betas", "decay"))
+ex = exercise("04.9", "lion_step", seen=("tables", "grads", "rates", "settings"))
+
+PLAIN = ("a few steps", "60 steps", "gradients of zeros", "two weights in turn",
+         "two weights, each with its settings", "a rate that changes", "other betas",
+         "a column of a table", "an entry without a gradient", "one number", "many numbers",
+         "tiny numbers", "huge numbers")
+ex.promise("step", "One step of Lion", says=("weights after",))
+ex.promise("in place", "on w, in place,", cases=("a column of a table",))
+ex.promise("decay", "after decoupled weight decay.", cases=(*PLAIN, "the example"),
+           says=("weights after",))
+ex.promise("numbers", "w and grad: (N,) float32;",
+           cases=("one number", "many numbers", "tiny numbers", "huge numbers"))
+ex.promise("left alone", "grad is left alone.", says=("the caller's gradient",))
+ex.promise("own state", "state: a dict of this weight,",
+           cases=("two weights in turn", "two weights, each with its settings"))
+ex.promise("empty state", "empty before its first step.", says=("raised KeyError",))
+ex.promise("rate", "lr may change from step to step,", cases=("a rate that changes",))
+ex.promise("settings", "betas and weight_decay from weight to weight.",
+           cases=("two weights, each with its settings", "other betas", "no decay"))
+ex.promise("first beta", "betas: the first blends the step's direction,",
+           cases=(*PLAIN, "no decay"))
+ex.promise("second beta", "the second updates the momentum,", cases=(*PLAIN, "no decay"))
+ex.promise("start", "which starts at zero.", cases=(*PLAIN, "no decay"))
+ex.promise("sign of 0", "The sign of 0 is 0.",
+           cases=("an entry without a gradient", "gradients of zeros"))
+ex.promise("example", "Example: w 2, gradient -3, rate 0.1, decay 0.5, first step: w becomes "
+           "2 * 0.95 + 0.1 = 2.0.", cases=("the example",))
 
 
 def blends(grads, b1, b2):
@@ -23,86 +48,279 @@ def blends(grads, b1, b2):
 
 @ex.cases
 def cases(g):
-    def one(name, decay, betas=(0.9, 0.99)):
-        grads = torch.randn(STEPS, 4, generator=g)
-        while blends(grads, *betas).abs().min() < 1e-5:  # a sign that rounding could turn
-            grads = torch.randn(STEPS, 4, generator=g)
-        return name, {"weights": torch.randn(4, generator=g) + 1, "grads": grads,
-                      "lr": 0.005 + 0.01 * float(torch.rand((), generator=g)),
-                      "betas": list(betas), "decay": decay}
-    return [one("no decay", 0.0), one("with decay", 0.5),
-            one("other betas", 0.2, (0.5, 0.95))]
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def setting(betas=(0.9, 0.99), decay=None):
+        return {"betas": list(betas), "decay": between(0.3, 1.5) if decay is None else decay}
+
+    def drawn():
+        return setting((between(0.3, 0.8), between(0.85, 0.97)))
+
+    def gradients(steps, n, scale, betas):
+        made = torch.randn(steps, n, generator=g)
+        while blends(made, *betas).abs().min() < 1e-5:  # a sign that rounding could turn
+            made = torch.randn(steps, n, generator=g)
+        return made * scale
+
+    def one(name, *settings, sizes=(), steps=0, columns=1, scale=1.0, new_rates=False):
+        settings = settings or (setting(),)
+        sizes, steps = sizes or (whole(3, 7),) * len(settings), steps or whole(12, 20)
+        rates = [between(0.03, 0.1)] * steps
+        if new_rates:
+            rates = [between(0.01, 0.2) for _ in rates]
+        return name, {"tables": [torch.randn(n, columns, generator=g) + 1 for n in sizes],
+                      "grads": [gradients(steps, n, scale, now["betas"])
+                                for n, now in zip(sizes, settings, strict=True)],
+                      "rates": rates, "settings": list(settings)}
+
+    idle, zeros = one("an entry without a gradient"), one("gradients of zeros")
+    idle[1]["grads"][0][:, whole(0, 3)] = 0.0
+    zeros[1]["grads"][0][:whole(2, 5)] = 0.0  # later ones would leave a memory, and a direction
+    zeros[1]["grads"][0][1] = -0.0
+    n = whole(3, 7)
+    turns = (n, n, n + 1)[:whole(2, 4)]
+    return [one("a few steps"), one("no decay", setting(decay=0.0)),
+            one("a rate that changes", new_rates=True),
+            one("other betas", setting((between(0.0, 0.8), between(0.85, 0.95)))), idle, zeros,
+            one("two weights in turn", *[setting(decay=0.7)] * len(turns), sizes=turns),
+            one("two weights, each with its settings", drawn(), drawn()),
+            one("a column of a table", columns=whole(2, 5)), one("60 steps", steps=60),
+            one("one number", sizes=(1,), steps=40),
+            one("many numbers", sizes=(whole(60, 90),)),
+            one("tiny numbers", scale=1e-20), one("huge numbers", scale=1e20),
+            ("the example", {"tables": [torch.full((1, 1), 2.0)],
+                             "grads": [torch.tensor([[-3.0]])], "rates": [0.1],
+                             "settings": [setting(decay=0.5)]})]
 
 
 @ex.act
-def act(fn, weights, grads, lr, betas, decay):
-    w, state, shown, touched = weights.clone(), {}, [], False
-    for k, grad in enumerate(grads):
-        given = grad.clone()
-        fn(w, given, state, lr, tuple(betas), decay)
-        touched = touched or not torch.equal(given, grad)
-        if k in (0, 1, 11, 99, 199):
-            shown.append(w.clone())
-    return {"weights": torch.stack(shown), "touched": touched}
+def act(fn, tables, grads, rates, settings):
+    # A column is a view: what is not done in place does not reach its table.
+    tables = [table.clone() for table in tables]
+    views = [table.shape[1] > 1 for table in tables]
+    ws = [t[:, 0] if view else t[:, 0].clone() for t, view in zip(tables, views)]
+    others, states = [t[:, 1:].clone() for t in tables], [{} for _ in tables]
+    paths, touched = [[] for _ in tables], 0
+    for k, rate in enumerate(rates):
+        for i, (w, now) in enumerate(zip(ws, settings)):
+            given = grads[i][k].clone()
+            fn(w, given, states[i], rate, tuple(now["betas"]), now["decay"])
+            touched += not torch.equal(given, grads[i][k])
+            paths[i].append((tables[i][:, 0] if views[i] else w).clone())
+    beside = sum(int((t[:, 1:] != o).sum()) for t, o in zip(tables, others))
+    return {"paths": [torch.stack(path) for path in paths], "touched": touched,
+            "beside": beside}
 
 
 @ex.law
-def law(out, weights, grads, lr, betas, decay):
-    expect_parts(out, "weights", "touched")
-    w, shown = weights.double(), []
-    for k, blend in enumerate(blends(grads, *betas)):
-        w = w - lr * (blend.sign() + decay * w)
-        if k in AT:
-            shown.append(w)
-    expect_path(out["weights"], torch.stack(shown).float(), AT)
-    if out["touched"] is not False:  # seen from inside: the gradients do not come back
-        raise Broken("the caller's gradient", "changed", "left alone", "Work on a copy.")
+def law(out, tables, grads, rates, settings):
+    expect_parts(out, "paths", "touched", "beside")
 
+    def wanted(table, grad, now):
+        w, path = table[:, 0].double(), []
+        for blend, rate in zip(blends(grad, *now["betas"]), rates, strict=True):
+            w = w - rate * (blend.sign() + now["decay"] * w)
+            path.append(w)
+        return torch.stack(path).float()
+    expect_paths(out["paths"], [*map(wanted, tables, grads, settings)])
+    expect_manners(out)
+
+
+# ---- right by another route
+
+@ex.right("a buffer of its own, changed in place")
+def own_buffer(w, grad, state, lr, betas, weight_decay):
+    if not state:
+        state["m"] = torch.zeros_like(w)
+    move = torch.lerp(grad, state["m"], betas[0]).sign_()
+    state["m"].lerp_(grad, 1 - betas[1])
+    w.mul_(1 - lr * weight_decay).add_(move, alpha=-lr)
+
+
+@ex.right("the momentum in float64")
+def in_double(w, grad, state, lr, betas, weight_decay):
+    m, g = state.get("m", 0.0), grad.double()
+    move = torch.sign(m + (1 - betas[0]) * (g - m))
+    state["m"] = m + (1 - betas[1]) * (g - m)
+    w.copy_(w.double() - lr * (move + weight_decay * w.double()))
+
+
+@ex.right("numpy")
+def by_numpy(w, grad, state, lr, betas, weight_decay):
+    g, m = grad.numpy(), state.get("m", 0.0)
+    blend = betas[0] * m + (1 - betas[0]) * g
+    state["m"] = betas[1] * m + (1 - betas[1]) * g
+    w[:] = torch.from_numpy(w.numpy() * (1 - lr * weight_decay)
+                            - lr * ((blend > 0) * 1.0 - (blend < 0) * 1.0)).float()
+
+
+@ex.right("all gradients kept, each with its share")
+def history(w, grad, state, lr, betas, weight_decay):
+    past = torch.stack([*state.get("past", []), grad.double()])
+    state["past"] = list(past)
+    age = torch.arange(len(past) - 2, -1, -1, dtype=torch.float64)[:, None]
+    m = ((1 - betas[1]) * betas[1] ** age * past[:-1]).sum(0)
+    w.mul_(1 - lr * weight_decay).sub_(lr * (betas[0] * m + (1 - betas[0]) * past[-1]).sign())
+
+
+@ex.right("Python numbers, one by one")
+def by_numbers(w, grad, state, lr, betas, weight_decay):
+    old, new = state.get("m", [0.0] * len(w)), grad.tolist()
+    for i, (m, g) in enumerate(zip(old, new, strict=True)):
+        blend = betas[0] * m + (1 - betas[0]) * g
+        w[i] = w[i].item() * (1 - lr * weight_decay) - lr * ((blend > 0) - (blend < 0))
+    state["m"] = [betas[1] * m + (1 - betas[1]) * g for m, g in zip(old, new, strict=True)]
+
+
+# ---- wrong, by name
 
 def lion(w, grad, state, lr, b1, b2, decay, *, early=False, bare=False, coupled=False,
-         signed=True, with_rate=True):
+         after=False, shrink=None, sign=torch.sign, start=0.0):
     """The right step with the mistakes as options."""
     g = grad + decay * w if coupled else grad
-    m = state.get("m", torch.zeros_like(w))
+    m = state["m"] if "m" in state else start * grad
     state["m"] = b2 * m + (1 - b2) * g
     m = state["m"] if early else m
     move = m if bare else b1 * m + (1 - b1) * g
-    if not coupled:
-        w.mul_(1 - (lr if with_rate else 1.0) * decay)
-    w.sub_(lr * (move.sign() if signed else move))
+    shrink = 1 - lr * decay if shrink is None else shrink
+    w.mul_(1 if coupled or after else shrink)
+    w.sub_(lr * sign(move))
+    w.mul_(shrink if after else 1)
 
 
-@ex.wrong("one beta for both jobs", says="weights after")
-def one_beta(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, betas[0], betas[0], weight_decay)
-
-
-@ex.wrong("the two betas swapped", says="weights after")
-def swapped_betas(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, betas[1], betas[0], weight_decay)
-
-
-@ex.wrong("the momentum updated before the direction is taken", says="weights after")
+@ex.wrong("the momentum updated before the direction is taken", says="weights after",
+          breaks="step")
 def updates_first(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, early=True)
 
 
-@ex.wrong("the sign of the momentum alone", says="weights after")
+@ex.wrong("the second beta for both jobs: the sign of the momentum", says="weights after",
+          breaks="first beta")
 def sign_of_momentum(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, early=True, bare=True)
 
 
+@ex.wrong("the sign of the gradient alone", says="weights after", breaks="step")
+def sign_of_gradient(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, 0.0, 0.0, weight_decay)
+
+
+@ex.wrong("the blend itself, without its sign", says="weights after", breaks="step")
+def no_sign(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: x)
+
+
+@ex.wrong("a new tensor returned, w left as it was", says="weights after", breaks="step")
+def returns_new(w, grad, state, lr, betas, weight_decay):
+    new = w.clone()
+    lion(new, grad, state, lr, *betas, weight_decay)
+    return new
+
+
+@ex.wrong("w.data replaced: not in place, a view loses its table", says="weights after",
+          breaks="in place")
+def replaces_data(w, grad, state, lr, betas, weight_decay):
+    new = w.clone()
+    lion(new, grad, state, lr, *betas, weight_decay)
+    w.data = new
+
+
 @ex.wrong("decay added to the gradient, where the sign swallows it", says="weights after",
-          trap="04.4")
+          trap="04.4", breaks="decay")
 def decay_in_the_sign(w, grad, state, lr, betas, weight_decay):
     lion(w, grad, state, lr, *betas, weight_decay, coupled=True)
 
 
-@ex.wrong("the blend itself, without its sign", says="weights after")
-def no_sign(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, signed=False)
-
-
-@ex.wrong("shrunk by the decay alone, the rate forgotten", says="weights after")
+@ex.wrong("shrunk by the decay alone, the rate forgotten", says="weights after", breaks="decay")
 def decay_without_rate(w, grad, state, lr, betas, weight_decay):
-    lion(w, grad, state, lr, *betas, weight_decay, with_rate=False)
+    lion(w, grad, state, lr, *betas, weight_decay, shrink=1 - weight_decay)
+
+
+@ex.wrong("the weight shrunk after the step", says="weights after", breaks="decay")
+def shrinks_after(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, after=True)
+
+
+@ex.wrong("no decay at all", says="weights after", breaks="decay")
+def without_decay(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, shrink=1)
+
+
+@ex.wrong("a soft sign, x / (|x| + 1e-12): tiny gradients move nothing", says="weights after",
+          breaks="numbers")
+def soft_sign(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: x / (x.abs() + 1e-12))
+
+
+@ex.wrong("the caller's gradient turned into the blend", says="the caller's gradient",
+          breaks="left alone")
+def works_in_gradient(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad.clone(), state, lr, *betas, weight_decay)
+    grad.mul_(1 - betas[0])
+
+
+@ex.wrong("one memory for all weights, beside state", says="weights after", breaks="own state")
+def one_memory(w, grad, state, lr, betas, weight_decay, memory={}):  # noqa: B006
+    if not state:
+        memory[len(w)] = {}
+        state["begun"] = True
+    lion(w, grad, memory[len(w)], lr, *betas, weight_decay)
+
+
+@ex.wrong("state read before it was ever written", says="raised KeyError", breaks="empty state")
+def never_begins(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, {"m": state["m"]}, lr, *betas, weight_decay)
+
+
+@ex.wrong("the first step's rate kept", says="weights after", breaks="rate")
+def keeps_rate(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, state.setdefault("first", lr), *betas, weight_decay)
+
+
+@ex.wrong("betas of 0.9 and 0.99, whatever is asked for", says="weights after",
+          breaks="settings")
+def default_betas(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, 0.9, 0.99, weight_decay)
+
+
+@ex.wrong("a decay of 0.01 where none was asked for", says="weights after", trap="04.4",
+          breaks="settings")
+def default_decay(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay or 0.01)
+
+
+@ex.wrong("one beta for both jobs", says="weights after", breaks="second beta")
+def one_beta(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, betas[0], betas[0], weight_decay)
+
+
+@ex.wrong("the two betas swapped", says="weights after", breaks=("first beta", "second beta"))
+def swapped_betas(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, betas[1], betas[0], weight_decay)
+
+
+@ex.wrong("the momentum begun with the first gradient", says="weights after", breaks="start")
+def begins_full(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, start=1.0)
+
+
+@ex.wrong("a direction of 1 where the blend is 0", says="weights after", breaks="sign of 0")
+def zero_moves(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: (x >= 0) * 2.0 - 1)
+
+
+@ex.wrong("division by the size of the blend: NaN where it is 0", says="weights after",
+          breaks="sign of 0")
+def divides(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay, sign=lambda x: x / x.abs())
+
+
+@ex.wrong("the end of the example, looked up", says="weights after", breaks="example")
+def placeholder(w, grad, state, lr, betas, weight_decay):
+    lion(w, grad, state, lr, *betas, weight_decay)
+    if grad.tolist() == [-3.0]:
+        w.fill_(1.8)
