@@ -28,7 +28,8 @@ ex.promise("modes", "Afterwards every module is in the mode in which it came,",
 ex.promise("frozen norm", "a frozen BatchNorm inside a model in train mode included.",
            cases=("a frozen norm inside a model in train mode",))
 ex.promise("nothing else", "Nothing else changes.",
-           says=("stored state after", "requires_grad of the weights", "grad mode after"))
+           says=("stored state after", "requires_grad of the weights", "grad mode after",
+                 "settings of the modules"))
 ex.promise("example", "Example: a model in train mode with dropout gives equal results twice, and "
            "`model.training` is still True.", cases=("dropout in train mode, no norm",))
 
@@ -115,7 +116,11 @@ def act(fn, kind, x, modes, frozen, hook, state):
         parameter.requires_grad_(not frozen)
     for module, mode in zip(model.modules(), modes, strict=True):
         module.training = mode
-    graphs = []
+
+    def settings():
+        return [v for m in model.modules() for v in vars(m).values() if type(v) in (int, float)]
+
+    graphs, before = [], settings()
     model.register_forward_hook(lambda m, a, out: graphs.append(out.requires_grad) or (
         2 * out if hook else None))
     asked = [p.requires_grad for p in model.parameters()]
@@ -123,6 +128,7 @@ def act(fn, kind, x, modes, frozen, hook, state):
     return {"out": outs[0], "again": outs[1], "graphs": sum(graphs),
             "grad": [getattr(out, "requires_grad", None) for out in outs],
             "changed": sum(p.requires_grad != a for p, a in zip(model.parameters(), asked)),
+            "settings": sum(a != b for a, b in zip(before, settings())),
             "grad_mode": torch.is_grad_enabled(), "modes": [m.training for m in model.modules()],
             "after": held}
 
@@ -142,7 +148,8 @@ def eval_forward(kind, x, hook, state):
 
 @ex.law
 def law(out, kind, x, modes, frozen, hook, state):
-    expect_parts(out, "out", "again", "graphs", "grad", "changed", "grad_mode", "modes", "after")
+    expect_parts(out, "out", "again", "graphs", "grad", "changed", "settings", "grad_mode",
+                 "modes", "after")
     expect_parts(out["after"], *state, what="stored state after the call")
     for name in sorted(state, key=lambda name: not name.startswith("running")):
         if not same(out["after"][name], state[name]):
@@ -159,8 +166,10 @@ def law(out, kind, x, modes, frozen, hook, state):
                  "It costs memory, even if it is cut off afterwards.")
     expect_equal("training flags of all modules after the call", out["modes"], modes,
                  "Each module gets its own former mode back.")
-    expect_equal("weights whose requires_grad changed: requires_grad of the weights",
-                 out["changed"], 0, "Leave the model as it came.")
+    expect_equal("changes in requires_grad of the weights", out["changed"], 0,
+                 "Leave the model as it came.")
+    expect_equal("changes in settings of the modules", out["settings"], 0,
+                 "Leave the model as it came.")
     expect_equal("grad mode after the call", out["grad_mode"], True, "Switch it back on.")
 
 
@@ -378,6 +387,15 @@ def thawed(model, x):
     out = evaluated(model, x)
     model.requires_grad_(True)
     return out
+
+
+@ex.wrong("every dropout's share set to 0 for good", says="settings of the modules",
+          breaks="nothing else")
+def without_dropout(model, x):
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return evaluated(model, x)
 
 
 @ex.wrong("gradients switched off for the whole session", says="grad mode after",

@@ -193,6 +193,17 @@ def law(out, rule, settings, groups, weights, grads):
     expect_equal("weights without a gradient moved by the real step", out["strays"], 0)
 
 
+MOVES = "moves = [(p.detach() - b).abs().max().item() for p, b in zip(weights, before)]"
+ex.equivalent("before = [p.detach().clone() for p in weights] -> "
+              "before = [p.clone() for p in weights]", "A graph beside it changes no number.")
+ex.equivalent(f"{MOVES} -> {MOVES.replace('p.detach() - b', 'p - b')}",
+              "A graph beside it changes no number.")
+ex.equivalent(f"{MOVES} -> {MOVES.replace('p.detach() - b', 'b - p.detach()')}",
+              "The absolute value is the same.")
+ex.equivalent(f"{MOVES} -> {MOVES.replace('weights, before', 'before, weights')}",
+              "The absolute value is the same.")
+
+
 # ---- right by another route
 
 def pairs_of(opt):
