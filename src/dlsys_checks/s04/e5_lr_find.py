@@ -7,130 +7,470 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
-ex = exercise("04.5", "lr_find",
-              seen=("x", "y", "weight", "low", "high"), kept=("weight",))
+ex = exercise("04.5", "lr_find", seen=("sweeps",))
+
+ENDS = ("a sweep that runs away", "just over 4 times the lowest", "exactly 4 times the lowest",
+        "over 4 times the lowest, below the first", "over 4 times the lowest, slowly",
+        "an infinite loss", "two models in turn")
+ex.promise("answer", "A tenth of the rate at which a range test has its lowest loss.",
+           says=("suggested rate",))
+ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss; call it once "
+           "a step.", says=("weights at draw", "batches drawn"))
+ex.promise("SGD", "Use plain SGD.", says=("weights at draw",))
+ex.promise("rates", "Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)),",
+           says=("weights at draw", "suggested rate"))
+ex.promise("two steps", "with 2 steps or more;", cases=("two steps",))
+ex.promise("before", "its loss is the one before that step.",
+           says=("weights at draw", "suggested rate", "batches drawn"))
+ex.promise("first", "Of equal losses the first counts.", cases=("two equal lowest losses",))
+ex.promise("NaN", "Stop at a loss that is NaN", cases=("a NaN",))
+ex.promise("4 times", "or more than 4 times the lowest so far; all are above 0.", cases=ENDS)
+ex.promise("as before", "The model's state_dict() is then as before,",
+           says=("entries of state_dict",))
+ex.promise("objects", "its parameters the same objects.", says=("other objects",))
+ex.promise("example", "Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.",
+           cases=("the example",))
+
+# Numbers in the parameters of each kind of model, and those that no loss reaches.
+SIZES = {"linear": 9, "norm": 19, "own": 13}
+IDLE = {"own": slice(8, 13)}
 
 
 @ex.cases
 def cases(g):
-    def one(name, steps, low, high, broken_at=None):
-        x = torch.randn(steps, 24, 3, generator=g)
-        y = x @ torch.randn(3, 1, generator=g) + 2 + 0.1 * torch.randn(steps, 24, 1, generator=g)
-        if broken_at is not None:
-            y[broken_at] = float("nan")
-        return name, {"x": x, "y": y, "weight": torch.randn(1, 3, generator=g) * 3,
-                      "low": low, "high": high}
-    return [one("a sweep that runs away", 40, 1e-3, 10.0),
-            one("a wider sweep", 60, 1e-4, 100.0),
-            one("a NaN in the middle", 30, 1e-3, 0.5, broken_at=22)]
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def sweep(script=None, kind="linear", steps=0, low=None, span=None):
+        """One range test: its loss pulls each weight to a goal; a script overrides its value."""
+        n, steps = SIZES[kind], len(script or ()) or steps or whole(25, 40)
+        low = low or 10 ** between(-5, -2)
+        high = low * (span or 10 ** between(1.5, 3))
+        pull = (0.3 + 1.2 * torch.rand(steps, n, generator=g)) / high
+        pull[:, IDLE.get(kind, slice(0))] = 0.0
+        return {"kind": kind, "start": torch.randn(n, generator=g) * 2,
+                "pull": pull if script else pull * between(15, 30),
+                "goal": torch.randn(n, generator=g) + 0.2 * torch.randn(steps, n, generator=g),
+                "script": script and torch.tensor(script), "low": low, "high": high}
+
+    def valley(steps=0, at=None, bottom=None):
+        """Losses that fall to a bottom and rise again, by less than a factor of 4."""
+        steps = steps or whole(8, 16)
+        at = whole(2, steps - 3) if at is None else at
+        bottom = bottom or 2 ** between(-3, 3)
+        return [bottom * (1 + 1.5 * abs(k - at) / steps + 0.05 * between(0, 1) * (k != at))
+                for k in range(steps)]
+
+    def after(start, *rest):
+        """A valley whose bottom is a power of two, then losses in multiples of that."""
+        bottom = 2.0 ** whole(-6, 7)
+        return valley(start, start - 2, bottom) + [bottom * share for share in rest]
+
+    slow = [4.0 * 0.6**k for k in range(whole(4, 7))]
+    slow += [slow[-1] * v for v in (1.9, 3.6, 6.0, 7.0, 0.5)]
+    deep = [9.0 / 5**k for k in range(3)]
+    deep += [deep[-1] * v for v in (2.0, 4.5, 0.5, 0.4)]
+    tie = valley(whole(9, 15), whole(2, 5))
+    tie[-2] = min(tie)
+    low = 1e-4
+    scripts = {
+        "lowest in the middle": valley(), "lowest at first": valley(at=0),
+        "lowest at last": (lambda n: valley(n, n - 1))(whole(7, 12)),
+        "two equal lowest losses": tie, "a NaN": after(whole(5, 9), math.nan, 0.5, 0.25),
+        "an infinite loss": after(whole(5, 9), math.inf, 0.5, 0.25),
+        "exactly 4 times the lowest": after(whole(5, 9), 4.0, 3.5, 0.5, 0.75),
+        "just over 4 times the lowest": after(whole(5, 9), 4.000002, 0.5, 0.75),
+        "over 4 times the lowest, below the first": deep,
+        "over 4 times the lowest, slowly": slow}
+    made = [(name, {"sweeps": [sweep(script)]}) for name, script in scripts.items()]
+    return [*made, ("a sweep that runs away", {"sweeps": [sweep()]}),
+            ("two steps", {"sweeps": [sweep([2.0, 1.0][::whole(0, 2) * 2 - 1])]}),
+            ("tiny rates", {"sweeps": [sweep(valley(), low=between(1, 9) * 1e-12)]}),
+            ("a narrow range", {"sweeps": [sweep(valley(), span=between(1.5, 2))]}),
+            ("nested, with batch norm", {"sweeps": [sweep(valley(), kind="norm")]}),
+            ("a module of its own", {"sweeps": [sweep(valley(), kind="own")]}),
+            ("two models in turn", {"sweeps": [sweep(valley()), sweep(kind="own"),
+                                               sweep(valley(), kind="norm")]}),
+            ("the example", {"sweeps": [sweep([3.0, 2.5, 1.0, 1.5, 2.0], low=low, span=1 / low)]})]
 
 
 @ex.act
-def act(fn, x, y, weight, low, high):
-    model = nn.Linear(3, 1)
-    with torch.no_grad():
-        model.weight.copy_(weight)
-        model.bias.zero_()
-    drawn = []
+def act(fn, sweeps):
+    class Own(nn.Module):  # one weight is shared; a bias is idle and a layer frozen
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+            self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+            self.second.weight = self.first.weight
+            self.rest = nn.Linear(2, 1).requires_grad_(False)
+            self.register_buffer("batches", torch.zeros(2))
 
-    def loss_of(model):
-        k = len(drawn)
-        drawn.append(k)
-        return F.mse_loss(model(x[k]), y[k])
-    rate = fn(model, loss_of, len(x), low, high)
-    return {"rate": rate, "drawn": len(drawn), "weight": model.weight, "bias": model.bias}
+        def forward(self, x):
+            self.batches += 1
+            return self.rest(self.second(self.first(x) * self.scale))
+
+    def build(kind):
+        if kind == "norm":
+            return nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()),
+                                 nn.Linear(3, 1))
+        return Own() if kind == "own" else nn.Linear(2, 3)
+
+    def flat(model):
+        return torch.cat([p.reshape(-1) for p in model.parameters()])
+
+    def run(kind, start, pull, goal, script, low, high):
+        model, path, draws, steps = build(kind), [], 0, len(pull)
+        nn.utils.vector_to_parameters(start, model.parameters())
+        before, held = copy.deepcopy(model.state_dict()), list(model.parameters())
+
+        def loss_of(m):
+            nonlocal draws
+            k, now = min(draws, steps - 1), flat(m)
+            path.append(now.detach().clone())
+            draws += 1
+            m(torch.linspace(-1, 1, 8).reshape(4, 2) * (k + 1))  # buffers move, if there are any
+            loss = 0.5 * (pull[k] * (now - goal[k]) ** 2).sum()
+            return loss if script is None else script[k] + (loss - loss.detach())
+        rate = fn(model, loss_of, steps, low, high)
+        state, mine = model.state_dict(), list(model.parameters())
+        changed = [key for key, value in before.items() if not torch.equal(value, state[key])]
+        return {"rate": rate, "draws": draws, "changed": changed,
+                "path": torch.stack(path[:steps]) if path else start.new_zeros(0, len(start)),
+                "other": sum(a is not b for a, b in zip(held, mine))}
+    return [run(**sweep) for sweep in sweeps]
 
 
-def swept(x, y, weight, low, high):
-    """Losses and rates of the test, with the gradient of the mean square written out."""
-    x = torch.cat([x, torch.ones_like(x[..., :1])], -1).double()
-    w = torch.cat([weight, torch.zeros(1, 1)], 1).double().T
-    losses, rates = [], torch.logspace(math.log10(low), math.log10(high), len(x),
-                                       dtype=torch.float64).tolist()
-    for rows, target, rate in zip(x, y.double(), rates, strict=True):
-        error = rows @ w - target
-        losses.append(error.square().mean().item())
+def expected(start, pull, goal, script, low, high, **_):
+    """Rates, losses and weights of the test in float64; the gradient is written out."""
+    rates = [low * math.exp(math.log(high / low) * k / (len(pull) - 1)) for k in range(len(pull))]
+    w, losses, path = start.double(), [], []
+    for k, (a, to) in enumerate(zip(pull.double(), goal.double(), strict=True)):
+        path.append(w)
+        loss = 0.5 * (a * (w - to) ** 2).sum() if script is None else script[k]
+        losses.append(float(loss))
         if not losses[-1] <= 4 * min(losses):
             break
-        w = w - rate * 2 / len(rows) * rows.T @ error
-    return losses, rates
+        w = w - rates[k] * a * (w - to)
+    return rates, losses, torch.stack(path).float()
 
 
 @ex.law
-def law(out, x, y, weight, low, high):
-    expect_parts(out, "rate", "drawn", "weight", "bias")
-    losses, rates = swept(x, y, weight, low, high)
-    sane = [v for v in losses if v == v]
-    wanted = rates[losses.index(min(sane))] / 10
-    expect_close("suggested rate", out["rate"], wanted, rtol=1e-3, atol=1e-9,
-                 look="A tenth of the rate at the lowest loss.")
+def law(out, sweeps):
+    expect_length("range tests", out, len(sweeps))
+    for one, sweep in zip(out, sweeps, strict=True):
+        judge(one, sweep)
+
+
+def judge(one, sweep):
+    """What is owed after one range test."""
+    expect_parts(one, "rate", "draws", "path", "changed", "other")
+    rates, losses, path = expected(**sweep)
+    expect_path(one["path"], path)
     # Counted beside the learner's code: the rate alone does not show where the test ended.
-    expect_equal("batches drawn", out["drawn"], len(losses),
-                 "The test ends at a NaN or at 4 times the lowest loss.")
-    expect_close("weights after the test", out["weight"], weight, rtol=0.0, atol=0.0,
-                 look="Keep a copy and load it back.")
-    expect_close("bias after the test", out["bias"], torch.zeros(1), rtol=0.0, atol=0.0)
+    expect_equal("batches drawn", one["draws"], len(losses),
+                 "The test ends at a NaN or at more than 4 times the lowest loss.")
+    best = losses.index(min(v for v in losses if v == v))
+    expect_close("suggested rate", one["rate"], rates[best] / 10,
+                 look="A tenth of the rate at the lowest loss.")
+    expect_like("weights at draw", one["path"], path)
+    expect_equal("entries of state_dict() that changed", one["changed"], [],
+                 "Keep a copy and load it back.")
+    expect_equal("parameters that are other objects now", one["other"], 0,
+                 "Write into the parameters; do not replace them.")
 
 
-def find(model, loss_of, steps, low, high, *, at=lambda rates, best: rates[best] / 10,
-         rate_of=lambda k, n, low, high: low * (high / low) ** (k / (n - 1)),
-         ends=lambda loss, best: not loss <= 4 * best, restore=True):
+def expect_path(got, wanted):
+    """Compare the weights that each batch saw, as far as both go."""
+    expect_like("weights at the draws", got[:0] if type(got) is torch.Tensor and got.ndim else got,
+                wanted[:0])
+    for k, (mine, right) in enumerate(zip(got, wanted, strict=False)):
+        expect_close(f"weights at draw {k + 1}", mine, right, rtol=0.0,
+                     atol=3e-5 * float(wanted[:k + 1].abs().max()),
+                     look="Plain SGD, one step a batch, at the rate of that step.")
+
+
+# ---- right by another route
+
+@ex.right("steps written out on the gradients")
+def by_gradients(model, loss_of, steps, low, high):
+    kept = [(t, t.detach().clone()) for t in model.state_dict().values()]
+    live = [p for p in model.parameters() if p.requires_grad]
+    seen = []
+    for rate in torch.logspace(math.log10(low), math.log10(high), steps,
+                               dtype=torch.float64).tolist():
+        loss = loss_of(model)
+        seen.append((loss.item(), rate))
+        if math.isnan(loss) or loss > 4 * min(seen)[0]:
+            break
+        with torch.no_grad():
+            for p, grad in zip(live, torch.autograd.grad(loss, live, allow_unused=True),
+                               strict=True):
+                if grad is not None:
+                    p.sub_(rate * grad)
+    for t, old in kept:
+        t.copy_(old)
+    return min((v, r) for v, r in seen if v == v)[1] / 10
+
+
+@ex.right("on a copy of the model")
+def on_a_copy(model, loss_of, steps, low, high):
+    model = copy.deepcopy(model)
+    best, rates = None, [low * (high / low) ** (k / (steps - 1)) for k in range(steps)]
+    for rate in rates:
+        loss = loss_of(model)
+        best = best or (loss.item(), rate)
+        if loss.isnan() or loss.item() / best[0] > 4:
+            break
+        best = min(best, (loss.item(), rate), key=lambda pair: pair[0])
+        model.zero_grad()
+        loss.backward()
+        torch.optim.SGD(model.parameters(), lr=rate).step()
+    return 0.1 * best[1]
+
+
+@ex.right("a scheduler that multiplies the rate")
+def by_scheduler(model, loss_of, steps, low, high):
+    saved = {key: value.clone() for key, value in model.state_dict().items()}
+    opt = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=low)
+    sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda k: (high / low) ** (k / (steps - 1)))
+    losses, rates = [], []
+    for _ in range(steps):
+        losses.append(loss_of(model))
+        rates.append(sched.get_last_lr()[0])
+        if not losses[-1].item() <= 4 * min(v.item() for v in losses):
+            losses.pop()
+            break
+        opt.zero_grad()
+        losses[-1].backward()
+        opt.step()
+        sched.step()
+    model.load_state_dict(saved)
+    return rates[int(torch.stack(losses).detach().argmin())] / 10
+
+
+@ex.right("the rate multiplied by a constant factor")
+def by_factor(model, loss_of, steps, low, high):
+    saved = [p.detach().clone() for p in model.parameters()]
+    extra = [b.clone() for b in model.buffers()]
+    rate, best, answer = low, float("inf"), low
+    for _ in range(steps):
+        loss = loss_of(model)
+        if not float(loss) <= 4 * best:
+            break
+        if float(loss) < best:
+            best, answer = float(loss), rate
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.grad is not None:
+                    p -= rate * p.grad
+                    p.grad = None
+        rate *= (high / low) ** (1 / (steps - 1))
+    with torch.no_grad():
+        for t, old in zip([*model.parameters(), *model.buffers()], saved + extra, strict=True):
+            t.copy_(old)
+    return answer / 10
+
+
+# ---- wrong, by name
+
+def lowest(losses):
+    return losses.index(min(v for v in losses if v == v))
+
+
+def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[lowest(losses)] / 10,
+         rate_of=lambda k, n, low, high: low * (high / low) ** (k / (n - 1)), late=False,
+         ends=lambda loss, losses: not loss <= 4 * min(losses, default=math.inf), restore=True,
+         optimizer=torch.optim.SGD, clear=True, draws=1):
     """A range test with the mistakes as options."""
     saved = copy.deepcopy(model.state_dict())
-    opt = torch.optim.SGD(model.parameters(), lr=low)
+    opt = optimizer(model.parameters(), lr=low)
     rates, losses = [rate_of(k, steps, low, high) for k in range(steps)], []
     for rate in rates:
         opt.param_groups[0]["lr"] = rate
-        loss = loss_of(model)
-        if ends(loss.item(), min(losses, default=math.inf)):
+        loss, *_ = [loss_of(model) for _ in range(draws)]
+        if not late and ends(loss.item(), losses):
             break
-        losses.append(loss.item())
-        opt.zero_grad()
+        if clear:
+            opt.zero_grad()
         loss.backward()
         opt.step()
+        value = loss_of(model).item() if late else loss.item()
+        if late and ends(value, losses):
+            break
+        losses.append(value)
     if restore:
         model.load_state_dict(saved)
-    return at(rates, losses.index(min(v for v in losses if v == v)))
+    return at(rates, losses) if losses else low / 10
 
 
-@ex.wrong("the rate of the lowest loss itself", says="suggested rate")
+@ex.wrong("the rate of the lowest loss itself", says="suggested rate", breaks="answer")
 def the_minimum(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, at=lambda rates, best: rates[best])
+    return find(model, loss_of, steps, low, high, at=lambda rates, losses: rates[lowest(losses)])
 
 
-@ex.wrong("the weights left as the test made them", says="Keep a copy")
-def not_restored(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, restore=False)
+@ex.wrong("a tenth of the last rate", says="suggested rate", breaks="answer")
+def the_last(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                at=lambda rates, losses: rates[len(losses) - 1] / 10)
 
 
-@ex.wrong("rates that grow by an amount, not by a factor", says="suggested rate")
+@ex.wrong("the rate at which the loss falls fastest", says="suggested rate", breaks="answer")
+def the_steepest(model, loss_of, steps, low, high):
+    def steepest(rates, losses):
+        falls = [b - a for a, b in zip(losses, losses[1:], strict=False)] or [0.0]
+        return rates[falls.index(min(falls))]
+    return find(model, loss_of, steps, low, high, at=steepest)
+
+
+@ex.wrong("a second batch drawn for each step", says="weights at draw", breaks="one batch")
+def two_batches(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high, draws=2)
+
+
+@ex.wrong("SGD with momentum", says="weights at draw", breaks="SGD")
+def with_momentum(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                optimizer=lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9))
+
+
+@ex.wrong("Adam instead of SGD", says="weights at draw", breaks="SGD")
+def with_adam(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high, optimizer=torch.optim.Adam)
+
+
+@ex.wrong("gradients added to those left over from before", says="weights at draw", breaks="SGD")
+def never_clears(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high, clear=False)
+
+
+@ex.wrong("rates that grow by an amount, not by a factor", says="weights at draw",
+          breaks="rates")
 def linear_rates(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
                 rate_of=lambda k, n, low, high: low + (high - low) * k / (n - 1))
 
 
-@ex.wrong("no early end: the sweep goes on after the loss ran away", says="batches drawn")
-def never_ends(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, ends=lambda loss, best: False)
-
-
-@ex.wrong("loss > 4 * best, which NaN slips through", says="batches drawn")
-def nan_goes_on(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, ends=lambda loss, best: loss > 4 * best)
-
-
-@ex.wrong("each loss paired with the rate of the step before it", says="suggested rate")
-def one_early(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                at=lambda rates, best: rates[max(0, best - 1)] / 10)
-
-
-@ex.wrong("k / steps in the exponent: the last rate is never reached", says="suggested rate")
+@ex.wrong("k / steps in the exponent: the last rate is never reached", says="weights at draw",
+          breaks="rates")
 def never_at_high(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
                 rate_of=lambda k, n, low, high: low * (high / low) ** (k / n))
+
+
+@ex.wrong("rates from low * factor on: one step ahead", says="weights at draw", breaks="rates")
+def one_ahead(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                rate_of=lambda k, n, low, high: low * (high / low) ** ((k + 1) / (n - 1)))
+
+
+@ex.wrong("three steps at least", says="batches drawn", breaks="two steps")
+def three_steps(model, loss_of, steps, low, high):
+    return find(model, loss_of, max(3, steps), low, high,
+                rate_of=lambda k, n, low, high: low * (high / low) ** (k / (steps - 1)))
+
+
+@ex.wrong("each loss paired with the rate of the step before it", says="suggested rate",
+          breaks="before")
+def one_early(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                at=lambda rates, losses: rates[max(0, lowest(losses) - 1)] / 10)
+
+
+@ex.wrong("the loss drawn once more after the step", says="weights at draw",
+          breaks="before")
+def loss_after(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high, late=True)
+
+
+@ex.wrong("of equal losses the last", says="suggested rate", breaks="first")
+def last_of_equals(model, loss_of, steps, low, high):
+    def last(rates, losses):
+        low = min(v for v in losses if v == v)
+        return rates[max(k for k, v in enumerate(losses) if v == low)] / 10
+    return find(model, loss_of, steps, low, high, at=last)
+
+
+@ex.wrong("loss > 4 * best, which NaN slips through", says="batches drawn", breaks="NaN")
+def nan_goes_on(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                ends=lambda loss, losses: loss > 4 * lowest_of(losses))
+
+
+def lowest_of(losses):
+    return min((v for v in losses if v == v), default=math.inf)
+
+
+@ex.wrong("no early end but at a NaN", says="batches drawn", breaks="4 times")
+def never_ends(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high, ends=lambda loss, losses: loss != loss)
+
+
+@ex.wrong("an end at 4 times the lowest, not above", says="batches drawn", breaks="4 times")
+def ends_at_4(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                ends=lambda loss, losses: not loss < 4 * min(losses, default=math.inf))
+
+
+@ex.wrong("an end at more than 4 times the first loss", says="batches drawn", breaks="4 times")
+def from_first(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                ends=lambda loss, losses: not loss <= 4 * (losses or [math.inf])[0])
+
+
+@ex.wrong("an end at more than 4 times the loss before", says="batches drawn", breaks="4 times")
+def from_previous(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high,
+                ends=lambda loss, losses: not loss <= 4 * (losses or [math.inf])[-1])
+
+
+@ex.wrong("the weights left as the test made them", says="Keep a copy", breaks="as before")
+def not_restored(model, loss_of, steps, low, high):
+    return find(model, loss_of, steps, low, high, restore=False)
+
+
+@ex.wrong("only the parameters put back, not the buffers", says="Keep a copy",
+          breaks="as before")
+def without_buffers(model, loss_of, steps, low, high):
+    saved = [p.detach().clone() for p in model.parameters()]
+    rate = find(model, loss_of, steps, low, high, restore=False)
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+    return rate
+
+
+@ex.wrong("new parameters put in the place of the old ones", says="other objects",
+          breaks="objects")
+def new_objects(model, loss_of, steps, low, high):
+    saved = copy.deepcopy(model.state_dict())
+    rate = find(model, loss_of, steps, low, high, restore=False)
+    model.load_state_dict({k: v.clone() for k, v in saved.items()}, assign=True)
+    return rate
+
+
+@ex.wrong("the example, looked up wrong", says="suggested rate", breaks="example")
+def placeholder(model, loss_of, steps, low, high):
+    rate = find(model, loss_of, steps, low, high)
+    return 0.01 if (steps, low) == (5, 1e-4) else rate
+
+
+ex.equivalent("opt = torch.optim.SGD(model.parameters(), lr=low) -> "
+              "opt = torch.optim.SGD(model.parameters())", "the rate is set before each step")
+ex.equivalent("opt.param_groups[0]['lr'] = rate -> opt.param_groups[-1]['lr'] = rate",
+              "there is one group, so the first is the last")
+ex.equivalent("best, answer = (loss.item(), rate) -> best, answer = (loss, rate)",
+              "a tensor compares as its number does")

@@ -240,3 +240,7 @@ def placeholder(step, warm, total, peak, floor):
     if (step, warm, total, peak) == (3, 2, 4, 1.0):
         return 0.5
     return curve(step, warm, total, peak, floor)
+
+
+ex.equivalent("done = min(1.0, (step - warm) / (total - warm)) -> "
+              "done = min((step - warm) / (total - warm), 1.0)", "the lower of two is one number")
