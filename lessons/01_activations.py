@@ -624,8 +624,8 @@ fit(hot, x_train, y_train, steps=200, lr=2.0, optimizer=sgd)
 burnt = (hot[0](x_train) <= 0).all(0)
 fit(hot, x_train, y_train, steps=300, lr=0.1, optimizer=sgd)
 back = burnt & (hot[0](x_train) > 0).any(0)
-print(f"off for every row: {start[1]} fresh, "
-      f"{int(burnt.sum())} after rate 2")
+print(f"share off for every row: {start[1] / 64:.1f} fresh, "
+      f"{burnt.sum() / 64:.1f} after rate 2")
 claim("fresh units off for every row, of 64", start[1], below=16)
 claim("after 200 steps at rate 2", burnt.sum(), above=40)
 claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
@@ -639,8 +639,8 @@ claim("squared error at rate 100: is the last loss finite, 1 or 0",
 
 good = digit_net()
 fit(good, x_train, y_train, steps=300, lr=1e-2)
-print(f"flagged on digits: {start[0]} fresh, {zeros(good)[0]} trained; "
-      f"off for every row: {start[1]} and {zeros(good)[1]}")
+print(f"share flagged on digits: {start[0] / 64:.1f} fresh, "
+      f"{zeros(good)[0] / 64:.1f} trained")
 claim("fresh units that the 20 % alarm flags on digits", start[0],
       above=20)
 claim("trained units that it flags", zeros(good)[0], above=10)

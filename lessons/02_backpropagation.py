@@ -197,8 +197,8 @@ claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
 # %% trap="02.1" role="repair"
 pushed = descend(400, clear=False, batch=8)
 calm = descend(400, clear=True, batch=8)
-print(f"batches of 8, step 400: {calm[-1]:.0e} cleared, "
-      f"{pushed[-1] / pushed[0]:.0e} times the first loss without")
+print(f"batches of 8, not cleared, step 400: "
+      f"{pushed[-1] / pushed[0]:.0e} times the first loss")
 claim("loss after 400 steps in batches of 8, cleared", calm[-1],
       below=1e-3)
 claim("highest loss over the first, not cleared",

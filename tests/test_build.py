@@ -40,13 +40,11 @@ CASES = {
     "duplicate id": (TEXT.replace('trap="01.3"', 'trap="01.2"'), "01.2"),
     "gap in the ids": (TEXT.replace('trap="01.5"', 'trap="01.7"'), "01.5"),
     "no symptom": (re.sub(r' symptom="classifier[^"]*"', "", TEXT), "symptom"),
-    "no question": (TEXT.replace("What does an output of\n# 0.5 mean, and what would you compare "
-                                 "it with?", "Think."), "question"),
+    "no question": (re.sub(r'trap="01.2" role="predict"(?s:.*?)(?=^# %%)',
+                           lambda cell: cell[0].replace("?", "."), TEXT, flags=re.M), "question"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
                                     TEXT, flags=re.M), "claims nothing"),
-    "number that nobody measured": (TEXT.replace("The alarm\n# misses about half",
-                                                 "The alarm\n# misses 73 %, about half"),
-                                    "73%"),
+    "number that nobody measured": (TEXT.replace("so you\n# ship it", "so in 73 %"), "73%"),
     "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
