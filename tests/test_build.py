@@ -44,9 +44,7 @@ CASES = {
                            lambda cell: cell[0].replace("?", "."), TEXT, flags=re.M), "question"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
                                     TEXT, flags=re.M), "claims nothing"),
-    "number that nobody measured": (TEXT.replace("so you\n# ship it",
-                                                 "The alarm\n# misses 73 %, about half"),
-                                    "73%"),
+    "number that nobody measured": (TEXT.replace("so you\n# ship it", "so in 73 %"), "73%"),
     "two solution regions": (TEXT.replace("    # END SOLUTION", "    # END SOLUTION\n"
                                           "    # BEGIN SOLUTION\n    pass\n    # END SOLUTION",
                                           1), "one solution region"),
