@@ -80,7 +80,7 @@ CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.
 CASES["explorer that is not imported"] = (
     TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
 CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
-CASES["placeholder"] = (TEXT.replace("Nobody changed a weight", "TODO: the end"), "TODO: the end")
+CASES["placeholder"] = (TEXT.replace("A small network reads", "TODO: the end"), "TODO: the end")
 CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="predict"\n'
