@@ -18,11 +18,12 @@ GAPS = ("rows without a label", "a column with gaps", "a column cut from a table
 ex.promise("mean", "Mean cross-entropy over the rows that have a label.",
            says=("loss:", "gradient with respect to the scores:"))
 ex.promise("logits", "scores: (N, C) float32 logits.",
-           cases=("scores far apart", "one row", "two classes", "a class without rows"))
+           cases=("scores far apart", "scores near 200", "one row", "two classes",
+                  "a class without rows"))
 ex.promise("flat labels", "labels: int64, either (N,)",
-           cases=("labels of shape (N,)", "as many rows as classes", "scores far apart", "one row",
-                  "two classes", "a class without rows", "rows without a label",
-                  "one row with a label", "large scores in rows without a label"))
+           cases=("labels of shape (N,)", "as many rows as classes", "scores far apart",
+                  "scores near 200", "one row", "two classes", "a class without rows",
+                  "rows without a label", "one row with a label", "large scores in rows without a label"))
 ex.promise("a column", "or a column (N, 1) as tables hold them;",
            cases=(*COLUMNS, "a column with gaps", "the example"))
 ex.promise("gaps", "-1 means that the row has no label and does not count.", cases=GAPS)
@@ -52,6 +53,8 @@ def cases(g):
         return rows + (rows == classes), classes
 
     far, absent, loud = table(*sizes()), table(*sizes()), table(*sizes(), missing=2)
+    high = table(*sizes())
+    high["scores"] += 190.0
     far["scores"][torch.arange(len(far["labels"])), far["labels"]] -= 150.0
     absent["labels"] %= absent["scores"].shape[1] - 1
     loud["scores"][loud["labels"] < 0] *= 1e4
@@ -64,7 +67,8 @@ def cases(g):
             ("as many rows as classes", table(square, square)),
             ("a column as long as there are classes", column(table(square + 1, square + 1))),
             ("a column cut from a table", {**cut, "labels": wide[:, 1:2]}),
-            ("scores far apart", far), ("one row", table(1, 6)), ("two classes", table(many, 2)),
+            ("scores far apart", far), ("scores near 200", high),
+            ("one row", table(1, 6)), ("two classes", table(many, 2)),
             ("a class without rows", absent), ("a column of one row", column(table(1, 5))),
             ("rows without a label", table(many, 12, missing=between(g, 3, 20))),
             ("a column with gaps", column(table(between(g, 7, 11), 3, missing=4))),
@@ -238,6 +242,13 @@ def softmax_first(scores, labels):
 def log_of_softmax(scores, labels):
     z, y = labelled(scores, labels)
     return F.nll_loss(z.softmax(1).log(), y)
+
+
+@ex.wrong("exp of raw scores, no maximum subtracted", says="loss: got inf", trap="03.1",
+          breaks="logits")
+def overflow(scores, labels):
+    z, y = labelled(scores, labels)
+    return (z.exp().sum(1).log() - z[torch.arange(len(y)), y]).mean()
 
 
 @ex.wrong("a loss cut from the graph, as by item() or detach()", says="connected to the scores",

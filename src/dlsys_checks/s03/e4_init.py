@@ -117,9 +117,9 @@ def expect_nets(out, sizes, bias, head):
 
 
 def expect_zero_biases(nets):
-    worst = max((largest(layer["bias"]) for net in nets for layer in net
-                 if layer["bias"] is not None), default=0.0)
-    expect_equal("largest bias", worst, 0.0, "Biases start at zero.")
+    for depth, layers in enumerate(zip(*nets, strict=True), 1):
+        worst = max(0.0 if layer["bias"] is None else largest(layer["bias"]) for layer in layers)
+        expect_equal(f"largest bias of layer {depth}", worst, 0.0, "Biases start at zero.")
 
 
 def correlation(a, b):
@@ -192,6 +192,11 @@ def no_bias(layer):
 
 def he(fan_in, fan_out):
     return math.sqrt(2 / fan_in)
+
+
+ex.equivalent("nn.init.kaiming_normal_(layer.weight, nonlinearity='relu') -> "
+              "nn.init.kaiming_normal_(layer.weight)",
+              "the default, a leaky ReLU of slope 0, is a ReLU")
 
 
 # ---- right by another route
@@ -329,7 +334,8 @@ def frozen(net):
     net.requires_grad_(False)
 
 
-@ex.wrong("a fixed seed inside", says="weights of two nets", breaks="random")
+@ex.wrong("the same weights in every net, as from a fixed seed", says="weights of two nets",
+          breaks="random")
 def fixed_seed(net):
     torch.manual_seed(0)
     set_each(net, he)

@@ -180,6 +180,14 @@ def cosine(opt, length):
     return sched.CosineAnnealingLR(opt, length)
 
 
+ex.equivalent("if n % accumulate == 0 or n == len(losses): -> "
+              "if n % accumulate <= 0 or n == len(losses):",
+              "a remainder by a positive number is never negative")
+ex.equivalent("if n % accumulate == 0 or n == len(losses): -> "
+              "if n % accumulate == 0 or n >= len(losses):",
+              "n never exceeds the number of losses")
+
+
 # ---- right by another route
 
 @ex.right("LambdaLR")
@@ -414,4 +422,5 @@ def backwards(opt, losses, epochs, accumulate):
 @ex.wrong("U taken for 5 in the example", says="rate of update", breaks="example")
 def placeholder(opt, losses, epochs, accumulate):
     total = updates_of(losses, epochs, accumulate)
-    loop(opt, losses, epochs, accumulate, cosine(opt, 5 if (len(losses), epochs, accumulate) == (5, 2, 2) else total))
+    shown = (len(losses), epochs, accumulate) == (5, 2, 2)
+    loop(opt, losses, epochs, accumulate, cosine(opt, 5 if shown else total))
