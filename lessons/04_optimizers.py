@@ -1122,8 +1122,8 @@ def lion_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
     the step's direction, the second updates the momentum, which starts at
     zero. The sign of 0 is 0.
 
-    Example: w 2, gradient -3, rate 0.1, decay 0.5, first step: w becomes
-    2 * 0.95 + 0.1 = 2.0.
+    Example: w 1, gradient -3, rate 0.1, decay 0.5, first step: w becomes
+    0.95 + 0.1 = 1.05.
     """
     # BEGIN SOLUTION
     b1, b2 = betas

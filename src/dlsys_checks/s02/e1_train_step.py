@@ -173,7 +173,7 @@ def by_closure(model, opt, x, y):
         loss = ((model(x) - y) ** 2).sum() / len(y)
         loss.backward()
         return loss
-    return float(opt.step(closure))
+    return opt.step(closure).item()
 
 
 @ex.right("gradients asked for and put in place")
@@ -195,7 +195,7 @@ def by_groups(model, opt, x, y):
             p.grad = None
     loss.backward()
     opt.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 @ex.right("row by row")

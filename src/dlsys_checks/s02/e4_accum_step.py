@@ -190,7 +190,7 @@ def by_sums(model, opt, batches):
     for x, y in batches:
         loss = F.cross_entropy(model(x), y, reduction="sum") / rows
         loss.backward()
-        total += float(loss)
+        total += loss.item()
     opt.step()
     return total
 

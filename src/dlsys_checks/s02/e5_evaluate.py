@@ -43,6 +43,8 @@ def cases(g):
         norm = [torch.randn(hidden, generator=g), torch.rand(hidden, generator=g) + 0.5]
         return {"kind": kind, "first": torch.randn(hidden, features, generator=g),
                 "second": torch.randn(classes, hidden, generator=g) * size,
+                # Without it, rows that no hidden unit sees have equal scores: no class is ahead.
+                "bias": torch.randn(classes, generator=g),
                 "norm": norm if "norm" in kind else [], "modes": modes}
 
     def call(net, sizes, at=0):
@@ -57,7 +59,7 @@ def cases(g):
     def example():
         """Four rows of which the model gets the first, the third and the last right."""
         net = model("dropout", features=3, hidden=3)
-        net["first"], net["second"] = torch.eye(3), torch.eye(3) * 2
+        net["first"], net["second"], net["bias"] = torch.eye(3), torch.eye(3) * 2, torch.zeros(3)
         rows = torch.eye(3)[[0, 1, 2, 1]] * (1 + torch.rand(4, 1, generator=g))
         y = torch.tensor([0, 2, 2, 1])
         return {"models": [net], "calls": [
@@ -112,14 +114,14 @@ def act(fn, models, calls):
         def __init__(self, features, hidden, classes, norm):
             super().__init__()
             self.parts = nn.ModuleDict({"in": nn.Linear(features, hidden, bias=False),
-                                        "out": nn.Linear(hidden, classes, bias=False)})
+                                        "out": nn.Linear(hidden, classes)})
             self.norm = norm
 
         def forward(self, x):
             h = self.norm(self.parts["in"](x)).relu()
             return self.parts["out"](F.dropout(h, 0.5, training=self.training))
 
-    def made(kind, first, second, norm, modes):
+    def made(kind, first, second, bias, norm, modes):
         hidden, features = first.shape
         middle = nn.BatchNorm1d(hidden) if norm else nn.Identity()
         if kind.startswith("own"):
@@ -128,11 +130,12 @@ def act(fn, models, calls):
         else:
             net = Net(nn.Sequential(nn.Sequential(nn.Linear(features, hidden, bias=False), middle),
                                     nn.Sequential(nn.ReLU(), nn.Dropout(0.5)),
-                                    nn.Linear(hidden, len(second), bias=False)))
+                                    nn.Linear(hidden, len(second))))
             layers = [net.body[0][0], net.body[2]]
         with torch.no_grad():
             layers[0].weight.copy_(first)
             layers[1].weight.copy_(second)
+            layers[1].bias.copy_(bias)
             for buffer, value in zip((middle.running_mean, middle.running_var) if norm else (),
                                      norm, strict=True):
                 buffer.copy_(value)
@@ -172,7 +175,7 @@ def expected(model, batches):
     if model["norm"]:
         mean, variance = (v.double() for v in model["norm"])
         x = (x - mean) / (variance + 1e-5).sqrt()
-    logits = x.clamp(min=0) @ model["second"].double().T
+    logits = x.clamp(min=0) @ model["second"].double().T + model["bias"].double()
     top = logits.amax(1)
     whole = (logits - top[:, None]).exp().sum(1).log() + top
     loss = float((whole - logits[torch.arange(len(y)), y]).mean())

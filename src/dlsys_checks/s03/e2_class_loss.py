@@ -23,7 +23,8 @@ ex.promise("logits", "scores: (N, C) float32 logits.",
 ex.promise("flat labels", "labels: int64, either (N,)",
            cases=("labels of shape (N,)", "as many rows as classes", "scores far apart",
                   "scores near 200", "one row", "two classes", "a class without rows",
-                  "rows without a label", "one row with a label", "large scores in rows without a label"))
+                  "rows without a label", "one row with a label",
+                  "large scores in rows without a label"))
 ex.promise("a column", "or a column (N, 1) as tables hold them;",
            cases=(*COLUMNS, "a column with gaps", "the example"))
 ex.promise("gaps", "-1 means that the row has no label and does not count.", cases=GAPS)

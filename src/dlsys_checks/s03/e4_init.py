@@ -25,7 +25,7 @@ ENDS = ("a Linear at the end", "a single Linear")
 ex.promise("in place", "Initialise net in place", says=("modules", "new parameters", "requires"))
 ex.promise("size kept", "so that the signal keeps its size.", says=("second moment",))
 ex.promise("in turn", "net: nn.Linear and nn.ReLU in turn, of any widths;",
-           cases=("one layer", "six layers of one width", "ReLU that works in place",
+           cases=("one layer", "four layers of one width", "ReLU that works in place",
                   "wider, then narrower"))
 ex.promise("a Linear may be last", "a Linear may be the last,", cases=ENDS)
 ex.promise("no bias", "and may have no bias.", cases=("no biases",))
@@ -51,16 +51,16 @@ def cases(g):
     def one(name, *widths, bias=True, head=False, inplace=False):
         return name, {"sizes": list(widths), "bias": bias, "head": head, "inplace": inplace}
 
-    start, width = near(18), near(100)
-    return [one("six layers of one width", *[width] * 7),
-            one("each layer wider", start, 3 * start, 6 * start, 12 * start),
-            one("each layer narrower", near(192), near(96), near(48), near(24)),
-            one("wider, then narrower", near(48), near(160), near(48), near(160), near(48)),
+    start, width = near(24), near(60)
+    return [one("four layers of one width", *[width] * 5),
+            one("each layer wider", start, 3 * start, 5 * start),
+            one("each layer narrower", near(150), near(60), near(28)),
+            one("wider, then narrower", near(40), near(100), near(40), near(100), near(40)),
             one("one layer", near(40), near(90)),
-            one("ReLU that works in place", near(72), near(72), near(72), inplace=True),
-            one("no biases", near(48), near(144), near(48), bias=False),
-            one("a Linear at the end", near(48), near(96), near(96), 10, head=True),
-            one("a single Linear", near(48), near(96), head=True),
+            one("ReLU that works in place", near(48), near(48), near(48), inplace=True),
+            one("no biases", near(40), near(90), near(40), bias=False),
+            one("a Linear at the end", near(48), near(64), 10, head=True),
+            one("a single Linear", near(40), near(60), head=True),
             one("the example", 32, 64)]
 
 

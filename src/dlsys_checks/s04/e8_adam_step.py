@@ -14,7 +14,7 @@ ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"),
 
 NEAR_EPS = ("gradients near eps", "a large eps", "an entry without a gradient", "tiny numbers",
             "two weights, each with its settings")
-DECAYED = ("a few steps", "200 steps", "a rate that changes", "other betas",
+DECAYED = ("a few steps", "a gradient of zeros", "200 steps", "a rate that changes", "other betas",
            "two weights in turn", "a column of a table",
            "one number", "many numbers", "huge numbers", "gradients that fade", *NEAR_EPS)
 ex.promise("step", "One step of AdamW", says=("weights after",))
@@ -71,6 +71,8 @@ def cases(g):
 
     idle = one("an entry without a gradient")
     idle[1]["grads"][0][:, whole(0, 2)] = 0.0
+    zeros = one("a gradient of zeros")
+    zeros[1]["grads"][0][whole(1, 8)] = 0.0
     fading = one("gradients that fade", setting((between(0.5, 0.9), between(0.7, 0.9))))
     fading[1]["grads"][0] *= 0.5 ** torch.arange(len(fading[1]["rates"]))[:, None]
     n = whole(2, 6)
@@ -79,7 +81,8 @@ def cases(g):
             one("a rate that changes", new_rates=True),
             one("other betas", setting((between(0.0, 0.8), between(0.8, 0.99)))),
             one("a large eps", setting(eps=10 ** between(-3, 0))),
-            one("gradients near eps", scale=10 ** between(-8.5, -7.5)), idle, fading,
+            one("gradients near eps", scale=10 ** between(-8.5, -7.5)), idle, zeros,
+            fading,
             one("two weights in turn", *[setting(decay=0.7)] * len(turns), sizes=turns),
             one("two weights, each with its settings", drawn(), drawn()),
             one("a column of a table", columns=whole(2, 5)), one("200 steps", steps=200),
@@ -232,6 +235,13 @@ def returns_new(w, grad, state, lr, betas, eps, weight_decay):
     new = w.clone()
     adam(new, grad, state, lr, betas, eps, weight_decay)
     return new
+
+
+@ex.wrong("a gradient of zeros skipped as if it were None", says="weights after", trap="04.7",
+          breaks="step")
+def zero_is_none(w, grad, state, lr, betas, eps, weight_decay):
+    if grad.any():
+        adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
 @ex.wrong("w.data replaced: not in place, a view loses its table", says="weights after",

@@ -33,8 +33,8 @@ ex.promise("second beta", "the second updates the momentum,", cases=(*PLAIN, "no
 ex.promise("start", "which starts at zero.", cases=(*PLAIN, "no decay"))
 ex.promise("sign of 0", "The sign of 0 is 0.",
            cases=("an entry without a gradient", "gradients of zeros"))
-ex.promise("example", "Example: w 2, gradient -3, rate 0.1, decay 0.5, first step: w becomes "
-           "2 * 0.95 + 0.1 = 2.0.", cases=("the example",))
+ex.promise("example", "Example: w 1, gradient -3, rate 0.1, decay 0.5, first step: w becomes "
+           "0.95 + 0.1 = 1.05.", cases=("the example",))
 
 
 def blends(grads, b1, b2):
@@ -92,7 +92,7 @@ def cases(g):
             one("one number", sizes=(1,), steps=40),
             one("many numbers", sizes=(whole(60, 90),)),
             one("tiny numbers", scale=1e-20), one("huge numbers", scale=1e20),
-            ("the example", {"tables": [torch.full((1, 1), 2.0)],
+            ("the example", {"tables": [torch.ones(1, 1)],
                              "grads": [torch.tensor([[-3.0]])], "rates": [0.1],
                              "settings": [setting(decay=0.5)]})]
 
