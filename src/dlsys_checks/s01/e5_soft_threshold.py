@@ -245,7 +245,8 @@ def straight_through(x, cut):
     return x + (shrink(x, cut) - x).detach()
 
 
-@ex.wrong("an epsilon beside |x|", says="result: got", breaks="formula")
+@ex.wrong("a constant in the formula that swallows tiny values", says="result: got",
+          breaks="formula")
 def with_epsilon(x, cut):
     return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)
 
