@@ -80,7 +80,7 @@ CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.
 CASES["explorer that is not imported"] = (
     TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
 CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
-CASES["placeholder"] = (TEXT.replace("A small network reads", "TODO: the end"), "TODO: the end")
+CASES["placeholder"] = (TEXT.replace("Each step looks like", "TODO: the end"), "TODO: the end")
 CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="predict"\n'
@@ -272,7 +272,7 @@ def test_worksheet_version_changes_with_a_stub_and_not_with_prose(tmp_path):
     def version(text):
         book = build.views(read(tmp_path, text))["exercise"]
         return book.metadata["dlsys"]["version"]
-    assert version(TEXT) == version(TEXT.replace("Nobody changed a weight", "No weight changed"))
+    assert version(TEXT) == version(TEXT.replace("Each step looks like", "Every step looks like"))
     assert version(TEXT) != version(TEXT.replace("for [[0., 1.], [0., 0.]]",
                                                  "for [[0., 2.], [0., 0.]]"))
 
