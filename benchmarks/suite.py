@@ -41,7 +41,7 @@ AT_TWELVE = {"stages": 12, "exercises": 80, "explorers": 30}
 def counts() -> dict[str, int]:
     """How many there are today."""
     exercises = catalog.traps()
-    return {"stages": len({trap["id"][:2] for trap in exercises}), "exercises": len(exercises),
+    return {"stages": len({trap.id[:2] for trap in exercises}), "exercises": len(exercises),
             "explorers": len(names())}
 
 

@@ -249,7 +249,7 @@ def test_a_hint_shows_its_code_as_code(grades):
 
 def test_feedback_names_the_lesson_to_read_again(grades):
     text = pages.feedback([grades["results"][1]])
-    assert f"01.2 {TRAPS[1]['title']}, in notebooks/01_activations.ipynb" in text
+    assert f"01.2 {TRAPS[1].title}, in notebooks/01_activations.ipynb" in text
 
 
 def test_page_names_are_safe_and_differ():
