@@ -539,7 +539,7 @@ def by_from_numpy(t):
     ("01.5", through_numpy, "leaf"), ("01.5", fresh_leaf, "in place"),
     ("01.5", shape_error, "in place"), ("02.6", product_for_sum, "last share"),
     ("02.4", graph_kept, "one backward for all"), ("01.3", weights_nudged, "left over"),
-    ("02.3", by_from_numpy, ".data")], ids=lambda v: getattr(v, "__name__", str(v)))
+    ("02.3", by_from_numpy, "edited through .data")], ids=lambda v: getattr(v, "__name__", str(v)))
 def test_no_message_accuses_of_what_was_not_written(id, fn, never):
     for seed in range(5):
         assert never not in run_check(id, fn, [seed]).misconception

@@ -651,7 +651,8 @@ def test_a_stored_failure_of_a_right_answer_is_reported_and_costs_nothing(grade)
 # ---- numbers that a weak check lets through
 
 @pytest.mark.parametrize(("id", "source", "message"), [
-    ("e5", "def soft_threshold(x, cut):\n    x.detach().zero_()\n    return x", "result|input after the call"),
+    ("e5", "def soft_threshold(x, cut):\n    x.detach().zero_()\n    return x",
+     "result|input after the call"),
     ("e4", "def dead_units(h):\n    h.zero_()\n    return h.shape[1]", "dead units|changed"),
     ("e4", "def dead_units(h):\n    return torch.zeros(16, 7)", "got Tensor, expected int"),
     ("e2", "def to_probs(logits, kind):\n    return torch.tensor(0.25)", "shape of the"),

@@ -231,7 +231,7 @@ def by_copy(opt):
     for p, other in pairs:
         other.grad = None if p.grad is None else p.grad.clone()
     twin.step()
-    return max(float((other - p).abs().max()) for p, other in pairs)
+    return max((other - p).abs().max().item() for p, other in pairs)
 
 
 @ex.right("the state put back by hand")
