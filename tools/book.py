@@ -29,16 +29,16 @@ from dlsys_helpers import catalog, explorers
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_finder, book_pages, book_traps
+from tools import book_finder, book_finish, book_pages, book_traps
 
 BOOK = ROOT / "book"
 
 # Roles whose markdown stands in a block of its own; course.css names and colours them.
 FRAMED = {"predict", "repair", "folklore", "exercise", "keep", "quiz"}
 FENCE = ":" * 9
-MATHJAX = re.compile(r"<script[^>]*/mathjax/[^>]*></script>")
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
-            "Download the worksheet</a></p>")
+            "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
+            "it in a copy of the repository, where `make lab` has set everything up.")
 # Not its console script: that one fails in a folder with a space in its name.
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
@@ -67,14 +67,24 @@ def dress(notebook: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             dress_code(cell, facts)
             continue
-        cell.source = frame(cell.source, facts.get("role", ""))
         trap = facts.get("trap")
+        if facts.get("role") == "exercise" and trap:
+            cell.source = lead_across(cell.source, kind, trap)
+        cell.source = frame(cell.source, facts.get("role", ""))
         if trap and trap not in labelled:
             labelled.add(trap)
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
     if kind == "exercise":
         notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
     return notebook
+
+
+def lead_across(source: str, kind: str, trap: str) -> str:
+    """The text of an exercise with a link to its place on the worksheet, or back to its trap."""
+    if kind == "trap":
+        place = book_pages.link("exercise", trap, "Open the worksheet")
+        return re.sub(r"\[Open the worksheet\]\([^)]*\)", place, source)
+    return f"{source}\n\n{book_pages.link('trap', trap, 'Read the trap again')}."
 
 
 def numbered(source: str, trap: str) -> str:
@@ -215,7 +225,7 @@ def render(out: Path) -> Path:
         shutil.rmtree(old, ignore_errors=True)
     run = subprocess.run(
         [sys.executable, "-c", JUPYTER_BOOK, "build", built / "source", "--path-output", out,
-         "-W", "--keep-going", "-q"], capture_output=True, text=True, check=False)
+         "-W", "--keep-going", "-q"], cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise BookError(f"jupyter-book stopped:\n{(run.stdout + run.stderr)[-3000:]}")
     return built / "html"
@@ -227,17 +237,6 @@ def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
         for folder in (NOTEBOOKS, EXERCISES):
             name = f"{entry.stem}.ipynb"
             shutil.copyfile(folder / name, html / "_sources" / folder.name / name)
-
-
-def drop_idle_mathjax(html: Path) -> None:
-    """Take MathJax, most of a page's weight, off pages without a formula.
-
-    Sphinx would do so itself, but notebooks make it load every script on every page.
-    """
-    for page in html.rglob("*.html"):
-        text = page.read_text("utf-8")
-        if 'class="math' not in text:
-            page.write_text(MATHJAX.sub("", text), "utf-8")
 
 
 def search_by_symptom(html: Path) -> None:
@@ -257,9 +256,15 @@ def build(out: Path = BOOK) -> Path:
     stages = assemble(out / "_build" / "source")
     html = render(out)
     offer_plain_notebooks(html, stages)
-    drop_idle_mathjax(html)
     search_by_symptom(html)
+    book_finish.finish(html, address())
     return html
+
+
+def address() -> str:
+    """Where the book stands in public, ending in a slash; "" while it has no such place."""
+    found = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
+    return found and f"{found.rstrip('/')}/"
 
 
 def serve(html: Path, port: int) -> None:

@@ -60,12 +60,12 @@ def traps_page() -> str:
         found = catalog.traps(entry.number)
         if found:
             rows = [(t.id, f"[{plain(t.title)}](traps/{t.id.replace('.', '-')}.md)",
-                     link("exercise", t.id, t.function), f"{t.difficulty} of 5",
-                     str(t.points), f"{t.minutes} min")
+                     link("exercise", t.id, t.function),
+                     f"{t.difficulty} of 5, {count(t.points, 'point')}, {t.minutes} min")
                     for t in found]
+            head = ("Trap", "What goes wrong", "Exercise", "Difficulty, points, time")
             parts += [f"## {entry.number}. {entry.title}",
-                      table(("Trap", "What goes wrong", "Exercise", "Difficulty", "Points",
-                             "Time"), rows)]
+                      f":::{{div}} rows\n{table(head, rows)}\n:::"]
     return "\n\n".join(parts) + "\n"
 
 
