@@ -159,7 +159,9 @@ def assemble(source: Path) -> list[Stage]:
     pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
     traps = book_traps.pages(lessons)
     index = source / "index.md"
-    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons), "utf-8")
+    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
+    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons,
+                                           config["repository"]["url"]), "utf-8")
     (source / "traps").mkdir()
     for name, text in (pages | traps).items():
         (source / f"{name}.md").write_text(text, "utf-8")
@@ -168,8 +170,7 @@ def assemble(source: Path) -> list[Stage]:
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
     save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
-    save_yaml(settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))),
-              source / "_config.yml")
+    save_yaml(settings(config), source / "_config.yml")
     explorers.write_assets(source / "vendor" / "explorers")
     return stages
 
@@ -209,8 +210,10 @@ def chapter(page: str, traps: list[str]) -> dict:
 
 
 def settings(config: dict) -> dict:
-    """The book's configuration; without a public address there are no launch buttons."""
-    if not config["repository"]["url"]:
+    """The book's configuration; buttons lead to a public repository, if there is one."""
+    if config["repository"]["url"]:
+        config["html"]["use_repository_button"] = True
+    else:
         del config["launch_buttons"]
     return config
 
