@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -170,6 +171,7 @@ def test_launch_buttons_open_the_notebook_itself(tmp_path):
     book.save_yaml({"format": "jb-book", "root": "index",
                     "chapters": [{"file": "notebooks/01_activations"}]}, source / "_toc.yml")
     (source / "index.md").write_text("# Start\n")
+    shutil.copytree(book.BOOK / "_static", source / "_static")
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One")],
                    metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
                    source / "notebooks" / "01_activations.ipynb")
@@ -320,8 +322,8 @@ PLANTED = {
     "problems": "setTimeout(() => { throw new Error('planted'); })",
     "wide": "document.querySelector('article').append(Object.assign("
             "document.createElement('div'), {style: 'width: 900px; height: 9px'}))",
-    "phone": "document.querySelector('article').insertAdjacentHTML('beforeend', '<div style="
-             "\"overflow: auto\"><p style=\"width: 900px\">wide</p></div>')",
+    "phone": "document.querySelector('article').insertAdjacentHTML('beforeend', '<aside style="
+             "\"overflow: auto\">' + '9'.repeat(300) + '</aside>')",
     "cut": "document.querySelector('article').insertAdjacentHTML('beforeend', '<div class="
            "cell_input><pre>' + '9'.repeat(200) + '</pre></div>')",
     "light": "document.querySelector('article').append(new Image())",
