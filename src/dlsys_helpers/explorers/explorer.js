@@ -225,7 +225,7 @@ function linesView(view, host) {
   const tip = tipIn(host);
   const names = Object.keys(view.ys);
   const labels = Object.values(view.ys);
-  const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 7.2 + 10 : 14;
+  const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 8 + 10 : 14;
   const clipId = uniqueId();
   let shown; // what the pointer reads: the last drawing's scales and data
 
