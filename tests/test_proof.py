@@ -74,6 +74,14 @@ def test_a_case_that_fails_by_another_promise_is_found(toy):
     assert any("'two'" in line and "not by what it breaks" in line for line in found())
 
 
+def test_a_law_that_forgets_the_dtype_is_found(toy):
+    def careless(out, x):
+        expect_close("result", float(out), 2 * x)
+    careless.__module__ = toy.law_fn.__module__
+    toy.law(careless)
+    assert any("text at () is accepted" in line for line in found())
+
+
 def test_a_mutant_that_lives_is_found(toy):
     toy.cases(lambda g: [("zero", {"x": 0.0})])
     assert any("mutant lives" in line for line in found())

@@ -11,11 +11,14 @@ what that rests on. The tests prove a stale exercise in full, and of a fresh one
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import inspect
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,9 +46,11 @@ def right_answers(id: str) -> dict[str, Callable]:
 
 
 def refusals(id: str, seeds: Iterable[int]) -> Iterator[str]:
-    """A line for each right answer that is refused, with the first seed that refuses it."""
+    """A line for each right answer that is refused, or warns, with the first seed that does."""
     for route, fn in right_answers(id).items():
-        verdict = checking.run_check(id, fn, seeds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            verdict = checking.run_check(id, fn, seeds)
         if verdict.status != "pass":
             yield f"{id}, {route}: seed {verdict.seed}, case {verdict.case!r}: {verdict.message}"
 
@@ -93,6 +98,56 @@ def _remembering(id: str) -> Exercise:
     return checking.remembering(checking.find(id))
 
 
+# ---- outcomes spoilt by a machine
+
+CONTEXT = {"state"}  # parts that only describe what the act did; a law need not judge them
+
+
+def unjudged(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
+    """Spoilt parts of a right outcome that the law accepts: shape, dtype, value, each by itself."""
+    exercise = checking.find(id)
+    for case in cases:
+        right = acting.run_act(exercise.act_fn, fn, case).value
+        for path, leaf in leaves(right):
+            for name, spoil in spoilt(leaf).items() if not CONTEXT & set(path) else ():
+                bad = acting.Outcome("value", replaced(right, path, spoil))
+                if exercise.judge_one(case, bad).status != "wrong":
+                    yield f"{case.name}: {name} at {path} is accepted"
+
+
+def leaves(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Path and value of all floating-point tensors and floats inside a plain value."""
+    if type(value) is float or (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        yield path, value
+    items = value.items() if isinstance(value, dict) else (
+        enumerate(value) if isinstance(value, list | tuple) else ())
+    for key, item in items:
+        yield from leaves(item, (*path, key))
+
+
+def replaced(value: Any, path: tuple, change: Callable) -> Any:
+    """A copy of a plain value with the leaf at `path` changed."""
+    if not path:
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(replaced(v, path[1:], change) if i == path[0] else v
+                     for i, v in enumerate(value))
+    new = copy.copy(value)
+    new[path[0]] = replaced(value[path[0]], path[1:], change)
+    return new
+
+
+def spoilt(leaf: Any) -> dict[str, Callable]:
+    """Ways to spoil an output that broadcasting or a sloppy comparison would forgive."""
+    if type(leaf) is float:
+        return {"nan": lambda _: math.nan, "off by 2 %": lambda v: v * 1.02 + 1e-3, "text": str}
+    found = {"extra axis": lambda v: v[None], "float64": lambda v: v.double()}
+    if leaf.numel():  # nothing else can be said of a tensor without elements
+        found |= {"nan": lambda v: torch.full_like(v, math.nan),
+                  "off by 2 %": lambda v: v * 1.02 + 1e-2}
+    return found
+
+
 # ---- the record
 
 def rests_on(id: str) -> str:
@@ -127,6 +182,8 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     for wrong in exercise.wrong_answers:
         found += [f"{id}, {wrong.name}: {text}"
                   for text in complaints(id, wrong, range(WRONG_SEEDS))]
+    worked = right_answers(id)["the worked answer"]
+    found += [f"{id}: {text}" for text in unjudged(id, worked, exercise.arrange(0))]
     tried = mutants.tried(id, *mutants.answers(id[:2])[id])
     found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
     found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
