@@ -79,6 +79,8 @@ for activation in (nn.Identity, nn.Tanh, nn.ReLU):
     fit(model, x_xor, y_xor, steps=300, lr=1e-2)
     scores[activation.__name__] = accuracy(model, x_new, y_new)
 print({name: f"{score:.2f}" for name, score in scores.items()})
+
+# %% role="concept"
 claim("share of new points right without an activation",
       scores["Identity"], below=0.75)
 claim("share right with tanh", scores["Tanh"], above=0.9)
@@ -117,6 +119,8 @@ def parameters(*sizes):
 
 deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
+
+# %% role="concept"
 claim("parameters of the wide one over those of the deep one",
       wide / deep, expected=9, within=0.2)
 
@@ -191,6 +195,8 @@ flips = (first != second).float().mean()
 drift = (reader[1].running_mean - stored).abs().max()
 print(f"labels that differ between two calls: {flips:.1%}")
 print(f"largest move of a stored mean: {drift:.3f}")
+
+# %% trap="01.1" role="look"
 claim("share of labels on which the passes differ", flips, above=0.02)
 claim("largest move of a stored mean, by looking", drift, above=0.005)
 
@@ -223,6 +229,8 @@ with torch.no_grad():                    # both are in train mode
     gaps = {name: (net(x_test) - net(x_test)).abs().max()
             for name, net in (("plain", plain), ("BatchNorm", normed))}
     moved = (normed(x_test)[:10] - normed(x_test[:10])).abs().max()
+
+# %% trap="01.1" role="repair"
 claim("a plain MLP in train mode, two calls: gap", gaps["plain"],
       expected=0)
 claim("BatchNorm on the same batch, two calls: gap", gaps["BatchNorm"],
@@ -296,6 +304,8 @@ def recall(alarm):
 right = (alarm == truth).float().mean()
 print(f"scores run from {score.min():.1f} to {score.max():.1f}")
 print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
+
+# %% trap="01.2" role="look"
 claim("accuracy of the alarm", right, above=0.9)
 claim("share of the eights that it finds", recall(alarm), below=0.6)
 claim("the lowest score, so it is no probability", score.min(), below=0)
@@ -311,6 +321,8 @@ needed = torch.tensor(0.5).sigmoid().item()
 repaired = score.sigmoid() > 0.5
 print(f"a logit of 0.5 is a probability of {needed:.3f}")
 print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
+
+# %% trap="01.2" role="repair"
 claim("a logit of 0.5 as a probability", needed,
       expected=0.622, within=0.001)
 claim("images on which the two ways of saying one half differ",
@@ -330,6 +342,8 @@ probabilities = recall_of(F.binary_cross_entropy)
 logits = recall_of(F.binary_cross_entropy_with_logits)
 print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the one for logits")
+
+# %% trap="01.2" role="repair"
 claim("eights found with the loss that wants probabilities",
       probabilities, above=0.3)
 claim("with the loss that wants logits", logits, below=0.1)
@@ -431,6 +445,8 @@ stacks = {"ReLU, default": stack(nn.ReLU),
 norms |= {name: gradient_norms(model) for name, model in stacks.items()}
 ratios = {name: n[0] / n[-1] for name, n in norms.items()}
 print(*(f"{name}: {r:.0e}" for name, r in ratios.items()), sep="\n")
+
+# %% trap="01.3" role="repair"
 claim("first over last gradient, default ReLU", ratios["ReLU, default"],
       below=0.1)
 claim("the same with He", ratios["ReLU + He"], above=0.2)
@@ -583,6 +599,8 @@ for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
     fit(model, x_xor, y_xor, steps=200, lr=1e-2)
     bends[name] = accuracy(model, x_xor, y_xor)
 print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
+
+# %% trap="01.4" role="repair"
 claim("share right on the signs, leaky and sunk", bends["leaky, sunk"],
       below=0.8)
 claim("share right on the signs, fresh ReLU", bends["ReLU, fresh"],
@@ -627,6 +645,8 @@ fit(hot, x_train, y_train, steps=300, lr=0.1, optimizer=sgd)
 back = burnt & (hot[0](x_train) > 0).any(0)
 print(f"share off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
+
+# %% trap="01.4" role="repair"
 claim("fresh units off for every row, of 64", start[1], below=16)
 claim("after 200 steps at rate 2", burnt.sum(), above=40)
 claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
@@ -718,6 +738,8 @@ class Counter(TorchDispatchMode):
 with Counter() as loop:
     shrink_loop(vector)
 print(f"operations for 1,000 elements: {loop.count:,}")
+
+# %% trap="01.5" role="look"
 claim("operations per element", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="repair"
@@ -737,6 +759,8 @@ with Counter() as whole:
 with Counter() as longer:
     shrink(long_vector)
 print(f"operations: {loop.count:,} -> {whole.count}")
+
+# %% trap="01.5" role="repair"
 claim("gap between the two results", (fast - slow).abs().max(), expected=0)
 claim("operations for the whole vector", whole.count, below=10)
 claim("operations more for 100,000 elements", longer.count - whole.count,

@@ -52,6 +52,8 @@ print(f"z {z}   L {loss}   dL/dw {d_w}   dL/db {d_b}   dL/dx {d_x}")
 leaves = [torch.tensor(v, requires_grad=True) for v in (w, b)]
 loss = (leaves[0] * x + leaves[1] - y) ** 2
 loss.backward()
+
+# %% role="concept"
 claim("loss", loss, expected=12.25)
 claim("dL/dw by autograd, against by hand", leaves[0].grad, expected=d_w)
 claim("dL/db by autograd, against by hand", leaves[1].grad, expected=d_b)
@@ -95,6 +97,8 @@ kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
         "relu": kept_by(torch.relu), "gelu": kept_by(F.gelu),
         "a * b": kept_by(torch.mul, 2)}
 print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
+
+# %% role="concept"
 claim("bytes kept by a sum of two", kept["a + b"], expected=0)
 claim("by tanh", kept["tanh"], expected=4000)
 claim("by a product of two", kept["a * b"], expected=8000)
@@ -185,6 +189,8 @@ def after_idle_step(to_none):
 # %% trap="02.1" role="repair"
 none, zeros = after_idle_step(True), after_idle_step(False)
 print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
+
+# %% trap="02.1" role="repair"
 claim("the weight after it, None: Adam leaves it alone", none,
       expected=0.9, within=1e-3)
 claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
@@ -199,6 +205,8 @@ pushed = descend(400, clear=False, batch=8)
 calm = descend(400, clear=True, batch=8)
 print(f"batches of 8, not cleared, step 400: "
       f"{pushed[-1] / pushed[0]:.0e} times the first loss")
+
+# %% trap="02.1" role="repair"
 claim("loss after 400 steps in batches of 8, cleared", calm[-1],
       below=1e-3)
 claim("highest loss over the first, not cleared",
@@ -291,6 +299,8 @@ calm = worst_loss(torch.full((64,), 1 / 64))
 wild = worst_loss(torch.ones(64))
 print(f"worst loss on the way: {calm:.1f} with the mean, "
       f"{wild:.0f} with ones")
+
+# %% trap="02.2" role="look"
 claim("worst loss with the mean", calm, below=2.6)
 claim("worst loss with ones at the same rate", wild, above=20)
 
@@ -426,6 +436,8 @@ shown = y.detach().clone()
 shown[shown < 0.99] = 0
 y.sum().backward()
 print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
+
+# %% trap="02.3" role="repair"
 claim("largest error of the gradient after detach and clone",
       (x.grad - truth).abs().max(), below=1e-6)
 
@@ -502,6 +514,8 @@ model = nn.Linear(16, 1)
 whole = accumulate(model, 32, undivided, size=32)
 ratio = (accumulate(model, 32, undivided).norm() / whole.norm()).item()
 print(f"undivided gradient / gradient of the whole batch: {ratio:.2f}")
+
+# %% trap="02.4" role="look"
 claim("norm of the undivided gradient over that of the whole", ratio,
       expected=4, within=1e-3)
 claim("final loss of SGD, whole batch", sgd_big, below=2)
@@ -526,6 +540,8 @@ def off(model, rows, scale):
 by_count = off(model, 28, lambda n: 1 / 4)
 by_share = off(model, 28, lambda n: n / 28)
 print(f"off by {by_count:.0%} divided by 4, {by_share:.0%} by share")
+
+# %% trap="02.4" role="repair"
 claim("relative error divided by 4, equal parts",
       off(model, 32, lambda n: 1 / 4), below=1e-5)
 claim("divided by 4, a smaller last part", by_count, above=0.05)
@@ -549,6 +565,8 @@ head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
 labels[:6] = -100                # padding: six of the first eight rows
 whole_gradient, = torch.autograd.grad(
     F.cross_entropy(head(inputs), labels), head.weight)
+
+# %% trap="02.4" role="repair"
 claim("relative error with padding, by share of the rows",
       parts_off(lambda part: len(part) / 32), above=0.1)
 claim("by share of the labelled rows",
@@ -686,6 +704,8 @@ for switch in (torch.no_grad, torch.inference_mode):
     with switch():
         spent[switch.__name__] = saved_bytes(one_pass, weights)
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
+
+# %% trap="02.5" role="repair"
 claim("bytes of the one graph that item() lets go",
       spent["eval() and item()"], expected=each, within=10_000)
 claim("bytes kept by no_grad", spent["no_grad"], expected=0)
@@ -719,6 +739,8 @@ sizes = [len(x) for x, _ in cut]
 by_rows = sum(m * n for m, n in zip(means, sizes)) / 497
 gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
+
+# %% trap="02.5" role="repair"
 claim("error of the mean of means", gap, above=0.003)
 claim("error of the mean weighted by rows", abs(by_rows - mean),
       below=1e-5)
@@ -823,6 +845,8 @@ def slope_of(place, step=1e-6):
 true_w, true_b = slope_of(0), slope_of(2)
 print(f"dL/db: engine {grads[b]:.4f}   differences {true_b:.4f}")
 print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
+
+# %% trap="02.6" role="look"
 claim("dL/db by the engine", grads[b], expected=true_b, within=1e-6)
 claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 claim("x times the engine's dL/da: what dL/dw should be",
@@ -886,6 +910,8 @@ try:
     deep_enough = True
 except RecursionError:
     deep_enough = False
+
+# %% trap="02.6" role="repair"
 claim("does it survive a chain of 5000 nodes, 1 or 0", deep_enough,
       expected=0)
 
@@ -911,6 +937,8 @@ def ladder(rungs):
 found = {rungs: paths(ladder(rungs)) for rungs in (1, 5, 10)}
 print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
+
+# %% trap="02.6" role="repair"
 claim("paths through 10 rungs", found[10], expected=1024)
 claim("nodes that report when each reports once",
       len(after_parents(ladder(10), [], set())), expected=11)
@@ -1126,6 +1154,8 @@ def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
 # %% role="concept"
 cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
 print(f"nodes behind each chunk: {cut} detached, {retained} retained")
+
+# %% role="concept"
 claim("nodes behind the fourth chunk, detached", cut[-1], expected=cut[0])
 claim("nodes behind the fourth over the first, retained",
       retained[-1] / retained[0], above=3)
@@ -1238,6 +1268,8 @@ once = len(traces)
 compiled(as_jax, x_jax[:7], y_jax[:7])
 compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
 print(f"Python ran for shapes {traces}")
+
+# %% role="concept"
 claim("traces in three equal calls", once, expected=1)
 claim("with a new shape and a new dtype", len(traces), expected=3)
 claim("gap between compiled and not", largest_gap(fast, slopes),

@@ -106,6 +106,8 @@ first = torch.zeros(4, dtype=torch.long)          # class 0 is right
 sure = 40 * F.one_hot(first, 10).float()
 wrong = 10 * F.one_hot(first + 1, 10).float()
 print(f"accuracy {score_twice:.2f}, loss {losses[-1]:.2f}")
+
+# %% trap="03.1" role="look"
 claim("SGD at 0.1, 300 steps: share of test digits right", score_twice,
       below=0.65)
 
@@ -246,6 +248,8 @@ number, column = reading(as_number), reading(with_a_column)
 right = (number.round() == y_test).float().mean()
 off_by_one = ((number.round() - y_test).abs() <= 1).float().mean()
 print(f"right {right:.2f}, at most one off {off_by_one:.2f}")
+
+# %% trap="03.2" role="look"
 claim("share right, as a number", right, below=0.5)
 claim("share that is one off, beside it", off_by_one - right, above=0.2)
 claim("cost of 9 for 0, over that of 1 for 0",
@@ -281,6 +285,8 @@ for loss in (one_hot_mse, F.cross_entropy):
     fit(model, x_train, y_train, steps=400, lr=1e-2, loss=loss)
     score[loss.__name__] = accuracy(model, x_test, y_test)
 print({name: round(value, 2) for name, value in score.items()})
+
+# %% trap="03.2" role="repair"
 claim("one-hot squared error: share right", score["one_hot_mse"],
       above=0.93)
 claim("cross-entropy: share right", score["cross_entropy"], above=0.93)
@@ -293,6 +299,8 @@ def pull(loss):
     return torch.autograd.grad(loss(z, torch.tensor([0])), z)[0].norm()
 
 after_softmax = pull(lambda z, y: one_hot_mse(z.softmax(1), y))
+
+# %% trap="03.2" role="repair"
 claim("squared error after a softmax: gradient norm", after_softmax,
       below=0.001)
 claim("squared error on the outputs: gradient norm", pull(one_hot_mse),
@@ -372,6 +380,8 @@ loss_late = F.mse_loss(model(x_big), y_big).item()
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
 print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}")
+
+# %% trap="03.3" role="look"
 claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
 claim("distance that the weights moved", (late - start).norm(), above=1000)
 claim("next loss", loss_late, above=1e10)
@@ -394,6 +404,8 @@ clip(model.parameters(), max_norm=1.0)
 opt.step()
 early, loss_early = weights(), F.mse_loss(model(x_big), y_big).item()
 print(f"move {(early - start).norm():.3f}   next loss {loss_early:.0e}")
+
+# %% trap="03.3" role="repair"
 claim("clipped before the step: distance moved, 0.1 times 1",
       (early - start).norm(), expected=0.1, within=1e-4)
 claim("next loss, over that of clipping after the step",
@@ -419,6 +431,8 @@ weight = nn.Parameter(torch.ones(3))
 weight.grad = torch.tensor([1.0, math.inf, 2.0])
 clip([weight], max_norm=1.0)
 print(weight.grad)
+
+# %% trap="03.3" role="repair"
 claim("the infinite entry is NaN", weight.grad[1].isnan(), expected=True)
 claim("largest of the healthy entries",
       weight.grad[[0, 2]].abs().max(), expected=0)
@@ -510,6 +524,8 @@ def second_moments(init, sizes=(256,) * 11):
 moments = {"std 0.01": second_moments(small)}
 factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
 print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
+
+# %% trap="03.4" role="look"
 claim("ten layers: share of test digits right", score_small, below=0.35)
 
 # %% trap="03.4" role="look"
@@ -528,6 +544,8 @@ def weight_gradients(net):
 
 norms = weight_gradients(deep(small))
 print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
+
+# %% trap="03.4" role="look"
 claim("largest of the gradient norms", max(norms), below=1e-8)
 claim("first over last", norms[0] / norms[-1],
       above=0.01, below=100)
@@ -551,6 +569,8 @@ def small_with_biases(width=256):
 
 norms = weight_gradients(small_with_biases())
 print(f"with biases: first {norms[0]:.0e}, last {norms[-1]:.0e}")
+
+# %% trap="03.4" role="repair"
 claim("default biases: norm of the last gradient", norms[-1], above=1e-3)
 claim("default biases: first over last", norms[0] / norms[-1], below=1e-6)
 
@@ -603,6 +623,8 @@ plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
 layer = nn.Linear(512, 512)
 std = layer.weight.std().item()
 print(f"nn.Linear(512, 512): std {std:.4f}, He {(2 / 512) ** 0.5:.4f}")
+
+# %% trap="03.4" role="repair"
 claim("std of a fresh nn.Linear, over 1 / sqrt(3 fan_in)",
       std * math.sqrt(3 * 512), expected=1, within=0.01)
 claim("He's variance over its own", (2 / 512) / std ** 2,
@@ -693,6 +715,8 @@ def sigmoid_gradients(depth=8, width=32):
 norms = sigmoid_gradients()
 factor = (norms[-1] / norms[0]) ** (1 / 7)
 print("norms, input to output:", *(f"{n:.0e}" for n in norms))
+
+# %% role="concept"
 claim("default sigmoid layers: the gradient per layer falls by", factor,
       above=5, below=20)
 
@@ -705,6 +729,8 @@ def through(scale, h):
     return h
 
 x = torch.randn(32, 64)
+
+# %% role="concept"
 claim("ReLU, weights twice as large: output of ten layers grows by",
       through(2, x).norm() / through(1, x).norm(), expected=1024,
       within=0.01)
@@ -754,6 +780,8 @@ pairs = {
     "classes": (nll(dist.Categorical(logits=z), y), F.cross_entropy(z, y)),
     "yes or no": (nll(dist.Bernoulli(logits=out), yes),
                   F.binary_cross_entropy_with_logits(out, yes))}
+
+# %% role="concept"
 for name, (likelihood, loss) in pairs.items():
     claim(f"{name}: likelihood minus loss", likelihood - loss,
           expected=0, within=1e-5)
@@ -782,6 +810,8 @@ def best_constant(loss):
 answers = {f.__name__: best_constant(f)
            for f in (F.mse_loss, F.l1_loss, F.huber_loss)}
 print({name: round(value, 2) for name, value in answers.items()})
+
+# %% role="concept"
 claim("squared error asks for the mean", answers["mse_loss"],
       expected=26.5, within=0.02)
 claim("absolute error for a median, between 2 and 3", answers["l1_loss"],
@@ -816,6 +846,8 @@ weighted = bce(logits, labels, pos_weight=torch.tensor(9.0),
 repeated = bce(torch.cat([logits[:3].repeat(9), logits[3:]]),
                torch.cat([torch.ones(27), torch.zeros(29)]),
                reduction="sum")
+
+# %% role="concept"
 claim("weight 9 is showing each positive 9 times", weighted - repeated,
       expected=0, within=1e-3)
 claim("what balances 3 to 29", (labels == 0).sum() / (labels == 1).sum(),
@@ -831,6 +863,8 @@ def focal(z, t, alpha, gamma=2.0):
 
 even = torch.zeros(1)                           # p = 1/2 for either side
 ratio = focal(even, even + 1, 0.25) / focal(even, even, 0.25)
+
+# %% role="concept"
 claim("alpha 0.25: a positive counts a third of a negative", ratio,
       expected=1 / 3, within=1e-5)
 
@@ -892,6 +926,8 @@ claim("recall with alpha 0.75", recall["focal 0.75"], above=0.4)
 print(f"cut at the base rate: recall {moved[0]:.2f}, "
       f"precision {moved[1]:.2f}")
 print("average precision", {k: f"{v:.2f}" for k, v in ranked.items()})
+
+# %% role="concept"
 claim("recall of the plain model, cut at the base rate", moved[0],
       above=0.8)
 claim("its precision there: false alarms", moved[1], below=0.5)
@@ -903,6 +939,8 @@ back = (trained_logits["pos_weight"] - weight.log()).sigmoid()
 fixed = back.mean().item() / base
 print(f"mean probability / base rate: plain {said['plain']:.2f}, "
       f"weighted {said['pos_weight']:.1f}, ln w subtracted {fixed:.2f}")
+
+# %% role="concept"
 claim("plain loss, 400 steps: mean probability over base rate",
       said["plain"], expected=1, within=0.25)
 claim("weighted: mean probability over base rate", said["pos_weight"],
@@ -1110,6 +1148,8 @@ claim("hardest negatives of the batch: busy, over random",
 # %% role="concept"
 by_random, by_mined = map(nearest_right, (random_net, mined_net))
 print(f"nearest digit right: {by_random:.3f} and {by_mined:.3f}")
+
+# %% role="concept"
 claim("random triplets: share of test digits right", by_random, above=0.94)
 claim("mined triplets: share of test digits right", by_mined, above=0.94)
 

@@ -64,6 +64,8 @@ sgd_move, _ = first_move(torch.optim.SGD)
 adam_move, state = first_move(torch.optim.Adam)
 print(f"SGD moves weights by {sgd_move.min():.0e} to {sgd_move.max():.0e}, "
       f"Adam by {adam_move.min():.4f} to {adam_move.max():.4f}")
+
+# %% role="concept"
 claim("SGD's longest step over its shortest: six orders of magnitude",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
 claim("Adam's first step over the rate, minus 1, from 1e-4 to 100",
@@ -114,6 +116,8 @@ from torchvision import models
 
 print(*decayed, sep="\n")
 gains = [name for name in decayed if name.startswith("norm")]
+
+# %% trap="04.1" role="look"
 claim("tensors that are decayed", len(decayed), expected=6)
 claim("gains of a norm among them", len(gains), expected=2)
 
@@ -158,6 +162,8 @@ with torch.device("meta"):
 scales = [p for name, p in convnext.named_parameters()
           if "layer_scale" in name]
 print(f"{len(scales)} gains such as {tuple(scales[0].shape)}")
+
+# %% trap="04.1" role="repair"
 claim("ConvNeXt-T: gains that the rule by axes decays",
       sum(p.ndim >= 2 for p in scales), expected=18)
 
@@ -177,6 +183,8 @@ def shrunk(lr, decay, steps):
 
 short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
+
+# %% trap="04.1" role="repair"
 claim("taken by 3,000 steps at 0.00002, decay 0.01: share", 1 - short,
       expected=0.0006, within=1e-5)
 claim("left by 1,000 steps at 0.01, decay 0.1: exp(-1)", long,
@@ -370,6 +378,8 @@ starved = rates_of(cycle, 1000, every=100)      # once per epoch
 
 # %% trap="04.3" role="look"
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
+
+# %% trap="04.3" role="look"
 claim("highest rate that a batch sees, where 0.1 was the plan",
       max(starved), expected=0.0042, within=0.0001)
 
@@ -386,6 +396,8 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            alt="The rate by batch. Called per batch it climbs to 0.1 at "
                "batch 300 and falls to zero; called per epoch it stays "
                "near 0.004.")
+
+# %% trap="04.3" role="repair"
 claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
 claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
       expected=299)
@@ -492,6 +504,8 @@ gap = (forgotten - plain).abs().max()
 unasked = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
 print(f"largest difference of a weight: {gap:.1e}")
 print(f"decay alone takes a share of {1 - (1 - 0.01 * 0.01) ** 100:.3f}")
+
+# %% trap="04.4" role="look"
 claim("largest difference of a weight", gap, above=1e-4)
 claim("AdamW's default is a decay of 0.01",
       unasked.defaults["weight_decay"], expected=0.01)
@@ -593,6 +607,8 @@ low, high = run_at(0.0001), run_at(3)
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
+
+# %% trap="04.5" role="look"
 claim("rate 0.0001: loss", low[0], expected=2.3, within=0.15)
 claim("rate 3: loss", high[0], expected=2.3, within=0.4)
 claim("the better of the two: share right", max(low[1], high[1]),
@@ -635,6 +651,8 @@ tenth, at_edge, beyond = (run_at(rate)[1]
                           for rate in (edge / 10, edge, 4 * edge))
 print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
+
+# %% trap="04.5" role="repair"
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("a tenth of it: share right", tenth, above=0.92)
 
@@ -654,6 +672,8 @@ plain_edge = rates[losses.index(min(losses))]
 slow, third = (run_at(plain_edge / part, sgd)[1] for part in (10, 3))
 print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
+
+# %% trap="04.5" role="repair"
 claim("plain SGD, a tenth: share right", slow, above=0.87)
 claim("plain SGD, a third: share right, beside the tenth's", third - slow,
       above=-0.01)
@@ -733,6 +753,8 @@ cut = [factor(step) for step in range(1000)]
 # %% trap="04.6" role="look"
 at_floor = sum(share == 0.1 for share in cut[100:])
 print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
+
+# %% trap="04.6" role="look"
 claim("steps that stand on the floor", at_floor, expected=184)
 claim("first step: share of the peak", cut[0], expected=0)
 
@@ -834,6 +856,8 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
+
+# %% trap="04.7" role="look"
 claim("distance of the idle head, in rates", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="repair"
@@ -866,6 +890,7 @@ def coasts(optimizer):
     return abs(second_step(torch.zeros(1), optimizer)
                - second_step(None, optimizer))
 
+# %% trap="04.7" role="repair"
 claim("SGD with momentum: step of a zero gradient", coasts(momentum),
       expected=0.09, within=1e-6)
 for optimizer in (torch.optim.SGD, torch.optim.Adagrad,
@@ -1067,6 +1092,8 @@ def flipped(a, b):
     return (a != b)[500:].float().mean().item()
 
 print(f"steps that go the other way: {flipped(summary, paper):.3f}")
+
+# %% trap="04.9" role="look"
 claim("share of steps that go the other way, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
 
@@ -1089,6 +1116,8 @@ one, two = blend(0.9, 0.9), blend(0.9, 0.99)
 rho = (one @ two) / (one.norm() * two.norm())
 share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
+
+# %% trap="04.9" role="repair"
 claim("share that theory gives", share, expected=0.279, within=0.001)
 
 # %% trap="04.9" role="repair"
@@ -1100,6 +1129,8 @@ claim("share that differs when a signal is added", hidden, below=0.02)
 # %% trap="04.9" role="repair"
 before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
+
+# %% trap="04.9" role="repair"
 claim("logarithm of what is left, rate 0.01 over rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
 claim("rate 0.001 with a decay of 1: left, as before",
@@ -1184,6 +1215,8 @@ adamw_loss, _ = regression(
 # %% role="concept"
 print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
       f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
+
+# %% role="concept"
 claim("SGD with momentum reaches the noise: loss", sgd_loss, below=0.02)
 claim("Adam at 0.001 after 1,000 steps: loss", adam_loss, above=1)
 
@@ -1219,6 +1252,8 @@ def end_of(rate, steps=1000):
 constant = end_of(lambda k: 0.1)
 cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
 print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
+
+# %% role="concept"
 claim("constant rate: mean square, as theory has it",
       constant, expected=0.1 / 1.9, within=0.01)
 claim("constant over falling rate: mean square", constant / cosine,
@@ -1260,6 +1295,8 @@ cold, warmed = with_warmup(1), with_warmup(50)
 lower = with_warmup(1, peak=0.003)
 print(f"at 0.03: no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}; "
       f"at 0.003 without {lower:.2f}")
+
+# %% role="concept"
 claim("rate 0.03, no warm-up: share right", cold, below=0.4)
 claim("rate 0.03, 50 steps of warm-up: share right", warmed, above=0.7)
 claim("rate 0.003, no warm-up: share right", lower, above=0.7)
