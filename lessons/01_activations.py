@@ -48,12 +48,14 @@ x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
 layer = nn.Linear(64, 32)
 by_hand = x_test @ layer.weight.T + layer.bias   # (N, F) @ (F, U) + (U,)
 gap = (layer(x_test) - by_hand).abs().max()
-claim("largest gap between the layer and x @ W.T + b", gap, below=1e-5)
 
 mlp = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64),
                     nn.ReLU(), nn.Linear(64, 1))
 count = sum(p.numel() for p in mlp.parameters())
 print(f"parameters of a 10-64-64-1 MLP: {count:,}")
+
+# %% role="concept"
+claim("largest gap between the layer and x @ W.T + b", gap, below=1e-5)
 claim("weights and biases, counted by hand", count,
       expected=(10 * 64 + 64) + (64 * 64 + 64) + (64 * 1 + 1))
 
@@ -153,6 +155,8 @@ used = {build.__name__: activations_of(build) for build in (
     models.efficientnet_b0)}
 print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
+
+# %% role="concept"
 claim("kinds other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
@@ -215,9 +219,11 @@ with torch.no_grad():
 gap = (first - second).abs().max()
 drift = (reader[1].running_mean - stored).abs().max()
 print(f"largest gap between two calls: {gap:.1f}   drift: {drift:.1f}")
+score = accuracy(reader, x_test, y_test)
+
+# %% trap="01.1" role="repair"
 claim("largest gap between two calls in eval mode", gap, expected=0)
 claim("move of the stored means", drift, expected=0)
-score = accuracy(reader, x_test, y_test)
 claim("share of the digits that it reads", score, expected=0.97,
       within=0.02)
 
@@ -229,6 +235,8 @@ with torch.no_grad():                    # both are in train mode
     gaps = {name: (net(x_test) - net(x_test)).abs().max()
             for name, net in (("plain", plain), ("BatchNorm", normed))}
     moved = (normed(x_test)[:10] - normed(x_test[:10])).abs().max()
+print({name: f"{gap:.1f}" for name, gap in gaps.items()},
+      f"in other company: {moved:.1f}")
 
 # %% trap="01.1" role="repair"
 claim("a plain MLP in train mode, two calls: gap", gaps["plain"],
@@ -421,11 +429,13 @@ def gradient_norms(model):
 norms = {"sigmoid": gradient_norms(stack(nn.Sigmoid))}
 ratio = norms["sigmoid"][0] / norms["sigmoid"][-1]
 print(f"accuracy {score_sigmoid:.2f}   first / last gradient {ratio:.0e}")
+loud = gradient_norms(stack(
+    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
+
+# %% trap="01.3" role="look"
 claim("digits read after training, as a share; guessing reads 0.1",
       score_sigmoid, below=0.3)
 claim("first over last gradient, fresh stack", ratio, below=0.25 ** 8)
-loud = gradient_norms(stack(
-    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
 claim("the same ratio with larger weights", loud[0] / loud[-1],
       above=0.25 ** 8)
 
@@ -452,22 +462,31 @@ claim("first over last gradient, default ReLU", ratios["ReLU, default"],
 claim("the same with He", ratios["ReLU + He"], above=0.2)
 claim("the same for tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
 
+# %% [markdown] trap="01.3" role="repair"
+# A level gradient is worth having only if the net then learns. Train them: tanh
+# with Xavier reads the digits, sigmoids at ten times the rate still do not, and
+# ReLU does with He and does not with the default.
+
 # %% trap="01.3" role="repair"
 fit(stacks["tanh + Xavier"], x_train, y_train, steps=300, lr=3e-3)
 score_tanh = accuracy(stacks["tanh + Xavier"], x_test, y_test)
-claim("digits read by eight tanh layers with Xavier, with Adam",
-      score_tanh, above=0.9)
 faster = stack(nn.Sigmoid)
 fit(faster, x_train, y_train, steps=300, lr=3e-2)
-claim("by eight sigmoids at ten times the rate",
-      accuracy(faster, x_test, y_test), below=0.3)
+score_faster = accuracy(faster, x_test, y_test)
 
 for name in ("ReLU, default", "ReLU + He"):
     fit(stacks[name], x_train, y_train, steps=300, lr=3e-2,
         optimizer=torch.optim.SGD)
 by_sgd = {name: accuracy(stacks[name], x_test, y_test)
           for name in ("ReLU, default", "ReLU + He")}
-claim("by eight default ReLU layers, with SGD at 0.03",
+
+# %% trap="01.3" role="repair"
+claim("digits read by eight tanh layers with Xavier, with Adam",
+      score_tanh, above=0.9)
+claim("by eight sigmoids at ten times the rate", score_faster, below=0.3)
+
+# %% trap="01.3" role="repair"
+claim("read by eight default ReLU layers, with SGD at 0.03",
       by_sgd["ReLU, default"], below=0.3)
 claim("by the same layers with He", by_sgd["ReLU + He"], above=0.5)
 
@@ -546,16 +565,25 @@ def off_for_all(h):
 dead = {"healthy": off_for_all(healthy(x_normal).relu()),
         "sunk": off_for_all(sunk(x_normal).relu())}
 print(f"flagged: {alarms}   off for every row: {dead}")
-claim("healthy units of 64 that the usual detector flags",
-      alarms["healthy"], above=60)
-claim("healthy units off for every row", dead["healthy"], expected=0)
-claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 target = x_normal.sum(1).sign().clamp(min=0).long()
 net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
 before = sunk.weight.detach().clone()
 fit(net, x_normal, target, steps=200, lr=1e-2)
 moved = (sunk.weight - before).abs().max()
+print(f"largest move of the sunk weights in 200 steps: {moved:.1f}")
+
+# %% trap="01.4" role="look"
+claim("healthy units of 64 that the usual detector flags",
+      alarms["healthy"], above=60)
+claim("healthy units off for every row", dead["healthy"], expected=0)
+
+# %% [markdown] trap="01.4" role="look"
+# The usual detector calls almost every healthy unit dead. The sunk units are dead
+# indeed: off for every row, and 200 steps of training do not move them.
+
+# %% trap="01.4" role="look"
+claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 
 # %% [markdown] trap="01.4" role="repair"
@@ -567,10 +595,6 @@ claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 # leaves some inputs above it.
 
 # %% trap="01.4" role="repair"
-share = (healthy(x_normal) < 0).float().mean()
-claim("zeros among all outputs of the healthy layer", share,
-      expected=0.5, within=0.06)
-
 leaky = nn.Sequential(nn.Linear(10, 64), nn.LeakyReLU(0.1),
                       nn.Linear(64, 2))
 nn.init.constant_(leaky[0].bias, -5.0)
@@ -580,6 +604,16 @@ moved = (leaky[0].weight - before).abs().max()
 score_leaky, score_dead = (accuracy(m, x_normal, target)
                            for m in (leaky, net))
 print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
+
+# %% trap="01.4" role="repair"
+share = (healthy(x_normal) < 0).float().mean()
+claim("zeros among all outputs of the healthy layer", share,
+      expected=0.5, within=0.06)
+
+# %% [markdown] trap="01.4" role="repair"
+# The same bias with a slope below zero: the weights move, and the task is learned.
+
+# %% trap="01.4" role="repair"
 claim("with a slope below zero the weights move", moved, above=0.01)
 claim("share right on this linear task, leaky", score_leaky, above=0.9)
 claim("share right, dead", score_dead, below=0.6)
@@ -614,13 +648,21 @@ claim("share right on the signs, fresh ReLU", bends["ReLU, fresh"],
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
 F.gelu(depth).sum().backward()
 print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
-claim("GELU's largest slope at -10 and -15, in float32",
-      depth.grad[2:].abs().max(), expected=0)
 far = torch.tensor([15.0], requires_grad=True)
 far.tanh().sum().backward()
+broken_layer = torch.full((5, 3), float("nan")).relu()
+
+# %% trap="01.4" role="repair"
+claim("GELU's largest slope at -10 and -15, in float32",
+      depth.grad[2:].abs().max(), expected=0)
+
+# %% [markdown] trap="01.4" role="repair"
+# So GELU has dead units as well, far enough down. And counting zeros misses the
+# other two.
+
+# %% trap="01.4" role="repair"
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("its output there", far.detach().tanh(), expected=1)
-broken_layer = torch.full((5, 3), float("nan")).relu()
 claim("units of a layer of NaN that count as off",
       off_for_all(broken_layer), expected=0)
 
@@ -655,13 +697,21 @@ claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
 one_hot = F.one_hot(y_train, 10).float()
 losses = fit(digit_net(), x_train, one_hot, steps=200, lr=100.0,
              optimizer=sgd, loss=F.mse_loss)
-claim("squared error at rate 100: is the last loss finite, 1 or 0",
-      torch.tensor(losses[-1]).isfinite(), expected=0)
 
 good = digit_net()
 fit(good, x_train, y_train, steps=300, lr=1e-2)
 print(f"share flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
+
+# %% [markdown] trap="01.4" role="repair"
+# Squared error has no upper bound, and at rate 100 nothing is left. A net that
+# reads the digits well, trained at a sane rate, still sets off the alarm.
+
+# %% trap="01.4" role="repair"
+claim("squared error at rate 100: is the last loss finite",
+      torch.tensor(losses[-1]).isfinite(), expected=False)
+
+# %% trap="01.4" role="repair"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
       above=20)
 claim("trained units that it flags", zeros(good)[0], above=10)
@@ -724,7 +774,7 @@ def shrink_loop(x, cut=0.5):
 vector = torch.randn(1000)
 slow = shrink_loop(vector)
 
-# %% trap="01.5" role="look"
+# %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 class Counter(TorchDispatchMode):
@@ -735,6 +785,7 @@ class Counter(TorchDispatchMode):
         self.count += 1
         return func(*args, **(kwargs or {}))
 
+# %% trap="01.5" role="look"
 with Counter() as loop:
     shrink_loop(vector)
 print(f"operations for 1,000 elements: {loop.count:,}")

@@ -127,6 +127,8 @@ with torch.device("meta"):
 norms = {name: m for name, m in resnet.named_modules()
          if isinstance(m, nn.BatchNorm2d)}
 caught = [name for name in norms if "norm" in name.lower()]
+
+# %% trap="04.1" role="look"
 claim("norms in ResNet-18", len(norms), expected=20)
 claim("norms that a filter for 'norm' in the name finds", len(caught),
       expected=0)
@@ -419,6 +421,8 @@ try:
     refused = False
 except ValueError as error:
     refused = "Tried to step" in str(error)
+
+# %% trap="04.3" role="repair"
 claim("OneCycleLR refuses to be called too often", refused, expected=True)
 
 # %% [markdown] trap="04.3" role="repair"

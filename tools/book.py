@@ -123,10 +123,7 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
     if facts.get("role") == "setup":
         fold(cell, "Setup")
     elif cell.metadata.get("jupyter", {}).get("source_hidden"):
-        fold(cell, "How this was measured")
-    # What only draws is folded: the finding is the figure's title.
-    elif alts:
-        fold(cell, "How it is drawn")
+        fold(cell, "How it is drawn" if alts else "How this was measured")
 
 
 def mount_explorer(cell: NotebookNode, name: str) -> None:

@@ -28,8 +28,9 @@ TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
-MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 5  # lines, claims, lines beside the claims
+MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 3  # lines, claims, lines beside the claims
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
+DRAWS = {"show", "plot_bars", "plot_lines"}
 # Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
 NOT_DENSE = {"setup", "exercise", "explore", "gpu"}
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
@@ -320,14 +321,22 @@ def teaching_lines(code: str) -> int:
 def only_claims(code: str) -> bool:
     """Whether a cell holds claims, and beside them only the few lines that their values take."""
     tree = ast.parse(code)
-    shows = {"print", "show"} & {*calls(tree)} or any(n.startswith("plot_") for n in calls(tree))
     defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
+    shows = {"print", *DRAWS} & {*calls(tree)}
     return claims(code) > 0 and not shows and not defines and teaching_lines(code) <= MAX_BESIDE
+
+
+def draws(code: str) -> bool:
+    """Whether a cell ends in a figure, and defines no function that another cell might use."""
+    tree = ast.parse(code)
+    defines = any(isinstance(n, ast.FunctionDef) for n in tree.body)
+    return bool(tree.body) and not defines and bool(DRAWS & {*calls(tree.body[-1])})
 
 
 def is_folded(cell: NotebookNode) -> bool:
     """Whether a reader sees a code cell's outputs and unfolds its code."""
-    return only_claims(cell.source) or PLUMBING in cell.metadata.get("tags", [])
+    code = cell.source
+    return only_claims(code) or draws(code) or PLUMBING in cell.metadata.get("tags", [])
 
 
 NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(?:\s*(%))?(?![\w.]*\d)")
