@@ -76,6 +76,9 @@ tiny = nn.Parameter(torch.zeros(1))
 opt = torch.optim.Adam([tiny], lr=0.01)           # eps is 1e-8
 tiny.grad = torch.tensor([1e-8])
 opt.step()
+print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
+
+# %% role="concept"
 claim("a gradient as small as eps: Adam's first step over the rate",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
@@ -148,10 +151,12 @@ def by_shape(model):
             [p for p in every if p.ndim < 2])
 
 matrices, vectors = by_shape(encoder)
-claim("encoder: tensors that are decayed", len(matrices), expected=4)
-claim("encoder: tensors that are exempt", len(vectors), expected=8)
 exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
+
+# %% trap="04.1" role="repair"
+claim("encoder: tensors that are decayed", len(matrices), expected=4)
+claim("encoder: tensors that are exempt", len(vectors), expected=8)
 claim("ResNet-18: gains that are decayed", len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="repair"
@@ -301,8 +306,12 @@ claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
 # %% trap="04.2" role="repair"
 own = {"Adam at 0.01": score(adam, 0.01),
        "SGD at 0.3": score(momentum, 0.3)}
+
+# %% trap="04.2" role="repair"
 claim("Adam at 0.01: share right", own["Adam at 0.01"], above=0.92)
 claim("SGD at 0.3: share right", own["SGD at 0.3"], above=0.92)
+
+# %% trap="04.2" role="repair"
 plot_bars(borrowed | own, xlabel="share of test digits right",
           title="Each rule needs its own rate",
           alt="Bars: Adam at 0.3 and SGD at 0.001 fall far behind, Adam at "
@@ -542,11 +551,13 @@ def after_decay(optimizer):
     return w.tolist()
 
 small, large = after_decay(torch.optim.Adam)
-print(f"Adam: {small:.2f} and {large:.2f}   AdamW: "
-      + " and ".join(f"{v:.2f}" for v in after_decay(torch.optim.AdamW)))
+low, high = after_decay(torch.optim.AdamW)
+print(f"Adam: {small:.2f} and {large:.2f}   "
+      f"AdamW: {low:.2f} and {high:.2f}")
+
+# %% trap="04.4" role="repair"
 claim("Adam: left of the weight with small gradients", small, below=0.05)
 claim("Adam: left of the other", large, above=0.9)
-low, high = after_decay(torch.optim.AdamW)
 claim("AdamW: difference between the two", high - low, expected=0,
       within=0.001)
 
@@ -837,20 +848,23 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # 20 steps in which its gradient is exactly zero?
 
 # %% trap="04.7" role="break"
+def heads_loss(trunk, used, idle, both):
+    """Loss of a batch: which digit, and if both, odd or even as well."""
+    i = torch.randint(len(x_train), (64,))
+    h = trunk(x_train[i]).relu()
+    loss = F.cross_entropy(used(h), y_train[i])
+    return loss + F.cross_entropy(idle(h), y_train[i] % 2) if both else loss
+
+# %% trap="04.7" role="break"
 def idle_drift(set_to_none):
     """Farthest that an idle head moves in 20 steps without a gradient."""
-    trunk, used = nn.Linear(64, 32), nn.Linear(32, 10)
-    idle = nn.Linear(32, 2)
-    parts = nn.ModuleList([trunk, used, idle])
+    parts = nn.ModuleList([nn.Linear(64, 32), nn.Linear(32, 10),
+                           nn.Linear(32, 2)])
+    idle = parts[2]
     opt = torch.optim.Adam(parts.parameters(), lr=0.01)
     for step in range(40):
-        i = torch.randint(len(x_train), (64,))
-        h = trunk(x_train[i]).relu()
-        loss = F.cross_entropy(used(h), y_train[i])
-        if step < 20:
-            loss = loss + F.cross_entropy(idle(h), y_train[i] % 2)
         opt.zero_grad(set_to_none=set_to_none)
-        loss.backward()
+        heads_loss(*parts, both=step < 20).backward()
         if step == 20:
             stopped = idle.weight.detach().clone()
         opt.step()
@@ -873,7 +887,7 @@ claim("distance of the idle head, in rates", drift / 0.01, above=2)
 # 0.833.
 
 # %% trap="04.7" role="repair"
-claim("with None: distance of the idle head", idle_drift(True), expected=0)
+with_none = idle_drift(True)
 
 def second_step(grad, optimizer=torch.optim.Adam):
     """A weight of 1 after steps with a gradient of 1 and with this one."""
@@ -883,6 +897,8 @@ def second_step(grad, optimizer=torch.optim.Adam):
         opt.step()
     return w.item()
 
+# %% trap="04.7" role="repair"
+claim("with None: distance of the idle head", with_none, expected=0)
 claim("None: the weight after it", second_step(None), expected=0.9,
       within=1e-6)
 claim("zero: the weight after it", second_step(torch.zeros(1)),
@@ -897,10 +913,9 @@ def coasts(optimizer):
 # %% trap="04.7" role="repair"
 claim("SGD with momentum: step of a zero gradient", coasts(momentum),
       expected=0.09, within=1e-6)
-for optimizer in (torch.optim.SGD, torch.optim.Adagrad,
-                  torch.optim.RMSprop):
-    claim(f"{optimizer.__name__}: step of a zero gradient",
-          coasts(optimizer), expected=0)
+claim("plain SGD, Adagrad, RMSprop: longest step of a zero gradient",
+      max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
+                       torch.optim.RMSprop))), expected=0)
 
 # %% trap="04.7" role="repair"
 w = nn.Parameter(torch.ones(1))
@@ -1210,13 +1225,12 @@ def regression(build):
     moved = (model.weight - start.weight).abs().max().item()
     return F.mse_loss(model(x_lin), y_lin).item(), moved
 
+# %% role="concept"
 sgd_loss, _ = regression(
     lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
 adam_loss, adam_moved = regression(lambda p: torch.optim.Adam(p, lr=1e-3))
 adamw_loss, _ = regression(
     lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
-
-# %% role="concept"
 print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
       f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
 
