@@ -485,6 +485,9 @@ claim("digits read by eight tanh layers with Xavier, with Adam",
       score_tanh, above=0.9)
 claim("by eight sigmoids at ten times the rate", score_faster, below=0.3)
 
+# %% [markdown] trap="01.3" role="repair"
+# With plain SGD, the init decides between these two:
+
 # %% trap="01.3" role="repair"
 claim("read by eight default ReLU layers, with SGD at 0.03",
       by_sgd["ReLU, default"], below=0.3)
@@ -703,13 +706,13 @@ fit(good, x_train, y_train, steps=300, lr=1e-2)
 print(f"share flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
-# %% [markdown] trap="01.4" role="repair"
-# Squared error has no upper bound, and at rate 100 nothing is left. A net that
-# reads the digits well, trained at a sane rate, still sets off the alarm.
-
 # %% trap="01.4" role="repair"
 claim("squared error at rate 100: is the last loss finite",
       torch.tensor(losses[-1]).isfinite(), expected=False)
+
+# %% [markdown] trap="01.4" role="repair"
+# Squared error has no upper bound, and at rate 100 nothing is left of the net. The
+# other one reads the digits well, and still sets off the alarm.
 
 # %% trap="01.4" role="repair"
 claim("fresh units that the 20 % alarm flags on digits", start[0],

@@ -152,15 +152,18 @@ print(f"cleared, step 400: {cleared[-1]:.0e}")
 
 # %% [markdown] trap="02.1" role="look"
 # Four equal batches without a step between them: each backward adds its gradient
-# to the ones before. The cleared run finds the answer. The other one never
-# settles, and does not diverge either.
+# to the ones before.
 
 # %% trap="02.1" role="look"
 claim("norm of the fourth gradient over that of the first",
       norms[3] / norms[0], expected=4, within=1e-4)
-claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
+
+# %% [markdown] trap="02.1" role="look"
+# The cleared run finds the answer. The other one never settles, and does not diverge
+# either:
 
 # %% trap="02.1" role="look"
+claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
 claim("highest loss of the last hundred over the first, not cleared",
       max(piled[-100:]) / piled[0], above=0.2)
 claim("highest loss of all over the first", max(piled) / piled[0], below=2)
@@ -356,6 +359,9 @@ claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
       within=0.01)
 claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
+
+# %% [markdown] trap="02.2" role="repair"
+# Torch's own class weights give the same gradient:
 
 # %% trap="02.2" role="repair"
 classes = torch.ones(10)
@@ -617,6 +623,9 @@ claim("relative error with padding, by share of the rows",
       parts_off(lambda part: len(part) / 32), above=0.1)
 claim("by share of the labelled rows",
       parts_off(lambda part: int((part >= 0).sum()) / 26), below=1e-5)
+
+# %% [markdown] trap="02.4" role="repair"
+# With BatchNorm in the model, the share of the rows is not enough:
 
 # %% trap="02.4" role="repair"
 normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
@@ -1110,14 +1119,16 @@ held["not retained"] = held_bytes()
 print(held)
 
 # %% [markdown] role="concept"
-# The bytes grow with the rows, and three backwards on a retained graph leave them
-# as they were.
+# The bytes grow with the rows.
 
 # %% role="concept"
 claim("bytes for 64 rows: the input and two ReLU results", kept[64],
       expected=3 * 64 * 256 * 4)
 claim("bytes for twice the rows, in fp32 without norms", kept[128],
       expected=2 * kept[64])
+
+# %% [markdown] role="concept"
+# And three backwards on a retained graph leave them as they were.
 
 # %% role="concept"
 claim("bytes held after three retained backwards",
@@ -1203,6 +1214,9 @@ claim("does the slope have a graph with retain_graph",
       plain_slope.requires_grad, expected=False)
 claim("largest gap between it and the row sums",
       (second - hessian.sum(1)).abs().max(), expected=0)
+
+# %% [markdown] role="concept"
+# Here the two differ by a factor of three:
 
 # %% role="concept"
 claim("the first row sum", second[0], expected=6)

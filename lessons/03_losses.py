@@ -72,13 +72,16 @@ claim("200 higher, the formula overflows", on_paper(far, y).isinf(),
 claim("200 higher, torch's loss against the one before: difference",
       F.cross_entropy(far, y) - on_paper(z, y), expected=0, within=1e-3)
 
+# %% [markdown] role="concept"
+# One number to remember: the loss of a model that knows nothing and says so.
+
 # %% role="concept"
 guess_all = torch.zeros(6, 10)                  # ten equal logits
 claim("the loss of guessing among 10 classes, ln 10",
       F.cross_entropy(guess_all, y), expected=2.303, within=1e-3)
 
 # %% [markdown] role="concept"
-# Remember the last number. A fresh classifier whose first loss is far above
+# A fresh classifier whose first loss is far above
 # $\ln C$ starts with confident nonsense, and one that stays at it has learned
 # nothing.
 
@@ -260,13 +263,15 @@ print(f"the column answers {column.mean():.1f}, give or take "
 print((torch.zeros(8, 1) - torch.arange(8.0)).shape)
 
 # %% [markdown] trap="03.2" role="look"
-# The first reads less than half of the digits, and many of the others are one
-# off. The second gives almost the same answer to every digit, the mean label,
-# because a column minus a row is a table.
+# The first reads less than half of the digits, and many of the others are one off.
 
 # %% trap="03.2" role="look"
 claim("share right, as a number", right, below=0.5)
 claim("share that is one off, beside it", off_by_one - right, above=0.2)
+
+# %% [markdown] trap="03.2" role="look"
+# The second gives almost the same answer to each digit, the mean label, because a
+# column minus a row is a table.
 
 # %% trap="03.2" role="look"
 claim("entries of (8, 1) minus (8,)",
@@ -1101,6 +1106,9 @@ claim("calibration gap after 60 steps", gaps[60], below=0.15)
 claim("calibration gap after 1000 steps", gaps[1000], above=0.25)
 claim("test loss after 1000 steps over that after 60",
       costs[1000] / costs[60], above=1.5)
+
+# %% [markdown] role="concept"
+# The long run is sure and wrong. One number brings its gap down again:
 
 # %% role="concept"
 claim("calibration gap with one temperature from held-out rows",

@@ -413,6 +413,9 @@ claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
 claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
       expected=299)
 
+# %% [markdown] trap="04.3" role="repair"
+# Other schedules count in the same way, and the mistake works in both directions:
+
 # %% trap="04.3" role="repair"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
 claim("StepLR(30), meant for epochs, per batch: rate at batch 100",
@@ -671,6 +674,9 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("a tenth of it: share right", tenth, above=0.92)
 
+# %% [markdown] trap="04.5" role="repair"
+# At the lowest point itself you gain little or lose some; beyond it, the run is lost:
+
 # %% trap="04.5" role="repair"
 claim("the lowest point itself: share right, beside the tenth's",
       at_edge - tenth, below=0.03)
@@ -802,6 +808,9 @@ claim("where the cut one arrives, the scaled one: share of the peak",
 claim("steps at which the scaled one stands still", sum(
     a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
 
+# %% [markdown] trap="04.6" role="repair"
+# Both ends stay where they were asked for:
+
 # %% trap="04.6" role="repair"
 claim("scaled, first step: share of the peak", smooth[0], expected=0.01)
 claim("scaled, last step: share of the peak", smooth[-1], expected=0.1,
@@ -917,6 +926,9 @@ claim("plain SGD, Adagrad, RMSprop: longest step of a zero gradient",
       max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
                        torch.optim.RMSprop))), expected=0)
 
+# %% [markdown] trap="04.7" role="repair"
+# And what you get if you do not ask:
+
 # %% trap="04.7" role="repair"
 w = nn.Parameter(torch.ones(1))
 w.square().backward()
@@ -1000,6 +1012,9 @@ claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
 claim("which of the steps is the longest", bare.index(max(bare)) + 1,
       expected=12)
 
+# %% [markdown] trap="04.8" role="look"
+# A hundred steps later the effect is still there:
+
 # %% trap="04.8" role="look"
 claim("step 100, in rates", bare[99], expected=3.24, within=0.01)
 claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
@@ -1031,6 +1046,9 @@ claim("step 2,000, in rates, minus 1", bare[-1] - 1, expected=0.075,
       within=0.001)
 claim("corrected, in rates: largest distance from 1",
       max(abs(s - 1) for s in whole), below=1e-9)
+
+# %% [markdown] trap="04.8" role="repair"
+# It is the second beta that decides. With 0.95 the first step is short:
 
 # %% trap="04.8" role="repair"
 short = adam_moves(1, corrected=False, b2=0.95)
@@ -1139,6 +1157,9 @@ print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
 # %% trap="04.9" role="repair"
 claim("share that theory gives", share, expected=0.279, within=0.001)
 
+# %% [markdown] trap="04.9" role="repair"
+# Where the gradient carries a signal, the two agree almost always:
+
 # %% trap="04.9" role="repair"
 biased = noise + 1.0
 hidden = flipped(lion_signs(biased, 0.9, 0.9),
@@ -1237,6 +1258,9 @@ print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
 # %% role="concept"
 claim("SGD with momentum reaches the noise: loss", sgd_loss, below=0.02)
 claim("Adam at 0.001 after 1,000 steps: loss", adam_loss, above=1)
+
+# %% [markdown] role="concept"
+# What held Adam back is how far it may go, and decay makes its loss higher:
 
 # %% role="concept"
 claim("Adam: distance of the weight that went farthest", adam_moved,
@@ -1342,6 +1366,9 @@ claim("one-cycle, first rate, where the optimizer had 0.1", rates[0],
       expected=0.004, within=1e-9)
 claim("one-cycle, first momentum, where it had 0.9", momenta[0],
       expected=0.95, within=1e-9)
+
+# %% [markdown] role="concept"
+# It rises for nearly a third of the run, and ends almost at zero:
 
 # %% role="concept"
 claim("up for 30 % of the 500 steps: step of the peak",

@@ -64,7 +64,8 @@ def read(path: Path) -> NotebookNode:
 
 def without_steps(notebook: NotebookNode) -> NotebookNode:
     """The notebook without the headings that the builder gave its steps. In place."""
-    notebook.cells = [c for c in notebook.cells if c.metadata.get("dlsys", {}).get("role") != "step"]
+    notebook.cells = [cell for cell in notebook.cells
+                      if cell.metadata.get("dlsys", {}).get("role") != "step"]
     for cell in notebook.cells:
         cell.source = PREDICT.sub(r"## \1", cell.source)
     return notebook

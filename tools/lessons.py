@@ -284,19 +284,27 @@ def rule_density(source: Source) -> None:
     for cell in source.of(kind="code"):
         if cell.metadata["role"] in NOT_DENSE:
             continue
-        found, lines = claims(cell.source), teaching_lines(cell.source)
-        if found and not only_claims(cell.source):
+        lines = teaching_lines(cell.source)
+        if claims(cell.source) and not only_claims(cell.source):
             source.refuse(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
                           "Put the claims in a cell of their own, with no function, print or "
                           f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
-        if found > MAX_CLAIMS:
-            source.refuse(cell, f"it has {found} claims, expected at most {MAX_CLAIMS}.",
-                          "Keep those that a sentence uses, claim the worst case of several, "
-                          "or split the cell.")
         if not is_folded(cell) and lines > MAX_TEACHING:
             source.refuse(cell, f"it has {lines} lines of code that teaches, expected at most "
                           f"{MAX_TEACHING}.", "Split it, move machinery into the package, or give "
                           f'a cell that only measures tags=["{PLUMBING}"].')
+
+
+def rule_claims_in_a_row(source: Source) -> None:
+    """A reader takes in a few claims at a time, each after a sentence that asks for it."""
+    row = 0
+    for cell in source.cells:
+        alone = cell.cell_type == "code" and only_claims(cell.source)
+        row = row + claims(cell.source) if alone else 0
+        if row > MAX_CLAIMS and cell.metadata["role"] not in NOT_DENSE:
+            source.refuse(cell, f"{row} claims stand in a row, expected at most {MAX_CLAIMS}.",
+                          "Keep those that a sentence uses, claim the worst case of several, or "
+                          "say between them why the next are asked.")
 
 
 def calls(node: ast.AST) -> list[str]:
@@ -421,4 +429,5 @@ def rule_placeholders(source: Source) -> None:
 
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
                     rule_claims, rule_exercises, rule_hints, rule_checks, rule_no_learner_answers,
-                    rule_size, rule_density, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
+                    rule_size, rule_density,
+                    rule_claims_in_a_row, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

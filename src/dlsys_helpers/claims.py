@@ -31,17 +31,17 @@ def claim(text: str, value: Any, *, expected: float | None = None, within: float
     """State that `value` is `expected` (give or take `within`), or is `below`, or `above`.
 
     value: a number, bool or tensor of one element. NaN satisfies no claim. `below` and `above`
-    may be combined; both are strict. Shows what was measured beside the bound, in one quiet line;
-    where True or False is expected, it shows yes or no.
-    Raises ClaimFailed when it does not, ValueError for a claim without a bound.
+    may be combined; both are strict. Shows one quiet line: what was measured beside the bound, or
+    yes or no where True or False is expected. Raises ClaimFailed when the claim does not hold,
+    ValueError for a claim without a bound.
     """
     number = float(value.item() if hasattr(value, "item") else value)
     bound, holds = _judge(number, expected, within, below, above)
     LOG.append(Claim(text, number, bound, holds))
-    answer = YES_NO.get(number) if isinstance(expected, bool) else None
     if not holds:
-        raise ClaimFailed(f"{text}: got {answer or f'{number:.6g}'}, expected {bound}.")
-    cards.show_claim(f"{text}: {answer or _reading(number, bound, expected, within)}")
+        got = YES_NO.get(number) if isinstance(expected, bool) else None
+        raise ClaimFailed(f"{text}: got {got or f'{number:.6g}'}, expected {bound}.")
+    cards.show_claim(f"{text}: {_reading(number, bound, expected, within)}")
 
 
 def _judge(number: float, expected: float | None, within: float | None, below: float | None,
@@ -65,7 +65,5 @@ def _reading(number: float, bound: str, expected: float | None, within: float | 
     """What was measured, to the digits that its bound asks for, and the bound."""
     if expected is None:
         return f"{number:{'.0f' if 1e3 <= abs(number) < 1e6 else '.3g'}}, {bound}"
-    if not within:
-        return bound
-    places = max(0, -math.floor(math.log10(within)))
-    return f"{round(number, places) + 0.0:.10g}, expected {bound}"
+    places = max(0, -math.floor(math.log10(within))) if within else 0
+    return f"{round(number, places) + 0.0:.10g}, expected {bound}" if within else bound
