@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from dlsys import cellrun, cli, notebook_file, worksheets
+from dlsys import cellrun, cli, copies, notebook_file, worksheets
 from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
@@ -61,14 +61,16 @@ ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
 @pytest.fixture(autouse=True)
 def course(tmp_path, monkeypatch):
     """A small course in a folder of its own."""
-    for name in ("exercises", "my-work", "fake", "catalog"):
+    for name in ("exercises", "notebooks", "my-work", "fake", "catalog"):
         (tmp_path / name).mkdir()
     (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))
+    (tmp_path / "notebooks/01_activations.ipynb").write_text(json.dumps(notebook("1")))
     (tmp_path / "fake/sitecustomize.py").write_text(FAKE_CHECKS)
     monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     catalog.path(1).write_text(json.dumps(TRAPS))
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
     monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -88,7 +90,8 @@ def test_start_copies_and_says_what_to_open(course, capsys):
     copy = course / "my-work/01_activations.ipynb"
     assert copy.read_bytes() == (course / "exercises/01_activations.ipynb").read_bytes()
     said = capsys.readouterr().out
-    assert "Open my-work/01_activations.ipynb" in said
+    assert "Open my-work/01_lesson.ipynb" in said
+    assert (course / "my-work/01_lesson.ipynb").exists()
     assert "dlsys check my-work/01_activations.ipynb" in said
 
 
@@ -101,13 +104,14 @@ def test_start_never_overwrites_and_offers_a_copy(course, capsys):
     assert cli.main(["start", "01", "--copy"]) == 0
     assert copy.read_text() == "my answers"
     names = sorted(path.name for path in (course / "my-work").iterdir())
-    assert names == ["01_activations.ipynb", "01_activations_2.ipynb", "01_activations_3.ipynb"]
+    assert names == ["01_activations.ipynb", "01_activations_2.ipynb", "01_activations_3.ipynb",
+                     "01_lesson.ipynb", "01_lesson_2.ipynb", "01_lesson_3.ipynb"]
 
 
 def test_start_leaves_a_dangling_link_alone(course):
     link = course / "my-work/01_activations.ipynb"
     link.symlink_to(course / "nowhere")
-    assert worksheets.start(1) == (link, False)
+    assert copies.start(1)[:2] == (link, False)
     assert not (course / "nowhere").exists()
 
 
@@ -116,14 +120,15 @@ def test_ten_starts_at_once_make_one_worksheet(course):
 
     def start():
         gate.wait()
-        made.append(worksheets.start(1).created)
+        made.append(copies.start(1).created)
     threads = [threading.Thread(target=start) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(made) == [False] * 9 + [True]
-    assert [p.name for p in (course / "my-work").iterdir()] == ["01_activations.ipynb"]
+    assert sorted(p.name for p in (course / "my-work").iterdir()) == [
+        "01_activations.ipynb", "01_lesson.ipynb"]
 
 
 def test_a_full_disk_leaves_no_half_worksheet(course, monkeypatch, capsys):

@@ -27,6 +27,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from dlsys.copies import WAY_IN
 from dlsys_helpers import acting, catalog, checking, paths, stages
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
@@ -113,10 +114,10 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
 
 
 def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
-    """A cell as the lesson shows it: exercises become links, quiz choices fold."""
+    """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
     role = cell.metadata["role"]
     if role == "exercise":
-        return link_to_exercise(source, cell)
+        return way_to_exercise(source, cell)
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
@@ -126,14 +127,12 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     return new
 
 
-def link_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
+def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
     trap, meta = cell.metadata["trap"], cell.metadata
     function = lessons.exercise_function(source, trap)
     first = ast.get_docstring(function).splitlines()[0]
-    stem = stages.stage(source.stage).stem
     text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
-            f"[Open the worksheet](../exercises/{stem}.ipynb), or run `dlsys start "
-            f"{source.stage}` in a terminal for a copy of your own. {effort(meta)}")
+            f"{WAY_IN.format(number=source.stage)} {effort(meta)}")
     return made("markdown", cell["id"], text, role="exercise", trap=trap)
 
 

@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from dlsys import start_page, worksheets
+from dlsys import copies, start_page, worksheets
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.notebook_file import CELL_SECONDS
@@ -34,22 +34,24 @@ class Parser(argparse.ArgumentParser):
 # ---- dlsys start
 
 def add_start(commands) -> None:
-    parser = commands.add_parser("start", help="copy a worksheet to my-work/, never overwriting")
+    parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
     parser.add_argument("stage", help="number of the stage, 1 to 12")
     parser.add_argument("--copy", action="store_true",
-                        help="make a fresh copy beside an existing worksheet")
+                        help="make fresh copies beside existing ones")
     parser.set_defaults(run=run_start)
 
 
 def run_start(args: argparse.Namespace) -> int:
-    started = worksheets.start(args.stage, copy=args.copy)
-    shown = f"{paths.MY_WORK.name}/{started.path.name}"
+    started = copies.start(args.stage, copy=args.copy)
+    worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
+                         for path in (started.path, started.lesson))
     if started.created:
-        print(f"Your worksheet is {shown}.")
+        print(f"Your worksheet is {worksheet}, your copy of the lesson {lesson}.")
     else:
-        print(f"{shown} exists and stays as it is. "
-              f"A fresh one beside it: dlsys start {args.stage} --copy")
-    print(f"Open {shown} in JupyterLab (make lab). Check it there, or with: dlsys check {shown}")
+        print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
+              f"Fresh ones beside them: dlsys start {args.stage} --copy")
+    print(f"Open {lesson} in JupyterLab (make lab). Check your answers in the worksheet, or with: "
+          f"dlsys check {worksheet}")
     return 0
 
 
