@@ -31,9 +31,11 @@ def run_check(id, fn, seeds):
     assert len(seeds) == 3
     value = fn()
     if value == 1:
-        return types.SimpleNamespace(status="pass", message="", misconception="", trap="")
+        return types.SimpleNamespace(status="pass", message="", misconception="", trap="",
+                                     law="", case="")
     return types.SimpleNamespace(status="wrong", message=f"value: got [{value}], expected 1.",
-                                 misconception="counts rows", trap=id)
+                                 misconception="counts rows", trap=id, law="value",
+                                 case="one row")
 checking.run_check = run_check
 sys.modules[acting.__name__], sys.modules[checking.__name__] = acting, checking
 '''
@@ -92,7 +94,7 @@ def test_start_copies_and_says_what_to_open(course, capsys):
     said = capsys.readouterr().out
     assert "Open my-work/01_lesson.ipynb" in said
     assert (course / "my-work/01_lesson.ipynb").exists()
-    assert "dlsys check my-work/01_activations.ipynb" in said
+    assert "dlsys check 1" in said
 
 
 def test_start_never_overwrites_and_offers_a_copy(course, capsys):
@@ -289,6 +291,41 @@ def test_all_passing_exits_0_and_records_progress(course, capsys):
     assert check(saved(course, *ANSWERS)) == 0
     assert "6 of 6 points." in capsys.readouterr().out
     assert progress.solved() == {"01.1", "01.2", "01.3"}
+
+
+@pytest.mark.parametrize(("asked", "place"), [
+    ("1", "."), ("01", "elsewhere"), ("01_activations.ipynb", "my-work"),
+    ("my-work/01_activations.ipynb", "my-work"), ("my-work/01_activations.ipynb", "elsewhere"),
+    ("01_activations.ipynb", "elsewhere"),
+])
+def test_a_worksheet_is_found_from_every_folder(course, monkeypatch, asked, place):
+    path = saved(course, *ANSWERS, name="01_activations.ipynb")
+    (course / "elsewhere").mkdir()
+    monkeypatch.chdir(course / place)
+    assert worksheets.find(asked).resolve() == path
+
+
+def test_a_name_that_is_nowhere_stays_as_it_was_asked_for(course):
+    saved(course, *ANSWERS, name="01_activations.ipynb")
+    for asked in ("other/01_activations.ipynb", "99", "x" * 300, "mine.ipynb"):
+        assert str(worksheets.find(asked)) == asked
+
+
+def test_json_holds_verdict_law_message_and_the_next_hint(course, capsys):
+    path = saved(course, ANSWERS[0], "def fn2(): return 7")
+    traps = [trap | {"hints": ["first", "second"]} for trap in TRAPS]
+    catalog.path(1).write_text(json.dumps(traps))
+    for hint in ("first", "second", "second"):
+        catalog._load.cache_clear()
+        assert check(path, "--json") == 1
+        told = json.loads(capsys.readouterr().out)
+        assert [row["verdict"] for row in told["exercises"]] == ["pass", "wrong", "missing"]
+        assert [row["hint"] for row in told["exercises"]] == [None, hint, "first"]
+    assert (told["points"], told["possible"], told["stage"]) == (1, 6, 1)
+    row = told["exercises"][1]
+    assert (row["law"], row["case"], row["read"]) == ("value", "one row", "01.2")
+    assert row["message"] == "value: got [7], expected 1."
+    assert row["mistake"] == "counts rows"
 
 
 def test_each_verdict_is_shown_with_the_mistake_named(course, capsys, monkeypatch):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import html
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from dlsys.copies import WAY_IN
 from dlsys_helpers import acting, catalog, checking, paths, stages
+from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from tools import lessons, readme, rests
@@ -153,13 +153,6 @@ def fold_quiz(text: str) -> str:
     return "\n\n".join([parts[0], "\n".join(parts[1:])])
 
 
-def inline(text: str) -> str:
-    """Markdown's code spans and emphasis as HTML: inside raw HTML nothing else renders them."""
-    safe = html.escape(text, quote=False)
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
-    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", safe)
-
-
 def worksheet(source: Source) -> list[NotebookNode]:
     """The learner's worksheet: set-up, then stub, hints and check for each trap."""
     stem, entry = stages.stage(source.stage).stem, stages.stage(source.stage)
@@ -201,9 +194,9 @@ def fewer_helpers(code: str, used: set[str]) -> str:
 
 WORKSHEET_TOP = """# Worksheet {number}: {title}
 
-Write the body of each function, run its cell, then run the check below it. A check that fails
-says what it measured and, if it knows your mistake, names it. The lesson is
-[{stem}](../notebooks/{stem}.ipynb)."""
+Run the two cells below first, and again after a restart. Then write the body of each function, run
+its cell, and run the check below it. A check that fails says what it measured and, if it knows your
+mistake, names it. The lesson is [{stem}](../notebooks/{stem}.ipynb)."""
 
 
 def check_cells(source: Source, trap: str) -> list[NotebookNode]:
@@ -215,11 +208,15 @@ def check_cells(source: Source, trap: str) -> list[NotebookNode]:
         return []
     name = lessons.exercise_function(source, trap).name
     points = source.of(trap, "exercise")[0].metadata["points"]
-    line = DRAFT_CHECK if source.draft else 'check("{trap}", {name})'
+    line = DRAFT_CHECK if source.draft else CHECK
     return [made("code", f"{trap.replace('.', '-')}-check-1", line.format(trap=trap, name=name),
                  role="check", trap=trap, points=points)]
 
 
+# Imports what it calls: after a restart it then says itself which cells come first.
+CHECK = """from dlsys_helpers import check
+
+check("{trap}", {name})"""
 DRAFT_CHECK = """from dlsys_helpers.checking import run_check
 
 print(run_check("{trap}", {name}).line())"""

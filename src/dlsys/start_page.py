@@ -1,14 +1,12 @@
 """What the learner has solved, stage by stage, and the map and menus of the start page."""
 
 import html
-import os
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 from dlsys import copies, review
 from dlsys_checks.questions import AnswerError
-from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
@@ -134,15 +132,10 @@ def _trap_line(row: TrapState) -> str:
 def _foot(stage: Stage) -> str:
     mine = ((paths.lesson_copy(stage.number), "Read the lesson"),
             (paths.MY_WORK / f"{stage.stem}.ipynb", "Continue your worksheet"))
-    links = [_link(path, words) for path, words in mine if path.exists()]
+    links = [cards.link(path, words) for path, words in mine if path.exists()]
     if len(links) < len(mine):
         links.append(f"<span>To begin: <code>dlsys start {stage.number}</code></span>")
     return " ".join(links)
-
-
-def _link(path: Path, words: str) -> str:
-    """A link from the notebook that shows it: its kernel works in its folder."""
-    return f'<a href="{html.escape(os.path.relpath(path))}">{words}</a>'
 
 
 def _text(words: str) -> str:
@@ -187,7 +180,7 @@ def _started_html(number: int) -> str:
     except UserError as error:
         return f"<p>{_text(str(error))}</p>"
     word = "Copied." if started.created else "You started it before; nothing was overwritten."
-    links = (_link(path, html.escape(f"{path.parent.name}/{path.name}"))
+    links = (cards.link(path, f"{path.parent.name}/{path.name}")
              for path in (started.lesson, started.path))
     return f"<p>{word} Open {', then '.join(links)}</p>"
 

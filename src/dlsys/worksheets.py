@@ -4,6 +4,7 @@ Reading never writes. What cannot be read gets a WorksheetError that says what t
 be worked with all the same (a missing exercise, an older worksheet) gets a note.
 """
 
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -38,6 +39,17 @@ class Worksheet:
 
 # Copies that are read, not checked: the start page and lessons.
 _TO_READ = re.compile(r"00_start_here|\d\d_lesson(_\d+)?")
+
+
+def find(asked: str) -> Path:
+    """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder."""
+    path, mine = Path(asked), paths.MY_WORK / Path(asked).name
+    if os.path.lexists(path):
+        return path
+    if re.fullmatch(r"\d{1,2}", asked) and 1 <= int(asked) <= len(STAGES):
+        return paths.MY_WORK / f"{STAGES[int(asked) - 1].stem}.ipynb"
+    named = str(path.parent) in (".", paths.MY_WORK.name)
+    return mine if named and os.path.lexists(mine) else path
 
 
 def in_folder(folder: Path) -> list[Path]:
