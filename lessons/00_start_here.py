@@ -51,7 +51,8 @@ review_menu()
 # | command | what it does |
 # |---|---|
 # | `dlsys start 1` | copies lesson and worksheet of stage 1 to `my-work/` |
-# | `dlsys check my-work/01_activations.ipynb` | checks all its exercises |
+# | `dlsys check 1` | checks all exercises of your worksheet |
+# | `dlsys answer 01.4` | shows the worked answer of an exercise you have solved |
 # | `dlsys review` | asks what is due |
 # | `dlsys review --all 01` | asks about stage 1 now |
 # | `dlsys progress` | shows the map above as a table |

@@ -5,6 +5,8 @@ import os
 import queue
 import re
 
+import nbformat
+import papermill
 import pytest
 from jupyter_client.manager import start_new_kernel
 
@@ -67,6 +69,14 @@ def test_where_nobody_looks_the_same_failure_is_an_error(kernel):
     kernel(f"{SETUP}\n{WRONG}")
     ((line,),) = kernel(CHECK, watched=False).errors
     assert line.startswith("exercise 01.1 wrong: ")
+
+
+def test_papermill_stops_at_a_check_that_fails(monkeypatch):
+    monkeypatch.setenv("DLSYS_PROGRESS", "off")
+    book = nbformat.read(paths.EXERCISES / "01_activations.ipynb", as_version=4)
+    with pytest.raises(papermill.PapermillExecutionError, match=r"exercise 01\.1 todo"):
+        papermill.execute_notebook(book, None, kernel_name="python3", progress_bar=False,
+                                   request_save_on_cell_execute=False)
 
 
 def test_an_answer_without_end_is_stopped_and_the_case_is_named(kernel):
