@@ -39,6 +39,22 @@ FENCE = ":" * 9
 MATHJAX = re.compile(r"<script[^>]*/mathjax/[^>]*></script>")
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>")
+# Before anything is drawn: what follows a question waits, unless the reader wants to see all. A
+# browser may forbid a page to remember. Without JavaScript nothing waits, and no button is shown.
+GUESS_FIRST = """
+
+```{raw} html
+<script>
+let all = null;
+try { all = localStorage.getItem("dlsys-show-everything"); } catch { all = null; }
+if (all !== "yes") document.documentElement.classList.add("guess-first");
+</script>
+<link rel="stylesheet" href="../explorers/guess.css">
+<script defer src="../explorers/guess.js"></script>
+<p class="everything"><button type="button" class="gs-button gs-quiet" data-everything
+aria-pressed="false" hidden>Show everything</button></p>
+```
+"""
 # Not its console script: that one fails in a folder with a space in its name.
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
@@ -72,6 +88,9 @@ def dress(notebook: NotebookNode) -> NotebookNode:
         if trap and trap not in labelled:
             labelled.add(trap)
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
+    if any("guess" in cell.metadata.get("tags", []) for cell in notebook.cells):
+        heading, text = split_heading(notebook.cells[0].source)
+        notebook.cells[0].source = f"{heading}{GUESS_FIRST}\n{text}"
     if kind == "exercise":
         notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
     return notebook
@@ -110,6 +129,8 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
         fold(cell, "Setup")
+    elif facts.get("role") == "predict":
+        cell.metadata.tags.append("remove-input")  # the form says all that the code says
     # What only draws is folded: the finding is the figure's title.
     elif alts and "claim(" not in cell.source:
         fold(cell, "How it is drawn")
@@ -160,7 +181,8 @@ def assemble(source: Path) -> list[Stage]:
     save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
     save_yaml(settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))),
               source / "_config.yml")
-    explorers.write_assets(source / "vendor" / "explorers")
+    for front_end in ("explorer", "guess"):
+        explorers.write_assets(source / "vendor" / "explorers", front_end)
     return stages
 
 

@@ -11,14 +11,18 @@ from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import STATUSES, Verdict
 
 
-def emit(html_text: str, text: str, facts: dict[str, Any] | None = None) -> None:
+def in_notebook() -> bool:
+    return "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
+
+
+def emit(html_text: str, text: str, facts: dict[str, Any] | None = None, **options: Any) -> None:
     """Show HTML where a notebook listens, else print the text.
 
-    facts: metadata of the output, for who reads the notebook later.
+    facts: metadata of the output, for who reads the notebook later. options: of IPython's display.
     """
-    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+    if in_notebook():
         from IPython.display import display
-        display({"text/html": html_text, "text/plain": text}, metadata=facts, raw=True)
+        display({"text/html": html_text, "text/plain": text}, metadata=facts, raw=True, **options)
     else:
         print(text)
 
