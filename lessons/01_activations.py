@@ -536,7 +536,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # %% trap="01.4" role="predict"
 guess("01.4",
       "How many of the 64 units of the healthy layer does it call dead?",
-      unit="of 64 units")
+      unit="units")
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
