@@ -178,8 +178,8 @@ activations
 
 # %% trap="01.1" role="predict"
 guess("01.1",
-      "Of the labels of the test images, what share differs between the "
-      "two passes?", unit="%")
+      "What share of the test images gets another label in the second "
+      "pass?", unit="%")
 
 # %% trap="01.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),

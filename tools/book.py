@@ -51,8 +51,8 @@ if (all !== "yes") document.documentElement.classList.add("guess-first");
 </script>
 <link rel="stylesheet" href="../explorers/guess.css">
 <script defer src="../explorers/guess.js"></script>
-<p class="everything"><button type="button" class="gs-button gs-quiet" data-everything
-aria-pressed="false" hidden>Show everything</button></p>
+<p class="everything" hidden>What happens in a trap is shown once you have guessed.
+<button type="button" class="gs-button gs-quiet" data-everything>Show everything</button></p>
 ```
 """
 # Not its console script: that one fails in a folder with a space in its name.

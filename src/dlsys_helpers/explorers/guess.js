@@ -148,16 +148,13 @@ function follow() {
 // The button at the top of a lesson; html.guess-first is set before anything is drawn.
 function everything(button, store) {
   const page = document.documentElement.classList;
-  const show = () => {
-    const all = !page.contains("guess-first");
-    button.setAttribute("aria-pressed", all);
-  };
+  const show = () => button.setAttribute("aria-pressed", !page.contains("guess-first"));
   button.addEventListener("click", () => {
     page.toggle("guess-first");
     store.setItem(EVERYTHING, page.contains("guess-first") ? "no" : "yes");
     show();
   });
-  button.hidden = false;
+  button.parentElement.hidden = false;
   show();
 }
 
