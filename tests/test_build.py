@@ -248,6 +248,17 @@ def test_a_changed_helper_or_prose_leaves_pictures_alone():
     assert build.stale_pictures(book) == []
 
 
+def test_the_code_of_a_question_and_of_its_answer_is_folded():
+    """It would give the answer away: the index of the right choice, or a range."""
+    cells = [c for c in build.views(lessons.read(LESSON))["lesson"].cells
+             if c.source.startswith(("guess(", "measured("))]
+    assert len(cells) == 10
+    for cell in cells:
+        assert cell.metadata["jupyter"] == {"source_hidden": True}
+        assert "nbval-check-output" not in cell.metadata["tags"]
+        assert ("guess" in cell.metadata["tags"]) == cell.source.startswith("guess(")
+
+
 def test_what_explorers_say_is_compared():
     cells = build.views(lessons.read(LESSON))["lesson"].cells
     tags = [c.metadata["tags"] for c in cells

@@ -129,8 +129,9 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
         fold(cell, "Setup")
-    elif facts.get("role") == "predict":
-        cell.metadata.tags.append("remove-input")  # the form says all that the code says
+    # The form says all that the code says, and so does what comes back to it.
+    elif facts.get("role") == "predict" or cell.source.startswith("measured("):
+        cell.metadata.tags.append("remove-input")
     # What only draws is folded: the finding is the figure's title.
     elif alts and "claim(" not in cell.source:
         fold(cell, "How it is drawn")

@@ -120,12 +120,15 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
-    if cell.cell_type == "code" and role == "predict":
+    if cell.cell_type != "code":
+        return new
+    answers = lessons.sole_call(cell, "measured")
+    if role == "predict":
         new.metadata["tags"].append("guess")
-        new.metadata["jupyter"] = {"source_hidden": True}  # the form says all that the code says
+    if role == "predict" or answers:  # the form says all that the code says, the code the answer
+        new.metadata["jupyter"] = {"source_hidden": True}
     # What is measured has its range, and its claims.
-    if cell.cell_type == "code" and role in COMPARED and (
-            cell.metadata.get("compare", True)) and not lessons.sole_call(cell, "measured"):
+    if role in COMPARED and cell.metadata.get("compare", True) and not answers:
         new.metadata["tags"].append("nbval-check-output")
     return new
 
