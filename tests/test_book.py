@@ -109,9 +109,10 @@ def guess_cell():
 
 
 def test_a_lesson_with_guesses_says_so_first_and_shows_forms_without_code():
+    answer = cell("code", 'measured("01.1", 3)', "look", trap="01.1")
+    answer.metadata["tags"].append("measured")
     hook, asked, told = book.dress(lesson(
-        cell("markdown", "# 1. A title\n\nText.", "hook"), guess_cell(),
-        cell("code", 'measured("01.1", 3)', "look", trap="01.1"))).cells
+        cell("markdown", "# 1. A title\n\nText.", "hook"), guess_cell(), answer)).cells
     heading, _, rest = hook.source.partition("\n")
     assert heading == "# 1. A title"
     assert rest.index("data-everything") < rest.index("Text.")

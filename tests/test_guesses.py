@@ -196,7 +196,7 @@ def test_right_choices_of_guesses_and_of_quizzes_stand_in_every_place():
     places = {"guess": [], "quiz": []}
     for path in sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
-            if cell.source.startswith("measured(") and "right=" not in cell.source:
+            if "measured" in cell.metadata.tags and "right=" not in cell.source:
                 places["guess"].append(int(re.search(r", (\d)\)", cell.source)[1]))
             if 'class="quiz"' in cell.source:
                 choices = cell.source.split("<summary>")[1:]

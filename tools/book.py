@@ -130,7 +130,7 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
     if facts.get("role") == "setup":
         fold(cell, "Setup")
     # The form says all that the code says, and so does what comes back to it.
-    elif facts.get("role") == "predict" or cell.source.startswith("measured("):
+    elif {"guess", "measured"} & {*cell.metadata.get("tags", [])}:
         cell.metadata.tags.append("remove-input")
     # What only draws is folded: the finding is the figure's title.
     elif alts and "claim(" not in cell.source:

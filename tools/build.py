@@ -123,10 +123,11 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if cell.cell_type != "code":
         return new
     answers = lessons.sole_call(cell, "measured")
-    if role == "predict":
-        new.metadata["tags"].append("guess")
     if role == "predict" or answers:  # the form says all that the code says, the code the answer
+        new.metadata["tags"].append("measured" if answers else "guess")
         new.metadata["jupyter"] = {"source_hidden": True}
+    if answers:  # JupyterLab shows the first line of what is folded
+        new.source = f"# Back to your guess.\n{cell.source}"
     # What is measured has its range, and its claims.
     if role in COMPARED and cell.metadata.get("compare", True) and not answers:
         new.metadata["tags"].append("nbval-check-output")
