@@ -748,6 +748,7 @@ SYSCALLS = {"unshare": (272, 0x10000000), "setns": (308, 0), "mount": (165,), "b
             "perf_event_open": (298, 0), "ptrace": (101, 16, 1), "process_vm_readv": (310, 1),
             "clone with a new user namespace": (56, 0x10000011),
             "clone of a sibling": (56, 0x8000 | 17), "clone3": (435, 0, 88),
+            "sync": (162,), "a pair of network sockets": (53, 2, 1, 0),
             "a call of tomorrow": (470, 0), "open_by_handle_at": (304, 0), "kexec_load": (246, 0),
             "x32 numbers": (0x40000000 + 59, 0), "personality": (135, 0x0400000)}
 

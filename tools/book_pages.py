@@ -14,7 +14,7 @@ from dlsys_helpers.acting import Case
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import mutants
+from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 SHOWN_TRAP = "01.1"  # the trap that the start page tells in three panels
@@ -88,12 +88,12 @@ def wrong_answers_page() -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    exercise, record = checking.find(id), mutants.stored(id[:2])
+    routes, record = len(checking.find(id).right_answers), proofs.stored(id[:2]).get(id)
     if not record:
-        return f"Besides, {len(exercise.right_answers)} right answers by other routes pass."
-    mutant = record["exercises"][id]
+        return f"Besides, {routes} right answers by other routes pass."
+    mutant, seeds = record["mutants"], record["right"]["seeds"]
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
-    return (f"Besides, {len(exercise.right_answers)} right answers by other routes pass, and of "
+    return (f"Besides, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
             f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
             f"refused{equal}.")
 
@@ -182,7 +182,7 @@ def strip(lesson: NotebookNode) -> str:
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
               "role-look": "\n".join(map(measured, cells("look", "code"))),
-              "role-repair": "\n".join(map(fenced, cells("repair", "code"))),
+              "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
               "role-look again": "\n".join(map(measured, cells("repair", "code")))}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
     return "\n".join(["::::::{div} strip", *inside, "::::::"])
@@ -192,6 +192,11 @@ def asked(cell: NotebookNode) -> str:
     """The question of a guess, as its cell stored it."""
     lines = [o.data["text/plain"] for o in cell.outputs if "text/plain" in o.get("data", {})]
     return "".join(f"**{text.splitlines()[0].removeprefix('Your guess: ')}**" for text in lines)
+
+
+def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells whose code is not folded."""
+    return [c for c in cells if not c.metadata.get("jupyter", {}).get("source_hidden")]
 
 
 def fenced(cell: NotebookNode) -> str:
