@@ -158,7 +158,7 @@ def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
     filled = rows(text)
     assert [r["name"] for r in absent] == ["ada.ipynb", "bob.ipynb"]
     assert filled[1][:6] == ["Participant 9", "Eve", "e@x", "Submitted", "0", "15.00"]
-    assert filled[1][6].startswith("01.1: 0/3 (<script>")
+    assert filled[1][6].startswith("01.1: 0/3 (&lt;script&gt;")
     assert filled[2] == ["Participant 5", "Max", "m@x", "No submission", "", "15.00", ""]
 
 

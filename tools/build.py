@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import html
 import json
 import os
 import re
@@ -27,7 +26,9 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from dlsys.copies import WAY_IN
 from dlsys_helpers import acting, catalog, checking, paths, stages
+from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from tools import lessons, readme, rests
@@ -115,10 +116,10 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
 
 
 def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
-    """A cell as the lesson shows it: exercises become links, quiz choices fold."""
+    """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
     role = cell.metadata["role"]
     if role == "exercise":
-        return link_to_exercise(source, cell)
+        return way_to_exercise(source, cell)
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
@@ -184,14 +185,12 @@ NOTES = {
 }
 
 
-def link_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
+def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
     trap, meta = cell.metadata["trap"], cell.metadata
     function = lessons.exercise_function(source, trap)
     first = ast.get_docstring(function).splitlines()[0]
-    stem = stages.stage(source.stage).stem
     text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
-            f"[Open the worksheet](../exercises/{stem}.ipynb), or run `dlsys start "
-            f"{source.stage}` in a terminal for a copy of your own. {effort(meta)}")
+            f"{WAY_IN.format(number=source.stage)} {effort(meta)}")
     return made("markdown", cell["id"], text, role="exercise", trap=trap)
 
 
@@ -210,13 +209,6 @@ def fold_quiz(text: str) -> str:
         parts.append(f'<details class="quiz"><summary>{letter}. {inline(choice)}</summary>'
                      f"<p><strong>{verdict}</strong> {inline(why)}</p></details>")
     return "\n\n".join([parts[0], "\n".join(parts[1:])])
-
-
-def inline(text: str) -> str:
-    """Markdown's code spans and emphasis as HTML: inside raw HTML nothing else renders them."""
-    safe = html.escape(text, quote=False)
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
-    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", safe)
 
 
 def worksheet(source: Source) -> list[NotebookNode]:
@@ -260,9 +252,9 @@ def fewer_helpers(code: str, used: set[str]) -> str:
 
 WORKSHEET_TOP = """# Worksheet {number}: {title}
 
-Write the body of each function, run its cell, then run the check below it. A check that fails
-says what it measured and, if it knows your mistake, names it. The lesson is
-[{stem}](../notebooks/{stem}.ipynb)."""
+Run the two cells below first, and again after a restart. Then write the body of each function, run
+its cell, and run the check below it. A check that fails says what it measured and, if it knows your
+mistake, names it. The lesson is [{stem}](../notebooks/{stem}.ipynb)."""
 
 
 def check_cells(source: Source, trap: str) -> list[NotebookNode]:
@@ -274,11 +266,15 @@ def check_cells(source: Source, trap: str) -> list[NotebookNode]:
         return []
     name = lessons.exercise_function(source, trap).name
     points = source.of(trap, "exercise")[0].metadata["points"]
-    line = DRAFT_CHECK if source.draft else 'check("{trap}", {name})'
+    line = DRAFT_CHECK if source.draft else CHECK
     return [made("code", f"{trap.replace('.', '-')}-check-1", line.format(trap=trap, name=name),
                  role="check", trap=trap, points=points)]
 
 
+# Imports what it calls: after a restart it then says itself which cells come first.
+CHECK = """from dlsys_helpers import check
+
+check("{trap}", {name})"""
 DRAFT_CHECK = """from dlsys_helpers.checking import run_check
 
 print(run_check("{trap}", {name}).line())"""

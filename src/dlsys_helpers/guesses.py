@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dlsys_helpers import cards, progress
+from dlsys_helpers.cards import inline
 from dlsys_helpers.claims import ClaimFailed
 
 
@@ -62,7 +62,7 @@ def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = ""
     the guess. Raises ValueError unless there is either a unit or three or four choices.
     """
     asked = _ASKED[id] = checked(Question(id, question, tuple(choices), unit))
-    if cards.in_notebook():
+    if cards.shell() is not None:
         _show_form(asked, _said(asked))
     else:
         print(_plain(asked))
@@ -161,23 +161,18 @@ def _answer(asked: Question, result: Measurement, said: dict, update: bool = Fal
     text = sentence(asked, result, said)
     facts = html.escape(json.dumps(result._asdict()))
     cards.emit(f'<p class="dlsys-measured" data-measured="{facts}" style="font-weight:600;'
-               f'border-left:3px solid currentColor;padding-left:.7em">{rich(text)}</p>', text,
+               f'border-left:3px solid currentColor;padding-left:.7em">{inline(text)}</p>', text,
                display_id=f"measured-{asked.id}", update=update)
 
 
 def _html(asked: Question) -> str:
-    answers = "".join(f"<li>{rich(choice)}</li>" for choice in asked.choices)
-    asks = f"<ol>{answers}</ol>" if answers else f"<p>A number, in {rich(asked.unit)}.</p>"
+    answers = "".join(f"<li>{inline(choice)}</li>" for choice in asked.choices)
+    asks = f"<ol>{answers}</ol>" if answers else f"<p>A number, in {inline(asked.unit)}.</p>"
     return (f'<div class="xp gs" data-guess="{html.escape(json.dumps(asked._asdict()))}">'
-            f'<p class="gs-question"><strong>Your guess:</strong> {rich(asked.text)}</p>'
+            f'<p class="gs-question"><strong>Your guess:</strong> {inline(asked.text)}</p>'
             f"{asks}</div>")
 
 
 def _plain(asked: Question) -> str:
     answers = asked.choices or (f"a number, in {asked.unit}",)
     return "\n".join([f"Your guess: {asked.text}", *(f"  - {answer}" for answer in answers)])
-
-
-def rich(text: str) -> str:
-    """Escaped text; `code` keeps its face."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
