@@ -16,7 +16,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import mutants
+from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 SHOWN_TRAP = "01.1"  # the trap that the start page tells in three panels
@@ -90,12 +90,12 @@ def wrong_answers_page() -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    exercise, record = checking.find(id), mutants.stored(id[:2])
+    routes, record = len(checking.find(id).right_answers), proofs.stored(id[:2]).get(id)
     if not record:
-        return f"Besides, {len(exercise.right_answers)} right answers by other routes pass."
-    mutant = record["exercises"][id]
+        return f"Besides, {routes} right answers by other routes pass."
+    mutant, seeds = record["mutants"], record["right"]["seeds"]
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
-    return (f"Besides, {len(exercise.right_answers)} right answers by other routes pass, and of "
+    return (f"Besides, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
             f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
             f"refused{equal}.")
 
@@ -227,12 +227,13 @@ def strip(lesson: NotebookNode) -> str:
         return [c for c in lesson.cells if c.cell_type == kind
                 and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
                 and c.metadata.dlsys.role == role]
-    question = "\n\n".join(without_heading(c.source) for c in cells("predict", "markdown"))
+    question = "\n\n".join([*(without_heading(c.source) for c in cells("predict", "markdown")),
+                            *map(asked, cells("predict", "code"))])
     look, again = ("\n".join(map(measured, cells(role, "code"))) for role in ("look", "repair"))
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
               "role-look": look,
-              "role-repair": "\n".join(map(fenced, cells("repair", "code"))),
+              "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
               "role-look again": like(look, again)}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
     return "\n".join(["::::::{div} strip", *inside, "::::::"])
@@ -244,13 +245,24 @@ def like(before: str, after: str) -> str:
     Raises UserError for a quantity that was not measured again.
     """
     again = {what: line for line in after.splitlines() if (what := line.partition("</strong>")[2])}
-    asked = [line.partition("</strong>")[2] for line in before.splitlines()]
-    missing = [html.unescape(what.removesuffix("</p>").strip()) for what in asked
+    wanted = [line.partition("</strong>")[2] for line in before.splitlines()]
+    missing = [html.unescape(what.removesuffix("</p>").strip()) for what in wanted
                if what not in again]
     if missing:
         raise UserError(f"trap {SHOWN_TRAP}: its look prints {missing[0]!r}, its repair does not; "
                         "the start page shows both. Print it again with the same words.")
-    return "\n".join(again[what] for what in asked)
+    return "\n".join(again[what] for what in wanted)
+
+
+def asked(cell: NotebookNode) -> str:
+    """The question of a guess, as its cell stored it."""
+    lines = [o.data["text/plain"] for o in cell.outputs if "text/plain" in o.get("data", {})]
+    return "".join(f"**{text.splitlines()[0].removeprefix('Your guess: ')}**" for text in lines)
+
+
+def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells whose code is not folded."""
+    return [c for c in cells if not c.metadata.get("jupyter", {}).get("source_hidden")]
 
 
 def fenced(cell: NotebookNode) -> str:
