@@ -113,10 +113,10 @@ def dress(notebook: NotebookNode) -> NotebookNode:
 
 def lead_across(source: str, kind: str, trap: str) -> str:
     """The text of an exercise with a link to its place on the worksheet, or back to its trap."""
-    if kind == "trap":
-        place = book_pages.link("exercise", trap, "Open the worksheet")
-        return re.sub(r"\[Open the worksheet\]\([^)]*\)", place, source)
-    return f"{source}\n\n{book_pages.link('trap', trap, 'Read the trap again')}."
+    there = {"trap": ("exercise", "See it on the worksheet"),
+             "exercise": ("trap", "Read the trap again")}
+    other, text = there[kind]
+    return f"{source}\n\n{book_pages.link(other, trap, text)}."
 
 
 def numbered(source: str, trap: str) -> str:
