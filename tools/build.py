@@ -117,7 +117,7 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
     role = cell.metadata["role"]
     if role == "exercise":
-        return way_to_exercise(source, cell)
+        return link_to_exercise(source, cell)
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
@@ -127,7 +127,7 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     return new
 
 
-def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
+def link_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
     trap, meta = cell.metadata["trap"], cell.metadata
     function = lessons.exercise_function(source, trap)
     first = ast.get_docstring(function).splitlines()[0]
