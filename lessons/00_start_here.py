@@ -13,6 +13,11 @@
 # A check then tells you whether your function is right. If it knows your mistake,
 # it says its name.
 #
+# A line with a ✓ is a *claim*: it shows what was measured beside the bound that the
+# text gives, as in "share right: 0.24, below 0.65". One that does not hold stops the
+# lesson. Its code is folded: click the three dots to open it. Each lesson says before its
+# first cell what `fit`, `digits` and its other helpers are.
+#
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% [markdown] role="start"

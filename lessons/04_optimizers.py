@@ -25,6 +25,7 @@ from torch.optim import lr_scheduler as sched
 from dlsys_helpers import (
     accuracy, begin, check, claim, digits, fit, gpu_result, plot_bars,
     plot_lines, seconds,
+    guess, measured,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -64,6 +65,8 @@ sgd_move, _ = first_move(torch.optim.SGD)
 adam_move, state = first_move(torch.optim.Adam)
 print(f"SGD moves weights by {sgd_move.min():.0e} to {sgd_move.max():.0e}, "
       f"Adam by {adam_move.min():.4f} to {adam_move.max():.4f}")
+
+# %% role="concept"
 claim("SGD's longest step over its shortest: six orders of magnitude",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
 claim("Adam's first step over the rate, minus 1, from 1e-4 to 100",
@@ -74,6 +77,9 @@ tiny = nn.Parameter(torch.zeros(1))
 opt = torch.optim.Adam([tiny], lr=0.01)           # eps is 1e-8
 tiny.grad = torch.tensor([1e-8])
 opt.step()
+print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
+
+# %% role="concept"
 claim("a gradient as small as eps: Adam's first step over the rate",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
@@ -99,8 +105,10 @@ optimizer_paths
 # many scripts share: `bias` and `LayerNorm.weight`. The model is
 # torch's own encoder layer: 4 matrices, and 8 vectors that should be exempt.
 #
-# **Before you run anything:** how many tensors does the filter leave in the
-# decayed group, and which are the extra ones?
+# You print the names that the filter leaves in the decayed group.
+
+# %% trap="04.1" role="predict"
+guess("04.1", "How many tensors are in the decayed group?", unit="tensors")
 
 # %% trap="04.1" role="break"
 encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
@@ -114,8 +122,13 @@ from torchvision import models
 
 print(*decayed, sep="\n")
 gains = [name for name in decayed if name.startswith("norm")]
+
+# %% trap="04.1" role="look"
 claim("tensors that are decayed", len(decayed), expected=6)
 claim("gains of a norm among them", len(gains), expected=2)
+
+# %% trap="04.1" role="look"
+measured("04.1", len(decayed), right=(6, 6))
 
 # %% trap="04.1" role="look"
 with torch.device("meta"):
@@ -123,6 +136,8 @@ with torch.device("meta"):
 norms = {name: m for name, m in resnet.named_modules()
          if isinstance(m, nn.BatchNorm2d)}
 caught = [name for name in norms if "norm" in name.lower()]
+
+# %% trap="04.1" role="look"
 claim("norms in ResNet-18", len(norms), expected=20)
 claim("norms that a filter for 'norm' in the name finds", len(caught),
       expected=0)
@@ -142,10 +157,12 @@ def by_shape(model):
             [p for p in every if p.ndim < 2])
 
 matrices, vectors = by_shape(encoder)
-claim("encoder: tensors that are decayed", len(matrices), expected=4)
-claim("encoder: tensors that are exempt", len(vectors), expected=8)
 exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
+
+# %% trap="04.1" role="repair"
+claim("encoder: tensors that are decayed", len(matrices), expected=4)
+claim("encoder: tensors that are exempt", len(vectors), expected=8)
 claim("ResNet-18: gains that are decayed", len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="repair"
@@ -158,6 +175,8 @@ with torch.device("meta"):
 scales = [p for name, p in convnext.named_parameters()
           if "layer_scale" in name]
 print(f"{len(scales)} gains such as {tuple(scales[0].shape)}")
+
+# %% trap="04.1" role="repair"
 claim("ConvNeXt-T: gains that the rule by axes decays",
       sum(p.ndim >= 2 for p in scales), expected=18)
 
@@ -177,6 +196,8 @@ def shrunk(lr, decay, steps):
 
 short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
+
+# %% trap="04.1" role="repair"
 claim("taken by 3,000 steps at 0.00002, decay 0.01: share", 1 - short,
       expected=0.0006, within=1e-5)
 claim("left by 1,000 steps at 0.01, decay 0.1: exp(-1)", long,
@@ -231,8 +252,15 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
 # leave the rate. A colleague goes the other way and takes Adam's 0.001 to SGD.
 #
-# **Before you run anything:** one of the two runs takes steps that are far too
-# short, one takes steps that are far too long. Which is which?
+# One of the two runs takes steps that are far too short, one takes steps that are far
+# too long.
+
+# %% trap="04.2" role="predict"
+guess("04.2",
+      "At the same rate of 0.01, how long is Adam's first step, beside "
+      "that of SGD with momentum?",
+      choices=["over 100 times as long", "about 3 times as long",
+               "as long: the rate is the same"])
 
 # %% trap="04.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -281,6 +309,9 @@ claim("Adam at 0.3: share right", borrowed["Adam at 0.3"], below=0.9)
 claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
       above=100)
 
+# %% trap="04.2" role="look"
+measured("04.2", 0)
+
 # %% [markdown] trap="04.2" role="repair"
 # A rate is not a number of its own: it is multiplied with something, and the two
 # rules multiply it with different things. SGD's step is rate times
@@ -291,8 +322,12 @@ claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
 # %% trap="04.2" role="repair"
 own = {"Adam at 0.01": score(adam, 0.01),
        "SGD at 0.3": score(momentum, 0.3)}
+
+# %% trap="04.2" role="repair"
 claim("Adam at 0.01: share right", own["Adam at 0.01"], above=0.92)
 claim("SGD at 0.3: share right", own["SGD at 0.3"], above=0.92)
+
+# %% trap="04.2" role="repair"
 plot_bars(borrowed | own, xlabel="share of test digits right",
           title="Each rule needs its own rate",
           alt="Bars: Adam at 0.3 and SGD at 0.001 fall far behind, Adam at "
@@ -348,7 +383,12 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # over `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where
 # your old schedule stood. Nothing complains; the loss falls, slowly.
 #
-# **Before you run anything:** what is the highest rate that any batch sees?
+# You log the rate that each batch sees.
+
+# %% trap="04.3" role="predict"
+guess("04.3", "What is the highest rate in the log?",
+      choices=["`0.1`, the peak", "about `0.05`", "about `0.01`",
+               "about `0.004`"])
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
@@ -370,8 +410,13 @@ starved = rates_of(cycle, 1000, every=100)      # once per epoch
 
 # %% trap="04.3" role="look"
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
+
+# %% trap="04.3" role="look"
 claim("highest rate that a batch sees, where 0.1 was the plan",
       max(starved), expected=0.0042, within=0.0001)
+
+# %% trap="04.3" role="look"
+measured("04.3", 3)
 
 # %% [markdown] trap="04.3" role="repair"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
@@ -386,9 +431,14 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            alt="The rate by batch. Called per batch it climbs to 0.1 at "
                "batch 300 and falls to zero; called per epoch it stays "
                "near 0.004.")
+
+# %% trap="04.3" role="repair"
 claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
 claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
       expected=299)
+
+# %% [markdown] trap="04.3" role="repair"
+# Other schedules count in the same way, and the mistake works in both directions:
 
 # %% trap="04.3" role="repair"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
@@ -407,6 +457,8 @@ try:
     refused = False
 except ValueError as error:
     refused = "Tried to step" in str(error)
+
+# %% trap="04.3" role="repair"
 claim("OneCycleLR refuses to be called too often", refused, expected=True)
 
 # %% [markdown] trap="04.3" role="repair"
@@ -470,8 +522,12 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # been warned that people forget the argument of AdamW and so train without
 # regularisation.
 #
-# **Before you run anything:** after 100 steps from one start, on the same batches,
-# how far are the two models apart?
+# Both run 100 steps from one start, on the same batches.
+
+# %% trap="04.4" role="predict"
+guess("04.4", "What is the largest difference of a weight after 100 steps?",
+      choices=["about `1e-7`: rounding", "over `1e-4`",
+               "`0`: neither was given a decay"])
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -492,11 +548,16 @@ gap = (forgotten - plain).abs().max()
 unasked = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
 print(f"largest difference of a weight: {gap:.1e}")
 print(f"decay alone takes a share of {1 - (1 - 0.01 * 0.01) ** 100:.3f}")
+
+# %% trap="04.4" role="look"
 claim("largest difference of a weight", gap, above=1e-4)
 claim("AdamW's default is a decay of 0.01",
       unasked.defaults["weight_decay"], expected=0.01)
 claim("Adam's is none", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
+
+# %% trap="04.4" role="look"
+measured("04.4", 1)
 
 # %% [markdown] trap="04.4" role="repair"
 # Forgetting the argument does not lose the decay, it gives you 0.01. Decay alone
@@ -524,11 +585,13 @@ def after_decay(optimizer):
     return w.tolist()
 
 small, large = after_decay(torch.optim.Adam)
-print(f"Adam: {small:.2f} and {large:.2f}   AdamW: "
-      + " and ".join(f"{v:.2f}" for v in after_decay(torch.optim.AdamW)))
+low, high = after_decay(torch.optim.AdamW)
+print(f"Adam: {small:.2f} and {large:.2f}   "
+      f"AdamW: {low:.2f} and {high:.2f}")
+
+# %% trap="04.4" role="repair"
 claim("Adam: left of the weight with small gradients", small, below=0.05)
 claim("Adam: left of the other", large, above=0.9)
-low, high = after_decay(torch.optim.AdamW)
 claim("AdamW: difference between the two", high - low, expected=0,
       within=0.001)
 
@@ -577,8 +640,15 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # of about 2.3 and an accuracy near guessing. One of them used a rate of 0.0001, the
 # other 3. You are told to lower the rate when a network does not learn.
 #
-# **Before you run anything:** how would you find a good rate without trying
-# each for a full run?
+# How would you find a good rate without trying each for a full run? One way: let it
+# grow within a single run.
+
+# %% trap="04.5" role="predict"
+guess("04.5",
+      "The rate grows from 0.00001 to 10 in one run of 100 batches. At "
+      "which rate is the loss lowest?",
+      choices=["below `0.001`", "`0.001` to `0.1`", "`0.1` to `2`",
+               "above `2`"])
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -593,6 +663,8 @@ low, high = run_at(0.0001), run_at(3)
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
+
+# %% trap="04.5" role="look"
 claim("rate 0.0001: loss", low[0], expected=2.3, within=0.15)
 claim("rate 3: loss", high[0], expected=2.3, within=0.4)
 claim("the better of the two: share right", max(low[1], high[1]),
@@ -635,8 +707,16 @@ tenth, at_edge, beyond = (run_at(rate)[1]
                           for rate in (edge / 10, edge, 4 * edge))
 print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
+
+# %% trap="04.5" role="repair"
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("a tenth of it: share right", tenth, above=0.92)
+
+# %% trap="04.5" role="repair"
+measured("04.5", 2)
+
+# %% [markdown] trap="04.5" role="repair"
+# At the lowest point itself you gain little or lose some; beyond it, the run is lost:
 
 # %% trap="04.5" role="repair"
 claim("the lowest point itself: share right, beside the tenth's",
@@ -654,6 +734,8 @@ plain_edge = rates[losses.index(min(losses))]
 slow, third = (run_at(plain_edge / part, sgd)[1] for part in (10, 3))
 print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
+
+# %% trap="04.5" role="repair"
 claim("plain SGD, a tenth: share right", slow, above=0.87)
 claim("plain SGD, a third: share right, beside the tenth's", third - slow,
       above=-0.01)
@@ -717,8 +799,11 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # the usual recipe for large models. You write the warm-up as `step / warm` and the
 # floor as `max(0.1, cosine)`, as the script you found does.
 #
-# **Before you run anything:** at how many of the 1,000 steps does the rate not
-# change at all? And what does the very first step do?
+# You count the steps that stand on the floor, and look at the very first one.
+
+# %% trap="04.6" role="predict"
+guess("04.6", "How many of the 1,000 steps stand on the floor?",
+      unit="steps")
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -733,8 +818,13 @@ cut = [factor(step) for step in range(1000)]
 # %% trap="04.6" role="look"
 at_floor = sum(share == 0.1 for share in cut[100:])
 print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
+
+# %% trap="04.6" role="look"
 claim("steps that stand on the floor", at_floor, expected=184)
 claim("first step: share of the peak", cut[0], expected=0)
+
+# %% trap="04.6" role="look"
+measured("04.6", at_floor, right=(150, 220))
 
 # %% [markdown] trap="04.6" role="repair"
 # `max` cuts the lower end off a cosine that was heading for zero: it arrives early
@@ -764,6 +854,9 @@ claim("where the cut one arrives, the scaled one: share of the peak",
       smooth[arrives], expected=0.19, within=0.002)
 claim("steps at which the scaled one stands still", sum(
     a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
+
+# %% [markdown] trap="04.6" role="repair"
+# Both ends stay where they were asked for:
 
 # %% trap="04.6" role="repair"
 claim("scaled, first step: share of the peak", smooth[0], expected=0.01)
@@ -807,24 +900,32 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # the first. The second head is out of the loss, so it stands still. To be on the
 # safe side you call `zero_grad(set_to_none=False)`: "a zero gradient, a zero step".
 #
-# **Before you run anything:** you use Adam. How far does the second head move in
-# 20 steps in which its gradient is exactly zero?
+# You use Adam at a rate of 0.01.
+
+# %% trap="04.7" role="predict"
+guess("04.7",
+      "How far does the second head move in 20 steps in which its gradient "
+      "is exactly zero?",
+      choices=["2 rates or more", "less than half a rate", "not at all"])
+
+# %% trap="04.7" role="break"
+def heads_loss(trunk, used, idle, both):
+    """Loss of a batch: which digit, and if both, odd or even as well."""
+    i = torch.randint(len(x_train), (64,))
+    h = trunk(x_train[i]).relu()
+    loss = F.cross_entropy(used(h), y_train[i])
+    return loss + F.cross_entropy(idle(h), y_train[i] % 2) if both else loss
 
 # %% trap="04.7" role="break"
 def idle_drift(set_to_none):
     """Farthest that an idle head moves in 20 steps without a gradient."""
-    trunk, used = nn.Linear(64, 32), nn.Linear(32, 10)
-    idle = nn.Linear(32, 2)
-    parts = nn.ModuleList([trunk, used, idle])
+    parts = nn.ModuleList([nn.Linear(64, 32), nn.Linear(32, 10),
+                           nn.Linear(32, 2)])
+    idle = parts[2]
     opt = torch.optim.Adam(parts.parameters(), lr=0.01)
     for step in range(40):
-        i = torch.randint(len(x_train), (64,))
-        h = trunk(x_train[i]).relu()
-        loss = F.cross_entropy(used(h), y_train[i])
-        if step < 20:
-            loss = loss + F.cross_entropy(idle(h), y_train[i] % 2)
         opt.zero_grad(set_to_none=set_to_none)
-        loss.backward()
+        heads_loss(*parts, both=step < 20).backward()
         if step == 20:
             stopped = idle.weight.detach().clone()
         opt.step()
@@ -834,7 +935,12 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
+
+# %% trap="04.7" role="look"
 claim("distance of the idle head, in rates", drift / 0.01, above=2)
+
+# %% trap="04.7" role="look"
+measured("04.7", 0)
 
 # %% [markdown] trap="04.7" role="repair"
 # Adam steps along its *memory*, and a zero gradient only lets that fade: the head
@@ -845,7 +951,7 @@ claim("distance of the idle head, in rates", drift / 0.01, above=2)
 # 0.833.
 
 # %% trap="04.7" role="repair"
-claim("with None: distance of the idle head", idle_drift(True), expected=0)
+with_none = idle_drift(True)
 
 def second_step(grad, optimizer=torch.optim.Adam):
     """A weight of 1 after steps with a gradient of 1 and with this one."""
@@ -855,6 +961,8 @@ def second_step(grad, optimizer=torch.optim.Adam):
         opt.step()
     return w.item()
 
+# %% trap="04.7" role="repair"
+claim("with None: distance of the idle head", with_none, expected=0)
 claim("None: the weight after it", second_step(None), expected=0.9,
       within=1e-6)
 claim("zero: the weight after it", second_step(torch.zeros(1)),
@@ -866,12 +974,15 @@ def coasts(optimizer):
     return abs(second_step(torch.zeros(1), optimizer)
                - second_step(None, optimizer))
 
+# %% trap="04.7" role="repair"
 claim("SGD with momentum: step of a zero gradient", coasts(momentum),
       expected=0.09, within=1e-6)
-for optimizer in (torch.optim.SGD, torch.optim.Adagrad,
-                  torch.optim.RMSprop):
-    claim(f"{optimizer.__name__}: step of a zero gradient",
-          coasts(optimizer), expected=0)
+claim("plain SGD, Adagrad, RMSprop: longest step of a zero gradient",
+      max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
+                       torch.optim.RMSprop))), expected=0)
+
+# %% [markdown] trap="04.7" role="repair"
+# And what you get if you do not ask:
 
 # %% trap="04.7" role="repair"
 w = nn.Parameter(torch.ones(1))
@@ -926,8 +1037,12 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # first ten steps, and without it those are tiny, because $m$ starts at zero and
 # only a tenth of the gradient gets in." Cautious early steps sound fine to you.
 #
-# **Before you run anything:** a weight sees the gradient 1 at every step, at a rate
-# of 0.001. How large is its first step without the correction, and its twelfth?
+# A weight sees the gradient 1 at every step. With the correction each of its steps is
+# one rate long.
+
+# %% trap="04.8" role="predict"
+guess("04.8", "How long is its twelfth step without the correction?",
+      unit="rates")
 
 # %% trap="04.8" role="break"
 def adam_moves(steps, corrected, b1=0.9, b2=0.999):
@@ -955,6 +1070,12 @@ claim("first step, in rates", bare[0], expected=3.16,
 claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
 claim("which of the steps is the longest", bare.index(max(bare)) + 1,
       expected=12)
+
+# %% trap="04.8" role="look"
+measured("04.8", bare[11], right=(5, 8))
+
+# %% [markdown] trap="04.8" role="look"
+# A hundred steps later the effect is still there:
 
 # %% trap="04.8" role="look"
 claim("step 100, in rates", bare[99], expected=3.24, within=0.01)
@@ -987,6 +1108,9 @@ claim("step 2,000, in rates, minus 1", bare[-1] - 1, expected=0.075,
       within=0.001)
 claim("corrected, in rates: largest distance from 1",
       max(abs(s - 1) for s in whole), below=1e-9)
+
+# %% [markdown] trap="04.8" role="repair"
+# It is the second beta that decides. With 0.95 the first step is short:
 
 # %% trap="04.8" role="repair"
 short = adam_moves(1, corrected=False, b2=0.95)
@@ -1044,9 +1168,13 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # that uses $\beta_1 = 0.9$ in both lines: once to blend, once to update the
 # momentum. The network trains, the accuracy is fine.
 #
-# **Before you run anything:** the paper has a second number, $\beta_2 = 0.99$.
-# Let all gradients be noise, without any signal. For what share of the weights does
-# the summary step the other way?
+# The paper has a second number, $\beta_2 = 0.99$. Let all gradients be noise, without
+# any signal.
+
+# %% trap="04.9" role="predict"
+guess("04.9",
+      "For what share of the weights does the summary step the other way "
+      "than the paper?", unit="%")
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -1067,8 +1195,13 @@ def flipped(a, b):
     return (a != b)[500:].float().mean().item()
 
 print(f"steps that go the other way: {flipped(summary, paper):.3f}")
+
+# %% trap="04.9" role="look"
 claim("share of steps that go the other way, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
+
+# %% trap="04.9" role="look"
+measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
 
 # %% [markdown] trap="04.9" role="repair"
 # The two numbers have two jobs. $\beta_1$ says how much the newest gradient counts
@@ -1089,7 +1222,12 @@ one, two = blend(0.9, 0.9), blend(0.9, 0.99)
 rho = (one @ two) / (one.norm() * two.norm())
 share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
+
+# %% trap="04.9" role="repair"
 claim("share that theory gives", share, expected=0.279, within=0.001)
+
+# %% [markdown] trap="04.9" role="repair"
+# Where the gradient carries a signal, the two agree almost always:
 
 # %% trap="04.9" role="repair"
 biased = noise + 1.0
@@ -1100,6 +1238,8 @@ claim("share that differs when a signal is added", hidden, below=0.02)
 # %% trap="04.9" role="repair"
 before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
+
+# %% trap="04.9" role="repair"
 claim("logarithm of what is left, rate 0.01 over rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
 claim("rate 0.001 with a decay of 1: left, as before",
@@ -1175,17 +1315,21 @@ def regression(build):
     moved = (model.weight - start.weight).abs().max().item()
     return F.mse_loss(model(x_lin), y_lin).item(), moved
 
+# %% role="concept"
 sgd_loss, _ = regression(
     lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
 adam_loss, adam_moved = regression(lambda p: torch.optim.Adam(p, lr=1e-3))
 adamw_loss, _ = regression(
     lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
-
-# %% role="concept"
 print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
       f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
+
+# %% role="concept"
 claim("SGD with momentum reaches the noise: loss", sgd_loss, below=0.02)
 claim("Adam at 0.001 after 1,000 steps: loss", adam_loss, above=1)
+
+# %% [markdown] role="concept"
+# What held Adam back is how far it may go, and decay makes its loss higher:
 
 # %% role="concept"
 claim("Adam: distance of the weight that went farthest", adam_moved,
@@ -1219,6 +1363,8 @@ def end_of(rate, steps=1000):
 constant = end_of(lambda k: 0.1)
 cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
 print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
+
+# %% role="concept"
 claim("constant rate: mean square, as theory has it",
       constant, expected=0.1 / 1.9, within=0.01)
 claim("constant over falling rate: mean square", constant / cosine,
@@ -1260,6 +1406,8 @@ cold, warmed = with_warmup(1), with_warmup(50)
 lower = with_warmup(1, peak=0.003)
 print(f"at 0.03: no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}; "
       f"at 0.003 without {lower:.2f}")
+
+# %% role="concept"
 claim("rate 0.03, no warm-up: share right", cold, below=0.4)
 claim("rate 0.03, 50 steps of warm-up: share right", warmed, above=0.7)
 claim("rate 0.003, no warm-up: share right", lower, above=0.7)
@@ -1287,6 +1435,9 @@ claim("one-cycle, first rate, where the optimizer had 0.1", rates[0],
       expected=0.004, within=1e-9)
 claim("one-cycle, first momentum, where it had 0.9", momenta[0],
       expected=0.95, within=1e-9)
+
+# %% [markdown] role="concept"
+# It rises for nearly a third of the run, and ends almost at zero:
 
 # %% role="concept"
 claim("up for 30 % of the 500 steps: step of the peak",

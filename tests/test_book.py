@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from dlsys_helpers import checking
 from dlsys_helpers.stages import STAGES, stage
-from tools import book, book_pages
+from tools import book, book_pages, build
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -75,16 +75,28 @@ def test_a_worksheet_offers_itself_for_download():
     assert dressed.cells[1].source.startswith("(exercise-01-1)=\n")
 
 
-def test_setup_and_drawing_are_folded_and_a_claim_never_is():
-    alt = figure(alt="A rising line.")
-    setup, drawing, look = book.dress(lesson(
+def test_what_the_notebook_folds_is_folded_on_the_page():
+    hidden = {"jupyter": {"source_hidden": True}}
+    _, drawing, claimed, _ = cells = [
         cell("code", "import torch", "setup"),
-        cell("code", "plot_lines(x)", "look", [alt], trap="01.1"),
-        cell("code", "plot_lines(x)\nclaim('it rises', x, above=0)", "look", [alt]))).cells
-    assert "hide-input" in setup.metadata.tags
-    assert "hide-input" in drawing.metadata.tags
-    assert "hide-input" not in look.metadata.tags
-    assert look.metadata.mystnb.image.alt == "A rising line."
+        cell("code", "plot_lines(x)", "look", [figure(alt="A rising line.")], trap="01.1"),
+        cell("code", "claim('it rises', x, above=0)", "look"), cell("code", "x = f(y)", "break")]
+    for folded in (drawing, claimed):
+        folded.metadata.update(hidden)
+    book.dress(lesson(*cells))
+    assert [c.metadata.mystnb.get("code_prompt_show") for c in cells] == [
+        "Setup", "How it is drawn", "How this was measured", None]
+    assert ["hide-input" in c.metadata.tags for c in cells] == [True, True, True, False]
+    assert drawing.metadata.mystnb.image.alt == "A rising line."
+
+
+def test_a_page_has_no_headings_of_steps():
+    shown = book.without_steps(lesson(
+        cell("markdown", build.PREDICT.format("01.2", "A title") + "\n\nGuess.", "predict",
+             trap="01.2"),
+        cell("markdown", "### Look", "step", trap="01.2"),
+        cell("markdown", "### A part\n\nText.", "concept")))
+    assert [c.source for c in shown.cells] == ["## A title\n\nGuess.", "### A part\n\nText."]
 
 
 def test_a_figure_without_alt_text_is_refused():
@@ -98,6 +110,38 @@ def test_an_explorer_replaces_its_stored_picture():
     assert [list(o.data) for o in shown.outputs] == [["text/html"]]
     assert 'data-explorer="activations"' in shown.outputs[0].data["text/html"]
     assert "remove-input" in shown.metadata.tags
+
+
+def guess_cell():
+    asked = new_output("display_data", {"text/plain": "Your guess: How many?\n  - a number, in %",
+                                        "text/html": '<div data-guess="{}">How many?</div>'})
+    made = cell("code", 'guess("01.1", "How many?", unit="%")', "predict", [asked], trap="01.1")
+    made.metadata["tags"].append("guess")
+    return made
+
+
+def test_a_lesson_with_guesses_says_so_first_and_shows_forms_without_code():
+    answer = cell("code", 'measured("01.1", 3)', "look", trap="01.1")
+    answer.metadata["tags"].append("measured")
+    hook, asked, told = book.dress(lesson(
+        cell("markdown", "# 1. A title\n\nText.", "hook"), guess_cell(), answer)).cells
+    heading, _, rest = hook.source.partition("\n")
+    assert heading == "# 1. A title"
+    assert rest.index("data-everything") < rest.index("Text.")
+    assert "guess.js" in rest
+    assert "remove-input" in asked.metadata.tags
+    assert "remove-input" in told.metadata.tags
+
+
+def test_a_page_without_guesses_has_no_button_for_them():
+    [hook] = book.dress(lesson(cell("markdown", "# 1. A title\n\nText.", "hook"))).cells
+    assert hook.source == "# 1. A title\n\nText."
+
+
+def test_the_start_page_asks_the_question_of_the_trap_it_tells():
+    told = book_pages.strip(lesson(cell("markdown", "## A title\n\nA situation.", "predict",
+                                        trap="01.1"), guess_cell()))
+    assert "A situation.\n\n**How many?**" in told
 
 
 # ---- generated text

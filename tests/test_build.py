@@ -40,8 +40,25 @@ CASES = {
     "duplicate id": (TEXT.replace('trap="01.3"', 'trap="01.2"'), "01.2"),
     "gap in the ids": (TEXT.replace('trap="01.5"', 'trap="01.7"'), "01.5"),
     "no symptom": (re.sub(r' symptom="classifier[^"]*"', "", TEXT), "symptom"),
-    "no question": (re.sub(r'trap="01.2" role="predict"(?s:.*?)(?=^# %%)',
-                           lambda cell: cell[0].replace("?", "."), TEXT, flags=re.M), "question"),
+    "no guess": (cut('# %% trap="01.2" role="predict"', '# %% trap="01.2" role="break"'),
+                 "asks for a guess"),
+    "code before the guess": (TEXT.replace('guess("01.2"', 'x = 1\nguess("01.2"'),
+                              "asks for a guess"),
+    "no question": (TEXT.replace("raises the alarm?", "raises the alarm."), "ends with '?'"),
+    "guess of another trap": (TEXT.replace('guess("01.2"', 'guess("01.3"'), "'01.2'"),
+    "guess without answers": (TEXT.replace('unit="operations"', 'unit=""'), "or a unit"),
+    "guess that nothing comes back to": (TEXT.replace('measured("01.2", 0)', "pass"),
+                                         "0 cells come"),
+    "measured twice": (TEXT.replace('measured("01.2", 0)\n', 'measured("01.2", 0)\n\n'
+                                    '# %% trap="01.2" role="look"\nmeasured("01.2", 0)\n'),
+                       "2 cells come"),
+    "measured beside other code": (TEXT.replace('measured("01.2", 0)', 'measured("01.2", 0)\npass'),
+                                   "1 cells come"),
+    "no such choice": (TEXT.replace('measured("01.2", 0)', 'measured("01.2", 3)'),
+                       "does not answer"),
+    "a number without a range": (TEXT.replace("flips, right=(2, 20)", "flips"), "does not answer"),
+    "explanation that stutters": (TEXT.replace(":: The sigmoid of a", ":: Right. The sigmoid of a"),
+                                  "an explanation begins"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
                                     TEXT, flags=re.M), "claims nothing"),
     "number that nobody measured": (TEXT.replace("so you\n# ship it", "so in 73 %"), "73%"),
@@ -65,7 +82,7 @@ CASES = {
                           "one right choice"),
     "title differs": (TEXT.replace("# # 1. Perceptron", "# # 1. Perceptrons"), "heading"),
     "missing parameter": (TEXT.replace("THREADS = 1\n", "", 1), "SEED, DEVICE"),
-    "no gpu part": (re.sub(r'role="gpu"', 'role="summary"', TEXT), "gpu"),
+    "no gpu part": (cut('# %% [markdown] role="gpu"', '# %% [markdown] role="summary"'), "gpu"),
     "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.2" role="predict"',
                                           '# %% [markdown] role="concept"\n# late\n\n'
                                           '# %% [markdown] trap="01.2" role="predict"'),
@@ -81,6 +98,23 @@ CASES["explorer that is not imported"] = (
     TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
 CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
 CASES["placeholder"] = (TEXT.replace("Each step looks like", "TODO: the end"), "TODO: the end")
+CASES["code that teaches and claims"] = (
+    TEXT.replace('claim("the lowest score', 'print(score.min())\nclaim("the lowest score'),
+    "it teaches and claims: 1 lines")
+CASES["a function beside a claim"] = (
+    TEXT.replace('claim("accuracy of the alarm', 'def half(x):\n    return x / 2\n\n'
+                 'claim("accuracy of the alarm'), "it teaches and claims: 2 lines")
+CASES["four claims in a cell"] = (
+    TEXT.replace('claim("accuracy of the alarm", right, above=0.9)',
+                 'claim("accuracy of the alarm", right, above=0.9)\n' * 2),
+    "4 claims stand in a row")
+CASES["four claims in two cells"] = (
+    TEXT.replace('claim("the lowest score',
+                 'claim("accuracy", right, above=0.9)\n\n# %% trap="01.2" role="look"\n'
+                 'claim("the lowest score'), "4 claims stand in a row")
+CASES["sixteen lines that teach"] = (
+    TEXT.replace("vector = torch.randn(1000)\n", "vector = torch.randn(1000)\n" * 8),
+    "16 lines of code that teaches")
 CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="predict"\n'
@@ -103,8 +137,39 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 
 
 # What is only missing is a note in a draft; all else is refused there too.
-MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part",
+MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
+           "code before the guess", "guess that nothing comes back to", "measured twice",
+           "measured beside other code",
            "number that nobody measured", "placeholder", "draft"}
+
+
+def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
+    cells = {c.id: c for c in build.views(read(tmp_path, TEXT))["lesson"].cells}
+    folded = {id for id, c in cells.items() if c.metadata.get("jupyter") == {"source_hidden": True}}
+    assert {"01-2-look-2", "01-5-look-1"} <= folded          # claims; the counter, tagged plumbing
+    assert not folded & {"01-2-look-1", "01-2-break-1", "01-5-repair-2"}
+    assert "nbval-check-output" in cells["01-2-look-1"].metadata.tags
+    assert "nbval-check-output" not in cells["01-2-look-2"].metadata.tags
+
+
+def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
+    views = build.views(read(tmp_path, TEXT))
+    found = [c.source.partition("\n\n**")[0] for c in views["lesson"].cells
+             if c.metadata["dlsys"].get("trap") == "01.2" and c.source.startswith("#")]
+    assert found[0].startswith("## Trap 01.2: An alarm at one half\n\n### Predict\n\nYou train")
+    assert found[1:] == ["### Break it", "### Look", "### Why, and the repair",
+                         "### Told and measured", "### Your turn", "### Keep"]
+    for view in ("exercise", "solution"):
+        assert not [c for c in views[view].cells if c.metadata["dlsys"]["role"] == "step"]
+
+
+def test_a_lesson_says_what_its_helpers_are_before_it_uses_them(tmp_path):
+    views = build.views(read(tmp_path, TEXT))
+    cells = [c.id for c in views["lesson"].cells]
+    [note] = [c for c in views["lesson"].cells if c.id == "stage-note-1"]
+    assert cells.index("stage-note-1") == cells.index("stage-setup-1") - 1
+    assert all(f"`{name}" in note.source for name in ("claim(", "fit`", "digits(", "accuracy`"))
+    assert "stage-note-1" not in [c.id for c in views["exercise"].cells]
 
 
 def test_concepts_may_follow_the_last_trap(tmp_path):
@@ -131,8 +196,8 @@ def test_a_draft_may_lack_every_part_of_a_trap_but_its_heading(tmp_path):
     text = cut('# %% trap="01.2" role="break"', '# %% [markdown] trap="01.3"')
     source = read(tmp_path, text, draft=True)
     assert "no break, look, repair, exercise, hint, keep" in source.notes[0]
-    assert "check 01.2 has no exercise" in source.notes[1]
-    assert "the number 0.5" in source.notes[2]
+    assert "come back to the guess of trap 01.2" in source.notes[1]
+    assert "check 01.2 has no exercise" in source.notes[2]
     sheet = build.views(source)["exercise"].cells
     assert [c.metadata["dlsys"]["trap"] for c in sheet if c.id.endswith("-check-1")] == [
         "01.1", "01.3", "01.4", "01.5"]
@@ -227,6 +292,17 @@ def test_a_changed_helper_or_prose_leaves_pictures_alone():
     book = build.views(lessons.read(LESSON))["lesson"]
     book.metadata["dlsys"]["rests_on"] |= {"dlsys_helpers.train": "older", "code": "older"}
     assert build.stale_pictures(book) == []
+
+
+def test_the_code_of_a_question_and_of_its_answer_is_folded():
+    """It would give the answer away: the index of the right choice, or a range."""
+    cells = [c for c in build.views(lessons.read(LESSON))["lesson"].cells
+             if c.source.startswith(("guess(", "# Back to your guess.\nmeasured("))]
+    assert len(cells) == 10
+    for cell in cells:
+        assert cell.metadata["jupyter"] == {"source_hidden": True}
+        assert "nbval-check-output" not in cell.metadata["tags"]
+        assert ("guess" in cell.metadata["tags"]) == cell.source.startswith("guess(")
 
 
 def test_what_explorers_say_is_compared():

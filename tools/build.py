@@ -49,8 +49,8 @@ def views(source: Source) -> dict[str, NotebookNode]:
     if source.stage == 0:
         return {"lesson": notebook(source, "lesson",
                                    [lesson_cell(source, c) for c in source.cells])}
-    lesson = [lesson_cell(source, c) for c in source.cells
-              if c.metadata["role"] in LESSON_ROLES]
+    lesson = with_steps(source, [lesson_cell(source, c) for c in source.cells
+                                 if c.metadata["role"] in LESSON_ROLES])
     return {"lesson": notebook(source, "lesson", lesson),
             "exercise": notebook(source, "exercise", worksheet(source)),
             "solution": notebook(source, "solution", solutions(source))}
@@ -110,6 +110,8 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
     new = made(cell.cell_type, cell["id"], cell.source if text is None else text,
                role=cell.metadata["role"], **extra)
     new.metadata["tags"] += cell.metadata.get("tags", [])
+    if cell.cell_type == "code" and lessons.is_folded(cell):
+        new.metadata["jupyter"] = {"source_hidden": True}
     return new
 
 
@@ -117,17 +119,73 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
     role = cell.metadata["role"]
     if role == "exercise":
-        return link_to_exercise(source, cell)
+        return way_to_exercise(source, cell)
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
-    if cell.cell_type == "code" and role in COMPARED and (
-            cell.metadata.get("compare", True)):
+    if cell.cell_type != "code":
+        return new
+    answers = lessons.sole_call(cell, "measured")
+    if role == "predict" or answers:  # the form says all that the code says, the code the answer
+        new.metadata["tags"].append("measured" if answers else "guess")
+        new.metadata["jupyter"] = {"source_hidden": True}
+    if answers:  # JupyterLab shows the first line of what is folded
+        new.source = f"# Back to your guess.\n{cell.source}"
+    compares = answers or lessons.only_claims(cell.source)  # each holds its own number to a bound
+    if role in COMPARED and cell.metadata.get("compare", True) and not compares:
         new.metadata["tags"].append("nbval-check-output")
     return new
 
 
-def link_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
+def with_steps(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells of a lesson with a heading before each step of a trap, and the note of helpers.
+
+    JupyterLab's table of contents is made of headings. The book names the steps in its own way
+    and takes these cells, whose role is "step", out again.
+    """
+    found, seen = [], set()
+    for cell in cells:
+        role, trap = cell.metadata["dlsys"]["role"], cell.metadata["dlsys"].get("trap")
+        if role == "setup" and role not in seen:
+            found.append(made("markdown", "stage-note-1", note(source), role="setup"))
+        elif role == "predict" and (trap, role) not in seen:
+            title = f"## {source.title(trap)}"
+            cell.source = cell.source.replace(title, PREDICT.format(trap, title[3:]), 1)
+        elif role in STEPS and (trap, role) not in seen:
+            found.append(made("markdown", f"{trap.replace('.', '-')}-{role}-step",
+                              f"### {STEPS[role]}", role="step", trap=trap))
+        seen |= {role, (trap, role)}
+        found.append(cell)
+    return found
+
+
+PREDICT = "## Trap {}: {}\n\n### Predict"
+STEPS = {"break": "Break it", "look": "Look", "repair": "Why, and the repair",
+         "folklore": "Told and measured", "exercise": "Your turn", "keep": "Keep"}
+
+
+def note(source: Source) -> str:
+    """What a claim is, and each helper that the set-up imports and the lesson does not explain."""
+    code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
+    imported = {alias.name for node in ast.walk(ast.parse(code))
+                if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return "\n".join(["**Before the first cell**\n",
+                      *(f"- {text}" for name, text in NOTES.items() if name in imported)])
+
+
+NOTES = {
+    "claim": "`claim(text, value, ...)` holds a sentence to a number: its line shows what was "
+             "measured beside the bound, ✓ says that it holds, and one that does not stops the "
+             "lesson. The code of claims is folded; open it to see how something was measured.",
+    "digits": "`digits()` are scikit-learn's scans of handwritten digits, 8 x 8 pixels in rows of "
+              "64: 1,300 to train on, 497 to test.",
+    "fit": "`fit` is a plain training loop over random batches of 64, with Adam unless another "
+           "optimizer is named; it returns the loss of every step.",
+    "accuracy": "`accuracy` is the share of rows read right.",
+}
+
+
+def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
     trap, meta = cell.metadata["trap"], cell.metadata
     function = lessons.exercise_function(source, trap)
     first = ast.get_docstring(function).splitlines()[0]

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import jupytext
 from nbformat import NotebookNode
 
-from dlsys_helpers import checking, explorers, stages
+from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.paths import DRAFT_MARK, ROOT, is_draft
 
 TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hint", "keep"]
@@ -28,6 +28,11 @@ TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
+MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 3  # lines, claims, lines beside the claims
+PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
+DRAWS = {"show", "plot_bars", "plot_lines"}
+# Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
+NOT_DENSE = {"setup", "exercise", "explore", "gpu"}
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
 PLACEHOLDER = "TODO:"  # every text that `make new` wrote holds it
 
@@ -188,8 +193,62 @@ def rule_predict(source: Source) -> None:
         if not first.source.startswith("## ") or not first.metadata.get("symptom"):
             source.refuse(first, "a trap needs a heading and a symptom.",
                           'Begin with "## ..." and give the cell symptom="what one would search".')
-        if "?" not in first.source:
-            source.refuse(first, "nothing is asked.", "End the predict cell with a question.")
+
+
+def rule_guess(source: Source) -> None:
+    """Each trap asks for a guess before it breaks anything, and comes back to it."""
+    for trap in source.traps:
+        asked = [c for c in source.of(trap, "predict", "code") if sole_call(c, "guess")]
+        if asked != source.of(trap, "predict", "code") or len(asked) != 1:
+            source.lacks(source.of(trap)[0], f"trap {trap} has no cell that asks for a guess, "
+                         "or more code than that before it breaks.", "End its predict part with "
+                         f'one code cell guess("{trap}", "...?", choices=[...]), or unit="...".')
+            continue
+        question = asked_in(source, trap, asked[0])
+        answers = [c for role in ("look", "repair") for c in source.of(trap, role, "code")
+                   if "measured(" in c.source]
+        if len(answers) != 1 or not sole_call(answers[0], "measured"):
+            source.lacks(asked[0], f"{len(answers)} cells come back to the guess of trap {trap}.",
+                         f'Put measured("{trap}", ...) into one cell of its own, in its look or '
+                         "repair part.")
+            continue
+        answer_fits(source, question, answers[0])
+
+
+def sole_call(cell: NotebookNode, name: str) -> ast.Call | None:
+    """The call of this function that is all of the cell, or None."""
+    match ast.parse(cell.source).body:
+        case [ast.Expr(value=ast.Call(func=ast.Name(id=called)) as call)] if called == name:
+            return call
+    return None
+
+
+def asked_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
+    """The question of a guess cell, its arguments being literals."""
+    call = sole_call(cell, "guess")
+    named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    id, text = map(ast.literal_eval, call.args)
+    if id != trap or not text.rstrip().endswith("?"):
+        source.refuse(cell, f"it is guess({id!r}, {text[-20:]!r}).",
+                      f"Give it the trap, {trap!r}, and a question that ends with '?'.")
+    try:
+        return guesses.checked(guesses.Question(id, text, tuple(named.get("choices", ())),
+                                                named.get("unit", "")))
+    except ValueError as error:
+        source.refuse(cell, f"{error}", 'Write choices=["...", "...", "..."] or unit="...".')
+
+
+def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) -> None:
+    """A choice is answered by its index, a number by a range of guesses that count as right."""
+    call = sole_call(cell, "measured")
+    id, value = call.args
+    ranged = [word.arg for word in call.keywords] == ["right"]
+    index = value.value if isinstance(value, ast.Constant) else None
+    fits = index in range(len(question.choices)) if question.choices else ranged
+    if ast.literal_eval(id) != question.id or not fits:
+        source.refuse(cell, "it does not answer its question.",
+                      f'Write measured("{question.id}", 0) with the index of the right choice, or '
+                      "for a number its value and right=(lowest, highest).")
 
 
 def rule_claims(source: Source) -> None:
@@ -274,6 +333,74 @@ def rule_size(source: Source) -> None:
                           "Split it, or move machinery into the package.")
 
 
+def rule_density(source: Source) -> None:
+    """A code cell teaches or claims, and is short either way."""
+    for cell in source.of(kind="code"):
+        if cell.metadata["role"] in NOT_DENSE:
+            continue
+        lines = teaching_lines(cell.source)
+        if claims(cell.source) and not only_claims(cell.source):
+            source.refuse(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
+                          "Put the claims in a cell of their own, with no function, print or "
+                          f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
+        if not is_folded(cell) and lines > MAX_TEACHING:
+            source.refuse(cell, f"it has {lines} lines of code that teaches, expected at most "
+                          f"{MAX_TEACHING}.", "Split it, move machinery into the package, or give "
+                          f'a cell that only measures tags=["{PLUMBING}"].')
+
+
+def rule_claims_in_a_row(source: Source) -> None:
+    """A reader takes in a few claims at a time, each after a sentence that asks for it."""
+    row = 0
+    for cell in source.cells:
+        alone = cell.cell_type == "code" and only_claims(cell.source)
+        row = row + claims(cell.source) if alone else 0
+        if row > MAX_CLAIMS and cell.metadata["role"] not in NOT_DENSE:
+            source.refuse(cell, f"{row} claims stand in a row, expected at most {MAX_CLAIMS}.",
+                          "Keep those that a sentence uses, claim the worst case of several, or "
+                          "say between them why the next are asked.")
+
+
+def calls(node: ast.AST) -> list[str]:
+    """The names of the functions that a piece of code calls directly."""
+    return [n.func.id for n in ast.walk(node)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+
+
+def claims(code: str) -> int:
+    """How many claims a cell writes down."""
+    return calls(ast.parse(code)).count("claim")
+
+
+def teaching_lines(code: str) -> int:
+    """The lines of a cell, blank ones left out, that belong to no claim."""
+    claimed = {line for node in ast.parse(code).body if "claim" in calls(node)
+               for line in range(node.lineno, node.end_lineno + 1)}
+    return sum(bool(text.strip()) for n, text in enumerate(code.splitlines(), 1)
+               if n not in claimed)
+
+
+def only_claims(code: str) -> bool:
+    """Whether a cell holds claims, and beside them only the few lines that their values take."""
+    tree = ast.parse(code)
+    defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
+    shows = {"print", *DRAWS} & {*calls(tree)}
+    return claims(code) > 0 and not shows and not defines and teaching_lines(code) <= MAX_BESIDE
+
+
+def draws(code: str) -> bool:
+    """Whether a cell ends in a figure, and defines no function that another cell might use."""
+    tree = ast.parse(code)
+    defines = any(isinstance(n, ast.FunctionDef) for n in tree.body)
+    return bool(tree.body) and not defines and bool(DRAWS & {*calls(tree.body[-1])})
+
+
+def is_folded(cell: NotebookNode) -> bool:
+    """Whether a reader sees a code cell's outputs and unfolds its code."""
+    code = cell.source
+    return only_claims(code) or draws(code) or PLUMBING in cell.metadata.get("tags", [])
+
+
 NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(?:\s*(%))?(?![\w.]*\d)")
 NOT_PROSE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\*\*Source:\*\*.*|<[^>]+>|\b\d\d\.\d+\b"
                        r"|^\s*\d+\.\s", re.M | re.S)
@@ -302,6 +429,7 @@ def literals(code: str) -> set[float]:
             if isinstance(n, ast.Constant) and type(n.value) in (int, float)}
 
 
+STUTTER = re.compile(r"(?:right|yes|no|wrong|correct)[.,:;!]", re.I)  # the builder says so
 QUIZ_CHOICE = re.compile(r"^- \[([ x])\] (.+?) :: (.+?)(?=^- \[|\Z)", re.M | re.S)
 
 
@@ -314,6 +442,10 @@ def rule_quiz(source: Source) -> None:
             source.refuse(cell, "a choice is not explained.", 'Write "- [ ] choice :: why".')
         if sum(right for right, _, _ in choices) != 1:
             source.refuse(cell, "a question needs one right choice.", "Mark one with [x].")
+        for _, _, why in choices:
+            if STUTTER.match(why):
+                source.refuse(cell, f"an explanation begins {why[:20]!r}.",
+                              "Begin with the reason: the page says right or no before it.")
 
 
 def split_quiz(text: str) -> tuple[str, list[tuple[bool, str, str]]]:
@@ -355,5 +487,6 @@ def rule_placeholders(source: Source) -> None:
 
 
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
-                    rule_claims, rule_exercises, rule_hints, rule_checks, rule_no_learner_answers,
-                    rule_size, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
+                    rule_guess, rule_claims, rule_exercises, rule_hints, rule_checks,
+                    rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
+                    rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

@@ -14,6 +14,8 @@ _HOMES = {
     "fit": "train",
     "flops": "measure",
     "gpu_result": "gpu",
+    "guess": "guesses",
+    "measured": "guesses",
     "new_axes": "plots",
     "peak": "gpu",
     "plot_bars": "plots",
