@@ -32,7 +32,7 @@ def result(name: str, statuses: str, id: str = "", source: str = "", **more: Any
     words = {"p": "pass", "t": "todo", "w": "wrong", "e": "error"}
     entries = [exercise(k, words[letter]) for k, letter in enumerate(statuses)]
     return {"name": f"{name}.ipynb", "sha256": "0" * 64,
-            "learner": {"name": name, "id": id, "source": source}, "status": "graded",
+            "learner": {"name": name, "id": id, "source": source, "raw": ""}, "status": "graded",
             "stage": 1, "points": sum(e["points"] for e in entries),
             "possible": sum(e["possible"] for e in entries), "exercises": entries, "cells": [],
             "notes": [], "wall": "Linux namespaces", "ended_by": "", "seconds": 0.3,
@@ -50,7 +50,8 @@ def grades() -> dict[str, Any]:
     for entry in evil["exercises"]:
         entry |= {"message": EVIL, "misconception": "softmax for everything"}
     broken = {"name": f"{EVIL}.ipynb", "sha256": "",
-              "learner": {"name": "@cmd", "id": "", "source": ""}, **cohort.refused(EVIL)}
+              "learner": {"name": "@cmd", "id": "", "source": "", "raw": ""},
+              **cohort.refused(EVIL)}
     run = {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "5ec2e7" * 5}}
     return {"schema": 1, "run": run, "results": [ada, bob, evil, broken]}
 

@@ -14,7 +14,6 @@ from grading_samples import code, notebook, worksheet
 
 from dlsys.grading import notebooks, submissions
 from dlsys.grading.notebooks import Refused
-from dlsys.grading.submissions import Learner
 from dlsys.grading.text import cell, clean
 
 SOLVED = worksheet()
@@ -123,16 +122,16 @@ def test_a_name_that_is_no_utf8_can_be_shown(tmp_path):
 
 LAYOUTS = {
     "canvas": ("curiemarie_LATE_7734_99120_01_activations-2.ipynb",
-               Learner("curiemarie", "7734", "canvas")),
+               ("curiemarie", "7734", "canvas")),
     "canvas in time": ("curiemarie_7734_99120_01_activations.ipynb",
-                       Learner("curiemarie", "7734", "canvas")),
+                       ("curiemarie", "7734", "canvas")),
     "moodle": ("Marie Curie_4711_assignsubmission_file_/01_activations.ipynb",
-               Learner("Marie Curie", "4711", "moodle")),
+               ("Marie Curie", "4711", "moodle")),
     "moodle, newer": ("Marie Curie_4711_assignsubmission_file/my.ipynb",
-                      Learner("Marie Curie", "4711", "moodle")),
-    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", Learner("marie")),
-    "folders": ("marie/01_activations.ipynb", Learner("marie")),
-    "files": ("marie.ipynb", Learner("marie")),
+                      ("Marie Curie", "4711", "moodle")),
+    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", ("marie", "", "")),
+    "folders": ("marie/01_activations.ipynb", ("marie", "", "")),
+    "files": ("marie.ipynb", ("marie", "", "")),
 }
 
 
@@ -149,7 +148,7 @@ def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
     found = submissions.find([root]).submissions
 
     assert len(found) == 2
-    assert learner in [one.learner for one in found]
+    assert learner in [(one.learner.name, one.learner.id, one.learner.source) for one in found]
     assert all(notebooks.parse(one.read()).stage == 1 for one in found)
 
 
@@ -270,6 +269,97 @@ def test_thousands_of_notebooks_of_one_learner_are_one_refusal(tmp_path):
 
     assert reason(ada) == "is one of 3000 notebooks of one learner, expected at most 40."
     assert bob.problem == ""
+
+
+def test_long_names_that_are_cut_alike_stay_different_people(tmp_path):
+    section = "introduction to deep learning systems, section of the winter term, group number one"
+    root = laid_out(tmp_path / "in", [f"{section}/{name}/01_activations.ipynb"
+                                      for name in ("ada", "bob", "cem")] + ["other/x/y.ipynb"])
+
+    owners = [one.learner for one in submissions.find([root]).submissions]
+
+    assert len(set(owners)) == 4
+    assert len({owner.name for owner in owners}) == 4
+    assert all(len(owner.name) <= 84 for owner in owners)
+
+
+def test_many_learners_in_a_section_with_a_long_name_are_all_graded(tmp_path):
+    root = laid_out(tmp_path / "in", [f"{'s' * 90}/learner{k}/01_activations.ipynb"
+                                      for k in range(45)] + ["t/x/01_activations.ipynb"])
+
+    found = submissions.find([root]).submissions
+
+    assert len(found) == 46
+    assert {one.problem for one in found} == {""}
+
+
+def test_names_that_differ_in_unseen_characters_are_different_people(tmp_path):
+    root = laid_out(tmp_path / "in", ["ada.ipynb"] + ["ada" + "\u200b" * k + ".ipynb"
+                                                      for k in range(1, 42)] + ["\u200b.ipynb"])
+
+    found = submissions.find([root]).submissions
+
+    assert {one.problem for one in found} == {""}
+    assert len({one.learner.name for one in found}) == 43
+    assert "(no visible name)" in [one.learner.name for one in found]
+
+
+def test_a_zip_with_a_huge_list_of_files_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        for k in range(6000):
+            archive.writestr(f"{k}.ipynb", b"")
+    root = zipped(tmp_path / "all.zip", {"ada_7_9_work.zip": inner.getvalue(),
+                                         "bob_8_10_work.ipynb": SOLVED})
+    read = []
+    decode = zipfile.ZipInfo.__init__
+    monkeypatch.setattr(zipfile.ZipInfo, "__init__",
+                        lambda self, *a, **k: read.append(1) or decode(self, *a, **k))
+
+    ada, bob = submissions.find([root]).submissions
+
+    assert "is a zip whose list of files has 334,890 bytes" in reason(ada)
+    assert bob.problem == ""
+    assert len(read) < 10
+
+
+def test_many_zips_in_the_zip_of_a_learner_are_refused(tmp_path):
+    root = laid_out(tmp_path / "in", ["bob/01_activations.ipynb"])
+    (root / "ada").mkdir()
+    zipped(root / "ada" / "work.zip", {f"{k}.zip": b"" for k in range(41)})
+
+    found = submissions.find([root]).submissions
+
+    assert [reason(one) for one in found if one.learner.name == "ada"] == [
+        "holds 41 zips, expected at most 40."]
+
+
+def test_a_large_zip_in_a_folder_is_refused_by_its_size(tmp_path):
+    root = laid_out(tmp_path / "in", ["bob/01_activations.ipynb"])
+    (root / "ada").mkdir()
+    with open(root / "ada" / "work.zip", "wb") as file:
+        file.truncate(submissions.LARGEST_NESTED + 1)
+
+    ada, = [one for one in submissions.find([root]).submissions if one.learner.name == "ada"]
+
+    assert reason(ada) == submissions.oversize(submissions.LARGEST_NESTED + 1,
+                                               submissions.LARGEST_NESTED)
+
+
+def test_a_folder_that_cannot_be_read_has_a_row(tmp_path, monkeypatch):
+    root = laid_out(tmp_path / "in", ["ada/01_activations.ipynb", "bob/01_activations.ipynb"])
+    scan = os.scandir  # root may read any folder, so the refusal is played
+
+    def refused(path):
+        if str(path).endswith("bob"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+    monkeypatch.setattr(os, "scandir", refused)
+
+    found = submissions.find([root]).submissions
+
+    assert [(one.learner.name, one.problem) for one in found] == [
+        ("ada", ""), ("bob", "is a folder that cannot be read.")]
 
 
 def test_a_folder_around_everything_is_no_learner(tmp_path):

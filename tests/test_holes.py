@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from dlsys_helpers.checking import find, run_check
 
-SEEDS = range(20)
+SEEDS = range(4)
 WRONG: dict[str, list] = {}
 RIGHT: dict[str, list] = {}
 

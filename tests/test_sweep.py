@@ -67,8 +67,8 @@ CHANGES = {  # file, what stands there, what it becomes, the part that a record 
     "another pin": ("requirements.lock", "matplotlib==", "matplotlib==1.", []),
     "a helper's prose": ("src/dlsys_helpers/train.py", "from __future__",
                          "# Prose.\n\nfrom __future__", []),
-    "a helper that the lesson does not use": ("src/dlsys_helpers/progress.py", "import errno\n",
-                                              "import errno as errno\n", []),
+    "a helper that the lesson does not use": (
+        "src/dlsys_helpers/progress.py", "import Path\n", "import Path as Path\n", []),
     "an explorer": ("src/dlsys_helpers/explorers/activations.py", "import torch\n",
                     "import torch as torch\n", []),
 }

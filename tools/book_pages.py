@@ -14,7 +14,8 @@ from dlsys_helpers.acting import Case
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import evidence, mutants
+from tools import evidence
+from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 SHOWN_TRAP = "01.1"  # the trap that the start page tells in three panels
@@ -88,12 +89,12 @@ def wrong_answers_page() -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    exercise, record = checking.find(id), mutants.stored(id[:2])
+    routes, record = len(checking.find(id).right_answers), proofs.stored(id[:2]).get(id)
     if not record:
-        return f"Besides, {len(exercise.right_answers)} right answers by other routes pass."
-    mutant = record["exercises"][id]
+        return f"Besides, {routes} right answers by other routes pass."
+    mutant, seeds = record["mutants"], record["right"]["seeds"]
     equal = f", {len(mutant['equivalent'])} compute the same" if mutant["equivalent"] else ""
-    return (f"Besides, {len(exercise.right_answers)} right answers by other routes pass, and of "
+    return (f"Besides, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
             f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
             f"refused{equal}.")
 

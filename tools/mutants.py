@@ -1,11 +1,9 @@
 """Change each worked answer mechanically, and see whether its check refuses the change.
 
-    python -m tools.mutants          the stages whose record is out of date
-    python -m tools.mutants 01 02    these stages, whatever their record says
-    python -m tools.mutants 01.4 -v  one exercise, each mutant with its fate; writes nothing
+    python -m tools.mutants 01.4       what lives; -v shows each mutant with its fate
 
 A mutant that passes is a hole of the check, or is equivalent to the answer; then the exercise's
-file says why: `ex.equivalent(mutant, why)`. Records: tests/records/mutants/NN.json.
+file says why: `ex.equivalent(mutant, why)`. tools/proof.py keeps the record.
 """
 
 from __future__ import annotations
@@ -13,23 +11,18 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import hashlib
 import json
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from dlsys_helpers import checking
-from dlsys_helpers.paths import ROOT, SOLUTIONS
+from dlsys_helpers.paths import SOLUTIONS
 
-RECORDS = ROOT / "tests" / "records" / "mutants"
 SEEDS = (0, 1, 2)
 SECONDS = 10.0  # of CPU time for a mutant on the cases of one seed: far more than an answer takes
-ENGINE = [ROOT / "src" / "dlsys_helpers" / name for name in
-          ("acting.py", "checking.py", "expect.py")] + [Path(__file__)]
 
 # Functions and words that are easily taken for one another.
 TWINS = {"all": "any", "any": "all", "sum": "mean", "mean": "sum", "max": "min", "min": "max",
@@ -304,26 +297,6 @@ def tried(id: str, setup: str, source: str) -> dict[str, Any]:
             "not_needed": sorted(n for n in known if found.get(n) != "survived")}
 
 
-def rests_on(stage: str) -> str:
-    """Fingerprint of what a stage's record rests on: answers, checks, engine and this tool."""
-    files = [*sorted((ROOT / "src" / "dlsys_checks" / f"s{stage}").glob("*.py")), *ENGINE]
-    parts = [path.read_text("utf-8") for path in files]
-    parts += [text for pair in answers(stage).values() for text in pair]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def record(stage: str) -> dict[str, Any]:
-    """Try all mutants of a stage; what was found, and what it rests on."""
-    return {"rests_on": rests_on(stage), "seeds": list(SEEDS),
-            "exercises": {id: tried(id, *parts) for id, parts in answers(stage).items()}}
-
-
-def stored(stage: str) -> dict[str, Any]:
-    """The stored record of a stage; empty when there is none."""
-    path = RECORDS / f"{stage}.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else {}
-
-
 def stages() -> list[str]:
     """The stages that have worked answers, "01" and on."""
     return [path.stem[:2] for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.ipynb"))]
@@ -331,27 +304,15 @@ def stages() -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", help="stages or exercises; stale stages when absent")
-    parser.add_argument("-v", action="store_true", help="show each mutant that was not killed")
-    args = parser.parse_args()
-    for id in [w for w in args.what if "." in w]:
+    parser.add_argument("id", nargs="+", help="exercises, such as 01.4")
+    parser.add_argument("-v", action="store_true", help="show the mutants that are killed, too")
+    args, holes = parser.parse_args(), 0
+    for id in args.id:
         for name, what in fates(id, *answers(id[:2])[id]):
+            known = checking.find(id).equivalents.get(name, "")
+            holes += what != "killed" and not known
             if what != "killed" or args.v:
-                known = checking.find(id).equivalents.get(name, "")
                 print(f"{id} {what}: {name}{f'   [{known}]' if known else ''}", flush=True)
-    chosen = [w.zfill(2) for w in args.what if "." not in w] if args.what else [
-        s for s in stages() if stored(s).get("rests_on") != rests_on(s)]
-    for stage in chosen:
-        entry = record(stage)
-        RECORDS.mkdir(parents=True, exist_ok=True)
-        (RECORDS / f"{stage}.json").write_text(json.dumps(entry, indent=1) + "\n", "utf-8")
-        for id, facts in entry["exercises"].items():
-            print(f"{id}: {facts['mutants']} mutants, {facts['killed']} killed, "
-                  f"{len(facts['equivalent'])} equivalent, "
-                  f"{len(facts['unexplained'])} unexplained", flush=True)
-            for name in facts["unexplained"]:
-                print(f"    {name}")
-    holes = [n for s in chosen for e in stored(s)["exercises"].values() for n in e["unexplained"]]
     sys.exit(1 if holes else 0)
 
 

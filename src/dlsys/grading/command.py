@@ -311,7 +311,7 @@ def _summary(results: list[dict]) -> list[str]:
     if any(r.get("reason") == NO_WORKSHEET for r in results):
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
     times = Counter((reports.owner(r), r["stage"]) for r in graded)
-    if again := sorted({name for ((_, _, name), _), n in times.items() if n > 1}):
+    if again := sorted({who[2] for (who, _), n in times.items() if n > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)

@@ -56,13 +56,13 @@ def best(results: Iterable[Result]) -> list[Result]:
     return list(chosen.values())
 
 
-def owner(result: Result) -> tuple[str, str, str]:
-    """The learner as a key: source, id and name, since two people may share a name."""
+def owner(result: Result) -> tuple[str, ...]:
+    """The learner as a key: source, id, name and raw name, since two people may share a name."""
     learner = result["learner"]
-    return learner["source"], learner["id"], learner["name"]
+    return learner["source"], learner["id"], learner["name"], learner["raw"]
 
 
-def page_name(key: tuple[str, str, str]) -> str:
+def page_name(key: tuple[str, ...]) -> str:
     """A file name that is safe anywhere, still readable, and different for each learner."""
     slug = re.sub(r"[^a-z0-9]+", "-", key[2].lower()).strip("-")[:40] or "learner"
     return f"{slug}-{hashlib.sha256(repr(key).encode()).hexdigest()[:10]}.html"

@@ -28,6 +28,7 @@ from dlsys_helpers import stages
 MOST_ENTRIES = 20_000     # files in one zip or folder
 MOST_EACH = 40            # notebooks of one learner
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
+DIRECTORY = {True: 2**18, False: 2**22}  # bytes of the list of files in a learner's zip, and others
 SUBMITTED = "submitted"   # nbgrader's folder of what was handed in
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError,
                OSError)
@@ -39,11 +40,27 @@ _MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?"
 
 @dataclass(frozen=True)
 class Learner:
-    """The author of a submission: a name to show, and the id that the download gave, if any."""
+    """The author of a submission: a name to show, and the id that the download gave, if any.
+
+    raw tells people apart whose names look alike once they are cut and cleaned: a fingerprint of
+    the name as it stands on the disk or in the zip.
+    """
 
     name: str
     id: str = ""
     source: str = ""  # "canvas", "moodle" or ""
+    raw: str = ""
+
+
+def learner_named(raw: str, id: str = "", source: str = "") -> Learner:
+    """The learner with this name, as the file system or the zip has it."""
+    return Learner(_shown(raw), id, source, digest(raw.encode("utf-8", "surrogatepass"))[:16])
+
+
+def _shown(raw: str) -> str:
+    """A name on one line of at most 80 characters; of a long one the start and the end."""
+    line = clean(raw, len(raw) + 1)
+    return (line if len(line) <= 80 else f"{line[:38]}...{line[-39:]}") or "(no visible name)"
 
 
 _ANYONE = Learner("")
@@ -104,7 +121,8 @@ def find(paths: list[Path]) -> Found:
             groups.append((label, _owned(_under(path))))
     if single:
         groups.append((Path(), _owned(single)))
-    return Found(_distinct(_apart(groups)), [name for _, (_, names) in groups for name in names])
+    found = _distinct(_named_apart(_apart(groups)))
+    return Found(found, [name for _, (_, names) in groups for name in names])
 
 
 def _notebook_at(path: Path, label: Path) -> Submission:
@@ -128,9 +146,12 @@ def _under(path: Path) -> list[_File]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Relative names and paths of all files; links to folders are listed, never entered."""
-    count = 0
-    for here, folders, files in os.walk(folder):
+    """Relative names and paths of all files; links to folders are listed, never entered.
+
+    A folder that cannot be read is listed, too.
+    """
+    count, closed = 0, []
+    for here, folders, files in os.walk(folder, onerror=closed.append):
         folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX")))
         links = [f for f in folders if Path(here, f).is_symlink()]
         for name in [*files, *links]:
@@ -140,12 +161,18 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
             if not name.startswith("."):
                 path = Path(here, name)
                 yield str(path.relative_to(folder)), path
+    for path in (Path(error.filename) for error in closed):
+        if path == folder:
+            raise Refused(f"{folder}: {closed[0].strerror}. Give a folder that you may read.")
+        yield str(path.relative_to(folder)), path
 
 
 def _from_file(name: str, path: Path) -> list[_File]:
     parts, one = Path(name).parts, Submission(clean(name), _ANYONE, path)
     if path.is_symlink():
         return [_File(parts, replace(one, problem="is a link, expected a file."))]
+    if path.is_dir():
+        return [_File(parts, replace(one, problem="is a folder that cannot be read."))]
     if path.suffix.lower() == ".zip":
         return _in_zip(path, (), name, parts)
     return [_File(parts, one, path.suffix.lower() == ".ipynb")]
@@ -157,10 +184,28 @@ def _apart(groups: list[tuple[Path, tuple[list[Submission], list[str]]]]) -> lis
     for label, (found, _) in groups:
         for one in found:
             where.setdefault(one.learner, set()).add(label)
-    return [replace(one, learner=replace(one.learner, name=clean(
-                f"{label.with_suffix('')}/{one.learner.name}", 80)))
+    return [replace(one, learner=_in_group(one.learner, label))
             if len(where[one.learner]) > 1 and not one.learner.source and label.parts else one
             for label, (found, _) in groups for one in found]
+
+
+def _in_group(learner: Learner, label: Path) -> Learner:
+    inside = learner_named(f"{label.with_suffix('')}/{learner.name}")
+    return replace(inside, raw=digest(f"{inside.raw}/{learner.raw}".encode())[:16])
+
+
+def _named_apart(found: list[Submission]) -> list[Submission]:
+    """The submissions with a number behind the name where two learners look alike."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        raws = alike.setdefault((one.learner.name, one.learner.id), [])
+        if one.learner.raw not in raws:
+            raws.append(one.learner.raw)
+
+    def named(learner: Learner) -> Learner:
+        place = alike[learner.name, learner.id].index(learner.raw)
+        return replace(learner, name=f"{learner.name} ({place + 1})") if place else learner
+    return [replace(one, learner=named(one.learner)) for one in found]
 
 
 def _distinct(found: list[Submission]) -> list[Submission]:
@@ -230,7 +275,7 @@ def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
     """The learners of a download of Canvas or Moodle, if half of what is graded looks like one."""
     best: dict[_File, Learner] = {}
     for source, matches in (("canvas", _canvas(files, level)), ("moodle", _moodle(files, level))):
-        known = {file: Learner(clean(match["who"], 80), match["id"], source)
+        known = {file: learner_named(match["who"], match["id"], source)
                  for file, match in matches.items()}
         if len(known) > len(best):
             best = known
@@ -257,7 +302,7 @@ def _moodle(files: list[_File], level: int) -> dict[_File, re.Match]:
 
 def _by_nbgrader(files: list[_File], level: int) -> dict[_File, Learner]:
     """nbgrader's own order: submitted/NAME/ASSIGNMENT/file."""
-    return {file: Learner(clean(file.parts[level + 1], 80)) for file in files
+    return {file: learner_named(file.parts[level + 1]) for file in files
             if len(file.parts) >= level + 4 and file.parts[level] == SUBMITTED}
 
 
@@ -269,11 +314,11 @@ def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, L
     learners: dict[_File, Learner] = {}
     for (name, is_file), inside in groups.items():
         if is_file:
-            learners |= dict.fromkeys(inside, Learner(clean(above + PurePosixPath(name).stem, 80)))
+            learners |= dict.fromkeys(inside, learner_named(above + PurePosixPath(name).stem))
         elif _several_people([f.parts[level + 1:] for f in inside if f.graded]):
             learners |= _by_folder(inside, level + 1, f"{above}{name}/")
         else:
-            learners |= dict.fromkeys(inside, Learner(clean(above + name, 80)))
+            learners |= dict.fromkeys(inside, learner_named(above + name))
     return learners
 
 
@@ -306,7 +351,9 @@ def _in_zip(path: Path, outer: tuple[int, ...], label: str,
         return [_File(whose or (label,), Submission(clean(label), _ANYONE, path, problem=problem))]
 
     try:
-        with _open(path, outer) as archive:
+        if whose and not outer and (size := path.stat().st_size) > LARGEST_NESTED:
+            return refuse(oversize(size, LARGEST_NESTED))
+        with _open(path, outer, whose is not None) as archive:
             infos = [(k, i) for k, i in enumerate(archive.infolist())
                      if not i.is_dir() and _visible(i.filename)]
     except Refused as error:
@@ -315,6 +362,9 @@ def _in_zip(path: Path, outer: tuple[int, ...], label: str,
         return refuse("is a damaged zip.")
     if len(infos) > MOST_ENTRIES:
         return refuse(f"holds {len(infos)} files, expected at most {MOST_ENTRIES}.")
+    nested = sum(info.filename.lower().endswith(".zip") for _, info in infos)
+    if whose and nested > MOST_EACH:
+        return refuse(f"holds {nested} zips, expected at most {MOST_EACH}.")
     found: list[_File] = []
     for number, info in sorted(infos, key=lambda pair: pair[1].filename):
         found += _from_entry(path, (*outer, number), info, label, whose)
@@ -359,20 +409,41 @@ def _entry_problem(info: zipfile.ZipInfo, largest: int) -> str:
 
 
 @contextlib.contextmanager
-def _open(path: Path, outer: tuple[int, ...]) -> Iterator[zipfile.ZipFile]:
-    """The zip at `path`, or the one inside it. Raises Refused and _ZIP_ERRORS."""
+def _open(path: Path, outer: tuple[int, ...], learners: bool) -> Iterator[zipfile.ZipFile]:
+    """The zip at `path`, or the one inside it. Raises Refused and _ZIP_ERRORS.
+
+    learners: a learner made this zip. Python reads a zip's whole list of files when it opens it;
+    that list is refused before it costs anything.
+    """
     if outer:
         file: BinaryIO = io.BytesIO(_read_entry(path, outer, LARGEST_NESTED))
     else:
         file = _open_regular(path)
-    with file, zipfile.ZipFile(file) as archive:
-        yield archive
+    with file:
+        opening = _Opening(file, DIRECTORY[learners])
+        with zipfile.ZipFile(opening) as archive:
+            opening.most = LARGEST_NESTED + 1
+            yield archive
+
+
+class _Opening:
+    """A file that refuses to read more than `most` bytes at a time."""
+
+    def __init__(self, file: BinaryIO, most: int) -> None:
+        self.file, self.most = file, most
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        if size > self.most:
+            raise Refused(f"is a zip whose list of files has {size:,} bytes, expected at most "
+                          f"{self.most:,}.")
+        return self.file.read(size)
 
 
 def _read_entry(path: Path, entry: tuple[int, ...], largest: int = LARGEST) -> bytes:
     """One entry's bytes, never more than `largest`, whatever sizes the zip claims."""
     try:
-        with _open(path, entry[:-1]) as archive, archive.open(
+        with _open(path, entry[:-1], False) as archive, archive.open(
                 archive.infolist()[entry[-1]]) as file:
             data = file.read(largest + 1)
     except Refused:

@@ -213,7 +213,7 @@ def by_gradients(model, loss_of, steps, low, high):
                                dtype=torch.float64).tolist():
         loss = loss_of(model)
         seen.append((loss.item(), rate))
-        if math.isnan(loss) or loss > 4 * min(seen)[0]:
+        if math.isnan(loss.item()) or loss > 4 * min(seen)[0]:
             break
         with torch.no_grad():
             for p, grad in zip(live, torch.autograd.grad(loss, live, allow_unused=True),
@@ -268,10 +268,10 @@ def by_factor(model, loss_of, steps, low, high):
     rate, best, answer = low, float("inf"), low
     for _ in range(steps):
         loss = loss_of(model)
-        if not float(loss) <= 4 * best:
+        if not loss.item() <= 4 * best:
             break
-        if float(loss) < best:
-            best, answer = float(loss), rate
+        if loss.item() < best:
+            best, answer = loss.item(), rate
         loss.backward()
         with torch.no_grad():
             for p in model.parameters():

@@ -1,0 +1,131 @@
+"""The proof of a check: what it finds, what its record rests on, and when the tests rely on it."""
+
+import json
+
+import pytest
+
+from dlsys_helpers import checking
+from dlsys_helpers.expect import expect_close
+from tools import mutants, proof
+
+ID = "99.1"
+ANSWER = "def double(x):\n    return 2 * x\n"
+
+
+@pytest.fixture
+def toy(monkeypatch, tmp_path):
+    """An exercise with one named wrong answer that passes its proof."""
+    ex = checking.Exercise(ID, "double")
+    ex.cases(lambda g: [("two", {"x": 2.0}), ("three", {"x": 3.0})])
+
+    def law(out, x):
+        expect_close("result", out, 2 * x)
+    law.__module__ = "dlsys_checks.s01.e1_predict"
+    ex.law(law)
+    ex.promise("twice", "Twice x.")
+    ex.wrong("tripling", says="result", trap="01.1", breaks="twice")(lambda x: 3 * x)
+    ex.right("a sum")(lambda x: x + x)
+    monkeypatch.setitem(checking.REGISTRY, ID, ex)
+    monkeypatch.setattr(mutants, "answers", lambda stage: {ID: ("", ANSWER)})
+    monkeypatch.setattr(proof, "RECORDS", tmp_path)
+    for kept in (proof.fresh, proof.paper, proof._remembering):
+        kept.cache_clear()
+    yield ex
+    for kept in (proof.fresh, proof.paper, proof._remembering):
+        kept.cache_clear()
+
+
+def found(seeds=2):
+    return proof.prove(ID, seeds)[1]
+
+
+def test_a_sound_check_is_proven(toy):
+    facts, lines = proof.prove(ID, 3)
+    assert lines == []
+    assert facts["right"] == {"answers": 2, "seeds": 3}
+    assert facts["wrong"]["answers"] == 1
+    assert facts["mutants"]["killed"] == facts["mutants"]["mutants"] >= 3
+
+
+def test_a_right_answer_that_is_refused_is_found(toy):
+    toy.right("with an offset that rounding does not explain")(lambda x: 2 * x + 1e-3)
+    assert any("with an offset" in line and "seed 0" in line for line in found())
+
+
+@pytest.mark.parametrize(("name", "fn", "says", "breaks", "complaint"), [
+    ("a pass", lambda x: 2 * x, "result", "twice", "is not wrong"),
+    ("another phrase", lambda x: 5 * x, "shape", "twice", "does not say 'shape'"),
+    ("no such promise", lambda x: 7 * x, "result", "thrice", "of which no promise"),
+    ("no promise at all", lambda x: 8 * x, "result", (), "of which no promise"),
+])
+def test_a_wrong_answer_that_is_not_what_it_claims_is_found(toy, name, fn, says, breaks, complaint):
+    toy.wrong(name, says=says, trap="01.1", breaks=breaks)(fn)
+    assert any(name in line and complaint in line for line in found())
+
+
+def test_two_wrong_answers_that_look_alike_are_found(toy):
+    toy.wrong("tripling again", says="result", trap="01.1", breaks="twice")(lambda x: x + x + x)
+    assert any("has not its name" in line for line in found())
+
+
+def test_a_case_that_fails_by_another_promise_is_found(toy):
+    toy.promise("for three", "Three, too.", cases=("three",))
+    toy.wrong("on all", says="result", trap="01.1", breaks="for three")(lambda x: 9 * x)
+    assert any("'two'" in line and "not by what it breaks" in line for line in found())
+
+
+def test_a_law_that_forgets_the_dtype_is_found(toy):
+    def careless(out, x):
+        expect_close("result", float(out), 2 * x)
+    careless.__module__ = toy.law_fn.__module__
+    toy.law(careless)
+    assert any("text at () is accepted" in line for line in found())
+
+
+def test_a_mutant_that_lives_is_found(toy):
+    toy.cases(lambda g: [("zero", {"x": 0.0})])
+    assert any("mutant lives" in line for line in found())
+
+
+def test_a_record_is_fresh_until_the_answer_changes(toy, monkeypatch):
+    assert not proof.fresh(ID)
+    proof.write(ID, proof.prove(ID, 1)[0])
+    proof.fresh.cache_clear()
+    assert proof.fresh(ID)
+    monkeypatch.setattr(mutants, "answers", lambda stage: {ID: ("", ANSWER.replace("2", "2.0"))})
+    proof.fresh.cache_clear()
+    assert not proof.fresh(ID)
+
+
+@pytest.mark.parametrize("module", [*proof.ENGINE, "dlsys_checks.s01.e1_predict"])
+def test_a_record_rests_on_the_engine_and_the_exercises_file(toy, monkeypatch, module):
+    before, read = proof.rests_on(ID), proof.inspect.getsource
+    monkeypatch.setattr(proof.inspect, "getsource", lambda m: read(m) + (
+        "\nCHANGED = 1\n" if m.__name__ == module else ""))
+    assert proof.rests_on(ID) != before
+
+
+def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
+    before, read = proof.rests_on(ID), proof.inspect.getsource
+    monkeypatch.setattr(proof.inspect, "getsource", lambda m: read(m) + "\n# a remark\n")
+    assert proof.rests_on(ID) == before
+
+
+def test_the_records_name_what_the_registry_holds():
+    """Where a record is fresh, its counts are those of the exercise."""
+    for id, exercise in checking.load_all().items():
+        facts = proof.stored(id[:2]).get(id)
+        if facts and proof.fresh(id):
+            assert facts["right"]["answers"] == 1 + len(exercise.right_answers), id
+            assert facts["wrong"]["answers"] == len(exercise.wrong_answers), id
+            assert facts["right"]["seeds"] >= proof.RIGHT_SEEDS, id
+
+
+def test_writing_one_exercise_keeps_the_others(monkeypatch, tmp_path):
+    monkeypatch.setattr(proof, "RECORDS", tmp_path)
+    monkeypatch.setattr(mutants, "answers", lambda stage: {"01.1": (), "01.2": ()})
+    (tmp_path / "01.json").write_text(json.dumps({"01.1": {"a": 1}, "01.9": {}}), "utf-8")
+    proof.write("01.2", {"b": 2})
+    assert json.loads((tmp_path / "01.json").read_text("utf-8")) == {
+        "01.1": {"a": 1}, "01.2": {"b": 2}}
+

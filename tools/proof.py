@@ -1,0 +1,227 @@
+"""Prove the checks: right answers pass, wrong ones fail for their own reason, mutants die.
+
+    python -m tools.proof                          the exercises whose record is stale
+    python -m tools.proof 01 02.3 --seeds 1000     these; right answers on so many seeds
+    python -m tools.proof 01.4 --right             only the right answers; writes nothing
+
+A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven and
+what that rests on. The tests prove a stale exercise in full, and of a fresh one a single seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import inspect
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dlsys_helpers import acting, checking
+from dlsys_helpers.checking import Exercise, Run, WrongAnswer
+from dlsys_helpers.paths import ROOT
+from tools import mutants, rests
+
+RECORDS = ROOT / "tests" / "records" / "checks"
+ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.checking", "dlsys_helpers.expect")
+WRONG_SEEDS, RIGHT_SEEDS = 4, 20  # what a stale exercise is tried on
+
+
+# ---- right answers
+
+def right_answers(id: str) -> dict[str, Callable]:
+    """The worked answer of an exercise and those by other routes, by name."""
+    exercise, (setup, source) = checking.find(id), mutants.answers(id[:2])[id]
+    space: dict[str, Any] = {"__name__": "worksheet"}
+    exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
+    return {"the worked answer": space[exercise.function], **exercise.right_answers}
+
+
+def refusals(id: str, seeds: Iterable[int]) -> Iterator[str]:
+    """A line for each right answer that is refused, or warns, with the first seed that does."""
+    for route, fn in right_answers(id).items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            verdict = checking.run_check(id, fn, seeds)
+        if verdict.status != "pass":
+            yield f"{id}, {route}: seed {verdict.seed}, case {verdict.case!r}: {verdict.message}"
+
+
+# ---- wrong answers
+
+def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int]) -> Iterator[str]:
+    """What is amiss with the verdicts on a named wrong answer, seed by seed.
+
+    One draw must suffice: a seed that lets a wrong answer pass has drawn a degenerate case.
+    """
+    for seed in seeds:
+        exercise, cases = paper(id, seed)
+        runs = [exercise.run(wrong.fn, case) for case in cases]
+        verdict = exercise.judge(cases, [outcome for outcome, _ in runs])
+        fits = {"is not wrong": verdict.status == "wrong",
+                "has not its name": verdict.misconception == wrong.name,
+                "has not its trap": verdict.trap == wrong.trap,
+                f"does not say {wrong.says!r}": wrong.says in verdict.message,
+                "fails by accident": not verdict.accident,
+                "is told more than 300 characters": len(verdict.message) <= 300}
+        found = [text for text, holds in fits.items() if not holds]
+        found += broken_besides(exercise, wrong, runs)
+        yield from (f"seed {seed}: {text}: {verdict}" for text in found)
+
+
+def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> Iterator[str]:
+    """Cases that fail though no promise that the answer is said to break decides them."""
+    broken = [p for p in exercise.promises if p.key in wrong.breaks]
+    if not len(broken) == len(wrong.breaks) > 0:
+        yield f"breaks {wrong.breaks}, of which no promise has the key"
+    for _, verdict in runs:
+        if verdict.status != "pass" and not any(p.decides(verdict) for p in broken):
+            yield f"fails {verdict.case!r} with {verdict.message!r}, not by what it breaks"
+
+
+@cache
+def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
+    """An exercise that remembers its wrong answers, and the cases of a seed, drawn once."""
+    return _remembering(id), checking.find(id).arrange(seed)
+
+
+@cache
+def _remembering(id: str) -> Exercise:
+    return checking.remembering(checking.find(id))
+
+
+# ---- outcomes spoilt by a machine
+
+CONTEXT = {"state"}  # parts that only describe what the act did; a law need not judge them
+
+
+def unjudged(id: str, fn: Callable, cases: Sequence[acting.Case]) -> Iterator[str]:
+    """Spoilt parts of a right outcome that the law accepts: shape, dtype, value, each by itself."""
+    exercise = checking.find(id)
+    for case in cases:
+        right = acting.run_act(exercise.act_fn, fn, case).value
+        for path, leaf in leaves(right):
+            for name, spoil in spoilt(leaf).items() if not CONTEXT & set(path) else ():
+                bad = acting.Outcome("value", replaced(right, path, spoil))
+                if exercise.judge_one(case, bad).status != "wrong":
+                    yield f"{case.name}: {name} at {path} is accepted"
+
+
+def leaves(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Path and value of all floating-point tensors and floats inside a plain value."""
+    if type(value) is float or (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        yield path, value
+    items = value.items() if isinstance(value, dict) else (
+        enumerate(value) if isinstance(value, list | tuple) else ())
+    for key, item in items:
+        yield from leaves(item, (*path, key))
+
+
+def replaced(value: Any, path: tuple, change: Callable) -> Any:
+    """A copy of a plain value with the leaf at `path` changed."""
+    if not path:
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(replaced(v, path[1:], change) if i == path[0] else v
+                     for i, v in enumerate(value))
+    new = copy.copy(value)
+    new[path[0]] = replaced(value[path[0]], path[1:], change)
+    return new
+
+
+def spoilt(leaf: Any) -> dict[str, Callable]:
+    """Ways to spoil an output that broadcasting or a sloppy comparison would forgive."""
+    if type(leaf) is float:
+        return {"nan": lambda _: math.nan, "off by 2 %": lambda v: v * 1.02 + 1e-3, "text": str}
+    found = {"extra axis": lambda v: v[None], "float64": lambda v: v.double()}
+    if leaf.numel():  # nothing else can be said of a tensor without elements
+        found |= {"nan": lambda v: torch.full_like(v, math.nan),
+                  "off by 2 %": lambda v: v * 1.02 + 1e-2}
+    return found
+
+
+# ---- the record
+
+def rests_on(id: str) -> str:
+    """Fingerprint of the worked answer, the exercise's file with what it imports, and the engine.
+
+    Prose does not count, except the docstring: the promises are its words.
+    """
+    file = checking.find(id).law_fn.__module__
+    names = {*ENGINE, *(name for name in rests.reached([file]) if name.startswith("dlsys_checks."))}
+    code = [rests.without_prose(inspect.getsource(importlib.import_module(name)))
+            for name in sorted(names)]
+    code += [rests.without_prose(Path(mutants.__file__).read_text("utf-8"))]
+    return rests.fingerprint("\0".join([*code, *mutants.answers(id[:2])[id], str(rests.pinned())]))
+
+
+def stored(stage: str) -> dict[str, Any]:
+    """The record of a stage, "01": facts by exercise; empty when there is none."""
+    path = RECORDS / f"{stage}.json"
+    return json.loads(path.read_text("utf-8")) if path.exists() else {}
+
+
+@cache
+def fresh(id: str) -> bool:
+    """Whether the record of an exercise rests on what stands there now."""
+    return stored(id[:2]).get(id, {}).get("rests_on") == rests_on(id)
+
+
+def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
+    """The record of an exercise, and a line for each thing that contradicts it."""
+    exercise = checking.find(id)
+    found = list(refusals(id, range(seeds)))
+    for wrong in exercise.wrong_answers:
+        found += [f"{id}, {wrong.name}: {text}"
+                  for text in complaints(id, wrong, range(WRONG_SEEDS))]
+    worked = right_answers(id)["the worked answer"]
+    found += [f"{id}: {text}" for text in unjudged(id, worked, exercise.arrange(0))]
+    tried = mutants.tried(id, *mutants.answers(id[:2])[id])
+    found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
+    found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
+    return {"rests_on": rests_on(id),
+            "right": {"answers": 1 + len(exercise.right_answers), "seeds": seeds},
+            "wrong": {"answers": len(exercise.wrong_answers), "seeds": WRONG_SEEDS},
+            "mutants": tried}, found
+
+
+def write(id: str, facts: dict[str, Any]) -> None:
+    """Put the record of one exercise into that of its stage."""
+    entry = {**stored(id[:2]), id: facts}
+    wanted = sorted(set(entry) & set(mutants.answers(id[:2])))
+    RECORDS.mkdir(parents=True, exist_ok=True)
+    (RECORDS / f"{id[:2]}.json").write_text(
+        json.dumps({key: entry[key] for key in wanted}, indent=1) + "\n", "utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", help="stages or exercises; the stale ones when absent")
+    parser.add_argument("--seeds", type=int, default=RIGHT_SEEDS, help="for right answers")
+    parser.add_argument("--right", action="store_true", help="right answers only, no record")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    ids = [id for stage in mutants.stages() for id in mutants.answers(stage)]
+    lines: list[str] = []
+    for id in ids:
+        if {id, id[:2]} & set(args.what) if args.what else not fresh(id):
+            facts, found = ({}, list(refusals(id, range(args.seeds)))) if args.right else (
+                prove(id, args.seeds))
+            if facts and not found:
+                write(id, facts)
+            print("\n".join(found) or f"{id}: proven, right answers on {args.seeds} seeds",
+                  flush=True)
+            lines += found
+    sys.exit(1 if lines else 0)
+
+
+if __name__ == "__main__":
+    main()
