@@ -917,10 +917,11 @@ for step, cores, mark, colour in (("linear", True, "o", "#3b7dd8"),
             and limits.device_name == sheet.name]
     ax.plot([r["intensity"] for r in rows], [r["tflops"] for r in rows],
             mark, color=colour)
-    ax.annotate(step, (at[0], sheet.ceiling(at[0], cores)), xytext=(9, -10),
-                color=colour, textcoords="offset points")
-show(ax.figure, alt="A slope for memory, two flat roofs, both axes "
-     "logarithmic. GELU: on the slope. Linear: up to the upper roof.")
+    ax.annotate(f"{step}, {'tensor cores' if cores else 'fp32 units'}",
+                (5000, sheet.ceiling(5000, cores)), ha="right",
+                xytext=(0, 4), color=colour, textcoords="offset points")
+show(ax.figure, alt="A slope for memory, two flat roofs, log axes. GELU: "
+     "on the slope. Linear: up the slope to the upper roof.")
 
 # %% role="gpu"
 def least(step, rows, n):

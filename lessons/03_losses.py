@@ -1225,7 +1225,7 @@ for name, c in loss.items():
 plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
            "head": 128_256 * 4096 * 2 / 1e9,
            "logits, 16 bits": 8192 * 128_256 * 2 / 1e9,
-           **{f"peak, {n} chunks": gb for n, gb in chunk.items()}},
+           **{f"peak, chunks: {n}": gb for n, gb in chunk.items()}},
           xlabel="GB", title="The logits dwarf the rest, in one chunk",
           alt="Bars in GB: hidden states 0.067, head 1.05, logits 2.1; the "
               "peak of loss and gradients 12.6 in one chunk, 4.25 in four, "
