@@ -13,11 +13,16 @@
 # A check then tells you whether your function is right. If it knows your mistake,
 # it says its name.
 #
+# A line with a ✓ is a *claim*: it shows what was measured beside the bound that the
+# text gives, as in "share right: 0.24, below 0.65". One that does not hold stops the
+# lesson. Its code is folded: click the three dots to open it. Each lesson says before its
+# first cell what `fit`, `digits` and its other helpers are.
+#
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% [markdown] role="start"
 # Choose **Run > Run All Cells** to draw the map of the stages with what you have
-# solved. Without a kernel, take the [list of lessons](../README.md#lessons).
+# solved.
 
 # %% role="start"
 from dlsys.start_page import progress_map, review_menu, start_menu
@@ -27,10 +32,10 @@ progress_map()
 # %% [markdown] role="start"
 # ## Work on a stage
 #
-# Read the lesson first: open it from the map above and choose **Run > Run All
-# Cells**. Then take a copy of its worksheet. Your copy lies in `my-work/`; nothing
-# ever overwrites it. The cell below makes one, and so does `dlsys start 1` in a
-# terminal.
+# The cell below gives you a copy of a lesson and of its worksheet, and so does
+# `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
+# them. Read the lesson first: guess where it asks, then run the cells below the
+# question. Then solve its exercises in the worksheet.
 
 # %% role="start"
 start_menu()
@@ -50,8 +55,9 @@ review_menu()
 #
 # | command | what it does |
 # |---|---|
-# | `dlsys start 1` | copies the worksheet of stage 1 to `my-work/` |
-# | `dlsys check my-work/01_activations.ipynb` | checks all its exercises |
+# | `dlsys start 1` | copies lesson and worksheet of stage 1 to `my-work/` |
+# | `dlsys check 1` | checks all exercises of your worksheet |
+# | `dlsys answer 01.4` | shows the worked answer of an exercise you have solved |
 # | `dlsys review` | asks what is due |
 # | `dlsys review --all 01` | asks about stage 1 now |
 # | `dlsys progress` | shows the map above as a table |

@@ -49,12 +49,14 @@ x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
 layer = nn.Linear(64, 32)
 by_hand = x_test @ layer.weight.T + layer.bias   # (N, F) @ (F, U) + (U,)
 gap = (layer(x_test) - by_hand).abs().max()
-claim("largest gap between the layer and x @ W.T + b", gap, below=1e-5)
 
 mlp = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64),
                     nn.ReLU(), nn.Linear(64, 1))
 count = sum(p.numel() for p in mlp.parameters())
 print(f"parameters of a 10-64-64-1 MLP: {count:,}")
+
+# %% role="concept"
+claim("largest gap between the layer and x @ W.T + b", gap, below=1e-5)
 claim("weights and biases, counted by hand", count,
       expected=(10 * 64 + 64) + (64 * 64 + 64) + (64 * 1 + 1))
 
@@ -80,6 +82,8 @@ for activation in (nn.Identity, nn.Tanh, nn.ReLU):
     fit(model, x_xor, y_xor, steps=300, lr=1e-2)
     scores[activation.__name__] = accuracy(model, x_new, y_new)
 print({name: f"{score:.2f}" for name, score in scores.items()})
+
+# %% role="concept"
 claim("share of new points right without an activation",
       scores["Identity"], below=0.75)
 claim("share right with tanh", scores["Tanh"], above=0.9)
@@ -118,6 +122,8 @@ def parameters(*sizes):
 
 deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
 print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
+
+# %% role="concept"
 claim("parameters of the wide one over those of the deep one",
       wide / deep, expected=9, within=0.2)
 
@@ -150,6 +156,8 @@ used = {build.__name__: activations_of(build) for build in (
     models.efficientnet_b0)}
 print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
       sep="\n")
+
+# %% role="concept"
 claim("kinds other than GELU in the vision transformer",
       len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
 default = nn.TransformerEncoderLayer(8, 2).activation
@@ -192,6 +200,8 @@ flips = (first != second).float().mean()
 drift = (reader[1].running_mean - stored).abs().max()
 print(f"labels that differ between two calls: {flips:.1%}")
 print(f"largest move of a stored mean: {drift:.3f}")
+
+# %% trap="01.1" role="look"
 claim("share of labels on which the passes differ", flips, above=0.02)
 claim("largest move of a stored mean, by looking", drift, above=0.005)
 
@@ -210,9 +220,11 @@ with torch.no_grad():
 gap = (first - second).abs().max()
 drift = (reader[1].running_mean - stored).abs().max()
 print(f"largest gap between two calls: {gap:.1f}   drift: {drift:.1f}")
+score = accuracy(reader, x_test, y_test)
+
+# %% trap="01.1" role="repair"
 claim("largest gap between two calls in eval mode", gap, expected=0)
 claim("move of the stored means", drift, expected=0)
-score = accuracy(reader, x_test, y_test)
 claim("share of the digits that it reads", score, expected=0.97,
       within=0.02)
 
@@ -224,6 +236,10 @@ with torch.no_grad():                    # both are in train mode
     gaps = {name: (net(x_test) - net(x_test)).abs().max()
             for name, net in (("plain", plain), ("BatchNorm", normed))}
     moved = (normed(x_test)[:10] - normed(x_test[:10])).abs().max()
+print({name: f"{gap:.1f}" for name, gap in gaps.items()},
+      f"in other company: {moved:.1f}")
+
+# %% trap="01.1" role="repair"
 claim("a plain MLP in train mode, two calls: gap", gaps["plain"],
       expected=0)
 claim("BatchNorm on the same batch, two calls: gap", gaps["BatchNorm"],
@@ -297,6 +313,8 @@ def recall(alarm):
 right = (alarm == truth).float().mean()
 print(f"scores run from {score.min():.1f} to {score.max():.1f}")
 print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
+
+# %% trap="01.2" role="look"
 claim("accuracy of the alarm", right, above=0.9)
 claim("share of the eights that it finds", recall(alarm), below=0.6)
 claim("the lowest score, so it is no probability", score.min(), below=0)
@@ -312,6 +330,8 @@ needed = torch.tensor(0.5).sigmoid().item()
 repaired = score.sigmoid() > 0.5
 print(f"a logit of 0.5 is a probability of {needed:.3f}")
 print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
+
+# %% trap="01.2" role="repair"
 claim("a logit of 0.5 as a probability", needed,
       expected=0.622, within=0.001)
 claim("images on which the two ways of saying one half differ",
@@ -331,6 +351,8 @@ probabilities = recall_of(F.binary_cross_entropy)
 logits = recall_of(F.binary_cross_entropy_with_logits)
 print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the one for logits")
+
+# %% trap="01.2" role="repair"
 claim("eights found with the loss that wants probabilities",
       probabilities, above=0.3)
 claim("with the loss that wants logits", logits, below=0.1)
@@ -408,11 +430,13 @@ def gradient_norms(model):
 norms = {"sigmoid": gradient_norms(stack(nn.Sigmoid))}
 ratio = norms["sigmoid"][0] / norms["sigmoid"][-1]
 print(f"accuracy {score_sigmoid:.2f}   first / last gradient {ratio:.0e}")
+loud = gradient_norms(stack(
+    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
+
+# %% trap="01.3" role="look"
 claim("digits read after training, as a share; guessing reads 0.1",
       score_sigmoid, below=0.3)
 claim("first over last gradient, fresh stack", ratio, below=0.25 ** 8)
-loud = gradient_norms(stack(
-    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
 claim("the same ratio with larger weights", loud[0] / loud[-1],
       above=0.25 ** 8)
 
@@ -432,27 +456,41 @@ stacks = {"ReLU, default": stack(nn.ReLU),
 norms |= {name: gradient_norms(model) for name, model in stacks.items()}
 ratios = {name: n[0] / n[-1] for name, n in norms.items()}
 print(*(f"{name}: {r:.0e}" for name, r in ratios.items()), sep="\n")
+
+# %% trap="01.3" role="repair"
 claim("first over last gradient, default ReLU", ratios["ReLU, default"],
       below=0.1)
 claim("the same with He", ratios["ReLU + He"], above=0.2)
 claim("the same for tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
 
+# %% [markdown] trap="01.3" role="repair"
+# A level gradient is worth having only if the net then learns. Train them: tanh
+# with Xavier reads the digits, sigmoids at ten times the rate still do not, and
+# ReLU does with He and does not with the default.
+
 # %% trap="01.3" role="repair"
 fit(stacks["tanh + Xavier"], x_train, y_train, steps=300, lr=3e-3)
 score_tanh = accuracy(stacks["tanh + Xavier"], x_test, y_test)
-claim("digits read by eight tanh layers with Xavier, with Adam",
-      score_tanh, above=0.9)
 faster = stack(nn.Sigmoid)
 fit(faster, x_train, y_train, steps=300, lr=3e-2)
-claim("by eight sigmoids at ten times the rate",
-      accuracy(faster, x_test, y_test), below=0.3)
+score_faster = accuracy(faster, x_test, y_test)
 
 for name in ("ReLU, default", "ReLU + He"):
     fit(stacks[name], x_train, y_train, steps=300, lr=3e-2,
         optimizer=torch.optim.SGD)
 by_sgd = {name: accuracy(stacks[name], x_test, y_test)
           for name in ("ReLU, default", "ReLU + He")}
-claim("by eight default ReLU layers, with SGD at 0.03",
+
+# %% trap="01.3" role="repair"
+claim("digits read by eight tanh layers with Xavier, with Adam",
+      score_tanh, above=0.9)
+claim("by eight sigmoids at ten times the rate", score_faster, below=0.3)
+
+# %% [markdown] trap="01.3" role="repair"
+# With plain SGD, the init decides between these two:
+
+# %% trap="01.3" role="repair"
+claim("read by eight default ReLU layers, with SGD at 0.03",
       by_sgd["ReLU, default"], below=0.3)
 claim("by the same layers with He", by_sgd["ReLU + He"], above=0.5)
 
@@ -531,16 +569,25 @@ def off_for_all(h):
 dead = {"healthy": off_for_all(healthy(x_normal).relu()),
         "sunk": off_for_all(sunk(x_normal).relu())}
 print(f"flagged: {alarms}   off for every row: {dead}")
-claim("healthy units of 64 that the usual detector flags",
-      alarms["healthy"], above=60)
-claim("healthy units off for every row", dead["healthy"], expected=0)
-claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 
 target = x_normal.sum(1).sign().clamp(min=0).long()
 net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
 before = sunk.weight.detach().clone()
 fit(net, x_normal, target, steps=200, lr=1e-2)
 moved = (sunk.weight - before).abs().max()
+print(f"largest move of the sunk weights in 200 steps: {moved:.1f}")
+
+# %% trap="01.4" role="look"
+claim("healthy units of 64 that the usual detector flags",
+      alarms["healthy"], above=60)
+claim("healthy units off for every row", dead["healthy"], expected=0)
+
+# %% [markdown] trap="01.4" role="look"
+# The usual detector calls almost every healthy unit dead. The sunk units are dead
+# indeed: off for every row, and 200 steps of training do not move them.
+
+# %% trap="01.4" role="look"
+claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 
 # %% [markdown] trap="01.4" role="repair"
@@ -552,10 +599,6 @@ claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 # leaves some inputs above it.
 
 # %% trap="01.4" role="repair"
-share = (healthy(x_normal) < 0).float().mean()
-claim("zeros among all outputs of the healthy layer", share,
-      expected=0.5, within=0.06)
-
 leaky = nn.Sequential(nn.Linear(10, 64), nn.LeakyReLU(0.1),
                       nn.Linear(64, 2))
 nn.init.constant_(leaky[0].bias, -5.0)
@@ -565,6 +608,16 @@ moved = (leaky[0].weight - before).abs().max()
 score_leaky, score_dead = (accuracy(m, x_normal, target)
                            for m in (leaky, net))
 print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
+
+# %% trap="01.4" role="repair"
+share = (healthy(x_normal) < 0).float().mean()
+claim("zeros among all outputs of the healthy layer", share,
+      expected=0.5, within=0.06)
+
+# %% [markdown] trap="01.4" role="repair"
+# The same bias with a slope below zero: the weights move, and the task is learned.
+
+# %% trap="01.4" role="repair"
 claim("with a slope below zero the weights move", moved, above=0.01)
 claim("share right on this linear task, leaky", score_leaky, above=0.9)
 claim("share right, dead", score_dead, below=0.6)
@@ -584,6 +637,8 @@ for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
     fit(model, x_xor, y_xor, steps=200, lr=1e-2)
     bends[name] = accuracy(model, x_xor, y_xor)
 print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
+
+# %% trap="01.4" role="repair"
 claim("share right on the signs, leaky and sunk", bends["leaky, sunk"],
       below=0.8)
 claim("share right on the signs, fresh ReLU", bends["ReLU, fresh"],
@@ -597,13 +652,21 @@ claim("share right on the signs, fresh ReLU", bends["ReLU, fresh"],
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
 F.gelu(depth).sum().backward()
 print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
-claim("GELU's largest slope at -10 and -15, in float32",
-      depth.grad[2:].abs().max(), expected=0)
 far = torch.tensor([15.0], requires_grad=True)
 far.tanh().sum().backward()
+broken_layer = torch.full((5, 3), float("nan")).relu()
+
+# %% trap="01.4" role="repair"
+claim("GELU's largest slope at -10 and -15, in float32",
+      depth.grad[2:].abs().max(), expected=0)
+
+# %% [markdown] trap="01.4" role="repair"
+# So GELU has dead units as well, far enough down. And counting zeros misses the
+# other two.
+
+# %% trap="01.4" role="repair"
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("its output there", far.detach().tanh(), expected=1)
-broken_layer = torch.full((5, 3), float("nan")).relu()
 claim("units of a layer of NaN that count as off",
       off_for_all(broken_layer), expected=0)
 
@@ -628,6 +691,8 @@ fit(hot, x_train, y_train, steps=300, lr=0.1, optimizer=sgd)
 back = burnt & (hot[0](x_train) > 0).any(0)
 print(f"share off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
+
+# %% trap="01.4" role="repair"
 claim("fresh units off for every row, of 64", start[1], below=16)
 claim("after 200 steps at rate 2", burnt.sum(), above=40)
 claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
@@ -636,13 +701,21 @@ claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
 one_hot = F.one_hot(y_train, 10).float()
 losses = fit(digit_net(), x_train, one_hot, steps=200, lr=100.0,
              optimizer=sgd, loss=F.mse_loss)
-claim("squared error at rate 100: is the last loss finite, 1 or 0",
-      torch.tensor(losses[-1]).isfinite(), expected=0)
 
 good = digit_net()
 fit(good, x_train, y_train, steps=300, lr=1e-2)
 print(f"share flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
+
+# %% trap="01.4" role="repair"
+claim("squared error at rate 100: is the last loss finite",
+      torch.tensor(losses[-1]).isfinite(), expected=False)
+
+# %% [markdown] trap="01.4" role="repair"
+# Squared error has no upper bound, and at rate 100 nothing is left of the net. The
+# other one reads the digits well, and still sets off the alarm.
+
+# %% trap="01.4" role="repair"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
       above=20)
 claim("trained units that it flags", zeros(good)[0], above=10)
@@ -705,7 +778,7 @@ def shrink_loop(x, cut=0.5):
 vector = torch.randn(1000)
 slow = shrink_loop(vector)
 
-# %% trap="01.5" role="look"
+# %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 class Counter(TorchDispatchMode):
@@ -716,9 +789,12 @@ class Counter(TorchDispatchMode):
         self.count += 1
         return func(*args, **(kwargs or {}))
 
+# %% trap="01.5" role="look"
 with Counter() as loop:
     shrink_loop(vector)
 print(f"operations for 1,000 elements: {loop.count:,}")
+
+# %% trap="01.5" role="look"
 claim("operations per element", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="repair"
@@ -738,6 +814,8 @@ with Counter() as whole:
 with Counter() as longer:
     shrink(long_vector)
 print(f"operations: {loop.count:,} -> {whole.count}")
+
+# %% trap="01.5" role="repair"
 claim("gap between the two results", (fast - slow).abs().max(), expected=0)
 claim("operations for the whole vector", whole.count, below=10)
 claim("operations more for 100,000 elements", longer.count - whole.count,

@@ -53,6 +53,8 @@ print(f"z {z}   L {loss}   dL/dw {d_w}   dL/db {d_b}   dL/dx {d_x}")
 leaves = [torch.tensor(v, requires_grad=True) for v in (w, b)]
 loss = (leaves[0] * x + leaves[1] - y) ** 2
 loss.backward()
+
+# %% role="concept"
 claim("loss", loss, expected=12.25)
 claim("dL/dw by autograd, against by hand", leaves[0].grad, expected=d_w)
 claim("dL/db by autograd, against by hand", leaves[1].grad, expected=d_b)
@@ -96,6 +98,8 @@ kept = {"a + b": kept_by(torch.add, 2), "2 * a": kept_by(lambda a: 2 * a),
         "relu": kept_by(torch.relu), "gelu": kept_by(F.gelu),
         "a * b": kept_by(torch.mul, 2)}
 print(*(f"{name:6} {bytes:5,}" for name, bytes in kept.items()), sep="\n")
+
+# %% role="concept"
 claim("bytes kept by a sum of two", kept["a + b"], expected=0)
 claim("by tanh", kept["tanh"], expected=4000)
 claim("by a product of two", kept["a * b"], expected=8000)
@@ -114,11 +118,16 @@ claim("by a product of two", kept["a * b"], expected=8000)
 rows = torch.randn(64, 3)
 truth = rows @ torch.tensor([2.0, -1.0, 0.5]) + 0.3
 
-def descend(steps, clear, momentum=0.0, batch=None):
-    """Losses on all rows of a linear fit that starts at zero, by SGD."""
+def at_zero():
     model = nn.Linear(3, 1)
     for p in model.parameters():
         nn.init.zeros_(p)
+    return model
+
+# %% trap="02.1" role="break"
+def descend(steps, clear, momentum=0.0, batch=None):
+    """Losses on all rows of a linear fit that starts at zero, by SGD."""
+    model = at_zero()
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     losses = []
     for _ in range(steps):
@@ -131,7 +140,6 @@ def descend(steps, clear, momentum=0.0, batch=None):
         opt.step()
     return losses
 
-# %% trap="02.1" role="break"
 cleared, piled = descend(400, clear=True), descend(400, clear=False)
 
 # %% trap="02.1" role="look"
@@ -141,9 +149,21 @@ for _ in range(4):                        # equal batches, no step
     F.mse_loss(probe(rows).squeeze(1), truth).backward()
     norms.append(probe.weight.grad.norm().item())
 print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
+print(f"cleared, step 400: {cleared[-1]:.0e}")
+
+# %% [markdown] trap="02.1" role="look"
+# Four equal batches without a step between them: each backward adds its gradient
+# to the ones before.
+
+# %% trap="02.1" role="look"
 claim("norm of the fourth gradient over that of the first",
       norms[3] / norms[0], expected=4, within=1e-4)
-print(f"cleared, step 400: {cleared[-1]:.0e}")
+
+# %% [markdown] trap="02.1" role="look"
+# The cleared run finds the answer. The other one never settles, and does not diverge
+# either:
+
+# %% trap="02.1" role="look"
 claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
 claim("highest loss of the last hundred over the first, not cleared",
       max(piled[-100:]) / piled[0], above=0.2)
@@ -167,12 +187,19 @@ import inspect
 
 pendulum = descend(40, clear=True, momentum=1.0)
 gap = max(abs(a - b) for a, b in zip(pendulum, piled))
-claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
-
 arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
-claim("default of set_to_none, 1 or 0",
-      arguments["set_to_none"].default, expected=1)
+print(arguments["set_to_none"])
 
+# %% trap="02.1" role="repair"
+claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
+claim("is set_to_none on by default",
+      arguments["set_to_none"].default, expected=True)
+
+# %% [markdown] trap="02.1" role="repair"
+# None is more than a saving. To an optimizer with a memory, a gradient of zeros is
+# a gradient: it moves on.
+
+# %% trap="02.1" role="repair"
 def after_idle_step(to_none):
     """A weight after one Adam step with a gradient and one without."""
     weight = nn.Parameter(torch.ones(1))
@@ -186,6 +213,8 @@ def after_idle_step(to_none):
 # %% trap="02.1" role="repair"
 none, zeros = after_idle_step(True), after_idle_step(False)
 print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
+
+# %% trap="02.1" role="repair"
 claim("the weight after it, None: Adam leaves it alone", none,
       expected=0.9, within=1e-3)
 claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
@@ -200,6 +229,8 @@ pushed = descend(400, clear=False, batch=8)
 calm = descend(400, clear=True, batch=8)
 print(f"batches of 8, not cleared, step 400: "
       f"{pushed[-1] / pushed[0]:.0e} times the first loss")
+
+# %% trap="02.1" role="repair"
 claim("loss after 400 steps in batches of 8, cleared", calm[-1],
       below=1e-3)
 claim("highest loss over the first, not cleared",
@@ -271,9 +302,15 @@ mean = F.cross_entropy(reader(x_train[:64]), y_train[:64])
 of_mean, = torch.autograd.grad(mean, reader.weight)
 ratio = (with_ones.norm() / of_mean.norm()).item()
 print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
+
+# %% trap="02.2" role="look"
 claim("norm with ones over norm of the mean", ratio, expected=64,
       within=0.01)
 
+# %% [markdown] trap="02.2" role="look"
+# Is that only another scale? Train with it, at the rate that suits the mean.
+
+# %% trap="02.2" role="look"
 def worst_loss(vector):
     """Largest mean loss in 20 steps after the first; SGD at 0.5."""
     model, losses = nn.Linear(64, 10), []
@@ -292,6 +329,8 @@ calm = worst_loss(torch.full((64,), 1 / 64))
 wild = worst_loss(torch.ones(64))
 print(f"worst loss on the way: {calm:.1f} with the mean, "
       f"{wild:.0f} with ones")
+
+# %% trap="02.2" role="look"
 claim("worst loss with the mean", calm, below=2.6)
 claim("worst loss with ones at the same rate", wild, above=20)
 
@@ -303,8 +342,6 @@ claim("worst loss with ones at the same rate", wild, above=20)
 # nothing. `cross_entropy` with class weights does the same.
 
 # %% trap="02.2" role="repair"
-claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
-      within=0.01)
 counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
 
 def losses_by_row():
@@ -317,8 +354,15 @@ def gradient(loss, vector=None):
 
 as_vector = gradient(losses_by_row(), counts / counts.sum())
 as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
+
+# %% trap="02.2" role="repair"
+claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
+      within=0.01)
 claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
+
+# %% [markdown] trap="02.2" role="repair"
+# Torch's own class weights give the same gradient:
 
 # %% trap="02.2" role="repair"
 classes = torch.ones(10)
@@ -384,14 +428,23 @@ s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
 truth = s * (1 - s)              # the derivative of the sigmoid
 print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
+
+# %% trap="02.3" role="look"
 claim("largest gradient", x.grad.abs().max(), expected=0)
 claim("the true one at 1", truth[0], expected=0.197, within=1e-3)
 claim("largest number in y itself", y.abs().max(), expected=0)
 
+# %% [markdown] trap="02.3" role="look"
+# The edit reached `y` itself, and through it the gradient. Does it always?
+
+# %% trap="02.3" role="look"
 x.grad = None
 doubled = 2 * x
 doubled.data.zero_()
 doubled.sum().backward()
+print(x.grad)
+
+# %% trap="02.3" role="look"
 claim("gradient after the same edit of 2x", x.grad[0], expected=2)
 
 # %% [markdown] trap="02.3" role="repair"
@@ -410,13 +463,15 @@ try:
     noticed = False
 except RuntimeError as error:
     noticed = "modified by an inplace operation" in str(error)
-claim("is an edit of the detached tensor noticed, 1 or 0", noticed,
-      expected=1)
 
 x.grad = None
 y = torch.sigmoid(x)
 y.detach().numpy()[:] = 0
 y.sum().backward()
+print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
+
+# %% trap="02.3" role="repair"
+claim("is an edit of the detached tensor noticed", noticed, expected=True)
 claim("largest gradient after an edit through numpy: no error",
       x.grad.abs().max(), expected=0)
 
@@ -427,6 +482,8 @@ shown = y.detach().clone()
 shown[shown < 0.99] = 0
 y.sum().backward()
 print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
+
+# %% trap="02.3" role="repair"
 claim("largest error of the gradient after detach and clone",
       (x.grad - truth).abs().max(), below=1e-6)
 
@@ -470,6 +527,9 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 inputs = torch.randn(32, 16)
 wanted = inputs @ torch.randn(16, 1)
 
+def undivided(n):
+    return 1.0
+
 def accumulate(model, rows, scale, size=8):
     """Gradients of micro-batches pile up in model; scale(n) each loss."""
     model.zero_grad()
@@ -477,6 +537,7 @@ def accumulate(model, rows, scale, size=8):
         (scale(len(x)) * F.mse_loss(model(x), y)).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
+# %% trap="02.4" role="break"
 def fitted(optimizer, lr, scale, size=8):
     """Final loss and weight after 20 accumulated steps."""
     torch.manual_seed(SEED)      # the same start every time
@@ -490,9 +551,6 @@ def fitted(optimizer, lr, scale, size=8):
 # %% trap="02.4" role="break"
 from torch.optim import SGD, Adam
 
-def undivided(n):
-    return 1.0
-
 sgd_big, _ = fitted(SGD, 0.15, undivided, size=32)
 sgd_small, _ = fitted(SGD, 0.15, undivided)
 _, adam_big = fitted(Adam, 0.05, undivided, size=32)
@@ -503,10 +561,18 @@ model = nn.Linear(16, 1)
 whole = accumulate(model, 32, undivided, size=32)
 ratio = (accumulate(model, 32, undivided).norm() / whole.norm()).item()
 print(f"undivided gradient / gradient of the whole batch: {ratio:.2f}")
+
+# %% trap="02.4" role="look"
 claim("norm of the undivided gradient over that of the whole", ratio,
       expected=4, within=1e-3)
 claim("final loss of SGD, whole batch", sgd_big, below=2)
 claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
+
+# %% [markdown] trap="02.4" role="look"
+# SGD takes steps four times too long and leaves for infinity. Adam makes the same
+# mistake and ends at the same weights.
+
+# %% trap="02.4" role="look"
 claim("largest gap between Adam's weights, without weight decay",
       (adam_big - adam_small).abs().max(), below=1e-4)
 
@@ -527,6 +593,8 @@ def off(model, rows, scale):
 by_count = off(model, 28, lambda n: 1 / 4)
 by_share = off(model, 28, lambda n: n / 28)
 print(f"off by {by_count:.0%} divided by 4, {by_share:.0%} by share")
+
+# %% trap="02.4" role="repair"
 claim("relative error divided by 4, equal parts",
       off(model, 32, lambda n: 1 / 4), below=1e-5)
 claim("divided by 4, a smaller last part", by_count, above=0.05)
@@ -550,10 +618,15 @@ head, labels = nn.Linear(16, 5), torch.randint(5, (32,))
 labels[:6] = -100                # padding: six of the first eight rows
 whole_gradient, = torch.autograd.grad(
     F.cross_entropy(head(inputs), labels), head.weight)
+
+# %% trap="02.4" role="repair"
 claim("relative error with padding, by share of the rows",
       parts_off(lambda part: len(part) / 32), above=0.1)
 claim("by share of the labelled rows",
       parts_off(lambda part: int((part >= 0).sum()) / 26), below=1e-5)
+
+# %% [markdown] trap="02.4" role="repair"
+# With BatchNorm in the model, the share of the rows is not enough:
 
 # %% trap="02.4" role="repair"
 normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
@@ -623,7 +696,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # First a tool: a hook that sees every tensor that a graph saves. `watched()` turns it
 # on, `held_bytes()` counts what living graphs hold now.
 
-# %% trap="02.5" role="break"
+# %% trap="02.5" role="break" tags=["plumbing"]
 import weakref
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -660,12 +733,22 @@ with watched():                  # only looks, changes nothing
 # %% trap="02.5" role="look"
 print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
 each = held[1] - held[0]
+had_graph = total.requires_grad
+del total
+print(f"without the sum: {held_bytes()}")
+
+# %% trap="02.5" role="look"
 claim("growth from batch 1 to 4, over that from 1 to 2",
       (held[3] - held[0]) / each, expected=3)
 claim("bytes a batch, mostly the results of 20 ReLUs", each,
       expected=20 * 124 * 64 * 4, within=10_000)
-claim("does the sum have a graph, 1 or 0", total.requires_grad, expected=1)
-del total
+
+# %% [markdown] trap="02.5" role="look"
+# Each batch adds a graph, and none goes. What holds them is the sum of the losses:
+# delete it, and all of them go.
+
+# %% trap="02.5" role="look"
+claim("does the sum have a graph", had_graph, expected=True)
 claim("bytes held with the sum gone", held_bytes(), expected=0)
 
 # %% [markdown] trap="02.5" role="repair"
@@ -687,6 +770,8 @@ for switch in (torch.no_grad, torch.inference_mode):
     with switch():
         spent[switch.__name__] = saved_bytes(one_pass, weights)
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
+
+# %% trap="02.5" role="repair"
 claim("bytes of the one graph that item() lets go",
       spent["eval() and item()"], expected=each, within=10_000)
 claim("bytes kept by no_grad", spent["no_grad"], expected=0)
@@ -697,12 +782,14 @@ with torch.inference_mode():
     features = deep[0](x_test[:8])
 shift = torch.zeros(64, requires_grad=True)
 (features + shift).sum().backward()
-claim("gradient of a sum with 8 such rows", shift.grad[0], expected=8)
 try:
     nn.Linear(64, 2)(features)
 except RuntimeError as error:
     print(str(error).split(".")[0])
 nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
+
+# %% trap="02.5" role="repair"
+claim("gradient of a sum with 8 such rows", shift.grad[0], expected=8)
 
 # %% [markdown] trap="02.5" role="repair"
 # One more mistake hides in many evaluation loops: the mean of batch means. Cut the
@@ -720,6 +807,8 @@ sizes = [len(x) for x, _ in cut]
 by_rows = sum(m * n for m, n in zip(means, sizes)) / 497
 gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
+
+# %% trap="02.5" role="repair"
 claim("error of the mean of means", gap, above=0.003)
 claim("error of the mean weighted by rows", abs(by_rows - mean),
       below=1e-5)
@@ -802,6 +891,7 @@ def hasty(out):
             grad[parent] += slope * grad[node]
     return grad
 
+# %% trap="02.6" role="break"
 def model_of(w, x, b):
     """L = a + tanh(a + b) with a = w * x, and a itself."""
     a = w * x
@@ -824,6 +914,8 @@ def slope_of(place, step=1e-6):
 true_w, true_b = slope_of(0), slope_of(2)
 print(f"dL/db: engine {grads[b]:.4f}   differences {true_b:.4f}")
 print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
+
+# %% trap="02.6" role="look"
 claim("dL/db by the engine", grads[b], expected=true_b, within=1e-6)
 claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 claim("x times the engine's dL/da: what dL/dw should be",
@@ -846,6 +938,7 @@ def after_parents(node, order, seen):
         order.append(node)
     return order
 
+# %% trap="02.6" role="repair"
 def patient(out):
     """Gradient of out by node: each reports when its uses have."""
     order = after_parents(out, [], set())
@@ -863,6 +956,8 @@ leaves = [torch.tensor(v, dtype=torch.float64, requires_grad=True)
 model_of(*leaves)[0].backward()
 for node, leaf in zip((w, x, b), leaves):
     print(f"engine {grads[node]:.4f}   torch {leaf.grad:.4f}")
+
+# %% trap="02.6" role="repair"
 claim("dL/dw, against finite differences", grads[w], expected=true_w,
       within=1e-6)
 gap = max(abs(grads[n] - leaf.grad.item())
@@ -887,8 +982,9 @@ try:
     deep_enough = True
 except RecursionError:
     deep_enough = False
-claim("does it survive a chain of 5000 nodes, 1 or 0", deep_enough,
-      expected=0)
+
+# %% trap="02.6" role="repair"
+claim("does it survive a chain of 5000 nodes", deep_enough, expected=False)
 
 # %% [markdown] trap="02.6" role="repair"
 # A function that calls itself once per node gives up on a long chain. Torch's
@@ -912,6 +1008,8 @@ def ladder(rungs):
 found = {rungs: paths(ladder(rungs)) for rungs in (1, 5, 10)}
 print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
+
+# %% trap="02.6" role="repair"
 claim("paths through 10 rungs", found[10], expected=1024)
 claim("nodes that report when each reports once",
       len(after_parents(ladder(10), [], set())), expected=11)
@@ -981,11 +1079,13 @@ v = torch.randn(4)
 product, = torch.autograd.grad(small_layer(point), point, v)    # (6,)
 jacobian = torch.func.jacrev(small_layer)(point.detach())       # (4, 6)
 gap = (product - v @ jacobian).abs().max()
-claim("largest gap between backward and v @ J", gap, below=1e-5)
 
 numbers = 64 * 256               # 64 rows, 256 features, in and out
 print(f"vector: {4 * numbers / 1e3:.0f} kB   "
       f"Jacobian: {4 * numbers ** 2 / 1e9:.2f} GB")
+
+# %% role="concept"
+claim("largest gap between backward and v @ J", gap, below=1e-5)
 claim("bytes of the Jacobian of one layer",
       4 * numbers ** 2, above=1e9)
 
@@ -1007,20 +1107,35 @@ net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(),
 kept = {rows: saved_bytes(lambda: net(torch.randn(rows, 256)),
                           net.parameters()) for rows in (64, 128, 256)}
 print({rows: f"{bytes:,}" for rows, bytes in kept.items()})
+
+# %% role="concept"
+with watched():
+    out = net(torch.randn(64, 256)).sum()
+held = {"fresh": held_bytes()}
+for _ in range(3):
+    out.backward(retain_graph=True)
+held["retained three times"] = held_bytes()
+out.backward()
+held["not retained"] = held_bytes()
+print(held)
+
+# %% [markdown] role="concept"
+# The bytes grow with the rows.
+
+# %% role="concept"
 claim("bytes for 64 rows: the input and two ReLU results", kept[64],
       expected=3 * 64 * 256 * 4)
 claim("bytes for twice the rows, in fp32 without norms", kept[128],
       expected=2 * kept[64])
 
-with watched():
-    out = net(torch.randn(64, 256)).sum()
-before = held_bytes()
-for _ in range(3):
-    out.backward(retain_graph=True)
-claim("bytes held after three retained backwards", held_bytes(),
-      expected=before)
-out.backward()
-claim("bytes held after one that does not retain", held_bytes(), expected=0)
+# %% [markdown] role="concept"
+# And three backwards on a retained graph leave them as they were.
+
+# %% role="concept"
+claim("bytes held after three retained backwards",
+      held["retained three times"], expected=held["fresh"])
+claim("bytes held after one that does not retain", held["not retained"],
+      expected=0)
 
 # %% [markdown] role="concept"
 # ### Five switches, and what each is for
@@ -1042,6 +1157,8 @@ x = torch.tensor([0.4, 1.7], requires_grad=True)
 rounded = x + (x.round() - x).detach()
 through, = torch.autograd.grad(rounded.sum(), x)
 blocked, = torch.autograd.grad(x.round().sum(), x)
+
+# %% role="concept"
 claim("1.7 rounded", rounded[1], expected=2)
 claim("slope that round alone passes", blocked.abs().sum(), expected=0)
 claim("slope of both numbers, with the bracket detached", through.sum(),
@@ -1060,8 +1177,6 @@ reward = torch.randn(32)
 action = torch.randint(4, (32, 1))
 with torch.no_grad():
     target = reward + 0.99 * frozen(after).max(dim=1).values
-claim("does the target require gradients, 1 or 0",
-      target.requires_grad, expected=0)
 
 q = online(state)                                   # (32, 4)
 taken = F.mse_loss(q.gather(1, action).squeeze(1), target)
@@ -1070,6 +1185,10 @@ for name, loss in (("taken", taken), ("spread", spread)):
     slope, = torch.autograd.grad(loss, q, retain_graph=True)
     print(f"{name}: {int((slope != 0).sum())} of 128 values are corrected")
 slope, = torch.autograd.grad(taken, q)
+
+# %% role="concept"
+claim("does the target require gradients", target.requires_grad,
+      expected=False)
 claim("values of 128 that the loss corrects", (slope != 0).sum(),
       expected=32)
 
@@ -1082,9 +1201,7 @@ claim("values of 128 that the loss corrects", (slope != 0).sum(),
 # %% role="concept"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
 y = x.sum() ** 2
-slope, = torch.autograd.grad(y, x, retain_graph=True)
-claim("does the slope have a graph with retain_graph, 1 or 0",
-      slope.requires_grad, expected=0)
+plain_slope, = torch.autograd.grad(y, x, retain_graph=True)
 
 slope, = torch.autograd.grad(y, x, create_graph=True)
 second, = torch.autograd.grad(slope.sum(), x)
@@ -1092,8 +1209,17 @@ slopes = torch.func.grad(lambda x: x.sum() ** 2)
 hessian = torch.func.jacrev(slopes)(x.detach())             # (3, 3)
 print(f"gradient of the summed slope: {second.tolist()}")
 print(f"diagonal of the Hessian:      {hessian.diagonal().tolist()}")
+
+# %% role="concept"
+claim("does the slope have a graph with retain_graph",
+      plain_slope.requires_grad, expected=False)
 claim("largest gap between it and the row sums",
       (second - hessian.sum(1)).abs().max(), expected=0)
+
+# %% [markdown] role="concept"
+# Here the two differ by a factor of three:
+
+# %% role="concept"
 claim("the first row sum", second[0], expected=6)
 claim("the first of the diagonal", hessian[0, 0], expected=2)
 
@@ -1113,6 +1239,7 @@ def graph_nodes(tensor):
             todo += [parent for parent, _ in node.next_functions]
     return len(seen)
 
+# %% role="concept"
 def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
     """Graph nodes behind each of 4 chunks of 10 steps."""
     h, sizes = torch.zeros(1, 8), []
@@ -1127,6 +1254,8 @@ def chunk_sizes(cut, cell=nn.RNNCell(4, 8)):
 # %% role="concept"
 cut, retained = chunk_sizes(cut=True), chunk_sizes(cut=False)
 print(f"nodes behind each chunk: {cut} detached, {retained} retained")
+
+# %% role="concept"
 claim("nodes behind the fourth chunk, detached", cut[-1], expected=cut[0])
 claim("nodes behind the fourth over the first, retained",
       retained[-1] / retained[0], above=3)
@@ -1153,6 +1282,7 @@ def share_at_input(skip, init=None, depth=30, width=32):
     slope, = torch.autograd.grad(h, x, torch.ones_like(h))
     return (slope.norm() / h.numel() ** 0.5).item()
 
+# %% role="concept"
 plain, skipped = share_at_input(skip=False), share_at_input(skip=True)
 xavier = share_at_input(skip=False, init=nn.init.xavier_normal_)
 print(f"reaches the input: {plain:.0e} plain, {xavier:.2f} plain with "
@@ -1163,16 +1293,21 @@ claim("share that reaches the input, default weights", plain, below=1e-5)
 claim("the same with Xavier", xavier, above=1e-3)
 claim("the same with default weights and skips", skipped, above=1)
 
+# %% [markdown] role="concept"
+# So 30 plain layers lose the gradient with the default weights and keep part of it
+# with Xavier's. Skips keep it with the default weights, but a skip guarantees
+# nothing: a branch that points the other way cancels it.
+
+# %% role="concept"
 x = torch.randn(5, requires_grad=True)
 slope, = torch.autograd.grad((x + (-1.0 * x)).sum(), x)
+print(slope)
+
+# %% role="concept"
 claim("what arrives where the branch is minus x", slope.abs().max(),
       expected=0)
 
 # %% [markdown] role="concept"
-# So 30 plain layers lose the gradient with the default weights and keep part of it
-# with Xavier's. Skips keep it with the default weights, but it guarantees nothing: a branch
-# that points the other way cancels it.
-#
 # ### The same gradient in JAX
 #
 # Torch records a graph while your code runs. JAX transforms the *function*:
@@ -1192,6 +1327,7 @@ def mlp_loss(params, x, y, tanh):
     hidden = tanh(x @ params["w1"] + params["b1"])
     return ((hidden @ params["w2"] - y) ** 2).mean()
 
+# %% role="concept"
 params = {"w1": torch.randn(5, 8), "b1": torch.zeros(8),
           "w2": torch.randn(8)}
 x, y = torch.randn(20, 5), torch.randn(20)
@@ -1214,13 +1350,16 @@ def largest_gap(a, b):
 traces = []
 slopes = jax.grad(jax_loss)(as_jax, x_jax, y_jax)
 in_torch = {name: value.grad.numpy() for name, value in params.items()}
-claim("largest gap between JAX and torch",
-      largest_gap(slopes, in_torch), below=1e-4)
 
+# %% role="concept"
 rows = jax.vmap(jax.grad(jax_loss), in_axes=(None, 0, 0))
 each = rows(as_jax, x_jax, y_jax)           # a gradient per example
 print(f"one gradient per example: {each['w1'].shape}")
 mean = {name: value.mean(axis=0) for name, value in each.items()}
+
+# %% role="concept"
+claim("largest gap between JAX and torch",
+      largest_gap(slopes, in_torch), below=1e-4)
 claim("gap between their mean and the gradient of the batch",
       largest_gap(mean, slopes), below=1e-4)
 
@@ -1239,6 +1378,8 @@ once = len(traces)
 compiled(as_jax, x_jax[:7], y_jax[:7])
 compiled(as_jax, x_jax[:7].astype(jnp.bfloat16), y_jax[:7])
 print(f"Python ran for shapes {traces}")
+
+# %% role="concept"
 claim("traces in three equal calls", once, expected=1)
 claim("with a new shape and a new dtype", len(traces), expected=3)
 claim("gap between compiled and not", largest_gap(fast, slopes),

@@ -64,6 +64,8 @@ sgd_move, _ = first_move(torch.optim.SGD)
 adam_move, state = first_move(torch.optim.Adam)
 print(f"SGD moves weights by {sgd_move.min():.0e} to {sgd_move.max():.0e}, "
       f"Adam by {adam_move.min():.4f} to {adam_move.max():.4f}")
+
+# %% role="concept"
 claim("SGD's longest step over its shortest: six orders of magnitude",
       sgd_move.max() / sgd_move.min(), expected=1e6, within=100)
 claim("Adam's first step over the rate, minus 1, from 1e-4 to 100",
@@ -74,6 +76,9 @@ tiny = nn.Parameter(torch.zeros(1))
 opt = torch.optim.Adam([tiny], lr=0.01)           # eps is 1e-8
 tiny.grad = torch.tensor([1e-8])
 opt.step()
+print(f"a gradient of 1e-8 moves its weight by {tiny.item():.4f}")
+
+# %% role="concept"
 claim("a gradient as small as eps: Adam's first step over the rate",
       tiny.abs() / 0.01, expected=0.5, within=0.01)
 raw = (state["exp_avg"] / gradient - 0.1).abs().max()
@@ -114,6 +119,8 @@ from torchvision import models
 
 print(*decayed, sep="\n")
 gains = [name for name in decayed if name.startswith("norm")]
+
+# %% trap="04.1" role="look"
 claim("tensors that are decayed", len(decayed), expected=6)
 claim("gains of a norm among them", len(gains), expected=2)
 
@@ -123,6 +130,8 @@ with torch.device("meta"):
 norms = {name: m for name, m in resnet.named_modules()
          if isinstance(m, nn.BatchNorm2d)}
 caught = [name for name in norms if "norm" in name.lower()]
+
+# %% trap="04.1" role="look"
 claim("norms in ResNet-18", len(norms), expected=20)
 claim("norms that a filter for 'norm' in the name finds", len(caught),
       expected=0)
@@ -142,10 +151,12 @@ def by_shape(model):
             [p for p in every if p.ndim < 2])
 
 matrices, vectors = by_shape(encoder)
-claim("encoder: tensors that are decayed", len(matrices), expected=4)
-claim("encoder: tensors that are exempt", len(vectors), expected=8)
 exempt_ids = {id(p) for p in by_shape(resnet)[1]}
 missed = [n for n, m in norms.items() if id(m.weight) not in exempt_ids]
+
+# %% trap="04.1" role="repair"
+claim("encoder: tensors that are decayed", len(matrices), expected=4)
+claim("encoder: tensors that are exempt", len(vectors), expected=8)
 claim("ResNet-18: gains that are decayed", len(missed), expected=0)
 
 # %% [markdown] trap="04.1" role="repair"
@@ -158,6 +169,8 @@ with torch.device("meta"):
 scales = [p for name, p in convnext.named_parameters()
           if "layer_scale" in name]
 print(f"{len(scales)} gains such as {tuple(scales[0].shape)}")
+
+# %% trap="04.1" role="repair"
 claim("ConvNeXt-T: gains that the rule by axes decays",
       sum(p.ndim >= 2 for p in scales), expected=18)
 
@@ -177,6 +190,8 @@ def shrunk(lr, decay, steps):
 
 short, long = shrunk(2e-5, 0.01, 3000), shrunk(1e-2, 0.1, 1000)
 print(f"fine-tuning: {short:.5f}   a long run: {long:.3f}")
+
+# %% trap="04.1" role="repair"
 claim("taken by 3,000 steps at 0.00002, decay 0.01: share", 1 - short,
       expected=0.0006, within=1e-5)
 claim("left by 1,000 steps at 0.01, decay 0.1: exp(-1)", long,
@@ -291,8 +306,12 @@ claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
 # %% trap="04.2" role="repair"
 own = {"Adam at 0.01": score(adam, 0.01),
        "SGD at 0.3": score(momentum, 0.3)}
+
+# %% trap="04.2" role="repair"
 claim("Adam at 0.01: share right", own["Adam at 0.01"], above=0.92)
 claim("SGD at 0.3: share right", own["SGD at 0.3"], above=0.92)
+
+# %% trap="04.2" role="repair"
 plot_bars(borrowed | own, xlabel="share of test digits right",
           title="Each rule needs its own rate",
           alt="Bars: Adam at 0.3 and SGD at 0.001 fall far behind, Adam at "
@@ -370,6 +389,8 @@ starved = rates_of(cycle, 1000, every=100)      # once per epoch
 
 # %% trap="04.3" role="look"
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
+
+# %% trap="04.3" role="look"
 claim("highest rate that a batch sees, where 0.1 was the plan",
       max(starved), expected=0.0042, within=0.0001)
 
@@ -386,9 +407,14 @@ plot_lines(range(1, 1001), {"per batch": fed, "per epoch": starved},
            alt="The rate by batch. Called per batch it climbs to 0.1 at "
                "batch 300 and falls to zero; called per epoch it stays "
                "near 0.004.")
+
+# %% trap="04.3" role="repair"
 claim("called per batch: highest rate", max(fed), expected=0.1, within=1e-6)
 claim("at 30 % of the batches: batch of the peak", fed.index(max(fed)),
       expected=299)
+
+# %% [markdown] trap="04.3" role="repair"
+# Other schedules count in the same way, and the mistake works in both directions:
 
 # %% trap="04.3" role="repair"
 steps = rates_of(lambda opt: sched.StepLR(opt, 30, 0.1), 1000)
@@ -407,6 +433,8 @@ try:
     refused = False
 except ValueError as error:
     refused = "Tried to step" in str(error)
+
+# %% trap="04.3" role="repair"
 claim("OneCycleLR refuses to be called too often", refused, expected=True)
 
 # %% [markdown] trap="04.3" role="repair"
@@ -492,6 +520,8 @@ gap = (forgotten - plain).abs().max()
 unasked = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
 print(f"largest difference of a weight: {gap:.1e}")
 print(f"decay alone takes a share of {1 - (1 - 0.01 * 0.01) ** 100:.3f}")
+
+# %% trap="04.4" role="look"
 claim("largest difference of a weight", gap, above=1e-4)
 claim("AdamW's default is a decay of 0.01",
       unasked.defaults["weight_decay"], expected=0.01)
@@ -524,11 +554,13 @@ def after_decay(optimizer):
     return w.tolist()
 
 small, large = after_decay(torch.optim.Adam)
-print(f"Adam: {small:.2f} and {large:.2f}   AdamW: "
-      + " and ".join(f"{v:.2f}" for v in after_decay(torch.optim.AdamW)))
+low, high = after_decay(torch.optim.AdamW)
+print(f"Adam: {small:.2f} and {large:.2f}   "
+      f"AdamW: {low:.2f} and {high:.2f}")
+
+# %% trap="04.4" role="repair"
 claim("Adam: left of the weight with small gradients", small, below=0.05)
 claim("Adam: left of the other", large, above=0.9)
-low, high = after_decay(torch.optim.AdamW)
 claim("AdamW: difference between the two", high - low, expected=0,
       within=0.001)
 
@@ -593,6 +625,8 @@ low, high = run_at(0.0001), run_at(3)
 
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
+
+# %% trap="04.5" role="look"
 claim("rate 0.0001: loss", low[0], expected=2.3, within=0.15)
 claim("rate 3: loss", high[0], expected=2.3, within=0.4)
 claim("the better of the two: share right", max(low[1], high[1]),
@@ -635,8 +669,13 @@ tenth, at_edge, beyond = (run_at(rate)[1]
                           for rate in (edge / 10, edge, 4 * edge))
 print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
       f", at 4 times that: {beyond:.2f}")
+
+# %% trap="04.5" role="repair"
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("a tenth of it: share right", tenth, above=0.92)
+
+# %% [markdown] trap="04.5" role="repair"
+# At the lowest point itself you gain little or lose some; beyond it, the run is lost:
 
 # %% trap="04.5" role="repair"
 claim("the lowest point itself: share right, beside the tenth's",
@@ -654,6 +693,8 @@ plain_edge = rates[losses.index(min(losses))]
 slow, third = (run_at(plain_edge / part, sgd)[1] for part in (10, 3))
 print(f"plain SGD: edge {plain_edge:.2f}, trained at a tenth {slow:.2f}, "
       f"at a third {third:.2f}")
+
+# %% trap="04.5" role="repair"
 claim("plain SGD, a tenth: share right", slow, above=0.87)
 claim("plain SGD, a third: share right, beside the tenth's", third - slow,
       above=-0.01)
@@ -733,6 +774,8 @@ cut = [factor(step) for step in range(1000)]
 # %% trap="04.6" role="look"
 at_floor = sum(share == 0.1 for share in cut[100:])
 print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
+
+# %% trap="04.6" role="look"
 claim("steps that stand on the floor", at_floor, expected=184)
 claim("first step: share of the peak", cut[0], expected=0)
 
@@ -764,6 +807,9 @@ claim("where the cut one arrives, the scaled one: share of the peak",
       smooth[arrives], expected=0.19, within=0.002)
 claim("steps at which the scaled one stands still", sum(
     a == b for a, b in zip(smooth[101:], smooth[102:])), expected=0)
+
+# %% [markdown] trap="04.6" role="repair"
+# Both ends stay where they were asked for:
 
 # %% trap="04.6" role="repair"
 claim("scaled, first step: share of the peak", smooth[0], expected=0.01)
@@ -811,20 +857,23 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # 20 steps in which its gradient is exactly zero?
 
 # %% trap="04.7" role="break"
+def heads_loss(trunk, used, idle, both):
+    """Loss of a batch: which digit, and if both, odd or even as well."""
+    i = torch.randint(len(x_train), (64,))
+    h = trunk(x_train[i]).relu()
+    loss = F.cross_entropy(used(h), y_train[i])
+    return loss + F.cross_entropy(idle(h), y_train[i] % 2) if both else loss
+
+# %% trap="04.7" role="break"
 def idle_drift(set_to_none):
     """Farthest that an idle head moves in 20 steps without a gradient."""
-    trunk, used = nn.Linear(64, 32), nn.Linear(32, 10)
-    idle = nn.Linear(32, 2)
-    parts = nn.ModuleList([trunk, used, idle])
+    parts = nn.ModuleList([nn.Linear(64, 32), nn.Linear(32, 10),
+                           nn.Linear(32, 2)])
+    idle = parts[2]
     opt = torch.optim.Adam(parts.parameters(), lr=0.01)
     for step in range(40):
-        i = torch.randint(len(x_train), (64,))
-        h = trunk(x_train[i]).relu()
-        loss = F.cross_entropy(used(h), y_train[i])
-        if step < 20:
-            loss = loss + F.cross_entropy(idle(h), y_train[i] % 2)
         opt.zero_grad(set_to_none=set_to_none)
-        loss.backward()
+        heads_loss(*parts, both=step < 20).backward()
         if step == 20:
             stopped = idle.weight.detach().clone()
         opt.step()
@@ -834,6 +883,8 @@ drift = idle_drift(set_to_none=False)
 
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
+
+# %% trap="04.7" role="look"
 claim("distance of the idle head, in rates", drift / 0.01, above=2)
 
 # %% [markdown] trap="04.7" role="repair"
@@ -845,7 +896,7 @@ claim("distance of the idle head, in rates", drift / 0.01, above=2)
 # 0.833.
 
 # %% trap="04.7" role="repair"
-claim("with None: distance of the idle head", idle_drift(True), expected=0)
+with_none = idle_drift(True)
 
 def second_step(grad, optimizer=torch.optim.Adam):
     """A weight of 1 after steps with a gradient of 1 and with this one."""
@@ -855,6 +906,8 @@ def second_step(grad, optimizer=torch.optim.Adam):
         opt.step()
     return w.item()
 
+# %% trap="04.7" role="repair"
+claim("with None: distance of the idle head", with_none, expected=0)
 claim("None: the weight after it", second_step(None), expected=0.9,
       within=1e-6)
 claim("zero: the weight after it", second_step(torch.zeros(1)),
@@ -866,12 +919,15 @@ def coasts(optimizer):
     return abs(second_step(torch.zeros(1), optimizer)
                - second_step(None, optimizer))
 
+# %% trap="04.7" role="repair"
 claim("SGD with momentum: step of a zero gradient", coasts(momentum),
       expected=0.09, within=1e-6)
-for optimizer in (torch.optim.SGD, torch.optim.Adagrad,
-                  torch.optim.RMSprop):
-    claim(f"{optimizer.__name__}: step of a zero gradient",
-          coasts(optimizer), expected=0)
+claim("plain SGD, Adagrad, RMSprop: longest step of a zero gradient",
+      max(map(coasts, (torch.optim.SGD, torch.optim.Adagrad,
+                       torch.optim.RMSprop))), expected=0)
+
+# %% [markdown] trap="04.7" role="repair"
+# And what you get if you do not ask:
 
 # %% trap="04.7" role="repair"
 w = nn.Parameter(torch.ones(1))
@@ -956,6 +1012,9 @@ claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
 claim("which of the steps is the longest", bare.index(max(bare)) + 1,
       expected=12)
 
+# %% [markdown] trap="04.8" role="look"
+# A hundred steps later the effect is still there:
+
 # %% trap="04.8" role="look"
 claim("step 100, in rates", bare[99], expected=3.24, within=0.01)
 claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
@@ -987,6 +1046,9 @@ claim("step 2,000, in rates, minus 1", bare[-1] - 1, expected=0.075,
       within=0.001)
 claim("corrected, in rates: largest distance from 1",
       max(abs(s - 1) for s in whole), below=1e-9)
+
+# %% [markdown] trap="04.8" role="repair"
+# It is the second beta that decides. With 0.95 the first step is short:
 
 # %% trap="04.8" role="repair"
 short = adam_moves(1, corrected=False, b2=0.95)
@@ -1067,6 +1129,8 @@ def flipped(a, b):
     return (a != b)[500:].float().mean().item()
 
 print(f"steps that go the other way: {flipped(summary, paper):.3f}")
+
+# %% trap="04.9" role="look"
 claim("share of steps that go the other way, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
 
@@ -1089,7 +1153,12 @@ one, two = blend(0.9, 0.9), blend(0.9, 0.99)
 rho = (one @ two) / (one.norm() * two.norm())
 share = math.acos(rho) / math.pi
 print(f"correlation {rho:.3f}, so {share:.3f} of the signs flip")
+
+# %% trap="04.9" role="repair"
 claim("share that theory gives", share, expected=0.279, within=0.001)
+
+# %% [markdown] trap="04.9" role="repair"
+# Where the gradient carries a signal, the two agree almost always:
 
 # %% trap="04.9" role="repair"
 biased = noise + 1.0
@@ -1100,6 +1169,8 @@ claim("share that differs when a signal is added", hidden, below=0.02)
 # %% trap="04.9" role="repair"
 before, smaller = shrunk(1e-2, 0.1, 1000), shrunk(1e-3, 0.1, 1000)
 print(f"left of a weight: {before:.3f}; tenth of the rate: {smaller:.3f}")
+
+# %% trap="04.9" role="repair"
 claim("logarithm of what is left, rate 0.01 over rate 0.001",
       math.log(before) / math.log(smaller), expected=10, within=0.01)
 claim("rate 0.001 with a decay of 1: left, as before",
@@ -1175,17 +1246,21 @@ def regression(build):
     moved = (model.weight - start.weight).abs().max().item()
     return F.mse_loss(model(x_lin), y_lin).item(), moved
 
+# %% role="concept"
 sgd_loss, _ = regression(
     lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
 adam_loss, adam_moved = regression(lambda p: torch.optim.Adam(p, lr=1e-3))
 adamw_loss, _ = regression(
     lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01))
-
-# %% role="concept"
 print(f"SGD + momentum {sgd_loss:.3f}, Adam {adam_loss:.2f}, "
       f"AdamW {adamw_loss:.2f}; Adam moved at most {adam_moved:.2f}")
+
+# %% role="concept"
 claim("SGD with momentum reaches the noise: loss", sgd_loss, below=0.02)
 claim("Adam at 0.001 after 1,000 steps: loss", adam_loss, above=1)
+
+# %% [markdown] role="concept"
+# What held Adam back is how far it may go, and decay makes its loss higher:
 
 # %% role="concept"
 claim("Adam: distance of the weight that went farthest", adam_moved,
@@ -1219,6 +1294,8 @@ def end_of(rate, steps=1000):
 constant = end_of(lambda k: 0.1)
 cosine = end_of(lambda k: 0.05 * (1 + math.cos(math.pi * k / 1000)))
 print(f"constant {constant:.4f}, cosine to zero {cosine:.4f}")
+
+# %% role="concept"
 claim("constant rate: mean square, as theory has it",
       constant, expected=0.1 / 1.9, within=0.01)
 claim("constant over falling rate: mean square", constant / cosine,
@@ -1260,6 +1337,8 @@ cold, warmed = with_warmup(1), with_warmup(50)
 lower = with_warmup(1, peak=0.003)
 print(f"at 0.03: no warm-up {cold:.2f}, 50 steps of it {warmed:.2f}; "
       f"at 0.003 without {lower:.2f}")
+
+# %% role="concept"
 claim("rate 0.03, no warm-up: share right", cold, below=0.4)
 claim("rate 0.03, 50 steps of warm-up: share right", warmed, above=0.7)
 claim("rate 0.003, no warm-up: share right", lower, above=0.7)
@@ -1287,6 +1366,9 @@ claim("one-cycle, first rate, where the optimizer had 0.1", rates[0],
       expected=0.004, within=1e-9)
 claim("one-cycle, first momentum, where it had 0.9", momenta[0],
       expected=0.95, within=1e-9)
+
+# %% [markdown] role="concept"
+# It rises for nearly a third of the run, and ends almost at zero:
 
 # %% role="concept"
 claim("up for 30 % of the 500 steps: step of the peak",

@@ -8,7 +8,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from dlsys_helpers import checking
 from dlsys_helpers.stages import STAGES, stage
-from tools import book, book_pages
+from tools import book, book_pages, build
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -75,16 +75,28 @@ def test_a_worksheet_offers_itself_for_download():
     assert dressed.cells[1].source.startswith("(exercise-01-1)=\n")
 
 
-def test_setup_and_drawing_are_folded_and_a_claim_never_is():
-    alt = figure(alt="A rising line.")
-    setup, drawing, look = book.dress(lesson(
+def test_what_the_notebook_folds_is_folded_on_the_page():
+    hidden = {"jupyter": {"source_hidden": True}}
+    _, drawing, claimed, _ = cells = [
         cell("code", "import torch", "setup"),
-        cell("code", "plot_lines(x)", "look", [alt], trap="01.1"),
-        cell("code", "plot_lines(x)\nclaim('it rises', x, above=0)", "look", [alt]))).cells
-    assert "hide-input" in setup.metadata.tags
-    assert "hide-input" in drawing.metadata.tags
-    assert "hide-input" not in look.metadata.tags
-    assert look.metadata.mystnb.image.alt == "A rising line."
+        cell("code", "plot_lines(x)", "look", [figure(alt="A rising line.")], trap="01.1"),
+        cell("code", "claim('it rises', x, above=0)", "look"), cell("code", "x = f(y)", "break")]
+    for folded in (drawing, claimed):
+        folded.metadata.update(hidden)
+    book.dress(lesson(*cells))
+    assert [c.metadata.mystnb.get("code_prompt_show") for c in cells] == [
+        "Setup", "How it is drawn", "How this was measured", None]
+    assert ["hide-input" in c.metadata.tags for c in cells] == [True, True, True, False]
+    assert drawing.metadata.mystnb.image.alt == "A rising line."
+
+
+def test_a_page_has_no_headings_of_steps():
+    shown = book.without_steps(lesson(
+        cell("markdown", build.PREDICT.format("01.2", "A title") + "\n\nGuess.", "predict",
+             trap="01.2"),
+        cell("markdown", "### Look", "step", trap="01.2"),
+        cell("markdown", "### A part\n\nText.", "concept")))
+    assert [c.source for c in shown.cells] == ["## A title\n\nGuess.", "### A part\n\nText."]
 
 
 def test_a_figure_without_alt_text_is_refused():

@@ -14,8 +14,10 @@ KEEP = ("**Keep:** no_grad is\nnot eval. **In your\nown code:** assert it. **Sou
 def trap_lesson(keep=KEEP, *more):
     facts = {"trap": "01.1"}
     held = printed("drift: 0.032\n"), book.nbformat.v4.new_output(
-        "display_data", {"text/plain": "holds: it moved: above 0.005"})
-    return lesson(cell("code", "first = reader(x)\nprint(first)", "break", **facts),
+        "display_data", {"text/plain": "holds: it moved: 0.032, above 0.005"})
+    plumbing = cell("code", "class Counter: ...", "break", **facts)
+    plumbing.metadata["jupyter"] = {"source_hidden": True}
+    return lesson(plumbing, cell("code", "first = reader(x)\nprint(first)", "break", **facts),
                   cell("code", "claim('it moved', drift)", "look", held, **facts),
                   cell("markdown", "Eval mode switches both off.", "repair", **facts),
                   cell("code", "reader.eval()", "repair", **facts),
@@ -25,11 +27,12 @@ def trap_lesson(keep=KEEP, *more):
 def test_a_page_tells_symptom_code_number_repair_test_and_where_it_happened():
     text = book_traps.page(catalog.trap("01.1"), trap_lesson())
     told = [catalog.trap("01.1").symptom, "first = reader(x)", "drift: 0.032",
-            "it moved: above 0.005", "Eval mode switches both off.", "reader.eval()",
+            "it moved: 0.032, above 0.005", "Eval mode switches both off.", "reader.eval()",
             "Assert it.", "owner/name 12.", "<trap-01-1>", "<exercise-01-1>"]
     places = [text.find(part) for part in told]
     assert -1 not in places
     assert places == sorted(places)
+    assert "Counter" not in text, "what the notebook folds is not the code that does it"
 
 
 def test_cells_of_another_trap_stay_out():

@@ -65,7 +65,7 @@ CASES = {
                           "one right choice"),
     "title differs": (TEXT.replace("# # 1. Perceptron", "# # 1. Perceptrons"), "heading"),
     "missing parameter": (TEXT.replace("THREADS = 1\n", "", 1), "SEED, DEVICE"),
-    "no gpu part": (re.sub(r'role="gpu"', 'role="summary"', TEXT), "gpu"),
+    "no gpu part": (cut('# %% [markdown] role="gpu"', '# %% [markdown] role="summary"'), "gpu"),
     "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.2" role="predict"',
                                           '# %% [markdown] role="concept"\n# late\n\n'
                                           '# %% [markdown] trap="01.2" role="predict"'),
@@ -81,6 +81,23 @@ CASES["explorer that is not imported"] = (
     TEXT.replace('explorer="activations"', 'explorer="schedules"'), "explorers.schedules import")
 CASES["no such explorer"] = (TEXT.replace('explorer="activations"', 'explorer="relu"'), "'relu'")
 CASES["placeholder"] = (TEXT.replace("Each step looks like", "TODO: the end"), "TODO: the end")
+CASES["code that teaches and claims"] = (
+    TEXT.replace('claim("the lowest score', 'print(score.min())\nclaim("the lowest score'),
+    "it teaches and claims: 1 lines")
+CASES["a function beside a claim"] = (
+    TEXT.replace('claim("accuracy of the alarm', 'def half(x):\n    return x / 2\n\n'
+                 'claim("accuracy of the alarm'), "it teaches and claims: 2 lines")
+CASES["four claims in a cell"] = (
+    TEXT.replace('claim("accuracy of the alarm", right, above=0.9)',
+                 'claim("accuracy of the alarm", right, above=0.9)\n' * 2),
+    "4 claims stand in a row")
+CASES["four claims in two cells"] = (
+    TEXT.replace('claim("the lowest score',
+                 'claim("accuracy", right, above=0.9)\n\n# %% trap="01.2" role="look"\n'
+                 'claim("the lowest score'), "4 claims stand in a row")
+CASES["sixteen lines that teach"] = (
+    TEXT.replace("vector = torch.randn(1000)\n", "vector = torch.randn(1000)\n" * 8),
+    "16 lines of code that teaches")
 CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="predict"\n'
@@ -105,6 +122,35 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 # What is only missing is a note in a draft; all else is refused there too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part",
            "number that nobody measured", "placeholder", "draft"}
+
+
+def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
+    cells = {c.id: c for c in build.views(read(tmp_path, TEXT))["lesson"].cells}
+    folded = {id for id, c in cells.items() if c.metadata.get("jupyter") == {"source_hidden": True}}
+    assert {"01-2-look-2", "01-5-look-1"} <= folded          # claims; the counter, tagged plumbing
+    assert not folded & {"01-2-look-1", "01-2-break-1", "01-5-repair-2"}
+    assert "nbval-check-output" in cells["01-2-look-1"].metadata.tags
+    assert "nbval-check-output" not in cells["01-2-look-2"].metadata.tags
+
+
+def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
+    views = build.views(read(tmp_path, TEXT))
+    found = [c.source.partition("\n\n**")[0] for c in views["lesson"].cells
+             if c.metadata["dlsys"].get("trap") == "01.2" and c.source.startswith("#")]
+    assert found[0].startswith("## Trap 01.2: An alarm at one half\n\n### Predict\n\nYou train")
+    assert found[1:] == ["### Break it", "### Look", "### Why, and the repair",
+                         "### Told and measured", "### Your turn", "### Keep"]
+    for view in ("exercise", "solution"):
+        assert not [c for c in views[view].cells if c.metadata["dlsys"]["role"] == "step"]
+
+
+def test_a_lesson_says_what_its_helpers_are_before_it_uses_them(tmp_path):
+    views = build.views(read(tmp_path, TEXT))
+    cells = [c.id for c in views["lesson"].cells]
+    [note] = [c for c in views["lesson"].cells if c.id == "stage-note-1"]
+    assert cells.index("stage-note-1") == cells.index("stage-setup-1") - 1
+    assert all(f"`{name}" in note.source for name in ("claim(", "fit`", "digits(", "accuracy`"))
+    assert "stage-note-1" not in [c.id for c in views["exercise"].cells]
 
 
 def test_concepts_may_follow_the_last_trap(tmp_path):
@@ -253,7 +299,8 @@ def test_ids_are_unique_and_survive_an_inserted_stage_cell():
 
 def test_worksheet_has_a_check_for_each_exercise_and_hints_are_folded():
     cells = build.views(lessons.read(LESSON))["exercise"].cells
-    checks = [c.source for c in cells if c.metadata["dlsys"]["role"] == "check"]
+    checks = [c.source.removeprefix("from dlsys_helpers import check\n\n") for c in cells
+              if c.metadata["dlsys"]["role"] == "check"]
     assert checks == ['check("01.1", predict)', 'check("01.2", to_probs)',
                       'check("01.3", grad_ratio)', 'check("01.4", dead_units)',
                       'check("01.5", soft_threshold)']

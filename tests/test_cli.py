@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from dlsys import cellrun, cli, notebook_file, worksheets
+from dlsys import cellrun, cli, copies, notebook_file, worksheets
 from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
@@ -31,9 +31,11 @@ def run_check(id, fn, seeds):
     assert len(seeds) == 3
     value = fn()
     if value == 1:
-        return types.SimpleNamespace(status="pass", message="", misconception="", trap="")
+        return types.SimpleNamespace(status="pass", message="", misconception="", trap="",
+                                     law="", case="")
     return types.SimpleNamespace(status="wrong", message=f"value: got [{value}], expected 1.",
-                                 misconception="counts rows", trap=id)
+                                 misconception="counts rows", trap=id, law="value",
+                                 case="one row")
 checking.run_check = run_check
 sys.modules[acting.__name__], sys.modules[checking.__name__] = acting, checking
 '''
@@ -61,14 +63,16 @@ ANSWERS = [f"def fn{k}(): return 1" for k in (1, 2, 3)]
 @pytest.fixture(autouse=True)
 def course(tmp_path, monkeypatch):
     """A small course in a folder of its own."""
-    for name in ("exercises", "my-work", "fake", "catalog"):
+    for name in ("exercises", "notebooks", "my-work", "fake", "catalog"):
         (tmp_path / name).mkdir()
     (tmp_path / "exercises/01_activations.ipynb").write_text(json.dumps(notebook(*ANSWERS)))
+    (tmp_path / "notebooks/01_activations.ipynb").write_text(json.dumps(notebook("1")))
     (tmp_path / "fake/sitecustomize.py").write_text(FAKE_CHECKS)
     monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     catalog.path(1).write_text(json.dumps(TRAPS))
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
     monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -88,8 +92,9 @@ def test_start_copies_and_says_what_to_open(course, capsys):
     copy = course / "my-work/01_activations.ipynb"
     assert copy.read_bytes() == (course / "exercises/01_activations.ipynb").read_bytes()
     said = capsys.readouterr().out
-    assert "Open my-work/01_activations.ipynb" in said
-    assert "dlsys check my-work/01_activations.ipynb" in said
+    assert "Open my-work/01_lesson.ipynb" in said
+    assert (course / "my-work/01_lesson.ipynb").exists()
+    assert "dlsys check 1" in said
 
 
 def test_start_never_overwrites_and_offers_a_copy(course, capsys):
@@ -101,13 +106,14 @@ def test_start_never_overwrites_and_offers_a_copy(course, capsys):
     assert cli.main(["start", "01", "--copy"]) == 0
     assert copy.read_text() == "my answers"
     names = sorted(path.name for path in (course / "my-work").iterdir())
-    assert names == ["01_activations.ipynb", "01_activations_2.ipynb", "01_activations_3.ipynb"]
+    assert names == ["01_activations.ipynb", "01_activations_2.ipynb", "01_activations_3.ipynb",
+                     "01_lesson.ipynb", "01_lesson_2.ipynb", "01_lesson_3.ipynb"]
 
 
 def test_start_leaves_a_dangling_link_alone(course):
     link = course / "my-work/01_activations.ipynb"
     link.symlink_to(course / "nowhere")
-    assert worksheets.start(1) == (link, False)
+    assert copies.start(1)[:2] == (link, False)
     assert not (course / "nowhere").exists()
 
 
@@ -116,14 +122,15 @@ def test_ten_starts_at_once_make_one_worksheet(course):
 
     def start():
         gate.wait()
-        made.append(worksheets.start(1).created)
+        made.append(copies.start(1).created)
     threads = [threading.Thread(target=start) for _ in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert sorted(made) == [False] * 9 + [True]
-    assert [p.name for p in (course / "my-work").iterdir()] == ["01_activations.ipynb"]
+    assert sorted(p.name for p in (course / "my-work").iterdir()) == [
+        "01_activations.ipynb", "01_lesson.ipynb"]
 
 
 def test_a_full_disk_leaves_no_half_worksheet(course, monkeypatch, capsys):
@@ -284,6 +291,41 @@ def test_all_passing_exits_0_and_records_progress(course, capsys):
     assert check(saved(course, *ANSWERS)) == 0
     assert "6 of 6 points." in capsys.readouterr().out
     assert progress.solved() == {"01.1", "01.2", "01.3"}
+
+
+@pytest.mark.parametrize(("asked", "place"), [
+    ("1", "."), ("01", "elsewhere"), ("01_activations.ipynb", "my-work"),
+    ("my-work/01_activations.ipynb", "my-work"), ("my-work/01_activations.ipynb", "elsewhere"),
+    ("01_activations.ipynb", "elsewhere"),
+])
+def test_a_worksheet_is_found_from_every_folder(course, monkeypatch, asked, place):
+    path = saved(course, *ANSWERS, name="01_activations.ipynb")
+    (course / "elsewhere").mkdir()
+    monkeypatch.chdir(course / place)
+    assert worksheets.find(asked).resolve() == path
+
+
+def test_a_name_that_is_nowhere_stays_as_it_was_asked_for(course):
+    saved(course, *ANSWERS, name="01_activations.ipynb")
+    for asked in ("other/01_activations.ipynb", "99", "x" * 300, "mine.ipynb"):
+        assert str(worksheets.find(asked)) == asked
+
+
+def test_json_holds_verdict_law_message_and_the_next_hint(course, capsys):
+    path = saved(course, ANSWERS[0], "def fn2(): return 7")
+    traps = [trap | {"hints": ["first", "second"]} for trap in TRAPS]
+    catalog.path(1).write_text(json.dumps(traps))
+    for hint in ("first", "second", "second"):
+        catalog._load.cache_clear()
+        assert check(path, "--json") == 1
+        told = json.loads(capsys.readouterr().out)
+        assert [row["verdict"] for row in told["exercises"]] == ["pass", "wrong", "missing"]
+        assert [row["hint"] for row in told["exercises"]] == [None, hint, "first"]
+    assert (told["points"], told["possible"], told["stage"]) == (1, 6, 1)
+    row = told["exercises"][1]
+    assert (row["law"], row["case"], row["read"]) == ("value", "one row", "01.2")
+    assert row["message"] == "value: got [7], expected 1."
+    assert row["mistake"] == "counts rows"
 
 
 def test_each_verdict_is_shown_with_the_mistake_named(course, capsys, monkeypatch):

@@ -155,6 +155,35 @@ def test_a_damaged_journal_is_refused_and_left_as_it_is(tmp_path, damage):
     assert path.read_bytes() == damage + b'{"name": "x"'
 
 
+RESULT = {"name": "a.ipynb", "sha256": "", "status": "refused", "points": 0, "possible": 0,
+          "learner": {"name": "a", "id": "", "source": "", "raw": ""}, "notes": [],
+          "exercises": []}
+
+
+@pytest.mark.parametrize("line", [
+    3, None, {}, [], {**RESULT, "exercises": None}, {**RESULT, "points": "15"},
+    {**RESULT, "learner": {"name": "a"}}, {**RESULT, "exercises": [{"status": "odd"}]},
+    {**RESULT, "exercises": [3]}])
+def test_a_line_that_is_no_result_is_one_line_of_text(tmp_path, line):
+    cohort.Journal.begin(tmp_path, settings()).close()
+    with open(tmp_path / cohort.JOURNAL, "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+    with pytest.raises(cohort.RunError, match="is damaged"):
+        cohort.Journal.resume(tmp_path)
+
+
+def test_a_line_that_is_a_result_is_gone_on_with(tmp_path):
+    cohort.Journal.begin(tmp_path, settings()).close()
+    with open(tmp_path / cohort.JOURNAL, "a") as file:
+        file.write(json.dumps(RESULT) + "\n")
+
+    journal = cohort.Journal.resume(tmp_path)
+    journal.close()
+
+    assert list(journal.done) == [("a.ipynb", "")]
+
+
 def test_going_on_with_fewer_submissions_is_refused_and_named(tmp_path):
     found = hand_in(tmp_path / "in", 3)
     journal = cohort.Journal.begin(tmp_path / "out", settings())

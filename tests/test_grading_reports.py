@@ -83,8 +83,23 @@ def test_no_cell_of_any_csv_is_a_formula(tmp_path, grades):
     assert "'=1+1" in (tmp_path / "grades.csv").read_text()
 
 
+def test_a_cell_with_semicolons_stays_one_cell_where_those_separate(grades):
+    grades["results"][0]["learner"]["name"] = "x;=1+1;"
+    text = reports.rows_as_csv(reports.table(grades["results"], grades["run"]))
+
+    assert list(csv.reader(io.StringIO(text), delimiter=";"))[1][0].startswith("x;=1+1;")
+
+
+def test_a_comment_for_moodle_holds_no_html(grades):
+    assert EVIL in grades["results"][2]["exercises"][0]["message"]
+    comments = [row[-1] for row in reports.moodle(grades["results"])[1:]]
+
+    assert not any("<" in comment for comment in comments)
+    assert any("&lt;script&gt;" in comment for comment in comments)
+
+
 def test_csv_has_a_row_for_each_submission_and_exercise(grades):
-    table = reports.table(grades["results"])
+    table = reports.table(grades["results"], grades["run"])
     assert [row[5] for row in table[1:]] == [15, 5, 0, 0]
     assert len(reports.exercises(grades["results"])) == 1 + 15
 
@@ -143,7 +158,7 @@ def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
     filled = rows(text)
     assert [r["name"] for r in absent] == ["ada.ipynb", "bob.ipynb"]
     assert filled[1][:6] == ["Participant 9", "Eve", "e@x", "Submitted", "0", "15.00"]
-    assert filled[1][6].startswith("01.1: 0/3 (<script>")
+    assert filled[1][6].startswith("01.1: 0/3 (&lt;script&gt;")
     assert filled[2] == ["Participant 5", "Max", "m@x", "No submission", "", "15.00", ""]
 
 
@@ -254,10 +269,11 @@ def test_feedback_names_the_lesson_to_read_again(grades):
 
 
 def test_page_names_are_safe_and_differ():
-    names = {reports.page_name(key) for key in (
+    runs = [{"settings": {"key": key * 16}} for key in ("00", "01")]
+    names = {reports.page_name(key, run) for run in runs for key in (
         ("", "", "../../etc/passwd"), ("moodle", "1", "Ada"), ("moodle", "2", "Ada"),
         ("", "", "学生"), ("", "", ""))}
-    assert len(names) == 5
+    assert len(names) == 10
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-.") for name in names)
     assert not any(".." in name or "/" in name for name in names)
 

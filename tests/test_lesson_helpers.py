@@ -23,6 +23,21 @@ def test_claim_holds(value, bounds, capsys):
     assert capsys.readouterr().out.startswith("holds: the sky is up: ")
 
 
+@pytest.mark.parametrize(("value", "bounds", "reading"), [
+    (0.2414, {"below": 0.65}, "0.241, below 0.65"),
+    (2.34e11, {"above": 1e10}, "2.34e+11, above 1e+10"),
+    (1208.7, {"above": 1, "below": 3000}, "1209, above 1 and below 3000"),
+    (1.461152, {"expected": 1.4612, "within": 1e-4}, "1.4612, expected 1.4612 ± 0.0001"),
+    (-2e-7, {"expected": 0, "within": 1e-5}, "0, expected 0 ± 1e-05"),
+    (81.0, {"expected": 81}, "81"),
+    (torch.tensor(True), {"expected": True}, "yes"),
+    (False, {"expected": False}, "no"),
+])
+def test_a_claim_shows_what_was_measured_beside_its_bound(value, bounds, reading, capsys):
+    claim("the sky", value, **bounds)
+    assert capsys.readouterr().out == f"holds: the sky: {reading}\n"
+
+
 @pytest.mark.parametrize(("value", "bounds"), [
     (1.0, {"expected": 1.1}), (1.2, {"expected": 1.0, "within": 0.1}), (1, {"below": 1}),
     (1, {"above": 1}), (3, {"above": 1, "below": 3}), (math.nan, {"below": 1}),
@@ -32,6 +47,11 @@ def test_claim_fails(value, bounds):
     with pytest.raises(claims.ClaimFailed, match=r"the sky: got .*, expected "):
         claim("the sky", value, **bounds)
     assert claims.LOG[-1].holds is False
+
+
+def test_a_failed_question_is_answered_yes_or_no():
+    with pytest.raises(claims.ClaimFailed, match="the sky: got no, expected yes"):
+        claim("the sky", torch.tensor(False), expected=True)
 
 
 @pytest.mark.parametrize("bounds", [{}, {"expected": 1, "below": 2}, {"within": 1}])

@@ -39,11 +39,11 @@ def run_lesson(book, **parameters):
 
 
 def head(path):
-    """The lesson from its set-up to the first trap's symptom, without explorers."""
+    """The lesson from its set-up to the first trap's claim, without explorers."""
     book = nbformat.read(path, as_version=4)
-    roles = [c.metadata.dlsys.role for c in book.cells]
-    book.cells = [c for c in book.cells[:roles.index("look") + 1]
-                  if c.metadata.dlsys.role != "explore"]
+    first = next(n for n, c in enumerate(book.cells)
+                 if c.metadata.dlsys.role == "look" and "claim(" in c.source)
+    book.cells = [c for c in book.cells[:first + 1] if c.metadata.dlsys.role != "explore"]
     return book
 
 

@@ -26,6 +26,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("DLSYS_PROGRESS", raising=False)
     monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
     monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "catalog").mkdir()
     monkeypatch.setattr(catalog, "FOLDER", tmp_path / "catalog")
     catalog.path(1).write_text(json.dumps(TRAPS))
@@ -187,15 +189,32 @@ def test_the_map_shows_twelve_stages_states_and_links(folder):
     assert [text.count(f'aria-label="{s}"') for s in ("solved", "tried", "untouched")] == [1] * 3
     assert "Trap &lt;1&gt; of <code>relu</code>" in text
     page = Links(text)
-    assert page.links == ["01_activations.ipynb"] * 2
-    assert page.open == []
+    assert (page.links, page.open) == ([], [])
+    assert "dlsys start 1" in text
     (folder / "01_activations.ipynb").write_text("{}")
-    assert Links(start_page.map_html()).links[-1] == "../my-work/01_activations.ipynb"
+    assert Links(start_page.map_html()).links == ["my-work/01_activations.ipynb"]
 
 
-def test_the_menu_copies_a_worksheet_and_links_it(folder, tmp_path):
-    (tmp_path / "exercises").mkdir()
-    (tmp_path / "exercises" / "01_activations.ipynb").write_text("shipped")
+def test_links_of_the_map_hold_in_the_folder_of_the_copies(folder, monkeypatch):
+    folder.mkdir()
+    (folder / "01_lesson.ipynb").write_text("{}")
+    (folder / "01_activations.ipynb").write_text("{}")
+    monkeypatch.chdir(folder)
+    text = start_page.map_html()
+    assert Links(text).links == ["01_lesson.ipynb", "01_activations.ipynb"]
+    assert "dlsys start" not in text
+
+
+def ship(folder):
+    """A worksheet of which every byte counts, and the smallest lesson."""
+    for name, text in (("exercises", "shipped"),
+                       ("notebooks", '{"metadata": {"dlsys": {}}, "cells": []}')):
+        (folder / name).mkdir()
+        (folder / name / "01_activations.ipynb").write_text(text)
+
+
+def test_the_menu_copies_a_stage_and_links_it(folder, tmp_path):
+    ship(tmp_path)
     box = start_page.start_menu()
     menu, button = box.children[0].children
     assert menu.options == (("1. Perceptron, MLP and activations", 1),)
@@ -204,14 +223,13 @@ def test_the_menu_copies_a_worksheet_and_links_it(folder, tmp_path):
     (folder / "01_activations.ipynb").write_text("mine")
     answer = start_page._started_html(1)
     assert "nothing was overwritten" in answer
-    assert 'href="../my-work/01_activations.ipynb"' in answer
+    assert Links(answer).links == ["my-work/01_lesson.ipynb", "my-work/01_activations.ipynb"]
     assert (folder / "01_activations.ipynb").read_text() == "mine"
 
 
 def test_the_start_button_says_what_went_wrong(folder, tmp_path):
     assert "no worksheet yet" in start_page._started_html(2)
-    (tmp_path / "exercises").mkdir()
-    (tmp_path / "exercises" / "01_activations.ipynb").write_text("shipped")
+    ship(tmp_path)
     folder.write_text("in the way")
     assert "cannot write" in start_page._started_html(1)
 

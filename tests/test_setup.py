@@ -211,11 +211,17 @@ def test_a_port_that_is_none_is_refused(text):
 @pytest.mark.parametrize(("user", "allowed"), [(0, True), (1000, False)])
 def test_jupyterlab_runs_as_root_and_opens_the_start_notebook(monkeypatch, user, allowed):
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    line = lab.command(8888, ["--no-browser"])
+    line = lab.command(8888, ["--no-browser"], ROOT / "my-work/00_start_here.ipynb")
     assert ("--allow-root" in line) is allowed
     assert f"--ServerApp.root_dir={ROOT}" in line
-    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in line
+    assert "--LabApp.default_url=/lab/tree/my-work/00_start_here.ipynb" in line
     assert line[-1] == "--no-browser"
+
+
+def test_a_folder_of_work_elsewhere_is_the_root_of_jupyterlab(tmp_path):
+    line = lab.command(8888, [], tmp_path / "00_start_here.ipynb")
+    assert f"--ServerApp.root_dir={tmp_path}" in line
+    assert "--LabApp.default_url=/lab/tree/00_start_here.ipynb" in line
 
 
 # ---- the three lists of pins
@@ -344,7 +350,7 @@ def test_lesson_table_links_what_is_written_and_says_what_is_not():
     traps = [replace(catalog.trap("01.1"), minutes=minutes) for minutes in (10, 15)]
     table = readme.lesson_table(TWO, {1: traps})
     assert table.splitlines()[2:] == [
-        "| 1 | [First](notebooks/01_one.ipynb) | It starts. | 2, with 25 min of exercises |",
+        "| 1 | [First](#start) | It starts. | 2, with 25 min of exercises |",
         "| 2 | Second | It goes on. | not written yet |"]
 
 

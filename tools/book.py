@@ -36,6 +36,7 @@ BOOK = ROOT / "book"
 # Roles whose markdown stands in a block of its own; course.css names and colours them.
 FRAMED = {"predict", "repair", "folklore", "exercise", "keep", "quiz"}
 FENCE = ":" * 9
+PREDICT = re.compile(r"\A## Trap [\d.]+: (.*)\n\n### Predict$", re.M)  # as build.PREDICT
 MATHJAX = re.compile(r"<script[^>]*/mathjax/[^>]*></script>")
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>")
@@ -48,14 +49,26 @@ class BookError(UserError):
 
 
 def read(path: Path) -> NotebookNode:
-    """The notebook at `path`. Raises BookError when it is missing or damaged."""
+    """The notebook at `path`, without JupyterLab's headings of steps: a page has frames for them.
+
+    Raises BookError when it is missing or damaged.
+    """
     try:
-        return nbformat.read(path, as_version=4)
+        return without_steps(nbformat.read(path, as_version=4))
     except FileNotFoundError:
         raise BookError(f"{path.parent.name}/{path.name}: missing. Run: make build") from None
     except nbformat.reader.NotJSONError:
         raise BookError(f"{path.relative_to(ROOT)}: not a notebook, or cut short. "
                         "Run: make build") from None
+
+
+def without_steps(notebook: NotebookNode) -> NotebookNode:
+    """The notebook without the headings that the builder gave its steps. In place."""
+    notebook.cells = [cell for cell in notebook.cells
+                      if cell.metadata.get("dlsys", {}).get("role") != "step"]
+    for cell in notebook.cells:
+        cell.source = PREDICT.sub(r"## \1", cell.source)
+    return notebook
 
 
 def dress(notebook: NotebookNode) -> NotebookNode:
@@ -110,9 +123,8 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
         fold(cell, "Setup")
-    # What only draws is folded: the finding is the figure's title.
-    elif alts and "claim(" not in cell.source:
-        fold(cell, "How it is drawn")
+    elif cell.metadata.get("jupyter", {}).get("source_hidden"):
+        fold(cell, "How it is drawn" if alts else "How this was measured")
 
 
 def mount_explorer(cell: NotebookNode, name: str) -> None:

@@ -182,10 +182,15 @@ def strip(lesson: NotebookNode) -> str:
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
               "role-look": "\n".join(map(measured, cells("look", "code"))),
-              "role-repair": "\n".join(map(fenced, cells("repair", "code"))),
+              "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
               "role-look again": "\n".join(map(measured, cells("repair", "code")))}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
     return "\n".join(["::::::{div} strip", *inside, "::::::"])
+
+
+def shown(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells whose code is not folded."""
+    return [c for c in cells if not c.metadata.get("jupyter", {}).get("source_hidden")]
 
 
 def fenced(cell: NotebookNode) -> str:

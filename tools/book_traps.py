@@ -37,10 +37,10 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
     shown, asked = (cells(lesson, trap.id, role) for role in ("break", "look"))
     why, mended = (cells(lesson, trap.id, "repair", kind) for kind in ("markdown", "code"))
     parts = [f"# {trap.id} {trap.title}", f"**You see:** {book_pages.plain(trap.symptom)}.",
-             "## The code that does it", *map(book_pages.fenced, shown),
+             "## The code that does it", *map(book_pages.fenced, book_pages.shown(shown)),
              "## What was measured", *map(readings, asked),
              "## Why, and the repair", *(c.source for c in why[:1]),
-             *map(book_pages.fenced, mended[:1]),
+             *map(book_pages.fenced, book_pages.shown(mended)[:1]),
              "## A test for your own code", sentence(keep["In your own code"]),
              sentence(keep["Keep"])]
     if "Seen in the wild" in keep:

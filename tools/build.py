@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import html
 import json
 import os
 import re
@@ -27,7 +26,9 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from dlsys.copies import WAY_IN
 from dlsys_helpers import acting, catalog, checking, paths, stages
+from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.paths import ROOT
 from tools import lessons, readme, rests
@@ -48,8 +49,8 @@ def views(source: Source) -> dict[str, NotebookNode]:
     if source.stage == 0:
         return {"lesson": notebook(source, "lesson",
                                    [lesson_cell(source, c) for c in source.cells])}
-    lesson = [lesson_cell(source, c) for c in source.cells
-              if c.metadata["role"] in LESSON_ROLES]
+    lesson = with_steps(source, [lesson_cell(source, c) for c in source.cells
+                                 if c.metadata["role"] in LESSON_ROLES])
     return {"lesson": notebook(source, "lesson", lesson),
             "exercise": notebook(source, "exercise", worksheet(source)),
             "solution": notebook(source, "solution", solutions(source))}
@@ -109,31 +110,79 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
     new = made(cell.cell_type, cell["id"], cell.source if text is None else text,
                role=cell.metadata["role"], **extra)
     new.metadata["tags"] += cell.metadata.get("tags", [])
+    if cell.cell_type == "code" and lessons.is_folded(cell):
+        new.metadata["jupyter"] = {"source_hidden": True}
     return new
 
 
 def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
-    """A cell as the lesson shows it: exercises become links, quiz choices fold."""
+    """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
     role = cell.metadata["role"]
     if role == "exercise":
-        return link_to_exercise(source, cell)
+        return way_to_exercise(source, cell)
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
-    if cell.cell_type == "code" and role in COMPARED and (
-            cell.metadata.get("compare", True)):
+    if cell.cell_type == "code" and role in COMPARED and cell.metadata.get("compare", True) and (
+            not lessons.only_claims(cell.source)):  # a claim is a comparison of its own
         new.metadata["tags"].append("nbval-check-output")
     return new
 
 
-def link_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
+def with_steps(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells of a lesson with a heading before each step of a trap, and the note of helpers.
+
+    JupyterLab's table of contents is made of headings. The book names the steps in its own way
+    and takes these cells, whose role is "step", out again.
+    """
+    found, seen = [], set()
+    for cell in cells:
+        role, trap = cell.metadata["dlsys"]["role"], cell.metadata["dlsys"].get("trap")
+        if role == "setup" and role not in seen:
+            found.append(made("markdown", "stage-note-1", note(source), role="setup"))
+        elif role == "predict" and (trap, role) not in seen:
+            title = f"## {source.title(trap)}"
+            cell.source = cell.source.replace(title, PREDICT.format(trap, title[3:]), 1)
+        elif role in STEPS and (trap, role) not in seen:
+            found.append(made("markdown", f"{trap.replace('.', '-')}-{role}-step",
+                              f"### {STEPS[role]}", role="step", trap=trap))
+        seen |= {role, (trap, role)}
+        found.append(cell)
+    return found
+
+
+PREDICT = "## Trap {}: {}\n\n### Predict"
+STEPS = {"break": "Break it", "look": "Look", "repair": "Why, and the repair",
+         "folklore": "Told and measured", "exercise": "Your turn", "keep": "Keep"}
+
+
+def note(source: Source) -> str:
+    """What a claim is, and each helper that the set-up imports and the lesson does not explain."""
+    code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
+    imported = {alias.name for node in ast.walk(ast.parse(code))
+                if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return " ".join(["**Before the first cell.**",
+                     *(text for name, text in NOTES.items() if name in imported)])
+
+
+NOTES = {
+    "claim": "`claim(text, value, ...)` holds a sentence to a number: its line shows what was "
+             "measured beside the bound, ✓ says that it holds, and one that does not stops the "
+             "lesson. The code of claims is folded; open it to see how something was measured.",
+    "digits": "`digits()` are scikit-learn's scans of handwritten digits, 8 x 8 pixels in rows of "
+              "64: 1,300 to train on, 497 to test.",
+    "fit": "`fit` is a plain training loop over random batches of 64, with Adam unless another "
+           "optimizer is named; it returns the loss of every step.",
+    "accuracy": "`accuracy` is the share of rows read right.",
+}
+
+
+def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
     trap, meta = cell.metadata["trap"], cell.metadata
     function = lessons.exercise_function(source, trap)
     first = ast.get_docstring(function).splitlines()[0]
-    stem = stages.stage(source.stage).stem
     text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
-            f"[Open the worksheet](../exercises/{stem}.ipynb), or run `dlsys start "
-            f"{source.stage}` in a terminal for a copy of your own. {effort(meta)}")
+            f"{WAY_IN.format(number=source.stage)} {effort(meta)}")
     return made("markdown", cell["id"], text, role="exercise", trap=trap)
 
 
@@ -152,13 +201,6 @@ def fold_quiz(text: str) -> str:
         parts.append(f'<details class="quiz"><summary>{letter}. {inline(choice)}</summary>'
                      f"<p><strong>{verdict}</strong> {inline(why)}</p></details>")
     return "\n\n".join([parts[0], "\n".join(parts[1:])])
-
-
-def inline(text: str) -> str:
-    """Markdown's code spans and emphasis as HTML: inside raw HTML nothing else renders them."""
-    safe = html.escape(text, quote=False)
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
-    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", safe)
 
 
 def worksheet(source: Source) -> list[NotebookNode]:
@@ -202,9 +244,9 @@ def fewer_helpers(code: str, used: set[str]) -> str:
 
 WORKSHEET_TOP = """# Worksheet {number}: {title}
 
-Write the body of each function, run its cell, then run the check below it. A check that fails
-says what it measured and, if it knows your mistake, names it. The lesson is
-[{stem}](../notebooks/{stem}.ipynb)."""
+Run the two cells below first, and again after a restart. Then write the body of each function, run
+its cell, and run the check below it. A check that fails says what it measured and, if it knows your
+mistake, names it. The lesson is [{stem}](../notebooks/{stem}.ipynb)."""
 
 
 def check_cells(source: Source, trap: str) -> list[NotebookNode]:
@@ -216,11 +258,15 @@ def check_cells(source: Source, trap: str) -> list[NotebookNode]:
         return []
     name = lessons.exercise_function(source, trap).name
     points = source.of(trap, "exercise")[0].metadata["points"]
-    line = DRAFT_CHECK if source.draft else 'check("{trap}", {name})'
+    line = DRAFT_CHECK if source.draft else CHECK
     return [made("code", f"{trap.replace('.', '-')}-check-1", line.format(trap=trap, name=name),
                  role="check", trap=trap, points=points)]
 
 
+# Imports what it calls: after a restart it then says itself which cells come first.
+CHECK = """from dlsys_helpers import check
+
+check("{trap}", {name})"""
 DRAFT_CHECK = """from dlsys_helpers.checking import run_check
 
 print(run_check("{trap}", {name}).line())"""

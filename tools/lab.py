@@ -1,4 +1,4 @@
-"""Start JupyterLab on the start notebook, or say in one line why it cannot start.
+"""Start JupyterLab on the learner's start page, or say in one line why it cannot start.
 
 python -m tools.lab PORT [option of JupyterLab ...]
 """
@@ -9,9 +9,9 @@ import socket
 import sys
 from pathlib import Path
 
+from dlsys import copies
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
-
-START = "notebooks/00_start_here.ipynb"
 
 
 def busy(port: int) -> bool:
@@ -40,16 +40,21 @@ def port_number(text: str) -> int:
     return port
 
 
-def command(port: int, options: list[str]) -> list[str]:
-    """The command line of JupyterLab: this folder as its root, the start notebook open."""
+def command(port: int, options: list[str], page: Path) -> list[str]:
+    """The command line of JupyterLab: the start page open, the project as root if it holds it."""
+    folder = ROOT if page.is_relative_to(ROOT) else page.parent
     root = ["--allow-root"] if os.geteuid() == 0 else []
     return [sys.executable, "-m", "jupyterlab", *root, f"--port={port}",
-            "--ServerApp.port_retries=0", f"--ServerApp.root_dir={ROOT}",
-            f"--LabApp.default_url=/lab/tree/{START}", *options]
+            "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder}",
+            f"--LabApp.default_url=/lab/tree/{page.relative_to(folder)}", *options]
 
 
 def main() -> None:
-    line = command(port_number(sys.argv[1]), sys.argv[2:])
+    port = port_number(sys.argv[1])
+    try:
+        line = command(port, sys.argv[2:], copies.start_page())
+    except UserError as error:
+        raise SystemExit(f"lab: {error}") from None
     # JupyterLab's terminals then know `dlsys` and `pytest` without activating anything.
     os.environ["PATH"] = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
     os.environ["VIRTUAL_ENV"] = sys.prefix

@@ -28,6 +28,11 @@ TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
+MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 3  # lines, claims, lines beside the claims
+PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
+DRAWS = {"show", "plot_bars", "plot_lines"}
+# Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
+NOT_DENSE = {"setup", "exercise", "explore", "gpu"}
 PARAMETERS = ("SEED", "THREADS", "DEVICE")
 PLACEHOLDER = "TODO:"  # every text that `make new` wrote holds it
 
@@ -274,6 +279,74 @@ def rule_size(source: Source) -> None:
                           "Split it, or move machinery into the package.")
 
 
+def rule_density(source: Source) -> None:
+    """A code cell teaches or claims, and is short either way."""
+    for cell in source.of(kind="code"):
+        if cell.metadata["role"] in NOT_DENSE:
+            continue
+        lines = teaching_lines(cell.source)
+        if claims(cell.source) and not only_claims(cell.source):
+            source.refuse(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
+                          "Put the claims in a cell of their own, with no function, print or "
+                          f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
+        if not is_folded(cell) and lines > MAX_TEACHING:
+            source.refuse(cell, f"it has {lines} lines of code that teaches, expected at most "
+                          f"{MAX_TEACHING}.", "Split it, move machinery into the package, or give "
+                          f'a cell that only measures tags=["{PLUMBING}"].')
+
+
+def rule_claims_in_a_row(source: Source) -> None:
+    """A reader takes in a few claims at a time, each after a sentence that asks for it."""
+    row = 0
+    for cell in source.cells:
+        alone = cell.cell_type == "code" and only_claims(cell.source)
+        row = row + claims(cell.source) if alone else 0
+        if row > MAX_CLAIMS and cell.metadata["role"] not in NOT_DENSE:
+            source.refuse(cell, f"{row} claims stand in a row, expected at most {MAX_CLAIMS}.",
+                          "Keep those that a sentence uses, claim the worst case of several, or "
+                          "say between them why the next are asked.")
+
+
+def calls(node: ast.AST) -> list[str]:
+    """The names of the functions that a piece of code calls directly."""
+    return [n.func.id for n in ast.walk(node)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+
+
+def claims(code: str) -> int:
+    """How many claims a cell writes down."""
+    return calls(ast.parse(code)).count("claim")
+
+
+def teaching_lines(code: str) -> int:
+    """The lines of a cell, blank ones left out, that belong to no claim."""
+    claimed = {line for node in ast.parse(code).body if "claim" in calls(node)
+               for line in range(node.lineno, node.end_lineno + 1)}
+    return sum(bool(text.strip()) for n, text in enumerate(code.splitlines(), 1)
+               if n not in claimed)
+
+
+def only_claims(code: str) -> bool:
+    """Whether a cell holds claims, and beside them only the few lines that their values take."""
+    tree = ast.parse(code)
+    defines = any(isinstance(n, ast.FunctionDef | ast.ClassDef) for n in ast.walk(tree))
+    shows = {"print", *DRAWS} & {*calls(tree)}
+    return claims(code) > 0 and not shows and not defines and teaching_lines(code) <= MAX_BESIDE
+
+
+def draws(code: str) -> bool:
+    """Whether a cell ends in a figure, and defines no function that another cell might use."""
+    tree = ast.parse(code)
+    defines = any(isinstance(n, ast.FunctionDef) for n in tree.body)
+    return bool(tree.body) and not defines and bool(DRAWS & {*calls(tree.body[-1])})
+
+
+def is_folded(cell: NotebookNode) -> bool:
+    """Whether a reader sees a code cell's outputs and unfolds its code."""
+    code = cell.source
+    return only_claims(code) or draws(code) or PLUMBING in cell.metadata.get("tags", [])
+
+
 NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(?:\s*(%))?(?![\w.]*\d)")
 NOT_PROSE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\*\*Source:\*\*.*|<[^>]+>|\b\d\d\.\d+\b"
                        r"|^\s*\d+\.\s", re.M | re.S)
@@ -356,4 +429,5 @@ def rule_placeholders(source: Source) -> None:
 
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
                     rule_claims, rule_exercises, rule_hints, rule_checks, rule_no_learner_answers,
-                    rule_size, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
+                    rule_size, rule_density,
+                    rule_claims_in_a_row, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

@@ -21,11 +21,11 @@ def lesson_table(stages: Iterable[Stage], written: Mapping[int, Sequence[Trap]])
 
 
 def _row(stage: Stage, traps: Sequence[Trap] | None) -> str:
-    """One line of the table; the title is a link once there is a notebook."""
+    """One line of the table; the title of a written lesson links to the way to start it."""
     if traps is None:
         return f"| {stage.number} | {stage.title} | {stage.promise} | not written yet |\n"
     minutes = sum(trap.minutes for trap in traps)
-    return (f"| {stage.number} | [{stage.title}](notebooks/{stage.stem}.ipynb) "
+    return (f"| {stage.number} | [{stage.title}](#start) "
             f"| {stage.promise} | {len(traps)}, with {minutes} min of exercises |\n")
 
 

@@ -191,7 +191,8 @@ def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
     if verdict.status != "pass" and named is not None and named is not checked:
         other = checking.run_check(id, named, seeds)
         verdict = other if other.status == "pass" else verdict
-    return {key: getattr(verdict, key) for key in ("status", "message", "misconception", "trap")}
+    told = ("status", "message", "misconception", "trap", "law", "case")
+    return {key: getattr(verdict, key) for key in told}
 
 
 if __name__ == "__main__":

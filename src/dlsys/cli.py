@@ -5,19 +5,21 @@ parser, listed in COMMANDS.
 """
 
 import argparse
+import json
 import math
 import sys
 from functools import partial
-from pathlib import Path
 
-from dlsys import start_page, worksheets
+from dlsys import copies, start_page, worksheets
+from dlsys.answer import add_parser as add_answer
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.notebook_file import CELL_SECONDS
 from dlsys.review import add_parser as add_review
 from dlsys_helpers import paths, progress
+from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.verdicts import STATUSES
+from dlsys_helpers.verdicts import STATUSES, Verdict
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 _STATE_STYLES = {start_page.SOLVED: STATUSES["pass"].style, start_page.UNTOUCHED: "dim",
@@ -34,22 +36,24 @@ class Parser(argparse.ArgumentParser):
 # ---- dlsys start
 
 def add_start(commands) -> None:
-    parser = commands.add_parser("start", help="copy a worksheet to my-work/, never overwriting")
+    parser = commands.add_parser("start", help="copy a lesson and worksheet to my-work/")
     parser.add_argument("stage", help="number of the stage, 1 to 12")
     parser.add_argument("--copy", action="store_true",
-                        help="make a fresh copy beside an existing worksheet")
+                        help="make fresh copies beside existing ones")
     parser.set_defaults(run=run_start)
 
 
 def run_start(args: argparse.Namespace) -> int:
-    started = worksheets.start(args.stage, copy=args.copy)
-    shown = f"{paths.MY_WORK.name}/{started.path.name}"
+    started = copies.start(args.stage, copy=args.copy)
+    worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
+                         for path in (started.path, started.lesson))
     if started.created:
-        print(f"Your worksheet is {shown}.")
+        print(f"Your worksheet is {worksheet}, your copy of the lesson {lesson}.")
     else:
-        print(f"{shown} exists and stays as it is. "
-              f"A fresh one beside it: dlsys start {args.stage} --copy")
-    print(f"Open {shown} in JupyterLab (make lab). Check it there, or with: dlsys check {shown}")
+        print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
+              f"Fresh ones beside them: dlsys start {args.stage} --copy")
+    print(f"Open {lesson} in JupyterLab (make lab). Check your answers in the worksheet, or with: "
+          f"dlsys check {args.stage if not args.copy else worksheet}")
     return 0
 
 
@@ -57,24 +61,53 @@ def run_start(args: argparse.Namespace) -> int:
 
 def add_check(commands) -> None:
     parser = commands.add_parser("check", help="run a worksheet and check all its exercises")
-    parser.add_argument("notebook", type=Path, help="for example my-work/01_activations.ipynb")
+    parser.add_argument("notebook", help="a stage's number, or my-work/01_activations.ipynb")
     parser.add_argument("--limit", type=partial(amount, below=math.inf), default=CELL_SECONDS,
                         metavar="SECONDS",
                         help=f"longest time for one cell or check (default {CELL_SECONDS})")
+    parser.add_argument("--json", action="store_true",
+                        help="the verdicts as JSON, with what was compared and the next hint")
     parser.set_defaults(run=run_check)
 
 
 def run_check(args: argparse.Namespace) -> int:
     from dlsys import cellrun
 
-    worksheet = worksheets.read(args.notebook)
+    worksheet = worksheets.read(worksheets.find(args.notebook))
     report = cellrun.run(worksheet, args.limit)
     for id, verdict in report.verdicts.items():
         if verdict.status != "missing":
             progress.record(id, verdict.status, verdict.misconception)
-    _show_check(worksheet, report)
+    if args.json:
+        print(json.dumps(_as_data(worksheet, report), indent=1, ensure_ascii=False))
+    else:
+        _show_check(worksheet, report)
     passed = all(verdict.status == "pass" for verdict in report.verdicts.values())
     return 0 if passed else FAILED
+
+
+def _as_data(worksheet: worksheets.Worksheet, report) -> dict:
+    """The report for a program, or for an assistant: never a solution."""
+    rows = [_exercise_data(exercise, report.verdicts[exercise.id])
+            for exercise in worksheet.exercises]
+    return {"worksheet": worksheet.path.name, "stage": worksheet.stage,
+            "points": sum(row["points"] for row in rows),
+            "possible": sum(row["possible"] for row in rows), "exercises": rows,
+            "cells": [{"cell": number, "error": error}
+                      for number, error in sorted(report.cell_errors.items())],
+            "notes": worksheet.notes}
+
+
+def _exercise_data(exercise: Trap, verdict: Verdict) -> dict:
+    """law: what was compared; hint: a later one after each attempt that failed."""
+    solved = verdict.status == "pass"
+    tries = progress.failures(exercise.id)
+    hint = exercise.hints[min(max(tries, 1), len(exercise.hints)) - 1]
+    return {"id": exercise.id, "title": exercise.title, "function": exercise.function,
+            "verdict": verdict.status, "points": exercise.points if solved else 0,
+            "possible": exercise.points, "law": verdict.law, "case": verdict.case,
+            "message": verdict.message, "mistake": verdict.misconception,
+            "read": verdict.trap or exercise.id, "hint": None if solved else hint}
 
 
 def _show_check(worksheet: worksheets.Worksheet, report) -> None:
@@ -179,7 +212,7 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*parts, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_review, add_grade, add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_grade, add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import worksheets
+from dlsys import copies, worksheets
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
 
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 def findings() -> Iterator[Finding]:
     """All findings, each as soon as it is known."""
     for examine in (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch,
-                    generated, my_worksheets, browser):
+                    generated, my_worksheets, my_lessons, browser):
         yield from examine()
 
 
@@ -141,15 +141,15 @@ def my_work() -> Iterator[Finding]:
     """A file can be made in my-work/ (or the folder can be)."""
     folder = paths.MY_WORK
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
             file.flush()
     except OSError as error:
-        yield Finding(FAIL, f"my-work: cannot be written ({error.strerror}).",
+        yield Finding(FAIL, f"{folder.name}: cannot be written ({error.strerror}).",
                       f"Make it writable: chmod u+rwx {folder.name}, or give it to your user.")
     else:
-        yield Finding(OK, "my-work: writable")
+        yield Finding(OK, f"{folder.name}: writable")
 
 
 def progress_file() -> Iterator[Finding]:
@@ -218,8 +218,8 @@ def _expected(folder: Path, stem: str) -> bool:
 
 
 def my_worksheets() -> Iterator[Finding]:
-    """Each notebook in my-work/ can be read and is up to date."""
-    for path in sorted(paths.MY_WORK.glob("*.ipynb")):
+    """Each worksheet in my-work/ can be read and is up to date."""
+    for path in worksheets.in_folder(paths.MY_WORK):
         try:
             notes = worksheets.read(path).notes
         except UserError as error:
@@ -228,6 +228,20 @@ def my_worksheets() -> Iterator[Finding]:
         yield from (Finding(WARN, note) for note in notes)
         if not notes:
             yield Finding(OK, f"worksheet {path.name}: readable, up to date")
+
+
+def my_lessons() -> Iterator[Finding]:
+    """Each lesson in my-work/ can be read and has the code of the course's own."""
+    for stage in catalog.written():
+        path = paths.lesson_copy(stage.number)
+        try:
+            older = path.exists() and copies.is_older(path, stage)
+        except UserError as error:
+            yield Finding(WARN, str(error))
+            continue
+        if older:
+            yield Finding(WARN, f"{path.name} is older than the lesson, which has changed since.",
+                          f"A fresh one beside it: dlsys start {stage.number} --copy")
 
 
 def browser() -> Iterator[Finding]:

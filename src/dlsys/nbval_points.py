@@ -19,7 +19,7 @@ import pytest
 
 from dlsys import worksheets
 from dlsys.notebook_file import CELL_SECONDS, checked_in
-from dlsys_helpers import catalog, verdicts
+from dlsys_helpers import catalog, paths, verdicts
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
@@ -51,11 +51,17 @@ def _set_options(option: argparse.Namespace, notebooks: list[Path]) -> None:
 
 
 def _learner_notebooks(config: pytest.Config) -> list[Path]:
-    """The notebooks in my-work/ that this run names, itself or by their folder."""
+    """The worksheets in my-work/ that this run names, itself or by their folder."""
     named = [Path(str(arg).split("::")[0]) for arg in config.args]
-    inside = [path for path in named if LEARNER_FOLDER in path.absolute().parts]
+    inside = [path for path in named if _is_learners(path)]
     files = (sorted(path.glob("*.ipynb")) if path.is_dir() else [path] for path in inside)
-    return [path for found in files for path in found if path.suffix == ".ipynb"]
+    return [path for found in files for path in found
+            if path.suffix == ".ipynb" and not worksheets.is_read(path)]
+
+
+def _is_learners(path: Path) -> bool:
+    return (LEARNER_FOLDER in path.absolute().parts
+            or path.absolute().is_relative_to(paths.MY_WORK))
 
 
 def _junit_path(notebooks: list[Path]) -> Path:
@@ -79,6 +85,9 @@ def pytest_make_collect_report(collector: pytest.Collector):
     report = yield
     if type(collector).__name__ != "IPyNbFile":
         return report
+    if _is_learners(collector.path) and worksheets.is_read(collector.path):
+        report.result = []  # a lesson's copy earns no points, and takes minutes
+        return report
     if message := _unreadable(collector.path):
         return pytest.CollectReport(collector.nodeid, "failed", message, [])
     report.result = [_named(item) for item in report.result]
@@ -88,7 +97,7 @@ def pytest_make_collect_report(collector: pytest.Collector):
 def _unreadable(path: Path) -> str:
     """What is wrong with a learner's notebook, or "" for a sound one and for other folders."""
     try:
-        if LEARNER_FOLDER in path.parts:
+        if _is_learners(path):
             worksheets.load(path)
     except worksheets.WorksheetError as error:
         return str(error)

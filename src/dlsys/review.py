@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from dlsys_checks import questions
 from dlsys_checks.questions import AnswerError, Question
-from dlsys_helpers import catalog, progress
+from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.stages import STAGES, stage
+from dlsys_helpers.stages import STAGES
 from dlsys_helpers.store import Store
 
 INTERVALS = (2, 7, 21)  # days after the event, after the first right answer, after the second
@@ -253,7 +253,8 @@ def nothing(now: datetime) -> str:
 def verdict(item: Item, question: Question, right: bool) -> list[str]:
     """What to say after an answer: right or wrong, the computed value, why, what to read."""
     trap = item.trap
-    lesson = f"notebooks/{stage(int(trap.id[:2])).stem}.ipynb"
+    number = int(trap.id[:2])
+    lesson = f"{paths.MY_WORK.name}/{paths.lesson_copy(number).name} (dlsys start {number})"
     return [f"{'✓ Right' if right else '✗ Wrong'}. Computed: {question.shown}.", question.why,
             f"Read again: trap {trap.id}, {trap.title}, in {lesson}"]
 

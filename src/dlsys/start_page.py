@@ -4,9 +4,9 @@ import html
 import re
 from typing import NamedTuple
 
-from dlsys import review, worksheets
+from dlsys import copies, review
 from dlsys_checks.questions import AnswerError
-from dlsys_helpers import catalog, paths, progress
+from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
@@ -105,7 +105,6 @@ def _card(row: StageState) -> str:
     head = f"<div><small>Stage {number} · {_count(row)}</small></div>"
     body, foot = f"<p>{_text(row.stage.promise)}</p>", ""
     if row.traps:
-        title = f'<a href="{row.stage.stem}.ipynb">{title}</a>'
         body += f"<ul>{''.join(map(_trap_line, row.traps))}</ul>"
         foot = f'<p class="foot">{_foot(row.stage)}</p>'
     return f'<li class="{_state(row)}">{head}<strong>{title}</strong>{body}{foot}</li>\n'
@@ -131,10 +130,12 @@ def _trap_line(row: TrapState) -> str:
 
 
 def _foot(stage: Stage) -> str:
-    lesson = f'<a href="{stage.stem}.ipynb">Read the lesson</a>'
-    if (paths.MY_WORK / f"{stage.stem}.ipynb").exists():
-        return f'{lesson} <a href="../my-work/{stage.stem}.ipynb">Continue your worksheet</a>'
-    return f"{lesson} <span>To practise: <code>dlsys start {stage.number}</code></span>"
+    mine = ((paths.lesson_copy(stage.number), "Read the lesson"),
+            (paths.MY_WORK / f"{stage.stem}.ipynb", "Continue your worksheet"))
+    links = [cards.link(path, words) for path, words in mine if path.exists()]
+    if len(links) < len(mine):
+        links.append(f"<span>To begin: <code>dlsys start {stage.number}</code></span>")
+    return " ".join(links)
 
 
 def _text(words: str) -> str:
@@ -150,9 +151,9 @@ def progress_map():
 
 
 def start_menu():
-    """A menu of the written worksheets and a button that copies one to ``my-work/``.
+    """A menu of the written stages and a button that copies lesson and worksheet to ``my-work/``.
 
-    It shows a link that opens the copy. Nothing that exists is overwritten.
+    It shows links that open the copies. Nothing that exists is overwritten.
     """
     import ipywidgets as widgets
     from IPython.display import HTML, display
@@ -160,7 +161,7 @@ def start_menu():
     ready = [(f"{s.number}. {s.title}", s.number) for s in catalog.written()]
     wide = {"width": "max-content"}
     menu = widgets.Dropdown(options=ready, description="Stage", layout=wide)
-    button = widgets.Button(description="Start the worksheet", disabled=not ready, layout=wide)
+    button = widgets.Button(description="Start the stage", disabled=not ready, layout=wide)
     answer = widgets.Output()
 
     def begin(_):
@@ -173,14 +174,15 @@ def start_menu():
 
 
 def _started_html(number: int) -> str:
-    """What the start button answers: a link to the copy, or what went wrong."""
+    """What the start button answers: links to the copies, or what went wrong."""
     try:
-        started = worksheets.start(number)
+        started = copies.start(number)
     except UserError as error:
         return f"<p>{_text(str(error))}</p>"
-    name = html.escape(started.path.name)
     word = "Copied." if started.created else "You started it before; nothing was overwritten."
-    return f'<p>{word} Open <a href="../my-work/{name}">my-work/{name}</a></p>'
+    links = (cards.link(path, f"{path.parent.name}/{path.name}")
+             for path in (started.lesson, started.path))
+    return f"<p>{word} Open {', then '.join(links)}</p>"
 
 
 # ---- the questions

@@ -1,4 +1,4 @@
-"""A learner's worksheet: starting one, and reading it whatever has happened to it since.
+"""A learner's worksheet: finding it, and reading it whatever has happened to it since.
 
 Reading never writes. What cannot be read gets a WorksheetError that says what to do; what can
 be worked with all the same (a missing exercise, an older worksheet) gets a note.
@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from dlsys import notebook_file
 from dlsys.notebook_file import LARGEST, NotebookFile, Unreadable, oversize
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.stages import STAGES, Stage
+from dlsys_helpers.stages import STAGES
 
 
 class WorksheetError(UserError):
@@ -36,92 +35,31 @@ class Worksheet:
     notes: list[str]
 
 
-class Started(NamedTuple):
-    """The learner's worksheet, and whether it was made now or was there before."""
+# ---- finding
 
-    path: Path
-    created: bool
-
-
-# ---- starting
-
-def start(stage: int | str, copy: bool = False) -> Started:
-    """Copy a stage's worksheet to ``my-work/``; an existing one stays as it is.
-
-    ``copy=True`` makes a fresh copy beside it under the next free name, ``01_activations_2``.
-    Raises WorksheetError for an unknown stage, one without worksheet, or a full or read-only disk.
-    """
-    chosen = _stage(stage)
-    data = _shipped(chosen)
-    folder = paths.MY_WORK
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in _names(folder, chosen.stem):
-            if _create(path, data):
-                return Started(path, True)
-            if not copy:
-                return Started(path, False)
-    except OSError as error:
-        raise WorksheetError(
-            f"{folder.name}: cannot write the worksheet ({error.strerror}). "
-            "Free some space or make the folder writable; dlsys doctor says more."
-        ) from None
+# Copies that are read, not checked: the start page and lessons.
+_TO_READ = re.compile(r"00_start_here|\d\d_lesson(_\d+)?")
 
 
-def _stage(asked: int | str) -> Stage:
-    match = re.fullmatch(r"0*(\d{1,2})(_\w+)?", str(asked))
-    number = int(match[1]) if match else 0
-    if not 1 <= number <= len(STAGES):
-        raise WorksheetError(
-            f"stage: got {str(asked)[:40]!r}, expected 1 to {len(STAGES)}. Try: dlsys start 1"
-        )
-    return STAGES[number - 1]
+def find(asked: str) -> Path:
+    """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder."""
+    path, mine = Path(asked), paths.MY_WORK / Path(asked).name
+    if os.path.lexists(path):
+        return path
+    if re.fullmatch(r"\d{1,2}", asked) and 1 <= int(asked) <= len(STAGES):
+        return paths.MY_WORK / f"{STAGES[int(asked) - 1].stem}.ipynb"
+    named = str(path.parent) in (".", paths.MY_WORK.name)
+    return mine if named and os.path.lexists(mine) else path
 
 
-def _source(stage: Stage) -> Path:
-    return paths.EXERCISES / f"{stage.stem}.ipynb"
+def in_folder(folder: Path) -> list[Path]:
+    """The notebooks of a folder that can be a worksheet, whatever their names."""
+    return sorted(path for path in folder.glob("*.ipynb") if not is_read(path))
 
 
-def _shipped(stage: Stage) -> bytes:
-    written = catalog.written()
-    if stage not in written:
-        ready = ", ".join(str(s.number) for s in written)
-        raise WorksheetError(
-            f"stage {stage.number} has no worksheet yet; with a worksheet: {ready}."
-        )
-    try:
-        return _source(stage).read_bytes()
-    except OSError as error:
-        raise WorksheetError(
-            f"exercises/{stage.stem}.ipynb: cannot be read ({error.strerror}). Run: git checkout "
-            f"-- exercises/{stage.stem}.ipynb"
-        ) from None
-
-
-def _names(folder: Path, stem: str):
-    """stem.ipynb, then stem_2.ipynb, stem_3.ipynb, ... without end."""
-    yield folder / f"{stem}.ipynb"
-    number = 2
-    while True:
-        yield folder / f"{stem}_{number}.ipynb"
-        number += 1
-
-
-def _create(path: Path, data: bytes) -> bool:
-    """Write a new file; False, and nothing touched, where the name is taken."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:
-        return False
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        path.unlink()  # ours, and only half written
-        raise
-    return True
+def is_read(path: Path) -> bool:
+    """Whether this is, by its name, a copy of the start page or of a lesson."""
+    return _TO_READ.fullmatch(path.stem) is not None
 
 
 # ---- reading
@@ -199,7 +137,7 @@ def _bytes(path: Path, name: str) -> bytes:
 
 def _offer(folder: Path) -> str:
     """Which notebooks the folder holds, or how to start one."""
-    found = sorted(path.name for path in folder.glob("*.ipynb"))
+    found = [path.name for path in in_folder(folder)]
     if not found:
         return "Start a worksheet with: dlsys start 1"
     return f"{folder.name}/ holds: {', '.join(found[:3])}{', ...' if len(found) > 3 else ''}"[:150]
@@ -220,7 +158,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
 
 def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
     """A note when the shipped exercises changed since this worksheet was made."""
-    source = _source(STAGES[stage - 1])
+    source = paths.EXERCISES / f"{STAGES[stage - 1].stem}.ipynb"
     shipped = load(source).version if source.exists() else ""
     if "" in (shipped, found.version) or shipped == found.version:
         return []

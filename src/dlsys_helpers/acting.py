@@ -11,8 +11,10 @@ import copy
 import inspect
 import math
 import random
+import signal
 import sys
 import textwrap
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -49,7 +51,8 @@ class Outcome:
 
     kind: "value" (see `value`); "raised" by the learner's function (see `error_type`, `error`,
     `where`); "unusable": the function returned `value`, and what the act did next raised an
-    error; or "todo". mutated: names of the inputs that the act left changed.
+    error; "late": it ran past its time limit (see `error`, `where`); or "todo".
+    mutated: names of the inputs that the act left changed.
     """
 
     kind: str
@@ -260,17 +263,44 @@ class Watched:
         return self.returned
 
 
-def run_act(act: Callable, fn: Callable, case: Case) -> Outcome:
+class TooLong(BaseException):
+    """An answer ran past its time limit. No Exception, so that few answers swallow it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise TooLong inside after so many seconds; None is no limit.
+
+    Only the main thread can be interrupted so; in another one there is no limit.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise TooLong(f"ran longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # again each second, should one be swallowed
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_act(act: Callable, fn: Callable, case: Case, seconds: float | None = None) -> Outcome:
     """Call `act(fn, **inputs)` on a fresh copy of the case's inputs, in a standard session.
 
     Everything a learner's function can raise ends here, as data; only KeyboardInterrupt
-    passes through, so that a learner can stop a loop that does not end.
+    passes through, so that a learner can stop a loop that does not end. seconds: its time limit.
     """
     inputs, watched = copy.deepcopy(case.inputs), Watched(fn)
     with standard_session():
         seed(0)
         try:
-            value = to_plain(act(watched, **inputs))
+            with time_limit(seconds):
+                value = to_plain(act(watched, **inputs))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -284,6 +314,8 @@ def _stopped(error: BaseException, watched: Watched) -> Outcome:
     text = said_by(error)
     if isinstance(error, NotImplementedError) and text.endswith(NOT_WRITTEN):
         return Outcome("todo")
+    if isinstance(error, TooLong):
+        return Outcome("late", error=text, where=learner_frame(error))
     kind, value = ("raised", None) if error is watched.raised else (
         "unusable", to_plain(watched.returned))
     return Outcome(kind, value, type(error).__name__, text, learner_frame(error))

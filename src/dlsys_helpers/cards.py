@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import html
+import os
+import re
 import sys
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from dlsys_helpers import catalog
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import STATUSES, Verdict
+
+
+def shell() -> Any:
+    """The IPython that runs this code, or None."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def watched() -> bool:
+    """Whether somebody sees what this cell shows.
+
+    JupyterLab and editors let a cell ask for input; nbval, nbclient and papermill do not.
+    """
+    kernel = getattr(shell(), "kernel", None)
+    request = kernel.get_parent() if kernel else {}
+    return bool(request.get("content", {}).get("allow_stdin"))
 
 
 def emit(html_text: str, text: str, facts: dict[str, Any] | None = None) -> None:
@@ -16,7 +35,7 @@ def emit(html_text: str, text: str, facts: dict[str, Any] | None = None) -> None
 
     facts: metadata of the output, for who reads the notebook later.
     """
-    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+    if shell() is not None:
         from IPython.display import display
         display({"text/html": html_text, "text/plain": text}, metadata=facts, raw=True)
     else:
@@ -31,25 +50,50 @@ def card(tone: str, head: str, body: str) -> str:
             f"<strong>{html.escape(head)}</strong>{body}</div>")
 
 
+_EMPHASIS = re.compile(r"(?<![\w*])\*(?![\s*])([^*]+)(?<!\s)\*(?![\w*])")
+
+
+def inline(text: str) -> str:
+    """Markdown's code spans and emphasis as HTML: inside raw HTML nothing else renders them."""
+    parts = re.split(r"`([^`]+)`", html.escape(text, quote=False))
+    parts[::2] = [_EMPHASIS.sub(r"<em>\1</em>", words) for words in parts[::2]]
+    parts[1::2] = [f"<code>{code}</code>" for code in parts[1::2]]
+    return "".join(parts)
+
+
+def link(path: Path, words: str, fragment: str = "") -> str:
+    """A link from the notebook that shows it, whose kernel works in its folder."""
+    return f'<a href="{quote(os.path.relpath(path))}{fragment}">{html.escape(words)}</a>'
+
+
 def hint_html(hints: list[str]) -> str:
     """Hints as folded steps; each gives more than the one before."""
     steps = (f'<details style="margin-top:.3em"><summary style="cursor:pointer">Hint {n}</summary>'
-             f'<div style="margin:.2em 0 0 1em">{html.escape(hint)}</div></details>'
+             f'<div style="margin:.2em 0 0 1em">{inline(hint)}</div></details>'
              for n, hint in enumerate(hints, 1))
     return "".join(steps)
 
 
 def show_verdict(verdict: Verdict, trap: Trap) -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog."""
-    passed = f"{trap.points} of {trap.points} points."
+    passed = (f"{trap.points} of {trap.points} points. The worked answer beside yours: "
+              f"dlsys answer {trap.id}")
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
     see = verdict.see({entry.id: entry.title for entry in catalog.traps()}.get(verdict.trap))
-    shown = "".join(f'<p style="margin:.3em 0">{html.escape(part)}</p>'
-                    for part in (text, see) if part)
+    shown = "".join(f'<p style="margin:.3em 0">{part}</p>'
+                    for part in (html.escape(text), _linked(see, verdict.trap)) if part)
     first_hint = f"\n  Hint: {trap.hints[0]}" if body and trap.hints else ""
     emit(card(STATUSES[verdict.status].tone, verdict.head(), shown + body),
          f"{verdict.head()}. {text} {see}".rstrip() + first_hint, verdict.facts())
+
+
+def _linked(see: str, trap: str) -> str:
+    """Where to read on, as a link to the trap in the learner's lesson if there is one."""
+    lesson = paths.lesson_copy(int(trap[:2])) if trap else None
+    if lesson is None or not lesson.exists():
+        return html.escape(see)
+    return link(lesson, see, f"#cell-id={trap.replace('.', '-')}-predict-1")
 
 
 def show_claim(text: str) -> None:

@@ -27,6 +27,7 @@ from dlsys_helpers.expect import Broken, show
 from dlsys_helpers.verdicts import Verdict
 
 FIXED_SEEDS = (0, 1)
+CASE_SECONDS = 60  # for an answer on one case
 REGISTRY: dict[str, Exercise] = {}
 
 
@@ -36,6 +37,13 @@ class CheckFailed(AssertionError):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.line())
         self.verdict = verdict
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class BadCall(TypeError):
+    """`check` was not called as `check("01.4", f)`. Notebooks show its one line."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -148,12 +156,13 @@ class Exercise:
             generator = torch.Generator().manual_seed(seed)
             return [Case(name, inputs) for name, inputs in self.make_cases(generator)]
 
-    def outcomes(self, fn: Callable, cases: Sequence[Case]) -> list[Outcome]:
-        """Act on every case; stops early when the exercise is not written."""
+    def outcomes(self, fn: Callable, cases: Sequence[Case],
+                 seconds: float | None = None) -> list[Outcome]:
+        """Act on every case; stops early when the exercise is not written, or too slow."""
         results = []
         for case in cases:
-            results.append(acting.run_act(self.act_fn, fn, case))
-            if results[-1].kind == "todo":
+            results.append(acting.run_act(self.act_fn, fn, case, seconds))
+            if results[-1].kind in ("todo", "late"):
                 break
         return results
 
@@ -178,13 +187,17 @@ class Exercise:
             message = f"raised {outcome.error_type}: {outcome.error}"[:230] + where
             return Verdict("error", self.id, f"{message} on the case \"{case.name}\".",
                            case=case.name, seen=("raised", *_error(outcome)))
+        if outcome.kind == "late":
+            where = f" ({outcome.where})" if outcome.where else ""
+            return Verdict("error", self.id, f'{outcome.error} on the case "{case.name}"; is there '
+                           f"a loop that never ends?{where}", case=case.name)
         if outcome.kind == "unusable":
             return self._unusable(case, outcome)
         try:
             with acting.standard_session():
                 self._laws(case, outcome)
         except Broken as broken:
-            return Verdict("wrong", self.id, str(broken), case=case.name,
+            return Verdict("wrong", self.id, str(broken), law=broken.what, case=case.name,
                            seen=("law", broken.what, broken.got))
         # A law may stumble over a form nobody foresaw; the answer is wrong all the same.
         except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError,
@@ -360,33 +373,75 @@ def find(id: str) -> Exercise:
     return REGISTRY[id]
 
 
-def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2)) -> Verdict:
+def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
+              seconds: float | None = None) -> Verdict:
     """The verdict on `fn` over the cases of all seeds; records and shows nothing.
 
-    Raises ValueError for an unknown id.
+    seconds: the time that `fn` has for one case. Raises ValueError for an unknown id.
     """
     chosen = find(id)
     if not callable(fn):
+        drop = "quotes" if isinstance(fn, str) else "brackets"
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
-                       f"{chosen.function}, without brackets.")
+                       f"{chosen.function}, without {drop}.")
     for seed in seeds:
         cases = chosen.arrange(seed)
-        outcomes = chosen.outcomes(fn, cases)
+        outcomes = chosen.outcomes(fn, cases, seconds)
         verdict = chosen.judge(cases, outcomes)
         if verdict.status != "pass":
             return replace(verdict, seed=seed)
     return Verdict("pass", id)
 
 
-def check(id: str, fn: Callable) -> None:
+def check(id: str, fn: Callable, seconds: float = CASE_SECONDS) -> None:
     """Check your answer to an exercise: fixed cases and cases nobody has seen before.
 
-    Shows a card with the verdict and remembers it in your progress.
-    Raises CheckFailed unless the answer passes, so that nbval and papermill see it.
+    Shows a card with the verdict and remembers it in your progress. An answer that takes longer
+    than `seconds` on one case is stopped. Unless the answer passes, raises CheckFailed where
+    nobody sees the card, so that nbval, papermill and scripts notice. Raises BadCall for
+    arguments that are not the id of an exercise and a function.
     """
     from dlsys_helpers import progress
-    verdict = run_check(id, fn, (*FIXED_SEEDS, secrets.randbelow(2**31)))
+    _refuse_bad_call(id, fn)
+    verdict = run_check(id, fn, (*FIXED_SEEDS, secrets.randbelow(2**31)), seconds)
     progress.record(id, verdict.status, verdict.misconception)
     cards.show_verdict(verdict, catalog.trap(id))
-    if verdict.status != "pass":
+    if verdict.status != "pass" and not cards.watched():
         raise CheckFailed(verdict)
+
+
+def _refuse_bad_call(id: Any, fn: Any) -> None:
+    """Raise BadCall, which says how to write it, for an id that is none."""
+    if isinstance(fn, str) and not isinstance(id, str):
+        raise BadCall("check: got the id second, expected it first. " + _call(fn))
+    if not isinstance(id, str):
+        raise BadCall(f"check: got {show(id)}, expected the id of an exercise as a text in quotes. "
+                      + _call(str(id)))
+    try:
+        find(id)
+    except ValueError:
+        raise BadCall(f"check: got {id[:40]!r}, which is the id of no exercise. "
+                      + _call(id)) from None
+
+
+def _call(id: str) -> str:
+    """How to check the exercise that is probably meant, or the first of all."""
+    number, _, rest = id.strip().partition(".")
+    meant = f"{number.zfill(2)}.{rest}"
+    known = load_all()
+    chosen = known.get(meant) or known[min(known)]
+    return f'Write: check("{chosen.id}", {chosen.function})'
+
+
+def _explain_missing_name(shell: Any, kind: type, error: NameError, trace: Any,
+                          tb_offset: int | None = None) -> None:
+    """One line for a check that runs before the cells above it; else the usual traceback."""
+    if re.match(r"line \d+: check\(", acting.learner_frame(error)):
+        line = (f"{error.name} is not defined yet. Run the set-up cell at the top, then the cell "
+                "of your answer, then this check.")
+        error._render_traceback_ = lambda: [line]
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+
+if cards.shell() is not None:
+    cards.shell().set_custom_exc((NameError,), _explain_missing_name)

@@ -1,13 +1,22 @@
-"""Where the checkout lies: the package is installed editable, the repository two levels up."""
+"""Where the checkout lies: the package is installed editable, the repository two levels up.
 
+``DLSYS_WORK`` names another folder for what is the learner's own.
+"""
+
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
 EXERCISES = ROOT / "exercises"
 SOLUTIONS = ROOT / "solutions"
-MY_WORK = ROOT / "my-work"
+MY_WORK = Path(os.environ.get("DLSYS_WORK") or ROOT / "my-work").absolute()
 DRAFT_MARK = "draft=true"  # in the first line of a lesson that is not finished
+
+
+def lesson_copy(stage: int, end: str = "") -> Path:
+    """The learner's copy of a stage's lesson, ``my-work/01_lesson.ipynb``."""
+    return MY_WORK / f"{stage:02d}_lesson{end}.ipynb"
 
 
 def lessons() -> list[Path]:

@@ -25,6 +25,11 @@ def entries() -> list[dict]:
     return _STORE.entries()
 
 
+def failures(id: str) -> int:
+    """How often an answer to this exercise was judged and did not pass."""
+    return sum(entry["id"] == id and entry["status"] in ("wrong", "error") for entry in entries())
+
+
 def solved() -> set[str]:
     """Ids that passed at least once."""
     return {entry["id"] for entry in entries() if entry["status"] == "pass"}

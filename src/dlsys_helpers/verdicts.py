@@ -31,7 +31,8 @@ _LINE = re.compile(rf"exercise \S+ ({'|'.join(STATUSES)})(?:: )?(.*)", re.S)
 class Verdict:
     """What became of an answer: one of STATUSES, and why.
 
-    message: the sentence for people; it names the misconception where one is known. accident:
+    message: the sentence for people; it names the misconception where one is known. law: what was
+    compared, on which case the next field says. accident:
     the law itself failed on the answer's form, so the diagnosis is only general. seen: what
     betrayed the answer, for comparison with what betrays others; None for a pass.
     """
@@ -41,6 +42,7 @@ class Verdict:
     message: str = ""
     misconception: str = ""
     trap: str = ""
+    law: str = ""
     case: str = ""
     seed: int | None = None
     accident: bool = False

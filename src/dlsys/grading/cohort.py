@@ -27,6 +27,7 @@ from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
 from dlsys.grading.text import clean, some
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.verdicts import STATUSES
 
 SCHEMA = 1
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
@@ -228,13 +229,28 @@ def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str,
         results = [json.loads(line) for line in lines[1:]]
         Settings.read(run["settings"])
         same = run["checks"] == versions()["checks"]
-    except (ValueError, KeyError, TypeError):
+        for result in results:
+            _expect_result(result)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
     if not same:
         raise RunError(f"{path.parent}: the checks have changed since this run began, so its "
                        "results would not compare. Begin another run: --out OTHER_FOLDER")
     file.buffer.truncate(sum(map(len, lines)))
     return run, results
+
+
+def _expect_result(result: Any) -> None:
+    """Raise KeyError, TypeError or ValueError for a line that is no result of this program."""
+    kinds = {"name": str, "sha256": str, "status": str, "learner": dict, "notes": list,
+             "exercises": list, "points": int, "possible": int}
+    if wrong := [key for key, kind in kinds.items() if type(result[key]) is not kind]:
+        raise ValueError(f"not of its type: {', '.join(wrong)}")
+    if missing := {"name", "id", "source", "raw"} - set(result["learner"]):
+        raise ValueError(f"a learner without {', '.join(sorted(missing))}")
+    for entry in result["exercises"]:
+        if entry["status"] not in STATUSES:
+            raise ValueError(f"status: {entry['status']!r}")
 
 
 def _whole_lines(file: IO[str]) -> list[bytes]:

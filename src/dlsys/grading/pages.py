@@ -27,7 +27,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     for result in grades["results"]:
         by_learner.setdefault(owner(result), []).append(result)
     for key, results in by_learner.items():
-        write_private(folder / FEEDBACK / page_name(key), feedback(results))
+        write_private(folder / FEEDBACK / page_name(key, grades["run"]), feedback(results))
     write_private(folder / "overview.html", overview(grades))
 
 
@@ -53,16 +53,17 @@ def overview(grades: dict[str, Any]) -> str:
                 for number in sorted({r["stage"] for r in counted})],
         refused=[r for r in results if r["status"] != "graded"],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
-        learners=_learners(results, counted))
+        learners=_learners(results, counted, grades["run"]))
 
 
-def _learners(results: list[Result], counted: list[Result]) -> list[dict[str, Any]]:
+def _learners(results: list[Result], counted: list[Result],
+              run: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each learner: the link, the counted result of each stage, what was not graded."""
     rows: dict[tuple, dict[str, Any]] = {}
     for result in results:
         key = owner(result)
         row = rows.setdefault(key, {"name": result["learner"]["name"], "by_stage": {}, "n": 0,
-                                    "link": f"{FEEDBACK}/{page_name(key)}"})
+                                    "link": f"{FEEDBACK}/{page_name(key, run)}"})
         row["n"] += 1
     for result in counted:
         rows[owner(result)]["by_stage"][result["stage"]] = result

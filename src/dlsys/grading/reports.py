@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import hmac
+import html
 import io
 import re
 from collections import Counter
@@ -31,7 +33,7 @@ NBGRADER = ["assignment", "duedate", "timestamp", "student_id", "last_name", "fi
 def write_all(grades: dict[str, Any], folder: Path) -> None:
     """CSV, JUnit and the columns of nbgrader, Canvas and Moodle, beside grades.json."""
     results = grades["results"]
-    write_private(folder / "grades.csv", rows_as_csv(table(results)))
+    write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])))
     write_private(folder / "exercises.csv", rows_as_csv(exercises(results)))
     write_private(folder / "junit.xml", junit(results))
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
@@ -62,27 +64,35 @@ def owner(result: Result) -> tuple[str, ...]:
     return learner["source"], learner["id"], learner["name"], learner["raw"]
 
 
-def page_name(key: tuple[str, ...]) -> str:
-    """A file name that is safe anywhere, still readable, and different for each learner."""
-    slug = re.sub(r"[^a-z0-9]+", "-", key[2].lower()).strip("-")[:40] or "learner"
-    return f"{slug}-{hashlib.sha256(repr(key).encode()).hexdigest()[:10]}.html"
+def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:
+    """A file name that is safe anywhere, different for each learner, and cannot be guessed.
+
+    Pages may lie side by side on a server; the key of the run, which nobody else has, is in it.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", owner[2].lower()).strip("-")[:40] or "learner"
+    secret, text = run["settings"]["key"].encode(), repr(owner).encode()
+    return f"{slug}-{hmac.new(secret, text, hashlib.sha256).hexdigest()[:20]}.html"
 
 
 def rows_as_csv(rows: Iterable[list]) -> str:
-    """Rows as CSV text; no cell of it is a formula to a spreadsheet."""
+    """Rows as CSV text; no cell of it is a formula to a spreadsheet.
+
+    Text is quoted, so that a program which separates by semicolons does not split it.
+    """
     out = io.StringIO()
-    csv.writer(out).writerows([text.cell(value) for value in row] for row in rows)
+    csv.writer(out, quoting=csv.QUOTE_NONNUMERIC).writerows(
+        [text.cell(value) for value in row] for row in rows)
     return out.getvalue()
 
 
-def table(results: Iterable[Result]) -> list[list]:
-    """One row for each submission."""
+def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
+    """One row for each submission, with the learner's page."""
     head = ["learner", "id", "submission", "stage", "status", "points", "possible", "reason",
             "notes", "sandbox", "seconds", "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"], r.get("reason", ""),
                      " ".join(r["notes"]), r.get("wall", "").partition(" ")[0],
-                     r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r))}"]
+                     r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r), run)}"]
                     for r in results)]
 
 
@@ -181,11 +191,11 @@ def fill_moodle(results: Iterable[Result], worksheet: Path) -> tuple[str, list[R
 
 
 def summary(result: Result) -> str:
-    """Points and message of each exercise, in one line."""
+    """Points and message of each exercise, in one line, as HTML: Moodle stores comments as such."""
     parts = [f"{e['id']}: {e['points']}/{e['possible']}"
              + (f" ({e['message']})" if e["status"] != "pass" else "")
              for e in result["exercises"]]
-    return "; ".join(parts)
+    return html.escape("; ".join(parts), quote=False)
 
 
 def _one_stage(results: Iterable[Result]) -> list[Result]:

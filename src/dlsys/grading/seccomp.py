@@ -45,9 +45,10 @@ DENIED = {
     "setdomainname": (171, 162), "quotactl": (179, 60), "quotactl_fd": (443, 443),
     "acct": (163, 89), "syslog": (103, 116), "iopl": (172, None), "ioperm": (173, None),
     "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171), "vhangup": (153, 58),
+    "adjtimex": (159, 171), "vhangup": (153, 58), "sync": (162, 81), "syncfs": (306, 267),
 }
-SOCKET, CLONE, CLONE3, PRLIMIT = (41, 198), (56, 220), (435, 435), (302, 261)
+SOCKET, SOCKETPAIR = (41, 198), (53, 199)
+CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
 MMAP, SETSOCKOPT, FCNTL, FLOCK, IOCTL = (9, 222), (54, 208), (72, 25), (73, 32), (16, 29)
 NEWEST_KNOWN = 450
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -147,7 +148,8 @@ def program(machine: str = "") -> bytes:
         if numbers[column] is not None:
             steps += _deny(numbers[column])
     # Worker processes of a DataLoader talk through unix sockets; nothing else is a socket here.
-    steps += _first_argument(SOCKET[column], _EQUAL, AF_UNIX, deny_if=False)
+    for call in (SOCKET, SOCKETPAIR):
+        steps += _first_argument(call[column], _EQUAL, AF_UNIX, deny_if=False)
     steps += _first_argument(CLONE[column], _ANY_BIT, CLONE_FLAGS, deny_if=True)
     steps += _memory(column) + _sockets(column) + _files(column)
     # Limits of oneself only: the init has the same user.

@@ -1,0 +1,178 @@
+"""The learner's own copies in ``my-work/``: start page, lesson and worksheet.
+
+Whatever a learner runs or writes is a copy, so that git sees no change and ``git pull`` meets no
+conflict. A copy's links lead to its siblings. What exists is never overwritten.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from dlsys import worksheets
+from dlsys.worksheets import WorksheetError
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.stages import STAGES, Stage
+
+# What a lesson says below an exercise; in a learner's copy a link to the worksheet stands there.
+WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
+START_PAGE = "00_start_here.ipynb"
+# Their outputs answer the question above them: the learner makes them with the first run.
+_ANSWERING = {"break", "look", "repair"}
+_BREAK_HEADING = re.compile(r"#{2,6} Break it\b")
+
+
+class Started(NamedTuple):
+    """The learner's worksheet, whether it was made now or was there before, and the lesson."""
+
+    path: Path
+    created: bool
+    lesson: Path
+
+
+def start(stage: int | str, copy: bool = False) -> Started:
+    """Copy a stage's worksheet and its lesson to ``my-work/``; what exists stays as it is.
+
+    ``copy=True`` makes fresh ones beside them under the next free names, ``01_activations_2`` and
+    ``01_lesson_2``. Raises WorksheetError for an unknown stage, one without worksheet, or a full
+    or read-only disk.
+    """
+    chosen = _stage(stage)
+    worksheet, lesson = _shipped(chosen, paths.EXERCISES), _shipped(chosen, paths.NOTEBOOKS)
+    with _writing("the worksheet"):
+        for end in _ends():
+            mine = paths.MY_WORK / f"{chosen.stem}{end}.ipynb"
+            read = paths.lesson_copy(chosen.number, end)
+            created = _create(mine, worksheet_copy(worksheet, chosen, read.name))
+            if created or not copy:
+                _create(read, lesson_copy(lesson, chosen, mine.name))
+                return Started(mine, created, read)
+
+
+def start_page() -> Path:
+    """The learner's copy of the start page, made where there is none. Raises WorksheetError."""
+    path = paths.MY_WORK / START_PAGE
+    with _writing("the start page"):
+        _create(path, _bytes(paths.NOTEBOOKS / START_PAGE))
+    return path
+
+
+# ---- what a copy holds
+
+def worksheet_copy(shipped: bytes, stage: Stage, lesson: str) -> bytes:
+    """A worksheet whose link leads to the learner's lesson of this name."""
+    return shipped.replace(f"../notebooks/{stage.stem}.ipynb".encode(), lesson.encode())
+
+
+def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
+    """A lesson with links into the learner's worksheet, and without what gives answers away.
+
+    What a trap's heading *Break it* heads is folded in JupyterLab, where there is such a heading.
+    """
+    book = json.loads(shipped)
+    book["metadata"]["dlsys"]["version"] = lesson_version(book)
+    for cell in book["cells"]:
+        facts = cell["metadata"].get("dlsys", {})
+        if facts.get("role") == "exercise":
+            _link(cell, stage, f"{worksheet}#cell-id={cell['id']}")
+        if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
+            _empty(cell)
+        if _BREAK_HEADING.match("".join(cell["source"])):
+            cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
+    return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def lesson_version(book: dict) -> str:
+    """Fingerprint of a shipped lesson's code: tells an old copy from a new one."""
+    return book["metadata"]["dlsys"].get("rests_on", {}).get("code", "")
+
+
+def is_older(copy: Path, stage: Stage) -> bool:
+    """Whether the lesson's code has changed since this copy was made. Raises WorksheetError."""
+    now = lesson_version(json.loads(_shipped(stage, paths.NOTEBOOKS)))
+    return worksheets.load(copy).version not in ("", now)
+
+
+def _link(cell: dict, stage: Stage, target: str) -> None:
+    text = "".join(cell["source"])
+    cell["source"] = text.replace(WAY_IN.format(number=stage.number),
+                                  f"[Open your worksheet]({target}).")
+
+
+def _empty(cell: dict) -> None:
+    """Drop a code cell's outputs, and the wish to compare them."""
+    cell["outputs"], cell["execution_count"] = [], None
+    tags = cell["metadata"].get("tags", [])
+    cell["metadata"]["tags"] = [tag for tag in tags if tag != "nbval-check-output"]
+
+
+# ---- files
+
+def _stage(asked: int | str) -> Stage:
+    """A stage that has a worksheet. Raises WorksheetError for any other."""
+    match = re.fullmatch(r"0*(\d{1,2})(_\w+)?", str(asked))
+    number = int(match[1]) if match else 0
+    if not 1 <= number <= len(STAGES):
+        raise WorksheetError(
+            f"stage: got {str(asked)[:40]!r}, expected 1 to {len(STAGES)}. Try: dlsys start 1"
+        )
+    written = catalog.written()
+    if STAGES[number - 1] not in written:
+        ready = ", ".join(str(s.number) for s in written)
+        raise WorksheetError(f"stage {number} has no worksheet yet; with a worksheet: {ready}.")
+    return STAGES[number - 1]
+
+
+def _shipped(stage: Stage, folder: Path) -> bytes:
+    return _bytes(folder / f"{stage.stem}.ipynb")
+
+
+def _bytes(path: Path) -> bytes:
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorksheetError(f"{name}: cannot be read ({error.strerror}). Run: git checkout -- "
+                             f"{name}") from None
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Make the folder; say what could not be written there, and what to do."""
+    try:
+        paths.MY_WORK.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise WorksheetError(
+            f"{paths.MY_WORK.name}: cannot write {what} ({error.strerror}). "
+            "Free some space or make the folder writable; dlsys doctor says more."
+        ) from None
+
+
+def _ends() -> Iterator[str]:
+    """What follows a name while it is taken: nothing, then _2, _3, ... without end."""
+    yield ""
+    number = 2
+    while True:
+        yield f"_{number}"
+        number += 1
+
+
+def _create(path: Path, data: bytes) -> bool:
+    """Write a new file; False, and nothing touched, where the name is taken."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink()  # ours, and only half written
+        raise
+    return True

@@ -1,0 +1,61 @@
+"""`dlsys answer` shows what was earned, and nothing before; AGENTS.md names what exists."""
+
+import json
+import re
+
+import pytest
+
+from dlsys import cli
+from dlsys_helpers import catalog, checking, paths, progress
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path)
+    monkeypatch.setenv("DLSYS_PROGRESS", str(tmp_path))
+    return tmp_path
+
+
+def test_before_the_pass_nothing_is_shown(capsys):
+    progress.record("01.4", "wrong", "")
+    assert cli.main(["answer", "1.4"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "01.4 is not solved yet" in err
+    assert cli.main(["answer", "99"]) == 2
+
+
+@pytest.mark.parametrize("id", [trap.id for trap in catalog.traps()])
+def test_after_the_pass_come_both_answers_and_the_names_of_mistakes(work, id, capsys):
+    function, (shipped,) = catalog.trap(id).function, paths.EXERCISES.glob(f"{id[:2]}_*.ipynb")
+    book = json.loads(shipped.read_text("utf-8"))
+    book["cells"].append({**book["cells"][1], "cell_type": "code", "outputs": [],
+                          "source": f"def {function}():\n    return 'my own way'"})
+    (work / shipped.name).write_text(json.dumps(book))
+    progress.record(id, "pass")
+    assert cli.main(["answer", id]) == 0
+    mine, worked, mistakes = re.split("Worked answer:|Mistakes that the check knows by name:",
+                                      capsys.readouterr().out)
+    assert "my own way" in mine
+    assert f"def {function}(" in worked
+    assert "NotImplementedError" not in worked
+    named = {wrong.name for wrong in checking.find(id).wrong_answers}
+    assert {line[2:].partition(" (trap")[0] for line in mistakes.split("\n") if line} == named
+
+
+def test_without_the_solutions_one_line_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paths, "SOLUTIONS", tmp_path)
+    progress.record("01.4", "pass")
+    assert cli.main(["answer", "01.4"]) == 2
+    assert "holds no answer here" in capsys.readouterr().err
+
+
+def test_the_page_for_assistants_names_folders_and_fields_that_exist():
+    text = (paths.ROOT / "AGENTS.md").read_text("utf-8")
+    for folder in ("solutions", "lessons", "src/dlsys_checks"):
+        assert f"`{folder}/`" in text
+        assert (paths.ROOT / folder).is_dir()
+    fields = cli._exercise_data(catalog.trap("01.1"), checking.Verdict("todo", "01.1"))
+    assert {"law", "read", "hint"} <= set(fields)
+    assert all(f"`{field}`" in text for field in ("law", "read", "hint"))

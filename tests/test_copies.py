@@ -1,0 +1,105 @@
+"""The learner's copies of lesson and worksheet: what they hold, where their links lead."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dlsys import copies, doctor
+from dlsys_helpers import catalog, paths
+
+LINK = re.compile(r"\]\((?!https?:)([^)]+)\)")
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "work")
+    return tmp_path / "work"
+
+
+def cells(path) -> list[dict]:
+    return json.loads(path.read_text("utf-8"))["cells"]
+
+
+def targets(path) -> set[str]:
+    """The relative links in the words of a notebook."""
+    return {target for cell in cells(path) if cell["cell_type"] == "markdown"
+            for target in LINK.findall("".join(cell["source"]))}
+
+
+@pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
+def test_links_of_the_copies_lead_to_a_cell_of_their_sibling(work, number):
+    started = copies.start(number)
+    assert targets(started.path) == {started.lesson.name}
+    found = [target.partition("#cell-id=") for target in targets(started.lesson)]
+    assert {name for name, _, _ in found} == {started.path.name}
+    assert len(found) == len(catalog.traps(number))
+    assert {id for _, _, id in found} <= {cell["id"] for cell in cells(started.path)}
+
+
+@pytest.mark.parametrize("number", [0, *(stage.number for stage in catalog.written())])
+def test_no_link_of_a_shipped_lesson_leads_to_a_file_of_the_course(number):
+    (path,) = paths.NOTEBOOKS.glob(f"{number:02d}_*.ipynb")
+    assert targets(path) == set()
+
+
+def test_answers_are_gone_and_the_rest_is_there(work):
+    started = copies.start(1)
+    shipped = cells(paths.NOTEBOOKS / "01_activations.ipynb")
+    for cell, before in zip(cells(started.lesson), shipped, strict=True):
+        if before["metadata"]["dlsys"]["role"] in {"break", "look", "repair"}:
+            assert cell.get("outputs", []) == []
+            assert "nbval-check-output" not in cell["metadata"]["tags"]
+        else:
+            assert cell.get("outputs") == before.get("outputs")
+    assert any(cell.get("outputs") for cell in cells(started.lesson))
+
+
+def lesson(*of_cells: dict, code: str = "a1") -> bytes:
+    return json.dumps({"metadata": {"dlsys": {"stage": 1, "rests_on": {"code": code}}},
+                       "nbformat": 4, "cells": of_cells}).encode()
+
+
+def test_break_it_is_folded_and_other_headings_are_not():
+    made = copies.lesson_copy(lesson(*(
+        {"cell_type": "markdown", "metadata": {"dlsys": {"role": "step"}}, "source": source}
+        for source in ("### Break it", ["### Look\n"], "Break it"))), catalog.written()[0], "w")
+    folded = [cell["metadata"].get("jp-MarkdownHeadingCollapsed") for cell in
+              json.loads(made)["cells"]]
+    assert folded == [True, None, None]
+
+
+def test_what_is_there_stays(work):
+    work.mkdir()
+    (work / "01_lesson.ipynb").write_text("my notes")
+    (work / "00_start_here.ipynb").write_text("mine, too")
+    assert copies.start(1).created
+    assert copies.start_page().read_text() == "mine, too"
+    assert (work / "01_lesson.ipynb").read_text() == "my notes"
+
+
+def test_doctor_names_an_older_lesson(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    shipped = tmp_path / "01_activations.ipynb"
+    code = {"cell_type": "code", "metadata": {}, "source": "1"}
+    shipped.write_bytes(lesson(code))
+    copies.start(1)
+    only = catalog.written()[:1]
+    monkeypatch.setattr(catalog, "written", lambda: only)
+    assert list(doctor.my_lessons()) == []
+    shipped.write_bytes(lesson(code, code="b2"))
+    (found,) = doctor.my_lessons()
+    assert "01_lesson.ipynb is older" in found.text
+    assert "dlsys start 1 --copy" in found.remedy
+
+
+def test_the_folder_follows_the_environment(tmp_path):
+    script = "from dlsys import copies; print(copies.start(1).path)"
+    env = {**os.environ, "DLSYS_WORK": str(tmp_path / "desk")}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.strip() == str(tmp_path / "desk/01_activations.ipynb")
+    assert sorted(os.listdir(tmp_path / "desk")) == ["01_activations.ipynb", "01_lesson.ipynb"]
