@@ -24,6 +24,7 @@ from dlsys_helpers import (
     accuracy, begin, check, claim, datasheet, digits, fit, flops,
     gpu_result, gpu_table, new_axes, operations, plot_bars, plot_lines,
     seconds, show, xor_quadrants,
+    guess, measured,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -181,9 +182,13 @@ activations
 # because this is inference, and serve it. A user sends the same image twice and
 # gets two answers. "It is random without a seed," says a colleague. "Seed it."
 #
-# **Before you run anything:** you feed the test images through the model twice. On
-# how many labels do the two passes disagree? And is the model still the same
-# afterwards?
+# You feed the test images through the model twice and compare the labels. Then you
+# look whether the model is still the same.
+
+# %% trap="01.1" role="predict"
+guess("01.1",
+      "What share of the test images gets another label in the second "
+      "pass?", unit="%")
 
 # %% trap="01.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -204,6 +209,9 @@ print(f"largest move of a stored mean: {drift:.3f}")
 # %% trap="01.1" role="look"
 claim("share of labels on which the passes differ", flips, above=0.02)
 claim("largest move of a stored mean, by looking", drift, above=0.005)
+
+# %% trap="01.1" role="look"
+measured("01.1", 100 * flips, right=(2, 20))
 
 # %% [markdown] trap="01.1" role="repair"
 # `no_grad` switches off the *graph*. It does not switch the *mode*. In train mode
@@ -293,8 +301,12 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # 0.5. The last layer is `nn.Linear`. Accuracy on the test set is above 90 %, so you
 # ship it.
 #
-# **Before you run anything:** which share of the true eights raises the alarm:
-# above `0.9`, about `0.75`, or `0.6` and less? And what does an output of 0.5 mean?
+# Think of two things: what an output of 0.5 means, and whom the accuracy counts.
+
+# %% trap="01.2" role="predict"
+guess("01.2", "What share of the true eights raises the alarm?",
+      choices=["`0.6` or less", "about `0.75`",
+               "over `0.9`, like the accuracy"])
 
 # %% trap="01.2" role="break"
 is_eight, truth = (y_train == 8).float(), y_test == 8
@@ -318,6 +330,9 @@ print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
 claim("accuracy of the alarm", right, above=0.9)
 claim("share of the eights that it finds", recall(alarm), below=0.6)
 claim("the lowest score, so it is no probability", score.min(), below=0)
+
+# %% trap="01.2" role="look"
+measured("01.2", 0)
 
 # %% [markdown] trap="01.2" role="repair"
 # The output is a *logit*, the logarithm of the odds, and runs over all real
@@ -398,9 +413,15 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # of guessing. "Vanishing gradients," you say: the slope of a sigmoid is at most
 # 0.25, so eight of them leave at most $0.25^8$.
 #
-# **Before you run anything:** compare the gradient of the first layer's weight
-# with that of the last, in a fresh stack. Is the ratio near that bound? And does
-# ReLU cure it?
+# Is the gradient of the first layer, in a fresh stack, near that bound? And what
+# does ReLU change, whose slope is 1?
+
+# %% trap="01.3" role="predict"
+guess("01.3",
+      "ReLU in place of the sigmoids, weights as PyTorch draws them, 300 "
+      "steps of SGD at 0.03: how many of the digits does it read?",
+      choices=["about half of them", "fewer than 3 in 10",
+               "over 9 in 10: its slope is 1"])
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -495,6 +516,9 @@ claim("read by eight default ReLU layers, with SGD at 0.03",
 claim("by the same layers with He", by_sgd["ReLU + He"], above=0.5)
 
 # %% trap="01.3" role="repair"
+measured("01.3", 1)
+
+# %% trap="01.3" role="repair"
 plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
            ylabel="norm of the weight gradient",
            title="Activation and init belong together",
@@ -546,8 +570,12 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # layer has 64 units. You have read how to find dead ones: take the share of zeros
 # of each unit, and raise an alarm above 20 %.
 #
-# **Before you run anything:** try that detector on a *healthy*, fresh layer
-# first. How many of its 64 units does it call dead?
+# Try that detector on a *healthy*, fresh layer first.
+
+# %% trap="01.4" role="predict"
+guess("01.4",
+      "How many of the 64 units of the healthy layer does it call dead?",
+      unit="units")
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -581,6 +609,9 @@ print(f"largest move of the sunk weights in 200 steps: {moved:.1f}")
 claim("healthy units of 64 that the usual detector flags",
       alarms["healthy"], above=60)
 claim("healthy units off for every row", dead["healthy"], expected=0)
+
+# %% trap="01.4" role="look"
+measured("01.4", alarms["healthy"], right=(55, 64))
 
 # %% [markdown] trap="01.4" role="look"
 # The usual detector calls almost every healthy unit dead. The sunk units are dead
@@ -763,8 +794,12 @@ def dead_units(h: torch.Tensor) -> int:
 # A custom activation: shrink every value towards zero by 0.5 and keep its sign. You
 # write what you mean, element by element. The result is correct.
 #
-# **Before you run anything:** the vector has 1,000 elements. How many operations
-# does torch carry out for the loop, and how many for the whole-tensor version?
+# The vector has 1,000 elements. Torch carries out operations for the loop, and for
+# a version that works on the whole tensor.
+
+# %% trap="01.5" role="predict"
+guess("01.5", "How many operations does torch carry out for the loop?",
+      unit="operations")
 
 # %% trap="01.5" role="break"
 def shrink_loop(x, cut=0.5):
@@ -796,6 +831,9 @@ print(f"operations for 1,000 elements: {loop.count:,}")
 
 # %% trap="01.5" role="look"
 claim("operations per element", loop.count / 1000, above=4)
+
+# %% trap="01.5" role="look"
+measured("01.5", loop.count, right=(3000, 10_000))
 
 # %% [markdown] trap="01.5" role="repair"
 # A torch operation costs a fixed amount before it touches a number: Python calls it,

@@ -26,6 +26,7 @@ from dlsys_helpers import (
     begin, check, claim, cost, datasheet, digits, fit, flops, gpu_result,
     gpu_table, operations, peak_bytes, plot_lines, saved_bytes,
     seconds_in_turns,
+    guess, measured,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -110,9 +111,15 @@ claim("by a product of two", kept["a * b"], expected=8000)
 # You write the training loop from memory and leave out one line, `zero_grad`.
 # "Without it training diverges," says a colleague.
 #
-# **Before you run anything:** the data are noiseless and linear, so the loss can
-# reach zero. Every step sees all rows. What do you expect over 400 steps: slow
-# convergence, divergence, or something else? And with random batches of 8 rows?
+# The data are noiseless and linear, so the loss can reach zero. Every step sees all
+# rows. Later you take random batches of 8.
+
+# %% trap="02.1" role="predict"
+guess("02.1",
+      "On all rows, without `zero_grad`: what does the loss do over 400 "
+      "steps?",
+      choices=["it grows without bound", "it swings and gets no smaller",
+               "it falls to zero, only more slowly"])
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -175,6 +182,9 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
            xlabel="step", ylabel="mean squared error",
            alt="One curve falls to zero; the other falls, rises again and "
                "repeats, without getting smaller.")
+
+# %% trap="02.1" role="look"
+measured("02.1", 1)
 
 # %% [markdown] trap="02.1" role="repair"
 # `backward` *adds* to `.grad`. Without clearing, the step is the sum of all
@@ -281,8 +291,13 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # `reduction="none"`. `backward` refuses: it wants a scalar. The first answer you
 # find says to pass a vector of ones. The error goes away.
 #
-# **Before you run anything:** there are 64 rows. How large is the gradient now,
-# compared with that of the mean loss you had before?
+# There are 64 rows. Before, you had the mean of their losses.
+
+# %% trap="02.2" role="predict"
+guess("02.2",
+      "How large is the gradient now, compared with that of the mean?",
+      choices=["the same: ones are neutral", "8 times, the root of 64",
+               "64 times"])
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -333,6 +348,9 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
 # %% trap="02.2" role="look"
 claim("worst loss with the mean", calm, below=2.6)
 claim("worst loss with ones at the same rate", wild, above=20)
+
+# %% trap="02.2" role="look"
+measured("02.2", 2)
 
 # %% [markdown] trap="02.2" role="repair"
 # `backward(v)` multiplies the gradient of each row's loss by that row's entry of $v$,
@@ -410,8 +428,13 @@ def weighted_loss(losses: torch.Tensor,
 # because it has no graph, and edit that. The plot is fine. The loss was computed
 # from `y` before the edit, and `backward` raises nothing.
 #
-# **Before you run anything:** `y` is the sigmoid of 1, 2 and 3. Which gradient do
-# you expect at the three inputs, and which one will you get?
+# `y` is the sigmoid of 1, 2 and 3, the loss its sum.
+
+# %% trap="02.3" role="predict"
+guess("02.3", "Which gradient do the three inputs get?",
+      choices=["zero, all three",
+               "the true slopes: the loss came before the edit",
+               "one, all three, as without a sigmoid"])
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -446,6 +469,9 @@ print(x.grad)
 
 # %% trap="02.3" role="look"
 claim("gradient after the same edit of 2x", x.grad[0], expected=2)
+
+# %% trap="02.3" role="look"
+measured("02.3", 0)
 
 # %% [markdown] trap="02.3" role="repair"
 # `.data` shares its memory with `y`. Sigmoid had kept its *result* for the
@@ -520,8 +546,16 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # step once. You know the warning: forget to divide by 4, and the learning rate is
 # in effect 4 times too large. So training blows up.
 #
-# **Before you run anything:** it does with SGD. What do you expect with Adam? And
-# if you do divide by 4, is the gradient then right for *any* four micro-batches?
+# With SGD it does. You try Adam, without weight decay. And you wonder whether
+# dividing by 4 is right for *any* four micro-batches.
+
+# %% trap="02.4" role="predict"
+guess("02.4",
+      "Adam, 20 steps, with the whole batch and with four undivided parts: "
+      "how do the weights compare?",
+      choices=["four times as far from the start",
+               "the same, to about four decimals",
+               "they blow up, as with SGD"])
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -575,6 +609,9 @@ claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 # %% trap="02.4" role="look"
 claim("largest gap between Adam's weights, without weight decay",
       (adam_big - adam_small).abs().max(), below=1e-4)
+
+# %% trap="02.4" role="look"
+measured("02.4", 1)
 
 # %% [markdown] trap="02.4" role="repair"
 # Adam divides each gradient by its own running size, so a constant factor cancels
@@ -689,8 +726,12 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # Training fits in memory. Evaluation, with the same batch size and `eval()`, fails
 # after a while. It does no more than add up the losses of 4 batches of 124 digits.
 #
-# **Before you run anything:** how much memory do the graphs hold after the
-# fourth batch, compared with the first? And what does `eval()` change about it?
+# What fills the memory, batch after batch, and what does `eval()` change about it?
+
+# %% trap="02.5" role="predict"
+guess("02.5", "Which graphs are still held after the fourth batch?",
+      choices=["none: `eval()` builds no graph",
+               "one, that of the last batch", "four, one for each batch"])
 
 # %% [markdown] trap="02.5" role="break"
 # First a tool: a hook that sees every tensor that a graph saves. `watched()` turns it
@@ -750,6 +791,9 @@ claim("bytes a batch, mostly the results of 20 ReLUs", each,
 # %% trap="02.5" role="look"
 claim("does the sum have a graph", had_graph, expected=True)
 claim("bytes held with the sum gone", held_bytes(), expected=0)
+
+# %% trap="02.5" role="look"
+measured("02.5", 2)
 
 # %% [markdown] trap="02.5" role="repair"
 # `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
@@ -858,8 +902,13 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # backward is a queue. Take a node, hand its gradient to its parents, put them in
 # the queue. It is right for a chain of products and for `tanh`. You ship it.
 #
-# **Before you run anything:** in $L = a + \tanh(a + b)$ with $a = wx$, the number
-# `a` is used twice. Which of the gradients of `a`, `b` and `w` will be wrong?
+# In $L = a + \tanh(a + b)$ with $a = wx$, the number `a` is used twice.
+
+# %% trap="02.6" role="predict"
+guess("02.6",
+      "Which of the gradients of `a`, `b` and `w` are wrong at the end?",
+      choices=["all three", "only that of `a`", "only that of `w`",
+               "those of `a` and `b`"])
 
 # %% trap="02.6" role="break"
 class Value:
@@ -920,6 +969,9 @@ claim("dL/db by the engine", grads[b], expected=true_b, within=1e-6)
 claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 claim("x times the engine's dL/da: what dL/dw should be",
       grads[a] * x.data, expected=true_w, within=1e-6)
+
+# %% trap="02.6" role="look"
+measured("02.6", 2)
 
 # %% [markdown] trap="02.6" role="repair"
 # `a` was reached over its first use and reported at once. Its second share came in

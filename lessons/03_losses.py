@@ -24,6 +24,7 @@ from dlsys_helpers import (
     accuracy, begin, check, claim, cost, datasheet, digits, fit,
     gpu_result, gpu_table, new_axes, peak_bytes, plot_bars, plot_lines,
     seconds, show,
+    guess, measured,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -93,9 +94,13 @@ claim("the loss of guessing among 10 classes, ln 10",
 # model ends in a softmax and `F.cross_entropy` gets what it returns. It runs,
 # and with plain SGD far too many digits come out wrong.
 #
-# **Before you run anything:** there are 10 classes, and some day the model is
-# perfectly sure and perfectly right. What does this loss show then? And does the
-# second softmax make the loss smaller, larger, or does it depend?
+# There are 10 classes, and some day the model is perfectly sure and perfectly
+# right.
+
+# %% trap="03.1" role="predict"
+guess("03.1", "What does this loss show for a perfect answer?",
+      choices=["`0`", "about `0.15`", "about `1.5`",
+               "about `2.3`, as for guessing"])
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -127,12 +132,21 @@ claim("a perfect answer: loss", softmax_twice(sure, first),
 claim("a confident mistake: loss", softmax_twice(wrong, first),
       expected=2.46, within=0.01)
 
+# %% trap="03.1" role="look"
+measured("03.1", 2)
+
 # %% [markdown] trap="03.1" role="look"
 # With one softmax the two losses are 0 and 10. With two, both ends are squeezed:
 # the lowest that ten classes allow is $\ln(e + 9) - 1$. Probabilities lie between 0 and 1, so taken for logits
 # they are nearly equal, and their softmax is nearly flat. Put the logit on the
 # far left below and read the slope: where the model is most wrong, the second
 # softmax asks for nothing.
+
+# %% trap="03.1" role="look"
+claim("with one softmax, a perfect answer: loss",
+      F.cross_entropy(sure, first), below=1e-6)
+claim("with one softmax, the confident mistake: loss",
+      F.cross_entropy(wrong, first), expected=10, within=0.01)
 
 # %% role="explore" explorer="loss_curves"
 from dlsys_helpers.explorers.loss_curves import loss_curves
@@ -236,8 +250,11 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # You train one output with squared error and round it. The loss falls nicely.
 # In a second version, written a little differently, it soon stops falling.
 #
-# **Before you run anything:** how many digits does the first one read? And what
-# shape does `(N, 1)` minus `(N,)` have?
+# Think of what lies between a 3 and a 5, and of the shape of `(N, 1)` minus `(N,)`.
+
+# %% trap="03.2" role="predict"
+guess("03.2", "What share of the digits does the first version read?",
+      unit="%")
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -281,6 +298,9 @@ claim("the column: its mean answer minus the mean label",
       column.mean() - y_train.float().mean(), expected=0, within=0.6)
 claim("spread of its answers, over that of the number",
       column.std() / number.std(), below=0.3)
+
+# %% trap="03.2" role="look"
+measured("03.2", 100 * right, right=(20, 50))
 
 # %% [markdown] trap="03.2" role="repair"
 # Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
@@ -366,11 +386,14 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 #
 # You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
 # step, as it should be. Then a batch arrives whose inputs are 100 times too
-# large, and the loss of the next step has more than ten digits.
+# large. The log says 1.0 once more.
 #
-# **Before you run anything:** with a learning rate of 0.1, how far can one step
-# of SGD move the weights if clipping to 1 works? And what does
-# `clip_grad_norm_` return: the norm before, or after?
+# The learning rate is 0.1, the optimizer is SGD.
+
+# %% trap="03.3" role="predict"
+guess("03.3", "How far do the weights move in the step on that batch?",
+      choices=["`0.1`, the rate times the limit", "`1`, the limit",
+               "about `10`", "over `1000`"])
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -412,6 +435,9 @@ claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
 claim("next loss", loss_late, above=1e10)
 claim("without clipping: the same weights, to the bit",
       torch.equal(late, unclipped), expected=True)
+
+# %% trap="03.3" role="look"
+measured("03.3", 3)
 
 # %% [markdown] trap="03.3" role="repair"
 # The step uses what `.grad` holds at that moment. After the step nobody reads
@@ -509,9 +535,15 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # Small and random: what could go wrong? Ten layers of 256 units with ReLU, no
 # sigmoid anywhere. After 100 steps it reads next to nothing.
 #
-# **Before you run anything:** by which factor does the mean square of the
-# activations change from one layer to the next? You know from stage 1 how to find
-# a fading gradient: first layer against last. What will that ratio be?
+# You know from stage 1 how to look for a fading gradient: the first layer's norm over
+# that of the last. All biases are zero.
+
+# %% trap="03.4" role="predict"
+guess("03.4",
+      "What is the gradient norm of the first layer, over that of the "
+      "last?",
+      choices=["near 1: between `0.01` and `100`", "about `1e-4`",
+               "below `1e-8`, as with the sigmoids"])
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -570,6 +602,9 @@ print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
 claim("largest of the gradient norms", max(norms), below=1e-8)
 claim("first over last", norms[0] / norms[-1],
       above=0.01, below=100)
+
+# %% trap="03.4" role="look"
+measured("03.4", 0)
 
 # %% [markdown] trap="03.4" role="repair"
 # A layer multiplies the mean square by `fan_in` times the variance of its

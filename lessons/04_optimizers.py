@@ -25,6 +25,7 @@ from torch.optim import lr_scheduler as sched
 from dlsys_helpers import (
     accuracy, begin, check, claim, cost, datasheet, digits, fit,
     gpu_result, gpu_table, peak_bytes, plot_bars, plot_lines, seconds,
+    guess, measured,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -104,8 +105,10 @@ optimizer_paths
 # many scripts share: `bias` and `LayerNorm.weight`. The model is
 # torch's own encoder layer: 4 matrices, and 8 vectors that should be exempt.
 #
-# **Before you run anything:** how many tensors does the filter leave in the
-# decayed group, and which are the extra ones?
+# You print the names that the filter leaves in the decayed group.
+
+# %% trap="04.1" role="predict"
+guess("04.1", "How many tensors are in the decayed group?", unit="tensors")
 
 # %% trap="04.1" role="break"
 encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
@@ -123,6 +126,9 @@ gains = [name for name in decayed if name.startswith("norm")]
 # %% trap="04.1" role="look"
 claim("tensors that are decayed", len(decayed), expected=6)
 claim("gains of a norm among them", len(gains), expected=2)
+
+# %% trap="04.1" role="look"
+measured("04.1", len(decayed), right=(6, 6))
 
 # %% trap="04.1" role="look"
 with torch.device("meta"):
@@ -246,8 +252,15 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
 # leave the rate. A colleague goes the other way and takes Adam's 0.001 to SGD.
 #
-# **Before you run anything:** one of the two runs takes steps that are far too
-# short, one takes steps that are far too long. Which is which?
+# One of the two runs takes steps that are far too short, one takes steps that are far
+# too long.
+
+# %% trap="04.2" role="predict"
+guess("04.2",
+      "At the same rate of 0.01, how long is Adam's first step, beside "
+      "that of SGD with momentum?",
+      choices=["over 100 times as long", "about 3 times as long",
+               "as long: the rate is the same"])
 
 # %% trap="04.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -295,6 +308,9 @@ claim("SGD at 0.001: share right", borrowed["SGD at 0.001"], below=0.75)
 claim("Adam at 0.3: share right", borrowed["Adam at 0.3"], below=0.9)
 claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
       above=100)
+
+# %% trap="04.2" role="look"
+measured("04.2", 0)
 
 # %% [markdown] trap="04.2" role="repair"
 # A rate is not a number of its own: it is multiplied with something, and the two
@@ -367,7 +383,12 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # over `total_steps=1000`, and call `schedule.step()` at the end of the epoch, where
 # your old schedule stood. Nothing complains; the loss falls, slowly.
 #
-# **Before you run anything:** what is the highest rate that any batch sees?
+# You log the rate that each batch sees.
+
+# %% trap="04.3" role="predict"
+guess("04.3", "What is the highest rate in the log?",
+      choices=["`0.1`, the peak", "about `0.05`", "about `0.01`",
+               "about `0.004`"])
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
@@ -393,6 +414,9 @@ print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
 # %% trap="04.3" role="look"
 claim("highest rate that a batch sees, where 0.1 was the plan",
       max(starved), expected=0.0042, within=0.0001)
+
+# %% trap="04.3" role="look"
+measured("04.3", 3)
 
 # %% [markdown] trap="04.3" role="repair"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
@@ -498,8 +522,12 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # been warned that people forget the argument of AdamW and so train without
 # regularisation.
 #
-# **Before you run anything:** after 100 steps from one start, on the same batches,
-# how far are the two models apart?
+# Both run 100 steps from one start, on the same batches.
+
+# %% trap="04.4" role="predict"
+guess("04.4", "What is the largest difference of a weight after 100 steps?",
+      choices=["about `1e-7`: rounding", "over `1e-4`",
+               "`0`: neither was given a decay"])
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -527,6 +555,9 @@ claim("AdamW's default is a decay of 0.01",
       unasked.defaults["weight_decay"], expected=0.01)
 claim("Adam's is none", torch.optim.Adam(
     [nn.Parameter(torch.ones(1))]).defaults["weight_decay"], expected=0)
+
+# %% trap="04.4" role="look"
+measured("04.4", 1)
 
 # %% [markdown] trap="04.4" role="repair"
 # Forgetting the argument does not lose the decay, it gives you 0.01. Decay alone
@@ -609,8 +640,15 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # of about 2.3 and an accuracy near guessing. One of them used a rate of 0.0001, the
 # other 3. You are told to lower the rate when a network does not learn.
 #
-# **Before you run anything:** how would you find a good rate without trying
-# each for a full run?
+# How would you find a good rate without trying each for a full run? One way: let it
+# grow within a single run.
+
+# %% trap="04.5" role="predict"
+guess("04.5",
+      "The rate grows from 0.00001 to 10 in one run of 100 batches. At "
+      "which rate is the loss lowest?",
+      choices=["below `0.001`", "`0.001` to `0.1`", "`0.1` to `2`",
+               "above `2`"])
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -673,6 +711,9 @@ print(f"trained at a tenth: {tenth:.2f}, at the lowest point: {at_edge:.2f}"
 # %% trap="04.5" role="repair"
 claim("rate at the lowest loss", edge, above=0.1, below=2)
 claim("a tenth of it: share right", tenth, above=0.92)
+
+# %% trap="04.5" role="repair"
+measured("04.5", 2)
 
 # %% [markdown] trap="04.5" role="repair"
 # At the lowest point itself you gain little or lose some; beyond it, the run is lost:
@@ -758,8 +799,11 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # the usual recipe for large models. You write the warm-up as `step / warm` and the
 # floor as `max(0.1, cosine)`, as the script you found does.
 #
-# **Before you run anything:** at how many of the 1,000 steps does the rate not
-# change at all? And what does the very first step do?
+# You count the steps that stand on the floor, and look at the very first one.
+
+# %% trap="04.6" role="predict"
+guess("04.6", "How many of the 1,000 steps stand on the floor?",
+      unit="steps")
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -778,6 +822,9 @@ print(f"steps on the floor: {at_floor}   first step: {cut[0]}")
 # %% trap="04.6" role="look"
 claim("steps that stand on the floor", at_floor, expected=184)
 claim("first step: share of the peak", cut[0], expected=0)
+
+# %% trap="04.6" role="look"
+measured("04.6", at_floor, right=(150, 220))
 
 # %% [markdown] trap="04.6" role="repair"
 # `max` cuts the lower end off a cosine that was heading for zero: it arrives early
@@ -853,8 +900,13 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # the first. The second head is out of the loss, so it stands still. To be on the
 # safe side you call `zero_grad(set_to_none=False)`: "a zero gradient, a zero step".
 #
-# **Before you run anything:** you use Adam. How far does the second head move in
-# 20 steps in which its gradient is exactly zero?
+# You use Adam at a rate of 0.01.
+
+# %% trap="04.7" role="predict"
+guess("04.7",
+      "How far does the second head move in 20 steps in which its gradient "
+      "is exactly zero?",
+      choices=["2 rates or more", "less than half a rate", "not at all"])
 
 # %% trap="04.7" role="break"
 def heads_loss(trunk, used, idle, both):
@@ -886,6 +938,9 @@ print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 
 # %% trap="04.7" role="look"
 claim("distance of the idle head, in rates", drift / 0.01, above=2)
+
+# %% trap="04.7" role="look"
+measured("04.7", 0)
 
 # %% [markdown] trap="04.7" role="repair"
 # Adam steps along its *memory*, and a zero gradient only lets that fade: the head
@@ -982,8 +1037,12 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # first ten steps, and without it those are tiny, because $m$ starts at zero and
 # only a tenth of the gradient gets in." Cautious early steps sound fine to you.
 #
-# **Before you run anything:** a weight sees the gradient 1 at every step, at a rate
-# of 0.001. How large is its first step without the correction, and its twelfth?
+# A weight sees the gradient 1 at every step. With the correction each of its steps is
+# one rate long.
+
+# %% trap="04.8" role="predict"
+guess("04.8", "How long is its twelfth step without the correction?",
+      unit="rates")
 
 # %% trap="04.8" role="break"
 def adam_moves(steps, corrected, b1=0.9, b2=0.999):
@@ -1011,6 +1070,9 @@ claim("first step, in rates", bare[0], expected=3.16,
 claim("12th step, in rates", bare[11], expected=6.57, within=0.01)
 claim("which of the steps is the longest", bare.index(max(bare)) + 1,
       expected=12)
+
+# %% trap="04.8" role="look"
+measured("04.8", bare[11], right=(5, 8))
 
 # %% [markdown] trap="04.8" role="look"
 # A hundred steps later the effect is still there:
@@ -1106,9 +1168,13 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # that uses $\beta_1 = 0.9$ in both lines: once to blend, once to update the
 # momentum. The network trains, the accuracy is fine.
 #
-# **Before you run anything:** the paper has a second number, $\beta_2 = 0.99$.
-# Let all gradients be noise, without any signal. For what share of the weights does
-# the summary step the other way?
+# The paper has a second number, $\beta_2 = 0.99$. Let all gradients be noise, without
+# any signal.
+
+# %% trap="04.9" role="predict"
+guess("04.9",
+      "For what share of the weights does the summary step the other way "
+      "than the paper?", unit="%")
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -1133,6 +1199,9 @@ print(f"steps that go the other way: {flipped(summary, paper):.3f}")
 # %% trap="04.9" role="look"
 claim("share of steps that go the other way, on noise",
       flipped(summary, paper), expected=0.279, within=0.01)
+
+# %% trap="04.9" role="look"
+measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
 
 # %% [markdown] trap="04.9" role="repair"
 # The two numbers have two jobs. $\beta_1$ says how much the newest gradient counts

@@ -112,6 +112,38 @@ def test_an_explorer_replaces_its_stored_picture():
     assert "remove-input" in shown.metadata.tags
 
 
+def guess_cell():
+    asked = new_output("display_data", {"text/plain": "Your guess: How many?\n  - a number, in %",
+                                        "text/html": '<div data-guess="{}">How many?</div>'})
+    made = cell("code", 'guess("01.1", "How many?", unit="%")', "predict", [asked], trap="01.1")
+    made.metadata["tags"].append("guess")
+    return made
+
+
+def test_a_lesson_with_guesses_says_so_first_and_shows_forms_without_code():
+    answer = cell("code", 'measured("01.1", 3)', "look", trap="01.1")
+    answer.metadata["tags"].append("measured")
+    hook, asked, told = book.dress(lesson(
+        cell("markdown", "# 1. A title\n\nText.", "hook"), guess_cell(), answer)).cells
+    heading, _, rest = hook.source.partition("\n")
+    assert heading == "# 1. A title"
+    assert rest.index("data-everything") < rest.index("Text.")
+    assert "guess.js" in rest
+    assert "remove-input" in asked.metadata.tags
+    assert "remove-input" in told.metadata.tags
+
+
+def test_a_page_without_guesses_has_no_button_for_them():
+    [hook] = book.dress(lesson(cell("markdown", "# 1. A title\n\nText.", "hook"))).cells
+    assert hook.source == "# 1. A title\n\nText."
+
+
+def test_the_start_page_asks_the_question_of_the_trap_it_tells():
+    told = book_pages.strip(lesson(cell("markdown", "## A title\n\nA situation.", "predict",
+                                        trap="01.1"), guess_cell()))
+    assert "A situation.\n\n**How many?**" in told
+
+
 # ---- generated text
 
 def test_essence_ends_at_the_last_number_and_drops_what_only_reports():

@@ -170,6 +170,7 @@ MOUNTED = """document.querySelectorAll('[data-explorer]').length
 def opened(browser, html):
     """Shows a page in the one tab of all tests, with whatever the browser complains about."""
     tab = offline_page(browser, color_scheme="light", viewport=DESK)
+    tab.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes')")
     tab.on("console", lambda m: tab.problems.append(m.text) if m.type == "error" else None)
 
     def show(name: str):

@@ -40,8 +40,25 @@ CASES = {
     "duplicate id": (TEXT.replace('trap="01.3"', 'trap="01.2"'), "01.2"),
     "gap in the ids": (TEXT.replace('trap="01.5"', 'trap="01.7"'), "01.5"),
     "no symptom": (re.sub(r' symptom="classifier[^"]*"', "", TEXT), "symptom"),
-    "no question": (re.sub(r'trap="01.2" role="predict"(?s:.*?)(?=^# %%)',
-                           lambda cell: cell[0].replace("?", "."), TEXT, flags=re.M), "question"),
+    "no guess": (cut('# %% trap="01.2" role="predict"', '# %% trap="01.2" role="break"'),
+                 "asks for a guess"),
+    "code before the guess": (TEXT.replace('guess("01.2"', 'x = 1\nguess("01.2"'),
+                              "asks for a guess"),
+    "no question": (TEXT.replace("raises the alarm?", "raises the alarm."), "ends with '?'"),
+    "guess of another trap": (TEXT.replace('guess("01.2"', 'guess("01.3"'), "'01.2'"),
+    "guess without answers": (TEXT.replace('unit="operations"', 'unit=""'), "or a unit"),
+    "guess that nothing comes back to": (TEXT.replace('measured("01.2", 0)', "pass"),
+                                         "0 cells come"),
+    "measured twice": (TEXT.replace('measured("01.2", 0)\n', 'measured("01.2", 0)\n\n'
+                                    '# %% trap="01.2" role="look"\nmeasured("01.2", 0)\n'),
+                       "2 cells come"),
+    "measured beside other code": (TEXT.replace('measured("01.2", 0)', 'measured("01.2", 0)\npass'),
+                                   "1 cells come"),
+    "no such choice": (TEXT.replace('measured("01.2", 0)', 'measured("01.2", 3)'),
+                       "does not answer"),
+    "a number without a range": (TEXT.replace("flips, right=(2, 20)", "flips"), "does not answer"),
+    "explanation that stutters": (TEXT.replace(":: The sigmoid of a", ":: Right. The sigmoid of a"),
+                                  "an explanation begins"),
     "look without a claim": (re.sub(r'(trap="01.5" role="look"(?s:.*?))^claim\(.*?\n\n', r"\1\n",
                                     TEXT, flags=re.M), "claims nothing"),
     "number that nobody measured": (TEXT.replace("so you\n# ship it", "so in 73 %"), "73%"),
@@ -120,7 +137,9 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 
 
 # What is only missing is a note in a draft; all else is refused there too.
-MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part",
+MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
+           "code before the guess", "guess that nothing comes back to", "measured twice",
+           "measured beside other code",
            "number that nobody measured", "placeholder", "draft"}
 
 
@@ -177,8 +196,8 @@ def test_a_draft_may_lack_every_part_of_a_trap_but_its_heading(tmp_path):
     text = cut('# %% trap="01.2" role="break"', '# %% [markdown] trap="01.3"')
     source = read(tmp_path, text, draft=True)
     assert "no break, look, repair, exercise, hint, keep" in source.notes[0]
-    assert "check 01.2 has no exercise" in source.notes[1]
-    assert "the number 0.5" in source.notes[2]
+    assert "come back to the guess of trap 01.2" in source.notes[1]
+    assert "check 01.2 has no exercise" in source.notes[2]
     sheet = build.views(source)["exercise"].cells
     assert [c.metadata["dlsys"]["trap"] for c in sheet if c.id.endswith("-check-1")] == [
         "01.1", "01.3", "01.4", "01.5"]
@@ -273,6 +292,17 @@ def test_a_changed_helper_or_prose_leaves_pictures_alone():
     book = build.views(lessons.read(LESSON))["lesson"]
     book.metadata["dlsys"]["rests_on"] |= {"dlsys_helpers.train": "older", "code": "older"}
     assert build.stale_pictures(book) == []
+
+
+def test_the_code_of_a_question_and_of_its_answer_is_folded():
+    """It would give the answer away: the index of the right choice, or a range."""
+    cells = [c for c in build.views(lessons.read(LESSON))["lesson"].cells
+             if c.source.startswith(("guess(", "# Back to your guess.\nmeasured("))]
+    assert len(cells) == 10
+    for cell in cells:
+        assert cell.metadata["jupyter"] == {"source_hidden": True}
+        assert "nbval-check-output" not in cell.metadata["tags"]
+        assert ("guess" in cell.metadata["tags"]) == cell.source.startswith("guess(")
 
 
 def test_what_explorers_say_is_compared():

@@ -40,6 +40,22 @@ PREDICT = re.compile(r"\A## Trap [\d.]+: (.*)\n\n### Predict$", re.M)  # as buil
 MATHJAX = re.compile(r"<script[^>]*/mathjax/[^>]*></script>")
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
             "Download the worksheet</a></p>")
+# Before anything is drawn: what follows a question waits, unless the reader wants to see all. A
+# browser may forbid a page to remember. Without JavaScript nothing waits, and no button is shown.
+GUESS_FIRST = """
+
+```{raw} html
+<script>
+let all = null;
+try { all = localStorage.getItem("dlsys-show-everything"); } catch { all = null; }
+if (all !== "yes") document.documentElement.classList.add("guess-first");
+</script>
+<link rel="stylesheet" href="../explorers/guess.css">
+<script defer src="../explorers/guess.js"></script>
+<p class="everything" hidden>What happens in a trap is shown once you have guessed.
+<button type="button" class="gs-button gs-quiet" data-everything>Show everything</button></p>
+```
+"""
 # Not its console script: that one fails in a folder with a space in its name.
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
@@ -85,6 +101,9 @@ def dress(notebook: NotebookNode) -> NotebookNode:
         if trap and trap not in labelled:
             labelled.add(trap)
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
+    if any("guess" in cell.metadata.get("tags", []) for cell in notebook.cells):
+        heading, text = split_heading(notebook.cells[0].source)
+        notebook.cells[0].source = f"{heading}{GUESS_FIRST}\n{text}"
     if kind == "exercise":
         notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
     return notebook
@@ -123,6 +142,9 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
         fold(cell, "Setup")
+    # The form says all that the code says, and so does what comes back to it.
+    elif {"guess", "measured"} & {*cell.metadata.get("tags", [])}:
+        cell.metadata.tags.append("remove-input")
     elif cell.metadata.get("jupyter", {}).get("source_hidden"):
         fold(cell, "How it is drawn" if alts else "How this was measured")
 
@@ -172,7 +194,8 @@ def assemble(source: Path) -> list[Stage]:
     save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
     save_yaml(settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))),
               source / "_config.yml")
-    explorers.write_assets(source / "vendor" / "explorers")
+    for front_end in ("explorer", "guess"):
+        explorers.write_assets(source / "vendor" / "explorers", front_end)
     return stages
 
 

@@ -178,7 +178,8 @@ def strip(lesson: NotebookNode) -> str:
         return [c for c in lesson.cells if c.cell_type == kind
                 and c.metadata.get("dlsys", {}).get("trap") == SHOWN_TRAP
                 and c.metadata.dlsys.role == role]
-    question = "\n\n".join(without_heading(c.source) for c in cells("predict", "markdown"))
+    question = "\n\n".join([*(without_heading(c.source) for c in cells("predict", "markdown")),
+                            *map(asked, cells("predict", "code"))])
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
               "role-look": "\n".join(map(measured, cells("look", "code"))),
@@ -186,6 +187,12 @@ def strip(lesson: NotebookNode) -> str:
               "role-look again": "\n".join(map(measured, cells("repair", "code")))}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
     return "\n".join(["::::::{div} strip", *inside, "::::::"])
+
+
+def asked(cell: NotebookNode) -> str:
+    """The question of a guess, as its cell stored it."""
+    lines = [o.data["text/plain"] for o in cell.outputs if "text/plain" in o.get("data", {})]
+    return "".join(f"**{text.splitlines()[0].removeprefix('Your guess: ')}**" for text in lines)
 
 
 def shown(cells: list[NotebookNode]) -> list[NotebookNode]:

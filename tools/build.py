@@ -123,8 +123,16 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if role == "quiz" and cell.cell_type == "markdown" and "\n- [" in cell.source:
         return copied(cell, fold_quiz(cell.source))
     new = copied(cell)
-    if cell.cell_type == "code" and role in COMPARED and cell.metadata.get("compare", True) and (
-            not lessons.only_claims(cell.source)):  # a claim is a comparison of its own
+    if cell.cell_type != "code":
+        return new
+    answers = lessons.sole_call(cell, "measured")
+    if role == "predict" or answers:  # the form says all that the code says, the code the answer
+        new.metadata["tags"].append("measured" if answers else "guess")
+        new.metadata["jupyter"] = {"source_hidden": True}
+    if answers:  # JupyterLab shows the first line of what is folded
+        new.source = f"# Back to your guess.\n{cell.source}"
+    compares = answers or lessons.only_claims(cell.source)  # each holds its own number to a bound
+    if role in COMPARED and cell.metadata.get("compare", True) and not compares:
         new.metadata["tags"].append("nbval-check-output")
     return new
 
@@ -161,8 +169,8 @@ def note(source: Source) -> str:
     code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
     imported = {alias.name for node in ast.walk(ast.parse(code))
                 if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return " ".join(["**Before the first cell.**",
-                     *(text for name, text in NOTES.items() if name in imported)])
+    return "\n".join(["**Before the first cell**\n",
+                      *(f"- {text}" for name, text in NOTES.items() if name in imported)])
 
 
 NOTES = {

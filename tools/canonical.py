@@ -8,6 +8,7 @@ from nbformat import NotebookNode
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}")
 LIVE_ONLY = "A live control: run this cell to use it."
+READABLE = {"image/png", "text/html"}  # what a widget of ours stores for a reader without a kernel
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -46,7 +47,7 @@ def _clean(out: NotebookNode, count: int | None) -> NotebookNode:
     if "text" in out:
         out.text = ADDRESS.sub(" at 0x0", out.text)
     data = out.get("data", {})
-    if data.pop(WIDGET, None) is not None and "image/png" not in data:
+    if data.pop(WIDGET, None) is not None and not READABLE & data.keys():
         data["text/plain"] = LIVE_ONLY  # the widget's repr says nothing to a reader
     for kind in ("text/plain", "text/html"):
         if kind in data:

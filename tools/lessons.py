@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import jupytext
 from nbformat import NotebookNode
 
-from dlsys_helpers import checking, explorers, stages
+from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.paths import DRAFT_MARK, ROOT, is_draft
 
 TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hint", "keep"]
@@ -193,8 +193,62 @@ def rule_predict(source: Source) -> None:
         if not first.source.startswith("## ") or not first.metadata.get("symptom"):
             source.refuse(first, "a trap needs a heading and a symptom.",
                           'Begin with "## ..." and give the cell symptom="what one would search".')
-        if "?" not in first.source:
-            source.refuse(first, "nothing is asked.", "End the predict cell with a question.")
+
+
+def rule_guess(source: Source) -> None:
+    """Each trap asks for a guess before it breaks anything, and comes back to it."""
+    for trap in source.traps:
+        asked = [c for c in source.of(trap, "predict", "code") if sole_call(c, "guess")]
+        if asked != source.of(trap, "predict", "code") or len(asked) != 1:
+            source.lacks(source.of(trap)[0], f"trap {trap} has no cell that asks for a guess, "
+                         "or more code than that before it breaks.", "End its predict part with "
+                         f'one code cell guess("{trap}", "...?", choices=[...]), or unit="...".')
+            continue
+        question = asked_in(source, trap, asked[0])
+        answers = [c for role in ("look", "repair") for c in source.of(trap, role, "code")
+                   if "measured(" in c.source]
+        if len(answers) != 1 or not sole_call(answers[0], "measured"):
+            source.lacks(asked[0], f"{len(answers)} cells come back to the guess of trap {trap}.",
+                         f'Put measured("{trap}", ...) into one cell of its own, in its look or '
+                         "repair part.")
+            continue
+        answer_fits(source, question, answers[0])
+
+
+def sole_call(cell: NotebookNode, name: str) -> ast.Call | None:
+    """The call of this function that is all of the cell, or None."""
+    match ast.parse(cell.source).body:
+        case [ast.Expr(value=ast.Call(func=ast.Name(id=called)) as call)] if called == name:
+            return call
+    return None
+
+
+def asked_in(source: Source, trap: str, cell: NotebookNode) -> guesses.Question:
+    """The question of a guess cell, its arguments being literals."""
+    call = sole_call(cell, "guess")
+    named = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    id, text = map(ast.literal_eval, call.args)
+    if id != trap or not text.rstrip().endswith("?"):
+        source.refuse(cell, f"it is guess({id!r}, {text[-20:]!r}).",
+                      f"Give it the trap, {trap!r}, and a question that ends with '?'.")
+    try:
+        return guesses.checked(guesses.Question(id, text, tuple(named.get("choices", ())),
+                                                named.get("unit", "")))
+    except ValueError as error:
+        source.refuse(cell, f"{error}", 'Write choices=["...", "...", "..."] or unit="...".')
+
+
+def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) -> None:
+    """A choice is answered by its index, a number by a range of guesses that count as right."""
+    call = sole_call(cell, "measured")
+    id, value = call.args
+    ranged = [word.arg for word in call.keywords] == ["right"]
+    index = value.value if isinstance(value, ast.Constant) else None
+    fits = index in range(len(question.choices)) if question.choices else ranged
+    if ast.literal_eval(id) != question.id or not fits:
+        source.refuse(cell, "it does not answer its question.",
+                      f'Write measured("{question.id}", 0) with the index of the right choice, or '
+                      "for a number its value and right=(lowest, highest).")
 
 
 def rule_claims(source: Source) -> None:
@@ -375,6 +429,7 @@ def literals(code: str) -> set[float]:
             if isinstance(n, ast.Constant) and type(n.value) in (int, float)}
 
 
+STUTTER = re.compile(r"(?:right|yes|no|wrong|correct)[.,:;!]", re.I)  # the builder says so
 QUIZ_CHOICE = re.compile(r"^- \[([ x])\] (.+?) :: (.+?)(?=^- \[|\Z)", re.M | re.S)
 
 
@@ -387,6 +442,10 @@ def rule_quiz(source: Source) -> None:
             source.refuse(cell, "a choice is not explained.", 'Write "- [ ] choice :: why".')
         if sum(right for right, _, _ in choices) != 1:
             source.refuse(cell, "a question needs one right choice.", "Mark one with [x].")
+        for _, _, why in choices:
+            if STUTTER.match(why):
+                source.refuse(cell, f"an explanation begins {why[:20]!r}.",
+                              "Begin with the reason: the page says right or no before it.")
 
 
 def split_quiz(text: str) -> tuple[str, list[tuple[bool, str, str]]]:
@@ -428,6 +487,6 @@ def rule_placeholders(source: Source) -> None:
 
 
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
-                    rule_claims, rule_exercises, rule_hints, rule_checks, rule_no_learner_answers,
-                    rule_size, rule_density,
-                    rule_claims_in_a_row, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
+                    rule_guess, rule_claims, rule_exercises, rule_hints, rule_checks,
+                    rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
+                    rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

@@ -17,6 +17,8 @@ _HOMES = {
     "flops": "measure",
     "gpu_result": "records",
     "gpu_table": "records",
+    "guess": "guesses",
+    "measured": "guesses",
     "new_axes": "plots",
     "operations": "measure",
     "peak_bytes": "measure",

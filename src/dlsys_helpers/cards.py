@@ -30,14 +30,14 @@ def watched() -> bool:
     return bool(request.get("content", {}).get("allow_stdin"))
 
 
-def emit(html_text: str, text: str, facts: dict[str, Any] | None = None) -> None:
+def emit(html_text: str, text: str, facts: dict[str, Any] | None = None, **options: Any) -> None:
     """Show HTML where a notebook listens, else print the text.
 
-    facts: metadata of the output, for who reads the notebook later.
+    facts: metadata of the output, for who reads the notebook later. options: of IPython's display.
     """
     if shell() is not None:
         from IPython.display import display
-        display({"text/html": html_text, "text/plain": text}, metadata=facts, raw=True)
+        display({"text/html": html_text, "text/plain": text}, metadata=facts, raw=True, **options)
     else:
         print(text)
 

@@ -1,4 +1,5 @@
-"""What the learner has solved and tried: the verdicts in ``my-work/.progress.jsonl``."""
+"""What the learner has solved and tried, in ``my-work/.progress.jsonl``, and what was guessed
+before, in ``my-work/.guesses.jsonl``."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +9,10 @@ from dlsys_helpers.store import Store
 _STORE = Store(".progress.jsonl", "Progress", lambda entry: all(
     isinstance(entry.get(field), str) for field in ("id", "status")))
 
+_GUESSES = Store(".guesses.jsonl", "Your guess", lambda entry: (
+    isinstance(entry.get("id"), str) and isinstance(entry.get("sure"), bool)
+    and isinstance(entry.get("guess"), str | int | float)))
+
 
 def store() -> Path | None:
     """The progress file, or None when ``DLSYS_PROGRESS=off``."""
@@ -16,8 +21,11 @@ def store() -> Path | None:
 
 def record(id: str, status: str, misconception: str | None = None) -> None:
     """Append one verdict (``pass``, ``todo``, ``wrong``, ``error``). Never raises OSError."""
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    _STORE.append({"id": id, "status": status, "misconception": misconception, "time": when})
+    _STORE.append({"id": id, "status": status, "misconception": misconception, "time": _now()})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def entries() -> list[dict]:
@@ -33,3 +41,13 @@ def failures(id: str) -> int:
 def solved() -> set[str]:
     """Ids that passed at least once."""
     return {entry["id"] for entry in entries() if entry["status"] == "pass"}
+
+
+def record_guess(id: str, guess: str | float, sure: bool, right: bool | None = None) -> None:
+    """Append one guess; right is None until it was measured. Never raises OSError."""
+    _GUESSES.append({"id": id, "guess": guess, "right": right, "sure": sure, "time": _now()})
+
+
+def guesses() -> dict[str, dict]:
+    """The last guess of each trap, by id. A damaged file is set aside, its good lines kept."""
+    return {entry["id"]: entry for entry in _GUESSES.entries()}

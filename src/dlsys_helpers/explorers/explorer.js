@@ -515,7 +515,9 @@ function panelFor(model, root, onMove) {
   });
   let last;
   const place = () => parts.controls.forEach((c, i) => c.set(at[i]));
-  const redraw = () => last && parts.draws.forEach((draw) => draw(last));
+  // Hidden, it has no width to draw to; the watcher draws it once it is shown.
+  const redraw = () =>
+    last && parts.stage.clientWidth && parts.draws.forEach((draw) => draw(last));
   const show = (frame) => {
     if (!frame) return; // the answer to an older setting
     last = frame;

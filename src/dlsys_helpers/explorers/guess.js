@@ -1,0 +1,170 @@
+// A guess before a trap: one question, its answers and how sure. In JupyterLab the kernel keeps
+// the guess, on a page the browser does, and there what follows the question waits for it.
+
+function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const name in attributes) node.setAttribute(name, attributes[name]);
+  node.append(...children);
+  return node;
+}
+
+// JupyterLab takes the keys unless the focused element itself says no.
+const KEYS = { "data-lm-suppress-shortcuts": "true" };
+
+// Text whose `code` keeps its face.
+const rich = (text) =>
+  text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+
+// ---- the form ---------------------------------------------------------------------------------
+function radio(name, value, text) {
+  const input = el("input", { ...KEYS, type: "radio", name, value, required: "" });
+  return el("label", { class: "gs-option" }, input, el("span", {}, ...rich(text)));
+}
+
+const fieldset = (legend, kind, ...children) =>
+  el("fieldset", { class: kind }, el("legend", {}, ...rich(legend)), ...children);
+
+function number(unit) {
+  const input = el("input", { ...KEYS, type: "number", name: "guess", step: "any", required: "" });
+  return el("label", { class: "gs-number" }, el("span", {}, "Your guess"), input,
+    el("span", {}, ...rich(unit)));
+}
+
+function form(question, onGuess) {
+  const { text, choices, unit } = question;
+  const answers = choices.length ? choices.map((c, i) => radio("guess", i, c)) : [number(unit)];
+  const node = el("form", { class: "gs-form" },
+    fieldset(text, "gs-answers", ...answers),
+    fieldset("How sure are you?", "gs-sure", radio("sure", "yes", "sure"),
+      radio("sure", "no", "not sure")),
+    el("button", { ...KEYS, class: "gs-button" }, "This is my guess"));
+  node.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const filled = new FormData(node);
+    const value = Number(filled.get("guess"));
+    onGuess({ guess: choices.length ? choices[value] : value, sure: filled.get("sure") === "yes" });
+  });
+  return node;
+}
+
+// ---- what was said ----------------------------------------------------------------------------
+const certainty = (sure) => (sure ? "sure" : "not sure");
+const named = (guess, unit) =>
+  typeof guess === "string" ? `\u201c${guess}\u201d` : `${guess}\u00a0${unit}`;
+
+// The same sentence as in guesses.py.
+function sentence({ guess, sure }, unit, { shown, right }) {
+  const hit = typeof right === "string" ? guess === right : right[0] <= guess && guess <= right[1];
+  return `You said ${named(guess, unit)} and were ${certainty(sure)}; ` +
+    `measured ${shown}${hit ? ": right" : ""}.`;
+}
+
+function said(question, { guess, sure }, onAgain) {
+  const again = el("button", { ...KEYS, type: "button", class: "gs-button gs-quiet" },
+    "Guess again");
+  again.addEventListener("click", onAgain);
+  const text = `Your guess: ${named(guess, question.unit)}, ${certainty(sure)}.`;
+  return [el("p", { class: "gs-question" }, ...rich(question.text)),
+    el("p", { class: "gs-said", role: "status", tabindex: "-1" }, ...rich(text)), again];
+}
+
+// The form, or the guess that was made. `keep` is called with { guess, sure }; `more` are nodes
+// below the form.
+function draw(root, question, guess, keep, more = []) {
+  const ask = () => {
+    root.replaceChildren(form(question, answer), ...more);
+    root.querySelector("input").focus();
+  };
+  // The button that was pressed is gone: without this the keyboard starts again at the top.
+  const answer = (made) => {
+    keep(made);
+    root.replaceChildren(...said(question, made, ask));
+    root.querySelector(".gs-said").focus();
+  };
+  root.classList.add("xp", "gs");
+  const has = guess?.guess !== undefined;
+  root.replaceChildren(...(has ? said(question, guess, ask) : [form(question, answer), ...more]));
+}
+
+// ---- in JupyterLab: anywidget calls this for every view ----------------------------------------
+function render({ model, el: root }) {
+  draw(root, model.get("question"), model.get("said"), (made) => {
+    model.set("said", made);
+    model.save_changes();
+  });
+}
+
+// ---- on a page --------------------------------------------------------------------------------
+const EVERYTHING = "dlsys-show-everything";
+const key = (id) => `dlsys-guess-${id}`;
+
+// A browser may forbid a page to keep anything; the guess then counts until the page is left.
+function storage() {
+  try {
+    return window.localStorage;
+  } catch {
+    const kept = {};
+    return { getItem: (k) => kept[k] ?? null, setItem: (k, v) => (kept[k] = v) };
+  }
+}
+
+function mount(root, store) {
+  const question = JSON.parse(root.dataset.guess);
+  const cell = root.closest(".cell") ?? root;
+  const open = () => cell.classList.add("gs-open");
+  const compare = (guess) => document.querySelectorAll("[data-measured]").forEach((node) => {
+    const measured = JSON.parse(node.dataset.measured);
+    if (measured.id === question.id)
+      node.replaceChildren(...rich(sentence(guess, question.unit, measured)));
+  });
+  const keep = (guess) => {
+    store.setItem(key(question.id), JSON.stringify(guess));
+    compare(guess);
+    open();
+  };
+  const skip = el("button", { type: "button", class: "gs-button gs-quiet gs-skip" },
+    "Show it without a guess");
+  skip.addEventListener("click", () => {
+    open();
+    root.querySelector("input").focus();
+  });
+  const kept = JSON.parse(store.getItem(key(question.id)));
+  const { choices } = question; // they may have changed since
+  const earlier = kept && (choices.length ? choices.includes(kept.guess) : !isNaN(kept.guess))
+    ? kept : null;
+  draw(root, question, earlier, keep, [skip]);
+  if (earlier) keep(earlier);
+}
+
+// An address that leads into a part that still waits opens it.
+function follow() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target || target.checkVisibility()) return;
+  for (let part = target; part; part = part.parentElement)
+    part.parentElement?.querySelector(":scope > .tag_guess")?.classList.add("gs-open");
+  target.scrollIntoView();
+}
+
+// The button at the top of a lesson; html.guess-first is set before anything is drawn.
+function everything(button, store) {
+  const page = document.documentElement.classList;
+  const show = () => button.setAttribute("aria-pressed", !page.contains("guess-first"));
+  button.addEventListener("click", () => {
+    page.toggle("guess-first");
+    store.setItem(EVERYTHING, page.contains("guess-first") ? "no" : "yes");
+    show();
+  });
+  button.parentElement.hidden = false;
+  show();
+}
+
+function mountAll() {
+  const store = storage();
+  document.querySelectorAll("[data-guess]").forEach((root) => mount(root, store));
+  document.querySelectorAll("[data-everything]").forEach((node) => everything(node, store));
+  window.addEventListener("hashchange", follow);
+  follow();
+}
+
+export { sentence };
+export default { render };

@@ -1,0 +1,178 @@
+"""Guess first: a question before a trap is broken, and the measurement that comes back to it.
+
+`guess` shows a form and goes on at once, so that a run of all cells never waits. A guess is kept
+in ``my-work/.guesses.jsonl``. What a notebook stores is plain HTML that reads without a script; a
+page mounts the same form on it.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dlsys_helpers import cards, progress
+from dlsys_helpers.cards import inline
+from dlsys_helpers.claims import ClaimFailed
+
+
+class Question(NamedTuple):
+    """What is asked: one of `choices`, or a number in `unit`."""
+
+    id: str
+    text: str
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+
+    def named(self, answer: str | float) -> str:
+        """An answer as a sentence names it."""
+        if isinstance(answer, str):
+            return f"\N{LEFT DOUBLE QUOTATION MARK}{answer}\N{RIGHT DOUBLE QUOTATION MARK}"
+        return f"{answer:.12g}\N{NO-BREAK SPACE}{self.unit}".strip()
+
+    def fits(self, answer: object) -> bool:
+        """Whether a kept answer still answers this question."""
+        return answer in self.choices if self.choices else isinstance(answer, int | float)
+
+
+class Measurement(NamedTuple):
+    """What came out, as it is shown; `right` is the right choice or the ends of what counts."""
+
+    id: str
+    shown: str
+    right: str | tuple[float, float]
+
+    def agrees(self, answer: str | float) -> bool:
+        if isinstance(self.right, str) or isinstance(answer, str):
+            return answer == self.right
+        low, high = self.right
+        return low <= answer <= high
+
+
+_ASKED: dict[str, Question] = {}  # in this process, by id
+_SAID: dict[str, dict] = {}
+_MEASURED: dict[str, Measurement] = {}
+
+
+def guess(id: str, question: str, *, choices: Sequence[str] = (), unit: str = "") -> None:
+    """Ask for a guess: one of three or four choices, or a number in a unit; and how sure.
+
+    id: the trap's. Backquotes in the texts set code. Waits for nothing; `measured` comes back to
+    the guess. Raises ValueError unless there is either a unit or three or four choices.
+    """
+    asked = _ASKED[id] = checked(Question(id, question, tuple(choices), unit))
+    if cards.shell() is not None:
+        _show_form(asked, _said(asked))
+    else:
+        print(_plain(asked))
+
+
+def checked(asked: Question) -> Question:
+    """The question as it came. Raises ValueError for one that cannot be answered."""
+    n = len(set(asked.choices))
+    if (n == 0) != bool(asked.unit) or n not in (0, 3, 4) or n < len(asked.choices):
+        raise ValueError(f"guess {asked.id}: got {len(asked.choices)} choices and the unit "
+                         f"{asked.unit!r}, expected three or four different choices, or a unit "
+                         "for a number.")
+    return asked
+
+
+def measured(id: str, value: Any, *, right: tuple[float, float] | None = None) -> None:
+    """Come back to the guess of this id: what was said, and what was measured.
+
+    value: the number, or the index from 0 of the right choice. right: for a number, the lowest
+    and highest guess that count as right; the value lies between them.
+    Raises ClaimFailed when it does not.
+    """
+    asked = _ASKED.get(id, Question(id, ""))
+    result = _number(asked, value, right) if right else _choice(asked, value)
+    _MEASURED[id] = result
+    said = _said(asked)
+    if said and said.get("right") is None:
+        said = _SAID[id] = {**said, "right": result.agrees(said["guess"])}
+        progress.record_guess(id, said["guess"], said["sure"], said["right"])
+    _answer(asked, result, said)
+
+
+def _number(asked: Question, value: Any, right: tuple[float, float]) -> Measurement:
+    number = value.item() if hasattr(value, "item") else value
+    low, high = right
+    if not low <= number <= high:
+        raise ClaimFailed(f"measured {asked.id}: got {number:.6g}, expected {low:g} to {high:g}.")
+    return Measurement(asked.id, f"{_digits(number)}\N{NO-BREAK SPACE}{asked.unit}".strip(),
+                       (low, high))
+
+
+def _choice(asked: Question, index: int) -> Measurement:
+    """Without its question, in a session that did not ask it, a choice has only its number."""
+    text = asked.choices[index] if asked.choices else f"choice {index + 1}"
+    return Measurement(asked.id, asked.named(text), text)
+
+
+def _digits(number: float) -> str:
+    """A whole number as it is, any other with two digits or as a whole number from 100 on."""
+    if number == int(number) or abs(number) >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.2g}"
+
+
+def _said(asked: Question) -> dict:
+    """The last guess in this session or before it that answers the question; {} for none."""
+    said = _SAID.get(asked.id) or progress.guesses().get(asked.id, {})
+    return said if said and (not asked.text or asked.fits(said["guess"])) else {}
+
+
+def sentence(asked: Question, result: Measurement, said: dict) -> str:
+    """What was said beside what was measured; guess.js says the same on a page."""
+    if not said:
+        return f"Measured: {result.shown}."
+    sure = "sure" if said["sure"] else "not sure"
+    right = ": right" if result.agrees(said["guess"]) else ""
+    return (f"You said {asked.named(said['guess'])} and were {sure}; "
+            f"measured {result.shown}{right}.")
+
+
+# ---- what is shown
+
+def _show_form(asked: Question, said: dict) -> None:
+    from IPython.display import display
+
+    from dlsys_helpers.explorers._guess import GuessWidget  # slow to import
+    form = GuessWidget(question=asked._asdict(),
+                       said={k: said[k] for k in ("guess", "sure") if said})
+    form.observe(lambda change: _hear(asked, change.new), "said")
+    data, metadata = form._repr_mimebundle_()
+    display({**data, "text/html": _html(asked), "text/plain": _plain(asked)}, metadata=metadata,
+            raw=True)
+
+
+def _hear(asked: Question, said: dict) -> None:
+    """Keep a guess, and answer it where its measurement stands already."""
+    _SAID[asked.id] = said
+    result = _MEASURED.get(asked.id)
+    progress.record_guess(asked.id, said["guess"], said["sure"],
+                          result.agrees(said["guess"]) if result else None)
+    if result:
+        _answer(asked, result, said, update=True)
+
+
+def _answer(asked: Question, result: Measurement, said: dict, update: bool = False) -> None:
+    text = sentence(asked, result, said)
+    facts = html.escape(json.dumps(result._asdict()))
+    cards.emit(f'<p class="dlsys-measured" data-measured="{facts}" style="font-weight:600;'
+               f'border-left:3px solid currentColor;padding-left:.7em">{inline(text)}</p>', text,
+               display_id=f"measured-{asked.id}", update=update)
+
+
+def _html(asked: Question) -> str:
+    answers = "".join(f"<li>{inline(choice)}</li>" for choice in asked.choices)
+    asks = f"<ol>{answers}</ol>" if answers else f"<p>A number, in {inline(asked.unit)}.</p>"
+    return (f'<div class="xp gs" data-guess="{html.escape(json.dumps(asked._asdict()))}">'
+            f'<p class="gs-question"><strong>Your guess:</strong> {inline(asked.text)}</p>'
+            f"{asks}</div>")
+
+
+def _plain(asked: Question) -> str:
+    answers = asked.choices or (f"a number, in {asked.unit}",)
+    return "\n".join([f"Your guess: {asked.text}", *(f"  - {answer}" for answer in answers)])

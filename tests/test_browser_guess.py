@@ -1,0 +1,239 @@
+"""A guess in a real browser: on a page, where what follows waits for it, and in JupyterLab."""
+
+import html
+import json
+import re
+
+import nbformat
+import pytest
+from browser import lab_command, offline_page, open_notebook, run_all, running_lab, violations
+from playwright.sync_api import expect
+
+from dlsys_helpers.explorers import write_assets
+from dlsys_helpers.guesses import Measurement, Question, _html
+from tools import book
+
+HEADER = book.GUESS_FIRST.split("{raw} html\n")[1].split("```")[0]
+CHOICE = Question("01.1", "Which of `a` and b?", ("`a`", "b", "neither"))
+NUMBER = Question("01.2", "How many?", unit="%")
+RESULTS = {"01.1": Measurement("01.1", "“b”", "b"),
+           "01.2": Measurement("01.2", "6.4\N{NO-BREAK SPACE}%", (2, 20))}
+
+
+def section(question):
+    """A trap as the book renders it: the question's cell, then what waits for it."""
+    facts = html.escape(json.dumps(RESULTS[question.id]._asdict()))
+    slug = question.id.replace(".", "-")
+    return (f'<section id="trap-{slug}"><h2>Trap {question.id}</h2>'
+            f'<div class="cell tag_role-predict tag_guess"><div>{_html(question)}</div></div>'
+            f'<div class="cell"><p>Broken here.</p></div><section><h3 id="deep-{slug}">Why</h3>'
+            f'<p class="dlsys-measured" data-measured="{facts}">Measured: it.</p></section>'
+            f"</section>")
+
+
+PAGE = f"""<!doctype html><html lang="en" data-theme="light"><head><meta charset="utf-8">
+<title>Guesses</title><link rel="stylesheet" href="explorers/explorer.css">
+<link rel="stylesheet" href="course.css">
+<style>html[data-theme=dark] body {{ background: #14181e; color: #ced6dd }}</style></head>
+<body class="bd-article"><main><h1>Guesses</h1>{HEADER.replace("../", "")}
+{section(CHOICE)}{section(NUMBER)}<p>After the traps.</p></main></body></html>"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    for front_end in ("explorer", "guess"):
+        write_assets(folder / "explorers", front_end)
+    (folder / "course.css").write_text((book.BOOK / "_static/course.css").read_text("utf-8"))
+    (folder / "page.html").write_text(PAGE, "utf-8")
+    return (folder / "page.html").as_uri()
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page in a browser that remembers nothing yet."""
+    context = browser.new_context(viewport={"width": 390, "height": 900})
+    opened = offline_page(context)
+    opened.goto(address)
+    yield opened
+    assert opened.problems == []
+    context.close()
+
+
+def trap(page, question):
+    return page.locator(f"#trap-{question.id.replace('.', '-')}")
+
+
+def below(page, question):
+    """What follows a question: visible or not."""
+    return trap(page, question).get_by_text(re.compile("^(Broken here|Measured|You said)"))
+
+
+def expect_open(page, question, is_open=True):
+    for part in below(page, question).all():
+        expect(part).to_be_visible(visible=is_open)
+
+
+def test_what_follows_waits_and_opens_by_keyboard_when_the_guess_is_made(page):
+    expect_open(page, CHOICE, False)
+    expect(page.get_by_text("After the traps.")).to_be_visible()
+    page.get_by_role("button", name="Show everything").focus()
+    for key in ("Tab", "ArrowDown", "ArrowDown", "Tab", "Space", "Tab", "Enter"):
+        page.keyboard.press(key)
+    expect_open(page, CHOICE)
+    expect_open(page, NUMBER, False)
+    expect(trap(page, CHOICE).get_by_role("status")).to_have_text("Your guess: “neither”, sure.")
+    expect(trap(page, CHOICE).get_by_role("status")).to_be_focused()
+    expect(page.locator("#deep-01-1 ~ p")).to_have_text(
+        "You said “neither” and were sure; measured “b”.")
+
+
+def guess_number(page, text, sure="not sure"):
+    box = trap(page, NUMBER)
+    box.get_by_label("Your guess").fill(text)
+    box.get_by_role("radio", name=sure, exact=True).check()
+    box.get_by_role("button", name="This is my guess").click()
+
+
+def test_a_guess_is_remembered_and_may_be_made_again(page):
+    guess_number(page, "7.5")
+    page.reload()
+    expect_open(page, NUMBER)
+    said = page.locator("#deep-01-2 ~ p")
+    expect(said).to_have_text("You said 7.5\N{NO-BREAK SPACE}% and were not sure; "
+                              "measured 6.4\N{NO-BREAK SPACE}%: right.")
+    trap(page, NUMBER).get_by_role("button", name="Guess again").click()
+    expect(trap(page, NUMBER).get_by_label("Your guess")).to_be_focused()
+    guess_number(page, "70", "sure")
+    expect(said).to_contain_text("You said 70\N{NO-BREAK SPACE}% and were sure;")
+
+
+def test_half_a_guess_opens_nothing(page):
+    box = trap(page, NUMBER)
+    box.get_by_label("Your guess").fill("7")
+    box.get_by_role("button", name="This is my guess").click()
+    expect_open(page, NUMBER, False)
+
+
+def test_one_trap_opens_without_a_guess_and_says_only_what_was_measured(page):
+    trap(page, NUMBER).get_by_role("button", name="Show it without a guess").click()
+    expect_open(page, NUMBER)
+    expect_open(page, CHOICE, False)
+    expect(page.locator("#deep-01-2 ~ p")).to_have_text("Measured: it.")
+
+
+def test_one_button_shows_everything_and_is_remembered(page):
+    button = page.get_by_role("button", name="Show everything")
+    button.click()
+    for _ in range(2):
+        expect(button).to_have_attribute("aria-pressed", "true")
+        expect_open(page, CHOICE)
+        expect_open(page, NUMBER)
+        page.reload()
+    button.click()
+    expect_open(page, CHOICE, False)
+
+
+def test_print_shows_everything(page):
+    page.emulate_media(media="print")
+    expect_open(page, CHOICE)
+    expect(page.get_by_role("button", name="This is my guess").first).to_be_hidden()
+
+
+def test_an_address_that_leads_below_a_question_opens_it(page, address):
+    page.goto(f"{address}#deep-01-2")
+    expect_open(page, NUMBER)
+    expect_open(page, CHOICE, False)
+
+
+def test_a_guess_that_the_question_no_longer_offers_opens_nothing(page):
+    page.evaluate("""localStorage.setItem("dlsys-guess-01.1",
+                     '{"guess": "both", "sure": true}')""")
+    page.reload()
+    expect_open(page, CHOICE, False)
+
+
+def test_a_browser_that_remembers_nothing_works_until_the_page_is_left(browser, address):
+    page = offline_page(browser)
+    page.add_init_script("Object.defineProperty(window, 'localStorage', "
+                         "{ get() { throw new DOMException('denied', 'SecurityError'); } })")
+    page.goto(address)
+    expect_open(page, NUMBER, False)
+    guess_number(page, "7")
+    expect_open(page, NUMBER)
+    assert page.problems == []
+    page.close()
+
+
+def test_without_javascript_everything_is_open_and_the_question_reads(browser, address):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address)
+    expect_open(page, CHOICE)
+    expect_open(page, NUMBER)
+    expect(page.get_by_role("button")).to_have_count(0)
+    expect(page.get_by_text("neither")).to_be_visible()
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_before_and_after_a_guess(page, theme):
+    page.evaluate(f"document.documentElement.dataset.theme = '{theme}'")
+    assert violations(page) == []
+    guess_number(page, "7")
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+# ---- JupyterLab
+
+CELLS = ["from dlsys_helpers import guess, measured\n"
+         "guess('01.1', 'Which?', choices=['one', '`two`', 'three'])\n"
+         "guess('01.2', 'How many?', unit='%')", "measured('01.1', 1)",
+         "measured('01.2', 6.4, right=(2, 20))"]
+
+
+@pytest.fixture(scope="module")
+def lab(browser, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lab")
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in CELLS],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+    nbformat.write(notebook, folder / "guesses.ipynb")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DLSYS_PROGRESS", str(folder))
+        with running_lab(folder, tmp_path_factory.mktemp("home")) as running:
+            page = offline_page(browser, viewport={"width": 1200, "height": 1400})
+            open_notebook(page, running, "guesses.ipynb")
+            run_all(page)
+            expect(page.locator(".gs-form")).to_have_count(2, timeout=60_000)
+            yield page, folder
+            page.close()
+
+
+def test_in_jupyterlab_a_run_of_all_cells_waits_for_nothing_and_a_guess_is_kept(lab):
+    page, folder = lab
+    told = page.locator(".dlsys-measured")
+    expect(told).to_have_text(["Measured: “two”.", "Measured: 6.4\N{NO-BREAK SPACE}%."])
+    page.locator(".gs-form").first.get_by_role("radio", name="one").focus()
+    for key in ("Space", "ArrowDown", "Tab", "Space", "Enter"):
+        page.keyboard.press(key)
+    expect(told.first).to_have_text("You said “two” and were sure; measured “two”: right.")
+    kept = [json.loads(line) for line in (folder / ".guesses.jsonl").read_text().splitlines()]
+    assert [(e["id"], e["guess"], e["sure"], e["right"]) for e in kept] == [
+        ("01.1", "`two`", True, True)]
+    form = page.locator(".gs-form")
+    form.get_by_label("Your guess").fill("1e2")
+    form.get_by_role("radio", name="not sure").check()
+    form.get_by_role("button").click()
+    expect(told.nth(1)).to_contain_text("You said 100\N{NO-BREAK SPACE}% and were not sure;")
+    assert page.problems == []
+
+
+@pytest.mark.parametrize("theme", ["Dark", "Light"])
+def test_in_jupyterlab_axe_finds_nothing_in_a_guess(lab, theme):
+    page, _ = lab
+    lab_command(page, "apputils:change-theme", theme=f"JupyterLab {theme}")
+    expect(page.locator("body")).to_have_attribute("data-jp-theme-light",
+                                                   "true" if theme == "Light" else "false")
+    assert violations(page, context=".jp-OutputArea .xp") == []
