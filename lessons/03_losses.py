@@ -141,6 +141,12 @@ measured("03.1", 2)
 # far left below and read the slope: where the model is most wrong, the second
 # softmax asks for nothing.
 
+# %% trap="03.1" role="look"
+claim("with one softmax, a perfect answer: loss",
+      F.cross_entropy(sure, first), below=1e-6)
+claim("with one softmax, the confident mistake: loss",
+      F.cross_entropy(wrong, first), expected=10, within=0.01)
+
 # %% role="explore" explorer="loss_curves"
 from dlsys_helpers.explorers.loss_curves import loss_curves
 

@@ -57,7 +57,7 @@ def start_again(root):
 
 
 @pytest.mark.parametrize(("act", "says"), [
-    (start_again, "there already, nothing was written"),
+    (start_again, "there already, nothing was written. A further trap: make new TRAP=12.2"),
     (lambda root: new.add_trap("12.4", "shift", root), "expected 12.2"),
     (lambda root: new.add_trap("12.1", "shift", root), "expected 12.2"),
     (lambda root: new.add_trap("12.2", "rescale", root), "rescale is there already"),
@@ -68,6 +68,12 @@ def test_refused_in_one_line_and_nothing_is_written(tree, act, says):
         act(tree)
     assert "\n" not in str(refused.value)
     assert files(tree) == before
+
+
+def test_a_stage_that_is_there_is_refused_with_the_id_of_its_next_trap(tree):
+    new.add_trap("12.2", "shift", tree)
+    with pytest.raises(SystemExit, match=r"make new TRAP=12\.3"):
+        start_again(tree)
 
 
 @pytest.fixture

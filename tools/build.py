@@ -169,8 +169,8 @@ def note(source: Source) -> str:
     code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
     imported = {alias.name for node in ast.walk(ast.parse(code))
                 if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return " ".join(["**Before the first cell.**",
-                     *(text for name, text in NOTES.items() if name in imported)])
+    return "\n".join(["**Before the first cell**\n",
+                      *(f"- {text}" for name, text in NOTES.items() if name in imported)])
 
 
 NOTES = {

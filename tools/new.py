@@ -47,13 +47,20 @@ def check_path(root: Path, stage: Stage, id: str, function: str) -> Path:
     return checks(root, stage) / f"e{id.partition('.')[2]}_{function}.py"
 
 
+def next_id(number: int, root: Path) -> str:
+    """The id of the next trap of a stage: one more than its lesson has."""
+    lesson = root / f"lessons/{stages.stage(number).stem}.py"
+    text = lesson.read_text("utf-8") if lesson.exists() else ""
+    return f"{number:02d}.{len(set(TRAP_IDS.findall(text))) + 1}"
+
+
 def start_stage(number: int, function: str, root: Path = ROOT) -> list[Path]:
     """Write a stage's files; returns them. Raises SystemExit when one of them is there."""
     files = stage_files(stages.stage(number), function, root)
     there = [str(path.relative_to(root)) for path in files if path.exists()]
     if there:
         raise SystemExit(f"new: {', '.join(there)}: there already, nothing was written. "
-                         f"A further trap: make new TRAP={number:02d}.2")
+                         f"A further trap: make new TRAP={next_id(number, root)}")
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
@@ -71,7 +78,7 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
     if not lesson.exists():
         raise SystemExit(f"new: no lesson {lesson.name}. Start it: make new STAGE={id[:2]}")
     text = lesson.read_text("utf-8")
-    following = f"{id[:2]}.{len(set(TRAP_IDS.findall(text))) + 1}"
+    following = next_id(stage.number, root)
     if id != following:
         raise SystemExit(f"new: got trap {id}, expected {following}: ids count up and are never "
                          "used twice.")

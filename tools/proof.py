@@ -210,6 +210,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     ids = [id for stage in mutants.stages() for id in mutants.answers(stage)]
+    if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
+        parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
+                     "solutions/. A draft has none there: make build LESSON=05, without DRAFT")
     lines: list[str] = []
     for id in ids:
         if {id, id[:2]} & set(args.what) if args.what else not fresh(id):
