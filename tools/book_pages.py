@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 
 from nbformat import NotebookNode
 
-from dlsys_helpers import catalog, checking, gpu
+from dlsys_helpers import catalog, checking, records
 from dlsys_helpers.acting import Case
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
+from tools import evidence
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -135,7 +136,7 @@ STATES = {"recorded": "recorded", "stale": "recorded with an earlier version of 
 
 
 def gpu_page() -> str:
-    found = gpu.evidence()
+    found = evidence.evidence()
     rows = [(f"`{e['key']}`", f"[{e['notebook']}](notebooks/{e['notebook']}.ipynb)",
              STATES[e["state"]], e["provenance"]["device"] if e["provenance"] else "none")
             for e in found]
@@ -150,11 +151,11 @@ def gpu_page() -> str:
 
 
 def record(entry: dict) -> str:
-    """One measurement with its provenance and, where there are any, its rows."""
-    stored = gpu.load_record(entry["key"])
-    rows = stored["rows"] if stored and stored["columns"] == entry["columns"] else []
-    shown = gpu.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"], rows,
-                          entry["provenance"])
+    """One measurement with its provenance and, where its record is fresh, its rows."""
+    fresh = entry["state"] == "recorded"
+    shown = records.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"],
+                              records.load_record(entry["key"])["rows"] if fresh else [],
+                              entry["provenance"])
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 
