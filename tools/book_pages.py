@@ -246,8 +246,9 @@ def like(before: str, after: str) -> str:
 
     Raises UserError for a quantity that was not measured again.
     """
-    again = {what: line for line in after.splitlines() if (what := line.partition("</strong>")[2])}
-    wanted = [line.partition("</strong>")[2] for line in before.splitlines()]
+    again = {line.partition("</strong>")[2]: line for line in after.splitlines()}
+    # A cell that only claims prints nothing, and leaves an empty line.
+    wanted = [line.partition("</strong>")[2] for line in before.splitlines() if line]
     missing = [html.unescape(what.removesuffix("</p>").strip()) for what in wanted
                if what not in again]
     if missing:
