@@ -225,8 +225,11 @@ reader.eval()
 stored = reader[1].running_mean.clone()
 with torch.no_grad():
     first, second = reader(x_test), reader(x_test)
+flips = (first.argmax(1) != second.argmax(1)).float().mean()
+print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (reader[1].running_mean - stored).abs().max()
+print(f"largest move of a stored mean: {drift:.3f}")
 print(f"largest gap between two calls: {gap:.1f}   drift: {drift:.1f}")
 score = accuracy(reader, x_test, y_test)
 
