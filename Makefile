@@ -54,8 +54,9 @@ book-serve: setup
 bench: setup
 	@$(RUN) -m benchmarks
 
-record: setup
-	@$(RUN) -m tools.record
+# No set-up: a GPU machine has its own torch, often neither network nor room for another.
+record:
+	@$(firstword $(wildcard $(RUN)) $(PYTHON)) -m tools.record
 
 sweep: setup
 	@$(RUN) -m tools.sweep $(LESSON) $(SWEEP_ARGS)

@@ -21,8 +21,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, digits, fit, flops, gpu_result,
-    new_axes, peak, plot_bars, plot_lines, seconds, show, xor_quadrants,
+    accuracy, begin, check, claim, datasheet, digits, fit, flops,
+    gpu_result, gpu_table, new_axes, operations, plot_bars, plot_lines,
+    seconds, show, xor_quadrants,
     guess, measured,
 )
 
@@ -224,8 +225,11 @@ reader.eval()
 stored = reader[1].running_mean.clone()
 with torch.no_grad():
     first, second = reader(x_test), reader(x_test)
+flips = (first.argmax(1) != second.argmax(1)).float().mean()
+print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (reader[1].running_mean - stored).abs().max()
+print(f"largest move of a stored mean: {drift:.3f}")
 print(f"largest gap between two calls: {gap:.1f}   drift: {drift:.1f}")
 score = accuracy(reader, x_test, y_test)
 
@@ -935,16 +939,14 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # 1/1600 of the arithmetic of the Linear layer before it. Would you guess
 # that it takes 1/1600 of the time?
 #
-# Two of the three can be counted without a GPU: FLOPs, and the fewest bytes
-# that must move. Their ratio, in FLOP/byte, is the *arithmetic intensity*.
+# You can count all three without a GPU: FLOPs, the fewest bytes that must
+# move, and orders. A *meta* tensor has a shape and a type but no data, so you
+# count a layer of any size in no time. FLOPs over bytes is the *arithmetic
+# intensity*.
 
 # %% role="gpu"
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from dlsys_helpers.gpu import half_dtype
 
-from dlsys_helpers.gpu import PEAKS, half_dtype
-
-# %% role="gpu"
 def prepare(step, rows, n, where):
     """A call on random 16-bit data, its FLOPs and the bytes it must move.
 
@@ -960,10 +962,6 @@ def prepare(step, rows, n, where):
     each = {"gelu": 10, "relu": 1, "copy": 0}[step]
     return call, each * x.numel(), 2 * x.nbytes
 
-# %% [markdown] role="gpu"
-# `flops` asks torch's own counter. A *meta* tensor has a shape and a type but
-# no data, so you can count a layer of any size in no time.
-
 # %% role="gpu"
 def cases():
     """(step, rows, n): squares up and down, then small batches."""
@@ -972,7 +970,6 @@ def cases():
     batches = [("linear", 1, 8192), ("linear", 64, 8192)]
     return [*squares, *batches, ("relu", 8192, 8192), ("copy", 8192, 8192)]
 
-
 counted = {}
 print("step     rows     n     GFLOP        MB  FLOP/byte")
 for step, rows, n in cases():
@@ -980,68 +977,32 @@ for step, rows, n in cases():
     counted[step, rows, n] = work / moved
     print(f"{step:6} {rows:6} {n:5} {work / 1e9:9.3f} {moved / 1e6:9.3f}"
           f" {work / moved:10.2f}")
+net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+asked = operations(lambda: net(torch.randn(8, 64)))
 
 # %% role="gpu"
-layer, work, _ = prepare("linear", 64, 8192, "meta")
-claim("a Linear layer needs 2 B n^2 FLOPs", work, expected=2 * 64 * 8192**2)
-claim("its intensity grows with n: n / 3 for a square",
+claim("intensity of a square Linear of 8192, n / 3",
       counted["linear", 8192, 8192], expected=8192 / 3, within=1e-6)
-claim("GELU's does not grow", counted["gelu", 64, 64],
-      expected=counted["gelu", 8192, 8192])
-claim("one row: about one FLOP per byte of weight",
+claim("intensity of a Linear with one row, FLOP/byte",
       counted["linear", 1, 8192], expected=1, within=0.001)
-
-unseen, _, _ = prepare("gelu", 64, 64, "meta")
-claim("torch's counter has no rule for GELU", flops(unseen), expected=0)
+claim("orders of Linear, GELU, Linear: one each",
+      asked["aten::addmm"][0] + asked["aten::gelu"][0], expected=3)
 
 # %% [markdown] role="gpu"
 # A device has two roofs: its arithmetic rate and its memory rate. They meet
 # at the *ridge*. Below it memory sets the pace, above it compute does.
-# Matrix products run on tensor cores; GELU cannot, so its roof and its ridge
-# are lower. The numbers below come from the datasheet, not from a
-# measurement.
-
-# %% role="gpu"
-sheet = peak("NVIDIA H200")
-print(f"{sheet.name}: {sheet.half_tflops:g} TFLOP/s on tensor cores, "
-      f"{sheet.fp32_tflops:g} in fp32, {sheet.memory_gbs:g} GB/s")
-print(f"ridge: {sheet.ridge:.0f} FLOP/byte on tensor cores, "
-      f"{sheet.fp32_ridge:.0f} in fp32")
-
-claim("a square of 8192 lies above the ridge",
-      counted["linear", 8192, 8192] / sheet.ridge, above=10)
-claim("64 rows lie below it", counted["linear", 64, 8192] / sheet.ridge,
-      below=1)
-claim("GELU lies below its own, even with 5 times the FLOPs",
-      5 * counted["gelu", 8192, 8192] / sheet.fp32_ridge, below=1)
-
-# %% [markdown] role="gpu"
-# So the same layer is on either side: with one row it reads the whole weight
-# for two FLOPs per number. A second row reads nothing more than itself, so up
-# to the ridge a larger batch costs little, if memory sets the pace.
+# Matrix products run on tensor cores. GELU cannot, so its roof and its ridge
+# are lower. In this *roofline* the roofs come from a datasheet. Hollow marks
+# stand as high as the count lets a step get; filled marks, where there are
+# any, are measured. A filled mark far under its hollow one waits for
+# something that you did not count: what a launch costs, first of all.
 #
-# The third reason needs orders to count. The profiler sees every operation
-# that your two layers ask for.
-
-# %% role="gpu"
-net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-with torch.no_grad(), profile(activities=[ProfilerActivity.CPU]) as seen:
-    net(torch.randn(8, 64))
-asked = {event.key: event.count for event in seen.key_averages()}
-for name in ("aten::linear", "aten::addmm", "aten::gelu", "aten::t"):
-    print(f"{name:13} {asked[name]}")
-
-claim("each Linear asks for one matrix product", asked["aten::addmm"],
-      expected=2)
-claim("GELU is an operation of its own", asked["aten::gelu"], expected=1)
-
-# %% [markdown] role="gpu"
-# `addmm` and `gelu` each become at least one kernel launch; `t` only changes
-# a view. No counting tells you what a launch costs. That takes a GPU.
+# One row reads the whole weight for two FLOPs a number. A second row reads
+# only itself on top: up to the ridge, a larger batch costs little.
 #
-# The next cell measures one where there is one. `seconds` warms up, then
-# times 20 calls back to back with CUDA events. The data are random: zeros can
-# run faster and flatter you.
+# For GELU the count does not decide. While one 16-bit number comes and goes
+# (4 bytes), the fp32 units of an H200 have time for 67 / 2 / (4.8 / 4), about
+# 28 instructions. GELU compiles to 30 to 40; ReLU needs a few.
 
 # %% role="gpu"
 @gpu_result("01/forward_limits", uses=[cases, prepare],
@@ -1049,140 +1010,83 @@ claim("GELU is an operation of its own", asked["aten::gelu"], expected=1)
                      "us_high", "tflops", "gbs"])
 def limits():
     """Time every case; low and high are the quartiles."""
-    found = []
     for step, rows, n in cases():
         call, work, moved = prepare(step, rows, n, "cuda")
         t = seconds(call, repeats=10, device="cuda", calls=20)
-        found.append({"step": step, "rows": rows, "n": n,
-                      "intensity": work / moved, "us": t.median * 1e6,
-                      "us_low": t.low * 1e6, "us_high": t.high * 1e6,
-                      "tflops": work / t.median / 1e12,
-                      "gbs": moved / t.median / 1e9})
-    return found
+        yield {"step": step, "rows": rows, "n": n,
+               "intensity": work / moved, "us": t.median * 1e6,
+               "us_low": t.low * 1e6, "us_high": t.high * 1e6,
+               "tflops": work / t.median / 1e12,
+               "gbs": moved / t.median / 1e9}
 
-
-limits
-
-# %% [markdown] role="gpu"
-# Where rows are shown, read them from small to large. If launches set the
-# pace, the smallest sizes take the same time. If compute does, the largest
-# Linear runs near the upper roof. If memory does, an activation runs at the
-# pace of a plain copy. Sizes that fit in the cache may beat the memory roof,
-# because that roof is the device memory's. The claims hold the rows to it.
+sheet = datasheet(limits.device_name)
 
 # %% role="gpu"
+ax = new_axes(f"Few FLOPs per byte keep a step low ({sheet.name})",
+              "arithmetic intensity, FLOP/byte", "TFLOP/s",
+              logx=True, logy=True)
+for step, cores, mark, colour in (("linear", True, "o", "#3b7dd8"),
+                                  ("gelu", False, "s", "#d9710d")):
+    at = sorted(counted[case] for case in cases() if case[0] == step)
+    for x, style in (([0.5, sheet.fp32_ridge, sheet.ridge, 5000], "-"),
+                     (at, mark)):
+        ax.plot(x, [sheet.ceiling(i, cores) for i in x], style, mfc="none",
+                color=colour)
+    rows = [row for row in limits.rows if row["step"] == step
+            and limits.device_name == sheet.name]
+    ax.plot([r["intensity"] for r in rows], [r["tflops"] for r in rows],
+            mark, color=colour)
+    ax.annotate(f"{step}, {'tensor cores' if cores else 'fp32 units'}",
+                (5000, sheet.ceiling(5000, cores)), ha="right",
+                xytext=(0, 4), color=colour, textcoords="offset points")
+show(ax.figure, alt="A slope for memory, two flat roofs, log axes. GELU: "
+     "on the slope. Linear: up the slope to the upper roof.")
+
+# %% role="gpu"
+def least(step, rows, n):
+    """Microseconds by the datasheet."""
+    _, work, moved = prepare(step, rows, n, "meta")
+    return sheet.least_us(work, moved, tensor_cores=step == "linear")
+
 def us(step, rows, n):
     return limits.value("us", step=step, rows=rows, n=n)
 
-
-def rate(column, step):
-    return limits.value(column, step=step, rows=8192, n=8192)
+def ratio(time, one, other, n=8192):
+    """How many times as long one step of (n, n) takes as the other."""
+    return time(one, n, n) / time(other, n, n)
 
 # %% role="gpu"
-limits.claim("launches: 16 times the data in less than twice the time",
-             lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2)
-limits.claim("compute: Linear does over 20 times GELU's FLOP/s",
-             lambda: rate("tflops", "linear") / rate("tflops", "gelu"),
-             above=20)
-limits.claim("memory: ReLU keeps the pace of a copy",
-             lambda: rate("gbs", "relu") / rate("gbs", "copy"), above=0.75)
-limits.claim("GELU keeps at least half of it",
-             lambda: rate("gbs", "gelu") / rate("gbs", "copy"), above=0.5)
-limits.claim("64 rows cost less than 4 times one row",
-             lambda: us("linear", 64, 8192) / us("linear", 1, 8192),
-             below=4)
+guide = "limited by memory (NVIDIA guide, V100)"
+answers = gpu_table(
+    sheet,
+    limits.asks("GELU, 256 x 256 over 64 x 64: time",
+                "16 or, by launches, 1",
+                lambda: us("gelu", 256, 256) / us("gelu", 64, 64), below=2),
+    limits.asks("ReLU over a copy: time", ratio(least, "relu", "copy"),
+                lambda: ratio(us, "relu", "copy"), guide, below=1.33),
+    limits.asks("GELU over a copy: time", "1 or, by instructions, more",
+                lambda: ratio(us, "gelu", "copy"), below=2),
+    limits.asks("GELU over its Linear: time",
+                ratio(least, "gelu", "linear"),
+                lambda: ratio(us, "gelu", "linear"), above=1 / 160),
+    limits.asks("64 rows over 1 row of Linear: time",
+                least("linear", 64, 8192) / least("linear", 1, 8192),
+                lambda: us("linear", 64, 8192) / us("linear", 1, 8192),
+                f"1 row: {guide}", below=4))
+answers
 
 # %% [markdown] role="gpu"
-# Now one whole forward pass, kernel by kernel, 10 times. GELU has a tiny
-# share of the FLOPs; look at its share of the time.
-
-# %% role="gpu"
-@gpu_result("01/forward_kernels", columns=["kernel", "launches", "us"])
-def kernels():
-    """Kernels of 10 forward passes: launches and time in all."""
-    half, n = half_dtype("cuda"), 4096
-    layers = nn.Linear(n, n), nn.GELU(), nn.Linear(n, n)
-    net = nn.Sequential(*layers).to("cuda", half)
-    x = torch.randn(n, n, device="cuda", dtype=half)
-    both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with torch.no_grad(), profile(activities=both) as seen:
-        for _ in range(10):
-            net(x)
-        torch.cuda.synchronize()
-    ran = [event for event in seen.key_averages()
-           if event.device_type == DeviceType.CUDA]
-    return [{"kernel": e.key.replace("at::native::", "")[:70],
-             "launches": e.count, "us": float(e.self_device_time_total)}
-            for e in ran if "Activity Buffer" not in e.key]
-
-# %% role="gpu"
-def gelu_kernels(column):
-    return sum(row[column] for row in kernels.rows
-               if "gelu" in row["kernel"].lower())
-
-
-def gelu_time_share():
-    return gelu_kernels("us") / sum(row["us"] for row in kernels.rows)
-
-
-gelu_flop_share = 10 * 4096**2 / (2 * 2 * 4096**3)
-print(f"GELU's share of the FLOPs: {gelu_flop_share:.5f}")
-kernels.claim("GELU is launched once a pass",
-              lambda: gelu_kernels("launches"), expected=10)
-kernels.claim("its share of the time is over 10 times that",
-              lambda: gelu_time_share() / gelu_flop_share, above=10)
-kernels
-
-# %% [markdown] role="gpu"
-# The *roofline* puts it all in one picture. Hollow marks stand where a count
-# alone can put them: on the roof, as high as that step could ever get.
-# Filled marks, where there are any, are measured. A filled mark far under its
-# hollow one waits for something that you did not count: launches, first of
-# all.
-
-# %% role="gpu"
-def ceiling(step, intensity, roof):
-    """TFLOP/s that this step reaches at most under these roofs."""
-    top = roof.half_tflops if step == "linear" else roof.fp32_tflops
-    return min(top, intensity * roof.memory_gbs / 1e3)
-
-
-def mark(ax, step, shape, colour, roof):
-    """Hollow: as high as the count allows. Filled: measured."""
-    x = [counted[case] for case in cases() if case[0] == step]
-    y = [ceiling(step, intensity, roof) for intensity in x]
-    ax.plot(x, y, shape, color=colour, mfc="none")
-    rows = [row for row in limits.rows if row["step"] == step]
-    ax.plot([row["intensity"] for row in rows],
-            [row["tflops"] for row in rows], shape, color=colour)
-    ax.annotate(step, (x[0], y[0]), xytext=(9, -10), color=colour,
-                textcoords="offset points")
-
-# %% role="gpu"
-roof = PEAKS.get(limits.device_name, sheet)
-ax = new_axes(f"Few FLOPs per byte keep a step low ({roof.name})",
-              "arithmetic intensity, FLOP/byte", "TFLOP/s",
-              logx=True, logy=True)
-for step, top in (("linear", "tensor cores"), ("gelu", "fp32 units")):
-    x = [0.5, roof.fp32_ridge, roof.ridge, 5000]
-    y = [ceiling(step, intensity, roof) for intensity in x]
-    ax.plot(x, y, color="#7a8292", zorder=1)
-    ax.annotate(top, (x[-1], y[-1]), xytext=(0, 4), ha="right",
-                textcoords="offset points")
-mark(ax, "linear", "o", "#3b7dd8", roof)
-mark(ax, "gelu", "s", "#d9710d", roof)
-show(ax.figure, alt="A slope for memory and two flat roofs for arithmetic, "
-     "both axes logarithmic. GELU stands on the slope at 2.5 FLOP/byte "
-     "whatever its size. Linear climbs from 1 FLOP/byte with one row to "
-     "2731 for a square of 8192, under the upper roof.")
-
-# %% [markdown] role="gpu"
+# Not 1/1600, says the datasheet, but 1/20: GELU's FLOPs are few, its bytes are
+# two thirds of the Linear layer's.
+#
 # **Keep:** before you speed a step up, count its FLOPs and bytes. Above the
-# ridge, fewer or cheaper FLOPs help. Below it, fewer bytes help: fuse GELU
-# into the step before it, keep 16 bits, batch more rows. Far under both
-# roofs, fewer launches help: larger batches, `torch.compile`, CUDA graphs.
+# ridge, fewer or cheaper FLOPs help. Below it, fewer bytes help: fuse the
+# activation into the step before it, keep 16 bits, batch more rows. Far under
+# both roofs, fewer launches help: larger batches, `torch.compile`, CUDA graphs.
 # **Source:** [Williams, Waterman & Patterson 2009, "Roofline: an insightful
-# visual performance model"](https://doi.org/10.1145/1498765.1498785).
+# visual performance model"](https://doi.org/10.1145/1498765.1498785);
+# [NVIDIA, GPU Performance Background User's
+# Guide](https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background/index.html).
 
 # %% [markdown] role="summary"
 # ## What you take with you

@@ -23,8 +23,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, digits, fit, flops, gpu_result, plot_lines,
-    saved_bytes, seconds,
+    begin, check, claim, cost, datasheet, digits, fit, flops, gpu_result,
+    gpu_table, operations, peak_bytes, plot_lines, saved_bytes,
+    seconds_in_turns,
     guess, measured,
 )
 
@@ -1493,17 +1494,18 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # backward pass take, for a stack of equal linear layers? Twice the batch: what
 # happens to memory with a graph, and without one?
 #
-# Two answers can be counted on any machine. A linear layer is one matrix product
-# forward, and two backward: one for its weight, one for its input. The first layer
-# can do without the second, because nobody asked for the gradient of the data.
+# FLOPs, bytes and orders can be counted on any machine, on *meta* tensors, which
+# have a shape and no data. A linear layer is one matrix product forward, and two
+# backward: one for its weight, one for its input. The first layer can do without
+# the second, because nobody asked for the gradient of the data.
+#
+# Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes
+# take at least. A small stack waits for launches, so its FLOPs say nothing. The
+# update has no product at all: it reads four tensors and writes three.
 
 # %% role="gpu"
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
-
 from dlsys_helpers.gpu import half_dtype
 
-# %% role="gpu"
 def stack_on(where, width, rows, layers=6):
     """Equal linear layers with ReLU between, 16 bit, and rows of data."""
     options = {"device": where, "dtype": half_dtype(where)}
@@ -1513,241 +1515,127 @@ def stack_on(where, width, rows, layers=6):
     x = torch.randn(rows, width, **options)
     return nn.Sequential(*modules[:-1]), x
 
-# %% role="gpu"
 def passes(net, x):
     """Two calls: a forward pass, and one with the backward after it."""
-    weights = list(net.parameters())
-
-    def forward():
-        return net(x)
-
     def both():
         out = net(x)
+        weights = list(net.parameters())
         return torch.autograd.grad(out, weights, torch.ones_like(out))
-    return forward, both
+    return lambda: net(x), both
 
 # %% role="gpu"
-forward, both = passes(*stack_on("meta", 4096, 8192))
+net, x = stack_on("meta", 4096, 8192)
+forward, both = passes(net, x)
 work = flops(forward)
 ratio = (flops(both) - work) / work
-print(f"forward {work / 1e12:.2f} TFLOP, backward {ratio:.2f} times that")
-claim("six layers forward: 2 B n^2 each", work,
-      expected=6 * 2 * 8192 * 4096**2)
-claim("backward: two products a layer, but one for the first", ratio,
-      expected=2 - 1 / 6, within=1e-9)
+print(f"forward {work / 1e12:.2f} TFLOP in {cost(forward).orders} orders, "
+      f"backward {ratio:.2f} times the FLOPs")
 
-# %% [markdown] role="gpu"
-# Memory can be counted too. The graph keeps one 16-bit result per ReLU, rows
-# times width, and nothing else that does not exist anyway. In the picture, *all
-# four* are the weights, their gradients and the two running means of AdamW.
-
-# %% role="gpu"
-def graph_bytes(rows, width, layers=6):
-    """What the graph of the stack keeps besides weights and data."""
-    return (layers - 1) * rows * width * 2
-
-
-for rows in (64, 128):
-    net, x = stack_on("cpu", 256, rows)
-    owned = [*net.parameters(), x]
-    counted = saved_bytes(lambda: net(x), owned)
-    print(f"{rows} rows: {counted:,} bytes kept")
-    claim(f"{rows} rows: autograd keeps what the formula says", counted,
-          expected=graph_bytes(rows, 256))
-with torch.no_grad():
-    counted = saved_bytes(lambda: net(x), owned)
-claim("without a graph nothing is kept", counted, expected=0)
+peak = {}
+for rows in (4096, 8192):
+    for graph in (True, False):
+        with torch.set_grad_enabled(graph):
+            peak[rows, graph] = cost(lambda: net(x[:rows])).peak / 1e6
+        print(f"{rows} rows, {'a' if graph else 'no'} graph: "
+              f"{peak[rows, graph]:.1f} MB at the peak of a forward pass")
 
 # %% role="gpu"
+claim("FLOPs of backward over forward: 2, but 1 for the first of 6 layers",
+      ratio, expected=2 - 1 / 6, within=1e-9)
+claim("MB at the peak: a 16-bit result for each of 6 layers",
+      peak[8192, True], expected=6 * 8192 * 4096 * 2 / 1e6, within=0.1)
+claim("peak without a graph over the one with it: two results of six",
+      peak[8192, False] / peak[8192, True], expected=1 / 3, within=0.001)
+
+# %% role="gpu"
+# All four: weights, gradients and the two means of AdamW.
 many = [2**k for k in range(6, 15)]
-weights = 6 * (2048**2 + 2048) * 2
-plot_lines(many, {"graph": [graph_bytes(r, 2048) / 1e6 for r in many],
+weights = 6 * (4096**2 + 4096) * 2
+plot_lines(many, {"graph": [5 * rows * 4096 * 2 / 1e6 for rows in many],
                   "weights": [weights / 1e6] * len(many),
                   "all four": [4 * weights / 1e6] * len(many)},
            title="The graph grows with the batch, all else stays",
            xlabel="rows in the batch", ylabel="MB", logx=True, logy=True,
-           alt="Six layers of 2048 units in 16 bit. The graph's line rises "
-               "with the batch and crosses the weights near 2500 rows, and "
-               "weights, gradients and AdamW's state near 10000.")
+           alt="The graph's line rises with the batch and crosses the "
+               "weights near 5000 rows. All four, which are the weights, "
+               "their gradients and the two means of AdamW, lie higher.")
 
 # %% role="gpu"
-claim("the graph passes the weights between 2048 and 4096 rows",
-      weights / graph_bytes(1, 2048), above=2048, below=4096)
-
-# %% [markdown] role="gpu"
-# The third count is orders. The profiler tells the three phases of a step apart
-# if each has a profile of its own. On a CPU it counts the operations that torch
-# asks for. On a GPU it also sees the kernels that ran, and how long each took.
-
-# %% role="gpu"
-def profiled(call, steps, on_cuda):
-    """Profiler events of so many calls."""
-    kinds = [ProfilerActivity.CPU]
-    kinds += [ProfilerActivity.CUDA] if on_cuda else []
-    with profile(activities=kinds) as seen:
-        for _ in range(steps):
-            call()
-        if on_cuda:
-            torch.cuda.synchronize()
-    return seen.key_averages()
-
-# %% role="gpu"
-def phases(where, width, rows, steps=10):
-    """Events of 10 training steps, for each phase of a step."""
-    net, x = stack_on(where, width, rows)
-    opt = torch.optim.AdamW(net.parameters(), lr=1e-4)
-    losses = []
-    calls = {"forward": lambda: losses.append(net(x).square().mean()),
-             "backward": lambda: losses.pop().backward(),
-             "update": opt.step}
-    for call in calls.values():               # warm up
-        call()
-    return {phase: profiled(call, steps, x.is_cuda)
-            for phase, call in calls.items()}
-
-# %% role="gpu"
-products = {}
-for phase, events in phases("cpu", 256, 64).items():
-    asked = {event.key: event.count for event in events}
-    products[phase] = asked.get("aten::addmm", 0) + asked.get("aten::mm", 0)
-    print(f"{phase:9} {products[phase]:4} matrix products in 10 steps")
-claim("forward: one for each of six layers", products["forward"],
-      expected=10 * 6)
-claim("backward: two, but one for the first", products["backward"],
-      expected=10 * 11)
-claim("update: none", products["update"], expected=0)
-
-# %% [markdown] role="gpu"
-# Time needs a GPU. The next cell measures forward alone and forward with backward;
-# their difference is the backward pass. The small stack waits for launches, so the
-# count says nothing about it. The large one should come near the counted ratio.
-
-# %% role="gpu"
-def timed(name, call):
-    """Median and quartiles in microseconds, as columns of a row."""
-    t = seconds(call, repeats=10, device="cuda", calls=10)
-    return {f"{name}_us": t.median * 1e6, f"{name}_low": t.low * 1e6,
-            f"{name}_high": t.high * 1e6}
-
-# %% role="gpu"
-@gpu_result("02/backward_time", uses=[stack_on, passes, timed],
+@gpu_result("02/backward", uses=[stack_on, passes],
             columns=["width", "rows", "forward_us", "forward_low",
                      "forward_high", "both_us", "both_low", "both_high",
-                     "ratio"])
+                     "peak_mb", "peak_no_graph_mb"])
 def shares():
-    """Times with quartiles; ratio is backward over forward."""
-    found = []
+    """Times with quartiles, and MB beyond weights and data."""
     for width, rows in ((256, 64), (1024, 1024), (4096, 8192)):
         forward, both = passes(*stack_on("cuda", width, rows))
-        row = {"width": width, "rows": rows, **timed("forward", forward),
-               **timed("both", both)}
-        row["ratio"] = row["both_us"] / row["forward_us"] - 1
-        found.append(row)
-    return found
-
-
-shares
-
-# %% role="gpu"
-def forward_us(width):
-    return shares.value("forward_us", width=width)
-
-
-shares.claim("large: backward takes about twice as long as forward",
-             lambda: shares.value("ratio", width=4096), above=1.5,
-             below=2.5)
-shares.claim("small: 256 times the work in less than 20 times the time",
-             lambda: forward_us(1024) / forward_us(256), below=20)
-
-# %% [markdown] role="gpu"
-# Next, memory as the allocator sees it. *Held* is what stays allocated after the
-# forward pass besides its result. *Peak* is the most during it. A first pass before
-# the measurement lets the libraries take their own workspace.
+        times = seconds_in_turns([forward, both], 10, "cuda", calls=10)
+        row = {"width": width, "rows": rows}
+        for name, t in zip(("forward", "both"), times):
+            row |= {f"{name}_us": t.median * 1e6,
+                    f"{name}_low": t.low * 1e6,
+                    f"{name}_high": t.high * 1e6}
+        row["peak_mb"] = peak_bytes(forward) / 1e6
+        with torch.no_grad():
+            row["peak_no_graph_mb"] = peak_bytes(forward) / 1e6
+        yield row
 
 # %% role="gpu"
-def beyond(net, x, graph):
-    """MB that a forward pass adds: at its peak, and held besides out."""
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    with torch.set_grad_enabled(graph):
-        out = net(x)
-    peak = torch.cuda.max_memory_allocated() - before
-    held = torch.cuda.memory_allocated() - before - out.nbytes
-    return peak / 1e6, held / 1e6
-
-# %% role="gpu"
-@gpu_result("02/graph_memory", uses=[stack_on, graph_bytes, beyond],
-            columns=["rows", "held_mb", "peak_mb", "counted_mb",
-                     "peak_no_grad_mb"])
-def memory():
-    """MB beyond weights and data, with and without a graph."""
-    found = []
-    for rows in (1024, 2048, 4096, 8192):
-        net, x = stack_on("cuda", 2048, rows)
-        net(x)                                # warm up
-        peak, held = beyond(net, x, graph=True)
-        found.append({"rows": rows, "held_mb": held, "peak_mb": peak,
-                      "counted_mb": graph_bytes(rows, 2048) / 1e6,
-                      "peak_no_grad_mb": beyond(net, x, graph=False)[0]})
-    return found
-
-
-memory
-
-# %% role="gpu"
-def mb(column, rows):
-    return memory.value(column, rows=rows)
-
-
-memory.claim("the allocator holds what was counted",
-             lambda: mb("held_mb", 8192) / mb("counted_mb", 8192),
-             expected=1, within=0.02)
-memory.claim("twice the rows, twice the graph",
-             lambda: mb("held_mb", 8192) / mb("held_mb", 4096),
-             expected=2, within=0.05)
-memory.claim("without a graph the peak is less than half",
-             lambda: mb("peak_no_grad_mb", 8192) / mb("peak_mb", 8192),
-             below=0.5)
-
-# %% [markdown] role="gpu"
-# Last, one step in the profiler, read together. Where rows are shown: find the
-# matrix products first; they should carry most of the time of forward and
-# backward. Then what stands between them: ReLU, its backward, the sums for the
-# biases. Then the update, which has no product at all and only moves memory. To see
-# the same step on a time line, call `seen.export_chrome_trace("step.json")` and
-# open the file in Perfetto: gaps between kernels are waiting for launches.
-
-# %% role="gpu"
-@gpu_result("02/step_trace", uses=[stack_on, phases, profiled],
-            columns=["phase", "kernel", "launches", "us"])
+@gpu_result("02/step_trace", uses=[stack_on],
+            columns=["phase", "operation", "count", "us"])
 def trace():
-    """Kernels of 10 steps by phase: launches and time in all."""
-    return [{"phase": phase,
-             "kernel": e.key.replace("at::native::", "")[:70],
-             "launches": e.count, "us": float(e.self_device_time_total)}
-            for phase, events in phases("cuda", 4096, 8192).items()
-            for e in events if e.device_type == DeviceType.CUDA
-            and "Activity Buffer" not in e.key]
+    """Kernel time of torch's operations in 10 steps, phase by phase."""
+    net, x = stack_on("cuda", 4096, 8192)
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    losses = []
+
+    def backward():
+        opt.zero_grad()               # else each gradient costs an addition
+        losses.pop().backward()
+    phases = {"forward": lambda: losses.append(net(x).square().mean()),
+              "backward": backward, "update": opt.step}
+    for call in phases.values():      # warm up
+        call()
+    for phase, call in phases.items():
+        for name, (count, us) in operations(call, 10, "cuda").items():
+            yield {"phase": phase, "operation": name, "count": count,
+                   "us": us}
 
 # %% role="gpu"
-def time_in(phase):
-    return sum(r["us"] for r in trace.rows if r["phase"] == phase)
-
-
-trace.claim("in the trace, too, backward takes about twice the time",
-            lambda: time_in("backward") / time_in("forward"),
-            above=1.5, below=2.5)
-trace.claim("the update takes less than half of the backward's",
-            lambda: time_in("update") / time_in("backward"), below=0.5)
-trace
+sheet = datasheet(shares.device_name)
+update = 7 * sum(p.nbytes for p in net.parameters())
+answers = gpu_table(
+    sheet,
+    shares.asks("backward over forward, width 4096: time", ratio,
+                lambda: shares.value("both_us", width=4096)
+                / shares.value("forward_us", width=4096) - 1,
+                "FLOPs: close to 2 (Epoch AI)", above=1.5, below=2.5),
+    shares.asks("forward, width 1024 over 256: time",
+                "256 or, by launches, 1",
+                lambda: shares.value("forward_us", width=1024)
+                / shares.value("forward_us", width=256), below=20),
+    shares.asks("peak of a forward pass with a graph: MB", peak[8192, True],
+                lambda: shares.value("peak_mb", width=4096),
+                expected=403, within=40),
+    trace.asks("update over backward: time",
+               sheet.least_us(0, update) / sheet.least_us(ratio * work, 0),
+               lambda: trace.total("us", phase="update")
+               / trace.total("us", phase="backward"), below=0.5))
+answers
 
 # %% [markdown] role="gpu"
+# In a record, read the trace below the table from the products: they should carry
+# most of forward and backward. Between them stand ReLU, its backward and the sums
+# for the biases.
+#
 # **Keep:** backward is about two forwards of arithmetic, and the graph's memory is
 # proportional to the batch. If memory is short, halve the batch and accumulate,
 # or keep fewer results and compute them again (checkpointing, stage 9). If time is
 # short, look at the products first. **Source:** PyTorch documentation, [Autograd
 # mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html) and
-# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html).
+# [torch.profiler](https://docs.pytorch.org/docs/stable/profiler.html); Epoch AI,
+# [What's the backward-forward FLOP ratio for neural
+# networks?](https://epochai.org/blog/backward-forward-FLOP-ratio)
 
 # %% [markdown] role="summary"
 # ## What you take with you

@@ -21,8 +21,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, digits, fit, gpu_result, new_axes,
-    plot_bars, plot_lines, saved_bytes, seconds, show,
+    accuracy, begin, check, claim, cost, datasheet, digits, fit,
+    gpu_result, gpu_table, new_axes, peak_bytes, plot_bars, plot_lines,
+    seconds, show,
     guess, measured,
 )
 
@@ -1312,105 +1313,27 @@ claim("the lesser share of test digits right, of the two",
 # what factor do their logits exceed them? And how many tensors of that size
 # does a cross-entropy written by hand create, forward and backward?
 #
-# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data.
+# Shapes and bytes need no GPU. *Meta* tensors have a shape and no data. On
+# them `cost` sees every operation that torch carries out: the bytes that it
+# writes, and the most that exist at a time.
+#
+# `by_hand` is the stable formula, one operation after the other.
+# `F.cross_entropy` is two: a fused log-softmax, and a pick. And nobody needs
+# all rows at once: `chunked` cuts the tokens, and with `checkpoint` each chunk
+# computes its logits once more on the way back. Only one chunk exists at a
+# time. Kernels that fuse the product with the loss go the same way further.
 
 # %% role="gpu"
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from dlsys_helpers.gpu import half_dtype
+from dlsys_helpers.gpu import half_dtype, no_compiler
 
-TOKENS, WIDTH, VOCAB = 8192, 4096, 128_256
-
-def empty(*shape, dtype=torch.bfloat16):
-    return torch.empty(*shape, dtype=dtype, device="meta")
-
-sizes = {"hidden states": empty(TOKENS, WIDTH), "head": empty(VOCAB, WIDTH),
-         "logits, 16 bits": empty(TOKENS, VOCAB),
-         "logits, 32 bits": empty(TOKENS, VOCAB, dtype=torch.float32)}
-gigabytes = {name: t.nbytes / 1e9 for name, t in sizes.items()}
-claim("16-bit logits: 2.1 GB", gigabytes["logits, 16 bits"], expected=2.1,
-      within=0.01)
-claim("they are over 31 times the hidden states",
-      gigabytes["logits, 16 bits"] / gigabytes["hidden states"],
-      expected=VOCAB / WIDTH, within=1e-6)
-
-# %% role="gpu"
-plot_bars(gigabytes, xlabel="GB", title="One copy of the logits dwarfs the "
-          "rest", alt="Bars: hidden states 0.067 GB, head 1.05 GB, logits "
-          "2.1 GB in 16 bits and 4.2 GB in 32.")
-
-# %% [markdown] role="gpu"
-# Now count how many tensors of that size are written. `by_hand` is the stable
-# formula, one operation after the other. `F.cross_entropy` is two: a fused
-# log-softmax, and a pick. The counter sees every operation that torch carries
-# out, views left aside.
-
-# %% role="gpu"
 def by_hand(z, y):
     """Mean cross-entropy, one torch operation at a time."""
     odds = (z - z.amax(1, keepdim=True)).exp()
     p = odds / odds.sum(1, keepdim=True)
     return -p.gather(1, y[:, None]).log().mean()
 
-# %% role="gpu"
-class Written(TorchDispatchMode):
-    """The bytes of every tensor that torch writes inside its block."""
-
-    def __init__(self):
-        super().__init__()
-        self.sizes = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        views = [r.alias_info and not r.alias_info.is_write
-                 for r in func._schema.returns]
-        outs = out if isinstance(out, tuple) else (out,)
-        self.sizes += [t.nbytes for t, view in zip(outs, views) if not view]
-        return out
-
-# %% role="gpu"
-def written(loss, rows=TOKENS, classes=VOCAB):
-    """Bytes of each tensor written by forward and backward, 32 bits."""
-    z = empty(rows, classes, dtype=torch.float32).requires_grad_()
-    y = empty(rows, dtype=torch.int64)
-    with Written() as seen:
-        loss(z, y).backward()
-    return seen.sizes
-
-copies = {}
-for loss in (by_hand, F.cross_entropy):
-    total = sum(written(loss))
-    copies[loss.__name__] = total / sizes["logits, 32 bits"].nbytes
-    print(f"{loss.__name__:13} {total / 1e9:5.1f} GB written, "
-          f"{copies[loss.__name__]:.1f} times the logits")
-claim("F.cross_entropy writes the logits' size 3 times",
-      copies["cross_entropy"], expected=3, within=0.01)
-claim("by hand it is over three times that",
-      copies["by_hand"] / copies["cross_entropy"], above=3)
-
-# %% [markdown] role="gpu"
-# What is written must be read again, and what backward needs stays in memory
-# meanwhile. `saved_bytes` weighs that on real tensors, here 256 x 1000.
-
-# %% role="gpu"
-z, y = torch.randn(256, 1000, requires_grad=True), torch.arange(256)
-kept = {loss.__name__: saved_bytes(lambda: loss(z, y), [z]) / z.nbytes
-        for loss in (by_hand, F.cross_entropy)}
-print({name: f"{n:.2f} logits" for name, n in kept.items()})
-claim("F.cross_entropy keeps one copy for backward", kept["cross_entropy"],
-      expected=1, within=0.02)
-claim("by hand keeps two at least", kept["by_hand"], above=1.9)
-claim("the two agree", by_hand(z, y) - F.cross_entropy(z, y), expected=0,
-      within=1e-4)
-
-# %% [markdown] role="gpu"
-# Nobody needs all rows at once. Cut the tokens into chunks, let each compute
-# its logits, its loss and, with `checkpoint`, its logits once more on the way
-# back. Only one chunk exists at a time. The price is one more product with the
-# head. Kernels that fuse the product with the loss go the same way further.
-
-# %% role="gpu"
 def head_loss(h, weight, y):
     """Summed cross-entropy of h (N, F) through a head (C, F)."""
     return F.cross_entropy((h @ weight.T).float(), y, reduction="sum")
@@ -1422,127 +1345,126 @@ def chunked(h, weight, y, chunks):
     return sum(parts) / len(y)
 
 # %% role="gpu"
+def make_logits(where, classes):
+    """A call for a loss: forward, then backward to 2,048 rows of logits."""
+    z = torch.randn(2048, classes, device=where, requires_grad=True)
+    y = torch.randint(classes, (2048,), device=where)
+    return lambda loss: torch.autograd.grad(loss(z, y), z)
+
+def make_head(where, tokens, width=4096, vocabulary=128_256):
+    """A call for a number of chunks: loss and gradients, in 16 bits."""
+    options = {"device": where, "dtype": half_dtype(where)}
+    h = torch.randn(tokens, width, **options).requires_grad_()
+    weight = 0.02 * torch.randn(vocabulary, width, **options)
+    weight.requires_grad_()
+    y = torch.randint(vocabulary, (tokens,), device=where)
+    return lambda chunks: torch.autograd.grad(chunked(h, weight, y, chunks),
+                                              (h, weight))
+
+# %% role="gpu"
+step, head = make_logits("meta", 128_256), make_head("meta", 8192)
+loss = {f.__name__: cost(lambda: step(f))
+        for f in (by_hand, F.cross_entropy)}
+chunk = {n: cost(lambda: head(n)).peak / 1e9 for n in (1, 4, 16)}
+for name, c in loss.items():
+    print(f"{name:13} writes {c.written / 1e9:4.1f} GB, "
+          f"holds up to {c.peak / 1e9:.1f} GB")
+plot_bars({"hidden states": 8192 * 4096 * 2 / 1e9,
+           "head": 128_256 * 4096 * 2 / 1e9,
+           "logits, 16 bits": 8192 * 128_256 * 2 / 1e9,
+           **{f"peak, chunks: {n}": gb for n, gb in chunk.items()}},
+          xlabel="GB", title="The logits dwarf the rest, in one chunk",
+          alt="Bars in GB: hidden states 0.067, head 1.05, logits 2.1; the "
+              "peak of loss and gradients 12.6 in one chunk, 4.25 in four, "
+              "3.22 in sixteen.")
+
+# %% role="gpu"
+logits = 2048 * 128_256 * 4
+claim("tensors of the logits' size that F.cross_entropy writes",
+      loss["cross_entropy"].written / logits, expected=3, within=0.01)
+claim("tensors that exist by hand over those of F.cross_entropy, at most",
+      loss["by_hand"].peak / loss["cross_entropy"].peak, expected=2,
+      within=0.01)
+claim("GB at the peak, 1 chunk over 16", chunk[1] / chunk[16], above=3)
+
+# %% role="gpu"
 h, weight = torch.randn(64, 32), torch.randn(1000, 32, requires_grad=True)
-y = torch.randint(1000, (64,))
-grads, largest = {}, {}
-for chunks in (1, 8):
-    with Written() as seen:
-        grads[chunks] = torch.autograd.grad(chunked(h, weight, y, chunks),
-                                            weight)[0]
-    largest[chunks] = max(s for s in seen.sizes if s != weight.nbytes)
-claim("8 chunks: the same gradient",
-      (grads[8] - grads[1]).abs().max(), expected=0, within=1e-5)
-claim("and an eighth of the logits at a time", largest[1] / largest[8],
-      expected=8)
-
-# %% [markdown] role="gpu"
-# How long each takes, and what the allocator really hands out, takes a GPU to
-# tell. The next cell runs forward and backward of three forms: by hand, fused
-# into log-softmax and pick, and by hand but compiled, which lets the compiler
-# fuse it.
+z, y = h @ weight.T, torch.randint(1000, (64,))
+whole, parts = (torch.autograd.grad(chunked(h, weight, y, n), weight)[0]
+                for n in (1, 8))
+claim("by hand minus F.cross_entropy",
+      by_hand(z, y) - F.cross_entropy(z, y), expected=0, within=1e-4)
+claim("largest difference between gradients, 1 chunk and 8",
+      (parts - whole).abs().max(), expected=0, within=1e-5)
 
 # %% role="gpu"
-def peak_mb(call):
-    """Device memory beyond what was allocated before the call, in MB."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    call()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
-
-def there_and_back(loss, z, y):
-    """A call: forward, then backward to the logits."""
-    return lambda: torch.autograd.grad(loss(z, y), z)
-
-# %% role="gpu"
-@gpu_result("03/cross_entropy", uses=[by_hand, there_and_back, peak_mb],
-            columns=["form", "classes", "logits_mb", "us", "us_low",
-                     "us_high", "peak_mb"])
+@gpu_result("03/cross_entropy", uses=[by_hand, make_logits],
+            columns=["form", "classes", "us", "us_low", "us_high",
+                     "peak_mb"])
 def forms():
     """Forward and backward of 2,048 rows in 32 bits, each form."""
-    compiled, found = torch.compile(by_hand, dynamic=False), []
+    losses = {"by hand": by_hand, "fused": F.cross_entropy}
+    if no_compiler():
+        print(f"compiled: left out, {no_compiler()}")
+    else:
+        losses["compiled"] = torch.compile(by_hand, dynamic=False)
     for classes in (1000, 32_000, 128_256):
-        z = torch.randn(2048, classes, device="cuda", requires_grad=True)
-        y = torch.randint(classes, (2048,), device="cuda")
-        for form, loss in (("by hand", by_hand), ("compiled", compiled),
-                           ("fused", F.cross_entropy)):
-            call = there_and_back(loss, z, y)
-            t = seconds(call, repeats=10, device="cuda", calls=5)
-            found.append({"form": form, "classes": classes,
-                          "logits_mb": z.nbytes / 1e6, "us": t.median * 1e6,
-                          "us_low": t.low * 1e6, "us_high": t.high * 1e6,
-                          "peak_mb": peak_mb(call)})
-    return found
+        step = make_logits("cuda", classes)
+        for form, loss in losses.items():
+            t = seconds(lambda: step(loss), 10, "cuda", calls=5)
+            yield {"form": form, "classes": classes, "us": t.median * 1e6,
+                   "us_low": t.low * 1e6, "us_high": t.high * 1e6,
+                   "peak_mb": peak_bytes(lambda: step(loss)) / 1e6}
 
 # %% role="gpu"
-forms
+@gpu_result("03/head_memory", uses=[make_head, chunked, head_loss],
+            columns=["tokens", "chunks", "us", "us_low", "us_high",
+                     "peak_mb"])
+def chunks():
+    """The head in 1, 4 and 16 chunks; fewer tokens on a small device."""
+    free, tokens = torch.cuda.mem_get_info()[0], 8192
+    while tokens > 512 and 0.9 * free < cost(
+            lambda: make_head("meta", tokens)(1)).peak:
+        tokens //= 2
+    call = make_head("cuda", tokens)
+    for n in (1, 4, 16):
+        t = seconds(lambda: call(n), 5, "cuda", calls=2)
+        yield {"tokens": tokens, "chunks": n, "us": t.median * 1e6,
+               "us_low": t.low * 1e6, "us_high": t.high * 1e6,
+               "peak_mb": peak_bytes(lambda: call(n)) / 1e6}
+
+paper = "Gemma 2, fused kernel: 24 GB to 1 MB (Wijmans et al. 2025)"
 
 # %% role="gpu"
-def large(column, form):
-    return forms.value(column, form=form, classes=128_256)
+def ratio(column, *pair):
+    """Of two forms or, given numbers, of two numbers of chunks."""
+    a, b = (forms.value(column, form=k, classes=128_256) if type(k) is str
+            else chunks.value(column, chunks=k) for k in pair)
+    return a / b
 
-
-forms.claim("fused is faster than by hand",
-            lambda: large("us", "fused") / large("us", "by hand"), below=1)
-forms.claim("the compiler fuses what you wrote by hand",
-            lambda: large("us", "compiled") / large("us", "by hand"),
-            below=0.8)
-forms.claim("by hand needs more memory",
-            lambda: large("peak_mb", "by hand") / large("peak_mb", "fused"),
-            above=1.2)
-
-# %% role="gpu"
-def make_head():
-    """Hidden states, head and labels of 8,192 tokens, in 16 bits."""
-    half = half_dtype("cuda")
-    h = torch.randn(TOKENS, WIDTH, device="cuda", dtype=half)
-    weight = 0.02 * torch.randn(VOCAB, WIDTH, device="cuda", dtype=half)
-    y = torch.randint(VOCAB, (TOKENS,), device="cuda")
-    return h.requires_grad_(), weight.requires_grad_(), y
-
-def head_step(h, weight, y, chunks):
-    """A call: loss of the head and its gradients."""
-    return lambda: torch.autograd.grad(chunked(h, weight, y, chunks),
-                                       (h, weight))
-
-# %% role="gpu"
-@gpu_result("03/head_memory",
-            uses=[head_loss, chunked, make_head, head_step, peak_mb],
-            columns=["chunks", "us", "us_low", "us_high", "peak_mb"])
-def head():
-    """Head and loss, forward and backward, in 1, 4 and 16 chunks."""
-    parts, found = make_head(), []
-    for chunks in (1, 4, 16):
-        call = head_step(*parts, chunks)
-        t = seconds(call, repeats=5, device="cuda", calls=2)
-        found.append({"chunks": chunks, "us": t.median * 1e6,
-                      "us_low": t.low * 1e6, "us_high": t.high * 1e6,
-                      "peak_mb": peak_mb(call)})
-    return found
-
-
-head
-
-# %% role="gpu"
-def memory_ratio(chunks):
-    return head.value("peak_mb", chunks=1) / head.value("peak_mb",
-                                                        chunks=chunks)
-
-
-head.claim("4 chunks need clearly less memory",
-           lambda: memory_ratio(4), above=1.5)
-head.claim("16 chunks less than a third", lambda: memory_ratio(16), above=3)
-head.claim("for less than twice the time",
-           lambda: head.value("us", chunks=16) / head.value("us", chunks=1),
-           below=2)
+hand, whole = loss["by_hand"], loss["cross_entropy"]
+answers = gpu_table(
+    datasheet(forms.device_name),
+    forms.asks("fused over by hand: time", whole.written / hand.written,
+               lambda: ratio("us", "fused", "by hand"), below=1),
+    forms.asks("compiled over by hand: time", "less: fewer bytes",
+               lambda: ratio("us", "compiled", "by hand"), below=0.8),
+    forms.asks("by hand over fused: peak memory", hand.peak / whole.peak,
+               lambda: ratio("peak_mb", "by hand", "fused"), above=1.2),
+    chunks.asks("1 chunk over 16: peak memory", chunk[1] / chunk[16],
+                lambda: ratio("peak_mb", 1, 16), paper, above=3),
+    chunks.asks("16 chunks over 1: time", "1: the same FLOPs",
+                lambda: ratio("us", 16, 1), below=2))
+answers
 
 # %% [markdown] role="gpu"
 # **Keep:** with a large vocabulary, count the copies of the logits before you
 # count anything else. Use the fused loss, never a log of a softmax; cut the
 # tokens into chunks when memory runs out. **Source:** Hsu et al. 2024, ["Liger
 # Kernel: Efficient Triton Kernels for LLM
-# Training"](https://arxiv.org/abs/2410.10989); the vocabulary size is
+# Training"](https://arxiv.org/abs/2410.10989); Wijmans et al. 2025, ["Cut Your
+# Losses in Large-Vocabulary Language
+# Models"](https://arxiv.org/abs/2411.09009), abstract; the vocabulary size is
 # that of Llama 3's published configuration.
 
 # %% [markdown] role="summary"

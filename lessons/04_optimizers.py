@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from torch.optim import lr_scheduler as sched
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, digits, fit, gpu_result, plot_bars,
-    plot_lines, seconds,
+    accuracy, begin, check, claim, cost, datasheet, digits, fit,
+    gpu_result, gpu_table, peak_bytes, plot_bars, plot_lines, seconds,
     guess, measured,
 )
 
@@ -1501,140 +1501,122 @@ claim("last rate, 10,000 times below the first", rates[-1],
 # (one order for a list of tensors), and `fused` (one order for the whole step).
 #
 # **Before you run anything:** a model has 100 tensors. How many operations does
-# one step of AdamW ask for in each of the three ways?
+# one step of AdamW ask for in each of the three ways? And which way needs the most
+# memory on top while it runs?
 #
-# You can count that on a CPU.
+# `cost` counts the operations, the bytes that they write, and the most that exist
+# at a time beside what was there before. What an order takes, only a GPU can tell.
+# Bytes predict: `foreach` saves orders and no bytes, `fused` saves both.
 
 # %% role="gpu"
-from torch.utils._python_dispatch import TorchDispatchMode
-
-WAYS = {"loop": {"foreach": False}, "foreach": {"foreach": True},
-        "fused": {"fused": True}}
-
-
-class Orders(TorchDispatchMode):
-    """Counts the operations that torch carries out inside its block."""
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-# %% role="gpu"
-def build_step(way, tensors, n, where):
-    """An AdamW that has stepped once on `tensors` weights of n numbers."""
+def make_step(way, tensors, n, where):
+    """A call: AdamW steps once more, on `tensors` weights of n numbers."""
+    ways = {"loop": {"foreach": False}, "foreach": {"foreach": True},
+            "fused": {"fused": True}}
     weights = [nn.Parameter(torch.randn(n, device=where))
                for _ in range(tensors)]
-    opt = torch.optim.AdamW(weights, lr=1e-3, **WAYS[way])
+    opt = torch.optim.AdamW(weights, lr=1e-3, **ways[way])
     for w in weights:
         w.grad = torch.randn_like(w)
     opt.step()                       # the state exists from now on
-    return opt
+    return opt.step
 
-
-orders = {}
-for way in WAYS:
+# %% role="gpu"
+orders, written, on_top = {}, {}, {}
+for way in ("loop", "foreach", "fused"):
     for tensors in (10, 100):
-        opt = build_step(way, tensors, 20, "cpu")
-        with Orders() as seen:
-            opt.step()
-        orders[way, tensors] = seen.count
-    print(f"{way:8} {orders[way, 10]:5} for 10 tensors, "
-          f"{orders[way, 100]:5} for 100")
+        asked = cost(make_step(way, tensors, 12_800, "cpu"))
+        orders[way, tensors] = asked.orders
+    written[way] = asked.written / (100 * 12_800 * 4)
+    on_top[way] = asked.peak / (100 * 12_800 * 4)
+    print(f"{way:8} {orders[way, 10]:4} orders for 10 tensors, "
+          f"{orders[way, 100]:4} for 100; writes {written[way]:.1f} copies "
+          f"of the weights, holds {on_top[way]:.2f} on top")
 
 # %% role="gpu"
-claim("the loop's orders grow with the tensors",
+claim("orders of the loop, 100 tensors over 10",
       orders["loop", 100] / orders["loop", 10], above=8)
-claim("foreach asks for less than a third of them",
+claim("orders of foreach over the loop's, 100 tensors",
       orders["foreach", 100] / orders["loop", 100], below=0.33)
-claim("fused asks for a handful, however many tensors there are",
-      orders["fused", 100], below=10)
-
-# %% [markdown] role="gpu"
-# The second bill is memory. What the optimizer remembers stays on the device for the
-# whole run, beside weights (4 bytes each in fp32) and gradients (4 more).
+claim("orders of fused, 100 tensors", orders["fused", 100], below=10)
 
 # %% role="gpu"
-def state_bytes(opt):
-    """Bytes of all tensors that an optimizer remembers."""
-    return sum(t.nbytes for state in opt.state.values()
-               for t in state.values() if torch.is_tensor(t))
-
-
 per_weight = {}
-for name, optimizer in {"SGD": torch.optim.SGD, "momentum": momentum,
-                        "AdamW": torch.optim.AdamW}.items():
+for name, optimizer in {"SGD": torch.optim.SGD, "AdamW": torch.optim.AdamW,
+                        "momentum": lambda p: torch.optim.SGD(
+                            p, lr=0.1, momentum=0.9)}.items():
     w = nn.Parameter(torch.randn(100_000))
-    opt = optimizer([w], lr=0.1)
     w.grad = torch.randn_like(w)
+    opt = optimizer([w])
     opt.step()
-    per_weight[name] = state_bytes(opt) / w.numel()
+    kept = [t for t in opt.state[w].values() if torch.is_tensor(t)]
+    per_weight[name] = sum(t.nbytes for t in kept) / w.numel()
 print({name: round(b, 3) for name, b in per_weight.items()})
-claim("SGD remembers nothing", per_weight["SGD"], expected=0)
-claim("momentum: 4 bytes a weight", per_weight["momentum"], expected=4)
-claim("AdamW: 8, and one counter a tensor", per_weight["AdamW"],
-      expected=8, within=0.001)
-
-# %% [markdown] role="gpu"
-# Lion remembers one number per weight, as momentum does: half of AdamW. For a model
-# of 7 billion weights in fp32 that is 28 GB instead of 56 GB.
-#
-# What an order *costs*, and what the three ways need on top while they run, takes a
-# GPU. The next cell measures one step where there is one: few large tensors, then
-# many small ones.
 
 # %% role="gpu"
-def on_top(opt):
-    """Memory that one step needs beside what is there anyway, in MB."""
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    opt.step()
-    return (torch.cuda.max_memory_allocated() - before) / 1e6
+claim("copies of the weights that foreach holds on top", on_top["foreach"],
+      expected=1, within=0.02)
+claim("copies that the loop holds", on_top["loop"], below=0.1)
+claim("bytes a weight that AdamW remembers: two means, and one counter",
+      per_weight["AdamW"], expected=8, within=0.001)
 
 # %% role="gpu"
-@gpu_result("04/adamw_step", uses=[build_step, on_top],
+@gpu_result("04/adamw_step", uses=[make_step],
             columns=["way", "tensors", "n", "us", "us_low", "us_high",
-                     "extra_mb"])
+                     "on_top_mb"])
 def steps():
-    """Time of one AdamW step; memory on top of what it keeps, in MB."""
-    found = []
+    """Time of one AdamW step, and memory on top of what it keeps."""
     for tensors, n in ((4, 25_000_000), (400, 250_000), (400, 1000)):
-        for way in WAYS:
-            opt = build_step(way, tensors, n, "cuda")
-            t = seconds(opt.step, repeats=10, device="cuda", calls=5)
-            found.append({"way": way, "tensors": tensors, "n": n,
-                          "us": t.median * 1e6, "us_low": t.low * 1e6,
-                          "us_high": t.high * 1e6, "extra_mb": on_top(opt)})
-    return found
-
-
-steps
+        for way in ("loop", "foreach", "fused"):
+            step = make_step(way, tensors, n, "cuda")
+            t = seconds(step, repeats=10, device="cuda", calls=5)
+            yield {"way": way, "tensors": tensors, "n": n,
+                   "us": t.median * 1e6, "us_low": t.low * 1e6,
+                   "us_high": t.high * 1e6,
+                   "on_top_mb": peak_bytes(step) / 1e6}
 
 # %% role="gpu"
-def us(way, tensors, n):
-    return steps.value("us", way=way, tensors=tensors, n=n)
+def over_loop(way, n):
+    """How many times as long as the loop this way takes."""
+    us = [steps.value("us", way=w, n=n) for w in (way, "loop")]
+    return us[0] / us[1]
 
+def mb(way):
+    return steps.value("on_top_mb", way=way, n=250_000)
 
-def extra(way):
-    return steps.value("extra_mb", way=way, tensors=4, n=25_000_000)
+copies = {way: written[way] / written["loop"] for way in written}
+docs = "the weights' size more than the loop (torch documentation)"
 
-
-steps.claim("many small tensors: foreach takes less than half of the loop",
-            lambda: us("foreach", 400, 1000) / us("loop", 400, 1000),
-            below=0.5)
-steps.claim("fused takes less than a fifth",
-            lambda: us("fused", 400, 1000) / us("loop", 400, 1000),
-            below=0.2)
-steps.claim("foreach pays with memory: more on top than the loop",
-            lambda: extra("foreach") / extra("loop"), above=2)
-steps.claim("fused needs next to none", lambda: extra("fused"), below=10)
+# %% role="gpu"
+answers = gpu_table(
+    datasheet(steps.device_name),
+    steps.asks("400 small tensors, foreach over loop: time",
+               "less: a fifth of the orders",
+               lambda: over_loop("foreach", 1000), below=0.5),
+    steps.asks("the same, fused over loop: time", "less than foreach",
+               lambda: over_loop("fused", 1000), below=0.2),
+    steps.asks("4 large tensors, foreach over loop: time",
+               copies["foreach"],
+               lambda: over_loop("foreach", 25_000_000), below=2),
+    steps.asks("the same, fused over loop: time", copies["fused"],
+               lambda: over_loop("fused", 25_000_000), below=1),
+    steps.asks("400 MB of weights, foreach: MB on top",
+               400 * on_top["foreach"], lambda: mb("foreach"), docs,
+               expected=400, within=40),
+    steps.asks("the same, fused: MB on top", 400 * on_top["fused"],
+               lambda: mb("fused"), below=10))
+answers
 
 # %% [markdown] role="gpu"
 # **Keep:** count tensors, not weights, when a step is slow; `fused=True` is the
 # cheapest in orders and in memory on top, where it exists. `foreach` is torch's
 # default on a GPU and holds temporary copies while it runs. On a CPU the default is
-# the loop. **Source:** PyTorch documentation of [`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html),
-# "Algorithms".
+# the loop. What an optimizer remembers stays for the whole run, beside weights (4
+# bytes each in fp32) and gradients (4 more). Lion remembers one number per weight, as
+# momentum does: half of AdamW, 28 GB instead of 56 GB for 7 billion weights.
+# **Source:** PyTorch documentation of [`torch.optim`](https://docs.pytorch.org/docs/stable/optim.html),
+# "Algorithms", and of [`AdamW`](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html),
+# "foreach".
 
 # %% [markdown] role="summary"
 # ## What you take with you

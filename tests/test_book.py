@@ -7,8 +7,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from dlsys_helpers import checking
-from dlsys_helpers.stages import STAGES, stage
-from tools import book, book_pages, build
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.stages import STAGES
+from tools import book, book_finish, book_pages, book_sphinx, build
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -188,9 +189,8 @@ def test_text_from_a_check_is_shown_as_it_is():
     assert book_pages.plain("x[0] * `y` <b>") == r"x\[0\] \* \`y\` \<b\>"
 
 
-def test_the_map_shows_every_stage_and_leads_only_to_written_ones(monkeypatch):
-    monkeypatch.setattr(book_pages.catalog, "written", lambda: [stage(1)])
-    shown = book_pages.stage_map()
+def test_the_map_shows_every_stage_and_leads_only_to_written_ones():
+    shown = book_pages.stage_map({1: lesson()})
     assert all(f"<strong>{s.title.replace('&', '&amp;')}</strong>" in shown for s in STAGES)
     assert shown.count("<a ") == 1
     assert shown.count("Not written yet") == len(STAGES) - 1
@@ -205,12 +205,91 @@ def test_a_wrong_answer_that_passes_its_check_stops_the_book():
         book_pages.told(lax, cases, harmless)
 
 
+def test_only_what_was_read_before_is_read_again_and_in_that_order():
+    before, after = ("".join(f'<p class="reading"><strong>{n}</strong> {what}</p>\n'
+                             for what, n in pairs)
+                     for pairs in ([("a", 1), ("b", 2)], [("c", 3), ("b", 4), ("a", 5)]))
+    assert [line[27] for line in book_pages.like(before, after).splitlines()] == ["5", "4"]
+    with pytest.raises(UserError, match="its look prints 'c', its repair does not"):
+        book_pages.like(after, before)
+
+
+def test_reading_time_counts_words_and_the_code_that_is_read():
+    text, code = "word " * (5 * book_pages.WORDS), "x = 1\n" * (5 * book_pages.LINES)
+    assert book_pages.reading_minutes(lesson(cell("markdown", text, "concept"))) == 5
+    assert book_pages.reading_minutes(lesson(cell("markdown", text, "concept"),
+                                             cell("code", code, "break"))) == 10
+    assert book_pages.reading_minutes(lesson(cell("code", code, "setup"))) == 0
+
+
+def test_the_start_page_repeats_what_the_readme_asks_for():
+    needs = book_pages.needs()
+    assert all(word in needs for word in ("Linux", "make", "Python 3.11", "10 GB"))
+
+
+@pytest.mark.parametrize("url", ["", "https://github.com/owner/course"])
+def test_code_and_run_button_come_with_a_public_repository(url):
+    links = book_pages.code_links(url)
+    assert (links == "") is (url == "")
+    if url:
+        assert f'href="{url}"' in links
+        assert "mybinder.org/v2/gh/owner/course/main?urlpath=lab/tree/notebooks/01_" in links
+
+
+def test_an_exercise_leads_to_its_place_on_the_worksheet_and_back():
+    assert "<exercise-01-2>" in book.lead_across("3 points.", "trap", "01.2")
+    assert "<trap-01-2>" in book.lead_across("3 points.", "exercise", "01.2")
+
+
+# ---- formulas and the last hand
+
+@pytest.mark.parametrize(("tex", "part"), [
+    (r"\frac{a}{b}", "<mfrac>"), (r"\ln C", '<mi>ln</mi><mspace width="0.167em"/><mi>C</mi>'),
+    (r"\ln(C)", "<mi>ln</mi><mo stretchy"), (r"\mathrm{sign}(g)", "<mi>sign</mi>")])
+def test_a_formula_becomes_mathml(tex, part):
+    assert part in book_sphinx.mathml(tex, "inline")
+
+
+def test_a_formula_with_an_unknown_command_is_refused():
+    with pytest.raises(ValueError, match="no word for"):
+        book_sphinx.mathml(r"\frobnicate x", "inline")
+
+
+def test_a_formula_may_break_at_its_relations_but_not_inside_braces():
+    assert book_sphinx.pieces(r"a + b = c \leftarrow d") == ["a + b ", "= c ", r"\leftarrow d"]
+    assert book_sphinx.pieces(r"\sum_{k=1} x") == [r"\sum_{k=1} x"]
+
+
+def test_an_icon_without_a_drawing_stops_the_book():
+    with pytest.raises(UserError, match=r"'fas fa-unicorn'.*Draw it in ICONS"):
+        book_finish.ICON.sub(book_finish.icon, '<i class="fas fa-unicorn"></i>')
+
+
+def test_a_page_keeps_the_scripts_that_it_needs():
+    head = '<script src="_static/searchtools.js?v=1"></script>\n<body>'
+    assert book_finish.drop_idle(head + '<p id="search-results">').startswith("<script")
+    assert book_finish.drop_idle(head).startswith("<body>")
+
+
+def test_only_a_public_address_brings_a_site_map(tmp_path):
+    (tmp_path / "index.html").write_text("")
+    book_finish.guide_robots(tmp_path, "")
+    assert not (tmp_path / "sitemap.xml").exists()
+    assert "base" not in (tmp_path / "404.html").read_text()
+    book_finish.guide_robots(tmp_path, "https://a.example/")
+    assert (tmp_path / "sitemap.xml").read_text().count("<loc>https://a.example/index.html<") == 1
+    assert "Sitemap: https://a.example/sitemap.xml" in (tmp_path / "robots.txt").read_text()
+    assert '<base href="https://a.example/">' in (tmp_path / "404.html").read_text()
+
+
 # ---- settings and errors
 
 @pytest.mark.parametrize(("url", "buttons"), [("", False), ("https://github.com/o/r", True)])
 def test_one_setting_brings_the_launch_buttons(url, buttons):
-    config = book.settings({"repository": {"url": url}, "launch_buttons": {"colab_url": "x"}})
+    config = book.settings({"repository": {"url": url}, "launch_buttons": {"colab_url": "x"},
+                            "html": {}})
     assert ("launch_buttons" in config) is buttons
+    assert ("use_repository_button" in config["html"]) is buttons
 
 
 def test_without_notebooks_it_says_what_to_run(monkeypatch, tmp_path):

@@ -1,6 +1,9 @@
 """The built book as a reader meets it: its files, then its pages in a browser without a network."""
 
+import gzip
 import json
+import re
+import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -12,13 +15,13 @@ import yaml
 from browser import offline_page, violations
 from bs4 import BeautifulSoup
 
-from dlsys_helpers import catalog, checking
+from dlsys_helpers import catalog, checking, plots
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS
 from dlsys_helpers.stages import stage
-from tools import book
+from tools import book, book_finish
 
 LESSON, WORKSHEET, START = "notebooks/01_activations", "exercises/01_activations", "index"
-GENERATED = {"search.html", "genindex.html"}  # pages of the theme without content of ours
+GENERATED = {"search.html", "genindex.html", "404.html"}  # without content of ours
 
 
 @cache
@@ -60,10 +63,90 @@ def test_no_page_loads_anything_from_elsewhere(html):
     assert loads == []
 
 
-def test_only_pages_with_formulas_carry_mathjax(html):
+def loaded(html: Path, name: str) -> set[Path]:
+    """The files that a page needs: itself, scripts, style sheets, pictures."""
+    page, here = soup(html / name), (html / name).parent
+    asked = [tag.get("src") or tag.get("href") for tag in page.select(
+        "script[src], img[src], link[rel=stylesheet], link[rel=icon]")]
+    return {html / name, *((here / urlsplit(ref).path).resolve() for ref in asked
+                           if not ref.startswith("data:"))}
+
+
+@cache
+def zipped(path: Path) -> int:
+    return len(gzip.compress(path.read_bytes(), 9, mtime=0))
+
+
+def test_a_page_of_text_weighs_under_150_kb_and_a_lesson_under_500(html):
+    weights = {name: sum(map(zipped, loaded(html, name))) for name in pages(html)}
+    heavy = {name: weight for name, weight in weights.items()
+             if weight > (500_000 if name.startswith("notebooks") else 150_000)}
+    assert heavy == {}
+    assert len(weights) > 20
+
+
+def test_formulas_are_mathml_and_none_is_left_as_tex(html):
+    found = {name: page.select("article math") for name, page in pages(html).items()}
+    assert len(found[f"{LESSON}.html"]) > 10
+    bare = [f"{name}: {text}" for name, page in pages(html).items()
+            for text in page.find_all(string=re.compile(r"\\\(|\\frac|\$[^$\n]+\$"))
+            if not text.find_parent(["pre", "code", "script"])]
+    assert bare == []
+
+
+def test_every_page_says_what_it_is(html):
     for name, page in pages(html).items():
-        loads = page.find("script", src=lambda s: s and "/mathjax/" in s) is not None
-        assert loads == (page.select_one(".math") is not None), name
+        said = {tag.get("name") or tag.get("property"): tag["content"]
+                for tag in page.select("head meta[content]")}
+        assert 20 < len(said["description"]) <= 200, name
+        assert said["og:title"], name
+        assert said["og:description"] == said["description"], name
+        assert "og:url" not in said
+        assert page.select_one("link[rel=icon]"), name
+    titles = Counter(page.title.get_text() for page in pages(html).values())
+    assert max(titles.values()) == 1
+    assert titles["Deep Learning Systems"] == 1
+
+
+def test_robots_are_welcome_and_a_lost_reader_is_led_on(html):
+    assert (html / "robots.txt").read_text() == "User-agent: *\nAllow: /\n"
+    lost = soup(html / "404.html")
+    assert all((html / a["href"]).is_file() for a in lost.find_all("a"))
+
+
+def test_everything_that_folds_has_a_name(html):
+    nameless = [name for name, page in pages(html).items() for fold in page.find_all("summary")
+                if not (fold.get("aria-label") or fold.get_text(strip=True))]
+    assert nameless == []
+    labels = {fold.get("aria-label") for page in pages(html).values()
+              for fold in page.select("article summary")}
+    assert labels == {None}
+
+
+def test_nothing_offers_what_is_not_there(html):
+    for name, page in pages(html).items():
+        assert bool(page.select(".secondary-toggle")) == bool(
+            page.select("#pst-secondary-sidebar")), name
+        assert not page.select('a[href*="_sources"][href$=".md"]'), name
+        assert not [i for i in page.select("i, span") if "fa-solid" in i.get("class", [])], name
+
+
+def test_no_backtick_is_left_in_a_page(html):
+    left = [f"{name}: {text.strip()[:60]}" for name, page in pages(html).items()
+            for text in page.select_one("article").find_all(string=re.compile("`"))
+            if not text.find_parent(["pre", "code", "script", "style"])]
+    assert left == []
+
+
+@pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)
+def test_trap_and_worksheet_lead_to_each_other_at_their_permanent_anchors(html, trap):
+    number, stem = trap.id.replace(".", "-"), stage(int(trap.id[:2])).stem
+    lesson, sheet = (soup(html / folder / f"{stem}.html") for folder in ("notebooks", "exercises"))
+    assert lesson.select(f'article a[href="../exercises/{stem}.html#exercise-{number}"]')
+    assert sheet.select(f'article a[href="../notebooks/{stem}.html#trap-{number}"]')
+    for page, anchor in ((lesson, f"trap-{number}"), (sheet, f"exercise-{number}")):
+        heading = page.find(id=anchor).find(["h2", "h3"])
+        assert heading.select_one("a.headerlink")["href"] == f"#{anchor}"
 
 
 def test_every_image_has_alt_text(html):
@@ -88,10 +171,12 @@ def test_launch_buttons_open_the_notebook_itself(tmp_path):
     book.save_yaml({"format": "jb-book", "root": "index",
                     "chapters": [{"file": "notebooks/01_activations"}]}, source / "_toc.yml")
     (source / "index.md").write_text("# Start\n")
+    shutil.copytree(book.BOOK / "_static", source / "_static")
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One")],
                    metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
                    source / "notebooks" / "01_activations.ipynb")
     page = soup(book.render(tmp_path) / "notebooks" / "01_activations.html")
+    book_finish.finish(tmp_path / "_build" / "html", "")  # knows the icons of these buttons
     hrefs = {urlsplit(a["href"]).netloc: a["href"] for a in page.find_all("a", href=True)}
     assert hrefs["mybinder.org"].endswith(
         "/v2/gh/owner/course/main?urlpath=lab/tree/notebooks/01_activations.ipynb")
@@ -158,10 +243,13 @@ def test_hints_and_choices_are_folded(html):
 
 # ---- in a browser, every request refused
 
-# One page of each kind that we write: axe takes seconds where a page is long.
-PLAIN = "how_to_use"
-AUDITED = {START, LESSON, WORKSHEET, "wrong_answers", "traps/03-1", "symptoms", PLAIN}
-DESK = {"width": 1280, "height": 900}
+# One page of each kind that we write, and of a lesson what is of each kind in it: axe takes seconds
+# where a page is long.
+PLAIN, TRAP = "how_to_use", "traps/03-1"
+WHOLE = {START, WORKSHEET, TRAP, "symptoms", "guide_optimizer", PLAIN}
+PARTS = {LESSON: ["#trap-01-1", ".role-quiz", ".tag_role-explore", ".tag_role-gpu"],
+         "wrong_answers": ["article section section:first-of-type"]}
+DESK, LAPTOP, PHONE = ({"width": width, "height": 900} for width in (1280, 1440, 390))
 MOUNTED = """document.querySelectorAll('[data-explorer]').length
              === document.querySelectorAll('.xp-controls').length"""
 
@@ -185,35 +273,47 @@ def opened(browser, html):
     return show
 
 
-def objections(page, theme: str) -> list[tuple[str, str]]:
-    """What axe finds in the article, or in the dark theme: there only contrast can differ.
-
-    The bars around the article belong to the theme, drawings to their own tests.
-    """
-    page.emulate_media(color_scheme=theme)
-    page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
-    rules = {"runOnly": ["color-contrast"]} if theme == "dark" else {}
-    return violations(page, context={"include": [["article"]],
-                                     "exclude": [["mjx-container"], [".xp svg"]]},
+def objections(page, name: str, **rules) -> list[tuple[str, str]]:
+    """What axe finds on a page, or in its parts; drawings have their own tests."""
+    inside = {"include": [[part] for part in PARTS[name]]} if name in PARTS else {}
+    return violations(page, context={"exclude": [[".xp svg"]], **inside},
                       # A page from disk may not read its style sheets, which axe would preload.
                       options={"resultTypes": ["violations"], "preload": False, **rules})
 
 
+def dark_objections(page, name: str) -> list[tuple[str, str]]:
+    """In the dark theme only contrast can differ."""
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    found = objections(page, name, runOnly=["color-contrast"])
+    page.emulate_media(color_scheme="light")
+    return found
+
+
+CUT = """[...document.querySelectorAll('.cell_input pre')]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"""
+
+
 def flaws(page, name: str) -> dict:
-    """All that is wrong with an open page: requests, errors, its width on a phone, axe."""
-    page.set_viewport_size({"width": 390, "height": 800})
-    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    """All that is wrong with an open page, each looked at once: requests, errors, code that is cut,
+    its width on a phone and what no keyboard reaches there, axe at the desk."""
+    found = {"refused": page.refused[:], "problems": page.problems[:]}
+    page.set_viewport_size(LAPTOP)
+    found["cut"] = page.evaluate(CUT)
+    page.set_viewport_size(PHONE)
+    found["wide"] = max(page.evaluate("document.documentElement.scrollWidth - innerWidth"), 0)
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    found["phone"] = violations(page, options={"runOnly": ["scrollable-region-focusable"]})
     page.set_viewport_size(DESK)
-    found = {"refused": page.refused[:], "problems": page.problems[:], "wide": max(wide, 0)}
-    if name in AUDITED:
-        found |= {theme: objections(page, theme) for theme in ("dark", "light")}
+    if name in WHOLE | PARTS.keys():
+        found |= {"light": objections(page, name), "dark": dark_objections(page, name)}
     return {what: value for what, value in found.items() if value}
 
 
 def test_every_page_opens_without_network_or_complaint_fits_a_phone_and_is_accessible(opened, html):
     names = [name.removesuffix(".html") for name in pages(html)]
     assert len(names) >= 8
-    assert set(names) >= AUDITED
+    assert set(names) >= WHOLE | PARTS.keys()
     found = {name: flaws(opened(name), name) for name in names}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
@@ -223,6 +323,10 @@ PLANTED = {
     "problems": "setTimeout(() => { throw new Error('planted'); })",
     "wide": "document.querySelector('article').append(Object.assign("
             "document.createElement('div'), {style: 'width: 900px; height: 9px'}))",
+    "phone": "document.querySelector('article').insertAdjacentHTML('beforeend', '<aside style="
+             "\"overflow: auto\">' + '9'.repeat(300) + '</aside>')",
+    "cut": "document.querySelector('article').insertAdjacentHTML('beforeend', '<div class="
+           "cell_input><pre>' + '9'.repeat(200) + '</pre></div>')",
     "light": "document.querySelector('article').append(new Image())",
     "dark": "document.querySelector('article').append(Object.assign(document.createElement('p'), "
             "{innerText: 'pale', style: 'color: #222; background: #111'}))",
@@ -241,13 +345,40 @@ def test_a_planted_flaw_is_seen(opened, flaw):
     assert flaw in seen
 
 
-def test_formulas_are_drawn(opened):
+def test_formulas_stand_on_the_line_of_their_words_on_a_phone(opened):
     page = opened(LESSON)
-    page.wait_for_selector("article mjx-container svg")
-    formulas = page.locator("article .math").count()
-    assert formulas > 0
-    assert page.locator("article mjx-container").count() >= formulas
-    assert page.locator("[data-mjx-error], mjx-merror").count() == 0
+    page.set_viewport_size(PHONE)
+    styles = page.evaluate("""[...document.querySelectorAll('article p span.math')].map(
+        e => getComputedStyle(e).display + ' ' + getComputedStyle(e).overflow)""")
+    tall = page.evaluate("""Math.min(...[...document.querySelectorAll('article p math')].map(
+        e => e.getBoundingClientRect().height))""")
+    page.set_viewport_size(DESK)
+    assert set(styles) == {"inline visible"}
+    assert tall > 8
+
+
+def test_paper_is_white_also_in_the_dark(opened):
+    page = opened(PLAIN)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    page.emulate_media(media="print")
+    page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+    page.emulate_media(media="screen")
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    page.emulate_media(color_scheme="light")
+
+
+def test_a_chosen_option_shows_on_paper_and_in_forced_colours(opened):
+    page, looks = opened(START), []
+    chosen = page.locator(".xp-options input:checked + label").first
+    other = page.locator(".xp-options input:not(:checked) + label").first
+    look = "e => { const s = getComputedStyle(e); return s.backgroundColor + s.outlineStyle; }"
+    for media in ({"forced_colors": "active"}, {"forced_colors": "none", "media": "print"}):
+        page.emulate_media(**media)
+        looks.append((chosen.evaluate(look), other.evaluate(look)))
+    page.emulate_media(media="screen")
+    assert all(one != another for one, another in looks), looks
+    assert looks[1][0].endswith("solid")
 
 
 @pytest.mark.parametrize(("name", "least"), [(START, 1), (LESSON, 2)])
@@ -270,19 +401,24 @@ def test_every_step_says_its_name(opened):
         assert counts[step] >= len(catalog.traps(1)), counts
 
 
-def test_code_is_not_cut(opened):
-    cut = opened(LESSON).evaluate("""() => [...document.querySelectorAll('.cell_input pre')]
-        .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))""")
-    assert cut == []
+def luminance(colour: str, brightness: float) -> float:
+    """Relative luminance of a colour #rrggbb after a filter of this brightness. WCAG 2.2."""
+    parts = [min(1, int(colour[i:i + 2], 16) / 255 * brightness) for i in (1, 3, 5)]
+    return sum(weight * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
+               for weight, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_keep_their_own_colours(opened, theme):
+@pytest.mark.parametrize(("theme", "ground"), [("light", "#ffffff"), ("dark", "#14181e")])
+def test_ink_and_labels_of_figures_can_be_read(opened, theme, ground):
     page = opened(LESSON)
     page.emulate_media(color_scheme=theme)
     page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
-    styles = page.evaluate("""() => [...document.querySelectorAll('.cell_output img')]
-        .map(e => getComputedStyle(e)).map(s => s.filter + ' ' + s.backgroundColor)""")
+    filters = set(page.evaluate("""[...document.querySelectorAll('.cell_output img')].map(
+        e => getComputedStyle(e)).map(s => s.backgroundColor + ' ' + s.filter)"""))
     page.emulate_media(color_scheme="light")
-    assert styles
-    assert set(styles) == {"none rgba(0, 0, 0, 0)"}
+    [found] = filters
+    assert found.startswith("rgba(0, 0, 0, 0) brightness(")
+    brightness = float(found.rpartition("(")[2].rstrip(")"))
+    for colour in (plots.INK, *plots.COLOURS):
+        dark, light = sorted((luminance(colour, brightness), luminance(ground, 1)))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, colour

@@ -155,7 +155,8 @@ def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
 def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
     views = build.views(read(tmp_path, TEXT))
     found = [c.source.partition("\n\n**")[0] for c in views["lesson"].cells
-             if c.metadata["dlsys"].get("trap") == "01.2" and c.source.startswith("#")]
+             if c.metadata["dlsys"].get("trap") == "01.2" and c.cell_type == "markdown"
+             and c.source.startswith("#")]
     assert found[0].startswith("## Trap 01.2: An alarm at one half\n\n### Predict\n\nYou train")
     assert found[1:] == ["### Break it", "### Look", "### Why, and the repair",
                          "### Told and measured", "### Your turn", "### Keep"]

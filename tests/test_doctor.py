@@ -16,7 +16,7 @@ requires-python = "{python}"
 dependencies = ["pytest=={pytest}", "no-such-package==1.0"]
 optional-dependencies = {{ dev = ["ruff[x]==0.0.1"], grade = ["jinja2==0.0.1"] }}
 """
-GPU = {"cuda": True, "built": "13.0", "gpus": ["H200"], "gb": 140.2}
+GPU = {"cuda": True, "reason": "", "built": "13.0", "gpus": ["H200"], "gb": 140.2}
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +140,8 @@ def test_the_gpu_is_described():
     lost = doctor.gpu({**GPU, "cuda": False}, True)
     assert (lost.state, "nvidia-smi" in lost.remedy) == ("WARN", True)
     assert doctor.gpu({**GPU, "cuda": False}, False).state == "OK"
+    old = doctor.gpu({**GPU, "cuda": False, "reason": "this torch holds no code for it."}, True)
+    assert old[:2] == ("WARN", "GPU: this torch holds no code for it.")
 
 
 def test_missing_generated_files_are_named(project):

@@ -10,8 +10,10 @@ from dlsys_helpers.explorers.lr_range_test import LOW, STOP, lr_range_test, swee
 from dlsys_helpers.explorers.optimizer_paths import (
     DECAY,
     GOAL,
+    LOSS_RANGE,
     OPTIMIZERS,
     START,
+    STARTS,
     STEPS,
     SURFACES,
     Lion,
@@ -113,6 +115,13 @@ def test_mixed_units_are_said_and_shown():
     assert (waves < 1e-9).sum() == TOTAL / (2 * EPOCHS)
 
 
+@pytest.mark.parametrize("name", schedules.controls[0].values)
+def test_a_floor_that_does_nothing_says_so(name):
+    low, high = (schedules(schedule=name, floor=floor) for floor in (0, 0.1))
+    still = np.array_equal(low[0]["rate"], high[0]["rate"])
+    assert still is ("does nothing here" in high[1] or "has not come down" in high[1])
+
+
 def test_one_cycle_refuses_the_call_after_the_last_it_expects():
     assert rates("OneCycleLR", "epochs", "batch", 10, 0.1)[1] == EPOCHS + 1
     assert f"ValueError after batch {EPOCHS + 1}" in schedules(schedule="OneCycleLR",
@@ -171,7 +180,22 @@ def test_a_path_that_overflows_is_said_and_stays_finite():
     arrays, sentence = optimizer_paths(optimizer="SGD", rate=0.3, scale=100)
     assert "overflows" in sentence
     assert arrays["x"][0] == START[0]
-    assert np.isfinite(arrays["loss"]).all()
+    assert np.isfinite(arrays["SGD"]).all()
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_all_five_race_from_the_start_that_is_chosen(start):
+    arrays, sentence = optimizer_paths(start=start, rate=0.1)
+    assert len({arrays[name][0] for name in OPTIMIZERS}) == 1
+    assert (arrays["x"][0], arrays["y"][0]) == STARTS[start]
+    lowest = min(OPTIMIZERS, key=lambda name: arrays[name][-1])
+    assert sentence.endswith(f"Lowest after {STEPS} steps: {lowest}.")
+
+
+def test_one_that_overflows_stays_at_the_edge_in_the_race():
+    arrays, _ = optimizer_paths(rate=0.3, scale=100)
+    assert arrays["SGD"][-1] == LOSS_RANGE[1]
+    assert len(arrays["SGD"]) == STEPS + 1
 
 
 # ---- range test -------------------------------------------------------------------------------
@@ -201,6 +225,8 @@ def test_a_tenth_of_the_edge_trains_and_far_beyond_it_does_not():
     found, losses = sweep("SGD + momentum", 64, 100)
     edge = found[losses.index(min(losses))]
     assert 0.1 < edge < 1
-    assert train("SGD + momentum", 64, 0.03)[1] > 0.8
+    tenth, at_edge = (train("SGD + momentum", 64, rate)[1] for rate in (0.03, 0.3))
+    assert tenth > 0.92
+    assert at_edge - tenth < 0.03  # what trap 04.5 claims
     assert train("SGD + momentum", 64, 0.0001)[1] < 0.3
     assert f"a tenth of it is {edge / 10:.2g}" in lr_range_test()[1]

@@ -201,6 +201,7 @@ def test_right_choices_of_guesses_and_of_quizzes_stand_in_every_place():
             if 'class="quiz"' in cell.source:
                 choices = cell.source.split("<summary>")[1:]
                 places["quiz"] += [i for i, c in enumerate(choices) if ">Right.<" in c]
+    assert len(places["guess"]) >= 12
     for kind, found in places.items():
         shares = [found.count(place) / len(found) for place in range(3)]
         assert min(shares) >= 0.15, (kind, shares)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,6 +91,86 @@ def test_meta_tensors_have_no_storage_to_count():
         measure.saved_bytes(lambda: x.exp())
 
 
+# ---- orders, bytes written, bytes at the peak
+
+def test_cost_counts_results_and_leaves_views_aside():
+    x = torch.empty(1024, device="meta")
+    assert measure.cost(lambda: x.exp().view(32, 32).T) == (1, 4096, 4096)
+    assert measure.cost(lambda: x.exp().sin().cos()) == (3, 3 * 4096, 2 * 4096)
+    assert measure.cost(lambda: [x.exp(), x.sin(), x.cos()]) == (3, 3 * 4096, 3 * 4096)
+
+
+def test_cost_rounds_as_the_allocator_does_and_forgets_what_was_there():
+    x = torch.empty(3)
+    assert measure.cost(lambda: x.exp()) == (1, 12, 512)
+    assert measure.cost(lambda: x.add_(1)) == (1, 12, 0)
+    assert measure.cost(lambda: torch._foreach_add_([x, x.clone()], 1)) == (2, 36, 512)
+
+
+def test_cost_of_a_backward_pass_follows_the_graph():
+    net = nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(64, 64), nn.ReLU())][:-1])
+    net, one = net.to("meta"), 128 * 64 * 4
+    x = torch.empty(128, 64, device="meta")
+    assert measure.cost(lambda: net(x)).peak == 6 * one
+    with torch.no_grad():
+        assert measure.cost(lambda: net(x)).peak == 2 * one
+
+
+# ---- torch's operations
+
+def test_operations_count_what_was_asked_for():
+    layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+    found = measure.operations(lambda: F.gelu(layer(x)), calls=3)
+    assert (found["aten::addmm"], found["aten::gelu"]) == ((3, 0.0), (3, 0.0))
+
+
+class Profile:
+    """A profile with made-up events."""
+
+    def __init__(self, *events):
+        self.events, self.activities = events, None
+
+    def __call__(self, activities):
+        self.activities = activities
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def key_averages(self):
+        return [SimpleNamespace(key=key, count=2, self_device_time_total=us)
+                for key, us in self.events]
+
+
+def test_on_cuda_only_operations_that_ran_a_kernel_count_and_no_annotation(monkeypatch):
+    seen = Profile(("aten::mm", 5), ("aten::t", 0), ("Optimizer.step#AdamW.step", 5),
+                   ("void at::native::kernel", 5))
+    monkeypatch.setattr(measure, "profile", seen)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert measure.operations(lambda: None, device="cuda") == {"aten::mm": (2, 5.0)}
+    assert seen.activities == measure.supported_activities()
+
+
+def test_a_profiler_that_may_not_see_kernels_says_so(monkeypatch):
+    monkeypatch.setattr(measure, "profile", Profile(("aten::mm", 0)))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with pytest.raises(RuntimeError, match=r"saw no kernel\. CUPTI"):
+        measure.operations(lambda: None, device="cuda")
+
+
+def test_peak_bytes_are_beyond_what_was_there(monkeypatch):
+    log = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: log.append("reset"))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 350)
+    assert measure.peak_bytes(lambda: log.append("call")) == 250
+    assert log == ["reset", "call"]
+
+
 # ---- time, with a clock that we turn ourselves
 
 def test_cpu_seconds_are_quartiles_of_each_call(monkeypatch):
@@ -100,6 +181,17 @@ def test_cpu_seconds_are_quartiles_of_each_call(monkeypatch):
     timing = measure.seconds(lambda: calls.append(1), repeats=5, calls=4, warmup=2)
     assert timing == (3.0, 2.0, 4.0)
     assert len(calls) == 2 + 5 * 4
+
+
+def test_calls_that_are_compared_take_turns(monkeypatch):
+    spans = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0]  # a device that slows down
+    ticks = itertools.chain.from_iterable((0.0, span) for span in spans)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    calls = []
+    one, other = measure.seconds_in_turns([lambda: calls.append(1), lambda: calls.append(2)], 3,
+                                          warmup=1)
+    assert calls == [1, 2] + [1, 2] * 3
+    assert (one, other) == ((2.0, 1.5, 2.5), (20.0, 15.0, 25.0))
 
 
 def test_cuda_seconds_come_from_synchronised_events(monkeypatch):

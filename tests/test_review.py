@@ -34,8 +34,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def guess(id: str, when: datetime, right=False, sure=True):
-    review.GUESSES.append({"id": id, "guess": 1, "right": right, "sure": sure,
-                           "time": when.isoformat()})
+    progress.GUESSES.append({"id": id, "guess": 1, "right": right, "sure": sure,
+                             "time": when.isoformat()})
 
 
 def verdict(id: str, when: datetime, status="pass", misconception=None):
@@ -330,6 +330,14 @@ def test_the_store_is_the_learners_alone_and_survives_damage(folder, capsys):
     assert {p.stat().st_mode & 0o777 for p in (path, aside)} == {0o600}
     answer("01.1", day(9), right=True)
     assert due(day(29)) == []
+
+
+def test_a_guess_counts_once_and_only_when_it_was_measured(folder):
+    guess("01.1", day(0), right=None)
+    guess("01.2", day(0), right=None)
+    guess("01.2", day(0), right=False)
+    assert due(day(2)) == ["01.2"]
+    assert not list(folder.glob("*damaged*"))
 
 
 def test_guesses_without_a_time_or_with_an_odd_id_stop_nothing(folder):

@@ -294,7 +294,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
     ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
     ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
-    ("bench", "benchmarks"), ("record", "tools.record"), ("sweep", "tools.sweep")])
+    ("bench", "benchmarks"), ("sweep", "tools.sweep")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
     done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01",
                            "TRAP=05.2", "NAME=rescale"], cwd=ROOT,
@@ -302,6 +302,19 @@ def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
     lines = [line for line in done.stdout.splitlines() if not line.startswith("make")]
     assert lines[0] == "sh tools/setup.sh"
     assert f".venv/bin/python -m {runs}" in " ".join(lines[1:])
+
+
+@pytest.mark.parametrize("has_environment", [True, False])
+def test_recording_sets_nothing_up(tmp_path, has_environment):
+    """A GPU machine has its own torch, and often neither network nor room for another."""
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text("utf-8"))
+    if has_environment:
+        (tmp_path / ".venv/bin").mkdir(parents=True)
+        (tmp_path / ".venv/bin/python").touch()
+    done = subprocess.run(["make", "--dry-run", "record", "PYTHON=python3.12"], cwd=tmp_path,
+                          text=True, capture_output=True, timeout=20, check=True)
+    python = ".venv/bin/python" if has_environment else "python3.12"
+    assert done.stdout.splitlines() == [f"{python} -m tools.record"]
 
 
 def ci(folder: Path, **programs: str) -> list[str]:

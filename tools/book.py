@@ -29,17 +29,17 @@ from dlsys_helpers import catalog, explorers
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_finder, book_pages, book_traps
+from tools import book_finder, book_finish, book_pages, book_traps
 
 BOOK = ROOT / "book"
 
 # Roles whose markdown stands in a block of its own; course.css names and colours them.
 FRAMED = {"predict", "repair", "folklore", "exercise", "keep", "quiz"}
 FENCE = ":" * 9
-PREDICT = re.compile(r"\A## Trap [\d.]+: (.*)\n\n### Predict$", re.M)  # as build.PREDICT
-MATHJAX = re.compile(r"<script[^>]*/mathjax/[^>]*></script>")
 DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" download>'
-            "Download the worksheet</a></p>")
+            "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
+            "it in a copy of the repository, where `make lab` has set everything up.")
+PREDICT = re.compile(r"\A## Trap [\d.]+: (.*)\n\n### Predict$", re.M)  # as build.PREDICT
 # Before anything is drawn: what follows a question waits, unless the reader wants to see all. A
 # browser may forbid a page to remember. Without JavaScript nothing waits, and no button is shown.
 GUESS_FIRST = """
@@ -96,8 +96,10 @@ def dress(notebook: NotebookNode) -> NotebookNode:
         if cell.cell_type == "code":
             dress_code(cell, facts)
             continue
-        cell.source = frame(cell.source, facts.get("role", ""))
         trap = facts.get("trap")
+        if facts.get("role") == "exercise" and trap:
+            cell.source = lead_across(cell.source, kind, trap)
+        cell.source = frame(cell.source, facts.get("role", ""))
         if trap and trap not in labelled:
             labelled.add(trap)
             cell.source = f"({book_pages.label(kind, trap)})=\n{numbered(cell.source, trap)}"
@@ -107,6 +109,14 @@ def dress(notebook: NotebookNode) -> NotebookNode:
     if kind == "exercise":
         notebook.cells[0].source += DOWNLOAD.format(stem=stage(notebook.metadata.dlsys.stage).stem)
     return notebook
+
+
+def lead_across(source: str, kind: str, trap: str) -> str:
+    """The text of an exercise with a link to its place on the worksheet, or back to its trap."""
+    there = {"trap": ("exercise", "See it on the worksheet"),
+             "exercise": ("trap", "Read the trap again")}
+    other, text = there[kind]
+    return f"{source}\n\n{book_pages.link(other, trap, text)}."
 
 
 def numbered(source: str, trap: str) -> str:
@@ -183,7 +193,9 @@ def assemble(source: Path) -> list[Stage]:
     pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
     traps = book_traps.pages(lessons)
     index = source / "index.md"
-    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons), "utf-8")
+    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
+    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons,
+                                           config["repository"]["url"]), "utf-8")
     (source / "traps").mkdir()
     for name, text in (pages | traps).items():
         (source / f"{name}.md").write_text(text, "utf-8")
@@ -192,8 +204,7 @@ def assemble(source: Path) -> list[Stage]:
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
     save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
-    save_yaml(settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))),
-              source / "_config.yml")
+    save_yaml(settings(config), source / "_config.yml")
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
     return stages
@@ -234,8 +245,10 @@ def chapter(page: str, traps: list[str]) -> dict:
 
 
 def settings(config: dict) -> dict:
-    """The book's configuration; without a public address there are no launch buttons."""
-    if not config["repository"]["url"]:
+    """The book's configuration; buttons lead to a public repository, if there is one."""
+    if config["repository"]["url"]:
+        config["html"]["use_repository_button"] = True
+    else:
         del config["launch_buttons"]
     return config
 
@@ -250,7 +263,7 @@ def render(out: Path) -> Path:
         shutil.rmtree(old, ignore_errors=True)
     run = subprocess.run(
         [sys.executable, "-c", JUPYTER_BOOK, "build", built / "source", "--path-output", out,
-         "-W", "--keep-going", "-q"], capture_output=True, text=True, check=False)
+         "-W", "--keep-going", "-q"], cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise BookError(f"jupyter-book stopped:\n{(run.stdout + run.stderr)[-3000:]}")
     return built / "html"
@@ -262,17 +275,6 @@ def offer_plain_notebooks(html: Path, stages: list[Stage]) -> None:
         for folder in (NOTEBOOKS, EXERCISES):
             name = f"{entry.stem}.ipynb"
             shutil.copyfile(folder / name, html / "_sources" / folder.name / name)
-
-
-def drop_idle_mathjax(html: Path) -> None:
-    """Take MathJax, most of a page's weight, off pages without a formula.
-
-    Sphinx would do so itself, but notebooks make it load every script on every page.
-    """
-    for page in html.rglob("*.html"):
-        text = page.read_text("utf-8")
-        if 'class="math' not in text:
-            page.write_text(MATHJAX.sub("", text), "utf-8")
 
 
 def search_by_symptom(html: Path) -> None:
@@ -292,9 +294,15 @@ def build(out: Path = BOOK) -> Path:
     stages = assemble(out / "_build" / "source")
     html = render(out)
     offer_plain_notebooks(html, stages)
-    drop_idle_mathjax(html)
     search_by_symptom(html)
+    book_finish.finish(html, address())
     return html
+
+
+def address() -> str:
+    """Where the book stands in public, ending in a slash; "" while it has no such place."""
+    found = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
+    return found and f"{found.rstrip('/')}/"
 
 
 def serve(html: Path, port: int) -> None:

@@ -44,7 +44,7 @@ def page(lessons: book_pages.Lessons) -> str:
              book_pages.raw(BOX)]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"), rows)
-        parts += [f"## {group}", f":::{{div}} symptoms\n{table}\n:::"]
+        parts += [f"## {group}", f":::{{div}} symptoms rows\n{table}\n:::"]
     return "\n\n".join(parts) + "\n"
 
 

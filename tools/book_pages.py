@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import html
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 from nbformat import NotebookNode
 
-from dlsys_helpers import catalog, checking, gpu
+from dlsys_helpers import catalog, checking, records
 from dlsys_helpers.acting import Case
+from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
+from tools import evidence
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -60,12 +63,12 @@ def traps_page() -> str:
         found = catalog.traps(entry.number)
         if found:
             rows = [(t.id, f"[{plain(t.title)}](traps/{t.id.replace('.', '-')}.md)",
-                     link("exercise", t.id, t.function), f"{t.difficulty} of 5",
-                     str(t.points), f"{t.minutes} min")
+                     link("exercise", t.id, t.function),
+                     f"{t.difficulty} of 5, {count(t.points, 'point')}, {t.minutes} min")
                     for t in found]
+            head = ("Trap", "What goes wrong", "Exercise", "Difficulty, points, time")
             parts += [f"## {entry.number}. {entry.title}",
-                      table(("Trap", "What goes wrong", "Exercise", "Difficulty", "Points",
-                             "Time"), rows)]
+                      f":::{{div}} rows\n{table(head, rows)}\n:::"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -133,7 +136,7 @@ STATES = {"recorded": "recorded", "stale": "recorded with an earlier version of 
 
 
 def gpu_page() -> str:
-    found = gpu.evidence()
+    found = evidence.evidence()
     rows = [(f"`{e['key']}`", f"[{e['notebook']}](notebooks/{e['notebook']}.ipynb)",
              STATES[e["state"]], e["provenance"]["device"] if e["provenance"] else "none")
             for e in found]
@@ -148,22 +151,70 @@ def gpu_page() -> str:
 
 
 def record(entry: dict) -> str:
-    """One measurement with its provenance and, where there are any, its rows."""
-    stored = gpu.load_record(entry["key"])
-    rows = stored["rows"] if stored and stored["columns"] == entry["columns"] else []
-    shown = gpu.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"], rows,
-                          entry["provenance"])
+    """One measurement with its provenance and, where its record is fresh, its rows."""
+    fresh = entry["state"] == "recorded"
+    shown = records.GpuResult(entry["key"], tuple(entry["columns"]), entry["state"],
+                              records.load_record(entry["key"])["rows"] if fresh else [],
+                              entry["provenance"])
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 
-def start_page(template: str, lessons: Lessons) -> str:
+def start_page(template: str, lessons: Lessons, repository: str = "") -> str:
     """The written start page with its marks replaced by what is generated."""
-    parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(),
-             "explorer": raw(activations.static_html()),
+    parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(lessons),
+             "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
+             "code": code_links(repository),
              "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
+
+
+def code_links(repository: str) -> str:
+    """Links to the code and to a machine that runs it; nothing without a public repository.
+
+    repository: its address on GitHub, https://github.com/owner/name.
+    """
+    if not repository:
+        return ""
+    place = repository.removesuffix("/").removeprefix("https://github.com/")
+    run = f"https://mybinder.org/v2/gh/{place}/main?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb"
+    return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
+
+
+def needs() -> str:
+    """The paragraph of README.md that says what the course needs. Raises UserError without one."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    found = re.search(r"^You need .*$", text, re.MULTILINE)
+    if not found:
+        raise UserError("README.md: no paragraph begins with 'You need', which the start page of "
+                        "the book repeats. Write it.")
+    return found[0]
+
+
+# What one reads in a minute, slowly: words of prose or lines of code.
+WORDS, LINES = 150, 8
+IDLE = {"setup", "explore"}  # roles whose code nobody has to read
+
+
+def reading_minutes(lesson: NotebookNode) -> int:
+    """How long a lesson takes to read, counted from its words and lines of code, by fives."""
+    words = sum(len(c.source.split()) for c in lesson.cells if c.cell_type == "markdown")
+    lines = sum(len(c.source.splitlines()) for c in lesson.cells if c.cell_type == "code"
+                and c.metadata.get("dlsys", {}).get("role") not in IDLE)
+    return 5 * math.ceil((words / WORDS + lines / LINES) / 5)
+
+
+def exercise_minutes(number: int) -> int:
+    return sum(t.minutes for t in catalog.traps(number))
+
+
+def hours(lessons: Lessons) -> str:
+    """Reading and exercise time of all lessons, in a sentence."""
+    read, solve = (round(sum(minutes) / 60) for minutes in (
+        map(reading_minutes, lessons.values()), map(exercise_minutes, lessons)))
+    return (f"The {count(len(lessons), 'stage')} written so far take about {count(read, 'hour')} "
+            f"to read and {solve} more to solve the exercises")
 
 
 def raw(text: str) -> str:
@@ -179,13 +230,29 @@ def strip(lesson: NotebookNode) -> str:
                 and c.metadata.dlsys.role == role]
     question = "\n\n".join([*(without_heading(c.source) for c in cells("predict", "markdown")),
                             *map(asked, cells("predict", "code"))])
+    look, again = ("\n".join(map(measured, cells(role, "code"))) for role in ("look", "repair"))
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
-              "role-look": "\n".join(map(measured, cells("look", "code"))),
+              "role-look": look,
               "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
-              "role-look again": "\n".join(map(measured, cells("repair", "code")))}
+              "role-look again": like(look, again)}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
     return "\n".join(["::::::{div} strip", *inside, "::::::"])
+
+
+def like(before: str, after: str) -> str:
+    """The readings after a repair of what was read before it, in that order.
+
+    Raises UserError for a quantity that was not measured again.
+    """
+    again = {what: line for line in after.splitlines() if (what := line.partition("</strong>")[2])}
+    wanted = [line.partition("</strong>")[2] for line in before.splitlines()]
+    missing = [html.unescape(what.removesuffix("</p>").strip()) for what in wanted
+               if what not in again]
+    if missing:
+        raise UserError(f"trap {SHOWN_TRAP}: its look prints {missing[0]!r}, its repair does not; "
+                        "the start page shows both. Print it again with the same words.")
+    return "\n".join(again[what] for what in wanted)
 
 
 def asked(cell: NotebookNode) -> str:
@@ -236,19 +303,18 @@ def without_heading(text: str) -> str:
     return re.sub(r"^#+ .*\n+", "", text)
 
 
-def stage_map() -> str:
+def stage_map(lessons: Lessons) -> str:
     """The twelve stages as cards; those without a lesson say so and lead nowhere."""
-    written = catalog.written()
-    cards = [written_card(s) if s in written else waiting_card(s) for s in STAGES]
+    cards = [written_card(s, lessons[s.number]) if s.number in lessons else waiting_card(s)
+             for s in STAGES]
     return f'<ol class="stage-map">{"".join(cards)}</ol>'
 
 
-def written_card(entry: Stage) -> str:
-    traps = catalog.traps(entry.number)
-    minutes = sum(t.minutes for t in traps)
+def written_card(entry: Stage, lesson: NotebookNode) -> str:
     return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
-            f'<span class="stage-state">{count(len(traps), "trap")}, '
-            f'{count(len(traps), "exercise")} of {minutes} minutes together</span></a></li>')
+            f'<span class="stage-state">{count(len(catalog.traps(entry.number)), "trap")}: about '
+            f"{reading_minutes(lesson)} minutes to read, {exercise_minutes(entry.number)} for the "
+            "exercises</span></a></li>")
 
 
 def count(n: int, noun: str) -> str:

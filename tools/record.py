@@ -1,43 +1,105 @@
 """Record the GPU measurements of all lessons: `make record`, on a machine with a CUDA device.
 
-Each lesson runs in a process of its own, so that one failure leaves the others alone. Needs torch,
-numpy, matplotlib and scikit-learn; neither Jupyter nor an installed package. Where the checkout
-carries no git history, say which commit it is: DLSYS_COMMIT=1a2b3c4d5e6f make record
+    python3 -m tools.record       needs torch, numpy, matplotlib and scikit-learn; no Jupyter, no
+                                  network, no installed package
+
+Each lesson runs in a process of its own, so that one failure leaves the others alone. All its cells
+run; then each measurement that ran to its end and bears out all claims on it is written, and the
+others are named with what they gave. Where the checkout carries no git history, say which commit
+it is: DLSYS_COMMIT=1a2b3c4d5e6f make record
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))  # a GPU machine need not have the package installed
 
-from dlsys_helpers import gpu  # noqa: E402
+from dlsys_helpers import gpu, records  # noqa: E402
+from tools import evidence  # noqa: E402
+from tools.run_cells import run_cells  # noqa: E402
 
 
-def main() -> int:
-    """Record everything; returns the exit status."""
-    try:
-        gpu.device("cuda")
-    except RuntimeError:
-        return stop("no CUDA device is visible to torch. Run this on a machine with one.")
-    commit = os.environ.get("DLSYS_COMMIT") or gpu.commit_here()
+def main(stems: list[str]) -> int:
+    """Record one lesson in this process, or each in one of its own; returns the exit status."""
+    if gpu.unusable():
+        return stop(gpu.unusable())
+    commit = os.environ.get("DLSYS_COMMIT") or commit_here()
     if commit is None:
         return stop("the checkout's commit is unknown. Set DLSYS_COMMIT to its hash.")
-    stems = list(dict.fromkeys(entry["notebook"] for entry in gpu.evidence()))
-    failed = [stem for stem in stems if record(stem, commit) != 0]
+    evidence.check_provenance(origin(commit))  # before anything is measured
+    if stems:
+        return write_all(stems[0], commit)
+    declared = dict.fromkeys(entry["notebook"] for entry in evidence.evidence())
+    failed = [stem for stem in declared if run(stem, commit) != 0]
     left = report()
     if failed or left:
         return stop(f"failed: {', '.join(failed + left)}. The reason stands above.")
     return 0
 
 
+def run(stem: str, commit: str) -> int:
+    """Record one lesson in a process of its own; returns its exit status."""
+    print(f"== {stem}", flush=True)
+    env = {**os.environ, "DLSYS_COMMIT": commit, "MPLBACKEND": "Agg"}
+    return subprocess.run([sys.executable, "-m", "tools.record", stem], cwd=ROOT, env=env,
+                          check=False).returncode
+
+
+def write_all(stem: str, commit: str) -> int:
+    """Run the setup and GPU cells of one lesson and write what held; returns the exit status."""
+    names = run_cells(evidence.NOTEBOOKS / f"{stem}.ipynb", roles=("setup", "gpu"))
+    tables = [v for v in names.values() if isinstance(v, records.GpuTable)]
+    wrong = {v.key: wrongs(v, tables) for v in names.values() if isinstance(v, records.GpuResult)}
+    for result in (v for v in names.values() if isinstance(v, records.GpuResult)):
+        if wrong[result.key]:
+            print(f"{result.key} is not written. {'; '.join(wrong[result.key])}", file=sys.stderr)
+        else:
+            write_record({"key": result.key, "source": result.source,
+                          "columns": list(result.columns), "provenance": origin(commit),
+                          "rows": result.rows})
+    return int(any(wrong.values()))
+
+
+def wrongs(result: records.GpuResult, tables: list[records.GpuTable]) -> list[str]:
+    """What stopped a measurement, and the claims that it does not bear out."""
+    found = [text for table in tables for text in table.failures(result.key)]
+    return [result.trouble, *found] if result.trouble else found
+
+
+def write_record(record: dict[str, Any]) -> None:
+    """Write a validated record; it appears whole or not at all."""
+    evidence.validate_record(record)
+    path = records.record_path(record["key"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", "utf-8")
+    part.replace(path)
+
+
+def origin(commit: str) -> dict[str, Any]:
+    """Where a record comes from: the machine, and the commit of the lessons."""
+    return {**records.provenance(), "commit": commit.removesuffix("-dirty"),
+            "dirty": commit.endswith("-dirty")}
+
+
+def commit_here() -> str | None:
+    """The checkout's commit, with "-dirty" after it when anything but records has changed."""
+    commit = records.output("git", "rev-parse", "--short=12", "HEAD", cwd=ROOT)
+    changes = records.output("git", "status", "--porcelain", "--", ".",
+                             f":(exclude){records.RECORDED}", cwd=ROOT)
+    return f"{commit}-dirty" if commit and changes else commit
+
+
 def report() -> list[str]:
     """Print the state of every measurement; returns the keys without a fresh record."""
-    entries = gpu.evidence()
+    entries = evidence.evidence()
     for entry in entries:
         print(f"{entry['state']:9} {entry['key']}")
     return [entry["key"] for entry in entries if entry["state"] != "recorded"]
@@ -48,15 +110,5 @@ def stop(reason: str) -> int:
     return 1
 
 
-def record(stem: str, commit: str) -> int:
-    """Run the setup and GPU cells of one lesson; returns the exit status."""
-    print(f"== {stem}", flush=True)
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "DLSYS_RECORD": "1", "DLSYS_COMMIT": commit, "PYTHONPATH": path}
-    return subprocess.run([sys.executable, str(ROOT / "tools" / "run_cells.py"),
-                           str(ROOT / "notebooks" / f"{stem}.ipynb"), "--roles", "setup", "gpu"],
-                          env=env, cwd=ROOT, check=False).returncode
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

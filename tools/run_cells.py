@@ -1,13 +1,8 @@
-"""Run a notebook's code cells in plain Python, for a GPU machine without Jupyter.
-
-    python tools/run_cells.py notebooks/01_activations.ipynb --roles setup gpu
-"""
+"""Run a notebook's code cells in plain Python, for a GPU machine without Jupyter."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -48,12 +43,3 @@ def _wanted(metadata: dict[str, Any], roles: Collection[str]) -> bool:
 def _plain(source: str) -> str:
     """The cell with its magics and shell lines emptied; line numbers stay."""
     return "\n".join("" if line.startswith(("%", "!")) else line for line in source.split("\n"))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("notebook", type=Path)
-    parser.add_argument("--roles", nargs="*", default=[], help="roles of the cells to run")
-    args = parser.parse_args()
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    run_cells(args.notebook, args.roles)

@@ -24,13 +24,16 @@ TORCH_SECONDS = 180
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 _TORCH = """
 import json, torch
-cuda = torch.cuda.is_available()
+from dlsys_helpers import gpu
+reason = gpu.unusable()
+cuda = not reason
 print(json.dumps({
     "version": torch.__version__, "built": torch.version.cuda, "cuda": cuda,
+    "reason": "" if reason == gpu.NONE else reason,
     "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda
     else [],
     "gb": torch.cuda.get_device_properties(0).total_memory / 1e9 if cuda else 0,
-    "sum": float((torch.ones(3, device="cuda" if cuda else "cpu") * 2).sum())}))
+    "sum": float((torch.ones(3, device=gpu.device()) * 2).sum())}))
 """
 
 
@@ -187,6 +190,8 @@ def gpu(facts: dict, has_driver: bool) -> Finding:
     if facts["cuda"]:
         return Finding(OK, f"GPU: {', '.join(facts['gpus'])}, {facts['gb']:.0f} GB, CUDA "
                        f"{facts['built']}; GPU sections run live")
+    if facts["reason"]:
+        return Finding(WARN, f"GPU: {facts['reason']}", "GPU sections show recorded measurements.")
     if has_driver:
         return Finding(WARN, f"GPU: a driver is installed, torch (CUDA {facts['built']}) finds "
                        "no GPU.", "Try nvidia-smi; the driver may be too old for this torch.")

@@ -58,8 +58,6 @@ def _whole(entry: dict) -> bool:
 
 
 STORE = Store(".reviews.jsonl", "Your review", _whole)
-GUESSES = Store(".guesses.jsonl", "Your guess", lambda entry: isinstance(entry.get("id"), str)
-                and all(isinstance(entry.get(key), bool) for key in ("right", "sure")))
 
 
 def _entry(id: str, kind: str, n: int, when: datetime) -> dict:
@@ -125,8 +123,8 @@ class Facts:
 def _facts(now: datetime) -> dict[str, Facts]:
     """The facts about each trap. A time in the future counts as now: the clock was wrong then."""
     found: dict[str, Facts] = {}
-    for guess in GUESSES.entries():
-        if not guess["right"]:
+    for guess in progress.GUESSES.entries():
+        if guess.get("right") is False:  # None: nothing was measured yet
             fact = found.setdefault(guess["id"], Facts())
             fact.mistakes.append(min(_time(guess, now), now))
             fact.rank = min(fact.rank, 0 if guess["sure"] else 2)

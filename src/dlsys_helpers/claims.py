@@ -36,7 +36,7 @@ def claim(text: str, value: Any, *, expected: float | None = None, within: float
     ValueError for a claim without a bound.
     """
     number = float(value.item() if hasattr(value, "item") else value)
-    bound, holds = _judge(number, expected, within, below, above)
+    bound, holds = judge(number, expected, within, below, above)
     LOG.append(Claim(text, number, bound, holds))
     if not holds:
         got = YES_NO.get(number) if isinstance(expected, bool) else None
@@ -44,8 +44,9 @@ def claim(text: str, value: Any, *, expected: float | None = None, within: float
     cards.show_claim(f"{text}: {_reading(number, bound, expected, within)}")
 
 
-def _judge(number: float, expected: float | None, within: float | None, below: float | None,
-           above: float | None) -> tuple[str, bool]:
+def judge(number: float, expected: float | None = None, within: float | None = None,
+          below: float | None = None, above: float | None = None) -> tuple[str, bool]:
+    """A bound in words, and whether the number keeps it."""
     if (expected is None) == (below is None and above is None):
         raise ValueError("claim: got no bound or two kinds, expected either expected= with "
                          "optional within=, or below= and/or above=.")

@@ -9,9 +9,10 @@ from dlsys_helpers.store import Store
 _STORE = Store(".progress.jsonl", "Progress", lambda entry: all(
     isinstance(entry.get(field), str) for field in ("id", "status")))
 
-_GUESSES = Store(".guesses.jsonl", "Your guess", lambda entry: (
+# right: None until it was measured.
+GUESSES = Store(".guesses.jsonl", "Your guess", lambda entry: (
     isinstance(entry.get("id"), str) and isinstance(entry.get("sure"), bool)
-    and isinstance(entry.get("guess"), str | int | float)))
+    and isinstance(entry.get("right"), bool | None)))
 
 
 def store() -> Path | None:
@@ -44,10 +45,11 @@ def solved() -> set[str]:
 
 
 def record_guess(id: str, guess: str | float, sure: bool, right: bool | None = None) -> None:
-    """Append one guess; right is None until it was measured. Never raises OSError."""
-    _GUESSES.append({"id": id, "guess": guess, "right": right, "sure": sure, "time": _now()})
+    """Append one guess. Never raises OSError."""
+    GUESSES.append({"id": id, "guess": guess, "right": right, "sure": sure, "time": _now()})
 
 
 def guesses() -> dict[str, dict]:
     """The last guess of each trap, by id. A damaged file is set aside, its good lines kept."""
-    return {entry["id"]: entry for entry in _GUESSES.entries()}
+    return {entry["id"]: entry for entry in GUESSES.entries()
+            if isinstance(entry.get("guess"), str | int | float)}

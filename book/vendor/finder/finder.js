@@ -39,7 +39,7 @@
     const said = document.querySelector(".finder-said");
     const table = groups[0].querySelector("table").cloneNode(true);
     found.append(table);
-    found.classList.add("symptoms");
+    found.classList.add("symptoms", "rows");
     box.closest("p").hidden = false;
     box.addEventListener("input", () => {
       const asking = words(box.value).length > 0;

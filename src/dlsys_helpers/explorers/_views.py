@@ -17,7 +17,8 @@ HEAT = ("#0b0724", "#331067", "#6a1c81", "#a3307e", "#dc4869", "#f8765c", "#fdae
 DIVERGING = ("#d98a4a", "#e6b485", "#f2dcc5", "#f4f4f2", "#cddaf2", "#9cb9e8", "#6b95de")
 GROUPS = ("#7a3300", "#10307f")  # points of group 0 and 1: darker than any colour of DIVERGING
 # The stored picture stands on light and dark pages: mid tones, readable on both.
-SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-."))
+SERIES = (("#4c7be0", "-"), ("#d06a12", "--"), ("#129065", ":"), ("#9166f0", "-."),
+          ("#c9508b", (0, (3, 2))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,8 @@ class Lines(_View):
     def draw(self, ax, arrays):
         how = "steps-post" if self.step else "default"
         for (name, label), (colour, dash) in zip(self.ys.items(), SERIES, strict=False):
-            ax.plot(arrays[self.x], arrays[name], dash, color=colour, label=label, drawstyle=how)
+            ax.plot(arrays[self.x], arrays[name], linestyle=dash, color=colour, label=label,
+                    drawstyle=how)
         ax.set(xlabel=self.xlabel, ylabel=self.ylabel, xlim=self.xlim, ylim=self.ylim,
                xscale="log" if self.xlog else "linear", yscale="log" if self.ylog else "linear")
         ax.grid(axis="y", alpha=0.25)

@@ -179,7 +179,7 @@ function tipIn(host) {
 // Keeps curves inside fixed limits; the id is the figure's own.
 function clip(box, id) {
   const window = svg("rect", {
-    x: box.left, y: box.top - 2, width: box.right - box.left, height: box.bottom - box.top + 4 });
+    x: box.left, y: box.top - 2, width: Math.max(0, box.right - box.left), height: box.bottom - box.top + 4 });
   return svg("clipPath", { id }, window);
 }
 
@@ -225,7 +225,7 @@ function linesView(view, host) {
   const tip = tipIn(host);
   const names = Object.keys(view.ys);
   const labels = Object.values(view.ys);
-  const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 7.2 + 10 : 14;
+  const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 8 + 10 : 14;
   const clipId = uniqueId();
   let shown; // what the pointer reads: the last drawing's scales and data
 
@@ -468,7 +468,8 @@ function slider(spec, onMove) {
     onMove(+input.value);
   });
   const label = el("label", { for: id }, spec.label);
-  return { node: el("div", { class: "xp-slider" }, label, value, input), set };
+  const stops = el("div", { class: "xp-stops", "aria-hidden": "true" }, ...spec.values.map(() => el("i")));
+  return { node: el("div", { class: "xp-slider" }, label, value, input, stops), set };
 }
 
 const CONTROLS = { choice, slider };

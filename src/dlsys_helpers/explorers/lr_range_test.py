@@ -10,7 +10,7 @@ from dlsys_helpers.data import digits
 from dlsys_helpers.explorers import Choice, Lines, Slider, explorer
 
 LOW, HIGH = 1e-5, 10.0
-STEPS = 60                       # of the training at one rate
+STEPS = 200                      # of the training at one rate, as in trap 04.5
 RATES = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
 TOP, LEAST = 10.0, 1e-2          # the pictures go from LEAST to TOP
 STOP = 4                         # times the lowest loss so far: the sweep ends

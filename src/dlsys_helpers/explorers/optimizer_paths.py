@@ -1,6 +1,7 @@
 """The path of an optimizer on a surface of two weights, from torch's own update rules."""
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from dlsys_helpers.explorers import Choice, Heatmap, Lines, Points, Slider, expl
 STEPS, CELLS = 60, 40
 EDGE = 2.0                      # both weights from -EDGE to EDGE
 START, GOAL = (-1.6, -1.2), (1.0, 0.5)
+STARTS = {"lower left": START, "upper left": (-1.2, 1.7), "lower right": (1.7, -1.5)}
 DECAY = 0.5                     # AdamW's, large enough to see its pull towards (0, 0)
 LOSS_RANGE = (1e-6, 1e4)
 
@@ -56,9 +58,10 @@ OPTIMIZERS = {
 }
 
 
-def path(optimizer, surface, rate, scale):
+@lru_cache(maxsize=1024)
+def path(optimizer, surface, rate, scale, start=START):
     """Places (STEPS + 1, 2) and heights (STEPS + 1,) in float64; it stops where it overflows."""
-    w = nn.Parameter(torch.tensor(START, dtype=torch.float64))
+    w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     opt = OPTIMIZERS[optimizer]([w], rate)
     places, heights = [], []
     for _ in range(STEPS + 1):
@@ -73,6 +76,13 @@ def path(optimizer, surface, rate, scale):
     return torch.stack(places), torch.tensor(heights, dtype=torch.float64)
 
 
+def race(surface, rate, scale, start):
+    """Heights (STEPS + 1,) of every optimizer; one that overflowed stays at the upper edge."""
+    heights = {name: path(name, surface, rate, scale, start)[1] for name in OPTIMIZERS}
+    return {name: torch.cat([h, h.new_full((STEPS + 1 - len(h),), LOSS_RANGE[1])]).clamp(
+        *LOSS_RANGE) for name, h in heights.items()}
+
+
 def _where(places, heights):
     if len(heights) <= STEPS:
         return f"the loss overflows after {len(heights)} steps"
@@ -80,11 +90,16 @@ def _where(places, heights):
     return f"{gap:.3g} away from the minimum after {STEPS} steps, loss {heights[-1]:.3g}"
 
 
+def _outside(places):
+    return ", outside of the picture" if places[-1].abs().max() > EDGE else ""
+
+
 @explorer(
     title="One start, five optimizers",
     controls=[
         Choice("optimizer", "Optimizer", OPTIMIZERS, "SGD + momentum"),
         Choice("surface", "Surface", SURFACES, "valley"),
+        Choice("start", "Start", STARTS, "lower left", static=["lower left", "upper left"]),
         Slider("rate", "Learning rate", [0.003, 0.01, 0.03, 0.1, 0.3], 0.03,
                static=[0.01, 0.03, 0.1, 0.3]),
         Slider("scale", "Multiply the loss by", [0.01, 0.1, 1, 10, 100], 1, static=[0.1, 1, 10]),
@@ -95,17 +110,19 @@ def _where(places, heights):
                 ylim=(-EDGE, EDGE),
                 points=Points("x", "y", "last", ("on the way", "last step"),
                               colours=("#3cb8e6", "#0f8a3c"), joined=True)),
-        Lines("step", {"loss": "loss"}, title="Height after each step", xlabel="step",
-              ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True),
+        Lines("step", {name: name for name in OPTIMIZERS}, title="All five, height after each step",
+              xlabel="step", ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True),
     ],
 )
-def optimizer_paths(optimizer, surface, rate, scale):
-    """Where the optimizer goes on the surface, and how high it stands after each step."""
+def optimizer_paths(optimizer, surface, start, rate, scale):
+    """Where the optimizer goes on the surface, and how high all five stand after each step."""
     middles = (torch.arange(CELLS) + 0.5) / CELLS * 2 * EDGE - EDGE
     z = SURFACES[surface](middles[None, :], middles[:, None]).log10()
-    places, heights = path(optimizer, surface, rate, scale)
+    places, heights = path(optimizer, surface, rate, scale, STARTS[start])
+    heights_of = race(surface, rate, scale, STARTS[start])
+    ahead = min(heights_of, key=lambda name: heights_of[name][-1])
     last = torch.arange(len(heights)) == STEPS
-    sentence = (f"{optimizer} at rate {rate:g}, loss times {scale:g}: "
-                f"{_where(places, heights)}.")
+    sentence = (f"{optimizer} at rate {rate:g}, loss times {scale:g}: {_where(places, heights)}"
+                f"{_outside(places)}. Lowest after {STEPS} steps: {ahead}.")
     return {"z": z, "x": places[:, 0], "y": places[:, 1], "last": last.byte(),
-            "step": range(len(heights)), "loss": heights.clamp(*LOSS_RANGE)}, sentence
+            "step": range(STEPS + 1), **heights_of}, sentence

@@ -26,6 +26,7 @@ PEAK = 0.1
 LEAST = 1e-3  # an exponential never reaches 0: with floor 0 it ends at this share of the peak
 LENGTH = {"batches": TOTAL, "epochs": EPOCHS}
 EVERY = {"batch": 1, "epoch": BATCHES}
+FLOORLESS = {"constant", "StepLR", "MultiStepLR"}  # they go where their numbers lead
 
 
 def _stable_then_down(n, floor):
@@ -130,6 +131,15 @@ def _verdict(numbers, called, refused):
     return f"The units differ: the schedule expects {expected} calls and gets {calls}."
 
 
+def _floor(schedule, used, floor):
+    """A word on the floor where moving it moves nothing."""
+    if schedule in FLOORLESS:
+        return f" {schedule} has no floor: that control does nothing here."
+    if schedule == "ReduceLROnPlateau" and floor and min(used[TOTAL // 2:]) > 1.001 * PEAK * floor:
+        return " It has not come down to the floor yet; the loss it sees is made up."
+    return ""
+
+
 @explorer(
     title=f"Learning-rate schedules over {EPOCHS} epochs of {BATCHES} batches",
     controls=[
@@ -151,5 +161,5 @@ def schedules(schedule, numbers, called, warmup, floor):
     top = max(range(TOTAL), key=used.__getitem__)
     sentence = (f"{schedule}: starts at {used[0]:.3g}, is highest at batch {top + 1} with "
                 f"{used[top]:.3g}, ends at {used[-1]:.3g}, mean {sum(used) / TOTAL:.3g}. "
-                f"{_verdict(numbers, called, refused)}")
+                f"{_verdict(numbers, called, refused)}{_floor(schedule, used, floor)}")
     return {"batch": range(1, TOTAL + 1), "rate": used}, sentence

@@ -1,0 +1,20 @@
+// What every page needs besides the theme's scripts.
+"use strict";
+(() => {
+  // Print on white, whatever the screen shows.
+  const paper = matchMedia("print"), root = document.documentElement.dataset;
+  let screen = root.theme;
+  paper.addEventListener("change", () => {
+    if (paper.matches) [screen, root.theme] = [root.theme, "light"];
+    else root.theme = screen;
+  });
+
+  // What is wider than the page scrolls by keyboard, too.
+  const wide = document.querySelectorAll("article :is(.pst-scrollable-table-container, div.math, "
+    + "pre, .cell_output, .dlsys-gpu table)");
+  const watch = new ResizeObserver((seen) => seen.forEach(({ target }) => {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }));
+  wide.forEach((box) => watch.observe(box));
+})();

@@ -1,0 +1,70 @@
+"""A GPU section on a CPU at toy sizes: every line of it runs, no number of it counts."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from dlsys_helpers import gpu, measure, records
+
+LARGEST = 48  # of every dimension, and of randint's upper end
+SIZED = {torch.empty, torch.randn, torch.zeros, torch.ones, torch.full, torch.randint}
+ORIGIN = {"device": "rehearsal", "sms": 1, "memory_gib": 1.0, "driver": "0", "cuda": "0",
+          "torch": "0", "triton": "0", "date": "2000-01-01"}
+
+
+class Toy(TorchFunctionMode):
+    """Sends "cuda" to the CPU and cuts every size that is asked for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.is_cuda.__get__:
+            return True
+        args, kwargs = [*map(_home, args)], {k: _home(v) for k, v in (kwargs or {}).items()}
+        if func in SIZED:
+            args = tree_map(lambda a: min(a, LARGEST) if type(a) is int else a, args)
+        return func(*args, **kwargs)
+
+
+def _home(value: Any) -> Any:
+    cuda = isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+    return torch.device("cpu") if cuda else value
+
+
+def _once(fns: list, calls: int) -> list[float]:
+    """Each call once; the times are made up."""
+    for fn in fns:
+        fn()
+    return [1e-5 * calls] * len(fns)
+
+
+def _operations(fn: Any, calls: int = 1, device: Any = "cpu",
+                _real: Any = measure.operations) -> dict[str, tuple[int, float]]:
+    return {name: (count, 1.0) for name, (count, _) in _real(fn, calls).items()}
+
+
+def _live(*args: Any, _real: Any = records._live) -> records.GpuResult:
+    ticks = itertools.count(1)
+    memory = dict.fromkeys(("synchronize", "memory_allocated", "max_memory_allocated",
+                            "reset_peak_memory_stats"), lambda *_: next(ticks) * 2**20)
+    with ExitStack() as on, Toy():
+        on.enter_context(mock.patch.multiple(torch.cuda, **memory,
+                                             mem_get_info=lambda: (2**40, 2**40)))
+        on.enter_context(mock.patch.object(torch, "compile", lambda f, **_: f))
+        on.enter_context(mock.patch.multiple(measure, _cuda_samples=_once))
+        return _real(*args)
+
+
+def stage() -> ExitStack:
+    """While entered, `gpu_result` rehearses its measurement on the CPU."""
+    on = ExitStack()
+    on.enter_context(mock.patch.multiple(gpu, device=lambda *_: torch.device("cuda"),
+                                         no_compiler=lambda: ""))
+    on.enter_context(mock.patch.multiple(records, _live=_live, provenance=lambda: ORIGIN))
+    on.enter_context(mock.patch.object(measure, "operations", _operations))
+    return on

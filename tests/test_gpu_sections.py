@@ -1,0 +1,79 @@
+"""The GPU section of every lesson, rehearsed on a CPU: what a device would run has no slips."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+import dlsys_helpers
+from dlsys_helpers import records
+from dlsys_helpers.paths import NOTEBOOKS, ROOT, drafts
+from tests.rehearsal import ORIGIN, stage
+from tools import evidence
+from tools.run_cells import run_cells
+
+DECLARED = evidence.evidence()
+STEMS = sorted({entry["notebook"] for entry in DECLARED})
+MOST_CELLS = 10
+
+
+@pytest.fixture(scope="module", params=STEMS)
+def rehearsed(request, tmp_path_factory):
+    """What the set-up and the GPU section of one lesson define, on a made-up device."""
+    with stage(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "RECORDED", tmp_path_factory.mktemp("recorded"))
+        dlsys_helpers.__dict__.pop("operations", None)  # a lesson imports it anew
+        names = run_cells(NOTEBOOKS / f"{request.param}.ipynb", roles=("setup", "gpu"))
+        dlsys_helpers.__dict__.pop("operations", None)
+    return request.param, names
+
+
+def results(names):
+    return {v.key: v for v in names.values() if isinstance(v, records.GpuResult)}
+
+
+def test_every_measurement_runs_to_its_end_and_could_be_recorded(rehearsed):
+    stem, names = rehearsed
+    found = results(names)
+    assert sorted(found) == sorted(e["key"] for e in DECLARED if e["notebook"] == stem)
+    for key, result in found.items():
+        assert result.trouble == ""
+        record = {"key": key, "source": result.source, "columns": [*result.columns],
+                  "provenance": {**ORIGIN, "commit": "0000000", "dirty": False},
+                  "rows": result.rows}
+        evidence.validate_record(json.loads(json.dumps(record)))
+
+
+def test_every_measurement_answers_a_question_and_every_question_is_answered(rehearsed):
+    _, names = rehearsed
+    table, = (v for v in names.values() if isinstance(v, records.GpuTable))
+    assert {question.result.key for question in table.questions} == {*results(names)}
+    assert all(math.isfinite(answer.number) for answer in table.answers)
+    assert all(question.predicted != "" for question in table.questions)
+    assert "wait" not in " ".join(table.notes())
+
+
+def gpu_cells(stem):
+    cells = json.loads((NOTEBOOKS / f"{stem}.ipynb").read_text("utf-8"))["cells"]
+    return [cell for cell in cells if cell["metadata"].get("dlsys", {}).get("role") == "gpu"]
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_gpu_section_is_short_and_says_once_what_is_missing(stem):
+    cells = gpu_cells(stem)
+    assert len(cells) <= MOST_CELLS
+    shown = json.dumps([cell.get("outputs") for cell in cells])
+    missing = [e for e in DECLARED if e["notebook"] == stem and e["state"] == "missing"]
+    # Each output stands there twice, as text and as HTML.
+    assert shown.count("Not recorded yet") == (2 if missing else 0)
+
+
+@pytest.mark.parametrize("path", [p for p in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+                                  if p not in drafts()], ids=lambda p: p.stem)
+def test_lessons_profile_through_the_one_helper(path):
+    """A first profile without CUDA blinds every later one: `operations` never makes one."""
+    assert not re.search(r"torch\.profiler|ProfilerActivity|\bprofile\(", "\n".join(
+        line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")))
