@@ -58,6 +58,13 @@ def test_answers_are_gone_and_the_rest_is_there(work):
     assert any(cell.get("outputs") for cell in cells(started.lesson))
 
 
+@pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
+def test_every_trap_is_folded_where_it_breaks(work, number):
+    folded = [cell["metadata"]["dlsys"]["trap"] for cell in cells(copies.start(number).lesson)
+              if cell["metadata"].get("jp-MarkdownHeadingCollapsed")]
+    assert folded == [trap.id for trap in catalog.traps(number)]
+
+
 def lesson(*of_cells: dict, code: str = "a1") -> bytes:
     return json.dumps({"metadata": {"dlsys": {"stage": 1, "rests_on": {"code": code}}},
                        "nbformat": 4, "cells": of_cells}).encode()
