@@ -230,7 +230,8 @@ def strip(lesson: NotebookNode) -> str:
                 and c.metadata.dlsys.role == role]
     question = "\n\n".join([*(without_heading(c.source) for c in cells("predict", "markdown")),
                             *map(asked, cells("predict", "code"))])
-    look, again = ("\n".join(map(measured, cells(role, "code"))) for role in ("look", "repair"))
+    look, again = ("\n".join(filter(None, map(measured, cells(role, "code"))))
+                   for role in ("look", "repair"))
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
               "role-look": look,
@@ -245,8 +246,9 @@ def like(before: str, after: str) -> str:
 
     Raises UserError for a quantity that was not measured again.
     """
-    again = {what: line for line in after.splitlines() if (what := line.partition("</strong>")[2])}
-    wanted = [line.partition("</strong>")[2] for line in before.splitlines()]
+    again = {line.partition("</strong>")[2]: line for line in after.splitlines()}
+    # A cell that only claims prints nothing, and leaves an empty line.
+    wanted = [line.partition("</strong>")[2] for line in before.splitlines() if line]
     missing = [html.unescape(what.removesuffix("</p>").strip()) for what in wanted
                if what not in again]
     if missing:
