@@ -230,7 +230,8 @@ def strip(lesson: NotebookNode) -> str:
                 and c.metadata.dlsys.role == role]
     question = "\n\n".join([*(without_heading(c.source) for c in cells("predict", "markdown")),
                             *map(asked, cells("predict", "code"))])
-    look, again = ("\n".join(map(measured, cells(role, "code"))) for role in ("look", "repair"))
+    look, again = ("\n".join(filter(None, map(measured, cells(role, "code"))))
+                   for role in ("look", "repair"))
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
               "role-look": look,
