@@ -354,7 +354,7 @@ def test_formulas_stand_on_the_line_of_their_words_on_a_phone(opened):
         e => e.getBoundingClientRect().height))""")
     page.set_viewport_size(DESK)
     assert set(styles) == {"inline visible"}
-    assert tall > 8
+    assert tall > 4  # drawn, not empty
 
 
 def test_paper_is_white_also_in_the_dark(opened):

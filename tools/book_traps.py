@@ -40,7 +40,7 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
              "## The code that does it", *map(book_pages.fenced, book_pages.shown(shown)),
              "## What was measured", *map(readings, asked),
              "## Why, and the repair", *(c.source for c in why[:1]),
-             *map(book_pages.fenced, book_pages.shown(mended)[:1]),
+             *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
              "## A test for your own code", sentence(keep["In your own code"]),
              sentence(keep["Keep"])]
     if "Seen in the wild" in keep:
