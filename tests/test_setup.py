@@ -369,7 +369,11 @@ def test_readme_holds_the_table_of_the_catalog():
 def test_readme_links_lead_somewhere():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     targets = [t for t in re.findall(r"\]\(([^)]+)\)", text) if "://" not in t]
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+    anchors = {"#" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+               for title in re.findall(r"^#+ (.+)$", text, re.M)}
+    assert {target for target in targets if target.startswith("#")} <= anchors
+    assert [target for target in targets
+            if not target.startswith("#") and not (ROOT / target).exists()] == []
 
 
 @pytest.mark.parametrize("name", OWN_FILES)

@@ -68,7 +68,7 @@ CHANGES = {  # file, what stands there, what it becomes, the part that a record 
     "a helper's prose": ("src/dlsys_helpers/train.py", "from __future__",
                          "# Prose.\n\nfrom __future__", []),
     "a helper that the lesson does not use": (
-        "src/dlsys_helpers/progress.py", "import Path\n", "import Path as Path\n", []),
+        "src/dlsys_helpers/expect.py", "import math\n", "import math as math\n", []),
     "an explorer": ("src/dlsys_helpers/explorers/activations.py", "import torch\n",
                     "import torch as torch\n", []),
 }
