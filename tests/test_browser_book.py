@@ -254,11 +254,17 @@ MOUNTED = """document.querySelectorAll('[data-explorer]').length
              === document.querySelectorAll('.xp-controls').length"""
 
 
+# Colours that fade into the other theme have too little contrast on their way.
+STILL = """addEventListener('DOMContentLoaded', () => document.head.append(Object.assign(
+    document.createElement('style'), {textContent: '* {transition: none !important}'})))"""
+
+
 @pytest.fixture(scope="module")
 def opened(browser, html):
     """Shows a page in the one tab of all tests, with whatever the browser complains about."""
     tab = offline_page(browser, color_scheme="light", viewport=DESK)
     tab.add_init_script("localStorage.setItem('dlsys-show-everything', 'yes')")
+    tab.add_init_script(STILL)
     tab.on("console", lambda m: tab.problems.append(m.text) if m.type == "error" else None)
 
     def show(name: str):
@@ -294,6 +300,9 @@ CUT = """[...document.querySelectorAll('.cell_input pre')]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"""
 
 
+SOME_TRAPS = {"traps/01-1", "traps/04-9"}  # their pages are made by one template
+
+
 def flaws(page, name: str) -> dict:
     """All that is wrong with an open page, each looked at once: requests, errors, code that is cut,
     its width on a phone and what no keyboard reaches there, axe at the desk."""
@@ -302,8 +311,9 @@ def flaws(page, name: str) -> dict:
     found["cut"] = page.evaluate(CUT)
     page.set_viewport_size(PHONE)
     found["wide"] = max(page.evaluate("document.documentElement.scrollWidth - innerWidth"), 0)
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    found["phone"] = violations(page, options={"runOnly": ["scrollable-region-focusable"]})
+    if not name.startswith("traps/") or name in SOME_TRAPS:
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        found["phone"] = violations(page, options={"runOnly": ["scrollable-region-focusable"]})
     page.set_viewport_size(DESK)
     if name in WHOLE | PARTS.keys():
         found |= {"light": objections(page, name), "dark": dark_objections(page, name)}
@@ -319,8 +329,9 @@ def test_every_page_opens_without_network_or_complaint_fits_a_phone_and_is_acces
 
 
 PLANTED = {
-    "refused": "fetch('http://example.com/').catch(() => null)",
-    "problems": "setTimeout(() => { throw new Error('planted'); })",
+    "refused": "await fetch('http://example.com/').catch(() => null)",
+    "problems": "await new Promise(done => setTimeout(() => { setTimeout(done);"
+                " throw new Error('planted'); }))",
     "wide": "document.querySelector('article').append(Object.assign("
             "document.createElement('div'), {style: 'width: 900px; height: 9px'}))",
     "phone": "document.querySelector('article').insertAdjacentHTML('beforeend', '<aside style="
@@ -337,8 +348,7 @@ PLANTED = {
 def test_a_planted_flaw_is_seen(opened, flaw):
     page = opened(PLAIN)
     page.reload()
-    page.evaluate(f"() => {{ {PLANTED[flaw]} }}")
-    page.wait_for_timeout(50)
+    page.evaluate(f"async () => {{ {PLANTED[flaw]} }}")
     seen = flaws(page, PLAIN)
     page.refused.clear()
     page.problems.clear()
