@@ -311,7 +311,8 @@ def test_recording_sets_nothing_up(tmp_path, has_environment):
     if has_environment:
         (tmp_path / ".venv/bin").mkdir(parents=True)
         (tmp_path / ".venv/bin/python").touch()
-    done = subprocess.run(["make", "--dry-run", "record", "PYTHON=python3.12"], cwd=tmp_path,
+    done = subprocess.run(["make", "--no-print-directory", "--dry-run", "record",
+                           "PYTHON=python3.12"], cwd=tmp_path,
                           text=True, capture_output=True, timeout=20, check=True)
     python = ".venv/bin/python" if has_environment else "python3.12"
     assert done.stdout.splitlines() == [f"{python} -m tools.record"]
