@@ -90,8 +90,8 @@ def test_the_page_adds_up_and_states_what_it_assumes():
     parts = {"checks": {"worker": 100.0}, "hostile": {"worker": 140.0}}
     text = projection.page({"run": "today, 2 cores", "parts": parts}, NOW)
     assert "| all | 240 |  | 540 |" in text
-    assert "1.5 minutes of set-up" in text
-    assert "4 minutes today, 6 at twelve stages" in text  # 240 / 2 / 60 + 1.5, 540 / 2 / 60 + 1.5
+    assert "3.9 minutes of set-up" in text
+    assert "6 minutes today, 8 at twelve stages" in text  # 240 / 2 / 60 + 3.9, 540 / 2 / 60 + 3.9
     assert "4 stages to 12, 20 exercises to 80, 10 explorers to 30" in text
 
 
