@@ -373,9 +373,11 @@ def test_paper_is_white_also_in_the_dark(opened):
     page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     page.emulate_media(media="print")
     page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.emulate_media(media="screen")
     page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     page.emulate_media(color_scheme="light")
+    assert paper in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")  # white, or what the paper is
 
 
 def test_a_chosen_option_shows_on_paper_and_in_forced_colours(opened):
