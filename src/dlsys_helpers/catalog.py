@@ -21,7 +21,10 @@ class CatalogError(UserError):
 
 @dataclass(frozen=True)
 class Trap:
-    """A trap and its exercise, as the lesson declares them; ``function`` is the learner's."""
+    """A trap and its exercise, as the lesson declares them.
+
+    ``function`` is the learner's; ``core`` says that the trap is on the short way through a stage.
+    """
 
     id: str
     title: str
@@ -30,6 +33,7 @@ class Trap:
     points: int
     difficulty: int
     minutes: int
+    core: bool
     hints: tuple[str, ...]
 
 
