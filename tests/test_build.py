@@ -234,6 +234,14 @@ def test_a_lesson_is_built_beside_another_one_that_is_broken(tmp_path, monkeypat
     assert [source.stage for source in build.sources_of(["01"])] == [1]
 
 
+def test_a_check_that_cannot_be_imported_is_refused_with_its_line(tmp_path, monkeypatch):
+    def broken(_):
+        raise ValueError("exercise: got 'x', expected an id")
+    monkeypatch.setattr(lessons.checking, "of_stage", broken)
+    with pytest.raises(lessons.RuleBroken, match="cannot be imported: ValueError: exercise: got"):
+        read(tmp_path, TEXT)
+
+
 def test_renamed_file_is_refused(tmp_path):
     with pytest.raises(lessons.RuleBroken, match=r"01_activations\.py"):
         read(tmp_path, TEXT, "01_neurons.py")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import traceback
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
@@ -308,8 +309,8 @@ def rule_hints(source: Source) -> None:
 
 
 def rule_checks(source: Source) -> None:
-    checks = checking.of_stage(source.stage)
     folder = f"src/dlsys_checks/s{source.stage:02d}/"
+    checks = registered(source, folder)
     for trap in source.tasks:
         cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
         if trap not in checks:
@@ -330,6 +331,18 @@ def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
     if not found:
         source.refuse(cell, "no function is defined.", "An exercise asks for one function.")
     return found[-1]
+
+
+def registered(source: Source, folder: str) -> dict[str, checking.Exercise]:
+    """The checks of the lesson's stage by id; files that cannot be imported are refused by line."""
+    try:
+        return checking.of_stage(source.stage)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [f"{Path(frame.filename).name}, line {frame.lineno}: " for frame in frames
+                if folder in frame.filename]
+        source.refuse(None, f"its checks cannot be imported: {''.join(ours[-1:])}"
+                      f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
 
 
 def rule_no_learner_answers(source: Source) -> None:

@@ -80,6 +80,12 @@ def traps(stage: int | None = None) -> list[Trap]:
             for trap in found]
 
 
+def as_id(text: str) -> str:
+    """An id as people write it, "1.4" or " 01.4", in its own form, "01.4"; known or not."""
+    number, _, rest = text.strip().partition(".")
+    return f"{number.zfill(2)}.{rest}"
+
+
 def trap(id: str) -> Trap:
     """The trap with this id, such as ``"01.4"``. Raises CatalogError for an unknown one."""
     for one in traps():
