@@ -412,4 +412,5 @@ def test_readme_links_lead_somewhere():
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_no_file_names_a_machine_or_an_index(name):
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert re.findall(r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url\W+\w+:", text) == []
+    assert re.findall(r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url\W+\w+:",
+                      text) == []
