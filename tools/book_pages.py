@@ -223,7 +223,7 @@ def strip(lesson: NotebookNode) -> str:
                    for role in ("look", "repair"))
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
-              "role-look": look,
+              "role-look": f"<details><summary>Guess, then open</summary>\n{look}\n</details>",
               "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
               "role-look again": like(look, again)}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())
