@@ -119,9 +119,10 @@ LEAKS = {"scaler sees the test": lambda s: s.honest(scale_on=s.all),
 
 @lru_cache(maxsize=64)
 def scores(patients, columns, signal):
-    """[believed, on new patients] in percent, of the honest protocol ("") and of each leak."""
+    """[believed, on new patients] in percent with one decimal, of no leak ("") and of each."""
     study = Study(patients, columns, SIGNALS[signal])
-    return {"": study.honest(), **{leak: run(study) for leak, run in LEAKS.items()}}
+    runs = {"": Study.honest, **LEAKS}
+    return {leak: [round(score, 1) for score in run(study)] for leak, run in runs.items()}
 
 
 @explorer(
@@ -131,7 +132,8 @@ def scores(patients, columns, signal):
         Slider("patients", "Patients to train with, and to test with", [40, 100, 300], 100,
                static=[40, 100]),
         Slider("columns", f"Columns, {INFORMATIVE} of them of use", [20, 100, 200], 100),
-        Choice("signal", "Signal in them", SIGNALS, "weak", static=[*SIGNALS][1:]),
+        Choice("signal", "Signal in them", SIGNALS, "strong",
+               static=["strong", "none, coin flips"]),
     ],
     views=[
         Bars("shown", ["with the leak: on test", "with the leak: on new patients",
@@ -148,5 +150,5 @@ def leak_ledger(leak, patients, columns, signal):
     sentence = (f"{leak.capitalize()}, {patients} patients, {columns} columns, signal {signal}: "
                 f"the test says {believed:.1f} %, new patients say {gets:.1f} %. Repaired, the "
                 f"test says {honest:.1f} % and new patients {honest_gets:.1f} %.")
-    ledger = [max(0, test - new) for test, new in (*(found[k] for k in LEAKS), found[""])]
+    ledger = [max(0, round(test - new, 1)) for test, new in (*(found[k] for k in LEAKS), found[""])]
     return {"shown": [believed, gets, honest, honest_gets], "ledger": ledger}, sentence
