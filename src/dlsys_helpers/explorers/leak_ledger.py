@@ -31,11 +31,8 @@ def draw(g, n, columns, signal, periods):
     """n patients who come once in each period (start, end): [(rows (R, n, columns), labels)]."""
     x = torch.randn(REPEATS, n, columns, generator=g, dtype=torch.float64)
     noise = torch.randn(REPEATS, n, generator=g, dtype=torch.float64)
-    out = []
-    for start, end in periods:
-        times = start + (end - start) * torch.rand(REPEATS, n, generator=g, dtype=torch.float64)
-        out.append(visits(g, times, x, noise, signal))
-    return out
+    return [visits(g, start + (end - start) * torch.rand(noise.shape, generator=g, dtype=x.dtype),
+                   x, noise, signal) for start, end in periods]
 
 
 def fit(x, y, ridge, kept, scale_on, choose_on):
@@ -138,7 +135,7 @@ def scores(patients, columns, signal):
     views=[
         Bars("shown", ["with the leak: on test", "with the leak: on new patients",
                        "repaired: on test", "repaired: on new patients"],
-             title="Right answers", limit=100, unit=" %"),
+             title=f"Right answers, mean of {REPEATS} draws", limit=100, unit=" %"),
         Bars("ledger", [*LEAKS, "no leak"], title="Believed too much (points; 0 if too little)",
              limit=60),
     ],
