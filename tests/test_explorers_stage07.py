@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from dlsys_helpers.explorers.conv_sizes import (
-    NOTHING,
+    LEFT,
+    NO_OUTPUT,
     READ,
     UNREAD,
     conv_sizes,
@@ -153,7 +154,7 @@ def test_torch_refuses_where_no_window_fits():
             conv(torch.zeros(1, 1, s["columns"]))
         arrays, sentence = conv_sizes(**s)
         assert "torch refuses" in sentence
-        assert set(arrays["reads"].flat) == {UNREAD}
+        assert set(arrays["reads"].flat) == {NO_OUTPUT}
 
 
 @pytest.mark.parametrize(("setting", "size", "unread"), [
@@ -166,16 +167,16 @@ def test_torch_refuses_where_no_window_fits():
 def test_the_sentence_names_the_size_and_the_columns_nobody_reads(setting, size, unread):
     arrays, sentence = conv_sizes(**dict(zip(conv_sizes.defaults, setting, strict=True)))
     assert f"= {size}; torch gives {size}. {unread}" in sentence
-    assert len(arrays["reads"]) == size
     lost = np.nonzero(arrays["times"] == 0)[0]
-    assert (arrays["reads"][:, lost] == UNREAD).all()
+    assert (arrays["reads"][:size, lost] == UNREAD).all()
+    assert (arrays["reads"][size:] == NO_OUTPUT).all()
     assert unread == (f"No window reads {listed(lost)}." if len(lost) else "Every column is read.")
 
 
 def test_the_picture_marks_what_is_read_and_how_often():
     arrays, _ = conv_sizes(columns=7, stride=1)
     assert arrays["times"].tolist() == [1, 2, 3, 3, 3, 2, 1]
-    assert set(arrays["reads"].flat) == {NOTHING, READ}
+    assert set(arrays["reads"].flat) == {NO_OUTPUT, LEFT, READ}
     np.testing.assert_array_equal((arrays["reads"] == READ).sum(0), arrays["times"])
 
 
