@@ -83,11 +83,11 @@ claim("the loss of guessing among 10 classes, ln 10",
       F.cross_entropy(guess_all, y), expected=2.303, within=1e-3)
 
 # %% [markdown] role="concept"
-# A fresh classifier whose first loss is far above
-# $\ln C$ starts with confident nonsense, and one that stays at it has learned
-# nothing.
+# A fresh classifier whose first loss is far above $\ln C$ starts with confident
+# nonsense. Where the classes are equally frequent, one that stays at it has learned
+# nothing that lowers the loss.
 
-# %% [markdown] trap="03.1" role="predict" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
+# %% [markdown] trap="03.1" role="predict" core=true symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## Softmax before the loss
 #
 # The documentation says that cross-entropy compares probabilities, so your
@@ -140,7 +140,7 @@ measured("03.1", 2)
 # the lowest that ten classes allow is $\ln(e + 9) - 1$. Probabilities lie between 0 and 1, so taken for logits
 # they are nearly equal, and their softmax is nearly flat. Put the logit on the
 # far left below and read the slope: where the model is most wrong, the second
-# softmax asks for nothing.
+# softmax asks for almost nothing.
 
 # %% trap="03.1" role="look"
 claim("with one softmax, a perfect answer: loss",
@@ -243,7 +243,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # documentation, [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
 # the floor follows by putting 1 and zeros for the logits.
 
-# %% [markdown] trap="03.2" role="predict" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
+# %% [markdown] trap="03.2" role="predict" core=true symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A class number as a regression target
 #
 # The label is a number from 0 to 9, and the network may as well output a number.
@@ -305,8 +305,8 @@ measured("03.2", 100 * right, right=(20, 50))
 # %% [markdown] trap="03.2" role="repair"
 # Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
 # an output between two of them is an answer that nobody asked for. The column is
-# worse: broadcasting pairs every output with every label, so each row is
-# trained towards the mean of all labels.
+# worse: broadcasting pairs every output of a batch with every label in it, so each row
+# is trained towards the mean label.
 # `F.mse_loss` would have warned; arithmetic by hand does not.
 #
 # Squared error as such is not the culprit. Give each class an output of its own,
@@ -381,8 +381,8 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # Architectures Trained with Square Loss vs Cross-Entropy in Classification
 # Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
 
-# %% [markdown] trap="03.3" role="predict" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
-# ## A batch that clipping should have caught
+# %% [markdown] trap="03.3" role="predict" core=true symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
+# ## A batch a hundred times too large
 #
 # You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
 # step, as it should be. Then a batch arrives whose inputs are 100 times too
@@ -516,7 +516,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. Five things happen: clear, backward, undo the scale, clip, step. Only one order works.
+# 1. Five things happen: clear, backward, undo the scale, clip, step. Which of them must come before which?
 # 2. The limit applies to the true gradient. A gradient that is still 1024 times too large would be clipped to almost nothing.
 # 3. `clip_grad_norm_` returns the norm before. For the norm after, measure again with `nn.utils.get_total_norm`.
 
@@ -528,7 +528,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # the difficulty of training recurrent neural
 # networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
 
-# %% [markdown] trap="03.4" role="predict" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
+# %% [markdown] trap="03.4" role="predict" core=true symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
 #
 # A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`.

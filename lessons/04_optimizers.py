@@ -33,7 +33,7 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Five rules, one shape
 #
-# Every rule takes a gradient $g$ and gives a step. They differ in what they
+# Each rule below takes a gradient $g$ and gives a step. They differ in what they
 # remember and in what they divide by. The learning rate is $\eta$; all products
 # are element by element.
 #
@@ -98,7 +98,7 @@ from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
 
 optimizer_paths
 
-# %% [markdown] trap="04.1" role="predict" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
+# %% [markdown] trap="04.1" role="predict" core=true symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## A list of names for weight decay
 #
 # You keep biases and norm gains out of weight decay, with the list of names that
@@ -246,7 +246,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # [nanoGPT's model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for
 # the rule by axes.
 
-# %% [markdown] trap="04.2" role="predict" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
+# %% [markdown] trap="04.2" role="predict" core=true symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
 # SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
@@ -376,7 +376,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
 # 2.1, on the effective step.
 
-# %% [markdown] trap="04.3" role="predict" symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
+# %% [markdown] trap="04.3" role="predict" core=true symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
 # ## A one-cycle schedule in the epoch loop
 #
 # Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1
@@ -1496,8 +1496,8 @@ claim("last rate, 10,000 times below the first", rates[-1],
 # ## On a GPU: the step that waits for its own orders
 #
 # A step of Adam reads a few numbers per weight, does a dozen operations and writes
-# them back. For a model of many small tensors the arithmetic is nothing; the *orders*
-# are everything. Torch has three ways to give them: a loop over tensors, `foreach`
+# them back. For a model of many small tensors the arithmetic takes little; the *orders*
+# take the time. Torch has three ways to give them: a loop over tensors, `foreach`
 # (one order for a list of tensors), and `fused` (one order for the whole step).
 #
 # **Before you run anything:** a model has 100 tensors. How many operations does
@@ -1505,7 +1505,7 @@ claim("last rate, 10,000 times below the first", rates[-1],
 # memory on top while it runs?
 #
 # `cost` counts the operations, the bytes that they write, and the most that exist
-# at a time beside what was there before. What an order takes, only a GPU can tell.
+# at a time beside what was there before. What an order takes has to be measured on a GPU.
 # Bytes predict: `foreach` saves orders and no bytes, `fused` saves both.
 
 # %% role="gpu"

@@ -324,7 +324,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 
 @pytest.mark.parametrize(("target", "runs"), [
     ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
-    ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
+    ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("sweep", "tools.sweep")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
@@ -412,5 +412,5 @@ def test_readme_links_lead_somewhere():
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_no_file_names_a_machine_or_an_index(name):
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert re.findall(r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url\W+\w+:",
-                      text) == []
+    names = r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url\W+\w+:"
+    assert re.findall(names, text) == []
