@@ -1,0 +1,909 @@
+# %% [markdown] role="hook" draft=true
+# # 5. Normalization, dropout and initialization
+#
+# Your digit reader leaves the training machine. It now serves single images behind a
+# new camera, a colleague has tidied its dropout, and a copy with averaged weights is
+# to replace it. The weights are fine in each case. The answers are not.
+#
+# A network is more than its weights. It carries stored statistics, a mode, random
+# masks and the scale on which it began, and no optimizer looks after those. This
+# stage breaks five of them.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, cost, datasheet, digits, fit,
+    gpu_result, gpu_table, guess, measured, operations, peak_bytes,
+    plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A norm brings numbers to a common scale
+#
+# A *norm* takes a group of numbers, subtracts their mean $\mu$ and divides by the root
+# of their variance $\sigma^2$. A gain $\gamma$ and a bias $\beta$, both learned, may
+# then move the result:
+#
+# $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
+#
+# The norms differ in one thing: which numbers form a group. Shapes in this stage: `N`
+# rows (images), `C` channels or features, `H` and `W` pixels.
+#
+# | norm | one mean for each | taken over |
+# |---|---|---|
+# | `BatchNorm` | channel | `N`, `H`, `W` |
+# | `LayerNorm(C)` | row (and place) | `C` |
+# | `GroupNorm(G, C)` | row and group | `C/G`, `H`, `W` |
+# | `InstanceNorm` | row and channel | `H`, `W` |
+# | `RMSNorm(C)` | row (and place), no mean taken away | `C` |
+#
+# BatchNorm alone mixes rows. While it trains, it also keeps a *running* mean and
+# variance of what it has seen.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+pixels = torch.randn(6, 8, 4, 4) * 3 + 1         # (N, C, H, W)
+
+def standardised(x, axes, eps=1e-5):
+    """x minus its mean over these axes, over the root of its variance."""
+    var = x.var(axes, keepdim=True, correction=0)
+    return (x - x.mean(axes, keepdim=True)) / (var + eps).sqrt()
+
+groups = pixels.view(6, 2, 4, 4, 4)              # (N, G, C/G, H, W)
+by_hand = {
+    nn.BatchNorm2d(8): standardised(pixels, (0, 2, 3)),
+    nn.GroupNorm(2, 8): standardised(groups, (2, 3, 4)).view(6, 8, 4, 4),
+    nn.InstanceNorm2d(8): standardised(pixels, (2, 3))}
+gaps = [(norm(pixels) - y).abs().max() for norm, y in by_hand.items()]
+
+# %% role="concept"
+claim("largest gap between three norms and the formula over their axes",
+      max(gaps), below=1e-5)
+
+# %% [markdown] trap="05.1" role="predict" symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
+# ## One image at a time
+#
+# Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
+# behind a camera that sends one image at a time, and it is wrong more often than right.
+# "BatchNorm cannot work with a batch of one," says a colleague.
+#
+# The model is in eval mode. You pass the 497 test images through it all at once, then
+# one by one, and compare the two sets of logits.
+
+# %% trap="05.1" role="predict"
+guess("05.1", "How large is the largest difference between two logits?",
+      choices=["over `1`: a single image has no statistics",
+               "below `0.001`",
+               "there is none: a batch of one raises an error"])
+
+# %% trap="05.1" role="break"
+reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                       nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                       nn.Linear(64, 10))
+fit(reader, x_train, y_train, steps=300, lr=1e-2)
+
+def logits(model, x, batch):
+    """Logits (N, 10) of x, fed `batch` rows at a time."""
+    with torch.no_grad():
+        return torch.cat([model(part) for part in x.split(batch)])
+
+reader.eval()
+together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
+x_camera = x_test + 1.0                  # the camera's black is brighter
+
+# %% trap="05.1" role="look"
+gap = (together - single).abs().max()
+alone = (single.argmax(1) == y_test).float().mean()
+camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
+          .float().mean() for batch in (1, 497)}
+print(f"largest gap: {gap:.1e}   read one by one: {alone:.2f}")
+print(f"camera, one by one: {camera[1]:.2f}, at once: {camera[497]:.2f}")
+
+# %% trap="05.1" role="look"
+claim("largest gap between the two sets of logits", gap, below=1e-3)
+claim("test digits read one by one, as a share", alone, above=0.93)
+claim("camera images read one by one, as a share", camera[1], below=0.7)
+
+# %% [markdown] trap="05.1" role="look"
+# The same camera images, all in one batch, are read as badly:
+
+# %% trap="05.1" role="look"
+claim("camera images: share read one by one, less that at once",
+      camera[1] - camera[497], expected=0, within=0.01)
+
+# %% trap="05.1" role="look"
+measured("05.1", 1)
+
+# %% [markdown] trap="05.1" role="repair"
+# The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
+# variance that it *stored* in training, so the neighbours of an image do not count.
+# What hurts is the camera: its images are brighter than those that were measured.
+#
+# The stored numbers can be measured again, without labels. They move in train mode
+# only, so a pass in eval mode, which is sometimes recommended, does nothing.
+# `update_bn` resets them, runs images in train mode without gradients, and averages.
+
+# %% trap="05.1" role="repair"
+stored = reader[1].running_mean.clone()
+logits(reader, x_train + 1.0, 100)                       # in eval mode
+moved = (reader[1].running_mean - stored).abs().max()
+
+torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
+share = (logits(reader, x_camera, 1).argmax(1) == y_test).float().mean()
+print(f"moved by a pass in eval mode: {moved:.1f}")
+print(f"camera images read after recalibration: {share:.2f}")
+
+# %% trap="05.1" role="repair"
+claim("move of a stored mean in an eval pass", moved, expected=0)
+claim("camera images read one by one after update_bn, as a share", share,
+      above=0.92)
+
+# %% [markdown] trap="05.1" role="repair"
+# A net without norms suffers from the camera as well, but it stores nothing that you
+# could measure again. And small batches do hurt, in *train* mode: there the
+# neighbours are the statistics.
+
+# %% trap="05.1" role="repair"
+plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
+                      nn.ReLU(), nn.Linear(64, 10))
+fit(plain, x_train, y_train, steps=300, lr=1e-2)
+unnormed = accuracy(plain, x_camera, y_test)
+torch.optim.swa_utils.update_bn(x_train.split(100), reader)
+in_train_mode = {}
+for batch in (2, 8, 32):
+    model = copy.deepcopy(reader).train()
+    labels = logits(model, x_test[:496], batch).argmax(1)
+    in_train_mode[batch] = (labels == y_test[:496]).float().mean().item()
+print(f"no norm, camera: {unnormed:.2f}   train mode, by batch size:",
+      {batch: f"{share:.2f}" for batch, share in in_train_mode.items()})
+
+# %% trap="05.1" role="repair"
+claim("camera images read by a net without norms", unnormed, below=0.7)
+claim("read in train mode, 2 rows at a time", in_train_mode[2], below=0.75)
+claim("read in train mode, 32 rows at a time", in_train_mode[32],
+      above=0.88)
+
+# %% [markdown] trap="05.1" role="repair"
+# And one row in train mode? That depends on how many numbers a channel has:
+
+# %% trap="05.1" role="repair"
+try:
+    nn.BatchNorm1d(64)(x_test[:1])
+    refused = ""
+except ValueError as error:
+    refused = str(error)
+print(refused)
+one_image = nn.BatchNorm2d(3)(torch.randn(1, 3, 8, 8) * 5)
+spread = one_image.std(correction=0)
+
+# %% trap="05.1" role="repair"
+claim("BatchNorm1d refuses one row in train mode", bool(refused),
+      expected=True)
+claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
+      spread, expected=1, within=0.01)
+
+# %% [markdown] trap="05.1" role="folklore"
+# **Told:** BatchNorm breaks at a batch of one: the variance is zero and the output
+# NaN; in eval mode the accuracy drops. **Measured:** in eval mode the batch size does
+# not matter. In train mode one row raises an error, one image of 64 pixels a channel
+# works, and two rows read fewer digits than 32.
+
+# %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=15
+def recalibrate(model: nn.Module, batches) -> None:
+    """Measure the running statistics of all BatchNorms of model again.
+
+    model: nn.BatchNorm1d and nn.BatchNorm2d at any depth. batches: an
+    iterable of inputs, gone through once; each is handed to model as it
+    is, with its BatchNorms in train mode and everything else in eval mode.
+    running_mean becomes the average of the means of the batches, and
+    running_var that of their unbiased variances, as torch stores them; a
+    batch of N rows counts N times. Nothing is left of what was stored, not
+    even of NaN. Weights stay; every module gets its former mode and
+    momentum back; no graph is built.
+
+    Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows
+    of [4.]: running_mean is 3, running_var 2/3.
+    """
+    # BEGIN SOLUTION
+    modes = [(module, module.training) for module in model.modules()]
+    norms = [module for module in model.modules()
+             if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.train()
+        norm.reset_running_stats()
+    seen = 0
+    with torch.no_grad():
+        for batch in batches:
+            seen += len(batch)
+            for norm in norms:
+                norm.momentum = len(batch) / seen
+            model(batch)
+    for module, mode in modes:
+        module.training = mode
+    for norm, momentum in zip(norms, momenta):
+        norm.momentum = momentum
+    # END SOLUTION
+
+# %% [markdown] trap="05.1" role="hint"
+# 1. Two things differ from `update_bn`: it puts *everything* in train mode, and it lets a small last batch count as much as a full one.
+# 2. In train mode a norm stores `(1 - momentum) * old + momentum * new`. Which momentum makes that the average of all rows so far?
+# 3. With `seen` rows so far, this batch included, it is `len(batch) / seen`. Keep the former modes and momenta in lists before you touch them.
+
+# %% [markdown] trap="05.1" role="keep"
+# **Keep:** in eval mode BatchNorm fails when the data differ from the statistics that
+# it stored, not when the batch is small. **In your own code:** compare `running_mean`
+# with the mean of a fresh batch, norm by norm. **Source:** [Ioffe & Szegedy
+# 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:**
+# [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79):
+# after training on darker images, eval mode reads the old ones badly, because the
+# stored statistics are those of the dark.
+
+# %% [markdown] trap="05.2" role="predict" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
+# ## Sixteen layers, the norm after the sum
+#
+# You stack 16 of torch's encoder layers on the rows of a digit and train with Adam at
+# 0.005, from the first step at full rate. The loss stays at ln 10, the level of
+# guessing. By default each layer normalises *after* it has added its branch to the
+# stream, $x \leftarrow \mathrm{norm}(x + f(x))$: *post-norm*. "Each norm shrinks the
+# gradient on its way down," says a colleague. "The first layers get none."
+#
+# You compare the gradients of a fresh net: norm of the first layer's weight over that
+# of the last.
+
+# %% trap="05.2" role="predict"
+guess("05.2", "What is the first gradient norm over the last?",
+      choices=["below `0.01`: it vanishes", "between `0.2` and `5`",
+               "above `100`: it explodes"])
+
+# %% trap="05.2" role="break"
+class Encoder(nn.Module):
+    """The 8 rows of a digit as 8 tokens, through `depth` layers."""
+
+    def __init__(self, norm_first, depth=16, d=32):
+        super().__init__()
+        self.embed = nn.Linear(8, d)
+        self.place = nn.Parameter(0.1 * torch.randn(8, d))
+        self.layers = nn.Sequential(*[nn.TransformerEncoderLayer(
+            d, 4, 2 * d, dropout=0.0, batch_first=True,
+            norm_first=norm_first) for _ in range(depth)])
+        self.norm = nn.LayerNorm(d) if norm_first else nn.Identity()
+        self.head = nn.Linear(d, 10)
+
+    def forward(self, x):                        # x (N, 64)
+        h = self.embed(x.view(-1, 8, 8)) + self.place
+        return self.head(self.norm(self.layers(h)).mean(1))
+
+# %% trap="05.2" role="break" tags=["plumbing"]
+def first_over_last(net):
+    """Gradient norm of the first layer's first matrix over the last's."""
+    loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
+    ends = [net.layers[k].linear1.weight for k in (0, -1)]
+    first, last = torch.autograd.grad(loss, ends)
+    return (first.norm() / last.norm()).item()
+
+def train(net, lr, warm=1, steps=50):
+    """Mean loss of the last ten steps; the rate climbs for `warm` steps."""
+    opt, losses = torch.optim.Adam(net.parameters(), lr=lr), []
+    for step in range(steps):
+        opt.param_groups[0]["lr"] = lr * min(1, (step + 1) / warm)
+        rows = torch.randint(1300, (64,))
+        loss = F.cross_entropy(net(x_train[rows]), y_train[rows])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return sum(losses[-10:]) / 10
+
+# %% trap="05.2" role="break"
+post = Encoder(norm_first=False)
+ratio = first_over_last(post)
+loss = {"post-norm": train(post, lr=5e-3)}
+
+# %% trap="05.2" role="look"
+print(f"first over last gradient, fresh: {ratio:.2f}")
+print(f"loss after 50 steps: {loss['post-norm']:.2f}, "
+      f"guessing: {math.log(10):.2f}")
+
+# %% trap="05.2" role="look"
+claim("fresh post-norm encoder: first gradient norm over the last", ratio,
+      above=0.2, below=5)
+claim("its loss after 50 steps at 0.005; guessing has 2.303",
+      loss["post-norm"], above=2.2)
+
+# %% trap="05.2" role="look"
+measured("05.2", 1)
+
+# %% [markdown] trap="05.2" role="repair"
+# The gradient arrives. What goes wrong, goes wrong in *training*: every norm stands in
+# the stream itself, so that a step of full size on a fresh net moves all that follows.
+# *Pre-norm* normalises only what goes into a branch,
+# $x \leftarrow x + f(\mathrm{norm}(x))$. The stream runs from bottom to top untouched, and one norm at the end gives it
+# its size. In torch: `norm_first=True`, and the last norm is yours to add.
+
+# %% trap="05.2" role="repair"
+loss["pre-norm"] = train(Encoder(norm_first=True), lr=5e-3)
+loss["post-norm, warm-up"] = train(Encoder(norm_first=False), 5e-3, warm=50)
+loss["post-norm, 0.0005"] = train(Encoder(norm_first=False), lr=5e-4)
+print({name: f"{value:.2f}" for name, value in loss.items()})
+
+# %% trap="05.2" role="repair"
+claim("loss of pre-norm at 0.005", loss["pre-norm"], below=2.1)
+claim("loss of post-norm with 50 steps of warm-up to 0.005",
+      loss["post-norm, warm-up"], below=2.15)
+claim("loss of post-norm at a tenth of the rate",
+      loss["post-norm, 0.0005"], below=2.15)
+
+# %% [markdown] trap="05.2" role="repair"
+# Post-norm is no mistake: at a tenth of the rate, or with a warm-up, it learns here as
+# well. Pre-norm forgives a full rate at the first step. What it asks for is the norm at
+# the end, since its stream grows with each layer that adds to it:
+
+# %% trap="05.2" role="repair"
+def stream_sizes(norm_first):
+    """Root mean square of the stream after each fresh layer."""
+    net = Encoder(norm_first)
+    h, sizes = net.embed(x_test.view(-1, 8, 8)) + net.place, []
+    with torch.no_grad():
+        for layer in net.layers:
+            h = layer(h)
+            sizes.append(h.square().mean().sqrt().item())
+    return sizes
+
+sizes = {"pre-norm": stream_sizes(True), "post-norm": stream_sizes(False)}
+plot_lines(range(1, 17), sizes, xlabel="layer",
+           ylabel="root mean square", title="The pre-norm stream grows",
+           alt="Size of the stream by layer: one throughout for post-norm, "
+               "rising for pre-norm.")
+
+# %% trap="05.2" role="repair"
+claim("pre-norm: size after the last layer over that after the first",
+      sizes["pre-norm"][-1] / sizes["pre-norm"][0], above=1.1)
+claim("post-norm: size after the last layer", sizes["post-norm"][-1],
+      expected=1, within=0.01)
+
+# %% [markdown] trap="05.2" role="folklore"
+# **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
+# to pre-norm. **Measured:** in a fresh encoder of 16 layers the first gradient is about
+# as large as the last. At a rate of 0.005 without warm-up it still does not learn in 50
+# steps. And `nn.TransformerEncoderLayer` has `norm_first=False`.
+
+# %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
+def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
+    """The stream x after all branches of a pre-norm net, and its last norm.
+
+    branches: K functions, K >= 0; norms: K + 1 functions. Branch k gets
+    the stream through norm k, and what it returns is added to the stream.
+    The stream itself passes no norm but the last one, at the end. Each
+    function is called once, in this order; it may write into its argument
+    and keeps the shape. x stays as it was; gradients reach it.
+
+    Example: x 1, one branch that doubles, norms that add 10 and 100: the
+    branch gets 11 and returns 22, and the result is 123.
+    """
+    # BEGIN SOLUTION
+    for branch, norm in zip(branches, norms):
+        x = x + branch(norm(x.clone()))
+    return norms[-1](x.clone())
+    # END SOLUTION
+
+# %% [markdown] trap="05.2" role="hint"
+# 1. Write the example down: which three numbers are added to give 123?
+# 2. One variable is the stream. A norm's output goes into a branch and never back into that variable.
+# 3. A function may write into what it gets. Hand it a copy: `norm(x.clone())`.
+
+# %% [markdown] trap="05.2" role="keep"
+# **Keep:** the norm's place decides how gently a deep net must be started: after the
+# sum it wants a warm-up or a small rate, inside the branch it wants a norm at the end.
+# **In your own code:** look for `norm_first`, and for the last norm. **Source:** [Xiong
+# et al. 2020, "On Layer Normalization in the Transformer
+# Architecture"](https://arxiv.org/abs/2002.04745). **Seen in the wild:**
+# [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep stacks
+# of torch's post-norm layers are unstable; [PaddlePaddle/PaddleNLP
+# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): pre-norm without the last
+# norm made training diverge.
+
+# %% [markdown] trap="05.3" role="predict" symptom="predictions change between two calls although model.eval() was called, F.dropout"
+# ## Dropout written as a function
+#
+# Someone tidies your reader: the module `nn.Dropout` goes, `F.dropout(h, 0.5)` in
+# `forward` takes its place. One line less, the same function. Training looks as
+# before. You call `eval()` and serve.
+#
+# You pass the test images through the model twice, in eval mode, and compare the
+# labels.
+
+# %% trap="05.3" role="predict"
+guess("05.3", "What share of the test images gets another label in the "
+      "second call?", unit="%")
+
+# %% trap="05.3" role="break"
+class Tidy(nn.Module):
+    """64 pixels, 64 hidden units, 10 digits; half of the units dropped."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x):                        # x (N, 64)
+        return self.out(F.dropout(self.hidden(x).relu(), 0.5))
+
+tidy = Tidy()
+fit(tidy, x_train, y_train, steps=300, lr=1e-2)
+tidy.eval()
+with torch.no_grad():
+    first, second = tidy(x_test), tidy(x_test)   # (497, 10)
+
+# %% trap="05.3" role="look"
+flips = (first.argmax(1) != second.argmax(1)).float().mean()
+noisy = (first.argmax(1) == y_test).float().mean()
+print(f"labels that differ: {flips:.1%}   digits read: {noisy:.2f}")
+print("modules that eval() reached:",
+      *(type(module).__name__ for module in tidy.modules()))
+
+# %% trap="05.3" role="look"
+claim("share of labels on which two calls in eval mode differ", flips,
+      above=0.03)
+
+# %% trap="05.3" role="look"
+measured("05.3", 100 * flips, right=(2, 25))
+
+# %% [markdown] trap="05.3" role="repair"
+# `eval()` sets a flag, `training`, on every *module*. A function has no flag: `F.dropout`
+# takes it as an argument, and its default is `True`. Hand it `self.training`. The
+# weights need no new training.
+
+# %% trap="05.3" role="repair"
+class Mended(Tidy):
+    def forward(self, x):
+        h = F.dropout(self.hidden(x).relu(), 0.5, training=self.training)
+        return self.out(h)
+
+mended = Mended()
+mended.load_state_dict(tidy.state_dict())
+mended.eval()
+with torch.no_grad():
+    clean = mended(x_test)
+    gap = (clean - mended(x_test)).abs().max()
+right = (clean.argmax(1) == y_test).float().mean()
+print(f"gap: {gap:.1f}   digits read: {noisy:.2f} -> {right:.2f}")
+
+# %% trap="05.3" role="repair"
+claim("gap between two calls in eval mode", gap, expected=0)
+claim("share of the digits that it reads", right, above=0.94)
+claim("the same weights, share read more without the noise",
+      right - noisy, above=0.005)
+
+# %% [markdown] trap="05.3" role="repair"
+# Attention has the same hole: `scaled_dot_product_attention` drops whatever its
+# `dropout_p` says, in any mode.
+
+# %% trap="05.3" role="repair"
+q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
+with torch.no_grad():
+    a, b = (F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+            for _ in range(2))
+
+# %% trap="05.3" role="repair"
+claim("attention without any module, two calls: gap",
+      (a - b).abs().max(), above=0.05)
+
+# %% [markdown] trap="05.3" role="repair"
+# What does a dropout that stays on do to the *size* of an output? Torch's dropout is
+# *inverted*: in training it zeroes a share $p$ and divides what stays by $1 - p$, so
+# that the mean is kept and eval mode has nothing to do. Average many noisy calls, and
+# compare. Then leave the division out.
+
+# %% trap="05.3" role="repair"
+class Undivided(Tidy):
+    def forward(self, x):
+        h = self.hidden(x).relu()
+        if self.training:
+            h = h * (torch.rand_like(h) >= 0.5)  # and no division
+        return self.out(h)
+
+undivided = Undivided()
+fit(undivided, x_train, y_train, steps=300, lr=1e-2)
+
+@torch.no_grad()
+def average(model, calls=200):
+    """Mean logits over many calls, less the bias: (497, 10)."""
+    return sum(model(x_test) for _ in range(calls)) / calls - model.out.bias
+
+# %% trap="05.3" role="repair" tags=["plumbing"]
+def factor(a, b):
+    """The number that b is best multiplied with to give a."""
+    return ((a * b).sum() / (b * b).sum()).item()
+
+kept = factor(average(tidy), clean - tidy.out.bias.detach())
+noise_mean = average(undivided.train())
+doubled = factor(average(undivided.eval(), 1), noise_mean)
+score = accuracy(undivided, x_test, y_test)
+print(f"mean of noisy calls over clean: {kept:.2f}")
+print(f"undivided, eval over train: {doubled:.2f}, digits {score:.2f}")
+
+# %% trap="05.3" role="repair"
+claim("mean of 200 noisy calls over the clean logits", kept, expected=1,
+      within=0.02)
+claim("without the division: logits in eval over those in training",
+      doubled, expected=2, within=0.05)
+claim("without the division: share of the digits read", score, above=0.93)
+
+# %% [markdown] trap="05.3" role="folklore"
+# **Told:** a dropout that stays on leaves only $1 - p$ of the output; without the
+# division you get $1 - p$ of the accuracy. **Measured:** in this net with one dropout
+# before the last layer the mean stays and the *noise* does the damage. Without the
+# division the logits double in eval mode. The labels hardly suffer, for twice the
+# logits has the same largest one; the confidence does.
+
+# %% trap="05.3" role="exercise" points=3 difficulty=2 minutes=10
+def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """Inverted dropout of x, by hand, without torch's own dropouts.
+
+    x: float32 of any shape, left as it is; 0 <= p <= 1. With training
+    True each element is zeroed with probability p, one by one, drawn anew
+    at every call from torch's generator; the others are divided by 1 - p.
+    At p = 1 all are zero. Gradients flow through what stays, with the same
+    factor. With training False the result equals x and nothing is drawn.
+
+    Example: dropout(torch.ones(4), 0.75, True) may be [0., 4., 0., 0.].
+    """
+    # BEGIN SOLUTION
+    if not training:
+        return x
+    if p == 1:
+        return x * 0
+    keep = torch.rand_like(x) >= p
+    return x * keep / (1 - p)
+    # END SOLUTION
+
+# %% [markdown] trap="05.3" role="hint"
+# 1. Two cases come first: no training, and `p` of 1, where the division fails.
+# 2. `torch.rand_like(x)` gives one number between 0 and 1 for each element. Which of them are at least `p`?
+# 3. Multiply by that mask, so that gradients flow, and divide by `1 - p`.
+
+# %% [markdown] trap="05.3" role="keep"
+# **Keep:** `eval()` reaches modules, never functions; hand `self.training` to
+# `F.dropout`. **In your own code:** call the model twice in eval mode and assert that
+# the results are equal. **Source:** the documentation of
+# [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
+# `training` is `True` by default. **Seen in the wild:** [rixwew/pytorch-fm
+# 21](https://github.com/rixwew/pytorch-fm/issues/21): the argument was missing in a
+# library, and was added; [pytorch/pytorch
+# 26338](https://github.com/pytorch/pytorch/issues/26338): the behaviour surprised,
+# and was meant.
+
+# %% [markdown] trap="05.4" role="predict" symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
+# ## He's weights in a tanh net
+#
+# Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as they
+# are: variance $2/n$ for `n` inputs, twice that of Xavier. "That saturates at once," says
+# a colleague. "Tanh wants Xavier."
+#
+# A unit counts as saturated where tanh is beyond 0.99 either way. The inputs come from
+# N(0, 1), the biases are zero.
+
+# %% trap="05.4" role="predict"
+guess("05.4", "What share of the units of the tenth layer is saturated?",
+      choices=["more than half", "about `10 %`", "less than `1 %`"])
+
+# %% trap="05.4" role="break"
+def last_layer(activation, gain, depth=10, width=512):
+    """Outputs (1000, width) of the last of `depth` layers."""
+    h = torch.randn(1000, width)
+    for _ in range(depth):
+        weight = torch.randn(width, width) * gain / math.sqrt(width)
+        h = activation(h @ weight)
+    return h
+
+xavier, he = 1.0, math.sqrt(2)           # gains, where width stays the same
+out = {"tanh, He": last_layer(torch.tanh, he),
+       "tanh, Xavier": last_layer(torch.tanh, xavier),
+       "ReLU, He": last_layer(torch.relu, he),
+       "ReLU, Xavier": last_layer(torch.relu, xavier)}
+
+# %% trap="05.4" role="look"
+saturated = (out["tanh, He"].abs() > 0.99).float().mean()
+size = {name: h.square().mean().item() for name, h in out.items()}
+print(f"saturated with He: {saturated:.2%}")
+print({name: f"{value:.2g}" for name, value in size.items()})
+
+# %% trap="05.4" role="look"
+claim("tanh with He, tenth layer: share beyond 0.99", saturated, below=0.01)
+claim("tanh with He: mean square of the tenth layer", size["tanh, He"],
+      above=0.2)
+claim("tanh with Xavier: the same", size["tanh, Xavier"], below=0.08)
+
+# %% [markdown] trap="05.4" role="look"
+# With He's weights tanh keeps *more* of the signal. The warning is right the other way
+# round: Xavier under ReLU leaves a half per layer.
+
+# %% trap="05.4" role="look"
+claim("ReLU with Xavier, tenth layer: mean square over 0.5^10",
+      size["ReLU, Xavier"] / 0.5 ** 10, above=0.3, below=3)
+claim("ReLU with He: mean square", size["ReLU, He"], above=0.3, below=3)
+
+# %% trap="05.4" role="look"
+measured("05.4", 2)
+
+# %% [markdown] trap="05.4" role="repair"
+# A layer adds up `fan_in` products. With weights of variance $g^2 / n$ its sum has the
+# mean square $g^2$ times the mean square of what came in. So the *gain* $g$ has to make
+# up for what the activation takes: $g^2$ times the mean square of its output is to be
+# one. ReLU leaves 0.5 of N(0, 1), and $2 \cdot 0.5 = 1$. Tanh leaves less, not more:
+
+# %% trap="05.4" role="repair"
+left = F.tanh(torch.randn(1_000_000)).square().mean().item()
+print(f"tanh leaves {left:.3f}; He's gain makes it {2 * left:.2f}, "
+      f"Xavier's {left:.2f}")
+
+# %% trap="05.4" role="repair"
+claim("mean square of tanh over N(0, 1)", left, expected=0.394,
+      within=0.005)
+claim("gain of 5/3 for tanh in torch", nn.init.calculate_gain("tanh"),
+      expected=5 / 3, within=1e-6)
+
+# %% [markdown] trap="05.4" role="repair"
+# One would need 1.59; He's 1.41 is nearer to that than Xavier's 1, and torch's own
+# `calculate_gain("tanh")` is above both. Train them, with three optimizers.
+
+# %% trap="05.4" role="repair"
+def trained(activation, gain, optimizer, lr):
+    """Share of the digits read by ten layers of 128, after 100 steps."""
+    net, fan_in = nn.Sequential(), 64
+    for _ in range(10):
+        layer = nn.Linear(fan_in, 128)
+        nn.init.normal_(layer.weight, std=gain / math.sqrt(fan_in))
+        nn.init.zeros_(layer.bias)
+        net.extend([layer, activation()])
+        fan_in = 128
+    net.append(nn.Linear(128, 10))
+    fit(net, x_train, y_train, steps=100, lr=lr, optimizer=optimizer)
+    return accuracy(net, x_test, y_test)
+
+# %% trap="05.4" role="repair"
+SGD, Adam = torch.optim.SGD, torch.optim.Adam
+tanh = {(opt.__name__, lr): [trained(nn.Tanh, g, opt, lr)
+                             for g in (he, xavier)]
+        for opt, lr in ((SGD, 0.03), (SGD, 0.1), (Adam, 1e-3))}
+relu = [trained(nn.ReLU, g, SGD, 0.03) for g in (he, xavier)]
+for (name, lr), (with_he, with_xavier) in tanh.items():
+    print(f"tanh, {name} {lr}: He {with_he:.2f}, Xavier {with_xavier:.2f}")
+print(f"ReLU, SGD 0.03: He {relu[0]:.2f}, Xavier {relu[1]:.2f}")
+
+# %% trap="05.4" role="repair"
+claim("tanh: the lowest of three shares read with He",
+      min(pair[0] for pair in tanh.values()), above=0.85)
+claim("tanh: what Xavier reads more, at most, of three shares",
+      max(b - a for a, b in tanh.values()), below=0.05)
+claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
+      above=0.2)
+
+# %% [markdown] trap="05.4" role="repair"
+# So far the mean of an activation played no part. Sigmoid's mean is one half: its mean
+# *square* and its variance are far apart, and the sum of the next layer feels the mean
+# square, whose root is what a gain has to restore.
+
+# %% trap="05.4" role="repair"
+s = torch.randn(1_000_000).sigmoid()
+gains = {"mean square": s.square().mean().rsqrt().item(),
+         "variance": s.var().rsqrt().item()}
+sums = {name: torch.logit(last_layer(torch.sigmoid, g).double()).square()
+        .mean().item() for name, g in gains.items()}
+print({name: f"gain {gains[name]:.2f}, mean square of the tenth sum "
+       f"{value:.2f}" for name, value in sums.items()})
+
+# %% trap="05.4" role="repair"
+claim("sigmoid, gain by the mean square: mean square of the tenth sum",
+      sums["mean square"], expected=1, within=0.2)
+claim("gain by the variance: the same", sums["variance"], above=4)
+
+# %% [markdown] trap="05.4" role="folklore"
+# **Told:** He saturates tanh in the first pass; tanh wants Xavier, ReLU wants He.
+# **Measured:** in ten layers without biases He saturates under 1 % of the tanh units,
+# and in three settings it reads about as many digits as Xavier or more. ReLU with
+# Xavier does fade, by a half per layer. After sigmoid the variance is the wrong number.
+
+# %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
+def gain_for(act) -> float:
+    """The gain that keeps the size of a layer's signal for this activation:
+    for z from N(0, 1), gain squared times the mean of act(z) squared is 1,
+    within 2 % of the gain.
+
+    act: a function or an nn.Module, element by element, of any scale; it
+    may write into its argument. Returns a Python float; act's own weights
+    get no gradient.
+
+    Example: 1 for the identity, 1.414 for ReLU.
+    """
+    # BEGIN SOLUTION
+    z = torch.randn(1_000_000)
+    with torch.no_grad():
+        h = act(z).double()
+    return h.square().mean().rsqrt().item()
+    # END SOLUTION
+
+# %% [markdown] trap="05.4" role="hint"
+# 1. You need one number about `act`: how large its output is, on average, for the inputs that a layer sees at the start.
+# 2. Draw many numbers from N(0, 1). A thousand scatter by more than 2 %; a million do not.
+# 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
+
+# %% [markdown] trap="05.4" role="keep"
+# **Keep:** gain squared times the mean square after the activation is one; check it by
+# a forward pass, for each activation. **In your own code:** print the mean square after
+# each layer once, before training. **Source:** [He et al.
+# 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
+# the wild:** [pytorch/pytorch 15314](https://github.com/pytorch/pytorch/issues/15314):
+# readers take the default of `nn.Linear` for He's; its gain is $\sqrt{1/3}$.
+
+# %% [markdown] trap="05.5" role="predict" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
+# ## The average of the weights
+#
+# Averaged weights often read a little better than the last ones. You keep a second
+# model and after each step move each of its parameters one hundredth of the way to the
+# trained one: an *exponential moving average* (EMA). It is the teacher in many recipes,
+# and the model that is shipped.
+#
+# The reader has two BatchNorms. After 200 steps of SGD the trained model reads nearly
+# all of the test digits.
+
+# %% trap="05.5" role="predict"
+guess("05.5", "And the average, in eval mode?",
+      choices=["as many, or a few more", "`0.9` of them or less",
+               "none: it is at chance, `0.1`"])
+
+# %% trap="05.5" role="break"
+def make_reader():
+    return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                         nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                         nn.Linear(64, 10))
+
+@torch.no_grad()
+def average_weights(average, model, decay=0.99):
+    for old, new in zip(average.parameters(), model.parameters()):
+        old.lerp_(new, 1 - decay)
+
+def train_with(update, model, average, steps=200):
+    """SGD on model; after each step update(average, model)."""
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(steps):
+        rows = torch.randint(1300, (64,))
+        loss = F.cross_entropy(model(x_train[rows]), y_train[rows])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        update(average, model)
+
+# %% trap="05.5" role="break"
+student = make_reader()
+teacher = copy.deepcopy(student).eval()
+train_with(average_weights, student, teacher)
+
+# %% trap="05.5" role="look"
+read = {name: accuracy(net, x_test, y_test)
+        for name, net in (("student", student), ("teacher", teacher))}
+seen = teacher[1].num_batches_tracked.item()
+print({name: f"{share:.2f}" for name, share in read.items()})
+print(f"batches that the teacher's norm has seen: {seen}")
+
+# %% trap="05.5" role="look"
+claim("share of the digits that the trained model reads", read["student"],
+      above=0.93)
+claim("share that the average reads", read["teacher"], below=0.92)
+claim("batches that the average's BatchNorm has seen", seen, expected=0)
+
+# %% trap="05.5" role="look"
+measured("05.5", 1)
+
+# %% [markdown] trap="05.5" role="repair"
+# `parameters()` holds what is learned. Running mean and variance are *buffers*: no
+# optimizer moves them and `parameters()` does not list them. The average's norms still
+# store what a fresh norm stores, mean 0 and variance 1. The weights are fine. Give
+# the same weights the statistics of a batch, or measure them as in trap 05.1:
+
+# %% trap="05.5" role="repair"
+with torch.no_grad():
+    live = copy.deepcopy(teacher).train()(x_test).argmax(1)
+by_batch = (live == y_test).float().mean()
+measured_again = copy.deepcopy(teacher)
+torch.optim.swa_utils.update_bn(x_train.split(65), measured_again)
+again = accuracy(measured_again, x_test, y_test)
+print(f"the same weights, batch statistics: {by_batch:.2f}, "
+      f"measured again: {again:.2f}")
+
+# %% trap="05.5" role="repair"
+claim("the average's weights with the statistics of the batch: share",
+      by_batch, above=0.94)
+claim("the same weights after update_bn: share", again, above=0.94)
+
+# %% [markdown] trap="05.5" role="repair"
+# The first needs a batch, the second a pass over data at the end. For an average that
+# is usable at every step the update has to treat the buffers, too. Torch's
+# `AveragedModel` copies them from the model, or averages them with `use_buffers=True`.
+
+# %% trap="05.5" role="repair"
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+handled = {}
+for use_buffers in (False, True):
+    student = make_reader()
+    library = AveragedModel(student, use_buffers=use_buffers,
+                            multi_avg_fn=get_ema_multi_avg_fn(0.99))
+    train_with(lambda average, model: average.update_parameters(model),
+               student, library)
+    handled[use_buffers] = accuracy(library, x_test, y_test)
+print(f"buffers copied: {handled[False]:.2f}, "
+      f"averaged: {handled[True]:.2f}")
+
+# %% trap="05.5" role="repair"
+claim("share read by torch's average, buffers copied", handled[False],
+      above=0.85)
+claim("the same, buffers averaged", handled[True], above=0.93)
+
+# %% [markdown] trap="05.5" role="repair"
+# A copy fits the *trained* weights, not their average, and may cost a few digits. A
+# norm that stores nothing has no such fault:
+
+# %% trap="05.5" role="repair"
+claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
+      expected=0)
+
+# %% [markdown] trap="05.5" role="folklore"
+# **Told:** in many training scripts an EMA runs over `parameters()`, and that is all of
+# the model. **Measured:** with two BatchNorms and 200 steps the average then reads less
+# than 0.92, at times far less, and its own weights read over 0.94 once their norms have
+# statistics.
+
+# %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
+def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """One step of an exponential moving average, in place, in average.
+
+    Both have the same structure. Each parameter becomes decay times its
+    old value plus 1 - decay times that of model; each buffer becomes a
+    copy of model's, whatever its dtype. average keeps its tensors: an
+    optimizer or a state_dict made before sees the change. model is left
+    as it is, no mode changes, no memory is shared and no graph is built.
+    0 <= decay <= 1.
+
+    Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes
+    1.25.
+    """
+    # BEGIN SOLUTION
+    with torch.no_grad():
+        for old, new in zip(average.parameters(), model.parameters()):
+            old.mul_(decay).add_(new, alpha=1 - decay)
+        for old, new in zip(average.buffers(), model.buffers()):
+            old.copy_(new)
+    # END SOLUTION
+
+# %% [markdown] trap="05.5" role="hint"
+# 1. A module holds two kinds of tensors: `parameters()` and `buffers()`. Which of them does your loop reach?
+# 2. `old = ...` binds a name and changes no tensor. Methods that end in `_` write in place.
+# 3. Under `no_grad`: `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters, `copy_` for buffers.
+
+# %% [markdown] trap="05.5" role="keep"
+# **Keep:** a model is its parameters *and* its buffers; whatever copies or averages a
+# model says what it does with both. **In your own code:** compare the two models'
+# `state_dict()`, key by key, after the first steps. **Source:** the documentation of
+# [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
+# `use_buffers`. **Seen in the wild:** [pytorch/ignite
+# 2590](https://github.com/pytorch/ignite/issues/2590): F1 about 40 with its EMA, about
+# 60 without; [CuriousAI/mean-teacher
+# 9](https://github.com/CuriousAI/mean-teacher/issues/9): somebody notices that the
+# teacher's norms may still have mean 0 and variance 1.
+
