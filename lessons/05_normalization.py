@@ -725,8 +725,7 @@ def gain_for(act) -> float:
     within 2 % of the gain.
 
     act: a function or an nn.Module, element by element, of any scale; it
-    may write into its argument. Returns a Python float; act's own weights
-    get no gradient.
+    may write into its argument. Returns a Python float; no graph is built.
 
     Example: 1 for the identity, 1.414 for ReLU.
     """
@@ -778,6 +777,7 @@ def average_weights(average, model, decay=0.99):
     for old, new in zip(average.parameters(), model.parameters()):
         old.lerp_(new, 1 - decay)
 
+# %% trap="05.5" role="break" tags=["plumbing"]
 def train_with(update, model, average, steps=200):
     """SGD on model; after each step update(average, model)."""
     opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -907,3 +907,313 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # 9](https://github.com/CuriousAI/mean-teacher/issues/9): somebody notices that the
 # teacher's norms may still have mean 0 and variance 1.
 
+# %% [markdown] role="concept"
+# ## Further
+#
+# No trap needs what follows: where the formulas of the norms differ in small print, how
+# fast running statistics follow, and two inits besides Xavier's and He's.
+
+# %% [markdown] role="concept"
+# ### Where eps stands
+#
+# $\epsilon$ belongs under the root, beside the *biased* variance. Written outside, and
+# with numbers of ordinary size, nobody sees a difference. On small inputs it is large.
+
+# %% role="concept"
+def eps_outside(x, eps=1e-5):
+    """LayerNorm as it is often written: eps added to the deviation."""
+    std = x.std(-1, correction=0, keepdim=True)
+    return (x - x.mean(-1, keepdim=True)) / (std + eps)
+
+rows = torch.randn(100, 64)
+off = {scale: (F.layer_norm(rows * scale, (64,)) - eps_outside(
+    rows * scale)).abs().max().item() for scale in (1, 1e-3)}
+print({scale: f"{gap:.1e}" for scale, gap in off.items()})
+spread = F.layer_norm(rows, (64,)).std(-1).mean()
+
+# %% role="concept"
+claim("eps outside the root: largest gap at scale 1", off[1], below=1e-3)
+claim("the same at scale 0.001", off[1e-3], above=0.1)
+claim("unbiased deviation after LayerNorm over 64 numbers: sqrt(64/63)",
+      spread, expected=math.sqrt(64 / 63), within=1e-4)
+
+# %% [markdown] role="concept"
+# ### One group is not LayerNorm
+#
+# `GroupNorm(1, C)` averages over channels *and* pixels of an image. The LayerNorm of a
+# transformer averages over the channels of one place. As many groups as channels is
+# InstanceNorm. RMSNorm leaves the mean where it is and divides by the root of the mean
+# square.
+
+# %% role="concept"
+one_group = F.group_norm(pixels, 1)
+places = F.layer_norm(pixels.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
+image = F.layer_norm(pixels, (8, 4, 4))
+rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+# %% role="concept"
+claim("one group and LayerNorm over the image: largest gap",
+      (one_group - image).abs().max(), below=1e-4)
+claim("one group and LayerNorm over the channels: largest gap",
+      (one_group - places).abs().max(), above=0.3)
+claim("RMSNorm and its formula: largest gap",
+      (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# ### How fast running statistics follow
+#
+# Each batch moves the running mean a tenth of the way, torch's default momentum. After
+# one batch nine tenths of it are still what a fresh norm began with, and eval mode does
+# not normalise yet.
+
+# %% role="concept"
+norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
+followed = []
+for _ in range(22):
+    norm(ten)
+    followed.append(norm.running_mean.item() / 10)
+print(f"after 1 batch {followed[0]:.0%}, after 22 {followed[-1]:.0%}")
+
+# %% role="concept"
+claim("share of the way after one batch", followed[0], expected=0.1,
+      within=1e-5)
+claim("share of the way after 22 batches, 1 - 0.9^22", followed[-1],
+      expected=1 - 0.9 ** 22, within=1e-4)
+
+# %% [markdown] role="concept"
+# ### Torch's default, and orthogonal weights
+#
+# What `nn.Linear` draws has a gain of $\sqrt{1/3}$, neither Xavier's nor He's. An
+# *orthogonal* matrix keeps the length of each vector. In a linear recurrence it keeps
+# gradients exactly, for any number of steps. With a tanh in between it does not.
+
+# %% role="concept"
+gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
+turn = nn.init.orthogonal_(torch.empty(64, 64))
+
+def gradient_left(activation, steps=50):
+    """Gradient norm at the start over that at the end of a recurrence."""
+    start = torch.randn(1, 64, requires_grad=True)
+    h = start
+    for _ in range(steps):
+        h = activation(h @ turn)
+    pull = torch.randn(1, 64)
+    return (torch.autograd.grad(h, start, pull)[0].norm()
+            / pull.norm()).item()
+
+linear, curved = gradient_left(lambda h: h), gradient_left(torch.tanh)
+print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
+      f"linear {linear:.4f}, tanh {curved:.3f}")
+
+# %% role="concept"
+claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
+      within=0.01)
+claim("orthogonal, linear, 50 steps: share of the gradient left", linear,
+      expected=1, within=1e-3)
+claim("the same with tanh", curved, below=0.6)
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A classifier with BatchNorm goes to a device that sends one image at a time. It is in eval mode and reads badly. You look first at**
+#
+# - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the company of an image changes nothing.
+# - [x] the stored statistics, against those of the device's images :: What differs is the data: brightness, crop, preprocessing. A pass in train mode measures them again.
+# - [ ] the norm: replace it by GroupNorm :: That means a new training, and a shift of the data hurts other nets too.
+
+# %% [markdown] role="quiz"
+# **2. You want fresh running statistics for new images. You run them through the model**
+#
+# - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all: the statistics move in train mode only.
+# - [x] with the norms in train mode, under no_grad, and dropout off :: The norms measure, no graph is kept, and no dropout adds noise to what they see.
+# - [ ] in train mode with the optimizer at rate 0 :: Running statistics do move, but the backward pass is wasted, and dropout is on.
+
+# %% [markdown] role="quiz"
+# **3. Which of these layers gives an image another output when its neighbours in the batch change?**
+#
+# - [ ] LayerNorm in train mode :: Its means run over the numbers of one row.
+# - [x] BatchNorm in train mode :: Mean and variance are those of the batch.
+# - [ ] BatchNorm in eval mode :: It uses what it stored.
+
+# %% [markdown] role="quiz"
+# **4. `model.eval()` was called, and two calls on the same input differ. What do you search the code for?**
+#
+# - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: Functions do not know the mode: what they are not told, they cannot switch off.
+# - [ ] a missing `no_grad()` :: It decides whether a graph is kept, and changes no number. `eval()` does not switch gradients off either.
+# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored numbers and repeat themselves.
+
+# %% [markdown] role="quiz"
+# **5. Your own dropout zeroes half of the units in training and forgets to divide. In eval mode**
+#
+# - [ ] accuracy is halved :: The largest logit mostly stays the largest.
+# - [x] what the next layer gets is twice as large as in training :: All units are present, and none was scaled. Confidence suffers first.
+# - [ ] nothing differs, eval mode has no dropout :: Just that is the difference: the next layer learned from half as much.
+
+# %% [markdown] role="quiz"
+# **6. A deep encoder with post-norm stays at the loss of guessing from the first step. The cheapest thing to try is**
+#
+# - [ ] clipping its gradients :: Adam divides the size out, so that a clipped gradient gives nearly the same step.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 each of them was enough. Pre-norm is the other way, and changes the model.
+# - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
+
+# %% [markdown] role="quiz"
+# **7. An activation returns 0.5 + x/10 for all x near zero. The gain of the layer after it follows from**
+#
+# - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer would feel the constant half, too, and grow.
+# - [ ] the variance of its output :: It leaves the mean out, which is most of the signal here.
+# - [x] the mean square of its output :: Sums of products with zero-mean weights have the mean square as their size.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: a norm is a copy that calculates
+#
+# A LayerNorm does a handful of FLOPs per number. Far below the ridge of stage 1, its
+# time is the time of its bytes. Written out as torch operations it reads and writes
+# the tensor again and again. A *fused* kernel reads it once and writes it once, like
+# a copy.
+#
+# **Before you run anything:** LayerNorm by hand is seven operations. How many times
+# the bytes of a copy do they move? And BatchNorm in train mode needs all of a channel
+# before it can write the first number: how often must it read its input?
+#
+# Images come in two orders. *Contiguous* means one channel after the other, `NCHW`.
+# `channels_last` puts the channels of one pixel side by side, `NHWC`; the shape stays
+# the same. The bytes are equal, so by bytes alone the order is free.
+#
+# `cost` counts orders and bytes written. What is read stands beside it, counted from
+# the arguments of each operation.
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+def by_hand(x):
+    """LayerNorm over the last axis, one torch operation at a time."""
+    centred = x - x.mean(-1, keepdim=True)
+    var = centred.square().mean(-1, keepdim=True)
+    return centred * (var + 1e-5).rsqrt()
+
+def fused(x):
+    return F.layer_norm(x, x.shape[-1:])
+
+def make_rows(where, rows=8192, width=4096):
+    """Random rows in 16 bits."""
+    return torch.randn(rows, width, device=where, dtype=half_dtype(where))
+
+# %% role="gpu"
+def make_norm(order, where, n=64, channels=256, size=56):
+    """A call: BatchNorm in train mode and ReLU over images."""
+    x = torch.randn(n, channels, size, size, device=where,
+                    dtype=half_dtype(where)).to(memory_format=order)
+    norm = nn.BatchNorm2d(channels, device=where)
+    return lambda: norm(x).relu()
+
+x = make_rows("meta")
+counted = {f.__name__: cost(lambda: f(x)) for f in (by_hand, fused)}
+# By hand: mean, x - mean, square, mean, centred * rsqrt read x or its like.
+reads = {"by_hand": 5, "fused": 1}
+moved = {name: reads[name] + c.written / x.nbytes
+         for name, c in counted.items()}
+for name, c in counted.items():
+    print(f"{name}: {c.orders} orders, {moved[name]:.2f} times x is read "
+          f"or written, {c.peak / x.nbytes:.2f} copies exist at a time")
+
+# %% role="gpu"
+small = torch.randn(32, 64)
+claim("by hand minus fused, largest gap",
+      (by_hand(small) - fused(small)).abs().max(), below=1e-5)
+claim("x is moved by hand over fused, in sizes of x",
+      moved["by_hand"] / moved["fused"], expected=4, within=0.05)
+claim("orders by hand over fused",
+      counted["by_hand"].orders / counted["fused"].orders, above=6)
+
+# %% role="gpu"
+images = torch.randn(2, 8, 5, 5)
+last = images.to(memory_format=torch.channels_last)
+norm = nn.BatchNorm2d(8)
+claim("BatchNorm of both orders, largest gap",
+      (norm(images) - norm(last)).abs().max(), below=1e-5)
+claim("channels_last stays channels_last through the norm",
+      norm(last).is_contiguous(memory_format=torch.channels_last),
+      expected=True)
+claim("stride of the channel axis in channels_last", last.stride(1),
+      expected=1)
+
+# %% role="gpu"
+@gpu_result("05/norms", uses=[by_hand, fused, make_rows],
+            columns=["form", "us", "us_low", "us_high", "peak_mb"])
+def norms():
+    """LayerNorm of 8,192 rows of 4,096 by hand and fused, and a copy."""
+    x = make_rows("cuda")
+    calls = {"by hand": lambda: by_hand(x), "fused": lambda: fused(x),
+             "copy": lambda: x.clone()}
+    for form, call in calls.items():
+        t = seconds(call, repeats=10, device="cuda", calls=20)
+        yield {"form": form, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6, "peak_mb": peak_bytes(call) / 1e6}
+
+# %% role="gpu"
+@gpu_result("05/channels_last", uses=[make_norm],
+            columns=["order", "us", "us_low", "us_high"])
+def orders():
+    """BatchNorm and ReLU on 64 images of 256 x 56 x 56, in both orders."""
+    for name, order in (("contiguous", torch.contiguous_format),
+                        ("channels_last", torch.channels_last)):
+        t = seconds(make_norm(order, "cuda"), repeats=10, device="cuda",
+                    calls=20)
+        yield {"order": name, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def over(a, b):
+    return norms.value("us", form=a) / norms.value("us", form=b)
+
+def order_us(name):
+    return orders.value("us", order=name)
+
+sheet = datasheet(norms.device_name)
+image_bytes = 64 * 256 * 56 * 56 * 2
+# The norm reads twice and writes once, ReLU reads once and writes once.
+least = sheet.least_us(0, image_bytes * (2 + 1 + 1 + 1))
+
+# %% role="gpu"
+answers = gpu_table(
+    sheet,
+    norms.asks("fused LayerNorm over a copy: time", 1,
+               lambda: over("fused", "copy"), below=1.5),
+    norms.asks("by hand over fused: time",
+               moved["by_hand"] / moved["fused"],
+               lambda: over("by hand", "fused"), above=2),
+    norms.asks("by hand over fused: memory on top",
+               counted["by_hand"].peak / counted["fused"].peak,
+               lambda: norms.value("peak_mb", form="by hand")
+               / norms.value("peak_mb", form="fused"), above=1.5),
+    orders.asks("BatchNorm and ReLU, contiguous: us", least,
+                lambda: order_us("contiguous"), above=0.8 * least),
+    orders.asks("channels_last over contiguous: time", "1: equal bytes",
+                lambda: order_us("channels_last") / order_us("contiguous"),
+                below=2))
+answers
+
+# %% [markdown] role="gpu"
+# **Keep:** a norm is as fast as the bytes it moves, so count how often it reads and
+# writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in
+# train mode, plus what stands around it. Use the library's fused form, keep 16 bits,
+# fuse the activation that follows, and let the order of the images be decided by the
+# convolutions on both sides of the norm. **Source:** [Ba, Kiros & Hinton
+# 2016](https://arxiv.org/abs/1607.06450) for LayerNorm; the formula of bytes is that
+# of stage 1.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - In eval mode BatchNorm does not see the batch. It sees what it stored; compare that
+#   with your data, and measure it again in train mode.
+# - Post-norm wants a gentle start. Pre-norm forgives, and needs a norm at the end.
+# - `eval()` reaches modules. Tell functions the mode yourself.
+# - Dropout divides in training, so that eval mode has nothing to do.
+# - A gain makes up for what an activation takes from the mean *square*. Measure it.
+# - A model is parameters and buffers; an average needs both.
+#
+# **Next:** stage 6 changes the data instead of the net, and asks when to stop.

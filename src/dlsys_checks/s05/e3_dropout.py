@@ -18,8 +18,8 @@ from dlsys_helpers.expect import (
     expect_parts,
 )
 
-DROPOUTS = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout", "dropout1d",
-            "dropout2d", "dropout3d", "feature_alpha_dropout")
+DROPOUTS = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout",
+            "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 ex = exercise("05.3", "dropout", by_hand=DROPOUTS, seen=("xs", "p", "training", "calls"))
 
 ex.promise("by hand", "Inverted dropout of x, by hand, without torch's own dropouts.",
