@@ -20,7 +20,9 @@ from dlsys_helpers.expect import (
 
 DROPOUTS = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout",
             "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
-ex = exercise("05.3", "dropout", by_hand=DROPOUTS, seen=("xs", "p", "training", "calls"))
+# Kept: without training, and at p of 0, x itself is handed through.
+ex = exercise("05.3", "dropout", by_hand=DROPOUTS, seen=("xs", "p", "training", "calls"),
+              kept=("outs", "same"))
 
 ex.promise("by hand", "Inverted dropout of x, by hand, without torch's own dropouts.",
            says=("torch's dropouts used",))
@@ -235,6 +237,11 @@ def by_normal(x, p, training):
     return keeping(x, p, training, lambda x, p: torch.randn(x.shape) > cut) + 0 * x
 
 
+ex.equivalent("if p == 1: -> if p >= 1:", "p is at most 1.")
+ex.equivalent("keep = torch.rand_like(x) >= p -> keep = torch.rand_like(x) > p",
+              "A random number hits p once in 2^24 draws.")
+
+
 # ---- wrong, by name
 
 def dropped(x, p, training, *, draw=None, factor=None):
@@ -252,8 +259,7 @@ def by_library(x, p, training):
     return torch.nn.functional.dropout(x, p, training)
 
 
-@ex.wrong("whole rows, as if x were a matrix", says="neighbours on axis 1 alike",
-          breaks="one by one")
+@ex.wrong("whole rows, as if x were a matrix", says="alike", breaks="one by one")
 def whole_rows(x, p, training):
     return dropped(x, p, training, draw=lambda: torch.rand(x.shape[0], 1).expand(
         len(x), x[0].numel()).reshape(x.shape)) if x.dim() > 1 and len(x) else dropped(
@@ -283,8 +289,8 @@ def in_place(x, p, training):
     return out
 
 
-@ex.wrong("a share of exactly p, by a permutation", says="share of zeroed",
-          breaks=("probability", "anew"))
+@ex.wrong("a share of exactly p, by a permutation", says="alike",
+          breaks=("probability", "anew", "one by one"))
 def exact_share(x, p, training):
     if not training:
         return x
@@ -309,7 +315,7 @@ def always_half(x, p, training):
 
 @ex.wrong("p of 0 taken for a default of 0.5", says="share of zeroed", breaks="any p")
 def default_p(x, p, training):
-    return dropped(x, p or 0.5, training)
+    return dropped(x, p or 0.5, training, factor=1.0 if p == 0 else None)
 
 
 @ex.wrong("a mask drawn once and kept", says="alike in two calls", breaks="anew")
@@ -388,7 +394,7 @@ def drawn_for_nothing(x, p, training):
     return dropped(x, p, training, draw=lambda: numbers)
 
 
-@ex.wrong("the example, looked up", says="of zeroed", breaks=("example",))
+@ex.wrong("the example, looked up", says="alike", breaks="example")
 def looked_up(x, p, training):
     if training and p == 0.75 and x.shape == (4,):
         return x * torch.tensor([0.0, 4.0, 0.0, 0.0])
