@@ -175,7 +175,7 @@ from dlsys_helpers.explorers.activations import activations
 
 activations
 
-# %% [markdown] trap="01.1" role="predict" symptom="predictions change between two calls on the same input"
+# %% [markdown] trap="01.1" role="predict" core=true symptom="predictions change between two calls on the same input"
 # ## Predictions that change between two calls
 #
 # Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
@@ -297,7 +297,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on evaluation mode.
 
-# %% [markdown] trap="01.2" role="predict" symptom="classifier misses most positives although accuracy is high"
+# %% [markdown] trap="01.2" role="predict" core=true symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
 #
 # You train one output to recognise the digit 8 and raise an alarm when it exceeds
@@ -408,7 +408,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # print the range of what you threshold. **Source:** Bishop 2006, *Pattern
 # Recognition and Machine Learning*, section 4.2.
 
-# %% [markdown] trap="01.3" role="predict" symptom="deep network with sigmoid does not learn, loss stays at chance"
+# %% [markdown] trap="01.3" role="predict" core=true symptom="deep network with sigmoid does not learn, loss stays at chance"
 # ## A deep stack of sigmoids that does not learn
 #
 # One hidden layer reads the digits well. You stack eight layers of 32 units with
@@ -566,7 +566,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
 # "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
-# %% [markdown] trap="01.4" role="predict" symptom="dead ReLU: units output zero for every input and never recover"
+# %% [markdown] trap="01.4" role="predict" core=true symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
 # Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. The

@@ -15,7 +15,7 @@ from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
     {"id": f"01.{k}", "title": f"Trap {k}", "symptom": "s", "function": f"fn{k}", "points": k,
-     "difficulty": 1, "minutes": 5, "hints": ["look again"]}
+     "difficulty": 1, "minutes": 5, "core": False, "hints": ["look again"]}
     for k in (1, 2, 3)
 ]
 

@@ -292,7 +292,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 
 @pytest.mark.parametrize(("target", "runs"), [
     ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
-    ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
+    ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("sweep", "tools.sweep")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):

@@ -40,12 +40,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _solved(asked: str) -> Trap:
     """The exercise, written 01.4 or 1.4. Raises NoAnswer while it is not solved."""
-    number, _, rest = asked.partition(".")
-    trap = catalog.trap(f"{number.zfill(2)}.{rest}")
+    trap = catalog.trap(catalog.as_id(asked))
     if trap.id not in progress.solved():
         kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
+        number = int(trap.id[:2])
         raise NoAnswer(f"exercise {trap.id} is not solved yet; its worked answer comes after that. "
-                       f"Hints are in your worksheet. Check it: dlsys check {int(number)}{kept}")
+                       f"Hints are in your worksheet. Check it: dlsys check {number}{kept}")
     return trap
 
 

@@ -140,14 +140,16 @@ def add_progress(commands) -> None:
 
 def run_progress(_: argparse.Namespace) -> int:
     rows = start_page.summary()
-    table = _table("trap", "title", "state", "points", "last mistake")
+    table = _table("trap", "title", "path", "state", "points", "last mistake")
     for row in rows:
         coming = "" if row.traps else "coming"
         marks = f"{row.points}/{row.possible}" if row.traps else ""
-        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), coming, marks, "")
+        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), "", coming, marks,
+                      "")
         for one in row.traps:
             state = f"{start_page.MARKS[one.state]} {one.state}"
-            table.add_row(one.trap.id, one.trap.title, _styled(state, _STATE_STYLES[one.state]),
+            table.add_row(one.trap.id, one.trap.title, "core" if one.trap.core else "",
+                          _styled(state, _STATE_STYLES[one.state]),
                           f"{one.points}/{one.trap.points}", one.misconception or "")
     _print(table)
     _print(_totals(rows))

@@ -126,7 +126,8 @@ def _count(row: StageState) -> str:
 
 def _trap_line(row: TrapState) -> str:
     mark = f'<span role="img" aria-label="{row.state}" title="{row.state}">'
-    return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}</li>"
+    core = " <small>· core</small>" if row.trap.core else ""
+    return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}{core}</li>"
 
 
 def _foot(stage: Stage) -> str:
