@@ -73,7 +73,7 @@ gaps = [(norm(pixels) - y).abs().max() for norm, y in by_hand.items()]
 claim("largest gap between three norms and the formula over their axes",
       max(gaps), below=1e-5)
 
-# %% [markdown] trap="05.1" role="predict" symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
+# %% [markdown] trap="05.1" role="predict" core=true symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
 # ## One image at a time
 #
 # Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
@@ -195,6 +195,16 @@ claim("BatchNorm1d refuses one row in train mode", bool(refused),
 claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
       spread, expected=1, within=0.01)
 
+# %% [markdown] trap="05.1" role="repair"
+# Below, one digit in company. Before you touch a control, say which of them can move
+# its logits: the norm, the mode, the mates. Then guess for which norms train mode and
+# eval mode agree.
+
+# %% role="explore" explorer="batch_mates"
+from dlsys_helpers.explorers.batch_mates import batch_mates
+
+batch_mates
+
 # %% [markdown] trap="05.1" role="folklore"
 # **Told:** BatchNorm breaks at a batch of one: the variance is zero and the output
 # NaN; in eval mode the accuracy drops. **Measured:** in eval mode the batch size does
@@ -253,7 +263,7 @@ def recalibrate(model: nn.Module, batches) -> None:
 # after training on darker images, eval mode reads the old ones badly, because the
 # stored statistics are those of the dark.
 
-# %% [markdown] trap="05.2" role="predict" symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
+# %% [markdown] trap="05.2" role="predict" core=true symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
 # You stack 16 of torch's encoder layers on the rows of a digit and train with Adam at
@@ -417,7 +427,7 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 # 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): pre-norm without the last
 # norm made training diverge.
 
-# %% [markdown] trap="05.3" role="predict" symptom="predictions change between two calls although model.eval() was called, F.dropout"
+# %% [markdown] trap="05.3" role="predict" core=true symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## Dropout written as a function
 #
 # Someone tidies your reader: the module `nn.Dropout` goes, `F.dropout(h, 0.5)` in
@@ -587,7 +597,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 # 26338](https://github.com/pytorch/pytorch/issues/26338): the behaviour surprised,
 # and was meant.
 
-# %% [markdown] trap="05.4" role="predict" symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
+# %% [markdown] trap="05.4" role="predict" core=true symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
 # ## He's weights in a tanh net
 #
 # Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as they
@@ -658,8 +668,8 @@ claim("gain of 5/3 for tanh in torch", nn.init.calculate_gain("tanh"),
       expected=5 / 3, within=1e-6)
 
 # %% [markdown] trap="05.4" role="repair"
-# One would need 1.59; He's 1.41 is nearer to that than Xavier's 1, and torch's own
-# `calculate_gain("tanh")` is above both. Train them, with three optimizers.
+# The product is below one for both, and He's is nearer. Torch's own
+# `calculate_gain("tanh")` is above both. Train the nets, in three settings.
 
 # %% trap="05.4" role="repair"
 def trained(activation, gain, optimizer, lr):
@@ -958,6 +968,15 @@ claim("one group and LayerNorm over the channels: largest gap",
       (one_group - places).abs().max(), above=0.3)
 claim("RMSNorm and its formula: largest gap",
       (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# Choose a number of the block below. Guess how many numbers share its mean, for each
+# norm, on images and on sequences; then look.
+
+# %% role="explore" explorer="norm_axes"
+from dlsys_helpers.explorers.norm_axes import norm_axes
+
+norm_axes
 
 # %% [markdown] role="concept"
 # ### How fast running statistics follow

@@ -15,7 +15,9 @@ from dlsys_helpers.expect import (
     expect_parts,
 )
 
-ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "frozen"))
+# Kept: model is left as it is, and average gets its buffers.
+ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "frozen"),
+              kept=("left", "path"))
 
 ex.promise("in place", "One step of an exponential moving average, in place, in average.",
            says=("of average after", "models: got"))
@@ -126,9 +128,8 @@ def act(fn, kind, states, decays, modes, frozen):
     for state, decay in zip(states[1:], decays):
         fill(model, state)
         fn(average, model, decay)
-        # In float64, so that no input stands there as it is.
-        path.append({name: t.detach().double() for name, t in held(average).items()})
-        left.append({name: t.detach().double() for name, t in held(model).items()})
+        path.append({name: t.detach().clone() for name, t in held(average).items()})
+        left.append({name: t.detach().clone() for name, t in held(model).items()})
     now, theirs = held(average), held(model)
     return {"path": path, "left": left,
             "replaced": sum(now.get(name) is not t for name, t in tensors.items()),
@@ -144,8 +145,11 @@ def expect_state(got, expected, what, buffers):
     """Compare what a module holds, tensor by tensor; the feedback names the kind of each."""
     expect_parts(got, *expected, what=f"tensors {what}")
     for name, right in expected.items():
-        kind = "buffer" if name in buffers else "parameter"
-        expect_close(f"{kind} {name.split('.')[-1]} {what}", got[name], right, rtol=1e-5, atol=1e-6)
+        title = f"{'buffer' if name in buffers else 'parameter'} {name.split('.')[-1]} {what}"
+        if name in buffers:
+            expect_equal(title, got[name], right)
+        else:
+            expect_close(title, got[name], right.float(), rtol=1e-5, atol=1e-6)
 
 
 @ex.law
@@ -157,10 +161,9 @@ def law(out, kind, states, decays, modes, frozen):
         expect_length(f"steps in {part}", out[part], len(decays))
     now = {name: states[0][name].double() for name in parameters}
     for k, (state, decay) in enumerate(zip(states[1:], decays, strict=True)):
-        given = {name: value.double() for name, value in state.items()}
-        expect_state(out["left"][k], given, f"of model after step {k + 1}", buffers)
-        now = {name: old * decay + (1 - decay) * given[name] for name, old in now.items()}
-        expect_state(out["path"][k], now | {name: given[name] for name in buffers},
+        expect_state(out["left"][k], state, f"of model after step {k + 1}", buffers)
+        now = {name: old * decay + (1 - decay) * state[name].double() for name, old in now.items()}
+        expect_state(out["path"][k], now | {name: state[name] for name in buffers},
                      f"of average after step {k + 1}", buffers)
     expect_equal("tensors of average replaced by others", out["replaced"], 0, "Write in place.")
     expect_equal("tensors of average moved to other memory", out["moved"], 0,
