@@ -2,8 +2,8 @@
 # # 5. Normalization, dropout and initialization
 #
 # Your digit reader leaves the training machine. It now serves single images behind a
-# new camera, a colleague has tidied its dropout, and a copy with averaged weights is
-# to replace it. The weights are fine in each case. The answers are not.
+# new camera, a colleague tidies its dropout, a deeper one is being trained, and a copy
+# with averaged weights is to be shipped. Nobody touches the learned weights.
 #
 # A network is more than its weights. It carries stored statistics, a mode, random
 # masks and the scale on which it began, and no optimizer looks after those. This
@@ -260,8 +260,8 @@ def recalibrate(model: nn.Module, batches) -> None:
 # with the mean of a fresh batch, norm by norm. **Source:** [Ioffe & Szegedy
 # 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:**
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79):
-# after training on darker images, eval mode reads the old ones badly, because the
-# stored statistics are those of the dark.
+# after adapting to darker images, eval mode reads the old ones badly; the reporter
+# traces it to the stored statistics, which follow the last domain.
 
 # %% [markdown] trap="05.2" role="predict" core=true symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
@@ -339,11 +339,11 @@ claim("its loss after 50 steps at 0.005; guessing has 2.303",
 measured("05.2", 1)
 
 # %% [markdown] trap="05.2" role="repair"
-# The gradient arrives. What goes wrong, goes wrong in *training*: every norm stands in
-# the stream itself, so that a step of full size on a fresh net moves all that follows.
-# *Pre-norm* normalises only what goes into a branch,
+# The gradient arrives. What goes wrong shows in *training*: at full rate from the first
+# step this net does not get going. *Pre-norm* normalises only what goes into a branch,
 # $x \leftarrow x + f(\mathrm{norm}(x))$. The stream runs from bottom to top untouched,
-# and one norm at the end gives it its size. In torch: `norm_first=True`, and the last norm is yours to add.
+# and one norm at the end gives it its size. In torch: `norm_first=True`, and the last
+# norm is yours to add.
 
 # %% trap="05.2" role="repair"
 loss["pre-norm"] = train(Encoder(norm_first=True), lr=5e-3)
@@ -421,7 +421,8 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 # sum it wants a warm-up or a small rate, inside the branch it wants a norm at the end.
 # **In your own code:** look for `norm_first`, and for the last norm. **Source:** [Xiong
 # et al. 2020, "On Layer Normalization in the Transformer
-# Architecture"](https://arxiv.org/abs/2002.04745). **Seen in the wild:**
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
+# near the *output* are large, which is why they want a warm-up. **Seen in the wild:**
 # [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep stacks
 # of torch's post-norm layers are unstable; [PaddlePaddle/PaddleNLP
 # 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): pre-norm without the last
@@ -757,8 +758,8 @@ def gain_for(act) -> float:
 # each layer once, before training. **Source:** [He et al.
 # 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
-# the wild:** [pytorch/pytorch 15314](https://github.com/pytorch/pytorch/issues/15314):
-# readers take the default of `nn.Linear` for He's; its gain is $\sqrt{1/3}$.
+# the wild:** [pytorch/pytorch 57109](https://github.com/pytorch/pytorch/issues/57109):
+# `nn.Linear` calls He's function, and the gain that comes out is $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="predict" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
@@ -915,9 +916,9 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
 # `use_buffers`. **Seen in the wild:** [pytorch/ignite
 # 2590](https://github.com/pytorch/ignite/issues/2590): F1 about 40 with its EMA, about
-# 60 without; [CuriousAI/mean-teacher
-# 9](https://github.com/CuriousAI/mean-teacher/issues/9): somebody notices that the
-# teacher's norms may still have mean 0 and variance 1.
+# 60 without; [boschresearch/OASIS
+# 21](https://github.com/boschresearch/OASIS/issues/21): the authors measure the
+# average's statistics anew before they use it.
 
 # %% [markdown] role="concept"
 # ## Further

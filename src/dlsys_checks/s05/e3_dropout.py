@@ -74,8 +74,8 @@ def cases(g):
             one("a small p", 200, n, p=0.02 + whole(0, 4) / 100),
             one("a large p", 200, n, p=0.94 + whole(0, 4) / 100), one("p of 1", n, 9, p=1.0),
             one("no axes", calls=300), one("many rows of two", 900, 2),
-            one("four axes", 5, 4, 9, 11), one("no elements", 0, 3), one("huge numbers", n, n,
-                                                                        scale=1e30),
+            one("four axes", 5, 4, 9, 11), one("no elements", 0, 3, calls=30),
+            one("huge numbers", n, n, scale=1e30),
             one("tiny numbers", n, n, scale=1e-30), *quiet, example]
 
 
