@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from dlsys_helpers.data import digits
 from dlsys_helpers.explorers.batch_mates import (
     HIDDEN,
     LIMIT,
@@ -12,11 +13,21 @@ from dlsys_helpers.explorers.batch_mates import (
     MODES,
     NORMS,
     ROW,
-    _digits,
     batch_mates,
     batch_of,
     logits,
     train,
+)
+from dlsys_helpers.explorers.init_depth import (
+    ACTIVATIONS,
+    DEPTH,
+    FLOOR,
+    INITS,
+    TOP,
+    init_depth,
+    preactivations,
+    predicted,
+    variances,
 )
 from dlsys_helpers.explorers.norm_axes import (
     CHOSEN,
@@ -102,7 +113,7 @@ def test_a_four_among_fours_is_no_longer_read_as_one():
 
 
 def test_the_batch_holds_the_digit_once_and_mates_of_the_wanted_class():
-    x, y = _digits()[2:]
+    x, y = digits()[2:]
     batch = batch_of("only zeros", 31, 3)
     assert len(batch) == 32
     torch.testing.assert_close(batch[0], x[ROW].double())
@@ -230,3 +241,101 @@ def test_a_layer_norm_over_the_wrong_axes_is_seen(monkeypatch):
                         lambda size: {"layer": nn.GroupNorm(4, 4)})
     with pytest.raises(AssertionError):
         test_the_gradient_reaches_the_axes_of_the_definition(IMAGES, "layer")
+
+
+# ---- activations by depth ---------------------------------------------------------------------
+@pytest.mark.parametrize("init", INITS)
+def test_a_drawn_weight_has_the_variance_that_is_said(init):
+    w = INITS[init](torch.empty(256, 256, dtype=torch.float64), torch.Generator().manual_seed(5))
+    assert w.square().mean().item() == pytest.approx(variances(init, 256)[0], rel=0.02)
+    assert abs(w.mean().item()) < 0.02 * w.std().item()
+
+
+def test_pytorch_s_default_is_the_linear_layer_s_own():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layer = nn.Linear(256, 256)
+    of_weight, of_bias = variances("PyTorch default", 256)
+    assert layer.weight.var().item() == pytest.approx(of_weight, rel=0.02)
+    assert layer.bias.var().item() == pytest.approx(of_bias, rel=0.2)  # 256 draws only
+
+
+# Per layer: sqrt(width * Var(w)), times sqrt(1/2) behind a ReLU, which drops one half.
+FACTORS = {("Xavier", "linear"): 1, ("Xavier", "ReLU"): 0.5**0.5, ("He", "linear"): 2**0.5,
+           ("He", "ReLU"): 1, ("std 0.01", "linear"): 0.16, ("std 1", "linear"): 16,
+           ("std 1", "ReLU"): 128**0.5}
+
+
+@pytest.mark.parametrize(("init", "activation"), FACTORS)
+def test_the_factor_per_layer_is_the_closed_form(init, activation):
+    factor = FACTORS[init, activation]
+    x, seen = preactivations(init, activation, 256)
+    last = ACTIVATIONS[activation](seen[-1])
+    measured = (last.square().mean() / x.square().mean()) ** (0.5 / DEPTH)
+    assert measured.item() == pytest.approx(factor, rel=0.02)
+    moments = predicted(init, activation, 256)
+    np.testing.assert_allclose((moments[1:] / moments[:-1]).sqrt(), factor, rtol=1e-6)
+    sentence = init_depth(init=init, activation=activation, width=256)[1]
+    assert f"a factor of {measured:.3g} per layer. Closed form: {factor:.3g} per layer" in sentence
+
+
+def test_orthogonal_layers_keep_every_length():
+    x, seen = preactivations("orthogonal", "linear", 64)
+    np.testing.assert_allclose(seen[-1].norm(dim=1), x.norm(dim=1), rtol=1e-12)
+
+
+def test_pytorch_s_biases_hold_a_linear_network_up():
+    # m = m / 3 + 1 / (3 n) stands still at m = 1 / (2 n).
+    assert predicted("PyTorch default", "linear", 64)[-1].item() == pytest.approx(1 / 128, rel=1e-6)
+    assert init_depth(init="PyTorch default", activation="linear")[0]["size"][-1] == pytest.approx(
+        128**-0.5, rel=0.25)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "GELU"])
+def test_the_prediction_for_a_curve_is_the_mean_over_a_large_sample(activation):
+    z = 2**0.5 * torch.randn(10**6, generator=torch.Generator().manual_seed(2))  # He: q = 2
+    expected = ACTIVATIONS[activation](z).square().mean().item()
+    assert predicted("He", activation, 64)[1].item() == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_wide_network_is_where_the_prediction_says(activation):
+    arrays, _ = init_depth(init="Xavier", activation=activation, width=256)
+    np.testing.assert_allclose(arrays["size"], arrays["predicted"], rtol=0.15)
+
+
+def test_rows_grow_alike_behind_relu_and_not_in_a_linear_network():
+    relu, linear = (init_depth(init="He", activation=a, width=256)[0] for a in ("ReLU", "linear"))
+    assert relu["rows"][-1] < 0.4 * relu["size"][-1]
+    assert linear["rows"][-1] == pytest.approx(linear["size"][-1], rel=0.05)
+
+
+def last_shares(init, key):
+    return {a: init_depth(init=init, activation=a)[0][key][-1] for a in ACTIVATIONS}
+
+
+def test_only_relu_units_die_unless_the_numbers_are_so_large_that_gelu_is_one():
+    dead = last_shares("He", "dead")
+    assert dead.pop("ReLU") > 10
+    assert set(dead.values()) == {0}
+    assert last_shares("std 1", "dead")["GELU"] > 5
+
+
+def test_a_large_tanh_network_saturates():
+    small = last_shares("std 1", "small")
+    assert small["linear"] == 0
+    # |tanh z| > sqrt(0.95) beyond |z| = 2.18, and z has a deviation of about 8.
+    assert small["tanh"] == pytest.approx(100 * 0.785, abs=4)
+
+
+def test_what_leaves_the_window_stands_on_its_edge_and_is_said():
+    low, high = (init_depth(init=i, activation="linear", width=64) for i in ("std 0.01", "std 1"))
+    assert low[0]["size"].min() == FLOOR
+    assert "root mean square is 1.5e-22" in low[1]
+    assert high[0]["size"].max() == TOP
+
+
+def test_a_he_init_that_forgets_its_two_is_seen(monkeypatch):
+    monkeypatch.setitem(INITS, "He", INITS["Xavier"])
+    with pytest.raises(AssertionError):
+        test_the_factor_per_layer_is_the_closed_form("He", "ReLU")
