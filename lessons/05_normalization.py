@@ -723,6 +723,15 @@ claim("sigmoid, gain by the mean square: mean square of the tenth sum",
       sums["mean square"], expected=1, within=0.2)
 claim("gain by the variance: the same", sums["variance"], above=4)
 
+# %% [markdown] trap="05.4" role="repair"
+# Guess first, for tanh and for GELU: which of the six inits below keeps the size
+# over twenty layers, which loses it, which one blows it up? Then move the controls.
+
+# %% role="explore" explorer="init_depth"
+from dlsys_helpers.explorers.init_depth import init_depth
+
+init_depth
+
 # %% [markdown] trap="05.4" role="folklore"
 # **Told:** He saturates tanh in the first pass; tanh wants Xavier, ReLU wants He.
 # **Measured:** in ten layers without biases He saturates under 1 % of the tanh units,
