@@ -690,7 +690,7 @@ def trained(activation, gain, optimizer, lr):
 SGD, Adam = torch.optim.SGD, torch.optim.Adam
 tanh = {(opt.__name__, lr): [trained(nn.Tanh, g, opt, lr)
                              for g in (he, xavier)]
-        for opt, lr in ((SGD, 0.03), (SGD, 0.1), (Adam, 1e-3))}
+        for opt, lr in ((SGD, 0.03), (Adam, 1e-3), (Adam, 3e-4))}
 relu = [trained(nn.ReLU, g, SGD, 0.03) for g in (he, xavier)]
 for (name, lr), (with_he, with_xavier) in tanh.items():
     print(f"tanh, {name} {lr}: He {with_he:.2f}, Xavier {with_xavier:.2f}")

@@ -37,7 +37,7 @@ def share_left_of_the_old(rng):
 
 
 @asks("05.1")
-def weighted_mean(rng):
+def mean_of_two_batches(rng):
     big, small = rng.choice([60, 80, 100]), rng.choice([4, 8, 12])
     a, b = rng.randint(1, 9), rng.randint(20, 40)
     return number(
@@ -60,7 +60,7 @@ def two_rows_in_train_mode(rng):
 @asks("05.1")
 def unbiased_on_one_image(rng):
     side, channels = rng.randint(2, 6), rng.choice([2, 3])
-    x = torch.randn(1, 1, side, side, dtype=torch.float64)
+    x = torch.arange(side * side, dtype=torch.float64)
     return number(
         f"One image with {channels} channels of {side} x {side} pixels, BatchNorm2d in train mode. "
         "What is the variance that it stores, over the variance that it normalises with?",
