@@ -7,7 +7,7 @@
 #
 # A network is more than its weights. It carries stored statistics, a mode, random
 # masks and the scale on which it began, and no optimizer looks after those. This
-# stage breaks five of them.
+# stage breaks five such things.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -558,8 +558,8 @@ claim("without the division: share of the digits read", score, above=0.93)
 # **Told:** a dropout that stays on leaves only $1 - p$ of the output; without the
 # division you get $1 - p$ of the accuracy. **Measured:** in this net with one dropout
 # before the last layer the mean stays and the *noise* does the damage. Without the
-# division the logits double in eval mode. The labels hardly suffer, for twice the
-# logits has the same largest one; the confidence does.
+# division the logits double in eval mode. The labels hardly suffer, for doubled
+# logits have the same largest one.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=2 minutes=10
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -669,8 +669,8 @@ claim("gain of 5/3 for tanh in torch", nn.init.calculate_gain("tanh"),
       expected=5 / 3, within=1e-6)
 
 # %% [markdown] trap="05.4" role="repair"
-# The product is below one for both, and He's is nearer. Torch's own
-# `calculate_gain("tanh")` is above both. Train the nets, in three settings.
+# Neither gain makes up for that in full; He's comes nearer. Torch's own
+# `calculate_gain("tanh")` is larger than both. Train the nets, in three settings.
 
 # %% trap="05.4" role="repair"
 def trained(activation, gain, optimizer, lr):
@@ -705,9 +705,9 @@ claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
       above=0.2)
 
 # %% [markdown] trap="05.4" role="repair"
-# So far the mean of an activation played no part. Sigmoid's mean is one half: its mean
-# *square* and its variance are far apart, and the sum of the next layer feels the mean
-# square, whose root is what a gain has to restore.
+# So far the mean of an activation played no part. Sigmoid's mean is one half, so that
+# its mean *square* and its variance are far apart. What the next layer's sum feels is
+# the mean square.
 
 # %% trap="05.4" role="repair"
 s = torch.randn(1_000_000).sigmoid()
@@ -1080,7 +1080,7 @@ claim("the same with tanh", curved, below=0.6)
 # **5. Your own dropout zeroes half of the units in training and forgets to divide. In eval mode**
 #
 # - [ ] accuracy is halved :: The largest logit mostly stays the largest.
-# - [x] what the next layer gets is twice as large as in training :: All units are present, and none was scaled. Confidence suffers first.
+# - [x] what the next layer gets is twice as large as in training :: All units are present, and none was scaled.
 # - [ ] nothing differs, eval mode has no dropout :: Just that is the difference: the next layer learned from half as much.
 
 # %% [markdown] role="quiz"
