@@ -382,7 +382,7 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
 
 # %% [markdown] trap="03.3" role="predict" core=true symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
-# ## A batch that clipping should have caught
+# ## A batch a hundred times too large
 #
 # You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
 # step, as it should be. Then a batch arrives whose inputs are 100 times too

