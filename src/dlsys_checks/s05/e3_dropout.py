@@ -97,6 +97,8 @@ def act(fn, xs, p, training, calls):
                 if isinstance(out, torch.Tensor) and out.requires_grad:
                     grad, = torch.autograd.grad(out, given, torch.ones_like(out),
                                                 allow_unused=True)
+                if grad is None and p == 1 and training:
+                    grad = torch.zeros_like(x)  # nothing stays, so none may be missing
                 mine.append(out)
                 slopes.append(grad)
             torch.manual_seed(5)
@@ -341,6 +343,20 @@ def by_numpy(x, p, training):
 @ex.wrong("no division: the lesson's undivided net", says="others", breaks="divided")
 def undivided(x, p, training):
     return dropped(x, p, training, factor=1.0)
+
+
+@ex.wrong("the classical dropout: no division, and 1 - p in eval mode instead", says="others",
+          breaks=("divided", "eval", "gradients"))
+def classical(x, p, training):
+    return dropped(x, p, training, factor=1.0) if training else x * (1 - p)
+
+
+@ex.wrong("p taken for the share that stays, in the mask and in the factor", says="others",
+          breaks="divided")
+def keeps_p(x, p, training):
+    if not training or p in (0, 1):
+        return dropped(x, p, training)
+    return x * (torch.rand_like(x) < p) / p
 
 
 @ex.wrong("multiplied by 1 - p instead of divided", says="others", breaks="divided")

@@ -13,14 +13,15 @@ from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_par
 
 ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"))
 
-ex.promise("gain", "The gain that keeps the size of a layer's signal for this activation:",
+ex.promise("gain", "The gain that keeps the size of a layer's signal for this activation.",
            says=("gain of",))
-ex.promise("second moment", "for z from N(0, 1), gain squared times the mean of act(z) squared is "
+ex.promise("second moment", "For z from N(0, 1), gain squared times the mean of act(z) squared is "
            "1,", says=("gain of",))
 ex.promise("precision", "within 2 % of the gain.", says=("gain of",))
 ex.promise("any act", "act: a function or an nn.Module, element by element,",
            cases=("a module", "a module with a weight", "a module in place"))
-ex.promise("any scale", "of any scale;", cases=("a tiny output", "a huge output"))
+ex.promise("any scale", "with outputs as small as 1e-12 or as large as 1e12;",
+           cases=("a tiny output", "a huge output"))
 ex.promise("in place", "it may write into its argument.", cases=("a module in place",
                                                                 "a function in place"))
 ex.promise("float", "Returns a Python float;", says=("type of the gain",))
@@ -48,8 +49,8 @@ def cases(g):
             one("a module with a weight", "prelu", numbers=[near(0.1, 0.9)], as_module=True),
             one("a module in place", "relu_", numbers=[1.0], as_module=True),
             one("a function in place", "tanh_", numbers=[1.0]),
-            one("a tiny output", "tanh", "scaled", numbers=[near(1, 2), near(1, 9) * 1e-24]),
-            one("a huge output", "scaled", numbers=[near(1, 9) * 1e24]),
+            one("a tiny output", "tanh", "scaled", numbers=[near(1, 2), near(1, 9) * 1e-12]),
+            one("a huge output", "scaled", numbers=[near(1, 9) * 1e12]),
             one("the example", "identity", "relu", numbers=[1.0, 1.0])]
 
 

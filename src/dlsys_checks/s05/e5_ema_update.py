@@ -27,7 +27,8 @@ ex.promise("structure", "Both have the same structure.",
 ex.promise("parameters", "Each parameter becomes decay times its old value plus 1 - decay times "
            "that of model;", says=("parameter",))
 ex.promise("buffers", "each buffer becomes a copy of model's,", says=("buffer",))
-ex.promise("dtype", "whatever its dtype.", says=("buffer count", "buffer seen", "buffer mask",
+ex.promise("dtype", "whatever its dtype: counters and masks have no average, and torch's "
+           "AveragedModel copies by default.", says=("buffer count", "buffer seen", "buffer mask",
                                                  "raised RuntimeError"))
 ex.promise("same tensors", "average keeps its tensors: an optimizer or a state_dict made before "
            "sees the change.", says=("tensors of average replaced", "tensors of average moved"))
@@ -251,6 +252,15 @@ def as_use_buffers(average, model, decay):
     for old, new in zip(average.buffers(), model.buffers(), strict=True):
         if not old.is_floating_point():
             old.copy_(new)
+
+
+@ex.wrong("all of state_dict() averaged, where it has a point", says="buffer", breaks="buffers")
+@torch.no_grad()
+def state_dict_averaged(average, model, decay):
+    theirs = model.state_dict()
+    for name, old in average.state_dict().items():
+        if old.is_floating_point():
+            old.mul_(decay).add_(theirs[name], alpha=1 - decay)
 
 
 @ex.wrong("only the buffers with a point copied", says="buffer", breaks="dtype")
