@@ -32,7 +32,7 @@ ex.promise("dtype", "whatever its dtype: counters and masks have no average, and
                                                  "raised RuntimeError"))
 ex.promise("same tensors", "average keeps its tensors: an optimizer or a state_dict made before "
            "sees the change.", says=("tensors of average replaced", "tensors of average moved"))
-ex.promise("model left", "model is left as it is,", says=("of model after",))
+ex.promise("model left", "model is left as it is,", says=("of model after", "requires_grad of"))
 ex.promise("modes", "no mode changes,", says=("training flags",))
 ex.promise("no sharing", "no memory is shared", says=("memory shared",))
 ex.promise("no graph", "and no graph is built.", says=("graphs", "raised RuntimeError"))
@@ -75,6 +75,8 @@ def cases(g):
         return name, {"kind": kind, "states": states, "decays": list(decays),
                       "modes": list(modes), "frozen": frozen}
 
+    broken = one("a statistic of average that is NaN", "norms")
+    broken[1]["states"][0]["1.running_mean"][0] = float("nan")
     example = {"kind": "one", "decays": [0.75], "modes": [False, True], "frozen": False,
                "states": [{"weight": torch.tensor([[1.0]])}, {"weight": torch.tensor([[2.0]])}]}
     return [one("a net with a norm", "norms"), one("three steps", "norms", 0.5, 0.9, 0.2),
@@ -84,7 +86,7 @@ def cases(g):
             one("a large decay", "own", 0.9999), one("average in train mode", "norms",
                                                      modes=(True, False)),
             one("both in eval mode", "nested", modes=(False, False)),
-            one("a frozen average", "norms", frozen=True), ("the example", example)]
+            one("a frozen average", "norms", frozen=True), broken, ("the example", example)]
 
 
 @ex.act
@@ -124,6 +126,12 @@ def act(fn, kind, states, decays, modes, frozen):
     average.train(modes[0])
     model.train(modes[1])
     average.requires_grad_(not frozen)
+    if frozen:  # one of model's, too
+        next(model.parameters()).requires_grad_(False)
+    for root in (average, model):
+        list(root.modules())[-1].training ^= len(list(root.modules())) > 1
+        for p in root.parameters():
+            p.grad = torch.ones_like(p)
     tensors, path, left = held(average), [], []
     places = {name: t.data_ptr() for name, t in tensors.items()}
     for state, decay in zip(states[1:], decays):
@@ -138,6 +146,8 @@ def act(fn, kind, states, decays, modes, frozen):
             "shared": sum(a.data_ptr() == b.data_ptr() for a in now.values()
                           for b in theirs.values()),
             "graphs": sum(t.grad_fn is not None for t in [*now.values(), *theirs.values()]),
+            "grads": sum(p.grad is None or int((p.grad != 1).sum()) for m in (average, model)
+                         for p in m.parameters()),
             "asked": [[p.requires_grad for p in m.parameters()] for m in (average, model)],
             "modes": [[m.training for m in root.modules()] for root in (average, model)]}
 
@@ -155,8 +165,8 @@ def expect_state(got, expected, what, buffers):
 
 @ex.law
 def law(out, kind, states, decays, modes, frozen):
-    expect_parts(out, "path", "left", "replaced", "moved", "shared", "graphs", "asked",
-                 "modes")
+    expect_parts(out, "path", "left", "replaced", "moved", "shared", "graphs", "grads",
+                 "asked", "modes")
     parameters, buffers = HELD[kind]
     for part in ("path", "left"):
         expect_length(f"steps in {part}", out[part], len(decays))
@@ -171,10 +181,13 @@ def law(out, kind, states, decays, modes, frozen):
                  "A state_dict made before does not see it.")
     expect_equal("tensors with memory shared by both", out["shared"], 0, "Copy the numbers.")
     expect_equal("tensors with graphs behind them", out["graphs"], 0, "Work under no_grad.")
-    asked = [[not frozen] * len(parameters), [True] * len(parameters)]
+    expect_equal("gradients of model after the call, or of average, that changed", out["grads"], 0)
+    asked = [[not frozen] * len(parameters),
+             [not (frozen and k == 0) for k in range(len(parameters))]]
     expect_equal("requires_grad of the parameters of both models", out["asked"], asked)
     count = {"norms": 4, "nested": 5}.get(kind, 1)
-    expect_equal("training flags of both models", out["modes"], [[m] * count for m in modes])
+    expect_equal("training flags of both models", out["modes"], [
+        [m] * (count - 1) + [m ^ (count > 1)] for m in modes])
 
 
 # ---- right by another route
@@ -350,6 +363,28 @@ def into_both(average, model, decay):
             new.copy_(old)
         for new in model.buffers():
             new.copy_(new + 1 if new.dtype != torch.bool else ~new)
+
+
+@ex.wrong("gradients cleared", says="gradients of model after", breaks="model left")
+def clears_gradients(average, model, decay):
+    averaged(average, model, decay)
+    model.zero_grad()
+
+
+@ex.wrong("model's flags put back by train(), which reaches all of its modules",
+          says="training flags", breaks="modes")
+def one_mode_for_all(average, model, decay):
+    mode = model.training
+    averaged(average, model.eval(), decay)
+    model.train(mode)
+
+
+@ex.wrong("old buffers multiplied by 0: a NaN stays", says="buffer", breaks="buffers")
+def faded_buffers(average, model, decay):
+    averaged(average, model, decay, buffers="none")
+    with torch.no_grad():
+        for old, new in zip(average.buffers(), model.buffers(), strict=True):
+            old.copy_(old * 0 + new if old.is_floating_point() else new)
 
 
 @ex.wrong("average put into train mode", says="training flags", breaks="modes")
