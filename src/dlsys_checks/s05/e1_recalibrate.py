@@ -25,7 +25,8 @@ ex.promise("all norms", "Measure the running statistics of all BatchNorms of mod
            says=STORED)
 ex.promise("any depth", "model: nn.BatchNorm1d and nn.BatchNorm2d at any depth.",
            cases=("a norm inside a block", "a large last batch", "a block in eval mode",
-                  "BatchNorm2d on images", "a norm that is the whole model", "the example"))
+                  "BatchNorm2d on images", "images of two sizes", "one image in a batch",
+                  "a norm that is the whole model", "the example"))
 ex.promise("once", "batches: an iterable of inputs, gone through once;",
            says=("times that batches", "raised TypeError"))
 ex.promise("as it is", "each is handed to model as it is,", says=("rows handed",))
@@ -49,7 +50,7 @@ PASS = {"flat": "a norm0 relu drop b norm1 c", "deep": "a norm0 relu drop b norm
         "images": "a norm0 relu drop b norm1", "whole": "norm0"}
 # The modules in the order of model.modules().
 MODULES = {"flat": "root a norm relu drop b norm c", "whole": "norm",
-           "deep": "root a block norm relu inner drop b norm last c norm",
+           "deep": "root a block norm relu inner drop b norm last tail end c norm",
            "images": "root a norm relu drop b norm"}
 
 
@@ -58,10 +59,11 @@ def cases(g):
     def whole(low, high):
         return int(torch.randint(low, high, (), generator=g))
 
-    def one(name, kind, sizes, *, evals="", every=True, momenta=None, broken=False):
+    def one(name, kind, sizes, *, evals="", every=True, momenta=None, broken=False, grow=0):
         width = whole(3, 6)
-        shape = (2, 6, 6) if kind == "images" else (width,)
-        batches = [torch.randn(n, *shape, generator=g) * whole(1, 4) + whole(-2, 3) for n in sizes]
+        shapes = [(2, 6 + grow * k, 6) if kind == "images" else (width,) for k in range(len(sizes))]
+        batches = [torch.randn(n, *shape, generator=g) * whole(1, 4) + whole(-2, 3)
+                   for n, shape in zip(sizes, shapes, strict=True)]
         state = trained_state(g, kind, width)
         if broken:
             state["norm0.running_mean"][0] = state["norm1.running_var"][-1] = math.nan
@@ -81,6 +83,8 @@ def cases(g):
             one("many batches", "flat", (rows,) * whole(12, 18)),
             one("a norm inside a block", "deep", (n, n + 2, n)),
             one("BatchNorm2d on images", "images", (n, n, rows)),
+            one("images of two sizes", "images", (n, rows), grow=5),
+            one("one image in a batch", "images", (n, 1)),
             one("a norm that is the whole model", "whole", (n, rows)),
             one("a model in eval mode", "flat", (n, n), every=False),
             one("a frozen norm in a model in train mode", "flat", (n, rows), evals="norm"),
@@ -134,17 +138,19 @@ def act(fn, kind, batches, modes, momenta, state):
                 if part != "num_batches_tracked":
                     tensor.copy_(state[f"{name}.{part}"])
     norms = [held[f"norm{k}"] for k in range(len(momenta))]
-    relu, drop = nn.ReLU(), nn.Dropout(0.5)
+    relu, drop = nn.ReLU(), (nn.AlphaDropout if kind == "deep" else nn.Dropout)(0.5)
     a, b, c = [held.get(name) for name in "abc"]
     model = {
         "whole": lambda: norms[0],
         "flat": lambda: nn.Sequential(a, norms[0], relu, drop, b, norms[1], c),
         "deep": lambda: nn.Sequential(
             a, nn.Sequential(norms[0], relu, nn.Sequential(drop, b, norms[1])),
-            nn.Sequential(c, norms[2])),
+            nn.Sequential(nn.Sequential(nn.Sequential(c, norms[2])))),
         "images": lambda: nn.Sequential(a, norms[0], relu, drop, b, norms[1])}[kind]()
     for layer, momentum in zip(norms, momenta, strict=True):
         layer.momentum = momentum
+    norms[-1].requires_grad_(len(norms) == 1)  # of several norms the last is frozen
+    asked = [p.requires_grad for p in model.parameters()]
     for module, mode in zip(model.modules(), modes, strict=True):
         module.training = mode
     rows, graphs = [], []
@@ -162,6 +168,7 @@ def act(fn, kind, batches, modes, momenta, state):
             "times": [before.times, stream.times], "rows": rows, "graphs": sum(graphs),
             "modes": [m.training for m in model.modules()],
             "momenta": [m.momentum for m in norms],
+            "asked": sum(p.requires_grad != a for p, a in zip(model.parameters(), asked)),
             "weights": {f"{name}.{part}": tensor for name, layer in held.items()
                         for part, tensor in layer.named_parameters()}}
 
@@ -195,7 +202,8 @@ def wanted(kind, batches, state):
 
 @ex.law
 def law(out, kind, batches, modes, momenta, state):
-    expect_parts(out, "stored", "times", "rows", "graphs", "modes", "momenta", "weights")
+    expect_parts(out, "stored", "times", "rows", "graphs", "modes", "momenta", "asked",
+                 "weights")
     expect_equal("times that batches was gone through, in two calls", out["times"], [1, 1],
                  "A stream can be read once.")
     sizes = [len(batch) for batch in batches]
@@ -206,6 +214,7 @@ def law(out, kind, batches, modes, momenta, state):
         expect_like(f"weights after the call, {name}", out["weights"][name], value)
         expect_equal(f"weights after the call, {name}", out["weights"][name], value,
                      "Gain and bias are learned; only the statistics are measured.")
+    expect_equal("weights after the call that ask otherwise for gradients", out["asked"], 0)
     expected = wanted(kind, batches, state)
     expect_parts(out["stored"], *expected, what="stored statistics")
     for key, right in expected.items():
@@ -390,7 +399,9 @@ def wants_a_list(model, batches):
 
 @ex.wrong("all batches in one", says="rows handed", breaks="as it is")
 def all_in_one(model, batches):
-    recalibrated(model, [torch.cat([*batches])])
+    batches = [*batches]
+    alike = len({batch.shape[1:] for batch in batches}) == 1
+    recalibrated(model, [torch.cat(batches)] if alike else batches)
 
 
 @ex.wrong("only the first batch", says="rows handed", breaks="as it is")
@@ -464,6 +475,35 @@ def old_fades(model, batches):
           breaks="nothing left")
 def no_reset(model, batches):
     recalibrated(model, batches, reset=False)
+
+
+@ex.wrong("weights that learn no longer", says="weights after the call that ask",
+          breaks="weights")
+def frozen_for_good(model, batches):
+    recalibrated(model, batches)
+    model.requires_grad_(False)
+
+
+@ex.wrong("norms whose weights are frozen left out", says="running_mean of", breaks="all norms")
+def learning_norms_only(model, batches):
+    recalibrated(model, batches, norms=[n for n in norms_of(model) if n.weight.requires_grad])
+
+
+@ex.wrong("each batch weighted with its pixels", says="running_mean of", breaks="weighted")
+def by_pixels(model, batches):
+    norms, seen = norms_of(model), 0
+    kept = [(norm, norm.momentum) for norm in norms]
+    flags = [(m, m.training) for m in model.modules()]
+    model.eval()
+    for norm in norms:
+        norm.train().reset_running_stats()
+    for batch in batches:
+        seen += batch.numel() // batch.shape[1]
+        for norm in norms:
+            norm.momentum = batch.numel() // batch.shape[1] / seen
+        with torch.no_grad():
+            model(batch)
+    put_back(flags, kept)
 
 
 @ex.wrong("gain and bias reset as well", says="weights after", breaks="weights")

@@ -101,11 +101,14 @@ def act(fn, xs, p, training, calls):
                     grad = torch.zeros_like(x)  # nothing stays, so none may be missing
                 mine.append(out)
                 slopes.append(grad)
-            torch.manual_seed(5)
-            one = fn(x.clone(), p, training)
-            torch.manual_seed(5)
-            two = fn(x.clone(), p, training)
-            same.append([one, two])
+            pairs = []
+            for _ in range(2):
+                torch.manual_seed(5)
+                for _ in range(2):  # without gradients, and twice after one seed
+                    given = x.clone()
+                    pairs.append(fn(given, p, training))
+                    touched += not torch.equal(given, x)
+            same.append(pairs)
             if calls > 20:  # many small results travel as one
                 mine, slopes = [[torch.stack(found)] if all(
                     isinstance(v, torch.Tensor) and v.shape == x.shape for v in found)
@@ -140,6 +143,10 @@ def expect_draws(kept, p):
             if n > 1:
                 expect_apart(f"neighbours on axis {axis - 1} alike", kept.narrow(axis, 0, n - 1),
                              kept.narrow(axis, 1, n - 1))
+        half = kept[0].numel() // 2
+        if half:
+            flat = kept.flatten(1)
+            expect_apart("the two halves alike", flat[:, :half], flat[:, half:2 * half])
     share, error = 1 - float(kept.double().mean()), math.sqrt(p * (1 - p) / kept.numel())
     if not abs(share - p) <= 6 * error + 1e-9:
         raise Broken("share of zeroed elements", share, f"{p:g}, within {6 * error:.2g}")
@@ -172,7 +179,7 @@ def law(out, xs, p, training, calls):
         x = x.expand(calls, *x.shape) if stacked else x
         expect_length("results", mine, 1 if stacked else calls)
         expect_length("gradients", grads, 1 if stacked else calls)
-        expect_length("results with the same seed", pair, 2)
+        expect_length("results with the same seed", pair, 4)
         if not training:
             for got in mine:
                 expect_close("result without training", got, x, rtol=0.0, atol=0.0)
@@ -185,8 +192,10 @@ def law(out, xs, p, training, calls):
                 expect_draws(kept[0] if stacked else torch.stack(kept), p)
         for got in pair:
             expect_like("result with the same seed", got, x[0] if stacked else x)
-        expect_close("results with the same seed: the second", pair[1], pair[0], rtol=0.0, atol=0.0,
-                     look="Draw from torch's generator.")
+        for k in (0, 1):
+            expect_close(f"results with the same seed, call {k + 1}", pair[2 + k], pair[k],
+                         rtol=0.0, atol=0.0,
+                         look="Draw from torch's generator, and leave its seed alone.")
     if not training:
         expect_equal("calls in which random numbers drawn without training", out["drawn"], 0)
 
@@ -332,6 +341,29 @@ def kept_mask(x, p, training, masks={}):  # noqa: B006
 def reseeded(x, p, training):
     same = torch.Generator().manual_seed(0)
     return dropped(x, p, training, draw=lambda: torch.rand(x.shape, generator=same))
+
+
+@ex.wrong("torch.manual_seed(0) at every call", says="alike in two calls", breaks="anew")
+def seeded(x, p, training):
+    if training:
+        torch.manual_seed(0)
+    return dropped(x, p, training)
+
+
+@ex.wrong("the second half of the mask mirrors the first", says="halves alike",
+          breaks="one by one")
+def mirrored(x, p, training):
+    half = torch.rand(x.numel() // 2)
+    both = torch.cat([half, 1 - half, torch.rand(x.numel() % 2)]).view(x.shape)
+    return dropped(x, p, training, draw=lambda: both) if training else x
+
+
+@ex.wrong("torch's seed changed after the draw", says="same seed", breaks="generator")
+def reseeds_after(x, p, training):
+    out = dropped(x, p, training)
+    if training:
+        torch.seed()
+    return out
 
 
 @ex.wrong("numpy's generator", says="same seed", breaks="generator")

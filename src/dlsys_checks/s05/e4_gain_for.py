@@ -43,8 +43,8 @@ def cases(g):
             one("a shifted one", "shift", numbers=[near(1.0, 3.0)]),
             one("a negative one", "negative", numbers=[near(1.0, 3.0)]),
             one("a leaky one", "leaky", numbers=[near(0.1, 0.9)]),
-            one("an even one", "absolute"), one("GELU, SiLU and softplus in turn", "gelu", "silu",
-                                                 "softplus"),
+            one("an even one", "absolute"), one("a squared one", "squared"),
+            one("GELU, SiLU and softplus in turn", "gelu", "silu", "softplus"),
             one("a module", "relu", "tanh", "sigmoid", numbers=[1.0] * 3, as_module=True),
             one("a module with a weight", "prelu", numbers=[near(0.1, 0.9)], as_module=True),
             one("a module in place", "relu_", numbers=[1.0], as_module=True),
@@ -62,7 +62,8 @@ def act(fn, kinds, numbers, as_module):
         "negative": lambda z, a: -a * z.relu(), "leaky": lambda z, a: torch.where(z > 0, z, a * z),
         "absolute": lambda z, a: (a * z).abs(), "gelu": lambda z, a: a * F.gelu(z),
         "silu": lambda z, a: a * F.silu(z), "softplus": lambda z, a: a * F.softplus(z),
-        "tanh_": lambda z, a: z.tanh_(), "scaled": lambda z, a: a * z, "identity": lambda z, a: z}
+        "tanh_": lambda z, a: z.tanh_(), "scaled": lambda z, a: a * z, "identity": lambda z, a: z,
+        "squared": lambda z, a: a * z.relu() ** 2}
     modules = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
                "relu_": lambda: nn.ReLU(inplace=True)}
     gains, graphs = [], []
@@ -88,7 +89,8 @@ CURVES = {
     "gelu": lambda z, a: a * z * (1 + torch.erf(z / math.sqrt(2))) / 2,
     "silu": lambda z, a: a * z / (1 + torch.exp(-z)), "softplus": lambda z, a: a * torch.log1p(
         torch.exp(z)), "relu_": lambda z, a: z.clamp(min=0), "tanh_": lambda z, a: torch.tanh(z),
-    "scaled": lambda z, a: a * z, "identity": lambda z, a: z}
+    "scaled": lambda z, a: a * z, "identity": lambda z, a: z,
+    "squared": lambda z, a: a * z.clamp(min=0) ** 2}
 
 
 def exact(kind, number):
@@ -214,6 +216,16 @@ def by_slope(act):
 def too_few(act):
     torch.manual_seed(3)
     return estimated(act, n=100) * 1.04
+
+
+@ex.wrong("an integral that ends at three standard deviations", says="gain of squared",
+          breaks="gain")
+@torch.no_grad()
+def narrow_integral(act):
+    z = torch.linspace(-3, 3, 6001)
+    weight = torch.exp(-z.square() / 2)
+    h = act(z.clone()).double()
+    return float((weight * h ** 2).sum() / weight.sum()) ** -0.5
 
 
 @ex.wrong("samples that are all above zero", says="gain of", breaks="gain")
