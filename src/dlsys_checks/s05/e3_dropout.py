@@ -353,9 +353,11 @@ def seeded(x, p, training):
 @ex.wrong("the second half of the mask mirrors the first", says="halves alike",
           breaks="one by one")
 def mirrored(x, p, training):
+    if not training:
+        return x
     half = torch.rand(x.numel() // 2)
     both = torch.cat([half, 1 - half, torch.rand(x.numel() % 2)]).view(x.shape)
-    return dropped(x, p, training, draw=lambda: both) if training else x
+    return dropped(x, p, training, draw=lambda: both)
 
 
 @ex.wrong("torch's seed changed after the draw", says="same seed", breaks="generator")
