@@ -136,6 +136,10 @@ BY_HAND = {
     "corrected_second": lambda v: v[2] / (1 - v[1] ** v[0]),
     "lion_memory": lambda v: 0.99 * v[2] + 0.01 * v[3],
     "lion_state": lambda v: 4 * v[0],
+    "mean_of_two_batches": lambda v: v[1] + (v[3] - v[1]) * v[2] / (v[0] + v[2]),
+    "stream_by_hand": lambda v: v[0] * (1 + v[2]) + v[1] * v[2] + v[3],
+    "noise_of_dropout": lambda v: (v[0] ** 2 / (1 - v[1]) - v[0] ** 2) ** 0.5,
+    "ema_of_a_jump": lambda v: 1 - v[0] ** v[-1],
 }
 
 
