@@ -53,7 +53,7 @@ def judged(id: str) -> dict[str, str]:
 def feedback(exercise: checking.Exercise, cases: Sequence[Case],
              wrong: checking.WrongAnswer) -> str:
     """The feedback a wrong answer gets. Raises ValueError when its check lets it pass."""
-    verdict = exercise.judge(cases, exercise.outcomes(wrong.fn, cases))
+    verdict = exercise.judge(cases, [exercise.run(wrong.fn, case)[0] for case in cases])
     if verdict.status not in {"wrong", "error"}:
         raise ValueError(f"exercise {exercise.id}: the wrong answer {wrong.name!r} got "
                          f"{verdict.status!r}, expected 'wrong'. Mend the check first.")
