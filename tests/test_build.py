@@ -90,10 +90,7 @@ CASES = {
                                           '# %% [markdown] role="concept"\n# late\n\n'
                                           '# %% [markdown] trap="01.2" role="predict"'),
                              "trap, further, trap"),
-    "further without its heading": (TEXT.replace('# %% [markdown] role="quiz"',
-                                                 '# %% [markdown] role="concept"\n# late\n\n'
-                                                 '# %% [markdown] role="quiz"', 1),
-                                    "## Further"),
+    "further without its heading": (TEXT.replace("# ## Further\n", "# late\n"), "## Further"),
 }
 CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.relu\n"),
                                        'end it with "activations"')
@@ -122,7 +119,7 @@ CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRA
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="predict"\n'
                                              '# ## Late\n\n# %% [markdown] role="gpu"', 1),
-                                "trap, quiz, trap, gpu")
+                                "further, quiz, trap, gpu")
 CASES["unexplained choice"] = (re.sub(r" :: That is what `eval\(\)` does\.", "", TEXT),
                                "not explained")
 
@@ -141,6 +138,7 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
 
 # What is only missing is a note in a draft; all else is refused there too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
+           "no core path",
            "code before the guess", "guess that nothing comes back to", "measured twice",
            "measured beside other code",
            "number that nobody measured", "placeholder", "draft"}

@@ -233,7 +233,7 @@ def test_a_claim_that_fails_on_somebodys_card_stops_nothing():
     assert table.failures("01/speed") == ["a tiny call: us: 5.5 (does not hold here), expected "
                                           "below 5"]
     short = answers_of(result("live", rows=RECORD["rows"][1:], trouble="out of memory"), below=5)
-    assert short.lines()[0][3] == ""
+    assert short.lines()[0][3] == "waits"
     assert short.failures("01/speed") == ["a tiny call: us: no row answers it, expected below 5"]
     assert short.failures("01/other") == []
 
