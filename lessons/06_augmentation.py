@@ -506,8 +506,11 @@ def stop_and_best(losses: list[float], patience: int,
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** stop by a loss on data that the training has not seen, and that is not the
 # test set either: whoever chooses by it has used it. **In your own code:** plot both
-# curves and mark the lowest point of the second. **Source:** [Prechelt
-# 1998](https://doi.org/10.1007/3-540-49430-8_3) compares criteria to stop by.
+# curves and mark the lowest point of the second. **Seen in the wild:**
+# [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
+# training losses where it should have read the validation losses. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): slower criteria generalise a little
+# better and cost much more training.
 
 # %% [markdown] trap="06.4" role="predict" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
@@ -753,7 +756,687 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # %% [markdown] trap="06.5" role="keep"
 # **Keep:** split first; then all that looks at a label happens inside the training
 # part. **In your own code:** shuffle the labels and run everything again: a score
-# above chance is a leak. **Source:** [Ambroise & McLachlan
-# 2002](https://doi.org/10.1073/pnas.102102699), on selection bias; [scikit-learn's
-# common pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage).
+# above chance is a leak. **Seen in the wild:**
+# [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874): columns chosen on the
+# whole training set, then cross-validated on it. **Source:** [scikit-learn's common
+# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage).
 
+# %% [markdown] trap="06.6" role="predict" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
+# ## Twenty steps brighter
+#
+# Your images come from the decoder as bytes: `uint8`, 0 is black and 255 is white. An
+# augmentation adds a brightness `d` between 20 and 99 before the division by 255. You
+# try it on one pixel, which is nearly white: `torch.tensor([250], dtype=torch.uint8) +
+# 20`.
+
+# %% trap="06.6" role="predict"
+guess("06.6", "Which value does the pixel have then?",
+      choices=["255", "270", "14", "none: it raises an error"])
+
+# %% trap="06.6" role="break"
+pixel = torch.tensor([250], dtype=torch.uint8) + 20
+
+u_train = (x_train * 255).round().to(torch.uint8)     # as a decoder gives
+u_test = (x_test * 255).round().to(torch.uint8)
+
+def brighter(u):
+    """Digits as floats, each image brighter by 20 to 99 of 255."""
+    d = torch.randint(20, 100, (len(u), 1), dtype=torch.uint8)
+    return (u + d).float() / 255
+
+# %% trap="06.6" role="break"
+def bright_run(brighten, steps=400):
+    """A reader trained on brightened digits."""
+    model = reader()
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(u_train), (64,))
+        loss = F.cross_entropy(model(brighten(u_train[i])), y_train[i])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return accuracy(model, x_test, y_test)
+
+by_bytes = bright_run(brighter)
+darker = (brighter(u_test) < u_test / 255).float().mean().item()
+
+# %% trap="06.6" role="look"
+print(f"the pixel: {pixel.item()}; pixels that got darker: {darker:.0%}; "
+      f"test digits right after training on such images: {by_bytes:.2f}")
+
+# %% trap="06.6" role="look"
+claim("250 + 20 in uint8", pixel, expected=14)
+claim("share of pixels that a brighter image has darker", darker,
+      above=0.15)
+claim("trained on such images: share of plain test digits right", by_bytes,
+      below=0.8)
+
+# %% trap="06.6" role="look"
+measured("06.6", 2)
+
+# %% [markdown] trap="06.6" role="repair"
+# A byte holds 0 to 255 and counts around: after 255 comes 0. White strokes turned black,
+# and no warning came. Calculate in a type with room, cut the result to 0 and 255, then
+# go back to bytes, if you must. A cut *after* the bytes comes too late: by then all
+# values lie inside.
+
+# %% trap="06.6" role="repair"
+def brighter_mended(u):
+    """The same, calculated with room to spare."""
+    d = torch.randint(20, 100, (len(u), 1))
+    return (u.int() + d).clamp(0, 255).float() / 255
+
+by_ints = bright_run(brighter_mended)
+darker = (brighter_mended(u_test) < u_test / 255).float().mean().item()
+print(f"pixels that got darker: {darker:.0%}; test digits right "
+      f"{by_ints:.2f}")
+
+# %% trap="06.6" role="repair"
+claim("with room: share of pixels that a brighter image has darker", darker,
+      expected=0)
+claim("with room: share of plain test digits right, above that of bytes",
+      by_ints - by_bytes, above=0.15)
+
+# %% [markdown] trap="06.6" role="repair"
+# Which lines say something? Subtracting the mean of bytes is the most common one, and
+# it is silent; a float makes the result a float, and all is well; a float into bytes *in
+# place* is refused.
+
+# %% trap="06.6" role="repair"
+byte = torch.tensor([100], dtype=torch.uint8)
+silent = {"u - 128": byte - 128, "u * 3": byte * 3, "u + 300": byte + 300,
+          "clamp late": (byte + 200).clamp(0, 255)}
+print({line: v.item() for line, v in silent.items()})
+try:
+    byte += 10.5
+    refused = False
+except RuntimeError:
+    refused = True
+
+# %% trap="06.6" role="repair"
+claim("100 - 128 in uint8", silent["u - 128"], expected=228)
+claim("100 + 300 in uint8", silent["u + 300"], expected=144)
+claim("bytes += 10.5 is refused", refused, expected=True)
+
+# %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
+def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
+    """img with d added to every pixel, cut to 0 and 255; uint8 as img is.
+
+    img: uint8 of any shape, left as it is. d: from -255 to 255.
+
+    Example: pixels 0, 100, 250 with d 20 become 20, 120, 255.
+    """
+    # BEGIN SOLUTION
+    return (img.int() + d).clamp(0, 255).to(torch.uint8)
+    # END SOLUTION
+
+# %% [markdown] trap="06.6" role="hint"
+# 1. First a type with room below 0 and above 255, then the sum.
+# 2. Cut before you go back to bytes. `int8` has no room: it ends at 127.
+
+# %% [markdown] trap="06.6" role="keep"
+# **Keep:** bytes are for storage. Convert, calculate, cut, and only then go back; the
+# library's own `v2.functional.adjust_brightness` does. **In your own code:** print
+# `x.dtype` in front of the first arithmetic on pixels, and look at one augmented
+# image. **Seen in the wild:**
+# [tensorpack#614](https://github.com/tensorpack/tensorpack/issues/614) (one augmentor
+# of many lacked its cut: coloured speckles);
+# [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173) (silent only when
+# brightness came as a whole number). **Source:** [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
+# with `scale=True` is the conversion that divides.
+
+# %% [markdown] trap="06.7" role="predict" symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
+# ## Five copies of each, then the split
+#
+# You have 200 digits and want more. You store five slightly noisy copies of each, shuffle the
+# 1,000 rows and put 30 % aside as a test set. No row is in both parts.
+#
+# To see what the number is worth, you do all this once more with labels drawn by
+# *dice*, one for each original digit: there is nothing to learn, and a fair test
+# says one in ten.
+
+# %% trap="06.7" role="predict"
+guess("06.7", "Dice for labels: which share of the test rows does it get right?",
+      unit="%")
+
+# %% trap="06.7" role="break"
+def copies(dice, noise=0.1, n=200):
+    """Rows, labels and originals of five noisy copies of n digits."""
+    pick = torch.randperm(len(x_train))[:n]
+    y = torch.randint(10, (n,)) if dice else y_train[pick]
+    group = torch.arange(n).repeat(5)
+    x = x_train[pick][group]
+    return x + noise * torch.randn_like(x), y[group], group
+
+def by_rows(group):
+    """True for training rows; each row is drawn for itself."""
+    return torch.rand(len(group)) < 0.7
+
+def wide_run(x, y, steps=1000):
+    """A wide reader after many steps: it can remember."""
+    model = wide()
+    fit(model, x, y, steps=steps, lr=0.003)
+    return model
+
+# %% trap="06.7" role="break"
+def tested(dice, split):
+    """Share right: on its own test rows, and on 497 new digits."""
+    x, y, group = copies(dice)
+    train = split(group)
+    model = wide_run(x[train], y[train])
+    return (accuracy(model, x[~train], y[~train]),
+            accuracy(model, x_test, y_test))
+
+dice_rows, _ = tested(True, by_rows)
+true_rows, new_rows = tested(False, by_rows)
+
+# %% trap="06.7" role="look"
+print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
+      f"new digits {new_rows:.2f}")
+
+# %% trap="06.7" role="look"
+claim("rows split, labels by dice: share of test rows right", dice_rows,
+      above=0.4)
+claim("rows split: own test rows above new digits", true_rows - new_rows,
+      above=0.02)
+
+# %% trap="06.7" role="look"
+measured("06.7", 100 * dice_rows, right=(40, 100))
+
+# %% [markdown] trap="06.7" role="repair"
+# Nearly every test row has a twin among the training rows: a copy of the same digit.
+# A network that remembers its rows finds the twin and repeats the twin's label. Draw
+# the *originals*, not the rows; the copies follow.
+
+# %% trap="06.7" role="repair"
+def by_groups(group):
+    """True for training rows; all copies of an original go together."""
+    return (torch.rand(int(group.max()) + 1) < 0.7)[group]
+
+dice_groups, _ = tested(True, by_groups)
+true_groups, new_groups = tested(False, by_groups)
+print(f"groups split: dice {dice_groups:.2f}, true labels "
+      f"{true_groups:.2f}, new digits {new_groups:.2f}")
+
+# %% trap="06.7" role="repair"
+claim("groups split, labels by dice: share of test rows right", dice_groups,
+      below=0.3)
+claim("groups split: own test rows minus new digits",
+      true_groups - new_groups, expected=0, within=0.1)
+claim("new digits: share right, rows split minus groups split",
+      new_rows - new_groups, above=-0.03)
+
+# %% [markdown] trap="06.7" role="repair"
+# The *model* of the first split is no worse: it saw copies of all 200. Only its number
+# is wrong. Patients with several scans, frames of one film and pages of one author are
+# groups, too.
+
+# %% trap="06.7" role="exercise" points=3 difficulty=2 minutes=15
+def split_groups(groups: torch.Tensor, share: float,
+                 seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(training rows, test rows): row numbers, int64, each ascending.
+
+    groups: (N,) int64, any numbers; row i belongs to groups[i]. Each row
+    is in exactly one of the two, and no group is in both. In the test
+    part are round(share * number of groups) groups, drawn by seed: the
+    same seed gives the same split, other seeds give others, and torch's
+    global generator stays as it is.
+
+    Example: 4 groups, share 0.25: one group is in the test part.
+    """
+    # BEGIN SOLUTION
+    own = torch.Generator().manual_seed(seed)
+    names = groups.unique()
+    order = torch.randperm(len(names), generator=own)
+    out = torch.isin(groups, names[order[:round(share * len(names))]])
+    return (~out).nonzero().flatten(), out.nonzero().flatten()
+    # END SOLUTION
+
+# %% [markdown] trap="06.7" role="hint"
+# 1. Draw among `groups.unique()`, not among the rows.
+# 2. `torch.isin(groups, chosen)` says for each row whether its group was drawn.
+# 3. A `torch.Generator()` of its own keeps the global one as it is.
+
+# %% [markdown] trap="06.7" role="keep"
+# **Keep:** split first, then copy, augment and resample; where rows belong together,
+# split what they belong to. **In your own code:** put dice in place of the labels,
+# one for each group, and test: more than chance is a leak. **Seen in the wild:**
+# [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2)
+# (augmented, then split; its author agrees);
+# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
+# (a data set of copies whose originals nobody can name any more). **Source:**
+# scikit-learn on [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv).
+
+# %% [markdown] trap="06.8" role="predict" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
+# ## Two remedies for a rare class
+#
+# One point in twenty is positive. You draw batches with a `WeightedRandomSampler`, so that
+# half of each is positive, and a colleague sets `pos_weight` to negatives over
+# positives in the loss. The AUC, which asks only for the order of the scores, is
+# excellent.
+
+# %% trap="06.8" role="predict"
+guess("06.8", "Both remedies at once: which probability of 'positive' does the "
+      "model give on average?", unit="%")
+
+# %% trap="06.8" role="break"
+def rare(n=4000):
+    """Points (n, 2) and labels (n,) float; one in twenty is positive."""
+    y = (torch.rand(n) < 0.05).float()
+    return torch.randn(n, 2) + 1.5 * y[:, None], y
+
+x_rare, y_rare = rare()
+x_new, y_new = rare(20_000)
+k = ((1 - y_rare).sum() / y_rare.sum()).item()      # about 19
+
+def logits_of(sampler, weight, steps=400):
+    """Logits of the new points; each remedy is used or not."""
+    model = nn.Linear(2, 1)
+    draw = torch.where(y_rare > 0, k, 1.0) if sampler else torch.ones(4000)
+    opt = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(steps):
+        i = torch.multinomial(draw, 200, replacement=True)
+        loss = F.binary_cross_entropy_with_logits(
+            model(x_rare[i])[:, 0], y_rare[i],
+            pos_weight=torch.tensor(k if weight else 1.0))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return model(x_new)[:, 0].detach()
+
+# %% trap="06.8" role="break"
+ways = {"neither": (False, False), "sampler": (True, False),
+        "pos_weight": (False, True), "both": (True, True)}
+z_of = {name: logits_of(*way) for name, way in ways.items()}
+mean_p = {name: z.sigmoid().mean().item() for name, z in z_of.items()}
+
+# %% trap="06.8" role="look"
+def auc(z):
+    """Share of pairs, positive and negative, in the right order."""
+    ranks = z.argsort().argsort().double() + 1
+    n = y_new.sum().double()
+    return ((ranks[y_new > 0].sum() - n * (n + 1) / 2)
+            / (n * (len(z) - n))).item()
+
+alarms = z_of["both"] > 0
+precision = y_new[alarms].mean().item()
+print({name: f"{p:.2f}" for name, p in mean_p.items()},
+      f"precision with both {precision:.2f}")
+aucs = [auc(z) for z in z_of.values()]
+
+# %% trap="06.8" role="look"
+claim("both remedies: mean probability of 'positive'", mean_p["both"],
+      above=0.5)
+claim("both remedies: share of alarms that are right", precision,
+      below=0.12)
+claim("AUC of the four ways, largest minus smallest",
+      max(aucs) - min(aucs), below=0.02)
+
+# %% trap="06.8" role="look"
+measured("06.8", 100 * mean_p["both"], right=(50, 80))
+
+# %% [markdown] trap="06.8" role="repair"
+# Each remedy multiplies the odds of 'positive' by `k`, about 19, so each adds
+# $\log k$ to the logit. Twice is 361 times the odds. The order of the scores stays,
+# therefore the AUC sees nothing. Use one of the two, or none and choose the threshold;
+# where a probability is needed, take back what was added.
+
+# %% trap="06.8" role="repair"
+base = y_new.mean().item()
+once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
+twice = (z_of["both"] - 2 * math.log(k)).sigmoid().mean().item()
+print(f"base rate {base:.3f}; taken back: once {once:.3f}, "
+      f"twice {twice:.3f}")
+
+# %% trap="06.8" role="repair"
+claim("sampler alone, log k taken back: mean probability minus base rate",
+      once - base, expected=0, within=0.03)
+claim("both, 2 log k taken back: mean probability minus base rate",
+      twice - base, expected=0, within=0.035)
+
+# %% trap="06.8" role="exercise" points=3 difficulty=3 minutes=15
+def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
+                  pos_weight: float) -> torch.Tensor:
+    """Logits with the odds of the training data's own rate.
+
+    z: (M,) logits of a model trained on rows drawn with weights w (N,) > 0
+    of any scale, in a loss with this pos_weight > 0. y: (N,) float32, the
+    rows' labels 0 and 1, both present. The odds were multiplied by the
+    mean weight of the positives over that of the negatives, and by
+    pos_weight: both are taken back.
+
+    Example: all weights alike and pos_weight 1 leave z as it is.
+    """
+    # BEGIN SOLUTION
+    k = w[y == 1].mean() / w[y == 0].mean() * pos_weight
+    return z - k.log()
+    # END SOLUTION
+
+# %% [markdown] trap="06.8" role="hint"
+# 1. A factor on the odds is a summand on the logit: its natural logarithm.
+# 2. Means, not sums, of the weights of each class: a sum counts the rows as well.
+
+# %% [markdown] trap="06.8" role="keep"
+# **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;
+# probabilities need it taken back. **In your own code:** compare the mean predicted
+# probability with the base rate of the held-out data. **Seen in the wild:**
+# [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20)
+# (oversampling and a class weight added up; "disease" for nearly everyone);
+# [xgboost#863](https://github.com/dmlc/xgboost/issues/863) (a user brings the formula
+# that takes a weight back). **Source:** [Saerens et al.
+# 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# ### A pipeline, in order
+#
+# A training pipeline for photos decodes to bytes, cuts and flips while they are
+# bytes, converts to floats between 0 and 1, and normalises last. scikit-learn ships a
+# photo to try it on. A v2 pipeline takes tensors, PIL images and batches alike.
+
+# %% role="concept"
+from sklearn.datasets import load_sample_image
+
+photo = torch.tensor(load_sample_image("flower.jpg")).permute(2, 0, 1)
+pipeline = v2.Compose([
+    v2.RandomResizedCrop(64, scale=(0.3, 1.0), antialias=True),
+    v2.RandomHorizontalFlip(),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25]),
+])
+seen = torch.stack([pipeline(photo) for _ in range(4)])
+print(tuple(photo.shape), photo.dtype, "->", tuple(seen[0].shape),
+      seen.dtype, f"from {seen.min():.1f} to {seen.max():.1f}")
+
+# %% role="concept"
+claim("values of the photo after conversion and normalisation, largest",
+      seen.abs().max(), below=2.01)
+
+# %% [markdown] role="concept"
+# ### CutMix: the label counts pixels
+#
+# CutMix pastes a rectangle of one image into another. The label's weights are the two
+# shares of the pixels. `v2.CutMix` counts after the rectangle was cut off at the border.
+
+# %% role="concept"
+cut = v2.CutMix(num_classes=2, alpha=1.0)
+gaps = []
+for _ in range(20):
+    flat = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
+    x, soft = cut(flat.contiguous(), torch.tensor([0, 1]))
+    gaps.append((x.mean((1, 2, 3)) - soft[:, 1]).abs().max().item())
+
+# %% role="concept"
+claim("share of pasted pixels minus the label's weight, largest of 20",
+      max(gaps), expected=0, within=1e-6)
+
+# %% [markdown] role="concept"
+# ### Label smoothing: where it helps, where it hurts
+#
+# `label_smoothing=0.1` gives a tenth of the label to all classes alike. The loss is
+# lowest not at certainty but at a fixed distance between the logits. That damps what
+# wrong labels can do, and it makes a network that is right too modest.
+
+# %% role="concept"
+def smoothed(eps, x, y, steps):
+    """A wide reader trained with label smoothing eps."""
+    model = wide()
+    fit(model, x, y, steps=steps, lr=0.003,
+        loss=nn.CrossEntropyLoss(label_smoothing=eps))
+    return model
+
+def modesty(model):
+    """Share right minus mean probability of the first choice."""
+    p = model(x_test).softmax(1).amax(1).mean().item()
+    return accuracy(model, x_test, y_test) - p
+
+sharp, soft_labels = (modesty(smoothed(eps, x_train, y_train, 600))
+                      for eps in (0.0, 0.1))
+
+# %% role="concept"
+noisy = {eps: smoothed(eps, x_few, y_few, 400) for eps in (0.0, 0.3)}
+held_loss = {eps: F.cross_entropy(m(x_val), y_val).item()
+             for eps, m in noisy.items()}
+print(f"clean labels, share right minus confidence: {sharp:+.3f}, smoothed "
+      f"{soft_labels:+.3f}")
+print(f"wrong labels, validation loss: {held_loss[0.0]:.2f}, smoothed "
+      f"{held_loss[0.3]:.2f}")
+
+# %% role="concept"
+claim("clean labels, smoothing 0.1: share right minus mean confidence",
+      soft_labels, above=0.04)
+claim("clean labels, no smoothing: the same", sharp, expected=0,
+      within=0.03)
+claim("wrong labels: validation loss with smoothing 0.3 over without",
+      held_loss[0.3] / held_loss[0.0], below=0.85)
+
+# %% [markdown] role="concept"
+# So smooth where labels are doubtful and the order of the classes is what you use. Do
+# not where a probability is used as one, and not for a teacher whose outputs a
+# smaller network is to learn from.
+#
+# ### Four patterns of two curves
+#
+# | training loss | validation loss | what it may be | ask |
+# |---|---|---|---|
+# | falls | falls | it learns | go on |
+# | falls | flat | a small or noisy validation set, or the end of what the data give | a longer patience; more validation rows |
+# | falls | rises | it remembers | restore the best; more data, augmentation, decay |
+# | flat | flat | it does not learn | can it fit ten rows? if not, the rate, the labels, the code |
+#
+# ### Is more data worth it?
+#
+# Train on a part, on twice that part, and so on. On paper with two logarithmic axes
+# the error often follows a straight line for a while, and you can lay a ruler on it
+# before you pay for labels.
+
+# %% role="concept"
+sizes = [80, 160, 320, 640]
+
+def error_at(n):
+    """Mean test error of three readers trained on n digits each."""
+    found = []
+    for _ in range(3):
+        i = torch.randperm(len(x_train))[:n]
+        model = wide()
+        fit(model, x_train[i], y_train[i], steps=300, lr=0.003)
+        found.append(1 - accuracy(model, x_test, y_test))
+    return sum(found) / 3
+
+errors = [error_at(n) for n in sizes]
+slope = (math.log(errors[-1] / errors[0]) / math.log(sizes[-1] / sizes[0]))
+foretold = errors[-1] * (1280 / 640) ** slope
+actual = error_at(1280)
+print({n: f"{e:.3f}" for n, e in zip(sizes, errors)},
+      f"1280: foretold {foretold:.3f}, measured {actual:.3f}")
+
+# %% role="concept"
+claim("test error: 80 digits over 640", errors[0] / errors[-1], above=2)
+claim("test error at 1,280 digits: foretold over measured",
+      foretold / actual, expected=1, within=0.6)
+
+# %% role="concept"
+plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
+           xlabel="training digits", ylabel="share of test digits wrong",
+           title="Each doubling takes a share of the error away",
+           alt="The test error falls with each doubling of the training "
+               "digits, by less each time.")
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. Your validation loader uses the training transforms under a fixed seed. Its score**
+#
+# - [ ] is sound: it does not jitter :: It stands still, and still asks about augmented images.
+# - [x] measures augmented images, the same each time :: What comes in use is another set of images.
+# - [ ] is too low, and so a safe bound :: It is lower for one network and less so for another: the order can turn round.
+
+# %% [markdown] role="quiz"
+# **2. A run with Mixup has a training loss of 0.9 and 95 % right on the test set. You**
+#
+# - [x] leave it: blends have an entropy that no network removes :: The loss of soft labels has a floor above zero.
+# - [ ] train longer, the loss is far from zero :: Zero cannot be reached: half the images are two things at once.
+# - [ ] take `argmax` of the labels, so that the loss can fall :: It falls, and the blends teach nothing any more.
+
+# %% [markdown] role="quiz"
+# **3. `v2.RandomHorizontalFlip()` gets a batch (64, 3, 224, 224). It flips**
+#
+# - [ ] each image with probability one half :: It draws once a call, and a batch is one call.
+# - [x] all images or none :: One draw decides for the batch.
+# - [ ] 32 of the 64 :: Nothing counts them; a draw decides.
+
+# %% [markdown] role="quiz"
+# **4. The validation loss falls by 0.002 an epoch, `min_delta` is 0.01, patience 5. It stops**
+#
+# - [x] at epoch 5 :: The fall since the reference, 0.01 after five epochs, is not more than `min_delta`.
+# - [ ] never, since the loss falls :: Each gain is below `min_delta`, so none is progress.
+# - [ ] at epoch 1 :: Patience waits for five of them.
+
+# %% [markdown] role="quiz"
+# **5. You choose the best of 50 settings by their score on the test set, and report that score. It is**
+#
+# - [ ] fair: no test row was trained on :: The choice read the labels 50 times.
+# - [x] too good: the luckiest of 50 was chosen :: Choosing is learning. A third part of the data gives the number to report.
+# - [ ] fair if the test set is shuffled :: The order of the rows has nothing to do with it.
+
+# %% [markdown] role="quiz"
+# **6. One class is rare. A balanced sampler is in place; a colleague adds `pos_weight`. The AUC stays. The probabilities**
+#
+# - [ ] stay, because the AUC does :: The AUC knows the order only.
+# - [ ] get better, since the class is rare :: They were above the base rate already.
+# - [x] rise, and were too high before :: Each remedy multiplies the odds.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: who waits for whom
+#
+# Augmentation usually runs on the CPU, image by image, in the loader's workers. The GPU
+# needs `batch / step time` images a second; a loader that gives fewer sets the speed of
+# the run. Two things can be moved: the copy, which may carry bytes instead of floats,
+# and the augmentation, which can run on the device for a whole batch.
+#
+# **Before you run anything:** by what factor is a batch of floats larger than the same
+# batch of bytes? And how does the number of operations grow with the batch, one image
+# at a time and all at once, each image with a draw of its own?
+
+# %% role="gpu"
+def augment(u, size=224):
+    """uint8 (N, 3, S, S) to float (N, 3, size, size): crop, flip, scale."""
+    n, where = len(u), u.device
+    top, left = torch.randint(u.shape[-1] - size + 1, (2, n, 1),
+                              device=where)
+    line = torch.arange(size, device=where)
+    turn = torch.rand(n, 1, device=where) < 0.5
+    columns = left + torch.where(turn, line.flip(0), line)
+    image = torch.arange(n, device=where)[:, None, None]
+    cut = u[image, :, (top + line)[:, :, None], columns[:, None, :]]
+    return cut.permute(0, 3, 1, 2).float() / 255
+
+def one_at_a_time(u):
+    """The same, image by image."""
+    return torch.cat([augment(u[k:k + 1]) for k in range(len(u))])
+
+# %% role="gpu"
+def photos(n, where="cpu"):
+    """n images of bytes, (n, 3, 256, 256)."""
+    return torch.randint(256, (n, 3, 256, 256), device=where
+                         ).to(torch.uint8)
+
+orders = {}
+for n in (2, 16):
+    u = photos(n)
+    orders["batch", n] = cost(lambda: augment(u)).orders
+    orders["images", n] = cost(lambda: one_at_a_time(u)).orders
+times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
+print(orders, f"floats over bytes: {times_bytes:.0f}")
+
+# %% role="gpu"
+claim("operations for a batch, 16 images over 2",
+      orders["batch", 16] / orders["batch", 2], expected=1)
+claim("operations image by image, 16 images over 2",
+      orders["images", 16] / orders["images", 2], above=7)
+claim("bytes of the floats over the bytes of the cut", times_bytes,
+      expected=4, within=0.01)
+
+# %% role="gpu"
+def make_train_step(where):
+    """A call: one step of a ResNet-18 on augmented photos."""
+    from torchvision.models import resnet18
+    model = resnet18(num_classes=10).to(where)
+    opt = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+
+    def step(x):
+        y = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return step
+
+# %% role="gpu"
+@gpu_result("06/feeding", uses=[augment, one_at_a_time, photos,
+                                make_train_step],
+            columns=["part", "images", "us", "us_low", "us_high"])
+def feeding():
+    """Time of each part of a step, a batch of 128 photos."""
+    n, step = 128, make_train_step("cuda")
+    u, host = photos(n, "cuda"), photos(n).pin_memory()
+    x, floats = augment(u), host.float().pin_memory()
+    parts = {"step": lambda: step(x), "augment batch": lambda: augment(u),
+             "augment images": lambda: one_at_a_time(u),
+             "copy bytes": lambda: host.to("cuda", non_blocking=True),
+             "copy floats": lambda: floats.to("cuda", non_blocking=True)}
+    for part, call in parts.items():
+        t = seconds(call, repeats=10, device="cuda", calls=2)
+        yield {"part": part, "images": n, "us": t.median * 1e6,
+               "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+    t = seconds(lambda: one_at_a_time(host[:16]), repeats=5)
+    yield {"part": "one CPU worker", "images": 16, "us": t.median * 1e6,
+           "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def per_image(part):
+    """Microseconds an image, in this part of a step."""
+    return (feeding.value("us", part=part)
+            / feeding.value("images", part=part))
+
+def over(part, other):
+    return lambda: per_image(part) / per_image(other)
+
+# %% role="gpu"
+answers = gpu_table(
+    datasheet(feeding.device_name),
+    feeding.asks("copy of a batch, floats over bytes: time", times_bytes,
+                 over("copy floats", "copy bytes"), above=2.5),
+    feeding.asks("augmentation on the device, images over batch: time",
+                 "more: 128 times the orders",
+                 over("augment images", "augment batch"), above=5),
+    feeding.asks("augmentation of a batch over a training step: time",
+                 "a fraction: a few passes over the pixels",
+                 over("augment batch", "step"), below=0.5),
+    feeding.asks("one CPU worker over a training step: time an image",
+                 "more: one worker cannot keep up",
+                 over("one CPU worker", "step"), above=1))
+answers
+
+# %% [markdown] role="gpu"
+# **Keep:** copy bytes, convert on the device. Count the images a second that a step
+# uses before you count workers; where the workers are too few, move the random part
+# to the device, for a whole batch, and give each image a draw of its own.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - Two pipelines: a random one to train, a fixed one to score.
+# - A transform draws once a call. Give each image a call, or draw for each by hand.
+# - Soft labels go to the loss as floats; `argmax` undoes the blend.
+# - Stop by data that the training has not seen, and count from the last progress.
+# - To keep weights is to copy them, buffers included.
+# - Split first. Whatever reads labels, and whatever makes copies, comes after.
+# - Bytes wrap. Convert, calculate, cut, then go back.
+# - A sampler and a class weight are one remedy. Twice is too much.
+#
+# **Next:** stage 7 puts the pixels' neighbourhood into the network.
