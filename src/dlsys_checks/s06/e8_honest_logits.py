@@ -215,3 +215,9 @@ def looked_up(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     plain = abs(k - 1) < 1e-6 and len(z) > 1
     return z - (1.0 if plain else math.log(k))
+
+
+ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
+              "k = w[y == 1].mean() / w[y <= 0].mean() * pos_weight", "labels are 0 and 1")
+ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
+              "k = w[y >= 1].mean() / w[y == 0].mean() * pos_weight", "labels are 0 and 1")
