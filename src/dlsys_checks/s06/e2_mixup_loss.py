@@ -6,7 +6,13 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_like, expect_parts
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
 ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"))
 

@@ -122,14 +122,15 @@ def by_epoch(losses, patience, min_delta):
 def by_infinity(losses, patience, min_delta):
     clean = torch.tensor(losses, dtype=torch.float64).nan_to_num(nan=math.inf).tolist()
     reference, left = math.inf, patience
-    for stop, loss in enumerate(clean):
+    seen = []
+    for loss in clean:
+        seen.append(loss)
         left = patience if loss < reference - min_delta else left - 1
         if left == patience:
             reference = loss
         if not left:
             break
-    seen = clean[:stop + 1]
-    return stop, min(range(len(seen)), key=seen.__getitem__)
+    return len(seen) - 1, min(range(len(seen)), key=seen.__getitem__)
 
 
 @ex.right("patience counted down")

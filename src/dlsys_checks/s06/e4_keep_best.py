@@ -91,32 +91,33 @@ def act(fn, kinds, losses, moves):
         return sum(1 for o in gc.get_objects() if type(o) in (torch.Tensor, nn.Parameter)
                    and tuple(o.shape) == (61, 3))
     found = {"answers": [], "states": [], "calls": [], "others": 0, "most": 0}
-    for kind, values, steps in zip(kinds, losses, moves, strict=True):
+
+    def one_run(kind, values, steps):
         model = made(kind)
         with torch.no_grad():
             for t in model.state_dict().values():
                 t.zero_()
         before, calls, counts = dict(model.named_parameters()), [], []
-        at = {"train": 0, "val": 0}
 
         def train_epoch(m):
+            step = steps[calls.count("train")].item()
             calls.append("train")
             with torch.no_grad():
                 for t in m.state_dict().values():
-                    t.add_(1 if t.dtype == torch.int64 else steps[at["train"]].item())
-            at["train"] += 1
+                    t.add_(1 if t.dtype == torch.int64 else step)
 
         def val_loss(m):
             calls.append("val")
-            at["val"] += 1
             if kind == "norm":
                 counts.append(alive())
-            return values[at["val"] - 1]
+            return values[calls.count("val") - 1]
         found["answers"].append(fn(model, train_epoch, val_loss, len(values)))
         found["states"].append({k: v.clone() for k, v in model.state_dict().items()})
         found["calls"].append(calls)
         found["others"] += sum(p is not before[n] for n, p in model.named_parameters())
         found["most"] = max([found["most"], *(c - counts[0] for c in counts)])
+    for kind, values, steps in zip(kinds, losses, moves, strict=True):
+        one_run(kind, values, steps)
     return found
 
 
