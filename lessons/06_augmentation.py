@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" draft=true
+# %% [markdown] role="hook"
 # # 6. Augmentation, Mixup and early stopping
 #
 # Your classifier knows its training images by heart and reads new ones worse. So you
@@ -74,7 +74,7 @@ mix
 # You train a small network twice, with and without random shifts by one pixel. Both
 # are scored by the same function, on the same test digits, and that function sends
 # its images through the shifting pipeline: it was already there. With shifts the
-# network reads more than three of four; without, fewer than six of ten. You ship
+# network reads more than seven of ten; without, fewer than six of ten. You ship
 # the first.
 #
 # In use nobody shifts the digits.
@@ -990,8 +990,8 @@ print(f"groups split: dice {dice_groups:.2f}, true labels "
 # %% trap="06.7" role="repair"
 claim("groups split, labels by dice: share of test rows right", dice_groups,
       below=0.3)
-claim("groups split: own test rows minus new digits",
-      true_groups - new_groups, expected=0, within=0.1)
+claim("groups split: own test rows above new digits",
+      true_groups - new_groups, below=0.12)
 claim("new digits: share right, rows split minus groups split",
       new_rows - new_groups, above=-0.03)
 
@@ -1251,9 +1251,8 @@ print(f"wrong labels, validation loss: {held_loss[0.0]:.2f}, smoothed "
 
 # %% role="concept"
 claim("clean labels, smoothing 0.1: share right minus mean confidence",
-      soft_labels, above=0.04)
-claim("clean labels, no smoothing: the same", sharp, expected=0,
-      within=0.03)
+      soft_labels, above=0.07)
+claim("clean labels, no smoothing: the same", sharp, below=0.05)
 claim("wrong labels: validation loss with smoothing 0.1 over without",
       held_loss[0.1] / held_loss[0.0], below=0.9)
 

@@ -136,6 +136,14 @@ BY_HAND = {
     "corrected_second": lambda v: v[2] / (1 - v[1] ** v[0]),
     "lion_memory": lambda v: 0.99 * v[2] + 0.01 * v[3],
     "lion_state": lambda v: 4 * v[0],
+    "places_of_a_crop": lambda v: (2 * v[1] + 1) ** 2,
+    "loss_of_a_blend": lambda v: -v[0] * math.log(v[2]) - v[1] * math.log(v[3]),
+    "lucky_batches": lambda v: v[0] ** v[1],
+    "kept_by_reference": lambda v: v[1],
+    "uneven_folds": lambda v: sum(v[3:6]) / sum(v[:3]),
+    "sum_of_bytes": lambda v: (v[0] + v[1]) % 256,
+    "row_without_a_twin": lambda v: 1 - (1 - v[1]) ** (v[0] - 1),
+    "probability_taken_back": lambda v: 1 / (1 + (1 - v[1]) / v[1] * v[0]),
 }
 
 

@@ -9,7 +9,13 @@ import torch
 from torch import nn
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+)
 
 ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 
@@ -123,7 +129,8 @@ def act(fn, kinds, losses, moves):
             return values[calls.count("val") - 1]
         seen.clear()
         with Watch():
-            found["answers"].append(fn(model, train_epoch, val_loss, len(values)))
+            answer = fn(model, train_epoch, val_loss, len(values))
+        found["answers"].append("inf" if answer == math.inf else answer)
         found["states"].append({k: v.clone() for k, v in model.state_dict().items()})
         found["calls"].append(calls)
         found["others"] += sum(p is not before[n] for n, p in model.named_parameters())
@@ -138,29 +145,39 @@ def law(out, kinds, losses, moves):
     expect_parts(out, "answers", "states", "calls", "others", "most")
     for part in ("answers", "states", "calls"):
         expect_length(part, out[part], len(kinds))
-    for values, steps, answer, state, calls in zip(
-            losses, moves, out["answers"], out["states"], out["calls"], strict=True):
+    for kind, values, steps, answer, state, calls in zip(
+            kinds, losses, moves, out["answers"], out["states"], out["calls"], strict=True):
         expect_equal("calls in order", calls, ["train", "val"] * len(values))
         numbers = [(v, k) for k, v in enumerate(values) if not math.isnan(v)]
         lowest, best = min(numbers) if numbers else (math.inf, len(values) - 1)
-        if lowest == math.inf:
-            expect_equal("lowest loss", answer, lowest)
-        else:
+        if lowest < math.inf:
             expect_close("lowest loss", answer, lowest, rtol=1e-9)
-        expect_state(state, steps, best)
+        elif answer != "inf":
+            raise Broken("lowest loss", answer, lowest, "No loss was a number.")
+        expect_state(state, SHAPES[kind], steps, best)
     expect_equal("tensors of another object", out["others"], 0,
                  "Write the numbers back into the model's own tensors.")
     expect_equal("numbers kept of one layer, copies beyond two", max(0, out["most"] - 2), 0,
                  "Keep only the best.")
 
 
-def expect_state(state, steps, best):
-    """Every entry has moved once an epoch, up to the best."""
+LINEAR = {"0.weight": (4, 3), "0.bias": (4,), "1.weight": (2, 4), "1.bias": (2,)}
+SHAPES = {
+    "linear": LINEAR, "frozen": LINEAR,
+    "own": {"scale": (3,), "count": (), "inner.a.weight": (3, 2), "inner.a.bias": (3,)},
+    "norm": {"0.weight": (61, 3), "0.bias": (61,), "1.weight": (61,), "1.bias": (61,),
+             "1.running_mean": (61,), "1.running_var": (61,), "1.num_batches_tracked": (),
+             "2.weight": (2, 61), "2.bias": (2,)},
+}
+
+
+def expect_state(state, shapes, steps, best):
+    """Every entry has moved once an epoch, up to the best; counters are those without an axis."""
+    expect_parts(state, *shapes, what="state of the model")
     moved = float(steps[:best + 1].double().sum())
-    for name, value in state.items():
-        whole = value.dtype == torch.int64
-        wanted = torch.full_like(value, best + 1 if whole else moved)
-        expect_close(f"state after epoch {best + 1}, {name}", value, wanted, rtol=1e-5,
+    for name, shape in shapes.items():
+        wanted = torch.full(shape, moved) if shape else torch.tensor(best + 1)
+        expect_close(f"state after epoch {best + 1}, {name}", state[name], wanted, rtol=1e-5,
                      look="Copy at the best epoch, write back at the end.")
 
 
