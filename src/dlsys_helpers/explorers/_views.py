@@ -161,7 +161,8 @@ class Heatmap(_View):
 
     @property
     def _walked(self) -> tuple[str, ...]:
-        return tuple(name for pair in self.ways.paths.values() for name in pair) if self.ways else ()
+        paths = self.ways.paths if self.ways else {}
+        return tuple(name for pair in paths.values() for name in pair)
 
     def limits(self, arrays: Mapping[str, np.ndarray]) -> tuple:
         """The limits (low, high) of x and of y at a setting; None for a matrix as printed."""
