@@ -220,7 +220,8 @@ def save_yaml(value: dict, path: Path) -> None:
 
 
 # Written pages, in the order of the sidebar.
-GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters"]
+GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
+          "guide_norm", "guide_init"]
 GRADING = ["grading", "grading_trust", "grading_kubernetes"]
 
 

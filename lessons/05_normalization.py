@@ -1,0 +1,1268 @@
+# %% [markdown] role="hook"
+# # 5. Normalization, dropout and initialization
+#
+# Your digit reader leaves the training machine. It now serves single images behind a
+# new camera, a colleague tidies its dropout, a deeper one is being trained, and a copy
+# with averaged weights is to be shipped. Nobody touches the learned weights.
+#
+# A network is more than its weights. It carries stored statistics, a mode, random
+# masks and the scale on which it began, and no optimizer looks after those. This
+# stage breaks five such things.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, cost, datasheet, digits, fit,
+    gpu_result, gpu_table, guess, measured, operations, peak_bytes,
+    plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A norm brings numbers to a common scale
+#
+# A *norm* takes a group of numbers, subtracts their mean $\mu$ and divides by the root
+# of their variance $\sigma^2$. A gain $\gamma$ and a bias $\beta$, both learned, may
+# then move the result:
+#
+# $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
+#
+# The norms differ in one thing: which numbers form a group. Shapes in this stage: `N`
+# rows (images), `C` channels or features, `H` and `W` pixels.
+#
+# | norm | one mean for each | taken over |
+# |---|---|---|
+# | `BatchNorm` | channel | `N`, `H`, `W` |
+# | `LayerNorm(C)` | row (and place) | `C` |
+# | `GroupNorm(G, C)` | row and group | `C/G`, `H`, `W` |
+# | `InstanceNorm` | row and channel | `H`, `W` |
+# | `RMSNorm(C)` | row (and place), no mean taken away | `C` |
+#
+# BatchNorm alone mixes rows. While it trains, it also keeps a *running* mean and
+# variance of what it has seen.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+pixels = torch.randn(6, 8, 4, 4) * 3 + 1         # (N, C, H, W)
+
+def standardised(x, axes, eps=1e-5):
+    """x minus its mean over these axes, over the root of its variance."""
+    var = x.var(axes, keepdim=True, correction=0)
+    return (x - x.mean(axes, keepdim=True)) / (var + eps).sqrt()
+
+groups = pixels.view(6, 2, 4, 4, 4)              # (N, G, C/G, H, W)
+by_hand = {
+    nn.BatchNorm2d(8): standardised(pixels, (0, 2, 3)),
+    nn.GroupNorm(2, 8): standardised(groups, (2, 3, 4)).view(6, 8, 4, 4),
+    nn.InstanceNorm2d(8): standardised(pixels, (2, 3))}
+gaps = [(norm(pixels) - y).abs().max() for norm, y in by_hand.items()]
+
+# %% role="concept"
+claim("largest gap between three norms and the formula over their axes",
+      max(gaps), below=1e-5)
+
+# %% [markdown] trap="05.1" role="predict" core=true symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
+# ## One image at a time
+#
+# Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
+# behind a camera that sends one image at a time, and it is wrong more often than right.
+# "BatchNorm cannot work with a batch of one," says a colleague.
+#
+# The model is in eval mode. You pass the 497 test images through it all at once, then
+# one by one, and compare the two sets of logits.
+
+# %% trap="05.1" role="predict"
+guess("05.1", "How large is the largest difference between two logits?",
+      choices=["over `1`: a single image has no statistics",
+               "below `0.001`",
+               "there is none: a batch of one raises an error"])
+
+# %% trap="05.1" role="break"
+reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                       nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                       nn.Linear(64, 10))
+fit(reader, x_train, y_train, steps=300, lr=1e-2)
+
+def logits(model, x, batch):
+    """Logits (N, 10) of x, fed `batch` rows at a time."""
+    with torch.no_grad():
+        return torch.cat([model(part) for part in x.split(batch)])
+
+reader.eval()
+together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
+x_camera = x_test + 1.0      # pixels lie in 0..1; this black is bright
+
+# %% trap="05.1" role="look"
+gap = (together - single).abs().max()
+alone = (single.argmax(1) == y_test).float().mean()
+camera = {batch: (logits(reader, x_camera, batch).argmax(1) == y_test)
+          .float().mean() for batch in (1, 497)}
+print(f"largest gap: {gap:.1e}   read one by one: {alone:.2f}")
+print(f"camera, one by one: {camera[1]:.2f}, at once: {camera[497]:.2f}")
+
+# %% trap="05.1" role="look"
+claim("largest gap between the two sets of logits", gap, below=1e-3)
+claim("test digits read one by one, as a share", alone, above=0.93)
+claim("camera images read one by one, as a share", camera[1], below=0.7)
+
+# %% [markdown] trap="05.1" role="look"
+# The same camera images, all in one batch, are read as badly:
+
+# %% trap="05.1" role="look"
+claim("camera images: share read one by one, less that at once",
+      camera[1] - camera[497], expected=0, within=0.01)
+
+# %% trap="05.1" role="look"
+measured("05.1", 1)
+
+# %% [markdown] trap="05.1" role="repair"
+# The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
+# variance that it *stored* in training, so the neighbours of an image do not count.
+# What hurts is the camera: its images are brighter than those that were measured.
+#
+# The stored numbers can be measured again, without labels. They move in train mode
+# only, so a pass in eval mode, which is sometimes recommended, does nothing.
+# `update_bn` resets them, runs images in train mode without gradients, and averages over
+# the batches, each counting the same. So the batches here are of one size.
+
+# %% trap="05.1" role="repair"
+stored = reader[1].running_mean.clone()
+logits(reader, x_train + 1.0, 100)                       # in eval mode
+moved = (reader[1].running_mean - stored).abs().max()
+
+torch.optim.swa_utils.update_bn((x_train + 1.0).split(100), reader)
+share = (logits(reader, x_camera, 1).argmax(1) == y_test).float().mean()
+print(f"moved by a pass in eval mode: {moved:.1f}")
+print(f"camera images read after recalibration: {share:.2f}")
+
+# %% trap="05.1" role="repair"
+claim("move of a stored mean in an eval pass", moved, expected=0)
+claim("camera images read one by one after update_bn, as a share", share,
+      above=0.92)
+
+# %% [markdown] trap="05.1" role="repair"
+# A net without norms suffers from the camera as well, but it stores nothing that you
+# could measure again. And small batches do hurt, in *train* mode: there the
+# neighbours are the statistics.
+
+# %% trap="05.1" role="repair"
+plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
+                      nn.ReLU(), nn.Linear(64, 10))
+fit(plain, x_train, y_train, steps=300, lr=1e-2)
+unnormed = accuracy(plain, x_camera, y_test)
+torch.optim.swa_utils.update_bn(x_train.split(100), reader)  # as before
+in_train_mode = {}
+for batch in (2, 8, 32):
+    model = copy.deepcopy(reader).train()
+    labels = logits(model, x_test[:496], batch).argmax(1)
+    in_train_mode[batch] = (labels == y_test[:496]).float().mean().item()
+print(f"no norm, camera: {unnormed:.2f}   train mode, by batch size:",
+      {batch: f"{share:.2f}" for batch, share in in_train_mode.items()})
+
+# %% trap="05.1" role="repair"
+claim("camera images read by a net without norms", unnormed, below=0.7)
+claim("read in train mode, 2 rows at a time", in_train_mode[2], below=0.75)
+claim("read in train mode, 32 rows at a time", in_train_mode[32],
+      above=0.88)
+
+# %% [markdown] trap="05.1" role="repair"
+# And one row in train mode? That depends on how many numbers a channel has:
+
+# %% trap="05.1" role="repair"
+try:
+    nn.BatchNorm1d(64)(x_test[:1])
+    refused = ""
+except ValueError as error:
+    refused = str(error)
+print(refused)
+one_image = nn.BatchNorm2d(3)(torch.randn(1, 3, 8, 8) * 5)
+spread = one_image.std(correction=0)
+
+# %% trap="05.1" role="repair"
+claim("BatchNorm1d refuses one row in train mode", bool(refused),
+      expected=True)
+claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
+      spread, expected=1, within=0.01)
+
+# %% [markdown] trap="05.1" role="repair"
+# Below, one digit in company. Before you touch a control, say which of them can move
+# its logits: the norm, the mode, the mates. Then guess for which norms train mode and
+# eval mode agree.
+
+# %% role="explore" explorer="batch_mates"
+from dlsys_helpers.explorers.batch_mates import batch_mates
+
+batch_mates
+
+# %% [markdown] trap="05.1" role="folklore"
+# **Told:** BatchNorm breaks at a batch of one: the variance is zero and the output
+# NaN; in eval mode the accuracy drops. **Measured:** in eval mode the batch size does
+# not matter. In train mode one row raises an error, one image of 64 pixels a channel
+# works, and two rows read fewer digits than 32.
+
+# %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=20
+def recalibrate(model: nn.Module, batches) -> None:
+    """Measure the running statistics of all BatchNorms of model again.
+
+    model: nn.BatchNorm1d and nn.BatchNorm2d at any depth. batches: an
+    iterable of inputs, gone through once; each is handed to model as it
+    is, with its BatchNorms in train mode and everything else in eval mode.
+    running_mean becomes the average of the means of the batches, and
+    running_var that of their unbiased variances, as torch stores them; a
+    batch of N rows counts N times. Nothing is left of what was stored, not
+    even of NaN. Weights stay; every module gets its former mode and
+    momentum back; no graph is built.
+
+    Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows
+    of [4.]: running_mean is 3, running_var 2/3.
+    """
+    # BEGIN SOLUTION
+    modes = [(module, module.training) for module in model.modules()]
+    norms = [module for module in model.modules()
+             if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d))]
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.train()
+        norm.reset_running_stats()
+    seen = 0
+    with torch.no_grad():
+        for batch in batches:
+            seen += len(batch)
+            for norm in norms:
+                norm.momentum = len(batch) / seen
+            model(batch)
+    for module, mode in modes:
+        module.training = mode
+    for norm, momentum in zip(norms, momenta):
+        norm.momentum = momentum
+    # END SOLUTION
+
+# %% [markdown] trap="05.1" role="hint"
+# 1. Two things differ from `update_bn`: it puts *everything* in train mode, and it lets a small last batch count as much as a full one.
+# 2. In train mode a norm stores `(1 - momentum) * old + momentum * new`, and `0 * nan` is still NaN: reset first. Which momentum makes that the average of all rows so far?
+# 3. With `seen` rows so far, this batch included, it is `len(batch) / seen`. Keep the former modes and momenta in lists before you touch them.
+
+# %% [markdown] trap="05.1" role="keep"
+# **Keep:** in eval mode BatchNorm fails when the data differ from the statistics that
+# it stored, not when the batch is small. **In your own code:** compare `running_mean`
+# with the mean of what enters that norm on a fresh batch. **Source:** [Ioffe & Szegedy
+# 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:**
+# [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79):
+# after adapting to darker images, eval mode reads the old ones badly; the reporter
+# traces it to the stored statistics, which follow the last domain.
+
+# %% [markdown] trap="05.2" role="predict" core=true symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
+# ## Sixteen layers, the norm after the sum
+#
+# You stack 16 of torch's encoder layers on the rows of a digit and train with Adam at
+# 0.005, from the first step at full rate. The loss stays at ln 10, the level of
+# guessing. By default each layer normalises *after* it has added its branch to the
+# stream, $x \leftarrow \mathrm{norm}(x + f(x))$: *post-norm*. "Each norm shrinks the
+# gradient on its way down," says a colleague. "The first layers get none."
+#
+# You compare the gradients of a fresh net: norm of the first layer's weight over that
+# of the last.
+
+# %% trap="05.2" role="predict"
+guess("05.2", "What is the first gradient norm over the last?",
+      choices=["below `0.01`: it vanishes", "between `0.2` and `5`",
+               "above `100`: it explodes"])
+
+# %% trap="05.2" role="break"
+class Encoder(nn.Module):
+    """The 8 rows of a digit as 8 tokens, through `depth` layers."""
+
+    def __init__(self, norm_first, depth=16, d=32):
+        super().__init__()
+        self.embed = nn.Linear(8, d)
+        self.place = nn.Parameter(0.1 * torch.randn(8, d))
+        self.layers = nn.Sequential(*[nn.TransformerEncoderLayer(
+            d, 4, 2 * d, dropout=0.0, batch_first=True,
+            norm_first=norm_first) for _ in range(depth)])
+        self.norm = nn.LayerNorm(d) if norm_first else nn.Identity()
+        self.head = nn.Linear(d, 10)
+
+    def forward(self, x):                        # x (N, 64)
+        h = self.embed(x.view(-1, 8, 8)) + self.place
+        return self.head(self.norm(self.layers(h)).mean(1))
+
+# %% trap="05.2" role="break" tags=["plumbing"]
+def first_over_last(net):
+    """Gradient norm of the first layer's first matrix over the last's."""
+    loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
+    ends = [net.layers[k].linear1.weight for k in (0, -1)]
+    first, last = torch.autograd.grad(loss, ends)
+    return (first.norm() / last.norm()).item()
+
+def train(net, lr, warm=1, steps=50):
+    """Mean loss of the last ten steps; the rate climbs for `warm` steps."""
+    opt, losses = torch.optim.Adam(net.parameters(), lr=lr), []
+    for step in range(steps):
+        opt.param_groups[0]["lr"] = lr * min(1, (step + 1) / warm)
+        rows = torch.randint(1300, (64,))
+        loss = F.cross_entropy(net(x_train[rows]), y_train[rows])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return sum(losses[-10:]) / 10
+
+# %% trap="05.2" role="break"
+post = Encoder(norm_first=False)
+ratio = first_over_last(post)
+loss = {"post-norm": train(post, lr=5e-3)}
+
+# %% trap="05.2" role="look"
+print(f"first over last gradient, fresh: {ratio:.1f}")
+print(f"loss after 50 steps: {loss['post-norm']:.1f}, "
+      f"guessing: {math.log(10):.1f}")
+
+# %% trap="05.2" role="look"
+claim("fresh post-norm encoder: first gradient norm over the last", ratio,
+      above=0.2, below=5)
+claim("its loss after 50 steps at 0.005; guessing has 2.303",
+      loss["post-norm"], above=2.2)
+
+# %% trap="05.2" role="look"
+measured("05.2", 1)
+
+# %% [markdown] trap="05.2" role="repair"
+# The gradient arrives. What goes wrong shows in *training*: at full rate from the first
+# step this net does not get going. *Pre-norm* normalises only what goes into a branch,
+# $x \leftarrow x + f(\mathrm{norm}(x))$. The stream runs from bottom to top untouched,
+# and one norm at the end gives it its size. In torch: `norm_first=True`, and the last
+# norm is yours to add.
+
+# %% trap="05.2" role="repair"
+loss["pre-norm"] = train(Encoder(norm_first=True), lr=5e-3)
+bare = Encoder(norm_first=True)
+bare.norm = nn.Identity()                        # no norm at the end
+loss["pre-norm, no last norm"] = train(bare, lr=5e-3)
+loss["post-norm, warm-up"] = train(Encoder(norm_first=False), 5e-3, warm=50)
+loss["post-norm, 0.0005"] = train(Encoder(norm_first=False), lr=5e-4)
+print({name: f"{value:.1f}" for name, value in loss.items()})
+
+# %% trap="05.2" role="repair"
+claim("loss of pre-norm at 0.005", loss["pre-norm"], below=2.1)
+claim("loss of post-norm, the rate climbing to 0.005 for 50 steps",
+      loss["post-norm, warm-up"], below=2.15)
+claim("loss of post-norm at a tenth of the rate",
+      loss["post-norm, 0.0005"], below=2.15)
+
+# %% [markdown] trap="05.2" role="repair"
+# Post-norm is no mistake: at a tenth of the rate it learns here as well, and so it does
+# with a rate that climbs through all 50 steps. Pre-norm forgives the full rate at the
+# first step. Its stream grows with each layer that adds to it, and the norm at the end
+# gives it a size again. This net learns without that norm, too; the source below says
+# where one was missed.
+
+# %% trap="05.2" role="repair"
+def stream_sizes(norm_first):
+    """Root mean square of the stream after each fresh layer."""
+    net = Encoder(norm_first)
+    h, sizes = net.embed(x_test.view(-1, 8, 8)) + net.place, []
+    with torch.no_grad():
+        for layer in net.layers:
+            h = layer(h)
+            sizes.append(h.square().mean().sqrt().item())
+    return sizes
+
+sizes = {"pre-norm": stream_sizes(True), "post-norm": stream_sizes(False)}
+plot_lines(range(1, 17), sizes, xlabel="layer",
+           ylabel="root mean square", title="The pre-norm stream grows",
+           alt="Size of the stream by layer: one throughout for post-norm, "
+               "rising for pre-norm.")
+
+# %% trap="05.2" role="repair"
+claim("pre-norm: size after the last layer over that after the first",
+      sizes["pre-norm"][-1] / sizes["pre-norm"][0], above=1.1)
+claim("post-norm: size after the last layer", sizes["post-norm"][-1],
+      expected=1, within=0.01)
+
+# %% [markdown] trap="05.2" role="folklore"
+# **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
+# to pre-norm. **Measured:** in a fresh encoder of 16 layers the first gradient is about
+# as large as the last. At a rate of 0.005 without warm-up it still does not learn in 50
+# steps. And `nn.TransformerEncoderLayer` has `norm_first=False`.
+
+# %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
+def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
+    """The stream x after all branches of a pre-norm net, and its last norm.
+
+    branches: K functions, K >= 0; norms: K + 1 functions. Branch k gets
+    the stream through norm k, and what it returns is added to the stream.
+    The stream itself passes no norm but the last one, at the end. Each
+    function is called once, in this order; it may write into its argument
+    and keeps the shape. x stays as it was; gradients reach it.
+
+    Example: x 1, one branch that doubles, norms that add 10 and 100: the
+    branch gets 11 and returns 22, and the result is 123.
+    """
+    # BEGIN SOLUTION
+    for branch, norm in zip(branches, norms):
+        x = x + branch(norm(x.clone()))
+    return norms[-1](x.clone())
+    # END SOLUTION
+
+# %% [markdown] trap="05.2" role="hint"
+# 1. Write the example down: which three numbers are added to give 123?
+# 2. One variable is the stream. A norm's output goes into a branch and never back into that variable.
+# 3. A function may write into what it gets. Hand it a copy: `norm(x.clone())`.
+
+# %% [markdown] trap="05.2" role="keep"
+# **Keep:** the norm's place decides how gently a deep net must be started: after the
+# sum it wants a warm-up or a small rate, inside the branch it takes the full one, and
+# the norm at the end gives the stream its size.
+# **In your own code:** look for `norm_first`, and for the last norm. **Source:** [Xiong
+# et al. 2020, "On Layer Normalization in the Transformer
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
+# near the *output* are large, which is why they want a warm-up. **Seen in the wild:**
+# [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep stacks
+# of torch's post-norm layers are unstable; [PaddlePaddle/PaddleNLP
+# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): pre-norm without the last
+# norm made training diverge.
+
+# %% [markdown] trap="05.3" role="predict" core=true symptom="predictions change between two calls although model.eval() was called, F.dropout"
+# ## Dropout written as a function
+#
+# Someone tidies a small reader: the module `nn.Dropout` goes, `F.dropout(h, 0.5)` in
+# `forward` takes its place. One line less, the same function. You train it,
+# call `eval()` and serve.
+#
+# You pass the test images through the model twice, in eval mode, and compare the
+# labels.
+
+# %% trap="05.3" role="predict"
+guess("05.3", "What share of the test images gets another label in the "
+      "second call?", unit="%")
+
+# %% trap="05.3" role="break"
+class Tidy(nn.Module):
+    """64 pixels, 64 hidden units, 10 digits; half of the units dropped."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x):                        # x (N, 64)
+        return self.out(F.dropout(self.hidden(x).relu(), 0.5))
+
+tidy = Tidy()
+fit(tidy, x_train, y_train, steps=300, lr=1e-2)
+tidy.eval()
+with torch.no_grad():
+    first, second = tidy(x_test), tidy(x_test)   # (497, 10)
+
+# %% trap="05.3" role="look"
+flips = (first.argmax(1) != second.argmax(1)).float().mean()
+noisy = (first.argmax(1) == y_test).float().mean()
+print(f"labels that differ: {flips:.1%}   digits read: {noisy:.2f}")
+print("modules that eval() reached:",
+      *(type(module).__name__ for module in tidy.modules()))
+
+# %% trap="05.3" role="look"
+claim("share of labels on which two calls in eval mode differ", flips,
+      above=0.03)
+
+# %% trap="05.3" role="look"
+measured("05.3", 100 * flips, right=(2, 25))
+
+# %% [markdown] trap="05.3" role="repair"
+# `eval()` sets a flag, `training`, on every *module*. A function has no flag: `F.dropout`
+# takes it as an argument, and its default is `True`. Hand it `self.training`. The
+# weights need no new training.
+
+# %% trap="05.3" role="repair"
+class Mended(Tidy):
+    def forward(self, x):
+        h = F.dropout(self.hidden(x).relu(), 0.5, training=self.training)
+        return self.out(h)
+
+mended = Mended()
+mended.load_state_dict(tidy.state_dict())
+mended.eval()
+with torch.no_grad():
+    clean = mended(x_test)
+    gap = (clean - mended(x_test)).abs().max()
+right = (clean.argmax(1) == y_test).float().mean()
+print(f"gap: {gap:.1f}   digits read: {noisy:.2f} -> {right:.2f}")
+
+# %% trap="05.3" role="repair"
+claim("gap between two calls in eval mode", gap, expected=0)
+claim("share of the digits that it reads", right, above=0.94)
+claim("the same weights, share read more without the noise",
+      right - noisy, above=0.005)
+
+# %% [markdown] trap="05.3" role="repair"
+# Attention has the same hole: `scaled_dot_product_attention` drops whatever its
+# `dropout_p` says, in any mode.
+
+# %% trap="05.3" role="repair"
+q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
+with torch.no_grad():
+    a, b = (F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+            for _ in range(2))
+
+# %% trap="05.3" role="repair"
+claim("attention without any module, two calls: gap",
+      (a - b).abs().max(), above=0.05)
+
+# %% [markdown] trap="05.3" role="repair"
+# What does a dropout that stays on do to the *size* of an output? Torch's dropout is
+# *inverted*: in training it zeroes a share $p$ and divides what stays by $1 - p$, so
+# that the mean is kept and eval mode has nothing to do. Average many noisy calls, and
+# compare. Then leave the division out.
+
+# %% trap="05.3" role="repair"
+class Undivided(Tidy):
+    def forward(self, x):
+        h = self.hidden(x).relu()
+        if self.training:
+            h = h * (torch.rand_like(h) >= 0.5)  # and no division
+        return self.out(h)
+
+undivided = Undivided()
+fit(undivided, x_train, y_train, steps=300, lr=1e-2)
+
+@torch.no_grad()
+def average(model, calls=200):
+    """Mean logits over many calls, less the bias, which no mask meets."""
+    return sum(model(x_test) for _ in range(calls)) / calls - model.out.bias
+
+# %% trap="05.3" role="repair" tags=["plumbing"]
+def factor(a, b):
+    """The number that b is best multiplied with to give a."""
+    return ((a * b).sum() / (b * b).sum()).item()
+
+kept = factor(average(tidy), clean - tidy.out.bias.detach())
+noise_mean = average(undivided.train())
+doubled = factor(average(undivided.eval(), 1), noise_mean)
+score = accuracy(undivided, x_test, y_test)
+print(f"mean of noisy calls over clean: {kept:.2f}")
+print(f"undivided, eval over train: {doubled:.2f}, digits {score:.2f}")
+
+# %% trap="05.3" role="repair"
+claim("mean of 200 noisy calls over the clean logits", kept, expected=1,
+      within=0.02)
+claim("without the division: logits in eval over those in training",
+      doubled, expected=2, within=0.05)
+claim("without the division: share of the digits read", score, above=0.93)
+
+# %% [markdown] trap="05.3" role="folklore"
+# **Told:** a dropout that stays on leaves only $1 - p$ of the output; without the
+# division you get $1 - p$ of the accuracy. **Measured:** in this net with one dropout
+# before the last layer the mean stays and the *noise* does the damage. Without the
+# division the logits double in eval mode. The labels hardly suffer, for the largest
+# of doubled logits is the same one, but for the bias.
+
+# %% trap="05.3" role="exercise" points=3 difficulty=2 minutes=10
+def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """Inverted dropout of x, by hand, without torch's own dropouts.
+
+    x: float32 of any shape, left as it is; 0 <= p <= 1. With training
+    True each element is zeroed with probability p, one by one, drawn anew
+    at every call from torch's generator; the others are divided by 1 - p.
+    At p = 1 all are zero. Gradients flow through what stays, with the same
+    factor. With training False the result equals x and nothing is drawn.
+
+    Example: dropout(torch.ones(4), 0.75, True) may be [0., 4., 0., 0.].
+    """
+    # BEGIN SOLUTION
+    if not training:
+        return x
+    if p == 1:
+        return x * 0
+    keep = torch.rand_like(x) >= p
+    return x * keep / (1 - p)
+    # END SOLUTION
+
+# %% [markdown] trap="05.3" role="hint"
+# 1. Two cases come first: no training, and `p` of 1, where the division fails.
+# 2. `torch.rand_like(x)` gives one number between 0 and 1 for each element. Which of them are at least `p`?
+# 3. Multiply by that mask, so that gradients flow, and divide by `1 - p`.
+
+# %% [markdown] trap="05.3" role="keep"
+# **Keep:** `eval()` reaches modules, never functions; hand `self.training` to
+# `F.dropout`. **In your own code:** call the model twice in eval mode and assert that
+# the results are equal. **Source:** the documentation of
+# [`F.dropout`](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html):
+# `training` is `True` by default. **Seen in the wild:** [rixwew/pytorch-fm
+# 21](https://github.com/rixwew/pytorch-fm/issues/21): the argument was missing in a
+# library, and was added; [pytorch/pytorch
+# 26338](https://github.com/pytorch/pytorch/issues/26338): the behaviour surprised,
+# and was meant.
+
+# %% [markdown] trap="05.4" role="predict" core=true symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
+# ## He's weights in a tanh net
+#
+# Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as they
+# are: variance $2/n$ for `n` inputs, twice that of Xavier. You have read that this
+# saturates at once, and that tanh wants Xavier.
+#
+# A unit counts as saturated where tanh is beyond 0.99 either way. The inputs come from
+# N(0, 1), the biases are zero.
+
+# %% trap="05.4" role="predict"
+guess("05.4", "What share of the units of the tenth layer is saturated?",
+      choices=["more than half", "about `10 %`", "less than `1 %`"])
+
+# %% trap="05.4" role="break"
+def last_layer(activation, gain, depth=10, width=512):
+    """Outputs (1000, width) of the last of `depth` layers."""
+    h = torch.randn(1000, width)
+    for _ in range(depth):
+        weight = torch.randn(width, width) * gain / math.sqrt(width)
+        h = activation(h @ weight)
+    return h
+
+xavier, he = 1.0, math.sqrt(2)   # root of the variance, times sqrt(width)
+out = {"tanh, He": last_layer(torch.tanh, he),
+       "tanh, Xavier": last_layer(torch.tanh, xavier),
+       "ReLU, He": last_layer(torch.relu, he),
+       "ReLU, Xavier": last_layer(torch.relu, xavier)}
+
+# %% trap="05.4" role="look"
+saturated = (out["tanh, He"].abs() > 0.99).float().mean()
+size = {name: h.square().mean().item() for name, h in out.items()}
+print(f"saturated with He: {saturated:.2%}")
+print({name: f"{value:.2g}" for name, value in size.items()})
+
+# %% trap="05.4" role="look"
+claim("tanh with He, tenth layer: share beyond 0.99", saturated, below=0.01)
+claim("tanh with He: mean square of the tenth layer", size["tanh, He"],
+      above=0.2)
+claim("tanh with Xavier: the same", size["tanh, Xavier"], below=0.08)
+
+# %% [markdown] trap="05.4" role="look"
+# With He's weights tanh keeps *more* of the signal. The pair that fades is the other
+# one: ReLU with Xavier leaves a half per layer.
+
+# %% trap="05.4" role="look"
+claim("ReLU with Xavier, tenth layer: mean square over 0.5^10",
+      size["ReLU, Xavier"] / 0.5 ** 10, above=0.3, below=3)
+claim("ReLU with He: mean square", size["ReLU, He"], above=0.3, below=3)
+
+# %% trap="05.4" role="look"
+measured("05.4", 2)
+
+# %% [markdown] trap="05.4" role="repair"
+# A layer adds up `fan_in` products. With weights of variance $g^2 / n$ its sum has the
+# mean square $g^2$ times the mean square of what came in. So the *gain* $g$ has to make
+# up for what the activation takes: $g^2$ times the mean square of its output is to be
+# one. ReLU leaves 0.5 of N(0, 1), and $2 \cdot 0.5 = 1$. Tanh leaves less, not more:
+
+# %% trap="05.4" role="repair"
+left = F.tanh(torch.randn(1_000_000)).square().mean().item()
+fitting = left ** -0.5                   # gain^2 * left = 1
+kept = {name: last_layer(torch.tanh, gain).square().mean().item() / left
+        for name, gain in (("Xavier", xavier), ("He", he),
+                           ("fitting", fitting), ("torch", 5 / 3))}
+print(f"tanh leaves {left:.3f}, so a gain of {fitting:.2f} fits")
+print("kept after ten layers:", {k: f"{v:.2f}" for k, v in kept.items()})
+
+# %% trap="05.4" role="repair"
+claim("mean square of tanh over N(0, 1)", left, expected=0.394,
+      within=0.005)
+claim("the fitting gain: mean square of the tenth layer over tanh of "
+      "N(0, 1)", kept["fitting"], expected=1, within=0.1)
+claim("torch's gain for tanh, 5/3: the same", kept["torch"],
+      expected=1.08, within=0.1)
+
+# %% [markdown] trap="05.4" role="repair"
+# Neither Xavier nor He makes up for that in full; He comes nearer. Torch's
+# `calculate_gain("tanh")` is 5/3, a little too much. So nothing is to be repaired in a
+# tanh net with He's weights, and that it learns shows in three settings:
+
+# %% trap="05.4" role="repair"
+def trained(activation, gain, optimizer, lr):
+    """Share of the digits read by ten layers of 128, after 100 steps."""
+    net, fan_in = nn.Sequential(), 64
+    for _ in range(10):
+        layer = nn.Linear(fan_in, 128)
+        nn.init.normal_(layer.weight, std=gain / math.sqrt(fan_in))
+        nn.init.zeros_(layer.bias)
+        net.extend([layer, activation()])
+        fan_in = 128
+    net.append(nn.Linear(128, 10))
+    fit(net, x_train, y_train, steps=100, lr=lr, optimizer=optimizer)
+    return accuracy(net, x_test, y_test)
+
+# %% trap="05.4" role="repair"
+SGD, Adam = torch.optim.SGD, torch.optim.Adam
+tanh = {(opt.__name__, lr): [trained(nn.Tanh, g, opt, lr)
+                             for g in (he, xavier)]
+        for opt, lr in ((SGD, 0.03), (Adam, 1e-3), (Adam, 3e-4))}
+relu = [trained(nn.ReLU, g, SGD, 0.03) for g in (he, xavier)]
+for (name, lr), (with_he, with_xavier) in tanh.items():
+    print(f"tanh, {name} {lr}: He {with_he:.2f}, Xavier {with_xavier:.2f}")
+print(f"ReLU, SGD 0.03: He {relu[0]:.2f}, Xavier {relu[1]:.2f}")
+
+# %% trap="05.4" role="repair"
+claim("tanh: the lowest of three shares read with He",
+      min(pair[0] for pair in tanh.values()), above=0.85)
+claim("tanh: He's share less Xavier's, the lowest of three",
+      min(a - b for a, b in tanh.values()), above=-0.05)
+claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
+      above=0.2)
+
+# %% [markdown] trap="05.4" role="repair"
+# It is the mean *square* that counts, not the variance. Sigmoid's mean is one half, so
+# that the two are far apart. Which of them does the next layer's sum feel?
+
+# %% trap="05.4" role="repair"
+s = torch.randn(1_000_000).sigmoid()
+gains = {"mean square": s.square().mean().rsqrt().item(),
+         "variance": s.var().rsqrt().item()}
+# The last sigmoid is undone, to see the sum in front of it.
+sums = {name: torch.logit(last_layer(torch.sigmoid, g).double()).square()
+        .mean().item() for name, g in gains.items()}
+print({name: f"gain {gains[name]:.2f}, mean square of the tenth sum "
+       f"{value:.2f}" for name, value in sums.items()})
+
+# %% trap="05.4" role="repair"
+claim("sigmoid, gain by the mean square: mean square of the tenth sum",
+      sums["mean square"], expected=1, within=0.2)
+claim("gain by the variance: the same", sums["variance"], above=4)
+
+# %% [markdown] trap="05.4" role="repair"
+# Guess first, for tanh and for GELU: which of the six inits below keeps the size
+# over twenty layers, which loses it, which one blows it up? Then move the controls.
+
+# %% role="explore" explorer="init_depth"
+from dlsys_helpers.explorers.init_depth import init_depth
+
+init_depth
+
+# %% [markdown] trap="05.4" role="folklore"
+# **Told:** He saturates tanh in the first pass; tanh wants Xavier, ReLU wants He.
+# **Measured:** in ten layers without biases He saturates under 1 % of the tanh units,
+# and in three settings it reads about as many digits as Xavier or more. ReLU with
+# Xavier does fade, by a half per layer. After sigmoid the variance is the wrong number.
+
+# %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
+def gain_for(act) -> float:
+    """The gain that keeps the size of a layer's signal for this activation.
+
+    For z from N(0, 1), gain squared times the mean of act(z) squared is 1,
+    within 2 % of the gain. act: a function or an nn.Module, element by
+    element, with outputs as small as 1e-12 or as large as 1e12; it may
+    write into its argument. Returns a Python float; no graph is built.
+
+    Example: 1 for the identity, 1.414 for ReLU.
+    """
+    # BEGIN SOLUTION
+    z = torch.randn(1_000_000)
+    with torch.no_grad():
+        h = act(z)
+    return h.square().mean().rsqrt().item()
+    # END SOLUTION
+
+# %% [markdown] trap="05.4" role="hint"
+# 1. You need one number about `act`: how large its output is, on average, for the inputs that a layer sees at the start.
+# 2. Draw many numbers from N(0, 1). A thousand scatter by more than 2 %; a million do not.
+# 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
+
+# %% [markdown] trap="05.4" role="keep"
+# **Keep:** gain squared times the mean square after the activation is one; check it by
+# a forward pass, for each activation. **In your own code:** print the mean square after
+# each layer once, before training. **Source:** [He et al.
+# 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
+# the wild:** [pytorch/pytorch 57109](https://github.com/pytorch/pytorch/issues/57109):
+# `nn.Linear` calls He's function, and the gain that comes out is $\sqrt{1/3}$.
+
+# %% [markdown] trap="05.5" role="predict" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
+# ## The average of the weights
+#
+# Averaged weights often read a little better than the last ones. You keep a second
+# model and after each step move each of its parameters one hundredth of the way to the
+# trained one: an *exponential moving average* (EMA). It is the teacher in many recipes,
+# and the model that is shipped.
+#
+# The reader has two BatchNorms. After 200 steps of SGD the trained model reads nearly
+# all of the test digits.
+
+# %% trap="05.5" role="predict"
+guess("05.5", "And the average, in eval mode?",
+      choices=["as many, or a few more",
+               "fewer: it loses more than `0.05`",
+               "almost none: it is at chance, `0.1`"])
+
+# %% trap="05.5" role="break"
+def make_reader():
+    return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                         nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
+                         nn.Linear(64, 10))
+
+@torch.no_grad()
+def average_weights(average, model, decay=0.99):
+    for old, new in zip(average.parameters(), model.parameters()):
+        old.lerp_(new, 1 - decay)
+
+# %% trap="05.5" role="break" tags=["plumbing"]
+def train_with(update, model, average, steps=200):
+    """SGD on model; after each step update(average, model)."""
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(steps):
+        rows = torch.randint(1300, (64,))
+        loss = F.cross_entropy(model(x_train[rows]), y_train[rows])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        update(average, model)
+
+# %% trap="05.5" role="break"
+student = make_reader()
+teacher = copy.deepcopy(student).eval()
+train_with(average_weights, student, teacher)
+
+# %% trap="05.5" role="look"
+read = {name: accuracy(net, x_test, y_test)
+        for name, net in (("student", student), ("teacher", teacher))}
+seen = teacher[1].num_batches_tracked.item()
+print({name: f"{share:.2f}" for name, share in read.items()})
+print(f"batches that the teacher's norm has seen: {seen}")
+
+# %% trap="05.5" role="look"
+claim("share of the digits that the trained model reads", read["student"],
+      above=0.93)
+claim("share that the average loses", read["student"] - read["teacher"],
+      above=0.05)
+claim("batches that the average's BatchNorm has seen", seen, expected=0)
+
+# %% trap="05.5" role="look"
+measured("05.5", 1)
+
+# %% [markdown] trap="05.5" role="repair"
+# `parameters()` holds what is learned. Running mean and variance are *buffers*: no
+# optimizer moves them and `parameters()` does not list them. The average's norms still
+# store what a fresh norm stores, mean 0 and variance 1. The weights are fine. Give
+# the same weights the statistics of a batch, or measure them as in trap 05.1:
+
+# %% trap="05.5" role="repair"
+with torch.no_grad():
+    live = copy.deepcopy(teacher).train()(x_test).argmax(1)
+by_batch = (live == y_test).float().mean()
+measured_again = copy.deepcopy(teacher)
+torch.optim.swa_utils.update_bn(x_train.split(65), measured_again)
+again = accuracy(measured_again, x_test, y_test)
+print(f"the same weights, batch statistics: {by_batch:.2f}, "
+      f"measured again: {again:.2f}")
+
+# %% trap="05.5" role="repair"
+claim("the average's weights with the statistics of the batch: share",
+      by_batch, above=0.94)
+claim("the same weights after update_bn: share", again, above=0.94)
+
+# %% [markdown] trap="05.5" role="repair"
+# The first needs a batch, the second a pass over data at the end. For an average that
+# is usable at every step the update has to treat the buffers, too. Torch's
+# `AveragedModel` copies them from the model, or averages them with `use_buffers=True`.
+
+# %% trap="05.5" role="repair"
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+def update_both(averages, model):
+    for average in averages:
+        average.update_parameters(model)
+
+student = make_reader()
+both = [AveragedModel(student, use_buffers=use_buffers,
+                      multi_avg_fn=get_ema_multi_avg_fn(0.99))
+        for use_buffers in (False, True)]
+train_with(update_both, student, both)
+handled = [accuracy(average, x_test, y_test) for average in both]
+print(f"buffers copied: {handled[False]:.2f}, "
+      f"averaged: {handled[True]:.2f}")
+
+# %% trap="05.5" role="repair"
+claim("share read by torch's average, buffers copied", handled[False],
+      above=0.85)
+claim("the same, buffers averaged", handled[True], above=0.93)
+
+# %% [markdown] trap="05.5" role="repair"
+# A copy fits the *trained* weights, not their average; averaging fits better, but has
+# nothing to say about a counter or a mask. A norm that stores nothing has no such fault:
+
+# %% trap="05.5" role="repair"
+claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
+      expected=0)
+
+# %% [markdown] trap="05.5" role="folklore"
+# **Told:** in many training scripts an EMA runs over `parameters()`, and that is all of
+# the model. **Measured:** with two BatchNorms and 200 steps the average then loses more
+# than 0.05 of the digits, at times far more, and its own weights read over 0.94 once
+# their norms have statistics.
+
+# %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
+def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """One step of an exponential moving average, in place, in average.
+
+    Both have the same structure. Each parameter becomes decay times its
+    old value plus 1 - decay times that of model; each buffer becomes a
+    copy of model's, whatever its dtype: counters and masks have no
+    average, and torch's AveragedModel copies by default. average keeps its
+    tensors: an optimizer or a state_dict made before sees the change.
+    model is left as it is, no mode changes, no memory is shared and no
+    graph is built. 0 <= decay <= 1.
+
+    Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes
+    1.25.
+    """
+    # BEGIN SOLUTION
+    with torch.no_grad():
+        for old, new in zip(average.parameters(), model.parameters()):
+            old.mul_(decay).add_(new, alpha=1 - decay)
+        for old, new in zip(average.buffers(), model.buffers()):
+            old.copy_(new)
+    # END SOLUTION
+
+# %% [markdown] trap="05.5" role="hint"
+# 1. A module holds two kinds of tensors: `parameters()` and `buffers()`. Which of them does your loop reach?
+# 2. `old = ...` binds a name and changes no tensor. Methods that end in `_` write in place.
+# 3. Under `no_grad`: `old.mul_(decay).add_(new, alpha=1 - decay)` for parameters, `copy_` for buffers.
+
+# %% [markdown] trap="05.5" role="keep"
+# **Keep:** a model is its parameters *and* its buffers; whatever copies or averages a
+# model says what it does with both. **In your own code:** compare the two models'
+# `state_dict()`, key by key, after the first steps. **Source:** the documentation of
+# [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
+# `use_buffers`. **Seen in the wild:** [pytorch/ignite
+# 2590](https://github.com/pytorch/ignite/issues/2590): F1 about 40 with its EMA, about
+# 60 without; [boschresearch/OASIS
+# 21](https://github.com/boschresearch/OASIS/issues/21): the authors measure the
+# average's statistics anew before they use it.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# No trap needs what follows: where the formulas of the norms differ in small print, how
+# fast running statistics follow, and two inits besides Xavier's and He's.
+
+# %% [markdown] role="concept"
+# ### Where eps stands
+#
+# $\epsilon$ belongs under the root, beside the *biased* variance. Written outside, and
+# with numbers of ordinary size, nobody sees a difference. On small inputs the difference
+# is large. The unbiased deviation that torch's `std` gives by default is no 1 either:
+# over 64 numbers it is the root of 64/63.
+
+# %% role="concept"
+def eps_outside(x, eps=1e-5):
+    """LayerNorm as it is often written: eps added to the deviation."""
+    std = x.std(-1, correction=0, keepdim=True)
+    return (x - x.mean(-1, keepdim=True)) / (std + eps)
+
+rows = torch.randn(100, 64)
+off = {scale: (F.layer_norm(rows * scale, (64,)) - eps_outside(
+    rows * scale)).abs().max().item() for scale in (1, 1e-3)}
+print({scale: f"{gap:.1e}" for scale, gap in off.items()})
+spread = F.layer_norm(rows, (64,)).std(-1).mean()
+
+# %% role="concept"
+claim("eps outside the root: largest gap at scale 1", off[1], below=1e-3)
+claim("the same at scale 0.001", off[1e-3], above=0.1)
+claim("unbiased deviation after LayerNorm over 64 numbers: sqrt(64/63)",
+      spread, expected=math.sqrt(64 / 63), within=1e-4)
+
+# %% [markdown] role="concept"
+# ### One group is not LayerNorm
+#
+# `GroupNorm(1, C)` averages over channels *and* pixels of an image. The LayerNorm of a
+# transformer averages over the channels of one place. As many groups as channels is
+# InstanceNorm. RMSNorm leaves the mean where it is and divides by the root of the mean
+# square.
+
+# %% role="concept"
+one_group = F.group_norm(pixels, 1)
+places = F.layer_norm(pixels.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
+image = F.layer_norm(pixels, (8, 4, 4))
+rms = rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+# %% role="concept"
+claim("one group and LayerNorm over the image: largest gap",
+      (one_group - image).abs().max(), below=1e-4)
+claim("one group and LayerNorm over the channels: largest gap",
+      (one_group - places).abs().max(), above=0.3)
+claim("RMSNorm and its formula: largest gap",
+      (F.rms_norm(rows, (64,), eps=1e-6) - rms).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# Choose a number of the block below. Guess how many numbers share its mean, for each
+# norm, on images and on sequences; then look.
+
+# %% role="explore" explorer="norm_axes"
+from dlsys_helpers.explorers.norm_axes import norm_axes
+
+norm_axes
+
+# %% [markdown] role="concept"
+# ### How fast running statistics follow
+#
+# Each batch moves the running mean a tenth of the way, torch's default momentum. After
+# one batch nine tenths of it are still what a fresh norm began with, and eval mode does
+# not normalise yet.
+
+# %% role="concept"
+norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
+followed = []
+for _ in range(22):
+    norm(ten)
+    followed.append(norm.running_mean.item() / 10)
+print(f"after 1 batch {followed[0]:.0%}, after 22 {followed[-1]:.0%}")
+
+# %% role="concept"
+claim("share of the way after one batch", followed[0], expected=0.1,
+      within=1e-5)
+claim("share of the way after 22 batches, 1 - 0.9^22", followed[-1],
+      expected=1 - 0.9 ** 22, within=1e-4)
+
+# %% [markdown] role="concept"
+# ### Torch's default, and orthogonal weights
+#
+# What `nn.Linear` draws has a gain of $\sqrt{1/3}$, neither Xavier's nor He's. An
+# *orthogonal* matrix keeps the length of each vector. In a linear recurrence it keeps
+# gradients exactly, for any number of steps. With a tanh in between it does not.
+
+# %% role="concept"
+gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
+turn = nn.init.orthogonal_(torch.empty(64, 64))
+
+def gradient_left(activation, steps=50):
+    """Gradient norm at the start over that at the end of a recurrence."""
+    start = torch.randn(1, 64, requires_grad=True)
+    h = start
+    for _ in range(steps):
+        h = activation(h @ turn)
+    pull = torch.randn(1, 64)
+    return (torch.autograd.grad(h, start, pull)[0].norm()
+            / pull.norm()).item()
+
+linear, curved = gradient_left(lambda h: h), gradient_left(torch.tanh)
+print(f"default gain {gain:.3f}; left of the gradient after 50 steps: "
+      f"linear {linear:.4f}, tanh {curved:.3f}")
+
+# %% role="concept"
+claim("gain of a fresh nn.Linear", gain, expected=math.sqrt(1 / 3),
+      within=0.01)
+claim("orthogonal, linear, 50 steps: share of the gradient left", linear,
+      expected=1, within=1e-3)
+claim("the same with tanh", curved, below=0.6)
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A classifier with BatchNorm goes to a device that sends one image at a time. It is in eval mode and reads badly. You look first at**
+#
+# - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the company of an image changes nothing.
+# - [x] the stored statistics, against those of the device's images :: What differs is the data: brightness, crop, preprocessing. A pass in train mode measures them again.
+# - [ ] the norm: replace it by GroupNorm :: That means a new training, and a shift of the data hurts other nets too.
+
+# %% [markdown] role="quiz"
+# **2. You want fresh running statistics for new images. You run them through the model**
+#
+# - [ ] in eval mode, so that nothing else changes :: Then nothing changes at all: the statistics move in train mode only.
+# - [x] with the norms in train mode, under no_grad, and dropout off :: The norms measure, no graph is kept, and no dropout adds noise to what they see.
+# - [ ] in train mode with the optimizer at rate 0 :: Running statistics do move, but the backward pass is wasted, and dropout is on.
+
+# %% [markdown] role="quiz"
+# **3. Which of these layers gives an image another output when its neighbours in the batch change?**
+#
+# - [ ] LayerNorm in train mode :: Its means run over the numbers of one row.
+# - [x] BatchNorm in train mode :: Mean and variance are those of the batch.
+# - [ ] BatchNorm in eval mode :: It uses what it stored.
+
+# %% [markdown] role="quiz"
+# **4. `model.eval()` was called, and two calls on the same input differ. What do you search the code for?**
+#
+# - [x] `F.dropout` without `training=`, and `dropout_p=` in attention calls :: Functions do not know the mode: what they are not told, they cannot switch off.
+# - [ ] a missing `no_grad()` :: It decides whether a graph is kept, and changes no number. `eval()` does not switch gradients off either.
+# - [ ] BatchNorm layers, which never settle :: In eval mode they use stored numbers and repeat themselves.
+
+# %% [markdown] role="quiz"
+# **5. Your own dropout zeroes half of the units in training and forgets to divide. In eval mode**
+#
+# - [ ] accuracy is halved :: The largest logit mostly stays the largest.
+# - [x] what the next layer gets is twice as large as in training :: All units are present, and none was scaled.
+# - [ ] nothing differs, eval mode has no dropout :: Just that is the difference: the next layer learned from half as much.
+
+# %% [markdown] role="quiz"
+# **6. A deep encoder with post-norm stays at the loss of guessing from the first step. The cheapest thing to try is**
+#
+# - [ ] clipping its gradients :: Adam divides by the gradient's own size (stage 4), so that a clipped gradient gives nearly the same step.
+# - [x] a warm-up, or a smaller rate :: In trap 05.2 each of them was enough. Pre-norm is the other way, and changes the model.
+# - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
+
+# %% [markdown] role="quiz"
+# **7. An activation returns 0.5 + x/10 for all x near zero. The gain of the layer after it follows from**
+#
+# - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer would feel the constant half, too, and grow.
+# - [ ] the variance of its output :: It leaves the mean out, which is most of the signal here.
+# - [x] the mean square of its output :: Sums of products with zero-mean weights have the mean square as their size.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: a norm is a copy that calculates
+#
+# A LayerNorm does a handful of FLOPs per number. Far below the ridge of stage 1, its
+# time is the time of its bytes. Written out as torch operations it reads and writes
+# the tensor again and again; a *fused* kernel does it in one go.
+#
+# **Before you run anything:** LayerNorm by hand is seven operations. How many times
+# the bytes of a copy do they move? And BatchNorm in train mode needs all of a channel
+# before it can write the first number: how often must it read its input?
+#
+# Images come in two orders. *Contiguous* means one channel after the other, `NCHW`.
+# `channels_last` puts the channels of one pixel side by side, `NHWC`; the shape stays
+# the same. The bytes are equal, so by bytes alone the order is free.
+#
+# `cost` counts orders and bytes written. What is read stands beside it, counted from
+# the arguments of each operation.
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+def by_hand(x):
+    """LayerNorm over the last axis, one torch operation at a time."""
+    centred = x - x.mean(-1, keepdim=True)
+    var = centred.square().mean(-1, keepdim=True)
+    return centred * (var + 1e-5).rsqrt()
+
+def fused(x):
+    return F.layer_norm(x, x.shape[-1:])
+
+def make_rows(where, rows=8192, width=4096):
+    """Random rows in 16 bits."""
+    return torch.randn(rows, width, device=where, dtype=half_dtype(where))
+
+# %% role="gpu"
+def make_norm(order, where, n=64, channels=256, size=56):
+    """A call: BatchNorm in train mode and ReLU over images."""
+    x = torch.randn(n, channels, size, size, device=where,
+                    dtype=half_dtype(where)).to(memory_format=order)
+    norm = nn.BatchNorm2d(channels, device=where)
+    return lambda: norm(x).relu()
+
+x = make_rows("meta")
+counted = {f.__name__: cost(lambda: f(x)) for f in (by_hand, fused)}
+# By hand: mean, x - mean, square, mean, centred * rsqrt read x or its like.
+reads = {"by_hand": 5, "fused": 1}
+moved = {name: reads[name] + c.written / x.nbytes
+         for name, c in counted.items()}
+for name, c in counted.items():
+    print(f"{name}: {c.orders} orders, {moved[name]:.2f} times x is read "
+          f"or written, {c.peak / x.nbytes:.2f} copies exist at a time")
+
+# %% role="gpu"
+small = torch.randn(32, 64)
+claim("by hand minus fused, largest gap",
+      (by_hand(small) - fused(small)).abs().max(), below=1e-5)
+claim("x is moved by hand over fused, in sizes of x",
+      moved["by_hand"] / moved["fused"], expected=4, within=0.05)
+claim("orders by hand over fused",
+      counted["by_hand"].orders / counted["fused"].orders, above=6)
+
+# %% role="gpu"
+images = torch.randn(2, 8, 5, 5)
+last = images.to(memory_format=torch.channels_last)
+norm = nn.BatchNorm2d(8)
+claim("BatchNorm of both orders, largest gap",
+      (norm(images) - norm(last)).abs().max(), below=1e-5)
+claim("channels_last stays channels_last through the norm",
+      norm(last).is_contiguous(memory_format=torch.channels_last),
+      expected=True)
+claim("stride of the channel axis in channels_last", last.stride(1),
+      expected=1)
+
+# %% role="gpu"
+@gpu_result("05/norms", uses=[by_hand, fused, make_rows],
+            columns=["form", "us", "us_low", "us_high", "peak_mb"])
+def norms():
+    """LayerNorm of 8,192 rows of 4,096 by hand and fused, and a copy."""
+    x = make_rows("cuda")
+    calls = {"by hand": lambda: by_hand(x), "fused": lambda: fused(x),
+             "copy": lambda: x.clone()}
+    for form, call in calls.items():
+        t = seconds(call, repeats=10, device="cuda", calls=20)
+        yield {"form": form, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6, "peak_mb": peak_bytes(call) / 1e6}
+
+# %% role="gpu"
+@gpu_result("05/channels_last", uses=[make_norm],
+            columns=["order", "us", "us_low", "us_high"])
+def orders():
+    """BatchNorm and ReLU on 64 images of 256 x 56 x 56, in both orders."""
+    for name, order in (("contiguous", torch.contiguous_format),
+                        ("channels_last", torch.channels_last)):
+        t = seconds(make_norm(order, "cuda"), repeats=10, device="cuda",
+                    calls=20)
+        yield {"order": name, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def over(a, b):
+    return norms.value("us", form=a) / norms.value("us", form=b)
+
+def order_us(name):
+    return orders.value("us", order=name)
+
+sheet = datasheet(norms.device_name)
+image_bytes = 64 * 256 * 56 * 56 * 2
+# The norm reads twice and writes once, ReLU reads once and writes once.
+least = sheet.least_us(0, image_bytes * (2 + 1 + 1 + 1))
+
+# %% role="gpu"
+answers = gpu_table(
+    sheet,
+    norms.asks("fused LayerNorm over a copy: time", 1,
+               lambda: over("fused", "copy"), below=1.5),
+    norms.asks("by hand over fused: time",
+               moved["by_hand"] / moved["fused"],
+               lambda: over("by hand", "fused"), above=2),
+    norms.asks("by hand over fused: memory on top",
+               counted["by_hand"].peak / counted["fused"].peak,
+               lambda: norms.value("peak_mb", form="by hand")
+               / norms.value("peak_mb", form="fused"), above=1.5),
+    orders.asks("BatchNorm and ReLU, contiguous: us", least,
+                lambda: order_us("contiguous"), above=0.8 * least),
+    orders.asks("channels_last over contiguous: time", "1: equal bytes",
+                lambda: order_us("channels_last") / order_us("contiguous"),
+                below=2))
+answers
+
+# %% [markdown] role="gpu"
+# **Keep:** a norm is as fast as the bytes it moves, so count how often it reads and
+# writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in
+# train mode, which needs all of a channel before it can write. Use the library's fused
+# form. **Source:** [Ba, Kiros & Hinton
+# 2016](https://arxiv.org/abs/1607.06450) for LayerNorm; the formula of bytes is that
+# of stage 1.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - In eval mode BatchNorm does not see the batch. It sees what it stored; compare that
+#   with your data, and measure it again in train mode.
+# - Post-norm wants a gentle start. Pre-norm takes the full rate, and its last norm gives
+#   the stream a size.
+# - `eval()` reaches modules. Tell functions the mode yourself.
+# - Dropout divides in training, so that eval mode has nothing to do.
+# - A gain makes up for what an activation takes from the mean *square*. Measure it.
+# - A model is parameters and buffers; an average needs both.
+#
+# **Next:** stage 6 changes the data instead of the net, and asks when to stop.

@@ -1,0 +1,1 @@
+"""Stage 5: laws, cases and named wrong answers for Normalization, dropout and initialization."""

@@ -1,0 +1,559 @@
+"""Exercise 05.1, `recalibrate`."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
+
+ex = exercise("05.1", "recalibrate", seen=("kind", "batches", "modes", "momenta", "state"),
+              kept=("weights",))
+
+STORED = ("running_mean of", "running_var of")
+ex.promise("all norms", "Measure the running statistics of all BatchNorms of model again.",
+           says=STORED)
+ex.promise("any depth", "model: nn.BatchNorm1d and nn.BatchNorm2d at any depth.",
+           cases=("a norm inside a block", "a large last batch", "a block in eval mode",
+                  "BatchNorm2d on images", "images of two sizes", "one image in a batch",
+                  "a norm that is the whole model", "the example"))
+ex.promise("once", "batches: an iterable of inputs, gone through once;",
+           says=("times that batches", "raised TypeError"))
+ex.promise("as it is", "each is handed to model as it is,", says=("rows handed",))
+ex.promise("modes of the pass", "with its BatchNorms in train mode and everything else in eval "
+           "mode.", says=STORED)
+ex.promise("mean", "running_mean becomes the average of the means of the batches,",
+           says=("running_mean of",))
+ex.promise("variance", "and running_var that of their unbiased variances, as torch stores them;",
+           says=("running_var of",))
+ex.promise("weighted", "a batch of N rows counts N times.", says=STORED)
+ex.promise("nothing left", "Nothing is left of what was stored, not even of NaN.", says=STORED)
+ex.promise("weights", "Weights stay;", says=("weights after",))
+ex.promise("modes after", "every module gets its former mode", says=("training flags",))
+ex.promise("momenta", "and momentum back;", says=("momenta",))
+ex.promise("no graph", "no graph is built.", says=("graphs built",))
+ex.promise("example", "Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows of "
+           "[4.]: running_mean is 3, running_var 2/3.", cases=("the example",))
+
+# What a pass meets, in order: layers with weights by letter, norms, and what has none.
+PASS = {"flat": "a norm0 relu drop b norm1 c", "deep": "a norm0 relu drop b norm1 c norm2",
+        "images": "a norm0 relu drop b norm1", "whole": "norm0"}
+# The modules in the order of model.modules().
+MODULES = {"flat": "root a norm relu drop b norm c", "whole": "norm",
+           "deep": "root a block norm relu inner drop b norm last tail end c norm",
+           "images": "root a norm relu drop b norm"}
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, kind, sizes, *, evals="", every=True, momenta=None, broken=False, grow=0):
+        width = whole(3, 6)
+        shapes = [(2, 6 + grow * k, 6) if kind == "images" else (width,) for k in range(len(sizes))]
+        batches = [torch.randn(n, *shape, generator=g) * whole(1, 4) + whole(-2, 3)
+                   for n, shape in zip(sizes, shapes, strict=True)]
+        state = trained_state(g, kind, width)
+        if broken:
+            state["norm0.running_mean"][0] = state["norm1.running_var"][-1] = math.nan
+        count = PASS[kind].count("norm")
+        return name, {"kind": kind, "batches": batches, "state": state,
+                      "momenta": momenta or [round(0.05 + 0.1 * k, 2) for k in range(count)],
+                      "modes": [every != (n in evals.split()) for n in MODULES[kind].split()]}
+
+    n, rows = whole(9, 14), whole(4, 7)
+    name, example = one("the example", "whole", (2, 4))
+    example["batches"] = [torch.tensor([[0.0], [2.0]]), torch.full((4, 1), 4.0)]
+    example["state"] = trained_state(g, "whole", 1)
+    return [one("batches of one size", "flat", (n, n, n)),
+            one("a small last batch", "flat", (n, n, 3)),
+            one("a large last batch", "deep", (rows, 5 * n)),
+            one("a single batch", "flat", (n,)),
+            one("many batches", "flat", (rows,) * whole(12, 18)),
+            one("a norm inside a block", "deep", (n, n + 2, n)),
+            one("BatchNorm2d on images", "images", (n, n, rows)),
+            one("images of two sizes", "images", (n, rows), grow=5),
+            one("one image in a batch", "images", (n, 1)),
+            one("a norm that is the whole model", "whole", (n, rows)),
+            one("a model in eval mode", "flat", (n, n), every=False),
+            one("a frozen norm in a model in train mode", "flat", (n, rows), evals="norm"),
+            one("a live dropout in a model in eval mode", "flat", (n, rows), evals="drop",
+                every=False),
+            one("a block in eval mode", "deep", (n, rows), evals="block inner"),
+            one("stored NaN", "flat", (n, n), broken=True),
+            one("a momentum of None", "flat", (n, rows), momenta=[None, 0.01]),
+            (name, example)]
+
+
+def trained_state(g, kind, width):
+    """Weights and stored statistics by layer, none of them what torch begins with."""
+    shapes = {"a": (4, 2, 3, 3), "b": (3, 4, 3, 3)} if kind == "images" else {
+        "a": (6, width), "b": (5, 6), "c": (3, 5)}
+    found, size = {}, width
+    for name in PASS[kind].split():
+        if name in shapes:
+            size, fan_in = shapes[name][0], math.prod(shapes[name][1:])
+            found[f"{name}.weight"] = torch.randn(shapes[name], generator=g) / fan_in ** 0.5
+            found[f"{name}.bias"] = 0.3 * torch.randn(size, generator=g)
+        elif name.startswith("norm"):
+            found |= {f"{name}.weight": 0.5 + torch.rand(size, generator=g),
+                      f"{name}.bias": 0.5 * torch.randn(size, generator=g),
+                      f"{name}.running_mean": torch.randn(size, generator=g),
+                      f"{name}.running_var": 0.5 + 4 * torch.rand(size, generator=g)}
+    return found
+
+
+@ex.act
+def act(fn, kind, batches, modes, momenta, state):
+    class Stream:
+        """The batches, to be gone through; it has neither a length nor an order of its own."""
+
+        def __init__(self, batches):
+            self.batches, self.times = batches, 0
+
+        def __iter__(self):
+            self.times += 1
+            return iter(self.batches)
+
+    held = {}
+    for name in {key.split(".")[0] for key in state}:
+        w, images = state[f"{name}.weight"], kind == "images"
+        held[name] = ((nn.BatchNorm2d if images else nn.BatchNorm1d)(len(w))
+                      if name.startswith("norm") else
+                      nn.Conv2d(w.shape[1], len(w), 3) if images else nn.Linear(w.shape[1], len(w)))
+        layer = dict(held[name].named_parameters()) | dict(held[name].named_buffers())
+        with torch.no_grad():
+            for part, tensor in layer.items():
+                if part != "num_batches_tracked":
+                    tensor.copy_(state[f"{name}.{part}"])
+    norms = [held[f"norm{k}"] for k in range(len(momenta))]
+    relu, drop = nn.ReLU(), (nn.AlphaDropout if kind == "deep" else nn.Dropout)(0.5)
+    a, b, c = [held.get(name) for name in "abc"]
+    model = {
+        "whole": lambda: norms[0],
+        "flat": lambda: nn.Sequential(a, norms[0], relu, drop, b, norms[1], c),
+        "deep": lambda: nn.Sequential(
+            a, nn.Sequential(norms[0], relu, nn.Sequential(drop, b, norms[1])),
+            nn.Sequential(nn.Sequential(nn.Sequential(c, norms[2])))),
+        "images": lambda: nn.Sequential(a, norms[0], relu, drop, b, norms[1])}[kind]()
+    for layer, momentum in zip(norms, momenta, strict=True):
+        layer.momentum = momentum
+    norms[-1].requires_grad_(len(norms) == 1)  # of several norms the last is frozen
+    asked = [p.requires_grad for p in model.parameters()]
+    for module, mode in zip(model.modules(), modes, strict=True):
+        module.training = mode
+    rows, graphs = [], []
+
+    def look(module, given, out):
+        rows.append(len(given[0]))
+        graphs.append(out.requires_grad)
+
+    model.register_forward_hook(look)
+    before, stream = Stream([batch + 1 for batch in batches[:2]]), Stream(batches)
+    fn(model, before)
+    fn(model, stream)
+    return {"stored": {f"norm{k}.{part}": getattr(m, part) for k, m in enumerate(norms)
+                       for part in ("running_mean", "running_var")},
+            "times": [before.times, stream.times], "rows": rows, "graphs": sum(graphs),
+            "modes": [m.training for m in model.modules()],
+            "momenta": [m.momentum for m in norms],
+            "asked": sum(p.requires_grad != a for p, a in zip(model.parameters(), asked)),
+            "weights": {f"{name}.{part}": tensor for name, layer in held.items()
+                        for part, tensor in layer.named_parameters()}}
+
+
+def measured(kind, batch, state):
+    """Mean and unbiased variance that each norm meets in one batch, in float64, by name."""
+    p, h, found = {k: v.double() for k, v in state.items()}, batch.double(), {}
+    for name in PASS[kind].split():
+        if name.startswith("norm"):
+            axes = [0, *range(2, h.dim())]
+            shape = (1, -1, *[1] * (h.dim() - 2))
+            mean, var = h.mean(axes), h.var(axes, correction=0)
+            found[name] = mean, h.var(axes)
+            h = (h - mean.view(shape)) / (var.view(shape) + 1e-5).sqrt()
+            h = h * p[f"{name}.weight"].view(shape) + p[f"{name}.bias"].view(shape)
+        elif name == "relu":
+            h = h.clamp(min=0)
+        elif name != "drop":
+            w, b = p[f"{name}.weight"], p[f"{name}.bias"]
+            h = torch.conv2d(h, w, b) if kind == "images" else h @ w.T + b
+    return found
+
+
+def wanted(kind, batches, state):
+    """What each norm is to store: the batches' statistics, each weighted with its rows."""
+    total = sum(map(len, batches))
+    parts = [(len(batch) / total, measured(kind, batch, state)) for batch in batches]
+    return {f"{name}.{part}": sum(share * found[name][k] for share, found in parts).float()
+            for name in parts[0][1] for k, part in enumerate(("running_mean", "running_var"))}
+
+
+@ex.law
+def law(out, kind, batches, modes, momenta, state):
+    expect_parts(out, "stored", "times", "rows", "graphs", "modes", "momenta", "asked",
+                 "weights")
+    expect_equal("times that batches was gone through, in two calls", out["times"], [1, 1],
+                 "A stream can be read once.")
+    sizes = [len(batch) for batch in batches]
+    expect_equal("rows handed to model, by batch", out["rows"], sizes[:2] + sizes)
+    weights = {k: v for k, v in state.items() if "running" not in k}
+    expect_parts(out["weights"], *weights, what="weights after the call")
+    for name, value in weights.items():
+        expect_like(f"weights after the call, {name}", out["weights"][name], value)
+        expect_equal(f"weights after the call, {name}", out["weights"][name], value,
+                     "Gain and bias are learned; only the statistics are measured.")
+    expect_equal("weights after the call that ask otherwise for gradients", out["asked"], 0)
+    expected = wanted(kind, batches, state)
+    expect_parts(out["stored"], *expected, what="stored statistics")
+    for key, right in expected.items():
+        name, part = key.split(".")
+        scale = expected[f"{name}.running_var"].max().item()
+        expect_close(f"{part} of {name}", out["stored"][key], right, rtol=1e-4,
+                     atol=1e-4 * (scale if part == "running_var" else scale ** 0.5))
+    expect_equal("graphs built in the passes", out["graphs"], 0, "Nothing is trained here.")
+    expect_equal("training flags of all modules after the call", out["modes"], modes,
+                 "Each module gets its own former mode back.")
+    expect_length("momenta", out["momenta"], len(momenta))
+    expect_equal("momenta after the call", out["momenta"], momenta, "Put them back.")
+
+
+# ---- right by another route
+
+def norms_of(model):
+    return [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+
+
+def put_back(flags, momenta):
+    for module, flag in flags:
+        module.training = flag
+    for norm, momentum in momenta:
+        norm.momentum = momentum
+
+
+@ex.right("sums of what hooks see, written at the end")
+@torch.no_grad()
+def by_hooks(model, batches):
+    flags, norms = [(m, m.training) for m in model.modules()], norms_of(model)
+    sums = {norm: [0.0, 0.0] for norm in norms}
+
+    def add(norm, given):
+        h = given[0].transpose(0, 1).flatten(1).double()
+        sums[norm][0] += len(given[0]) * h.mean(1)
+        sums[norm][1] += len(given[0]) * h.var(1)
+    model.eval()
+    hooks = [norm.train().register_forward_pre_hook(add) for norm in norms]
+    rows = 0
+    for batch in batches:
+        rows += len(batch)
+        model(batch)
+    for hook in hooks:
+        hook.remove()
+    for norm, (mean, var) in sums.items():
+        norm.running_mean.copy_(mean / rows)
+        norm.running_var.copy_(var / rows)
+    put_back(flags, [])
+
+
+@ex.right("momentum 1: the last batch's statistics, added up by hand")
+@torch.no_grad()
+def by_momentum_one(model, batches):
+    flags = {m: m.training for m in model.modules()}
+    momenta = {norm: norm.momentum for norm in norms_of(model)}
+    model.train(False)
+    sums, rows = {norm: (0, 0) for norm in momenta}, 0
+    for batch in batches:
+        for norm in momenta:
+            norm.train()
+            norm.momentum = 1.0
+            norm.reset_running_stats()
+        model(batch)
+        rows += len(batch)
+        sums = {norm: (a + len(batch) * norm.running_mean, b + len(batch) * norm.running_var)
+                for norm, (a, b) in sums.items()}
+    for norm, (a, b) in sums.items():
+        norm.running_mean.copy_(a / rows)
+        norm.running_var.copy_(b / rows)
+    put_back(flags.items(), momenta.items())
+
+
+@ex.right("a copy does the work")
+@torch.no_grad()
+def by_copy(model, batches):
+    other, rows = copy.deepcopy(model).eval(), 0
+    for norm in norms_of(other):
+        norm.train().reset_running_stats()
+    for batch in batches:
+        rows += batch.shape[0]
+        for norm in norms_of(other):
+            norm.momentum = batch.shape[0] / rows
+        other(batch)
+    for mine, its in zip(norms_of(model), norms_of(other), strict=True):
+        mine.running_mean.copy_(its.running_mean)
+        mine.running_var.copy_(its.running_var)
+
+
+@ex.right("a list of the batches first, their shares known from the start")
+def by_list(model, batches):
+    flags, norms = [(m, m.training) for m in model.modules()], norms_of(model)
+    momenta, batches = [(norm, norm.momentum) for norm in norms], [*batches]
+    try:
+        for m in model.modules():
+            m.training = m in norms
+        for norm in norms:
+            norm.running_mean.zero_()
+            norm.running_var.fill_(1)
+        for k, batch in enumerate(batches):
+            for norm in norms:
+                norm.momentum = len(batch) / sum(len(b) for b in batches[:k + 1])
+            with torch.inference_mode():
+                model(batch)
+    finally:
+        put_back(flags, momenta)
+
+
+ex.equivalent("norms = [module for module in model.modules() if isinstance(module, "
+              "(nn.BatchNorm1d, nn.BatchNorm2d))] -> norms = [module for module in "
+              "model.modules() if isinstance(module, (nn.BatchNorm2d, nn.BatchNorm1d))]",
+              "The order of two classes does not matter.")
+
+
+# ---- wrong, by name
+
+def recalibrated(model, batches, *, norms=None, reset=True, weighted=True, modes="norms",
+                 back=True, momenta_back=True, no_grad=True, after=None):
+    """The worked answer with its mistakes as options."""
+    flags = [(m, m.training) for m in model.modules()]
+    norms = norms_of(model) if norms is None else norms
+    momenta, seen = [(norm, norm.momentum) for norm in norms], 0
+    model.train(modes == "all")
+    for norm in norms:
+        norm.train(modes != "none")
+        if reset:
+            norm.reset_running_stats()
+    with torch.set_grad_enabled(not no_grad):
+        for batch in batches:
+            size = len(batch) if weighted else 1
+            seen += size
+            for norm in norms:
+                norm.momentum = size / seen
+            model(batch)
+    put_back(flags if back else [], momenta if momenta_back else [])
+    if after:
+        after(norms)
+
+
+@ex.wrong("a pass in eval mode, which moves nothing", says="running_mean of norm0",
+          breaks="all norms")
+@torch.no_grad()
+def in_eval_mode(model, batches):
+    flags = [(m, m.training) for m in model.modules()]
+    model.eval()
+    for batch in batches:
+        model(batch)
+    put_back(flags, [])
+
+
+@ex.wrong("a frozen norm left as it is", says="running_mean of", breaks="all norms")
+def live_norms_only(model, batches):
+    norms = norms_of(model)
+    if not any(norm.training for norm in norms) and model.training:
+        in_eval_mode(model, batches)
+    else:
+        recalibrated(model, batches)
+
+
+@ex.wrong("the direct children only", says="running_mean of", breaks="any depth")
+def children_only(model, batches):
+    recalibrated(model, batches, norms=[m for m in model.children() if m in norms_of(model)])
+
+
+@ex.wrong("BatchNorm1d only", says="running_mean of norm0", breaks="any depth")
+def one_class_only(model, batches):
+    recalibrated(model, batches, norms=[m for m in model.modules()
+                                        if isinstance(m, nn.BatchNorm1d)])
+
+
+@ex.wrong("batches gone through twice: first to count the rows", says="times that batches",
+          breaks="once")
+def counted_first(model, batches):
+    sum(len(batch) for batch in batches)
+    recalibrated(model, batches)
+
+
+@ex.wrong("batches taken for a list", says="raised TypeError", breaks="once")
+def wants_a_list(model, batches):
+    recalibrated(model, [batches[k] for k in range(len(batches))])
+
+
+@ex.wrong("all batches in one", says="rows handed", breaks="as it is")
+def all_in_one(model, batches):
+    batches = [*batches]
+    alike = len({batch.shape[1:] for batch in batches}) == 1
+    recalibrated(model, [torch.cat(batches)] if alike else batches)
+
+
+@ex.wrong("only the first batch", says="rows handed", breaks="as it is")
+def first_only(model, batches):
+    recalibrated(model, [*batches][:1])
+
+
+@ex.wrong("model.train(): dropout is on while the norms measure", says="of norm1",
+          breaks="modes of the pass")
+def dropout_on(model, batches):
+    recalibrated(model, batches, modes="all")
+
+
+@ex.wrong("update_bn itself: dropout is on, every batch counts the same", says="of norm",
+          breaks=("modes of the pass", "weighted", "momenta", "no graph"))
+def by_update_bn(model, batches):
+    flags = [(m, m.training) for m in model.modules()]
+    torch.optim.swa_utils.update_bn(batches, model)
+    put_back(flags, [])
+
+
+@ex.wrong("every batch counts the same", says="running_mean of norm0", breaks="weighted")
+def unweighted(model, batches):
+    recalibrated(model, batches, weighted=False)
+
+
+@ex.wrong("the mean of the last batch alone", says="running_mean of norm0", breaks="mean")
+def last_mean(model, batches):
+    last = {}
+
+    def note(norm, given):
+        last[norm] = given[0].detach().transpose(0, 1).flatten(1).mean(1)
+    hooks = [norm.register_forward_pre_hook(note) for norm in norms_of(model)]
+    recalibrated(model, batches)
+    for hook in hooks:
+        hook.remove()
+    for norm, mean in last.items():
+        norm.running_mean.copy_(mean)
+
+
+@ex.wrong("the biased variance", says="running_var of norm0", breaks="variance")
+def biased(model, batches):
+    seen = {}
+
+    def note(norm, given):
+        h = given[0].detach().transpose(0, 1).flatten(1)
+        seen.setdefault(norm, []).append((len(given[0]), h.var(1, correction=0)))
+    hooks = [norm.register_forward_pre_hook(note) for norm in norms_of(model)]
+    recalibrated(model, batches)
+    for hook in hooks:
+        hook.remove()
+    for norm, found in seen.items():
+        rows = sum(size for size, _ in found)
+        norm.running_var.copy_(sum(size * var for size, var in found) / rows)
+
+
+@ex.wrong("the momentum left as it was: old numbers fade, they do not go", says="running_mean of",
+          breaks="nothing left")
+@torch.no_grad()
+def old_fades(model, batches):
+    flags = [(m, m.training) for m in model.modules()]
+    model.eval()
+    for norm in norms_of(model):
+        norm.train()
+    for batch in batches:
+        model(batch)
+    put_back(flags, [])
+
+
+@ex.wrong("no reset: a stored NaN stays", says="running_mean of norm0: got nan",
+          breaks="nothing left")
+def no_reset(model, batches):
+    recalibrated(model, batches, reset=False)
+
+
+@ex.wrong("weights that learn no longer", says="weights after the call that ask",
+          breaks="weights")
+def frozen_for_good(model, batches):
+    recalibrated(model, batches)
+    model.requires_grad_(False)
+
+
+@ex.wrong("norms whose weights are frozen left out", says="running_mean of", breaks="all norms")
+def learning_norms_only(model, batches):
+    recalibrated(model, batches, norms=[n for n in norms_of(model) if n.weight.requires_grad])
+
+
+@ex.wrong("each batch weighted with its pixels", says="running_mean of", breaks="weighted")
+def by_pixels(model, batches):
+    norms, seen = norms_of(model), 0
+    kept = [(norm, norm.momentum) for norm in norms]
+    flags = [(m, m.training) for m in model.modules()]
+    model.eval()
+    for norm in norms:
+        norm.train().reset_running_stats()
+    for batch in batches:
+        seen += batch.numel() // batch.shape[1]
+        for norm in norms:
+            norm.momentum = batch.numel() // batch.shape[1] / seen
+        with torch.no_grad():
+            model(batch)
+    put_back(flags, kept)
+
+
+@ex.wrong("gain and bias reset as well", says="weights after", breaks="weights")
+def all_reset(model, batches):
+    recalibrated(model, batches)
+    with torch.no_grad():
+        for norm in norms_of(model):
+            norm.weight.fill_(1.0)
+            norm.bias.zero_()
+
+
+@ex.wrong("norms that stay in train mode", says="training flags", breaks="modes after")
+def stays_in_train_mode(model, batches):
+    recalibrated(model, batches, back=False)
+
+
+@ex.wrong("model.train() at the end", says="training flags", breaks="modes after")
+def always_train(model, batches):
+    recalibrated(model, batches, after=lambda _: model.train())
+
+
+@ex.wrong("the root's former mode for every module", says="training flags", breaks="modes after")
+def one_mode_for_all(model, batches):
+    mode = model.training
+    recalibrated(model, batches, after=lambda _: model.train(mode))
+
+
+@ex.wrong("momenta that stay changed", says="momenta after", breaks="momenta")
+def momenta_stay(model, batches):
+    recalibrated(model, batches, momenta_back=False)
+
+
+@ex.wrong("a momentum of 0.1 for every norm at the end", says="momenta after", breaks="momenta")
+def default_momenta(model, batches):
+    def reset(norms):
+        for norm in norms:
+            norm.momentum = 0.1
+    recalibrated(model, batches, after=reset)
+
+
+@ex.wrong("a graph built for every batch", says="graphs built", breaks="no graph")
+def with_graph(model, batches):
+    recalibrated(model, batches, no_grad=False)
+
+
+@ex.wrong("a norm of one channel taken for one that needs nothing", says="running_mean of norm0",
+          breaks="example")
+def single_channel(model, batches):
+    norms = norms_of(model)
+    if len(norms[0].running_mean) == 1:
+        in_eval_mode(model, batches)
+    else:
+        recalibrated(model, batches)

@@ -1,0 +1,280 @@
+"""Exercise 05.4, `gain_for`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
+
+ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"))
+
+ex.promise("gain", "The gain that keeps the size of a layer's signal for this activation.",
+           says=("gain of",))
+ex.promise("second moment", "For z from N(0, 1), gain squared times the mean of act(z) squared is "
+           "1,", says=("gain of",))
+ex.promise("precision", "within 2 % of the gain.", says=("gain of",))
+ex.promise("any act", "act: a function or an nn.Module, element by element,",
+           cases=("a module", "a module with a weight", "a module in place"))
+ex.promise("any scale", "with outputs as small as 1e-12 or as large as 1e12;",
+           cases=("a tiny output", "a huge output"))
+ex.promise("in place", "it may write into its argument.", cases=("a module in place",
+                                                                "a function in place"))
+ex.promise("float", "Returns a Python float;", says=("type of the gain",))
+ex.promise("no graph", "no graph is built.", says=("graphs built",))
+ex.promise("example", "Example: 1 for the identity, 1.414 for ReLU.", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def near(low, high):
+        return round(low + (high - low) * float(torch.rand((), generator=g)), 3)
+
+    def one(name, *kinds, numbers=None, as_module=False):
+        return name, {"kinds": list(kinds), "as_module": as_module,
+                      "numbers": numbers or [near(0.5, 2.0) for _ in kinds]}
+
+    return [one("ReLU times a number", "relu"), one("tanh of a multiple", "tanh"),
+            one("a sigmoid, whose mean is not zero", "sigmoid"),
+            one("a shifted one", "shift", numbers=[near(1.0, 3.0)]),
+            one("a negative one", "negative", numbers=[near(1.0, 3.0)]),
+            one("a leaky one", "leaky", numbers=[near(0.1, 0.9)]),
+            one("an even one", "absolute"), one("a squared one", "squared"),
+            one("GELU, SiLU and softplus in turn", "gelu", "silu", "softplus"),
+            one("a module", "relu", "tanh", "sigmoid", numbers=[1.0] * 3, as_module=True),
+            one("a module with a weight", "prelu", numbers=[near(0.1, 0.9)], as_module=True),
+            one("a module in place", "relu_", numbers=[1.0], as_module=True),
+            one("a function in place", "tanh_", numbers=[1.0]),
+            one("a tiny output", "tanh", "scaled", numbers=[near(1, 2), near(1, 9) * 1e-12]),
+            one("a huge output", "scaled", numbers=[near(1, 9) * 1e12]),
+            one("the example", "identity", "relu", numbers=[1.0, 1.0])]
+
+
+@ex.act
+def act(fn, kinds, numbers, as_module):
+    functions = {
+        "relu": lambda z, a: a * z.relu(), "tanh": lambda z, a: torch.tanh(a * z),
+        "sigmoid": lambda z, a: torch.sigmoid(a * z), "shift": lambda z, a: torch.tanh(z) + a,
+        "negative": lambda z, a: -a * z.relu(), "leaky": lambda z, a: torch.where(z > 0, z, a * z),
+        "absolute": lambda z, a: (a * z).abs(), "gelu": lambda z, a: a * F.gelu(z),
+        "silu": lambda z, a: a * F.silu(z), "softplus": lambda z, a: a * F.softplus(z),
+        "tanh_": lambda z, a: z.tanh_(), "scaled": lambda z, a: a * z, "identity": lambda z, a: z,
+        "squared": lambda z, a: a * z.relu() ** 2}
+    modules = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
+               "relu_": lambda: nn.ReLU(inplace=True)}
+    gains, graphs = [], []
+    for kind, number in zip(kinds, numbers, strict=True):
+        if kind == "prelu":
+            unit = nn.PReLU(init=number)
+        elif as_module:
+            unit = modules[kind]()
+        else:
+            unit = lambda z, kind=kind, number=number: functions[kind](z, number)  # noqa: E731
+        if as_module:
+            unit.register_forward_hook(lambda m, given, out: graphs.append(out.requires_grad))
+        gains.append(fn(unit))
+    return {"gains": gains, "graphs": sum(graphs)}
+
+
+CURVES = {
+    "relu": lambda z, a: a * z.clamp(min=0), "tanh": lambda z, a: torch.tanh(a * z),
+    "sigmoid": lambda z, a: 1 / (1 + torch.exp(-a * z)), "shift": lambda z, a: torch.tanh(z) + a,
+    "negative": lambda z, a: -a * z.clamp(min=0),
+    "leaky": lambda z, a: z.clamp(min=0) + a * z.clamp(max=0), "prelu": lambda z, a: (
+        z.clamp(min=0) + a * z.clamp(max=0)), "absolute": lambda z, a: a * z.abs(),
+    "gelu": lambda z, a: a * z * (1 + torch.erf(z / math.sqrt(2))) / 2,
+    "silu": lambda z, a: a * z / (1 + torch.exp(-z)), "softplus": lambda z, a: a * torch.log1p(
+        torch.exp(z)), "relu_": lambda z, a: z.clamp(min=0), "tanh_": lambda z, a: torch.tanh(z),
+    "scaled": lambda z, a: a * z, "identity": lambda z, a: z,
+    "squared": lambda z, a: a * z.clamp(min=0) ** 2}
+
+
+def exact(kind, number):
+    """The gain by the trapezoid rule over +-12 standard deviations, in float64."""
+    z = torch.linspace(-12, 12, 24_001, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    moment = torch.trapezoid(density * CURVES[kind](z, number).square(), z)
+    return float(moment) ** -0.5
+
+
+@ex.law
+def law(out, kinds, numbers, as_module):
+    expect_parts(out, "gains", "graphs")
+    expect_length("gains", out["gains"], len(kinds))
+    for kind, number, got in zip(kinds, numbers, out["gains"], strict=True):
+        expect_type("gain", got, float, "Return a Python number.")
+        right = exact(kind, number)
+        if not abs(got - right) <= 0.02 * right:
+            name = kind.rstrip("_")
+            raise Broken(f"gain of {name} with {number:g}" if number != 1 else f"gain of {name}",
+                         got, f"{right:.4g} within 2 %")
+    expect_equal("graphs built behind act's output", out["graphs"], 0)
+
+
+# ---- right by another route
+
+@ex.right("a grid of quantiles")
+@torch.no_grad()
+def by_quantiles(act):
+    p = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    z = torch.distributions.Normal(0.0, 1.0).icdf(p).float()
+    return act(z).double().square().mean().rsqrt().item()
+
+
+@ex.right("the trapezoid rule")
+def by_trapezoid(act):
+    z = torch.linspace(-8, 8, 16_001)
+    weight = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    with torch.no_grad():
+        h = act(z.clone())
+    return float(torch.trapezoid(weight * h.double() ** 2, z)) ** -0.5
+
+
+@ex.right("many batches, averaged")
+@torch.no_grad()
+def by_batches(act):
+    moments = [act(torch.randn(1000, 100)).double().pow(2).mean().item() for _ in range(10)]
+    return (sum(moments) / len(moments)) ** -0.5
+
+
+@ex.right("a wide layer, its output measured")
+@torch.no_grad()
+def by_layer(act):
+    x = torch.randn(4000, 256)
+    z = (x @ torch.randn(256, 400) / 16).flatten()
+    z = (z - z.mean()) / z.std()
+    return z.numel() ** 0.5 / act(z).double().norm().item()
+
+
+@ex.right("norms instead of means")
+@torch.no_grad()
+def by_norm(act):
+    z = torch.randn(1_000_000, dtype=torch.float32)
+    return 1000.0 / float(torch.linalg.vector_norm(act(z).double()))
+
+
+SAMPLES = "z = torch.randn(1000000) -> z = torch.randn({})"
+ex.equivalent(SAMPLES.format(999_999), "one sample of a million fewer")
+ex.equivalent(SAMPLES.format(1_000_001), "one sample of a million more")
+
+
+# ---- wrong, by name
+
+@torch.no_grad()
+def estimated(act, *, n=1_000_000, measure=lambda h: h.square().mean(), spread=1.0):
+    return float(measure(act(torch.randn(n) * spread).double())) ** -0.5
+
+
+@ex.wrong("ReLU's gain for all", says="gain of", breaks="gain")
+def root_two(act):
+    return math.sqrt(2)
+
+
+@ex.wrong("a gain of 1 for all, as Xavier's default", says="gain of", breaks=("gain", "example"))
+def always_one(act):
+    return 1.0
+
+
+@ex.wrong("the variance instead of the mean square", says="gain of", breaks="second moment")
+def by_variance(act):
+    return estimated(act, measure=lambda h: h.var())
+
+
+@ex.wrong("the mean of |act(z)|, squared", says="gain of", breaks="second moment")
+def by_absolute(act):
+    return estimated(act, measure=lambda h: h.abs().mean() ** 2)
+
+
+@ex.wrong("gain squared returned", says="gain of", breaks="second moment")
+def squared(act):
+    return estimated(act) ** 2
+
+
+@ex.wrong("the inverse: what act leaves of the signal", says="gain of", breaks="second moment")
+def inverse(act):
+    return 1 / estimated(act)
+
+
+@ex.wrong("uniform numbers from -1 to 1 for z", says="gain of", breaks="second moment")
+@torch.no_grad()
+def from_uniform(act):
+    return float(act(torch.rand(1_000_000) * 2 - 1).double().square().mean()) ** -0.5
+
+
+@ex.wrong("the slope at zero", says="gain of", breaks="gain")
+def by_slope(act):
+    with torch.no_grad():
+        low, high = act(torch.tensor([-1e-2])).item(), act(torch.tensor([1e-2])).item()
+    return 2e-2 / max(abs(high - low), 1e-30)
+
+
+@ex.wrong("a hundred samples, which scatter", says="gain of", breaks="precision")
+def too_few(act):
+    torch.manual_seed(3)
+    return estimated(act, n=100) * 1.04
+
+
+@ex.wrong("an integral that ends at three standard deviations", says="gain of squared",
+          breaks="gain")
+@torch.no_grad()
+def narrow_integral(act):
+    z = torch.linspace(-3, 3, 6001)
+    weight = torch.exp(-z.square() / 2)
+    h = act(z.clone()).double()
+    return float((weight * h ** 2).sum() / weight.sum()) ** -0.5
+
+
+@ex.wrong("samples that are all above zero", says="gain of", breaks="gain")
+@torch.no_grad()
+def positive_only(act):
+    return float(act(torch.randn(1_000_000).abs()).double().square().mean()) ** -0.5
+
+
+@ex.wrong("a table of names", says="gain of tanh", breaks="any act")
+def by_table(act):
+    if isinstance(act, nn.Module):
+        return nn.init.calculate_gain(type(act).__name__.lower())
+    return estimated(act)
+
+
+@ex.wrong("a thousandth added under the root", says="gain of", breaks="any scale")
+def with_epsilon(act):
+    return estimated(act, measure=lambda h: h.square().mean() + 1e-12)
+
+
+@ex.wrong("half precision, which overflows", says="gain of", breaks="any scale")
+@torch.no_grad()
+def in_half(act):
+    h = act(torch.randn(1_000_000))
+    scale = 1.0 if float(h.abs().max()) < 1e4 else math.inf
+    return float(h.double().square().mean() * scale) ** -0.5
+
+
+@ex.wrong("z compared with act(z), after act has overwritten it", says="gain of",
+          breaks="in place")
+@torch.no_grad()
+def ratio_to_input(act):
+    z = torch.randn(1_000_000)
+    h = act(z)
+    return (z.double().square().mean() / h.double().square().mean()).sqrt().item()
+
+
+@ex.wrong("a tensor instead of a number", says="type of the gain", breaks="float")
+def as_tensor(act):
+    return torch.tensor(estimated(act))
+
+
+@ex.wrong("a graph behind act's weights", says="graphs built", breaks="no graph")
+def with_graph(act):
+    return act(torch.randn(1_000_000)).double().square().mean().item() ** -0.5
+
+
+@ex.wrong("a gain below 1.1 taken for 1.1", says="gain of identity", breaks="example")
+def identity_forgotten(act):
+    gain = estimated(act)
+    return 1.1 if abs(gain - 1) < 0.01 and abs(
+        act(torch.tensor([-7.0])).item() + 7) < 1e-3 else gain

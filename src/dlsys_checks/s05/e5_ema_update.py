@@ -1,0 +1,435 @@
+"""Exercise 05.5, `ema_update`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+)
+
+# Kept: model is left as it is, and average gets its buffers.
+ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "frozen"),
+              kept=("left", "path"))
+
+ex.promise("in place", "One step of an exponential moving average, in place, in average.",
+           says=("of average after", "models: got"))
+ex.promise("structure", "Both have the same structure.",
+           cases=("a block inside a block", "both in eval mode", "a lone parameter", "no buffers",
+                  "no parameters"))
+ex.promise("parameters", "Each parameter becomes decay times its old value plus 1 - decay times "
+           "that of model;", says=("parameter",))
+ex.promise("buffers", "each buffer becomes a copy of model's,", says=("buffer",))
+ex.promise("dtype", "whatever its dtype: counters and masks have no average, and torch's "
+           "AveragedModel copies by default.", says=("buffer count", "buffer seen", "buffer mask",
+                                                 "raised RuntimeError"))
+ex.promise("same tensors", "average keeps its tensors: an optimizer or a state_dict made before "
+           "sees the change.", says=("tensors of average replaced", "tensors of average moved"))
+ex.promise("model left", "model is left as it is,", says=("of model after", "requires_grad of"))
+ex.promise("modes", "no mode changes,", says=("training flags",))
+ex.promise("no sharing", "no memory is shared", says=("memory shared",))
+ex.promise("no graph", "and no graph is built.", says=("graphs", "raised RuntimeError"))
+ex.promise("decay", "0 <= decay <= 1.", cases=("a decay of 0", "a decay of 1", "three steps",
+                                               "a large decay"))
+ex.promise("example", "Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes 1.25.",
+           cases=("the example",))
+
+# Names and shapes of what a kind of model holds; parameters first, then buffers.
+HELD = {
+    "norms": ({"0.weight": (4, 3), "0.bias": (4,), "1.weight": (4,), "1.bias": (4,),
+               "2.weight": (2, 4), "2.bias": (2,)},
+              {"1.running_mean": (4,), "1.running_var": (4,), "1.seen": ()}),
+    "nested": ({"0.0.weight": (3, 3), "0.1.weight": (3,), "0.1.bias": (3,), "1.weight": (2, 3)},
+               {"0.1.running_mean": (3,), "0.1.running_var": (3,), "0.1.seen": ()}),
+    "own": ({"scale": (), "table": (5, 2)}, {"count": (), "mask": (3,), "mean": (2, 2)}),
+    "plain": ({"weight": (2, 5), "bias": (2,)}, {}),
+    "buffers": ({}, {"count": (), "mask": (3,), "mean": (2, 2)}),
+    "one": ({"weight": (1, 1)}, {}),
+}
+
+
+@ex.cases
+def cases(g):
+    def filled(kind):
+        state = {}
+        for name, shape in (HELD[kind][0] | HELD[kind][1]).items():
+            last = name.split(".")[-1]
+            state[name] = (torch.randint(3, 99, shape, generator=g) if last in ("seen", "count")
+                           else torch.rand(shape, generator=g) < 0.5 if last == "mask"
+                           else torch.randn(shape, generator=g))
+        return state
+
+    def one(name, kind, *decays, modes=(False, True), frozen=False):
+        decays = decays or (round(0.3 + 0.6 * float(torch.rand((), generator=g)), 3),)
+        states = [filled(kind) for _ in range(1 + len(decays))]
+        if "mask" in states[0]:  # a mask of which the first entry changes at every step
+            for k, state in enumerate(states):
+                state["mask"][0] = bool(k % 2)
+        return name, {"kind": kind, "states": states, "decays": list(decays),
+                      "modes": list(modes), "frozen": frozen}
+
+    broken = one("a statistic of average that is NaN", "norms")
+    broken[1]["states"][0]["1.running_mean"][0] = float("nan")
+    example = {"kind": "one", "decays": [0.75], "modes": [False, True], "frozen": False,
+               "states": [{"weight": torch.tensor([[1.0]])}, {"weight": torch.tensor([[2.0]])}]}
+    return [one("a net with a norm", "norms"), one("three steps", "norms", 0.5, 0.9, 0.2),
+            one("a block inside a block", "nested"), one("a lone parameter", "own"),
+            one("no buffers", "plain"), one("no parameters", "buffers"),
+            one("a decay of 0", "norms", 0.0), one("a decay of 1", "norms", 1.0),
+            one("a large decay", "own", 0.9999), one("average in train mode", "norms",
+                                                     modes=(True, False)),
+            one("both in eval mode", "nested", modes=(False, False)),
+            one("a frozen average", "norms", frozen=True), broken, ("the example", example)]
+
+
+@ex.act
+def act(fn, kind, states, decays, modes, frozen):
+    class Own(nn.Module):
+        """Tensors without a layer; buffers that no norm keeps."""
+
+        def __init__(self, parameters):
+            super().__init__()
+            if parameters:
+                self.scale = nn.Parameter(torch.zeros(()))
+                self.table = nn.Parameter(torch.zeros(5, 2))
+            self.register_buffer("count", torch.tensor(0))
+            self.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
+            self.register_buffer("mean", torch.zeros(2, 2), persistent=False)
+
+    def make():
+        return {"norms": lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
+                "nested": lambda: nn.Sequential(
+                    nn.Sequential(nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3)),
+                    nn.Linear(3, 2, bias=False)),
+                "own": lambda: Own(True), "plain": lambda: nn.Linear(5, 2),
+                "buffers": lambda: Own(False), "one": lambda: nn.Linear(1, 1, bias=False)}[kind]()
+
+    def held(module):
+        named = dict(module.named_parameters()) | dict(module.named_buffers())
+        return {name.replace("num_batches_tracked", "seen"): t for name, t in named.items()}
+
+    def fill(module, state):
+        with torch.no_grad():
+            for name, tensor in held(module).items():
+                value = state[name]
+                tensor.copy_(value)
+
+    average, model = make(), make()
+    fill(average, states[0])
+    average.train(modes[0])
+    model.train(modes[1])
+    average.requires_grad_(not frozen)
+    if frozen:  # one of model's, too
+        next(model.parameters()).requires_grad_(False)
+    for root in (average, model):
+        list(root.modules())[-1].training ^= len(list(root.modules())) > 1
+        for p in root.parameters():
+            p.grad = torch.ones_like(p)
+    tensors, path, left = held(average), [], []
+    places = {name: t.data_ptr() for name, t in tensors.items()}
+    for state, decay in zip(states[1:], decays):
+        fill(model, state)
+        fn(average, model, decay)
+        path.append({name: t.detach().clone() for name, t in held(average).items()})
+        left.append({name: t.detach().clone() for name, t in held(model).items()})
+    now, theirs = held(average), held(model)
+    return {"path": path, "left": left,
+            "replaced": sum(now.get(name) is not t for name, t in tensors.items()),
+            "moved": sum(t.data_ptr() != places[name] for name, t in tensors.items()),
+            "shared": sum(a.data_ptr() == b.data_ptr() for a in now.values()
+                          for b in theirs.values()),
+            "graphs": sum(t.grad_fn is not None for t in [*now.values(), *theirs.values()]),
+            "grads": sum(p.grad is None or int((p.grad != 1).sum()) for m in (average, model)
+                         for p in m.parameters()),
+            "asked": [[p.requires_grad for p in m.parameters()] for m in (average, model)],
+            "modes": [[m.training for m in root.modules()] for root in (average, model)]}
+
+
+def expect_state(got, expected, what, buffers):
+    """Compare what a module holds, tensor by tensor; the feedback names the kind of each."""
+    expect_parts(got, *expected, what=f"tensors {what}")
+    for name, right in expected.items():
+        title = f"{'buffer' if name in buffers else 'parameter'} {name.split('.')[-1]} {what}"
+        if name in buffers:
+            expect_equal(title, got[name], right)
+        else:
+            expect_close(title, got[name], right.float(), rtol=1e-5, atol=1e-6)
+
+
+@ex.law
+def law(out, kind, states, decays, modes, frozen):
+    expect_parts(out, "path", "left", "replaced", "moved", "shared", "graphs", "grads",
+                 "asked", "modes")
+    parameters, buffers = HELD[kind]
+    for part in ("path", "left"):
+        expect_length(f"steps in {part}", out[part], len(decays))
+    now = {name: states[0][name].double() for name in parameters}
+    for k, (state, decay) in enumerate(zip(states[1:], decays, strict=True)):
+        expect_state(out["left"][k], state, f"of model after step {k + 1}", buffers)
+        now = {name: old * decay + (1 - decay) * state[name].double() for name, old in now.items()}
+        expect_state(out["path"][k], now | {name: state[name] for name in buffers},
+                     f"of average after step {k + 1}", buffers)
+    expect_equal("tensors of average replaced by others", out["replaced"], 0, "Write in place.")
+    expect_equal("tensors of average moved to other memory", out["moved"], 0,
+                 "A state_dict made before does not see it.")
+    expect_equal("tensors with memory shared by both", out["shared"], 0, "Copy the numbers.")
+    expect_equal("tensors with graphs behind them", out["graphs"], 0, "Work under no_grad.")
+    expect_equal("gradients of model after the call, or of average, that changed", out["grads"], 0)
+    asked = [[not frozen] * len(parameters),
+             [not (frozen and k == 0) for k in range(len(parameters))]]
+    expect_equal("requires_grad of the parameters of both models", out["asked"], asked)
+    count = {"norms": 4, "nested": 5}.get(kind, 1)
+    expect_equal("training flags of both models", out["modes"], [
+        [m] * (count - 1) + [m ^ (count > 1)] for m in modes])
+
+
+# ---- right by another route
+
+@ex.right("lerp_ for parameters, over names")
+@torch.no_grad()
+def by_names(average, model, decay):
+    news = dict(model.named_parameters())
+    for name, old in average.named_parameters():
+        old.lerp_(news[name], 1 - decay)
+    for name, old in average.named_buffers():
+        old.copy_(model.get_buffer(name))
+
+
+@ex.right("a difference added")
+def by_difference(average, model, decay):
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old.data += (1 - decay) * (new.data - old.data)
+    for old, new in zip(average.buffers(), model.buffers(), strict=True):
+        old.data.copy_(new.data)
+
+
+@ex.right("module by module")
+@torch.no_grad()
+def by_modules(average, model, decay):
+    for mine, its in zip(average.modules(), model.modules(), strict=True):
+        for key, old in mine.named_parameters(recurse=False):
+            old.copy_(decay * old + (1 - decay) * getattr(its, key))
+        for key, old in mine.named_buffers(recurse=False):
+            old.copy_(getattr(its, key))
+
+
+@ex.right("foreach, in float64")
+@torch.no_grad()
+def by_foreach(average, model, decay):
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old[...] = (old.double() * decay + new.double() * (1 - decay)).float()
+    theirs = list(model.buffers())
+    for k, old in enumerate(average.buffers()):
+        old[...] = theirs[k]
+
+
+# ---- wrong, by name
+
+def averaged(average, model, decay, *, some=lambda old: True, buffers="copy"):
+    """The worked answer with its mistakes as options."""
+    with torch.no_grad():
+        for old, new in zip(average.parameters(), model.parameters(), strict=True):
+            if some(old):
+                old.mul_(decay).add_(new, alpha=1 - decay)
+        for old, new in zip(average.buffers(), model.buffers(), strict=True):
+            if buffers == "copy":
+                old.copy_(new)
+            elif buffers == "mean" and old.is_floating_point():
+                old.mul_(decay).add_(new, alpha=1 - decay)
+            elif buffers == "counts" or (buffers == "floats" and old.is_floating_point()):
+                old.copy_(new)
+
+
+@ex.wrong("parameters only: the lesson's broken cell", says="buffer", breaks="buffers")
+def parameters_only(average, model, decay):
+    averaged(average, model, decay, buffers="none")
+
+
+@ex.wrong("buffers averaged like parameters, counters and masks left alone", says="buffer",
+          breaks="buffers")
+def buffers_averaged(average, model, decay):
+    averaged(average, model, decay, buffers="mean")
+
+
+@ex.wrong("buffers averaged, as AveragedModel does when asked, and counters copied",
+          says="buffer", breaks="buffers")
+def as_use_buffers(average, model, decay):
+    averaged(average, model, decay, buffers="mean")
+    for old, new in zip(average.buffers(), model.buffers(), strict=True):
+        if not old.is_floating_point():
+            old.copy_(new)
+
+
+@ex.wrong("all of state_dict() averaged, where it has a point", says="buffer", breaks="buffers")
+@torch.no_grad()
+def state_dict_averaged(average, model, decay):
+    theirs = model.state_dict()
+    for name, old in average.state_dict().items():
+        if old.is_floating_point():
+            old.mul_(decay).add_(theirs[name], alpha=1 - decay)
+
+
+@ex.wrong("only the buffers with a point copied", says="buffer", breaks="dtype")
+def float_buffers_only(average, model, decay):
+    averaged(average, model, decay, buffers="floats")
+
+
+@ex.wrong("only what state_dict() lists", says="buffer mean", breaks="buffers")
+@torch.no_grad()
+def by_state_dict(average, model, decay):
+    learned, theirs = dict(average.named_parameters()), model.state_dict()
+    for name, old in average.state_dict().items():
+        if name in learned:
+            old.mul_(decay).add_(theirs[name], alpha=1 - decay)
+        else:
+            old.copy_(theirs[name])
+
+
+@ex.wrong("the two shares swapped", says="parameter", breaks=("parameters", "example"))
+def upside_down(average, model, decay):
+    averaged(average, model, 1 - decay)
+
+
+@ex.wrong("the parameters copied, not averaged", says="parameter", breaks="parameters")
+def copied(average, model, decay):
+    averaged(average, model, 0.0)
+
+
+@ex.wrong("a decay of 0.99, whatever is asked", says="parameter", breaks="parameters")
+def fixed_decay(average, model, decay):
+    averaged(average, model, 0.99)
+
+
+@ex.wrong("tensors with one axis or none left out", says="parameter", breaks="parameters")
+def matrices_only(average, model, decay):
+    averaged(average, model, decay, some=lambda old: old.dim() > 1 or (old.numel() == 1 and (
+        old.dim() == 1)))
+
+
+@ex.wrong("frozen parameters left out", says="parameter", breaks="parameters")
+def live_only(average, model, decay):
+    averaged(average, model, decay, some=lambda old: old.requires_grad)
+
+
+@ex.wrong("a name bound, average left as it was", says="parameter", breaks="in place")
+def rebinds(average, model, decay):
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old = decay * old + (1 - decay) * new
+    averaged(average, model, 1.0)
+
+
+@ex.wrong("the direct children only", says="of average after", breaks="structure")
+def children_only(average, model, decay):
+    pairs = list(zip(average.children(), model.children(), strict=True)) or [(average, model)]
+    deep = any(list(mine.children()) for mine, _ in pairs)
+    if not deep:
+        averaged(average, model, decay)
+        return
+    with torch.no_grad():
+        for mine, its in pairs:
+            for old, new in zip(mine.parameters(recurse=False), its.parameters(recurse=False),
+                                strict=True):
+                old.mul_(decay).add_(new, alpha=1 - decay)
+
+
+@ex.wrong("new parameters in place of the old", says="tensors of average replaced",
+          breaks="same tensors")
+def new_parameters(average, model, decay):
+    averaged(average, model, decay)
+    for module in average.modules():
+        for key, old in list(module.named_parameters(recurse=False)):
+            setattr(module, key, nn.Parameter(old.detach().clone(), old.requires_grad))
+
+
+@ex.wrong("p.data replaced", says="tensors of average moved", breaks="same tensors")
+def replaces_data(average, model, decay):
+    averaged(average, model, decay)
+    for old in average.parameters():
+        old.data = old.data.clone()
+
+
+@ex.wrong("the average written into model, too", says="of model after", breaks="model left")
+def into_both(average, model, decay):
+    averaged(average, model, decay)
+    with torch.no_grad():
+        for old, new in zip(average.parameters(), model.parameters(), strict=True):
+            new.copy_(old)
+        for new in model.buffers():
+            new.copy_(new + 1 if new.dtype != torch.bool else ~new)
+
+
+@ex.wrong("gradients cleared", says="gradients of model after", breaks="model left")
+def clears_gradients(average, model, decay):
+    averaged(average, model, decay)
+    model.zero_grad()
+
+
+@ex.wrong("model's flags put back by train(), which reaches all of its modules",
+          says="training flags", breaks="modes")
+def one_mode_for_all(average, model, decay):
+    mode = model.training
+    averaged(average, model.eval(), decay)
+    model.train(mode)
+
+
+@ex.wrong("old buffers multiplied by 0: a NaN stays", says="buffer", breaks="buffers")
+def faded_buffers(average, model, decay):
+    averaged(average, model, decay, buffers="none")
+    with torch.no_grad():
+        for old, new in zip(average.buffers(), model.buffers(), strict=True):
+            old.copy_(old * 0 + new if old.is_floating_point() else new)
+
+
+@ex.wrong("average put into train mode", says="training flags", breaks="modes")
+def into_train_mode(average, model, decay):
+    averaged(average, model, decay)
+    average.train()
+
+
+@ex.wrong("both models put into eval mode", says="training flags", breaks="modes")
+def into_eval_mode(average, model, decay):
+    averaged(average, model, decay)
+    average.eval()
+    model.eval()
+
+
+@ex.wrong("average's buffers handed over: both share their memory", says="memory shared",
+          breaks="no sharing")
+def hands_over(average, model, decay):
+    averaged(average, model, decay)
+    theirs = dict(model.named_modules())
+    for name, module in average.named_modules():
+        for key, buffer in list(module.named_buffers(recurse=False)):
+            setattr(theirs[name], key, buffer)
+
+
+@ex.wrong("gradients switched on: a leaf changed in place", says="raised RuntimeError",
+          breaks="no graph")
+def with_gradients(average, model, decay):
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old.mul_(decay).add_(new, alpha=1 - decay)
+    averaged(average, model, 1.0)
+
+
+@ex.wrong("a decay of 0 taken for one not given", says="parameter", breaks="decay")
+def default_decay(average, model, decay):
+    averaged(average, model, decay or 0.999)
+
+
+@ex.wrong("a parameter of one number left alone", says="parameter weight", breaks="example")
+def single_number(average, model, decay):
+    averaged(average, model, decay, some=lambda old: old.shape != (1, 1))
+
+
+@ex.wrong("a copy returned", says="of average after", breaks="in place")
+def returns_copy(average, model, decay):
+    new = copy.deepcopy(average)
+    averaged(new, model, decay)
+    return new
