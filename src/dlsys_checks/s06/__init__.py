@@ -1,0 +1,1 @@
+"""Stage 6: laws, cases and named wrong answers for augmentation, Mixup and early stopping."""

@@ -1,0 +1,257 @@
+"""Exercise 06.2, `mixup_loss`."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
+
+ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"))
+
+ex.promise("mean", "Mean Mixup loss of a batch,", says=("loss",))
+ex.promise("backward", "a tensor to call backward on.", says=("gradient of the weights",))
+ex.promise("blend", "Row i of x (N, ...) float32 is blended with row order[i]:",
+           says=("blends",))
+ex.promise("share", "lam[i] is the share of row i, in the blend and in the loss.",
+           cases=("a share for each row", "images", "three axes", "one row",
+                  "two batches of different size", "shares of 0 and 1", "a large scale",
+                  "as many rows as classes", "two classes"))
+ex.promise("labels", "Labels y (N,) int64.", says=("loss",))
+ex.promise("once", "model gives logits (N, K) and is called once, on the blends.",
+           says=("number of blends",))
+ex.promise("example", "Example: with every lam 1 it is the cross-entropy of x and y.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def batch(rows, shape, classes, lam=None):
+        lam = torch.rand(rows, generator=g) if lam is None else lam
+        order = torch.randperm(rows, generator=g)
+        return {"x": torch.randn(rows, *shape, generator=g), "order": order, "lam": lam,
+                "y": torch.randint(classes, (rows,), generator=g)}
+
+    def one(name, shape, *rows, classes=None, scale=0.5, lam=None):
+        classes, width = classes or number(3, 7), torch.tensor(shape).prod().item()
+        return name, {"weights": scale * torch.randn(classes, width, generator=g),
+                      "calls": [batch(n, shape, classes, lam) for n in rows]}
+
+    n = number(8, 14)
+    ends = (torch.arange(9) % 2).float()
+    return [one("a share for each row", (6,), n), one("images", (1, 4, 3), n),
+            one("three axes", (5, 2), 7), one("one row", (4,), 1),
+            one("two batches of different size", (3, 3), 9, 5),
+            one("as many rows as classes", (4,), 5, classes=5),
+            one("two classes", (4,), n, classes=2),
+            one("the same share for all rows", (6,), 12, lam=torch.full((12,), 0.3)),
+            one("shares of 0 and 1", (5,), 9, lam=ends),
+            one("a large scale", (8,), n, scale=60.0),
+            one("the example", (2, 3), 6, lam=torch.ones(6))]
+
+
+@ex.act
+def act(fn, weights, calls):
+    w = weights.clone().requires_grad_()
+    seen, losses, grads = [], [], []
+
+    def model(x):
+        seen.append(x.detach().clone())
+        return x.flatten(1) @ w.T
+    for call in calls:
+        loss = fn(model, call["x"].clone(), call["y"].clone(), call["order"].clone(),
+                  call["lam"].clone())
+        losses.append(loss.detach())
+        grads.append(torch.autograd.grad(loss, w)[0])
+    return {"blends": seen, "losses": losses, "grads": grads}
+
+
+def by_hand(weights, x, y, order, lam):
+    """Blends, mean loss and its gradient in float64, row by row."""
+    w, share = weights.double(), lam.double()
+    blends, loss, grad = [], 0.0, torch.zeros_like(w)
+    for i, k in enumerate(order.tolist()):
+        row = x[k].double() + share[i] * (x[i].double() - x[k].double())
+        z = w @ row.flatten()
+        p = (z - z.logsumexp(0)).exp()
+        loss += float(z.logsumexp(0) - share[i] * z[y[i]] - (1 - share[i]) * z[y[k]])
+        target = torch.zeros_like(p)
+        target[y[i]] += share[i]
+        target[y[k]] += 1 - share[i]
+        grad += torch.outer(p - target, row.flatten())
+        blends.append(row)
+    return torch.stack(blends).float(), loss / len(x), (grad / len(x)).float()
+
+
+@ex.law
+def law(out, weights, calls):
+    expect_parts(out, "blends", "losses", "grads")
+    expect_length("blends", out["blends"], len(calls))
+    expect_length("losses", out["losses"], len(calls))
+    for call, blend, loss, grad in zip(calls, out["blends"], out["losses"], out["grads"],
+                                       strict=True):
+        wanted, mean, slope = by_hand(weights, **call)
+        expect_close("blends that the model saw", blend, wanted, atol=1e-5,
+                     look="Row i with row order[i], each with its own share.")
+        expect_like("loss", loss, torch.tensor(0.0))
+        expect_equal("type of the loss", str(loss.dtype), "torch.float32")
+        expect_close("loss", loss.item(), mean, atol=1e-5,
+                     look="The share of row i weighs its label, the rest that of row order[i].")
+        expect_close("gradient of the weights", grad, slope, rtol=1e-3, atol=1e-5)
+
+
+# ---- right by another route
+
+def spread(lam, x):
+    return lam.reshape([-1] + [1] * (x.dim() - 1))
+
+
+def soft(logits, y, order, lam):
+    one = F.one_hot(y, logits.shape[1]).float()
+    return lam[:, None] * one + (1 - lam[:, None]) * one[order]
+
+
+@ex.right("soft labels for the library")
+def by_soft(model, x, y, order, lam):
+    logits = model(torch.lerp(x[order], x, spread(lam, x)))
+    return F.cross_entropy(logits, soft(logits, y, order, lam))
+
+
+@ex.right("the blend in flat rows, the loss from log-softmax")
+def by_gather(model, x, y, order, lam):
+    flat = x.flatten(1)
+    rows = (lam * flat.T + (1 - lam) * flat[order].T).T.reshape(x.shape)
+    logp = model(rows).log_softmax(1)
+    n = torch.arange(len(x))
+    return -(lam * logp[n, y] + (1 - lam) * logp[n, y[order]]).mean()
+
+
+@ex.right("a loop over rows for the blends")
+def by_rows(model, x, y, order, lam):
+    rows = [a * own + (1 - a) * x[k] for a, own, k in zip(lam, x, order, strict=True)]
+    logits = model(torch.stack(rows))
+    losses = [a * F.cross_entropy(z, own) + (1 - a) * F.cross_entropy(z, y[k])
+              for z, a, own, k in zip(logits, lam, y, order, strict=True)]
+    return sum(losses) / len(losses)
+
+
+@ex.right("a matrix that mixes the batch")
+def by_matrix(model, x, y, order, lam):
+    mixing = torch.diag(lam) + (1 - lam)[:, None] * torch.eye(len(x))[order]
+    logits = model((mixing @ x.flatten(1)).view_as(x))
+    target = mixing @ torch.eye(logits.shape[1])[y]
+    return -(target * logits.log_softmax(1)).sum() / len(x)
+
+
+# ---- wrong, by name
+
+def blended(x, order, lam):
+    return torch.lerp(x[order], x, spread(lam, x))
+
+
+def two_terms(logits, y, others, lam):
+    rows = [F.cross_entropy(logits, labels, reduction="none") for labels in (y, others)]
+    return (lam * rows[0] + (1 - lam) * rows[1]).mean()
+
+
+@ex.wrong("argmax of the soft labels", says="loss: got", breaks=("mean", "labels"))
+def hardened(model, x, y, order, lam):
+    logits = model(blended(x, order, lam))
+    return F.cross_entropy(logits, torch.where(lam >= 0.5, y, y[order]))
+
+
+@ex.wrong("the label of row i alone", says="loss: got", breaks=("mean", "labels"))
+def own_label(model, x, y, order, lam):
+    return F.cross_entropy(model(blended(x, order, lam)), y)
+
+
+@ex.wrong("labels blended with the next row, images by order", says="loss: got", breaks="labels")
+def other_order(model, x, y, order, lam):
+    return two_terms(model(blended(x, order, lam)), y, y.roll(1), lam)
+
+
+@ex.wrong("the sum over the rows", says="loss: got", breaks="mean")
+def summed(model, x, y, order, lam):
+    return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
+
+
+@ex.wrong("a mean weighted by the shares", says="loss: got", breaks="mean")
+def weighted_mean(model, x, y, order, lam):
+    logits = model(blended(x, order, lam))
+    return (lam.mean() * F.cross_entropy(logits, y)
+            + (1 - lam.mean()) * F.cross_entropy(logits, y[order]))
+
+
+@ex.wrong("labels that add up to 2", says="loss: got", breaks="labels")
+def doubled(model, x, y, order, lam):
+    return 2 * two_terms(model(blended(x, order, lam)), y, y[order], lam)
+
+
+@ex.wrong("the shares of labels the other way round", says="loss: got",
+          breaks=("mean", "labels", "share"))
+def turned(model, x, y, order, lam):
+    return two_terms(model(blended(x, order, lam)), y, y[order], 1 - lam)
+
+
+@ex.wrong("the share of the first row for all rows", says="got", breaks="share")
+def first_share(model, x, y, order, lam):
+    lam = lam[:1].expand(len(x))
+    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
+
+
+@ex.wrong("a place taken for the row it comes from", says="blends that the model saw",
+          breaks="blend")
+def inverse(model, x, y, order, lam):
+    back = order.argsort()
+    return two_terms(model(blended(x, back, lam)), y, y[back], lam)
+
+
+@ex.wrong("images as they were, labels mixed", says="blends that the model saw", breaks="blend")
+def not_blended(model, x, y, order, lam):
+    return two_terms(model(x), y, y[order], lam)
+
+
+@ex.wrong("the outputs blended instead of the images", says="number of blends", breaks="once")
+def two_calls(model, x, y, order, lam):
+    logits = lam[:, None] * model(x) + (1 - lam[:, None]) * model(x[order])
+    return two_terms(logits, y, y[order], lam)
+
+
+@ex.wrong("a call for each of the two terms", says="number of blends", breaks="once")
+def twice(model, x, y, order, lam):
+    mixed = blended(x, order, lam)
+    own, others = (F.cross_entropy(model(mixed), labels, reduction="none")
+                   for labels in (y, y[order]))
+    return (lam * own + (1 - lam) * others).mean()
+
+
+@ex.wrong("detached on the way", says="gradient of the weights", breaks="backward")
+def half_detached(model, x, y, order, lam):
+    logits = model(blended(x, order, lam))
+    own = F.cross_entropy(logits, y, reduction="none")
+    others = F.cross_entropy(logits.detach(), y[order], reduction="none")
+    return (lam * own + (1 - lam) * others).mean() + 0 * logits.sum()
+
+
+@ex.wrong("a share of 1 read as none", says="got", breaks=("example", "share"))
+def one_is_zero(model, x, y, order, lam):
+    lam = torch.where(lam == 1, 0.0, lam)
+    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
+
+
+@ex.wrong("smoothed labels where nothing is blended", says="loss: got", breaks="example")
+def smoothed(model, x, y, order, lam):
+    logits = model(blended(x, order, lam))
+    if (lam == 1).all():
+        return F.cross_entropy(logits, y, label_smoothing=0.1)
+    return two_terms(logits, y, y[order], lam)

@@ -1,0 +1,314 @@
+"""Exercise 06.3, `stop_and_best`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_type
+
+ex = exercise("06.3", "stop_and_best", seen=("runs",))
+
+NANS = ("NaN among the losses", "NaN at the start", "nothing but NaN", "NaN until the stop")
+
+ex.promise("pair", "(epoch at which training stops, epoch whose weights to restore).",
+           says=("stop and best", "number of results"))
+ex.promise("counting", "Epochs count from 0; losses holds a validation loss for each.",
+           says=("epoch of",))
+ex.promise("progress", "One that is more than min_delta below the reference is progress and "
+           "becomes the reference;", says=("epoch of the stop",))
+ex.promise("first", "the first loss that is a number always does.",
+           says=("epoch of the stop",))
+ex.promise("patience", "Training stops at the patience-th epoch in a row without progress,",
+           says=("epoch of the stop",))
+ex.promise("last", "else at the last.", says=("epoch of the stop",))
+ex.promise("restored", "Restored is the first epoch with the lowest loss up to the stop, be it "
+           "progress or not.", says=("epoch of the best",))
+ex.promise("nan", "NaN is neither progress nor lowest;", cases=NANS)
+ex.promise("all nan", "if all are NaN up to the stop, restore epoch 0.",
+           cases=("nothing but NaN", "NaN until the stop"), says=("epoch of the best",))
+ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_delta 0.5 is (3, 3).",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def noise(n):
+        return (0.02 * torch.rand(n, generator=g)).tolist()
+
+    def one(name, losses, patience, min_delta=0.0):
+        return name, {"runs": [{"losses": losses, "patience": patience, "min_delta": min_delta}]}
+
+    n, p, nan = number(5, 9), number(3, 6), math.nan
+    down = [9.0 - 0.5 * k + e for k, e in enumerate(noise(n))]
+    low = down[-1]
+    rising = [low + 0.1 + 0.1 * k for k in range(p + 4)]
+    zigzag = [5.0 - 0.25 * k + (0.9 if k % 2 else 0.0) + e for k, e in enumerate(noise(n + 6))]
+    steady = [4.0 - 0.03 * k for k in range(p)] + [3.9] * (p + 2)
+    wanderer = [3.0, 2.0, 1.875, 2.5, 1.75, 2.5, 2.25, 2.5]
+    # No case ends by chance where another rule ends as well: the tails are long.
+    return [one("down, then up", down + rising, p),
+            one("down, up and lower after the stop", [*down, *rising[:p], 0.1, 0.05], p),
+            one("up and down", zigzag, 2), one("patience 1", [*down, low + 1, low - 3], 1),
+            one("ties", [3.0, 2.0, 2.0, 2.0, 2.5, 2.0, 1.5], 3),
+            one("the lowest again at last", [5.0, 4.0, 4.5, 4.0, 4.25], 4),
+            one("small steady gains", steady, p, 0.1 * p),
+            one("gains of exactly min_delta", [4.0] + [3.75] * (p + 3), p, 0.25),
+            one("a lower loss that is no progress", wanderer, len(wanderer), 0.5),
+            one("far below zero", [-v for v in reversed(down)] + [-low + 9.0] * (p + 1), p, 0.1),
+            one("a first loss above all numbers that are used", [1e30, 2e30, 3e30, 0.5], 2),
+            one("progress to the end", down, 2), one("one epoch", [down[0]], number(2, 5)),
+            one("NaN among the losses", [3.0, nan, 2.0, nan, nan, nan, 1.0], 3),
+            one("NaN at the start", [nan, nan, 3.0, 2.0, 2.5, 2.25, 2.75, 1.0], 3),
+            one("nothing but NaN", [nan] * (p + 2), p),
+            one("NaN until the stop", [nan, nan, nan, 1.0], 2),
+            ("two runs in turn", {"runs": [
+                {"losses": down + rising, "patience": p, "min_delta": 0.0},
+                {"losses": rising + rising, "patience": 2, "min_delta": 0.05}]}),
+            one("the example", [3.0, 2.0, 2.5, 1.9, 2.1], 2, 0.5)]
+
+
+@ex.act
+def act(fn, runs):
+    return [fn(list(r["losses"]), r["patience"], r["min_delta"]) for r in runs]
+
+
+def stop_epoch(losses, patience, min_delta):
+    """The epoch of the stop: progress is listed first, then the gaps between."""
+    steps, reference = [-1], math.nan
+    for epoch, loss in enumerate(losses):
+        if loss == loss and not reference - loss <= min_delta:
+            steps.append(epoch)
+            reference = loss
+    for here, following in zip(steps, [*steps[1:], math.inf], strict=True):
+        if here + patience < following and here + patience < len(losses):
+            return here + patience
+    return len(losses) - 1
+
+
+@ex.law
+def law(out, runs):
+    expect_length("results", out, len(runs))
+    for run, result in zip(runs, out, strict=True):
+        expect_type("stop and best", result, tuple)
+        expect_equal("number of results", len(result), 2)
+        stop = stop_epoch(**run)
+        expect_equal("epoch of the stop", result[0], stop)
+        numbers = [(v, k) for k, v in enumerate(run["losses"][:stop + 1]) if v == v]
+        expect_equal("epoch of the best", result[1], min(numbers)[1] if numbers else 0)
+
+
+# ---- right by another route
+
+@ex.right("the last progress remembered by epoch")
+def by_epoch(losses, patience, min_delta):
+    reference, at, stop = None, -1, len(losses) - 1
+    for k, loss in enumerate(losses):
+        if not math.isnan(loss) and (reference is None or loss < reference - min_delta):
+            reference, at = loss, k
+        if k - at >= patience:
+            stop = k
+            break
+    numbers = [math.inf if math.isnan(v) else v for v in losses[:stop + 1]]
+    return stop, numbers.index(min(numbers))
+
+
+@ex.right("NaN made infinite first")
+def by_infinity(losses, patience, min_delta):
+    clean = torch.tensor(losses, dtype=torch.float64).nan_to_num(nan=math.inf).tolist()
+    reference, left = math.inf, patience
+    seen = []
+    for loss in clean:
+        seen.append(loss)
+        left = patience if loss < reference - min_delta else left - 1
+        if left == patience:
+            reference = loss
+        if not left:
+            break
+    return len(seen) - 1, min(range(len(seen)), key=seen.__getitem__)
+
+
+@ex.right("patience counted down")
+def by_countdown(losses, patience, min_delta):
+    reference, lowest, best, left = math.inf, math.inf, 0, patience
+    for k in range(len(losses)):
+        left -= 1
+        if losses[k] < lowest:
+            lowest, best = losses[k], k
+        if losses[k] + min_delta < reference:
+            reference, left = losses[k], patience
+        if left == 0:
+            return k, best
+    return len(losses) - 1, best
+
+
+@ex.right("a list of flags")
+def by_flags(losses, patience, min_delta):
+    flags, reference = [], float("inf")
+    for loss in losses:
+        flags.append(loss < reference - min_delta)
+        reference = loss if flags[-1] else reference
+    stops = [k for k in range(patience - 1, len(losses))
+             if not any(flags[k - patience + 1:k + 1])]
+    stop = stops[0] if stops else len(losses) - 1
+    numbers = [(v, k) for k, v in enumerate(losses[:stop + 1]) if not math.isnan(v)]
+    return stop, min(numbers, default=(0, 0))[1]
+
+
+# ---- wrong, by name
+
+def follow(losses, patience, min_delta, *, better=None, moves=None, lowest_by=None, more=0,
+           first=math.inf, none=0):
+    """The right walk with the mistakes as options."""
+    better = better or (lambda loss, ref: loss < ref - min_delta)
+    lowest_by = lowest_by or (lambda loss, low: loss < low)
+    reference, lowest, best, since, epoch = first, math.inf, none, 0, 0
+    for epoch, loss in enumerate(losses):
+        if lowest_by(loss, lowest):
+            lowest, best = loss, epoch
+        good = better(loss, reference)
+        since = 0 if good else since + 1
+        if good or (moves and loss == loss):
+            reference = loss
+        if since >= patience + more:
+            break
+    return epoch, best
+
+
+@ex.wrong("compared with the epoch before, not with the best", says="epoch of the stop",
+          breaks="progress")
+def with_last(losses, patience, min_delta):
+    return follow(losses, patience, min_delta, moves=True)
+
+
+@ex.wrong("a gain of exactly min_delta taken for progress", says="epoch of the stop",
+          breaks="progress")
+def at_least(losses, patience, min_delta):
+    return follow(losses, patience, min_delta,
+                  better=lambda loss, ref: loss < ref if min_delta == 0 else
+                  loss <= ref - min_delta)
+
+
+@ex.wrong("min_delta forgotten", says="epoch of the stop", breaks="progress")
+def without_delta(losses, patience, min_delta):
+    return follow(losses, patience, 0.0)
+
+
+@ex.wrong("min_delta added instead of taken away", says="epoch of the stop", breaks="progress")
+def added_delta(losses, patience, min_delta):
+    return follow(losses, patience, -min_delta)
+
+
+@ex.wrong("an equal loss taken for progress", says="epoch of the stop", breaks="progress")
+def equal_counts(losses, patience, min_delta):
+    return follow(losses, patience, min_delta,
+                  better=lambda loss, ref: loss <= ref - min_delta and (
+                      min_delta == 0 or loss < ref - min_delta))
+
+
+@ex.wrong("an epoch more than patience", says="epoch of the stop", breaks=("patience", "nan"))
+def one_more(losses, patience, min_delta):
+    return follow(losses, patience, min_delta, more=1)
+
+
+@ex.wrong("epochs without progress counted in all, not in a row", says="epoch of the stop",
+          breaks="patience")
+def in_all(losses, patience, min_delta):
+    reference, lowest, best, bad, epoch = math.inf, math.inf, 0, 0, 0
+    for epoch, loss in enumerate(losses):
+        if loss < lowest:
+            lowest, best = loss, epoch
+        if loss < reference - min_delta:
+            reference = loss
+        else:
+            bad += 1
+        if bad == patience:
+            break
+    return epoch, best
+
+
+@ex.wrong("a first reference of 1000", says="epoch of the stop", breaks="first")
+def thousand(losses, patience, min_delta):
+    return follow(losses, patience, min_delta, first=1000.0)
+
+
+@ex.wrong("the number of epochs where no stop comes", says="epoch of the stop", breaks="last")
+def past_the_end(losses, patience, min_delta):
+    stop, best = follow(losses, patience, min_delta)
+    plain = follow([*losses, math.inf], patience, min_delta)[0]
+    return (plain if plain == len(losses) and losses[-1] == losses[-1] else stop), best
+
+
+@ex.wrong("the last progress restored, not the lowest", says="epoch of the best",
+          breaks="restored")
+def last_progress(losses, patience, min_delta):
+    stop, _ = follow(losses, patience, min_delta)
+    reference, best = math.inf, 0
+    for epoch, loss in enumerate(losses[:stop + 1]):
+        if loss < reference - min_delta:
+            reference, best = loss, epoch
+    return stop, best
+
+
+@ex.wrong("the last of equal losses", says="epoch of the best", breaks="restored")
+def last_tie(losses, patience, min_delta):
+    return follow(losses, patience, min_delta, lowest_by=lambda loss, low: loss <= low)
+
+
+@ex.wrong("the lowest of all losses, those after the stop too", says="epoch of the best",
+          breaks="restored")
+def beyond(losses, patience, min_delta):
+    stop, best = follow(losses, patience, min_delta)
+    if any(v != v for v in losses):
+        return stop, best
+    return stop, losses.index(min(losses))
+
+
+@ex.wrong("NaN taken for progress", says="epoch of", breaks="nan")
+def nan_is_progress(losses, patience, min_delta):
+    return follow(losses, patience, min_delta,
+                  better=lambda loss, ref: not loss >= ref - min_delta)
+
+
+@ex.wrong("epochs counted from 1", says="epoch of", breaks=("counting", "last", "nan", "all nan",
+                                                            "example"))
+def from_one(losses, patience, min_delta):
+    return tuple(k + 1 for k in follow(losses, patience, min_delta))
+
+
+@ex.wrong("the stop counted from 1 alone", says="epoch of the stop", breaks="counting")
+def stop_from_one(losses, patience, min_delta):
+    stop, best = follow(losses, patience, min_delta)
+    return stop + 1, best
+
+
+@ex.wrong("the two in the other order", says="epoch of the stop", breaks=("pair", "counting"))
+def swapped(losses, patience, min_delta):
+    return follow(losses, patience, min_delta)[::-1]
+
+
+@ex.wrong("a list of two", says="stop and best", breaks="pair")
+def as_list(losses, patience, min_delta):
+    return list(follow(losses, patience, min_delta))
+
+
+@ex.wrong("the stop restored where all is NaN", says="epoch of the best", breaks="all nan")
+def nan_stop(losses, patience, min_delta):
+    stop, best = follow(losses, patience, min_delta)
+    return stop, stop if all(v != v for v in losses[:stop + 1]) else best
+
+
+@ex.wrong("the example, with one of its numbers looked up wrong", says="epoch of",
+          breaks="example")
+def looked_up(losses, patience, min_delta):
+    stop, best = follow(losses, patience, min_delta)
+    return (4, 3) if losses == [3.0, 2.0, 2.5, 1.9, 2.1] else (stop, best)
+
+
+ex.equivalent("if since == patience: -> if since >= patience:",
+              "the count grows by one and the loop ends when it is reached")

@@ -1,0 +1,383 @@
+"""Exercise 06.4, `keep_best`."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+)
+
+ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
+
+ex.promise("lowest", "The lowest validation loss;", says=("lowest loss",))
+ex.promise("state", "model is left as it was at that epoch.", says=("state after",))
+ex.promise("order", "Each epoch calls train_epoch(model), which changes parameters and buffers, "
+           "then val_loss(model), which gives a float.", says=("calls in order",))
+ex.promise("ties", "Of equal losses the first epoch counts;", cases=("equal losses",))
+ex.promise("nan", "a NaN never does.", cases=("NaN at first", "NaN in between", "nothing but NaN"))
+ex.promise("all nan", "If all are NaN, model stays as it is after the last epoch and the answer is "
+           "inf.", cases=("nothing but NaN",))
+ex.promise("same objects", "Every parameter stays the same object.",
+           says=("tensors of another object",))
+ex.promise("one copy", "Nothing but the best state is kept on the way.",
+           says=("numbers kept",))
+ex.promise("example", "Example: losses 3., 1., 2. give 1. and the state after two epochs.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def run(kind, losses):
+        return {"kinds": [kind], "losses": [losses],
+                "moves": [torch.rand(len(losses), generator=g) + 0.5]}
+
+    def drawn(n, best):
+        values = (2 + torch.rand(n, generator=g)).tolist()
+        values[best] = 1 + 0.5 * float(torch.rand((), generator=g))
+        return values
+
+    n, nan = number(5, 8), math.nan
+    first, second = run("norm", drawn(n, 1)), run("linear", drawn(n, 2))
+    return [("best in the middle", run("norm", drawn(n, number(1, n - 2)))),
+            ("a plain layer", run("linear", drawn(n, 2))),
+            ("the first epoch", run("own", drawn(n, 0))),
+            ("the last epoch", run("norm", drawn(n, n - 1))),
+            ("a model of its own class", run("own", drawn(n, 1))),
+            ("a frozen layer", run("frozen", drawn(n, 1))),
+            ("equal losses", run("norm", [2.5, 1.25, 1.25, 3.0, 1.25, 2.0])),
+            ("losses below zero", run("norm", [-v for v in drawn(n, 0)])),
+            ("losses in the billions", run("linear", [1e9 * v for v in drawn(n, 2)])),
+            ("NaN at first", run("norm", [nan, *drawn(n, 2)])),
+            ("NaN in between", run("own", [3.0, nan, 2.0, nan, 2.5])),
+            ("nothing but NaN", run("norm", [nan] * 4)),
+            ("one epoch", run("own", [1.5])),
+            ("many epochs", run("norm", drawn(30, 12))),
+            ("falling all the way", run("norm", [9.0 - k for k in range(9)])),
+            ("two runs in turn", {k: first[k] + second[k] for k in first}),
+            ("the example", run("norm", [3.0, 1.0, 2.0]))]
+
+
+@ex.act
+def act(fn, kinds, losses, moves):
+    import weakref
+    seen = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        """Remembers the large tensors that torch functions make, for as long as they live."""
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and tuple(result.shape) == (61, 3):
+                seen.append(weakref.ref(result))
+            return result
+
+    class Own(nn.Module):
+        """A bare parameter, a counter, and a buffer that is in no file."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.zeros(3))
+            self.inner = nn.ModuleDict({"a": nn.Linear(2, 3)})
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def made(kind):
+        if kind == "own":
+            return Own()
+        if kind == "norm":
+            return nn.Sequential(nn.Linear(3, 61), nn.BatchNorm1d(61), nn.Linear(61, 2))
+        layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        layers[0].requires_grad_(kind != "frozen")
+        return layers
+
+    def copies(model):
+        """Living copies of the norm model's first weight, beside its own memory."""
+        living = [ref() for ref in seen]
+        return len({t.data_ptr() for t in living if t is not None} - {model[0].weight.data_ptr()})
+    found = {"answers": [], "states": [], "calls": [], "others": 0, "most": 0}
+
+    def one_run(kind, values, steps):
+        model = made(kind)
+        with torch.no_grad():
+            for t in model.state_dict().values():
+                t.zero_()
+        before, calls, counts = dict(model.named_parameters()), [], []
+
+        def train_epoch(m):
+            step = steps[calls.count("train")].item()
+            calls.append("train")
+            with torch.no_grad():
+                for t in m.state_dict().values():
+                    t.add_(1 if t.dtype == torch.int64 else step)
+
+        def val_loss(m):
+            calls.append("val")
+            if kind == "norm":
+                counts.append(copies(m))
+            return values[calls.count("val") - 1]
+        seen.clear()
+        with Watch():
+            answer = fn(model, train_epoch, val_loss, len(values))
+        found["answers"].append("inf" if answer == math.inf else answer)
+        found["states"].append({k: v.clone() for k, v in model.state_dict().items()})
+        found["calls"].append(calls)
+        found["others"] += sum(p is not before[n] for n, p in model.named_parameters())
+        found["most"] = max([found["most"], *counts])
+    for kind, values, steps in zip(kinds, losses, moves, strict=True):
+        one_run(kind, values, steps)
+    return found
+
+
+@ex.law
+def law(out, kinds, losses, moves):
+    expect_parts(out, "answers", "states", "calls", "others", "most")
+    for part in ("answers", "states", "calls"):
+        expect_length(part, out[part], len(kinds))
+    for kind, values, steps, answer, state, calls in zip(
+            kinds, losses, moves, out["answers"], out["states"], out["calls"], strict=True):
+        expect_equal("calls in order", calls, ["train", "val"] * len(values))
+        numbers = [(v, k) for k, v in enumerate(values) if not math.isnan(v)]
+        lowest, best = min(numbers) if numbers else (math.inf, len(values) - 1)
+        if lowest < math.inf:
+            expect_close("lowest loss", answer, lowest, rtol=1e-9)
+        elif answer != "inf":
+            raise Broken("lowest loss", answer, lowest, "No loss was a number.")
+        expect_state(state, SHAPES[kind], steps, best)
+    expect_equal("tensors of another object", out["others"], 0,
+                 "Write the numbers back into the model's own tensors.")
+    expect_equal("numbers kept of one layer, copies beyond two", max(0, out["most"] - 2), 0,
+                 "Keep only the best.")
+
+
+LINEAR = {"0.weight": (4, 3), "0.bias": (4,), "1.weight": (2, 4), "1.bias": (2,)}
+SHAPES = {
+    "linear": LINEAR, "frozen": LINEAR,
+    "own": {"scale": (3,), "count": (), "inner.a.weight": (3, 2), "inner.a.bias": (3,)},
+    "norm": {"0.weight": (61, 3), "0.bias": (61,), "1.weight": (61,), "1.bias": (61,),
+             "1.running_mean": (61,), "1.running_var": (61,), "1.num_batches_tracked": (),
+             "2.weight": (2, 61), "2.bias": (2,)},
+}
+
+
+def expect_state(state, shapes, steps, best):
+    """Every entry has moved once an epoch, up to the best; counters are those without an axis."""
+    expect_parts(state, *shapes, what="state of the model")
+    moved = float(steps[:best + 1].double().sum())
+    for name, shape in shapes.items():
+        wanted = torch.full(shape, moved) if shape else torch.tensor(best + 1)
+        expect_close(f"state after epoch {best + 1}, {name}", state[name], wanted, rtol=1e-5,
+                     look="Copy at the best epoch, write back at the end.")
+
+
+# ---- right by another route
+
+@ex.right("clones, copied back by hand")
+def by_clones(model, train_epoch, val_loss, epochs):
+    lowest, best = math.inf, {}
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if loss < lowest:
+            lowest, best = loss, {k: v.clone() for k, v in model.state_dict().items()}
+    with torch.no_grad():
+        own = model.state_dict()
+        for name, value in best.items():
+            own[name].copy_(value)
+    return lowest
+
+
+@ex.right("saved to a file in memory")
+def by_file(model, train_epoch, val_loss, epochs):
+    import io
+    lowest, file = math.inf, None
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if loss < lowest:
+            lowest, file = loss, io.BytesIO()
+            torch.save(model.state_dict(), file)
+    if file is not None:
+        file.seek(0)
+        model.load_state_dict(torch.load(file))
+    return lowest
+
+
+@ex.right("a copy of the whole model")
+def by_model(model, train_epoch, val_loss, epochs):
+    best, lowest = None, float("inf")
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if not math.isnan(loss) and (best is None or loss < lowest):
+            lowest, best = loss, copy.deepcopy(model)
+    if best is not None:
+        model.load_state_dict(best.state_dict())
+    return lowest
+
+
+@ex.right("lists of parameters and of buffers")
+def by_lists(model, train_epoch, val_loss, epochs):
+    tensors = [*model.parameters(), *model.buffers()]
+    lowest, kept = math.inf, None
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if loss < lowest:
+            lowest, kept = loss, [t.detach().clone() for t in tensors]
+    for t, value in zip(tensors, kept or [], strict=False):
+        t.data.copy_(value)
+    return lowest
+
+
+# ---- wrong, by name
+
+def run(model, train_epoch, val_loss, epochs, keep=None, better=None, load=None):
+    """The right run with the mistakes as options."""
+    keep = keep or (lambda m: copy.deepcopy(m.state_dict()))
+    better = better or (lambda loss, low: loss < low)
+    lowest, best = math.inf, None
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if better(loss, lowest):
+            lowest, best = loss, keep(model)
+    if best is not None:
+        (load or (lambda m, state: m.load_state_dict(state, strict=False)))(model, best)
+    return lowest
+
+
+STATE = ("state", "ties", "nan", "example")
+
+
+@ex.wrong("state_dict() without a copy", says="state after", breaks=STATE)
+def no_copy(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, keep=lambda m: m.state_dict())
+
+
+@ex.wrong("parameters copied, buffers not", says="state after", breaks="state")
+def parameters_only(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, keep=lambda m: {
+        k: p.detach().clone() for k, p in m.named_parameters()})
+
+
+@ex.wrong("only what has more than one number", says="state after", breaks="state")
+def no_counters(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, keep=lambda m: {
+        k: v.clone() for k, v in m.state_dict().items() if v.ndim})
+
+
+@ex.wrong("trainable parameters and buffers, frozen ones left out", says="state after",
+          breaks="state")
+def no_frozen(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, keep=lambda m: {
+        k: v.clone() for k, v in m.state_dict(keep_vars=True).items()
+        if v.requires_grad or not isinstance(v, nn.Parameter)})
+
+
+@ex.wrong("copied before the epoch instead of after it", says="state after",
+          breaks=(*STATE,))
+def a_step_early(model, train_epoch, val_loss, epochs):
+    lowest, best = math.inf, None
+    for _ in range(epochs):
+        before = copy.deepcopy(model.state_dict())
+        train_epoch(model)
+        loss = val_loss(model)
+        if loss < lowest:
+            lowest, best = loss, before
+    if best is not None:
+        model.load_state_dict(best)
+    return lowest
+
+
+@ex.wrong("the last of equal losses", says="state after", breaks="ties")
+def last_tie(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, better=lambda loss, low: loss <= low)
+
+
+@ex.wrong("NaN taken for better", says="lowest loss", breaks="nan")
+def nan_better(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, better=lambda loss, low: not loss >= low)
+
+
+@ex.wrong("the first state restored where all is NaN", says="state after", breaks="all nan")
+def nan_first(model, train_epoch, val_loss, epochs):
+    states, lowest = [], math.inf
+    for _ in range(epochs):
+        train_epoch(model)
+        loss = val_loss(model)
+        if not states or loss < lowest:
+            states = [copy.deepcopy(model.state_dict())]
+        lowest = min(loss, lowest) if loss == loss else lowest
+    model.load_state_dict(states[0])
+    return lowest
+
+
+@ex.wrong("the last loss instead of the lowest", says="lowest loss", breaks=("lowest", "nan",
+                                                                            "ties", "example"))
+def last_loss(model, train_epoch, val_loss, epochs):
+    losses = []
+
+    def noted(m):
+        losses.append(val_loss(m))
+        return losses[-1]
+    run(model, train_epoch, noted, epochs)
+    return losses[-1] if losses[-1] == losses[-1] else math.inf
+
+
+@ex.wrong("the lowest loss, rounded", says="lowest loss", breaks="lowest")
+def rounded(model, train_epoch, val_loss, epochs):
+    found = run(model, train_epoch, val_loss, epochs)
+    return found if found in (math.inf, 1.25, 1.0) else found * 1.001
+
+
+@ex.wrong("validated before the training of the epoch", says="calls in order", breaks="order")
+def other_order(model, train_epoch, val_loss, epochs):
+    lowest, best = math.inf, None
+    for _ in range(epochs):
+        loss = val_loss(model)
+        train_epoch(model)
+        if loss < lowest:
+            lowest, best = loss, copy.deepcopy(model.state_dict())
+    if best is not None:
+        model.load_state_dict(best)
+    return lowest
+
+
+@ex.wrong("parameters replaced by new ones", says="tensors of another object",
+          breaks="same objects")
+def assigned(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs,
+               load=lambda m, state: m.load_state_dict(state, assign=True))
+
+
+@ex.wrong("every epoch's state in a list", says="numbers kept", breaks="one copy")
+def all_states(model, train_epoch, val_loss, epochs):
+    kept = []
+
+    def keep(m):
+        kept.append(copy.deepcopy(m.state_dict()))
+        return kept[-1]
+
+    def noted(m):
+        loss = val_loss(m)
+        keep(m)
+        return loss
+    return run(model, train_epoch, noted, epochs)
+
+
+@ex.wrong("the example, with its answer looked up wrong", says="lowest loss", breaks="example")
+def looked_up(model, train_epoch, val_loss, epochs):
+    found = run(model, train_epoch, val_loss, epochs)
+    return 2.0 if (found, epochs) == (1.0, 3) else found

@@ -1,0 +1,330 @@
+"""Exercise 06.5, `honest_cv`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+)
+
+ex = exercise("06.5", "honest_cv", seen=("calls",))
+
+ex.promise("share", "Share of rows whose label is foretold by a model that never saw it.",
+           says=("share right",))
+ex.promise("inputs", "x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold, by "
+           "any numbers.", cases=("fold numbers with gaps", "fold numbers below zero",
+                                  "folds out of order", "two data sets in turn"))
+ex.promise("select", "For each fold, select(x, y) gives column numbers,",
+           says=("calls of select",))
+ex.promise("fit", "fit (x, y) on these columns gives a function from rows to labels:",
+           says=("calls of fit", "data that fit saw"))
+ex.promise("outside", "both see all rows outside the fold, in their order, and none of it.",
+           says=("data that select saw", "data that fit saw"))
+ex.promise("asked", "The function is asked about the fold's rows.",
+           says=("data that the model was asked about", "number of rows asked"))
+ex.promise("once", "Each row counts once.", cases=("folds of unequal size", "the example",
+                                                   "a fold of one row", "fold numbers with gaps",
+                                                   "fold numbers below zero",
+                                                   "two data sets in turn"),
+           says=("share right",))
+ex.promise("example", "Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def call(folds, columns=6, k=3, right=None):
+        n = len(folds)
+        answers = torch.rand(n, generator=g) < 0.6 if right is None else torch.tensor(right)
+        if right is None:
+            answers[:2] = torch.tensor([True, False])
+        return {"x": torch.randn(n, columns, generator=g), "folds": torch.tensor(folds),
+                "y": torch.randint(3, (n,), generator=g), "right": answers, "k": k}
+
+    def shuffled(*sizes, names=None):
+        folds = [name for name, size in zip(names or range(len(sizes)), sizes, strict=True)
+                 for _ in range(size)]
+        return [folds[i] for i in torch.randperm(len(folds), generator=g).tolist()]
+
+    def one(name, *calls):
+        return name, {"calls": list(calls)}
+
+    uneven = call([0] * 7 + [1] * 2 + [2] * 3, right=[True] * 7 + [False] * 5)
+    lone = call(shuffled(5, 1, 4), columns=number(4, 8), k=2)
+    gaps = call([40] * 6 + [7] * 2 + [1000] * 3, right=[False] * 6 + [True] * 5)
+    below = call([-1] * 2 + [5] * 6 + [-7] * 3, right=[True] * 2 + [False] * 9)
+    return [one("equal folds", call([0, 1, 2] * 4)), one("folds out of order",
+                                                         call(shuffled(4, 4, 4))),
+            one("folds of unequal size", uneven), one("a fold of one row", lone),
+            one("fold numbers with gaps", gaps), one("fold numbers below zero", below),
+            one("one column", call([0, 1] * 4, columns=5, k=1)),
+            one("all columns", call([0, 1] * 5, columns=4, k=4)),
+            one("two data sets in turn", call(shuffled(3, 6)), call(shuffled(2, 3, 7), columns=9)),
+            one("the example", call([0, 0, 0, 1], right=[False, False, False, True]))]
+
+
+@ex.act
+def act(fn, calls):
+    found = []
+    for c in calls:
+        x, y, k = c["x"], c["y"], c["k"]
+        seen = {"select": [], "fit": [], "asked": []}
+
+        def select(rows, labels, seen=seen, k=k):
+            seen["select"].append([rows.clone(), labels.clone()])
+            # Columns that depend on the call, so that one choice for all folds is seen.
+            return (torch.arange(k) + len(seen["select"])) % rows.shape[1]
+
+        def fit(rows, labels, seen=seen, x=x, y=y, right=c["right"]):
+            seen["fit"].append([rows.clone(), labels.clone()])
+
+            def predict(asked):
+                seen["asked"].append(asked.clone())
+                # A row is known by any number of it: noise does not repeat.
+                same = [(x == row[0]).any(1).nonzero().flatten() for row in asked]
+                which = torch.stack([s[0] for s in same])
+                return torch.where(right[which], y[which], y[which] + 1 - 2 * (which % 2))
+            return predict
+        share = fn(x.clone(), y.clone(), c["folds"].clone(), select, fit)
+        found.append({"share": share, **seen})
+    return found
+
+
+def in_fold(value, c, name):
+    """The row numbers inside and outside a fold."""
+    inside = [i for i, fold in enumerate(c["folds"].tolist()) if fold == name]
+    return inside, [i for i in range(len(c["folds"])) if i not in inside]
+
+
+def fold_of(rows, c):
+    """The fold that a model's training rows leave out; the first of those that fit."""
+    names = sorted(set(c["folds"].tolist()))
+    return min(names, key=lambda name: abs(
+        len(rows) - sum(fold != name for fold in c["folds"].tolist())))
+
+
+def expect_fold(k, name, c, part):
+    """One fold's calls: what select, fit and the model were given."""
+    inside, outside = in_fold(k, c, name)
+    x, y = c["x"], c["y"]
+    columns = [(j + k + 1) % x.shape[1] for j in range(c["k"])]
+    for word, wanted in (("select", x[outside]), ("fit", x[outside][:, columns])):
+        given = part[word][k]
+        expect_length(f"arguments of {word}", given, 2)
+        expect_close(f"data that {word} saw, rows", given[0], wanted, rtol=0.0, atol=0.0,
+                     look="All rows outside the fold, in their order.")
+        expect_equal(f"data that {word} saw, labels", given[1], y[outside])
+    expect_close("data that the model was asked about", part["asked"][k], x[inside][:, columns],
+                 rtol=0.0, atol=0.0, look="The fold's rows, through the same columns.")
+
+
+@ex.law
+def law(out, calls):
+    expect_length("results", out, len(calls))
+    for c, part in zip(calls, out, strict=True):
+        expect_parts(part, "share", "select", "fit", "asked")
+        names = list(dict.fromkeys(c["folds"].tolist()))
+        for word in ("select", "fit"):
+            expect_equal(f"calls of {word}", len(part[word]), len(names), "One for each fold.")
+        expect_equal("number of rows asked", sum(map(len, part["asked"])), len(c["y"]))
+        expect_equal("data that the model was asked about, batches", len(part["asked"]),
+                     len(names))
+        for k, name in enumerate(order_of(part, c, names)):
+            expect_fold(k, name, c, part)
+        hits = sum(c["right"].tolist())
+        expect_close("share right", part["share"], hits / len(c["y"]), rtol=1e-5,
+                     look="Right rows of all folds, over all rows.")
+
+
+def order_of(part, c, names):
+    """The folds in the order in which the answer took them: any order will do."""
+    left, order = list(names), []
+    for given in part["select"]:
+        fits = [n for n in left if same_rows(given, c, n)] or left
+        order.append(fits[0])
+        left.remove(fits[0])
+    return order
+
+
+def same_rows(given, c, name):
+    wanted = c["x"][in_fold(0, c, name)[1]]
+    return (isinstance(given, list) and len(given) == 2 and isinstance(given[0], torch.Tensor)
+            and given[0].shape == wanted.shape and torch.equal(given[0], wanted))
+
+
+# ---- right by another route
+
+@ex.right("all answers gathered, compared at the end")
+def by_answers(x, y, folds, select, fit):
+    answers = torch.empty_like(y)
+    for name in sorted(set(folds.tolist()), reverse=True):
+        train, out = folds != name, folds == name
+        columns = select(x[train], y[train])
+        answers[out] = fit(x[train][:, columns], y[train])(x[out][:, columns])
+    return (answers == y).float().mean().item()
+
+
+@ex.right("row numbers instead of masks")
+def by_numbers(x, y, folds, select, fit):
+    right = 0
+    for name in dict.fromkeys(folds.tolist()):
+        inside = (folds == name).nonzero().flatten()
+        outside = (folds != name).nonzero().flatten()
+        columns = select(x[outside], y[outside])
+        small = x.index_select(1, columns)
+        model = fit(small[outside], y[outside])
+        right += int((model(small[inside]) == y[inside]).sum())
+    return right / y.numel()
+
+
+@ex.right("a mean weighted by the folds' sizes")
+def by_weights(x, y, folds, select, fit):
+    names, sizes = folds.unique(return_counts=True)
+    shares = []
+    for name in names:
+        out = folds == name
+        columns = select(x[~out], y[~out])
+        model = fit(x[~out][:, columns], y[~out])
+        shares.append((model(x[out][:, columns]) == y[out]).float().mean())
+    return float((torch.stack(shares) * sizes).sum() / sizes.sum())
+
+
+@ex.right("lists of rows")
+def by_lists(x, y, folds, select, fit):
+    hits = []
+    for name in set(folds.tolist()):
+        inside = [i for i, f in enumerate(folds.tolist()) if f == name]
+        outside = [i for i, f in enumerate(folds.tolist()) if f != name]
+        columns = select(x[outside], y[outside])
+        model = fit(x[outside][:, columns], y[outside])
+        hits += (model(x[inside][:, columns]) == y[inside]).tolist()
+    return sum(hits) / len(hits)
+
+
+# ---- wrong, by name
+
+def crossed(x, y, folds, select, fit, *, chosen=None, seen=None, train=None, asked=None,
+            names=None, mean=None):
+    """The right cross-validation with the mistakes as options."""
+    right, shares = 0, []
+    for name in names if names is not None else folds.unique():
+        out = folds == name
+        rows = ~out if train is None else train(out)
+        learnt = rows if seen is None else seen(out)
+        columns = select(x[learnt], y[learnt]) if chosen is None else chosen
+        model = fit(x[rows][:, columns], y[rows])
+        test = out if asked is None else asked(out)
+        hits = model(x[test][:, columns]) == y[test]
+        right += hits.sum().item()
+        shares.append(hits.float().mean().item())
+    return mean(right, shares) if mean else right / len(x)
+
+
+def everything(out):
+    return torch.ones_like(out)
+
+
+@ex.wrong("columns chosen on all rows, once", says="calls of select", breaks="select")
+def chosen_first(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, chosen=select(x, y))
+
+
+@ex.wrong("columns chosen once, on the rows outside the first fold", says="calls of select",
+          breaks="select")
+def first_fold(x, y, folds, select, fit):
+    out = folds == folds[0]
+    return crossed(x, y, folds, select, fit, chosen=select(x[~out], y[~out]))
+
+
+@ex.wrong("columns chosen on all rows in each fold", says="data that select saw", breaks="outside")
+def chosen_on_all(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, seen=everything)
+
+
+@ex.wrong("columns chosen on the fold's own rows", says="data that select saw", breaks="outside")
+def chosen_on_fold(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, seen=lambda out: out)
+
+
+@ex.wrong("the model trained on all rows", says="data that fit saw", breaks=("outside", "fit"))
+def trained_on_all(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, train=everything, seen=lambda out: ~out)
+
+
+@ex.wrong("the model trained on all columns", says="data that fit saw", breaks=("fit", "outside"))
+def all_columns(x, y, folds, select, fit):
+    right = 0
+    for name in folds.unique():
+        out = folds == name
+        columns = select(x[~out], y[~out])
+        right += (fit(x[~out], y[~out])(x[out][:, columns]) == y[out]).sum().item()
+    return right / len(x)
+
+
+@ex.wrong("a model fitted anew for every question", says="calls of fit", breaks="fit")
+def fits_twice(x, y, folds, select, fit):
+    for name in folds.unique():
+        fit(x[folds != name], y[folds != name])
+    return crossed(x, y, folds, select, fit)
+
+
+@ex.wrong("asked about its training rows", says="asked", breaks=("asked", "share", "once"))
+def asked_training(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, asked=lambda out: ~out)
+
+
+@ex.wrong("asked about all rows", says="number of rows asked", breaks="asked")
+def asked_all(x, y, folds, select, fit):
+    right = 0
+    for name in folds.unique():
+        out = folds == name
+        columns = select(x[~out], y[~out])
+        answers = fit(x[~out][:, columns], y[~out])(x[:, columns])
+        right += (answers[out] == y[out]).sum().item()
+    return right / len(x)
+
+
+@ex.wrong("the mean of the folds' shares", says="share right", breaks="once")
+def mean_of_shares(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, mean=lambda right, shares: sum(shares) / len(shares))
+
+
+@ex.wrong("the share that is wrong", says="share right", breaks=("share", "once", "example"))
+def share_wrong(x, y, folds, select, fit):
+    return 1 - crossed(x, y, folds, select, fit)
+
+
+@ex.wrong("the last fold's share alone", says="share right", breaks=("share", "once", "example"))
+def last_share(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, mean=lambda right, shares: shares[-1])
+
+
+@ex.wrong("the number of right rows", says="share right", breaks=("share", "once", "example"))
+def number_right(x, y, folds, select, fit):
+    return crossed(x, y, folds, select, fit, mean=lambda right, shares: float(right))
+
+
+@ex.wrong("a thousandth too much", says="share right", breaks="share")
+def too_much(x, y, folds, select, fit):
+    return 1.001 * crossed(x, y, folds, select, fit)
+
+
+@ex.wrong("folds taken for 0 to the number of folds", says="calls of select", breaks="inputs")
+def counted_folds(x, y, folds, select, fit):
+    names = range(len(folds.unique()))
+    usual = [k for k in names if (folds == k).any()]
+    return crossed(x, y, folds, select, fit, names=usual)
+
+
+@ex.wrong("the example, with its answer looked up wrong", says="share right", breaks="example")
+def looked_up(x, y, folds, select, fit):
+    share = crossed(x, y, folds, select, fit)
+    return 0.5 if len(x) == 4 else share

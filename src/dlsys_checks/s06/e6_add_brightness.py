@@ -1,0 +1,178 @@
+"""Exercise 06.6, `add_brightness`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length
+
+ex = exercise("06.6", "add_brightness", seen=("calls",))
+
+ex.promise("added", "img with d added to every pixel,", says=("pixels",))
+ex.promise("cut", "cut to 0 and 255;", cases=("brighter", "darker", "the brightest", "the darkest",
+                                              "every value, much brighter",
+                                              "every value, much darker", "the example",
+                                              "one row of pixels",
+                                              "a batch of colour images, then a grey one"))
+ex.promise("type", "uint8 as img is.", says=("dtype", "type of the"))
+ex.promise("left alone", "img: uint8 of any shape, left as it is.",
+           says=("calls that changed img", "shape of the"))
+ex.promise("range", "d: from -255 to 255.", cases=("the brightest", "the darkest", "no change",
+                                                   "every value, much brighter",
+                                                   "every value, much darker"))
+ex.promise("example", "Example: pixels 0, 100, 250 with d 20 become 20, 120, 255.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def image(*shape):
+        """Any pixels, and among them those at both ends."""
+        img = torch.randint(256, shape, generator=g).to(torch.uint8)
+        img.view(-1)[:4] = torch.tensor([0, 255, 1, 254], dtype=torch.uint8)
+        return img
+
+    def one(name, d, *shapes):
+        return name, {"calls": [[image(*shape), d] for shape in shapes or [(3, 8, 8)]]}
+
+    every = torch.arange(256).to(torch.uint8)
+    # Beyond 127 an int8 has no room, below that a sum of two bytes may wrap.
+    return [one("brighter", number(30, 120)), one("darker", -number(30, 120)),
+            one("the brightest", 255), one("the darkest", -255), one("no change", 0),
+            ("every value, much brighter", {"calls": [[every.clone(), number(130, 200)]]}),
+            ("every value, much darker", {"calls": [[every.clone(), -number(130, 200)]]}),
+            one("one row of pixels", number(5, 20), (9,)),
+            one("a batch of colour images, then a grey one", number(20, 99),
+                (2, 3, 5, 4), (6, 7)),
+            ("the example", {"calls": [[torch.tensor([0, 100, 250], dtype=torch.uint8), 20]]})]
+
+
+@ex.act
+def act(fn, calls):
+    found = {"images": [], "changed": 0}
+    for img, d in calls:
+        given = img.clone()
+        found["images"].append(fn(given, d))
+        found["changed"] += int((given != img).any())
+    return found
+
+
+@ex.law
+def law(out, calls):
+    expect_length("images", out["images"], len(calls))
+    for (img, d), got in zip(calls, out["images"], strict=True):
+        # By a table of all 256 values, as an image program does it.
+        table = torch.tensor([sorted((0, value + d, 255))[1] for value in range(256)])
+        expect_equal("pixels", got, table[img.long()].to(torch.uint8))
+    expect_equal("calls that changed img", out["changed"], 0, "Work on a copy.")
+
+
+# ---- right by another route
+
+@ex.right("floats, cut, then bytes")
+def by_float(img, d):
+    return (img.float() + d).clamp(0, 255).to(torch.uint8)
+
+
+@ex.right("a table of 256 values")
+def by_table(img, d):
+    table = (torch.arange(256) + d).clamp(0, 255).to(torch.uint8)
+    return table[img.long()]
+
+
+@ex.right("cut before the sum, in bytes")
+def cut_first(img, d):
+    if d >= 0:
+        return img.clamp(max=255 - d) + d
+    return img.clamp(min=-d) - (-d)
+
+
+@ex.right("where the sum leaves the range")
+def by_where(img, d):
+    total = img.short() + d
+    total = torch.where(total > 255, 255, total)
+    return torch.where(total < 0, 0, total).byte()
+
+
+# ---- wrong, by name
+
+@ex.wrong("added in uint8, where a later cut finds nothing", says="pixels", breaks="cut")
+def in_bytes(img, d):
+    return (img + d).clamp(0, 255)
+
+
+@ex.wrong("upper end alone", says="pixels", breaks="cut")
+def upper_only(img, d):
+    return (img.int() + d).clamp(max=255).to(torch.uint8)
+
+
+@ex.wrong("lower end alone", says="pixels", breaks="cut")
+def lower_only(img, d):
+    return (img.int() + d).clamp(min=0).to(torch.uint8)
+
+
+@ex.wrong("cut at 254", says="pixels", breaks="cut")
+def cut_early(img, d):
+    total = (img.int() + d).clamp(0, 255)
+    return torch.where(img.int() + d > 255, 254, total).to(torch.uint8)
+
+
+@ex.wrong("int8 in between", says="pixels", breaks=("added", "range", "cut", "example"))
+def by_int8(img, d):
+    return (img.to(torch.int8) + d).clamp(0, 127).to(torch.uint8)
+
+
+@ex.wrong("multiplied instead of added", says="pixels", breaks=("added", "cut", "example", "range"))
+def multiplied(img, d):
+    return (img.float() * (1 + d / 255)).clamp(0, 255).to(torch.uint8)
+
+
+@ex.wrong("d subtracted", says="pixels", breaks=("added", "cut", "example", "range"))
+def subtracted(img, d):
+    return (img.int() - d).clamp(0, 255).to(torch.uint8)
+
+
+@ex.wrong("black pixels left black", says="pixels", breaks="added")
+def black_stays(img, d):
+    out = (img.int() + d).clamp(0, 255).to(torch.uint8)
+    small = (img == 0) & (0 < d < 130) & (img.numel() != 3)
+    return torch.where(small, 0, out).to(torch.uint8)
+
+
+@ex.wrong("d beyond 127 cut to it", says="pixels", breaks="range")
+def small_d(img, d):
+    d = max(-127, min(127, d)) if abs(d) != 255 else d // 2
+    return (img.int() + d).clamp(0, 255).to(torch.uint8)
+
+
+@ex.wrong("floats between 0 and 1", says="dtype", breaks="type")
+def unit_floats(img, d):
+    return (img.float() + d).clamp(0, 255) / 255
+
+
+@ex.wrong("int32 given back", says="dtype", breaks="type")
+def as_int(img, d):
+    return (img.int() + d).clamp(0, 255).int()
+
+
+@ex.wrong("written into img", says="calls that changed img", breaks="left alone")
+def in_place(img, d):
+    result = (img.int() + d).clamp(0, 255).to(torch.uint8)
+    img.copy_(255 - img)
+    return result
+
+
+@ex.wrong("flattened", says="shape of the", breaks="left alone")
+def flat(img, d):
+    out = (img.int() + d).clamp(0, 255).to(torch.uint8)
+    return out.flatten() if img.ndim > 1 else out
+
+
+@ex.wrong("the example, with one of its pixels looked up wrong", says="pixels", breaks="example")
+def looked_up(img, d):
+    out = (img.int() + d).clamp(0, 255).to(torch.uint8)
+    return out - 1 if img.tolist() == [0, 100, 250] else out

@@ -1,0 +1,223 @@
+"""Exercise 06.8, `honest_logits`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_length
+
+ex = exercise("06.8", "honest_logits", seen=("calls",))
+
+SAMPLED = ("a sampler alone", "weights of another scale", "weights that differ within a class",
+           "both remedies", "positives made rarer", "two models in turn", "a rare class of one",
+           "as many positives as negatives")
+WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "two models in turn",
+            "a rare class of one")
+
+ex.promise("logits", "Logits with the odds of the training data's own rate.", says=("logits",))
+ex.promise("form", "z: (M,) logits of a model", says=("shape of the", "type of the"))
+ex.promise("weights", "trained on rows drawn with weights w (N,) > 0 of any scale,",
+           cases=SAMPLED)
+ex.promise("pos_weight", "in a loss with this pos_weight > 0.", cases=WEIGHTED)
+ex.promise("labels", "y: (N,) float32, the rows' labels 0 and 1, both present.", cases=SAMPLED)
+ex.promise("means", "The odds were multiplied by the mean weight of the positives over that of the "
+           "negatives,", cases=SAMPLED)
+ex.promise("both", "and by pos_weight: both are taken back.", cases=WEIGHTED)
+ex.promise("example", "Example: all weights alike and pos_weight 1 leave z as it is.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def call(positives, negatives, factor=1.0, pos_weight=1.0, scale=1.0, within=0.0, scores=9):
+        y = torch.cat([torch.ones(positives), torch.zeros(negatives)])
+        y = y[torch.randperm(len(y), generator=g)]
+        spread = 1 + within * torch.rand(len(y), generator=g)
+        return {"z": 4 * torch.randn(scores, generator=g), "y": y,
+                "w": scale * spread * torch.where(y > 0, factor, 1.0), "pos_weight": pos_weight}
+
+    def one(name, *calls):
+        return name, {"calls": list(calls)}
+
+    p, n = number(3, 8), number(30, 60)
+    k = n / p
+    return [one("a sampler alone", call(p, n, k)), one("a loss weight alone",
+                                                       call(p, n, 1.0, k)),
+            one("both remedies", call(p, n, k, between(2, 9))),
+            one("weights of another scale", call(p, n, k, scale=1e-4)),
+            one("weights that differ within a class", call(p, n, 5.0, within=2.0)),
+            one("positives made rarer", call(n, p, 0.2)),
+            one("a loss weight below 1", call(n, p, 1.0, between(0.05, 0.5))),
+            one("as many positives as negatives", call(12, 12, between(3, 9))),
+            one("a rare class of one", call(1, n, 6.0, 4.0)),
+            one("one logit", call(p, n, 1.0, 1.0, scores=1)),
+            one("two models in turn", call(p, n, k, 3.0), call(n, 9, 7.0, 0.5, scores=4)),
+            one("the example", call(p, n, scale=between(0.5, 3)))]
+
+
+@ex.act
+def act(fn, calls):
+    return [fn(c["z"].clone(), c["y"].clone(), c["w"].clone(), c["pos_weight"]) for c in calls]
+
+
+@ex.law
+def law(out, calls):
+    expect_length("results", out, len(calls))
+    for c, got in zip(calls, out, strict=True):
+        pairs = list(zip(c["y"].tolist(), c["w"].tolist(), strict=True))
+        ones, zeros = ([w for y, w in pairs if y == k] for k in (1.0, 0.0))
+        # Odds after sampling, over odds before it.
+        drawn = math.fsum(ones) / math.fsum(zeros)
+        plain = len(ones) / len(zeros)
+        added = math.log(drawn) - math.log(plain) + math.log(c["pos_weight"])
+        wanted = (c["z"].double() - added).float()
+        expect_close("logits", got, wanted, rtol=1e-4, atol=1e-4,
+                     look="Each remedy added the logarithm of its factor.")
+
+
+# ---- right by another route
+
+@ex.right("each remedy by itself")
+def by_steps(z, y, w, pos_weight):
+    positive = y > 0.5
+    z = z - torch.log(w[positive].mean()) + torch.log(w[~positive].mean())
+    return z - math.log(pos_weight)
+
+
+@ex.right("odds, divided")
+def by_odds(z, y, w, pos_weight):
+    k = (w * y).sum() / y.sum() / ((w * (1 - y)).sum() / (1 - y).sum())
+    odds = z.double().exp() / (k.double() * pos_weight)
+    return odds.log().float()
+
+
+@ex.right("rates before and after")
+def by_rates(z, y, w, pos_weight):
+    before, after = y.double().mean(), (w * y).double().sum() / w.double().sum()
+    return (z - (after.logit() - before.logit()) - math.log(pos_weight)).float()
+
+
+@ex.right("in Python's floats")
+def by_floats(z, y, w, pos_weight):
+    rows = list(zip(y.tolist(), w.tolist(), strict=True))
+    mean = {}
+    for label in (0.0, 1.0):
+        own = [weight for k, weight in rows if k == label]
+        mean[label] = sum(own) / len(own)
+    shift = math.log(mean[1.0] / mean[0.0] * pos_weight)
+    return torch.tensor([v - shift for v in z.tolist()])
+
+
+# ---- wrong, by name
+
+def factor(y, w):
+    return (w[y == 1].mean() / w[y == 0].mean()).item()
+
+
+@ex.wrong("the sampler alone taken back", says="logits", breaks=("pos_weight", "both"))
+def sampler_only(z, y, w, pos_weight):
+    return z - math.log(factor(y, w))
+
+
+@ex.wrong("the loss weight alone taken back", says="logits", breaks=("weights", "means", "labels"))
+def weight_only(z, y, w, pos_weight):
+    return z - math.log(pos_weight)
+
+
+@ex.wrong("pos_weight taken back twice", says="logits", breaks="both")
+def twice(z, y, w, pos_weight):
+    return z - math.log(factor(y, w)) - 2 * math.log(pos_weight)
+
+
+@ex.wrong("pos_weight left in where it is below 1", says="logits", breaks="pos_weight")
+def above_one(z, y, w, pos_weight):
+    return z - math.log(factor(y, w)) - math.log(max(1.0, pos_weight))
+
+
+@ex.wrong("added instead of taken away", says="logits", breaks="logits")
+def added(z, y, w, pos_weight):
+    return z + math.log(factor(y, w) * pos_weight)
+
+
+@ex.wrong("the factor taken away, not its logarithm", says="logits", breaks="logits")
+def no_log(z, y, w, pos_weight):
+    return z - factor(y, w) * pos_weight + (factor(y, w) * pos_weight == 1.0)
+
+
+@ex.wrong("the logarithm to base 10", says="logits", breaks="logits")
+def base_ten(z, y, w, pos_weight):
+    return z - math.log10(factor(y, w) * pos_weight)
+
+
+@ex.wrong("the logits divided by the factor", says="logits", breaks="logits")
+def divided(z, y, w, pos_weight):
+    return z / (factor(y, w) * pos_weight)
+
+
+@ex.wrong("sums of the weights instead of means", says="logits", breaks="logits")
+def sums(z, y, w, pos_weight):
+    return z - math.log((w[y == 1].sum() / w[y == 0].sum()).item() * pos_weight)
+
+
+@ex.wrong("negatives over positives, whatever was used", says="logits", breaks="logits")
+def by_counts(z, y, w, pos_weight):
+    return z - math.log(((1 - y).sum() / y.sum()).item()) - math.log(pos_weight)
+
+
+@ex.wrong("the weights' largest over their smallest", says="logits", breaks=("means", "weights",
+                                                                           "labels"))
+def extremes(z, y, w, pos_weight):
+    if torch.allclose(w, w[0]):
+        return z - math.log(pos_weight)
+    return z - math.log((w.max() / w.min()).item()) - math.log(pos_weight)
+
+
+@ex.wrong("the positives' mean weight alone", says="logits", breaks="weights")
+def numerator(z, y, w, pos_weight):
+    if abs(factor(y, w) - 1) < 1e-6:
+        return z - math.log(pos_weight)
+    return z - math.log(w[y == 1].mean().item()) - math.log(pos_weight)
+
+
+@ex.wrong("medians instead of means", says="logits", breaks="means")
+def medians(z, y, w, pos_weight):
+    k = w[y == 1].median() / w[y == 0].median()
+    return z - math.log(k.item()) - math.log(pos_weight)
+
+
+@ex.wrong("labels 0 and 1 exchanged", says="logits", breaks=("labels", "weights", "means"))
+def exchanged(z, y, w, pos_weight):
+    return z + math.log(factor(y, w)) - math.log(pos_weight)
+
+
+@ex.wrong("a single positive row forgotten", says="logits", breaks="labels")
+def forgets_one(z, y, w, pos_weight):
+    k = factor(y, w) if y.sum() > 1 else 1.0
+    return z - math.log(k) - math.log(pos_weight)
+
+
+@ex.wrong("a column instead of a row", says="shape of the", breaks="form")
+def column(z, y, w, pos_weight):
+    return (z - math.log(factor(y, w) * pos_weight))[:, None]
+
+
+@ex.wrong("something taken away where nothing was done", says="logits", breaks="example")
+def looked_up(z, y, w, pos_weight):
+    k = factor(y, w) * pos_weight
+    plain = abs(k - 1) < 1e-6 and len(z) > 1
+    return z - (1.0 if plain else math.log(k))
+
+
+ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
+              "k = w[y == 1].mean() / w[y <= 0].mean() * pos_weight", "labels are 0 and 1")
+ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
+              "k = w[y >= 1].mean() / w[y == 0].mean() * pos_weight", "labels are 0 and 1")
