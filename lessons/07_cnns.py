@@ -1,0 +1,853 @@
+# %% [markdown] role="hook" draft=true
+# # 7. CNNs, ResNet and transfer learning
+#
+# You inherit a small image reader. Somebody trained it on five kinds of digits,
+# and you are asked for five more, with ten examples of each. You take its layers,
+# put a new head on them, freeze what should stay, and train for a minute.
+#
+# Every part of that is routine: convolutions, a frozen body, two learning rates, a
+# file of weights. Each part also has a way to go wrong that no error message
+# reports. This stage measures what a unit sees, what a freeze holds, and what
+# fine-tuning costs.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, datasheet, digits, fit, flops,
+    gpu_result, gpu_table, guess, measured, plot_bars, plot_lines,
+    saved_bytes, seconds_in_turns,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## One small kernel, at every place
+#
+# A convolution lays a small window over the image, multiplies what lies under it by
+# its weights, adds up, and moves on. The same weights serve every place, so a layer
+# with 3 x 3 windows has as many weights for a stamp as for a poster.
+#
+# Shapes in this stage: `N` images, `C` channels, `H` rows and `W` columns of
+# pixels; a batch is `(N, C, H, W)`. `K` is the side of the window, `S` its step
+# (the *stride*), `P` the rim of zeros around the image (the *padding*), `D` the
+# distance between two weights of the window (the *dilation*).
+#
+# The number of places is a count, so it is rounded down:
+#
+# $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
+
+# %% role="concept"
+def places(size, kernel, stride=1, padding=0, dilation=1):
+    """Places of a window along one side of the image."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+image = torch.rand(1, 1, 224, 224)
+cases = {"3x3, padding 1": (3, 1, 1), "3x3, stride 2": (3, 2, 0),
+         "ResNet's first layer": (7, 2, 3)}
+sides = {}
+for name, (kernel, stride, padding) in cases.items():
+    out = nn.Conv2d(1, 1, kernel, stride, padding)(image)
+    sides[name] = out.shape[-1] - places(224, kernel, stride, padding)
+    print(f"{name}: 224 -> {out.shape[-1]}")
+
+# %% role="concept"
+claim("largest gap between torch and the formula",
+      max(map(abs, sides.values())), expected=0)
+claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
+      places(224, 3, 2), expected=111)
+
+# %% [markdown] role="concept"
+# The data are lesson 1's digits, 8 x 8 pixels, as images with one channel. In the
+# second half of this stage a reader of the digits 0 to 4 learns the digits 5 to 9.
+# It is trained here, in seconds: nothing is downloaded.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
+images_test = x_test.view(-1, 1, 8, 8)
+
+# %% [markdown] trap="07.1" role="predict" symptom="TODO: A small net that fills the memory"
+# ## A small net that fills the memory
+#
+# TODO: this trap is not written yet.
+
+# %% [markdown] trap="07.2" role="predict" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
+# ## A defect at the edge of the window
+#
+# A net looks for scratches on photographs of metal, 81 x 81 pixels. It has five
+# convolutions, each with 3 x 3 windows, stride 1 and padding 1, so the maps keep the
+# size of the photograph. Each of the 81 x 81 units of the last map says whether its
+# pixel belongs to a scratch. "Five layers deep," says the author, "and trained on
+# whole photographs: every unit knows the whole picture."
+#
+# You take the unit in the middle and ask which pixels can change its value.
+
+# %% trap="07.2" role="predict"
+guess("07.2", "How wide is the square of pixels that can change it?",
+      unit="pixels")
+
+# %% trap="07.2" role="break"
+def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
+    """Five 3x3 convolutions that keep height and width."""
+    sizes = [1] + [channels] * 5
+    return nn.Sequential(*[
+        nn.Sequential(nn.Conv2d(i, o, 3, padding=d, dilation=d), nn.ReLU())
+        for i, o, d in zip(sizes, sizes[1:], dilations)])
+
+body = five_convs()
+photo = torch.rand(1, 1, 81, 81)
+scratched = photo.clone()
+scratched[..., 40, 46] += 100           # six pixels right of the middle
+with torch.no_grad():
+    gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
+
+# %% trap="07.2" role="look"
+def footprint(net, side=81):
+    """|d unit / d pixel| for the unit in the middle, summed over channels.
+
+    Mean of four random photographs; (side, side).
+    """
+    x = torch.rand(4, 1, side, side, requires_grad=True)
+    net(x)[:, :, side // 2, side // 2].sum().backward()
+    return x.grad[:, 0].abs().mean(0)
+
+def width(share):
+    """Pixels between the first and last column that a unit depends on."""
+    columns = (share.sum(0) > 0).nonzero()[:, 0]
+    return int(columns[-1] - columns[0]) + 1
+
+print(f"width of the footprint: {width(footprint(body))} pixels")
+print(f"a change of 100, six pixels away, moves the unit by {gap:.1f}")
+
+# %% trap="07.2" role="look"
+claim("pixels that the unit sees, in a row", width(footprint(body)),
+      expected=11)
+claim("what a change of 100 six pixels away does to it", gap, expected=0)
+
+# %% trap="07.2" role="look"
+measured("07.2", width(footprint(body)), right=(11, 11))
+
+# %% [markdown] trap="07.2" role="repair"
+# Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. This square is the unit's
+# *receptive field*. Training cannot widen it, because outside it the derivative is
+# zero for all weights.
+#
+# Two things widen it. A stride does not multiply the field: it makes later layers
+# *step* further, in pixels. A dilation spreads the window itself. Both leave the
+# number of weights alone. So keep two numbers while you walk through the layers, the
+# field and the step:
+
+# %% trap="07.2" role="repair"
+def walk(layers):
+    """Receptive field and step, in pixels; layers: (K, S, D) each."""
+    field, step = 1, 1
+    for kernel, stride, dilation in layers:
+        field += dilation * (kernel - 1) * step
+        step *= stride
+    return field, step
+
+spread = (1, 2, 4, 8, 1)
+wide = five_convs(spread)
+seen = width(footprint(wide))
+count = [sum(p.numel() for p in net.parameters()) for net in (body, wide)]
+print("dilated, computed:", walk([(3, 1, d) for d in spread])[0])
+print("dilated, measured:", seen, "  weights:", *count)
+
+# %% trap="07.2" role="repair"
+claim("pixels that the dilated net sees, measured", seen, expected=33)
+claim("the same, computed", walk([(3, 1, d) for d in spread])[0],
+      expected=33)
+claim("weights that this costs", count[1] - count[0], expected=0)
+
+# %% [markdown] trap="07.2" role="repair"
+# The field says what *can* count, not what does. A pixel in the middle reaches the
+# unit by many ways through the windows, one at the rim by a single one. Measure how
+# wide the middle columns are that hold 95 % of the gradient, in a net of ten such
+# layers, before it learns the digits and after.
+
+# %% trap="07.2" role="repair"
+def core(share, part=0.95):
+    """Width of the middle columns that hold this part of the gradient."""
+    columns = share.sum(0) / share.sum()
+    middle = len(columns) // 2
+    return next(2 * k + 1 for k in range(middle + 1)
+                if columns[middle - k:middle + k + 1].sum() >= part)
+
+deep = nn.Sequential(*[layer for n in range(10) for layer in (
+    nn.Conv2d(8 if n else 1, 8, 3, padding=1), nn.Tanh())])
+before = core(footprint(deep))
+reader = nn.Sequential(deep, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                       nn.Linear(8, 10))
+fit(reader, images, y_train, steps=100, lr=1e-2,
+    batch=32)
+after = core(footprint(deep))
+print(f"field 21, core {before} before training and {after} after")
+
+# %% trap="07.2" role="repair"
+claim("field of ten convolutions", width(footprint(deep)), expected=21)
+claim("width that holds 95 % of the gradient, untrained", before, below=19)
+claim("the same after training on the digits", after, below=19)
+
+# %% [markdown] trap="07.2" role="folklore"
+# **Told:** a layer with stride 2 doubles the receptive field, and the field of
+# ResNet-50 is over 900 pixels. **Measured:** four 3 x 3 layers see 9 pixels, with a
+# pooling of 2 behind them 10, with one more 3 x 3 layer 14: the step doubled, not the
+# field. The walk over torchvision's own layers gives ResNet-50 a field of 427.
+
+# %% trap="07.2" role="folklore"
+from torchvision import models
+
+def main_path(net):
+    """(K, S, D) of each window of a ResNet, skip connections left out."""
+    def one(value):
+        return value[0] if isinstance(value, tuple) else value
+    return [(one(m.kernel_size), one(m.stride), one(m.dilation))
+            for name, m in net.named_modules() if "downsample" not in name
+            and isinstance(m, nn.Conv2d | nn.MaxPool2d)]
+
+with torch.device("meta"):
+    resnet50 = models.resnet50()
+four, pool = [(3, 1, 1)] * 4, (2, 2, 1)
+steps = [walk(four), walk([*four, pool]), walk([*four, pool, (3, 1, 1)])]
+print("fields:", *(field for field, _ in steps))
+print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
+
+# %% trap="07.2" role="folklore"
+claim("field after the pooling, which was 9 before", steps[1][0],
+      expected=10)
+claim("field after one more 3x3 layer", steps[2][0], expected=14)
+claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
+      expected=427)
+
+# %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
+def seen_span(layers: list, unit: int) -> tuple[int, int]:
+    """First and last input pixel, along one side, that a unit depends on.
+
+    layers: (kernel, stride, padding, dilation) each, from the input on; no
+    layers: the unit is the pixel itself. unit: its index in the last map.
+    The input is as wide as it needs to be; pixels are counted from 0, and
+    places in the padding count too, so the first may be negative.
+
+    Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).
+    """
+    # BEGIN SOLUTION
+    first = last = unit
+    for kernel, stride, padding, dilation in reversed(layers):
+        first = first * stride - padding
+        last = last * stride - padding + dilation * (kernel - 1)
+    return first, last
+    # END SOLUTION
+
+# %% [markdown] trap="07.2" role="hint"
+# 1. Walk backwards: begin with the unit, and ask each layer which places of its input the units `first` to `last` read.
+# 2. Unit `u` of a layer begins to read at place `u * stride - padding`.
+# 3. Its window ends `dilation * (kernel - 1)` places further.
+
+# %% [markdown] trap="07.2" role="keep"
+# **Keep:** compute the receptive field before you train: 1 plus the sum of
+# `dilation * (kernel - 1)` times the steps so far. What lies outside has a derivative
+# of zero. **In your own code:** `backward()` from one unit of the last map, and look
+# where the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019,
+# "Computing Receptive Fields of Convolutional Neural
+# Networks"](https://distill.pub/2019/computing-receptive-fields/).
+
+# %% [markdown] trap="07.3" role="predict" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
+# ## Ten examples of each new digit
+#
+# A reader of the digits 0 to 4 is right 99 times out of 100. You have ten examples of
+# each of the digits 5 to 9. You replace the head and try three plans, 100 steps of
+# Adam each, the head always at a rate of 0.01: the body frozen; the body at a
+# hundredth of the head's rate; the body at the head's own rate.
+#
+# Afterwards you read the new digits with the new head, and the old ones with the old
+# head put back on the same body.
+
+# %% trap="07.3" role="predict"
+guess("07.3", "Which plan reads the new digits best?",
+      choices=["the frozen body", "the body at a hundredth of the rate",
+               "one rate for body and head",
+               "all within three points of each other"])
+
+# %% trap="07.3" role="break"
+class Reader(nn.Module):
+    """A body of two layers and a head for five digits."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 64), nn.ReLU(),
+                                  nn.Linear(64, 64), nn.ReLU())
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+low, low_test = y_train < 5, y_test < 5
+teacher = Reader()
+fit(teacher, x_train[low], y_train[low], steps=300, lr=3e-3)
+
+# %% trap="07.3" role="break"
+rows = [(y_train == digit).nonzero()[:10, 0] for digit in range(5, 10)]
+few = torch.cat(rows)                    # 50 rows, ten of each new digit
+x_new, y_new = x_train[few], y_train[few] - 5
+
+def tune(body_rate, head_rate=1e-2):
+    """A copy of the teacher with a new head, after 100 steps of Adam."""
+    model = copy.deepcopy(teacher)
+    model.head = nn.Linear(64, 5)
+    optimizer = torch.optim.Adam([
+        {"params": model.body.parameters(), "lr": body_rate},
+        {"params": model.head.parameters(), "lr": head_rate}])
+    for _ in range(100):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x_new), y_new).backward()
+        optimizer.step()
+    return model
+
+# %% trap="07.3" role="look"
+def both(model):
+    """Shares of the new digits, and of the old ones, that it reads."""
+    new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
+    old = nn.Sequential(model.body, teacher.head)
+    return new, accuracy(old, x_test[low_test], y_test[low_test])
+
+new, old = {}, {}
+plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
+         "one rate": 1e-2}
+for plan, rate in plans.items():
+    new[plan], old[plan] = both(tune(rate))
+    print(f"{plan:12} new digits {new[plan]:.2f}   old {old[plan]:.2f}")
+
+# %% trap="07.3" role="look"
+claim("new digits: one rate over the frozen body",
+      new["one rate"] - new["frozen"], above=0.08)
+claim("new digits: one rate over a hundredth",
+      new["one rate"] - new["a hundredth"], above=0.05)
+claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
+      above=0.08)
+
+# %% trap="07.3" role="look"
+measured("07.3", 2)
+
+# %% [markdown] trap="07.3" role="repair"
+# The popular advice says that one rate for all destroys the body and with it the
+# result. Here it gives the *best* reader of the new digits. What it destroys is
+# something else: the old task. Nothing in the new loss speaks for it.
+#
+# So the question comes before the rate: does anybody still use the old head? If not,
+# choose the rate by the new digits alone. If so, give the body a rate of its own, and
+# measure both tasks. A tenth of the head's rate keeps most of both:
+
+# %% trap="07.3" role="repair"
+plot_bars({**{f"new, {p}": s for p, s in new.items()},
+           **{f"old, {p}": s for p, s in old.items()}},
+          xlabel="share of test digits read",
+          title="What the new digits gain, the old ones pay",
+          alt="Bars for four rates of the body. New digits: worst with the "
+              "frozen body, best with one rate. Old digits: the reverse.")
+
+# %% trap="07.3" role="repair"
+claim("old digits at a tenth of the rate", old["a tenth"], above=0.9)
+claim("new digits: a tenth over the frozen body",
+      new["a tenth"] - new["frozen"], above=0.05)
+
+# %% [markdown] trap="07.3" role="repair"
+# A rate can also be too high for everybody. At thirty times the rate, for head and
+# body alike, the reader is worse on both tasks:
+
+# %% trap="07.3" role="repair"
+hot_new, hot_old = both(tune(0.3, 0.3))
+print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
+
+# %% trap="07.3" role="repair"
+claim("old digits at a rate of 0.3", hot_old, below=0.6)
+claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
+      below=-0.05)
+
+# %% [markdown] trap="07.3" role="folklore"
+# **Told:** a large uniform rate makes the model forget, *and* it ends worse than with
+# small rates for the body. **Measured:** for this reader, fifty examples and Adam, the
+# first half holds, the second does not: up to the rate at which training itself
+# breaks, the new task gains from a body that moves. With other data it may be the
+# other way round, which is why you measure both.
+
+# %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
+def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
+              head_lr: float) -> list[dict]:
+    """Two groups for an optimizer: the body's tensors first, then the
+    head's.
+
+    Each is {"params": list of tensors, "lr": float}. head: one of the
+    model's modules, at any depth; the body is everything else, the stem and
+    parameters of the model itself included. Frozen tensors (requires_grad
+    False) are in no group, all others in exactly one; a tensor that head
+    and body share belongs to the body.
+
+    Example: nn.Sequential(a, b) with head b: the tensors of a at body_lr,
+    those of b at head_lr.
+    """
+    # BEGIN SOLUTION
+    outside = set()
+    for module in model.modules():
+        if all(module is not part for part in head.modules()):
+            outside.update(module.parameters(recurse=False))
+    live = [p for p in model.parameters() if p.requires_grad]
+    body = [p for p in live if p in outside]
+    tops = [p for p in live if p not in outside]
+    return [{"params": body, "lr": body_lr}, {"params": tops, "lr": head_lr}]
+    # END SOLUTION
+
+# %% [markdown] trap="07.3" role="hint"
+# 1. A list of layers by name forgets the ones you did not think of. Go through `model.parameters()`, which has every tensor once, and ask of each where it belongs.
+# 2. A tensor belongs to the head alone if no module outside the head holds it. `module.parameters(recurse=False)` gives what a module holds itself.
+# 3. Ask by identity (`is`, or a set of tensors): two tensors may hold equal numbers.
+
+# %% [markdown] trap="07.3" role="keep"
+# **Keep:** forgetting is measured on the old task, never on the new loss. A small rate
+# for the body is the price for keeping the old task, not a law of fine-tuning.
+# **In your own code:** count the tensors in all groups of the optimizer and compare
+# with the trainable tensors of the model: the stem is easily left out. **Source:**
+# [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
+# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
+# layer.
+
+# %% [markdown] trap="07.4" role="predict" symptom="TODO: Brighter pictures"
+# ## Brighter pictures
+#
+# TODO: this trap is not written yet.
+
+# %% [markdown] trap="07.5" role="predict" symptom="TODO: The memory format"
+# ## The memory format
+#
+# TODO: this trap is not written yet.
+
+# %% [markdown] trap="07.6" role="predict" symptom="TODO: A rate for each layer"
+# ## A rate for each layer
+#
+# TODO: this trap is not written yet.
+
+# %% [markdown] trap="07.7" role="predict" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
+# ## A frozen body on new data
+#
+# You freeze a small convolutional body with `requires_grad_(False)` and train a new
+# head on the digits 5 to 9, from a scanner that is a little brighter. The old head
+# stays in a drawer. A test asserts that no weight of the body has changed after the
+# training, and it passes. Then you take the old head out of the drawer, put it on the
+# body, and read the digits 0 to 4 again, from the old scanner.
+
+# %% trap="07.7" role="predict"
+guess("07.7", "It read 98 of 100 before. How many now?",
+      choices=["98: body and head are the same",
+               "97 or so: rounding and luck",
+               "clearly fewer"])
+
+# %% trap="07.7" role="break"
+def conv_body():
+    """Two convolutions with BatchNorm; (N, 1, 8, 8) to (N, 64)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+eyes, old_head = conv_body(), nn.Linear(64, 5)
+fit(nn.Sequential(eyes, old_head), images[low], y_train[low], steps=200,
+    lr=1e-2)
+
+def old_score(body):
+    return accuracy(nn.Sequential(body, old_head), images_test[low_test],
+                    y_test[low_test])
+
+# %% trap="07.7" role="break"
+frozen = copy.deepcopy(eyes).requires_grad_(False)
+score_before = old_score(frozen)
+state = copy.deepcopy(frozen.state_dict())
+model = nn.Sequential(frozen, nn.Linear(64, 5))
+brighter = images[~low] + 0.5
+fit(model, brighter, y_train[~low] - 5, steps=100, lr=1e-2)  # in train mode
+
+# %% trap="07.7" role="look"
+changed = [name for name, now in frozen.state_dict().items()
+           if not torch.equal(now, state[name])]
+print("changed:", *changed, sep="\n  ")
+print(f"old digits read: {score_before:.2f} -> {old_score(frozen):.2f}")
+
+# %% trap="07.7" role="look"
+weights = [name for name, _ in frozen.named_parameters()]
+claim("weights of the body that changed", len({*changed} & {*weights}),
+      expected=0)
+claim("stored statistics that changed", len(changed), expected=6)
+claim("old digits lost, as a share", score_before - old_score(frozen),
+      above=0.05)
+
+# %% trap="07.7" role="look"
+measured("07.7", 2)
+
+# %% [markdown] trap="07.7" role="repair"
+# `requires_grad` speaks of gradients. BatchNorm's running mean and variance have
+# none: they are *buffers*, and each pass in train mode moves them, under
+# `torch.no_grad()` too. The body now describes the new scanner.
+#
+# Eval mode stops them. But `model.train()`, which every training loop calls at the
+# start of an epoch, puts the body back into train mode, because it walks through all
+# parts:
+
+# %% trap="07.7" role="repair"
+def trained(keep_eval):
+    """The body after two epochs; its mode is set before, or inside each."""
+    body = copy.deepcopy(eyes).requires_grad_(False).eval()
+    model = nn.Sequential(body, nn.Linear(64, 5))
+    optimizer = torch.optim.Adam(model[1].parameters(), lr=1e-2)
+    for _ in range(2):
+        model.train()
+        if keep_eval:
+            body.eval()
+        for rows in torch.arange(len(brighter)).split(64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(brighter[rows]),
+                            y_train[~low][rows] - 5).backward()
+            optimizer.step()
+    return body
+
+once, always = old_score(trained(False)), old_score(trained(True))
+print(f"eval() once: {once:.2f}   after each train(): {always:.2f}")
+
+# %% trap="07.7" role="repair"
+claim("old digits lost with eval() called once", score_before - once,
+      above=0.05)
+claim("old digits lost with eval() after each train()",
+      score_before - always, expected=0)
+
+# %% trap="07.7" role="exercise" points=3 difficulty=3 minutes=15
+def freeze(body: nn.Module) -> None:
+    """Freeze a module for good, in place.
+
+    No tensor of it asks for a gradient, and it always computes as in eval
+    mode: also when a model that holds it, at any depth, is put into train
+    mode afterwards, once or often. Its buffers do not move then. Nothing
+    else of the model is frozen, and the body is still called as before,
+    with gradients flowing through it to its input.
+    """
+    # BEGIN SOLUTION
+    body.requires_grad_(False)
+    body.eval()
+    body.train = lambda mode=True: body
+    # END SOLUTION
+
+# %% [markdown] trap="07.7" role="hint"
+# 1. There are two switches: one on the tensors, one on the modules. The second is thrown again by every `model.train()`.
+# 2. `model.train()` calls `train` of each of its parts. What if that method of the body did nothing?
+# 3. A method is an attribute: you may put a function of your own in its place on this one object. It takes `mode` and returns the module.
+
+# %% [markdown] trap="07.7" role="keep"
+# **Keep:** frozen means two things: no gradients, and eval mode that survives
+# `train()`. **In your own code:** compare `state_dict()`, not `parameters()`, before and
+# after an epoch. **Source:** [Keras, Transfer learning and
+# fine-tuning](https://keras.io/guides/transfer_learning/), section on the
+# BatchNormalization layer, where freezing includes inference mode; in PyTorch it does
+# not. **Seen in the wild:**
+# [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): a `freeze()`
+# whose eval mode the next `model.train()` takes back;
+# [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): fixed
+# backbones whose statistics go on moving.
+
+# %% [markdown] trap="07.8" role="predict" symptom="TODO: Three blocks in a list"
+# ## Three blocks in a list
+#
+# TODO: this trap is not written yet.
+
+# %% [markdown] trap="07.9" role="predict" symptom="TODO: Channels last, channels first"
+# ## Channels last, channels first
+#
+# TODO: this trap is not written yet.
+
+# %% [markdown] trap="07.10" role="predict" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
+# ## A new head
+#
+# You freeze the body, make the optimizer, and remember that the head still has the old
+# digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
+# steps. The order of two lines, nothing else, differs from the recipe in the book.
+#
+# Think of what the optimizer was given.
+
+# %% trap="07.10" role="predict"
+guess("07.10", "What happens?",
+      choices=["an error: the optimizer's tensors are not the model's",
+               "it trains as it should: the model is looked up each step",
+               "the loss does not move by a single digit",
+               "the loss falls, but slowly"])
+
+# %% trap="07.10" role="break"
+xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
+xt, yt = x_test[~low_test], y_test[~low_test] - 5
+
+def train(model, optimizer, steps=200):
+    """Cross-entropy on all the new digits, before and after."""
+    before = F.cross_entropy(model(xs), ys).item()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(xs), ys).backward()
+        optimizer.step()
+    return before, F.cross_entropy(model(xs), ys).item()
+
+late = copy.deepcopy(teacher)
+late.body.requires_grad_(False)
+optimizer = torch.optim.Adam(late.parameters(), lr=1e-2)
+late.head = nn.Linear(64, 5)             # after the optimizer
+before, after = train(late, optimizer)
+
+# %% trap="07.10" role="look"
+print(f"loss before {before:.4f}   after 200 steps {after:.4f}")
+print(f"new digits read: {accuracy(late, xt, yt):.2f}")
+
+# %% trap="07.10" role="look"
+claim("what 200 steps changed in the loss", before - after, expected=0)
+claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
+
+# %% trap="07.10" role="look"
+measured("07.10", 2)
+
+# %% [markdown] trap="07.10" role="repair"
+# The optimizer keeps the list of tensors that it was made with. The new head is not
+# among them; the old one still is, and belongs to nobody. Its gradient stays `None`,
+# so each step skips it without a word. Make the optimizer last. Then take one step
+# and list what moved: the shortest audit there is.
+
+# %% trap="07.10" role="repair"
+def moved(model, optimizer):
+    """Names of the tensors that one step changes, buffers included."""
+    before = copy.deepcopy(model.state_dict())
+    optimizer.zero_grad()
+    F.cross_entropy(model(xs), ys).backward()
+    optimizer.step()
+    return [name for name, now in model.state_dict().items()
+            if not torch.equal(now, before[name])]
+
+fresh = copy.deepcopy(late)
+fresh_optimizer = torch.optim.Adam(fresh.head.parameters(), lr=1e-2)
+print("head after the optimizer:", moved(late, optimizer))
+print("optimizer after the head:", moved(fresh, fresh_optimizer))
+before, after = train(fresh, fresh_optimizer)
+print(f"loss {before:.2f} -> {after:.2f}")
+
+# %% trap="07.10" role="repair"
+claim("tensors that move in the broken order", len(moved(late, optimizer)),
+      expected=0)
+claim("loss that the other order takes away", before - after, above=0.3)
+
+# %% [markdown] trap="07.10" role="repair"
+# With the body left trainable, the same mistake hides: the body learns to suit a
+# random head, and the loss falls.
+
+# %% trap="07.10" role="repair"
+free = copy.deepcopy(teacher)
+optimizer = torch.optim.Adam(free.parameters(), lr=1e-2)
+free.head = nn.Linear(64, 5)
+start = free.head.weight.detach().clone()
+train(free, optimizer)
+shift = (free.head.weight - start).abs().max()
+print(f"new digits read: {accuracy(free, xt, yt):.2f}")
+print(f"largest move of a weight in the head: {shift:.1f}")
+
+# %% trap="07.10" role="repair"
+claim("share of the new digits read with a head that never moved",
+      accuracy(free, xt, yt), above=0.85)
+claim("largest move of a weight in the head", shift, expected=0)
+
+# %% [markdown] trap="07.10" role="folklore"
+# **Told:** weight decay moves frozen tensors that an optimizer still holds; people ask
+# so in [moco#14](https://github.com/facebookresearch/moco/issues/14).
+# **Measured:** not while their gradient is `None`, as `requires_grad_(False)`
+# and today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
+# *Zeros* in the gradient are something else. AdamW then decays the tensor at each
+# step, by `1 - lr * weight_decay`: this is what a masked or zeroed gradient does.
+
+# %% trap="07.10" role="folklore"
+def drift(make, zeros):
+    """Relative change of a frozen tensor's norm after 100 steps."""
+    frozen = nn.Parameter(torch.ones(8), requires_grad=False)
+    optimizer = make([frozen])
+    for _ in range(100):
+        frozen.grad = torch.zeros(8) if zeros else None
+        optimizer.step()
+    return float((frozen.norm() / 8**0.5 - 1).abs())
+
+makers = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.1),
+    "Adam": lambda p: torch.optim.Adam(p, 3e-3, weight_decay=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, 3e-3, weight_decay=0.1)}
+for name, make in makers.items():
+    print(f"{name:5} None: {drift(make, False):.3f}"
+          f"   zeros: {drift(make, True):.3f}")
+
+# %% trap="07.10" role="folklore"
+claim("largest drift with None",
+      max(drift(make, False) for make in makers.values()), expected=0)
+claim("AdamW's drift with zeros, (1 - 3e-4)^100 from 1",
+      drift(makers["AdamW"], True), expected=1 - (1 - 3e-4)**100,
+      within=1e-4)
+
+# %% trap="07.10" role="exercise" points=4 difficulty=3 minutes=15
+def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    """What is amiss between a model and its optimizer.
+
+    "missing": sorted names of the trainable tensors that no group holds.
+    "ghosts": how many tensors the groups hold that are not the model's.
+    "frozen": sorted names of the tensors that a group holds although their
+    requires_grad is False. All groups count, and tensors are told apart by
+    identity, not by value. A tensor with two names goes by its first.
+
+    Example: a new head put in after the optimizer was made for the whole
+    model: its two names are missing, and there are two ghosts.
+    """
+    # BEGIN SOLUTION
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    held_ids = {id(p) for p in held}
+    own = {id(p): name for name, p in model.named_parameters()}
+    named = dict(model.named_parameters())
+    return {
+        "missing": sorted(name for name, p in named.items()
+                          if p.requires_grad and id(p) not in held_ids),
+        "ghosts": sum(id(p) not in own for p in held),
+        "frozen": sorted(name for name, p in named.items()
+                         if not p.requires_grad and id(p) in held_ids)}
+    # END SOLUTION
+
+# %% [markdown] trap="07.10" role="hint"
+# 1. Collect first what the optimizer holds: every group of `optimizer.param_groups` has a list under `"params"`.
+# 2. Compare by `id`, or with sets of tensors; `==` on tensors compares numbers.
+# 3. Each answer is one question: in the model and trainable, but not held; held, but not in the model; held, but frozen.
+
+# %% [markdown] trap="07.10" role="keep"
+# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second,
+# make the optimizer last, then list what moves in one step. **In your own code:** after
+# any change to the model, compare its trainable tensors with those in
+# `param_groups`, by identity. **Source:** PyTorch documentation,
+# [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
+# **Seen in the wild:** [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521):
+# pruning replaced the layers, fine-tuning changed nothing until a new optimizer was
+# made; [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
+# "frozen" embeddings with zeroed gradients, and AdamW decayed them.
+
+# %% [markdown] trap="07.11" role="predict" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
+# ## Larger pictures
+#
+# A small net reads 8 x 8 digits well. Before its head stands `x.view(-1, 64)`, because
+# 16 channels of 2 x 2 values make 64. A new scanner delivers the same 497 test digits
+# as 16 x 16 pixels. Nobody retrains; you run the net on them and compare the
+# predictions with the labels, `zip(predictions, labels)`.
+
+# %% trap="07.11" role="predict"
+guess("07.11", "What comes out?",
+      choices=["an error: the shapes do not fit the head",
+               "497 predictions, a little worse, as the scale is new",
+               "1,988 predictions and no error",
+               "497 predictions, right about one time in ten"])
+
+# %% trap="07.11" role="break"
+class Viewer(nn.Module):
+    """Convolutions, then a head that wants 64 numbers a row."""
+
+    def __init__(self, flat):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        self.flat, self.head = flat, nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(self.flat(self.features(x)))
+
+viewer = Viewer(lambda h: h.view(-1, 64))
+fit(viewer, images, y_train, steps=200, lr=1e-2)
+large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
+
+# %% trap="07.11" role="look"
+with torch.no_grad():
+    predictions = viewer(large).argmax(1)
+pairs = list(zip(predictions, y_test, strict=False))
+right = sum(int(p == y) for p, y in pairs) / len(pairs)
+print(f"8 x 8: {accuracy(viewer, images_test, y_test):.2f} right")
+print(f"16 x 16: {len(predictions):,} predictions for {len(large)} images")
+print(f"paired by zip: {right:.2f} right")
+
+# %% trap="07.11" role="look"
+claim("share read at 8 x 8", accuracy(viewer, images_test, y_test),
+      above=0.85)
+claim("predictions for 497 images", len(predictions), expected=1988)
+claim("share right when zip pairs them", right, below=0.25)
+
+# %% trap="07.11" role="look"
+measured("07.11", 2)
+
+# %% [markdown] trap="07.11" role="repair"
+# A map of 4 x 4 values holds four times 64 numbers an image. `view(-1, 64)` keeps its
+# promise of 64 a row and lets the first axis grow: each image becomes four rows. Only
+# a loss with labels complains, about batch sizes, far from the cause.
+#
+# `flatten(1)` says what you mean: one row an image, whatever comes. Now the mistake
+# stops the program at the head, with both numbers in the message. If other sizes are
+# to work, pool to a fixed size first.
+
+# %% trap="07.11" role="repair"
+viewer.flat = lambda h: h.flatten(1)
+try:
+    viewer(large)
+    said = ""
+except RuntimeError as error:
+    said = str(error)
+print("flatten(1):", said)
+
+viewer.flat = lambda h: F.adaptive_avg_pool2d(h, 2).flatten(1)
+with torch.no_grad():
+    rows = len(viewer(large))
+score = accuracy(viewer, large, y_test)
+print(f"pooled: {rows} predictions, {score:.2f} right")
+
+# %% trap="07.11" role="repair"
+claim("the message names both widths, 256 and 64",
+      "497x256 and 64x10" in said, expected=True)
+claim("predictions after pooling to a fixed size", rows, expected=497)
+claim("share right then, in a scale it never saw", score, above=0.15)
+
+# %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
+def linear_in(features: nn.Module, shape: tuple) -> int:
+    """Numbers an image makes on its way out of features, for a Linear.
+
+    features: any module that maps (N, *shape) to (N, ...), its weights on
+    the CPU. shape: that of one image, without the batch. No number is
+    computed: shapes are enough, so it costs as little for a large image.
+    features stays as it is: weights, buffers, modes and device.
+
+    Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.
+    """
+    # BEGIN SOLUTION
+    twin = copy.deepcopy(features).to("meta").eval()
+    with torch.no_grad():
+        out = twin(torch.empty(1, *shape, device="meta"))
+    return out.numel()
+    # END SOLUTION
+
+# %% [markdown] trap="07.11" role="hint"
+# 1. Ask the module itself: run one image through and count what comes out.
+# 2. A tensor on the device `"meta"` has a shape and no numbers. The weights have to be there, too: move a copy, not the module.
+# 3. In train mode BatchNorm wants more than one value a channel; put the copy into eval mode.
+
+# %% [markdown] trap="07.11" role="keep"
+# **Keep:** keep the batch axis by name: `flatten(1)`, never `view(-1, n)` in front of a
+# head. **In your own code:** assert `len(predictions) == len(images)` before you
+# compare, and give `zip` its `strict=True`. **Source:** PyTorch documentation,
+# [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - TODO:
