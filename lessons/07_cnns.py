@@ -200,9 +200,9 @@ claim("the same after training on the digits", after, below=19)
 
 # %% [markdown] trap="07.2" role="folklore"
 # **Told:** a layer with stride 2 doubles the receptive field, and the field of
-# ResNet-50 is over 900 pixels. **Measured:** four 3 x 3 layers see 9 pixels, with a
+# `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels, with a
 # pooling of 2 behind them 10, with one more 3 x 3 layer 14: the step doubled, not the
-# field. The walk over torchvision's own layers gives ResNet-50 a field of 427.
+# field. The walk over torchvision's own layers gives it a field of 427.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -264,7 +264,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # %% [markdown] trap="07.3" role="predict" symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
 #
-# A reader of the digits 0 to 4 is right 99 times out of 100. You have ten examples of
+# A reader of the digits 0 to 4 is nearly always right. You have ten examples of
 # each of the digits 5 to 9. You replace the head and try three plans, 100 steps of
 # Adam each, the head always at a rate of 0.01: the body frozen; the body at a
 # hundredth of the head's rate; the body at the head's own rate.
@@ -403,7 +403,8 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
     live = [p for p in model.parameters() if p.requires_grad]
     body = [p for p in live if p in outside]
     tops = [p for p in live if p not in outside]
-    return [{"params": body, "lr": body_lr}, {"params": tops, "lr": head_lr}]
+    return [{"params": body, "lr": body_lr},
+            {"params": tops, "lr": head_lr}]
     # END SOLUTION
 
 # %% [markdown] trap="07.3" role="hint"
@@ -420,10 +421,138 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
 # layer.
 
-# %% [markdown] trap="07.4" role="predict" symptom="TODO: Brighter pictures"
-# ## Brighter pictures
+# %% [markdown] trap="07.4" role="predict" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
+# ## Three ways to serve a reader
 #
-# TODO: this trap is not written yet.
+# Weights come with a recipe: how the pictures were scaled before training. This digit
+# reader has BatchNorm behind each hidden layer and was trained on brightness from 0 to
+# 1, normalised with one mean and one standard deviation. Served like that it reads
+# nearly everything.
+#
+# Three colleagues serve it. One forgets to normalise. One passes the brightness as it
+# lies in the file, 0 to 16, and normalises that. One normalises, and the library does
+# so once more. Nobody sees an error.
+
+# %% trap="07.4" role="predict"
+guess("07.4", "Which of them reads the fewest digits?",
+      choices=["the one who forgets to normalise",
+               "the one who passes `0` to `16`",
+               "the one who normalises twice",
+               "nobody loses much: BatchNorm normalises anyway"])
+
+# %% trap="07.4" role="break"
+mean, std = x_train.mean(), x_train.std()
+
+def normalise(x):
+    return (x - mean) / std
+
+def reader_with(norm):
+    """An MLP 64-64-64-10, with norm behind both hidden layers."""
+    hidden = [layer for _ in range(2)
+              for layer in (nn.Linear(64, 64), norm(64), nn.ReLU())]
+    model = nn.Sequential(*hidden, nn.Linear(64, 10))
+    fit(model, normalise(x_train), y_train, steps=200, lr=1e-2)
+    return model
+
+served = reader_with(nn.BatchNorm1d)
+ways = {"as trained": normalise(x_test), "forgotten": x_test,
+        "0 to 16": normalise(16 * x_test),
+        "twice": normalise(normalise(x_test))}
+
+# %% trap="07.4" role="look"
+read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
+print({way: f"{share:.2f}" for way, share in read.items()})
+
+# %% trap="07.4" role="look"
+claim("share read as trained", read["as trained"], above=0.93)
+claim("share read without normalising", read["forgotten"], below=0.65)
+claim("the best of the other two", max(read["0 to 16"], read["twice"]),
+      below=0.93)
+
+# %% trap="07.4" role="look"
+measured("07.4", 0)
+
+# %% [markdown] trap="07.4" role="repair"
+# In eval mode BatchNorm normalises with *stored* numbers, those of the training data.
+# It protects from nothing. It is the other way round: without it the same reader
+# bears the three mistakes far better, because a plain ReLU net passes a factor
+# through to the logits, and the largest stays the largest.
+
+# %% trap="07.4" role="repair"
+plain = reader_with(nn.Identity)
+bare = {way: accuracy(plain, x, y_test) for way, x in ways.items()}
+print({way: f"{share:.2f}" for way, share in bare.items()})
+
+# %% trap="07.4" role="repair"
+claim("not normalised: read without BatchNorm, more than with it",
+      bare["forgotten"] - read["forgotten"], above=0.1)
+
+# %% [markdown] trap="07.4" role="repair"
+# So the recipe travels with the weights. Put it into the model, or take it from where
+# the weights come from. In torchvision each set of weights carries its own; asking for
+# the recipe downloads nothing:
+
+# %% trap="07.4" role="repair"
+from torchvision.models import ResNet50_Weights
+
+class Scaled(nn.Module):
+    """Normalises before the model; the numbers are saved with the weights."""
+
+    def __init__(self, model, mean, std):
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x):
+        return self.model((x - self.mean) / self.std)
+
+shares = accuracy(Scaled(served, mean, std), x_test, y_test)
+recipes = {w.name: w.transforms() for w in ResNet50_Weights}
+
+# %% trap="07.4" role="repair"
+print(f"raw brightness, recipe inside: {shares:.2f}")
+for name, recipe in recipes.items():
+    print(f"{name}: resize {recipe.resize_size}, mean {recipe.mean}")
+sizes = [recipe.resize_size[0] for recipe in recipes.values()]
+
+# %% trap="07.4" role="repair"
+claim("share read with the recipe inside, less as trained",
+      shares - read["as trained"], expected=0)
+claim("the resize of the second weights of the same net, not 256",
+      sizes[1], expected=232)
+
+# %% [markdown] trap="07.4" role="repair"
+# Two sets of weights for the same architecture have two recipes: `256` in most
+# tutorials is the first one's. Ask the weights that you load.
+
+# %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
+def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
+    """Pictures as a pretrained model wants them: (N, C, H, W), float32.
+
+    images: (N, H, W, C) uint8, brightness 0 to 255, left as it is. It is
+    scaled to 0 to 1; then each channel loses its mean and is divided by its
+    std. mean, std: C floats each.
+
+    Example: a single black pixel, mean [0.5], std [0.25]: -2.
+    """
+    # BEGIN SOLUTION
+    x = images.permute(0, 3, 1, 2) / 255
+    centre = torch.tensor(mean).view(-1, 1, 1)
+    return (x - centre) / torch.tensor(std).view(-1, 1, 1)
+    # END SOLUTION
+
+# %% [markdown] trap="07.4" role="hint"
+# 1. Axes first: `permute` moves the channels in front of the rows; `reshape` would mix pixels.
+# 2. Then the scale: leave uint8 before you divide.
+# 3. `mean` has C numbers. As a tensor of shape `(C, 1, 1)` it meets the channel axis, not the columns.
+
+# %% [markdown] trap="07.4" role="keep"
+# **Keep:** weights without their preprocessing are half a model. **In your own code:**
+# run one labelled picture through the served path before the first deployment, and
+# compare its input tensor with the training's. **Source:** [torchvision, Models and
+# pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
+# pre-trained models".
 
 # %% [markdown] trap="07.5" role="predict" symptom="TODO: The memory format"
 # ## The memory format
@@ -471,8 +600,8 @@ frozen = copy.deepcopy(eyes).requires_grad_(False)
 score_before = old_score(frozen)
 state = copy.deepcopy(frozen.state_dict())
 model = nn.Sequential(frozen, nn.Linear(64, 5))
-brighter = images[~low] + 0.5
-fit(model, brighter, y_train[~low] - 5, steps=100, lr=1e-2)  # in train mode
+brighter, labels = images[~low] + 0.5, y_train[~low] - 5
+fit(model, brighter, labels, steps=100, lr=1e-2)      # in train mode
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
@@ -510,13 +639,13 @@ def trained(keep_eval):
         model.train()
         if keep_eval:
             body.eval()
-        for rows in torch.arange(len(brighter)).split(64):
+        for x, y in zip(brighter.split(64), labels.split(64), strict=True):
             optimizer.zero_grad()
-            F.cross_entropy(model(brighter[rows]),
-                            y_train[~low][rows] - 5).backward()
+            F.cross_entropy(model(x), y).backward()
             optimizer.step()
     return body
 
+# %% trap="07.7" role="repair"
 once, always = old_score(trained(False)), old_score(trained(True))
 print(f"eval() once: {once:.2f}   after each train(): {always:.2f}")
 
@@ -532,9 +661,8 @@ def freeze(body: nn.Module) -> None:
 
     No tensor of it asks for a gradient, and it always computes as in eval
     mode: also when a model that holds it, at any depth, is put into train
-    mode afterwards, once or often. Its buffers do not move then. Nothing
-    else of the model is frozen, and the body is still called as before,
-    with gradients flowing through it to its input.
+    mode afterwards, once or often. Its buffers do not move then. It is
+    still called as before, with gradients flowing through it to its input.
     """
     # BEGIN SOLUTION
     body.requires_grad_(False)
@@ -559,10 +687,140 @@ def freeze(body: nn.Module) -> None:
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): fixed
 # backbones whose statistics go on moving.
 
-# %% [markdown] trap="07.8" role="predict" symptom="TODO: Three blocks in a list"
+# %% [markdown] trap="07.8" role="predict" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Three blocks in a list
 #
-# TODO: this trap is not written yet.
+# A reader has a stem, three blocks and a head. The number of blocks is an argument, so
+# the constructor writes `self.blocks = [...]` and the forward pass loops over the list.
+# It trains, and reads nine digits out of ten. You save its `state_dict` and load it
+# into a new object of the same class: "All keys matched successfully".
+
+# %% trap="07.8" role="predict"
+guess("07.8", "What share of the test digits does the loaded reader get right?",
+      choices=["the same share: all keys matched",
+               "a little less: the file rounds", "about one in ten"])
+
+# %% trap="07.8" role="break"
+class Blocks(nn.Module):
+    """A stem, three blocks in whatever wrap makes of a list, and a head."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.stem, self.head = nn.Linear(64, 64), nn.Linear(64, 10)
+        self.blocks = wrap([nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+                            for _ in range(3)])
+
+    def forward(self, x):
+        h = self.stem(x).relu()
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)
+
+saved = Blocks(list)                     # a plain list
+fit(saved, x_train, y_train, steps=200, lr=3e-3)
+loaded = Blocks(list)
+message = loaded.load_state_dict(saved.state_dict())
+
+# %% trap="07.8" role="look"
+scores = [accuracy(net, x_test, y_test) for net in (saved, loaded)]
+print(message)
+print(f"right: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
+count = sum(p.numel() for p in saved.parameters())
+print(f"parameters: {count:,}")
+
+# %% trap="07.8" role="look"
+claim("share read before saving", scores[0], above=0.8)
+claim("share read after loading", scores[1], below=0.4)
+claim("parameters that the model knows of", count,
+      expected=64 * 64 + 64 + 64 * 10 + 10)
+
+# %% trap="07.8" role="look"
+measured("07.8", 2)
+
+# %% [markdown] trap="07.8" role="repair"
+# A module registers what is assigned to it: parameters and modules. A list is
+# neither. So the blocks are in no `parameters()`, no `state_dict()`, no `train()` and
+# no `to(device)`. They stay as they were drawn, and stem and head learn around them: a
+# good accuracy proves nothing. The new object drew *other* blocks.
+#
+# `nn.ModuleList` is a list that registers.
+
+# %% trap="07.8" role="repair"
+mended = Blocks(nn.ModuleList)
+fit(mended, x_train, y_train, steps=200, lr=3e-3)
+again = Blocks(nn.ModuleList)
+again.load_state_dict(mended.state_dict())
+scores = [accuracy(net, x_test, y_test) for net in (mended, again)]
+print(f"right: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
+hidden = sum(p.numel() for p in mended.parameters()) - count
+print(f"parameters that were hidden: {hidden:,}")
+
+# %% trap="07.8" role="repair"
+claim("share read before saving, less after loading",
+      scores[0] - scores[1], expected=0)
+claim("parameters that the list had hidden", hidden,
+      expected=3 * (64 * 64 + 64))
+
+# %% [markdown] trap="07.8" role="repair"
+# Would a test have caught the list? Only one that builds its second model from
+# another state of the random numbers:
+
+# %% trap="07.8" role="repair"
+torch.manual_seed(SEED)
+first = Blocks(list)
+torch.manual_seed(SEED)
+second = Blocks(list)                    # draws the very same blocks
+fit(first, x_train, y_train, steps=200, lr=3e-3)
+second.load_state_dict(first.state_dict())
+gap = accuracy(first, x_test, y_test) - accuracy(second, x_test, y_test)
+print(f"same seed before both: lost in loading {gap:.2f}")
+
+# %% trap="07.8" role="repair"
+claim("share lost in loading when both start from one seed", gap, expected=0)
+
+# %% trap="07.8" role="exercise" points=3 difficulty=3 minutes=15
+def hidden_values(model: nn.Module) -> int:
+    """How many values of parameters a model hides in plain containers.
+
+    Counted are the parameters in the lists, tuples and dicts among its
+    modules' attributes that parameters() does not hold: bare ones, and
+    those of modules, at any depth of containers, and in containers of
+    modules found there. Each tensor counts once.
+
+    Example: self.blocks = [nn.Linear(2, 3)] hides 9.
+    """
+    # BEGIN SOLUTION
+    def held(thing):
+        if isinstance(thing, nn.Parameter):
+            return {thing}
+        if isinstance(thing, nn.Module):
+            inside = [value for module in thing.modules()
+                      for name, value in vars(module).items() if name[0] != "_"]
+            return set(thing.parameters()).union(*map(held, inside))
+        if isinstance(thing, dict):
+            return held(list(thing.values()))
+        if isinstance(thing, list | tuple):
+            return set().union(*map(held, thing))
+        return set()
+    return sum(p.numel() for p in held(model) - set(model.parameters()))
+    # END SOLUTION
+
+# %% [markdown] trap="07.8" role="hint"
+# 1. `vars(module)` holds a module's own attributes. Those that begin with an underscore are torch's registers.
+# 2. Write a function that gives the set of parameters in a thing, and calls itself: for each part of a container, and for each attribute of a module's modules.
+# 3. A set holds each tensor once. Take away `set(model.parameters())` at the end.
+
+# %% [markdown] trap="07.8" role="keep"
+# **Keep:** what a module is to train, save or move is assigned to it directly or in
+# `ModuleList`, `ModuleDict`, `ParameterList`. **In your own code:** load into an object
+# that was drawn from another seed, and compare the outputs. **Source:** PyTorch
+# documentation,
+# [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
+# **Seen in the wild:**
+# [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925): "permits
+# silent programming errors";
+# [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580): it happened
+# in a master's thesis.
 
 # %% [markdown] trap="07.9" role="predict" symptom="TODO: Channels last, channels first"
 # ## Channels last, channels first
@@ -664,7 +922,7 @@ claim("largest move of a weight in the head", shift, expected=0)
 
 # %% [markdown] trap="07.10" role="folklore"
 # **Told:** weight decay moves frozen tensors that an optimizer still holds; people ask
-# so in [moco#14](https://github.com/facebookresearch/moco/issues/14).
+# so, for example of [MoCo](https://github.com/facebookresearch/moco/issues/14).
 # **Measured:** not while their gradient is `None`, as `requires_grad_(False)`
 # and today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
 # *Zeros* in the gradient are something else. AdamW then decays the tensor at each
@@ -831,9 +1089,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
     """
     # BEGIN SOLUTION
     twin = copy.deepcopy(features).to("meta").eval()
-    with torch.no_grad():
-        out = twin(torch.empty(1, *shape, device="meta"))
-    return out.numel()
+    return twin(torch.empty(1, *shape, device="meta")).numel()
     # END SOLUTION
 
 # %% [markdown] trap="07.11" role="hint"
