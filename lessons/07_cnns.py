@@ -76,10 +76,123 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
 images_test = x_test.view(-1, 1, 8, 8)
 
-# %% [markdown] trap="07.1" role="predict" symptom="TODO: A small net that fills the memory"
+# %% [markdown] trap="07.1" role="predict" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
-# TODO: this trap is not written yet.
+# Eight convolutions with 32 channels each, 3 x 3 windows, stride 1, padding 1. All
+# their weights together take 0.26 MB, less than a photograph. You feed one grey image
+# of 128 x 128 pixels and ask for gradients, so autograd keeps what the backward pass
+# will need.
+
+# %% trap="07.1" role="predict"
+guess("07.1", "How many MB does it keep for this one image?", unit="MB")
+
+# %% trap="07.1" role="break"
+def stack(channels, strides):
+    """3x3 convolutions, each with a ReLU; one channel in."""
+    sizes = [1, *channels]
+    return nn.Sequential(*[
+        nn.Sequential(nn.Conv2d(i, o, 3, stride=s, padding=1), nn.ReLU())
+        for i, o, s in zip(sizes, channels, strides, strict=False)])
+
+def megabytes(net, picture):
+    """MB of the weights, and MB that autograd keeps for the picture."""
+    weights = sum(p.nbytes for p in net.parameters())
+    kept = saved_bytes(lambda: net(picture), net.parameters())
+    return weights / 1e6, kept / 1e6
+
+picture = torch.rand(1, 1, 128, 128)
+flat = stack([32] * 8, [1] * 8)
+flat_weights, flat_kept = megabytes(flat, picture)
+
+# %% trap="07.1" role="look"
+print(f"weights {flat_weights:.2f} MB   kept {flat_kept:.1f} MB")
+print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
+
+# %% trap="07.1" role="look"
+claim("MB of weights", flat_weights, expected=0.26, within=0.001)
+claim("MB kept for one image", flat_kept, above=16, below=18)
+
+# %% trap="07.1" role="look"
+measured("07.1", flat_kept, right=(10, 30))
+
+# %% [markdown] trap="07.1" role="repair"
+# A convolution's weights are shared by all places, its output is not: channels times
+# rows times columns, 4 bytes each, for each image of the batch. Nothing in this net
+# ever shrinks a map, so all eight are full size, and a batch of 64 keeps 64 times as
+# much.
+#
+# The usual plan halves rows and columns from stage to stage and doubles the channels.
+# A map then has a quarter of the places and twice the channels: half the bytes.
+
+# %% trap="07.1" role="repair"
+pyramid = stack([32, 32, 64, 64, 128, 128, 256, 256],
+                [1, 1, 2, 1, 2, 1, 2, 1])
+weights, kept = megabytes(pyramid, picture)
+print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
+print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
+
+# %% trap="07.1" role="repair"
+claim("what is kept, as a share of before", kept / flat_kept, below=0.5)
+claim("weights, as a multiple of before", weights / flat_weights, above=15)
+
+# %% [markdown] trap="07.1" role="repair"
+# The bill moves from the maps to the weights, which a batch shares. A stride in the
+# first layers saves the most, because the maps are largest there.
+
+# %% [markdown] trap="07.1" role="folklore"
+# **Told:** a stem and a pooling with stride 2 and three halvings behind them shrink an
+# image eightfold, `224` to `28`. **Measured:** five halvings are a factor of 32, and
+# the last map of a ResNet has 7 x 7 places. A single map of 256 channels at full size
+# would take 51.4 MB.
+
+# %% trap="07.1" role="folklore"
+from torchvision.models import resnet18
+
+with torch.device("meta"):
+    net = resnet18()
+    trunk = nn.Sequential(*list(net.children())[:-2])
+    last = trunk(torch.empty(1, 3, 224, 224))
+print("last map of a ResNet-18:", tuple(last.shape))
+
+# %% trap="07.1" role="folklore"
+claim("places along a side of the last map", last.shape[-1], expected=7)
+claim("how often 224 was halved, as a factor", 224 / last.shape[-1],
+      expected=32)
+claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
+      expected=51.4, within=0.03)
+
+# %% trap="07.1" role="exercise" points=2 difficulty=2 minutes=10
+def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
+    """Bytes of each layer's float32 output, from the first layer on.
+
+    size: (height, width) of the input; batch: images in it. layers: a list
+    of (channels, kernel, stride, padding), windows square, dilation 1.
+    Numbers of places are rounded down, as torch does.
+
+    Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].
+    """
+    # BEGIN SOLUTION
+    height, width = size
+    found = []
+    for channels, kernel, stride, padding in layers:
+        height = (height + 2 * padding - kernel) // stride + 1
+        width = (width + 2 * padding - kernel) // stride + 1
+        found.append(4 * batch * channels * height * width)
+    return found
+    # END SOLUTION
+
+# %% [markdown] trap="07.1" role="hint"
+# 1. The stage's first cell has the count of places along one side. Height and width go their own ways.
+# 2. A layer's places are the next layer's size; its channels do not matter for that.
+# 3. Bytes: 4 for a float32, times batch, channels, height, width.
+
+# %% [markdown] trap="07.1" role="keep"
+# **Keep:** a convolutional net's memory is its maps, not its weights, and grows with
+# batch and pixels. **In your own code:** sum batch x channels x rows x columns over
+# the layers before you rent a larger GPU. **Source:** [He et al. 2015, "Deep Residual
+# Learning for Image Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half
+# the map, twice the filters, "so as to preserve the time complexity per layer".
 
 # %% [markdown] trap="07.2" role="predict" symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## A defect at the edge of the window
@@ -496,7 +609,7 @@ claim("not normalised: read without BatchNorm, more than with it",
 from torchvision.models import ResNet50_Weights
 
 class Scaled(nn.Module):
-    """Normalises before the model; the numbers are saved with the weights."""
+    """Normalises before the model; its numbers are saved with it."""
 
     def __init__(self, model, mean, std):
         super().__init__()
@@ -519,8 +632,8 @@ sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 # %% trap="07.4" role="repair"
 claim("share read with the recipe inside, less as trained",
       shares - read["as trained"], expected=0)
-claim("the resize of the second weights of the same net, not 256",
-      sizes[1], expected=232)
+claim("the resize of the second weights of this net, not 256", sizes[1],
+      expected=232)
 
 # %% [markdown] trap="07.4" role="repair"
 # Two sets of weights for the same architecture have two recipes: `256` in most
@@ -554,15 +667,221 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
 # pre-trained models".
 
-# %% [markdown] trap="07.5" role="predict" symptom="TODO: The memory format"
+# %% [markdown] trap="07.5" role="predict" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## The memory format
 #
-# TODO: this trap is not written yet.
+# A guide says: store pictures with the channels last, and convolutions on a GPU run
+# faster. A colleague writes `x = x.permute(0, 2, 3, 1)` in front of the net. It fails:
+# 32 channels where 3 were expected. So he permutes to (N, H, W, C), calls
+# `.contiguous()`, and permutes back to (N, C, H, W). "Now nothing has changed," you
+# say. "The shape is the same as before."
 
-# %% [markdown] trap="07.6" role="predict" symptom="TODO: A rate for each layer"
+# %% trap="07.5" role="predict"
+guess("07.5", "What did his three calls change?",
+      choices=["nothing: two permutations that cancel",
+               "the order in memory, not the shape or any value",
+               "the values: pixels are mixed",
+               "the shape that `conv` sees"])
+
+# %% trap="07.5" role="break"
+batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
+there = batch.permute(0, 2, 3, 1).contiguous()
+back = there.permute(0, 3, 1, 2)
+
+# %% trap="07.5" role="look"
+print("shape  ", tuple(batch.shape), "->", tuple(back.shape))
+print("strides", batch.stride(), "->", back.stride())
+official = batch.to(memory_format=torch.channels_last)
+print("to(memory_format=torch.channels_last):", official.stride())
+
+# %% trap="07.5" role="look"
+claim("entries that differ", (batch != back).sum(), expected=0)
+claim("places in memory from a channel to the next, before",
+      batch.stride(1), expected=20)
+claim("after, as in torch's own call",
+      max(back.stride(1), official.stride(1)), expected=1)
+
+# %% trap="07.5" role="look"
+measured("07.5", 1)
+
+# %% [markdown] trap="07.5" role="repair"
+# A tensor's *strides* say how far apart neighbours lie in memory, axis by axis. With
+# the channels last, a pixel's channels lie side by side: the stride of the channel axis
+# is 1. The shape stays (N, C, H, W), so no code needs to know. `permute` alone changes
+# the shape and moves nothing in memory.
+#
+# A convolution passes the format on. One layer whose kernel cannot falls back, and
+# each such place costs a copy. Ask the *output*, layer by layer:
+
+# %% trap="07.5" role="repair"
+def formats(net, x):
+    """True where a layer's output has its channels last in memory."""
+    found = []
+    for layer in net:
+        x = layer(x)
+        found.append(x.stride(1) == 1)
+    return found
+
+layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+photos = torch.rand(2, 3, 16, 16)
+plain = formats(layers, photos)
+data = formats(layers, photos.to(memory_format=torch.channels_last))
+both_last = formats(layers.to(memory_format=torch.channels_last), photos)
+print("neither:", plain, "  data:", data, "  model:", both_last)
+
+# %% trap="07.5" role="repair"
+claim("outputs with channels last, neither moved", sum(plain), expected=0)
+claim("outputs with channels last, the data moved", sum(data), expected=3)
+claim("outputs with channels last, only the model moved", sum(both_last),
+      expected=3)
+
+# %% [markdown] trap="07.5" role="repair"
+# How much faster it is, a CPU does not tell you: the gain belongs to a GPU's tensor
+# cores and 16-bit numbers. The GPU section measures it.
+
+# %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
+def layout(shape: tuple, strides: tuple) -> str:
+    """How the four axes (N, C, H, W) of a tensor lie in memory, densely.
+
+    "NCHW": as torch makes tensors, W the innermost. "NHWC": channels last,
+    C the innermost. "both", where the two cannot be told apart. "neither".
+    An axis of length 1 has nobody beside it: its stride does not count. No
+    axis has the length 0.
+
+    Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".
+    """
+    # BEGIN SOLUTION
+    def dense(order):
+        step = 1
+        for axis in order:
+            if shape[axis] > 1 and strides[axis] != step:
+                return False
+            step *= shape[axis]
+        return True
+    first, last = dense((3, 2, 1, 0)), dense((1, 3, 2, 0))
+    return {(True, True): "both", (True, False): "NCHW",
+            (False, True): "NHWC", (False, False): "neither"}[first, last]
+    # END SOLUTION
+
+# %% [markdown] trap="07.5" role="hint"
+# 1. In a dense layout the innermost axis has the stride 1, and each further one the product of the lengths inside it.
+# 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
+# 3. Skip the comparison where an axis has length 1. Test both layouts, then name the four outcomes.
+
+# %% [markdown] trap="07.5" role="keep"
+# **Keep:** memory format is strides, not shape; `permute` is the wrong tool, and
+# `to(memory_format=torch.channels_last)` the right one. **In your own code:** print
+# `stride(1)` of a layer's output. **Source:** PyTorch tutorial, [Channels Last Memory
+# Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
+
+# %% [markdown] trap="07.6" role="predict" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
-# TODO: this trap is not written yet.
+# Lower layers are said to hold what is general, so they get smaller rates: each layer
+# 0.9 times the rate of the one above it. A helper from a handbook walks over
+# `named_parameters()` and counts. The model is an encoder of 12 layers with a head;
+# the base rate is 1, so that the rates read as factors.
+
+# %% trap="07.6" role="predict"
+guess("07.6", "What factor does the helper give the head?",
+      choices=["1: the head has the base rate", "below `0.01`",
+               "over a thousand"])
+
+# %% trap="07.6" role="break"
+class Encoder(nn.Module):
+    """An embedding, 12 transformer layers and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList([
+            nn.TransformerEncoderLayer(8, 2, 16) for _ in range(12)])
+        self.head = nn.Linear(8, 4)
+
+encoder = Encoder()
+names = [name for name, _ in encoder.named_parameters()]
+n_layers = len(list(encoder.children()))         # "the number of layers"
+rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
+
+# %% trap="07.6" role="look"
+for name in ("embed.weight", "layers.0.linear1.weight",
+             "layers.11.linear1.weight", "head.weight"):
+    print(f"{name:26} {rates[name]:12,.2f}")
+above = sum(rate > 1 for rate in rates.values())
+print(f"tensors above the base rate: {above} of {len(names)}")
+
+# %% trap="07.6" role="look"
+claim("factor of the head", rates["head.weight"], above=1000)
+claim("tensors that are not above the base rate", len(names) - above,
+      expected=4)
+
+# %% trap="07.6" role="look"
+measured("07.6", 2)
+
+# %% [markdown] trap="07.6" role="repair"
+# Two counts are mixed up. The model has three children, not 12 layers. And `i` counts
+# *tensors*: a layer has 12 of them, so the exponent is zero at the fourth tensor, and
+# rates grow from there.
+#
+# Depth is in the name. The embedding lies at the bottom, `layers.k` above it, all else
+# on top:
+
+# %% trap="07.6" role="repair"
+def depth_of(name):
+    """0 for the embedding, k + 1 for layers.k, 13 for the rest."""
+    if name.startswith("embed."):
+        return 0
+    if name.startswith("layers."):
+        return int(name.split(".")[1]) + 1
+    return 13
+
+rates = {name: 0.9 ** (13 - depth_of(name)) for name in names}
+for name in ("embed.weight", "layers.0.linear1.weight",
+             "layers.11.linear1.weight", "head.weight"):
+    print(f"{name:26} {rates[name]:.2f}")
+
+# %% trap="07.6" role="repair"
+claim("factor of the head", rates["head.weight"], expected=1)
+claim("factor of the embedding, 0.9 to the 13th", rates["embed.weight"],
+      expected=0.9**13, within=1e-9)
+claim("largest factor of all", max(rates.values()), expected=1)
+
+# %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
+def layer_rates(names: list[str], base: float, decay: float) -> dict:
+    """The learning rate of each parameter, by its name.
+
+    The top has the rate base, and each step down multiplies it by decay.
+    From the bottom: names that begin with "embed.", then "layers.0.",
+    "layers.1." and so on, without gaps; on top all other names. Names come
+    in any order, and there may be no layers or no embedding: the bottom is
+    missing then, and no rate changes.
+
+    Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
+    0.5 and 1.
+    """
+    # BEGIN SOLUTION
+    def layer(name):
+        parts = name.split(".")
+        return int(parts[1]) if parts[0] == "layers" else -1
+    n_layers = 1 + max(map(layer, names), default=-1)
+    steps = {}
+    for name in names:
+        inside = layer(name) >= 0 or name.startswith("embed.")
+        steps[name] = n_layers - layer(name) if inside else 0
+    return {name: base * decay**step for name, step in steps.items()}
+    # END SOLUTION
+
+# %% [markdown] trap="07.6" role="hint"
+# 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` may have two digits.
+# 2. Steps down from the top: none for the head, 1 for the highest layer, the number of layers plus one for the embedding.
+# 3. Look at the beginning of the name only: `head.layers.0.w` is a head.
+
+# %% [markdown] trap="07.6" role="keep"
+# **Keep:** a layer is a place in the model, not an index in `parameters()`. **In your
+# own code:** print each group's rate beside its first name, and assert that the largest
+# is the base rate. **Source:** [Clark et al. 2020,
+# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with
+# layer-wise decay.
 
 # %% [markdown] trap="07.7" role="predict" symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
@@ -696,7 +1015,7 @@ def freeze(body: nn.Module) -> None:
 # into a new object of the same class: "All keys matched successfully".
 
 # %% trap="07.8" role="predict"
-guess("07.8", "What share of the test digits does the loaded reader get right?",
+guess("07.8", "What share of the test digits does the loaded reader read?",
       choices=["the same share: all keys matched",
                "a little less: the file rounds", "about one in ten"])
 
@@ -794,11 +1113,9 @@ def hidden_values(model: nn.Module) -> int:
         if isinstance(thing, nn.Parameter):
             return {thing}
         if isinstance(thing, nn.Module):
-            inside = [value for module in thing.modules()
-                      for name, value in vars(module).items() if name[0] != "_"]
-            return set(thing.parameters()).union(*map(held, inside))
+            thing = vars(thing)
         if isinstance(thing, dict):
-            return held(list(thing.values()))
+            thing = list(thing.values())
         if isinstance(thing, list | tuple):
             return set().union(*map(held, thing))
         return set()
@@ -806,8 +1123,8 @@ def hidden_values(model: nn.Module) -> int:
     # END SOLUTION
 
 # %% [markdown] trap="07.8" role="hint"
-# 1. `vars(module)` holds a module's own attributes. Those that begin with an underscore are torch's registers.
-# 2. Write a function that gives the set of parameters in a thing, and calls itself: for each part of a container, and for each attribute of a module's modules.
+# 1. `vars(module)` is a dict of all that a module holds: your attributes, and torch's own registers of parameters and modules.
+# 2. Write a function that gives the set of parameters in a thing, and calls itself for each part of a list, tuple, dict or module.
 # 3. A set holds each tensor once. Take away `set(model.parameters())` at the end.
 
 # %% [markdown] trap="07.8" role="keep"
@@ -822,10 +1139,126 @@ def hidden_values(model: nn.Module) -> int:
 # [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580): it happened
 # in a master's thesis.
 
-# %% [markdown] trap="07.9" role="predict" symptom="TODO: Channels last, channels first"
+# %% [markdown] trap="07.9" role="predict" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
 # ## Channels last, channels first
 #
-# TODO: this trap is not written yet.
+# Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
+# writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits are
+# coloured here, and lie somewhere on a canvas of 12 x 12 pixels. One net is trained
+# on pictures that are turned properly.
+
+# %% trap="07.9" role="predict"
+guess("07.9", "What share does it read when pictures are served by `reshape`?",
+      choices=["about one in ten: it guesses",
+               "about half: the ink is all still there",
+               "nearly as many: colours are a little off"])
+
+# %% trap="07.9" role="break"
+def coloured(x, seed, side=12):
+    """Digits somewhere on a canvas, two colours each; (N, H, W, 3)."""
+    g = torch.Generator().manual_seed(seed)
+    canvas = torch.zeros(len(x), side, side, 1)
+    corners = torch.randint(side - 7, (len(x), 2), generator=g)
+    for row, (top, left) in enumerate(corners.tolist()):
+        canvas[row, top:top + 8, left:left + 8, 0] = x[row].view(8, 8)
+    ink = 0.4 + 0.6 * torch.rand(len(x), 1, 1, 3, generator=g)
+    paper = 0.4 * torch.rand(len(x), 1, 1, 3, generator=g)
+    return canvas * ink + (1 - canvas) * paper
+
+files, files_test = coloured(x_train, SEED), coloured(x_test, SEED + 50)
+
+# %% trap="07.9" role="break"
+ways_in = {"permute": lambda a: a.permute(0, 3, 1, 2).contiguous(),
+           "reshape": lambda a: a.reshape(len(a), 3, 12, 12)}
+
+def colour_reader(way):
+    """A small conv net, trained on pictures that came in this way."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(), nn.Linear(32, 10))
+    fit(net, ways_in[way](files), y_train, steps=300, lr=1e-2,
+        batch=32)
+    return net
+
+# %% trap="07.9" role="look"
+proper = colour_reader("permute")
+share = {way: accuracy(proper, turn(files_test), y_test)
+         for way, turn in ways_in.items()}
+print({way: f"{right:.2f}" for way, right in share.items()})
+
+# %% trap="07.9" role="look"
+claim("share read when served as trained", share["permute"], above=0.75)
+claim("share read when served by reshape", share["reshape"], below=0.3)
+
+# %% trap="07.9" role="look"
+measured("07.9", 0)
+
+# %% [markdown] trap="07.9" role="repair"
+# `reshape` keeps the order in memory and draws new borders through it: the first
+# "channel" holds the top third of the picture, its pixels' colours side by side as if
+# they were pixels. `permute` moves the axis. On a picture that counts its own pixels
+# you see it:
+
+# %% trap="07.9" role="repair"
+tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
+print("channel 0 by permute:", tiny.permute(0, 3, 1, 2)[0, 0].tolist())
+print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
+
+# %% trap="07.9" role="repair"
+claim("the second number of channel 0 by permute, of pixel 1",
+      tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
+claim("the same by reshape, still of pixel 0",
+      tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
+
+# %% [markdown] trap="07.9" role="repair"
+# What if training and serving agree in the mistake? The net then learns on scrambled
+# pictures. It learns something, which is why nobody notices:
+
+# %% trap="07.9" role="repair"
+scrambled = colour_reader("reshape")
+consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
+print(f"reshape in both: {consistent:.2f}")
+
+# %% trap="07.9" role="repair"
+claim("reshape in training and serving: share read", consistent, above=0.2)
+claim("what the neighbourhood was worth, as a share",
+      share["permute"] - consistent, above=0.1)
+
+# %% [markdown] trap="07.9" role="folklore"
+# **Told:** a wrong order of axes makes a net guess. **Measured:** it does when training
+# and serving differ. When both make the mistake, this net on moving digits loses a good
+# part but is far from guessing.
+
+# %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
+def to_nchw(a: torch.Tensor) -> torch.Tensor:
+    """a with the channels in front: out[n, c, h, w] is a[n, h, w, c].
+
+    a: (N, H, W, C) of any dtype, sizes and memory order, left as it is.
+    The result has its dtype and is contiguous, with memory of its own.
+
+    Example: a pixel (0, 1, 2) alone becomes three channels of one pixel.
+    """
+    # BEGIN SOLUTION
+    return a.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+    # END SOLUTION
+
+# %% [markdown] trap="07.9" role="hint"
+# 1. The axes move; no border is drawn anew. Write down where each of the four goes.
+# 2. `permute` gives a view with other strides. What makes a copy in the order of its shape, always?
+
+# %% [markdown] trap="07.9" role="keep"
+# **Keep:** `permute` moves axes, `reshape` redraws borders; right shapes prove nothing.
+# **In your own code:** turn one picture and look at a single channel, or test with a
+# tensor that counts. **Source:** PyTorch documentation,
+# [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html).
+# **Seen in the wild:**
+# [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
+# images viewed into another order before the metric; with `permute` the reported PSNR
+# drops by 0.6 dB;
+# [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
+# convolutions over a "pretend image".
 
 # %% [markdown] trap="07.10" role="predict" symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head

@@ -33,7 +33,8 @@ def cases(g):
                       "x": torch.randn(rows, 4, generator=g) + 1,
                       "weight": torch.randn(width, 4, generator=g),
                       "mean": torch.randn(width, generator=g)}
-    return [one("train() never", "plain", []), one("eval() alone", "plain", ["eval"]), one("train() once", "plain", ["train"]),
+    return [one("train() never", "plain", []), one("eval() alone", "plain", ["eval"]),
+            one("train() once", "plain", ["train"]),
             one("train() three times", "plain", ["train"] * 3),
             one("eval() and train()", "plain", ["eval", "train"]),
             one("weights of many sizes", "plain", ["train"]),

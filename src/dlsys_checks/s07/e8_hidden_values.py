@@ -187,6 +187,10 @@ def by_iterator(model):
     return sum(p.numel() for p in {*tensors(model, set())} - {*model.parameters()})
 
 
+ex.equivalent("if isinstance(thing, list | tuple): -> if isinstance(thing, tuple | list):",
+              "either type, in either order")
+
+
 # ---- wrong, by name
 
 def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=True, depth=99,
