@@ -1095,7 +1095,7 @@ gap = accuracy(first, x_test, y_test) - accuracy(second, x_test, y_test)
 print(f"same seed before both: lost in loading {gap:.2f}")
 
 # %% trap="07.8" role="repair"
-claim("share lost in loading when both start from one seed", gap, expected=0)
+claim("share lost in loading, both from one seed", gap, expected=0)
 
 # %% trap="07.8" role="exercise" points=3 difficulty=3 minutes=15
 def hidden_values(model: nn.Module) -> int:
