@@ -43,7 +43,7 @@ build: setup
 
 # A stage (05) or one more trap (05.2); NAME is the function that its exercise asks for.
 new: setup
-	@$(RUN) -m tools.new $(or $(STAGE)$(TRAP),nothing) $(NAME)
+	@$(RUN) -m tools.new "$(STAGE)$(TRAP)" $(NAME)
 
 book: setup
 	@$(RUN) -m tools.book

@@ -62,125 +62,17 @@ claim("weights and biases, counted by hand", count,
       expected=(10 * 64 + 64) + (64 * 64 + 64) + (64 * 1 + 1))
 
 # %% [markdown] role="concept"
-# ## Why the function in the middle matters
-#
 # Two linear layers in a row are one linear layer:
 # $W_2(W_1x + b_1) + b_2 = (W_2W_1)x + (W_2b_1 + b_2)$. Depth buys nothing until
-# something between the layers bends. Try it on a task that no line can solve: points in a square, labelled by whether their two signs differ.
+# something between them bends: an *activation* such as ReLU, $\max(0, x)$, the
+# sigmoid, $1 / (1 + e^{-x})$, or tanh. What that buys is measured behind the traps.
 
-# %% role="concept"
-x_xor, y_xor = xor_quadrants(1000, seed=SEED)
-x_new, y_new = xor_quadrants(1000, seed=SEED + 100)
-
-def three_layers(activation):
-    return nn.Sequential(nn.Linear(2, 32), activation(),
-                         nn.Linear(32, 32), activation(),
-                         nn.Linear(32, 2))
-
-scores = {}
-for activation in (nn.Identity, nn.Tanh, nn.ReLU):
-    model = three_layers(activation)
-    fit(model, x_xor, y_xor, steps=300, lr=1e-2)
-    scores[activation.__name__] = accuracy(model, x_new, y_new)
-print({name: f"{score:.2f}" for name, score in scores.items()})
-
-# %% role="concept"
-claim("share of new points right without an activation",
-      scores["Identity"], below=0.75)
-claim("share right with tanh", scores["Tanh"], above=0.9)
-claim("share right with ReLU", scores["ReLU"], above=0.9)
-
-# %% role="concept"
-plot_bars(scores, xlabel="share of new points right",
-          title="Three layers without an activation are one line",
-          alt="Bars: accuracy below three quarters without an activation, "
-              "above nine tenths with tanh and with ReLU.")
-
-# %% [markdown] role="concept"
-# Three linear layers draw one straight line, and no line separates these points.
-# Move the controls below and watch the boundary bend.
-
-# %% role="explore" explorer="decision_surface"
-from dlsys_helpers.explorers.decision_surface import decision_surface
-
-decision_surface
-
-# %% [markdown] role="concept"
-# ## What the universal approximation theorem says, and what it does not
-#
-# One hidden layer with enough units can come as close as you like to any
-# continuous function on a bounded region. That is a statement about *existence*.
-# It does not say how many units you need, whether training finds the weights, or
-# what happens on points you never showed.
-#
-# Depth is sometimes praised with a count: three layers of 256 units, or one layer of
-# 100,000 "with the same parameters". Count both.
-
-# %% role="concept"
-def parameters(*sizes):
-    """Weights and biases of an MLP with these layer sizes."""
-    return sum(i * o + o for i, o in zip(sizes, sizes[1:]))
-
-deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
-print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
-
-# %% role="concept"
-claim("parameters of the wide one over those of the deep one",
-      wide / deep, expected=9, within=0.2)
-
-# %% [markdown] role="concept"
-# ## The activations you will meet
-#
-# | function | formula | where you meet it |
-# |---|---|---|
-# | ReLU | $\max(0, x)$ | ResNets; default of `nn.TransformerEncoderLayer` |
-# | GELU | $x\,\Phi(x)$ | BERT, GPT-2, vision transformers, ConvNeXt |
-# | SiLU | $x\,s(x)$ | EfficientNet; inside LLaMA's gated layers |
-# | sigmoid $s$ | $1 / (1 + e^{-x})$ | gates, yes-or-no outputs |
-# | tanh | $(e^x - e^{-x}) / (e^x + e^{-x})$ | recurrent states, bounded outputs |
-#
-# "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own
-# layer defaults to ReLU. Ask the models themselves. On the `meta` device they
-# have shapes but no memory, so this costs nothing.
-
-# %% role="concept"
-from torchvision import models
-
-def activations_of(build):
-    """Names of the activation modules a torchvision model is made of."""
-    with torch.device("meta"):
-        names = {type(m).__name__ for m in build().modules()}
-    return sorted(names & {"ReLU", "GELU", "SiLU", "Sigmoid", "Tanh"})
-
-used = {build.__name__: activations_of(build) for build in (
-    models.resnet18, models.vit_b_16, models.convnext_tiny,
-    models.efficientnet_b0)}
-print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
-      sep="\n")
-
-# %% role="concept"
-claim("kinds other than GELU in the vision transformer",
-      len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
-default = nn.TransformerEncoderLayer(8, 2).activation
-claim("PyTorch's encoder layer at -1, where GELU would give -0.159",
-      default(torch.tensor(-1.0)), expected=0)
-
-# %% [markdown] role="concept"
-# A function is *saturated* where its slope is nearly zero: little gradient gets
-# through. A unit is *dead* when its slope is exactly zero on every input. The
-# explorer shows a layer of units. Push the bias down and compare ReLU with GELU.
-
-# %% role="explore" explorer="activations"
-from dlsys_helpers.explorers.activations import activations
-
-activations
-
-# %% [markdown] trap="01.1" role="predict" symptom="predictions change between two calls on the same input"
-# ## Predictions that change between two calls
+# %% [markdown] trap="01.1" role="predict" core=true symptom="predictions change between two calls on the same input"
+# ## The same images, sent twice
 #
 # Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
-# because this is inference, and serve it. A user sends the same image twice and
-# gets two answers. "It is random without a seed," says a colleague. "Seed it."
+# because this is inference, and serve it. "If two calls should ever differ, set a
+# seed," says a colleague.
 #
 # You feed the test images through the model twice and compare the labels. Then you
 # look whether the model is still the same.
@@ -230,7 +122,7 @@ print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (reader[1].running_mean - stored).abs().max()
 print(f"largest move of a stored mean: {drift:.3f}")
-print(f"largest gap between two calls: {gap:.1f}   drift: {drift:.1f}")
+print(f"largest gap between two calls: {gap:.1f}")
 score = accuracy(reader, x_test, y_test)
 
 # %% trap="01.1" role="repair"
@@ -297,7 +189,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on evaluation mode.
 
-# %% [markdown] trap="01.2" role="predict" symptom="classifier misses most positives although accuracy is high"
+# %% [markdown] trap="01.2" role="predict" core=true symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
 #
 # You train one output to recognise the digit 8 and raise an alarm when it exceeds
@@ -408,7 +300,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # print the range of what you threshold. **Source:** Bishop 2006, *Pattern
 # Recognition and Machine Learning*, section 4.2.
 
-# %% [markdown] trap="01.3" role="predict" symptom="deep network with sigmoid does not learn, loss stays at chance"
+# %% [markdown] trap="01.3" role="predict" core=true symptom="deep network with sigmoid does not learn, loss stays at chance"
 # ## A deep stack of sigmoids that does not learn
 #
 # One hidden layer reads the digits well. You stack eight layers of 32 units with
@@ -566,7 +458,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
 # "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
-# %% [markdown] trap="01.4" role="predict" symptom="dead ReLU: units output zero for every input and never recover"
+# %% [markdown] trap="01.4" role="predict" core=true symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
 # Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. The
@@ -658,10 +550,12 @@ claim("share right, dead", score_dead, below=0.6)
 
 # %% [markdown] trap="01.4" role="repair"
 # Far below zero a leaky unit is a straight line, so a layer of them learns linear
-# tasks and few others. The square of the signs needs the bend: a leaky layer with
-# all biases at $-5$ against a fresh ReLU layer.
+# tasks and few others. Take points in a square, labelled by whether their two signs
+# differ: no line separates them. A leaky layer with all biases at $-5$ against a fresh
+# ReLU layer:
 
 # %% trap="01.4" role="repair"
+x_xor, y_xor = xor_quadrants(1000, seed=SEED)
 bends = {}
 for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
                          ("ReLU, fresh", nn.ReLU())):
@@ -703,6 +597,16 @@ claim("tanh's slope at 15", far.grad, expected=0)
 claim("its output there", far.detach().tanh(), expected=1)
 claim("units of a layer of NaN that count as off",
       off_for_all(broken_layer), expected=0)
+
+# %% [markdown] trap="01.4" role="repair"
+# A function is *saturated* where its slope is nearly zero: little gradient gets
+# through. A unit is *dead* when its slope is exactly zero on every input. The
+# explorer shows a layer of units. Push the bias down and compare ReLU with GELU.
+
+# %% role="explore" explorer="activations"
+from dlsys_helpers.explorers.activations import activations
+
+activations
 
 # %% [markdown] trap="01.4" role="repair"
 # Does training make dead units? Take the digits, 64 ReLU units and SGD at a rate of
@@ -886,6 +790,113 @@ def soft_threshold(x: torch.Tensor, cut: float) -> torch.Tensor:
 # a fixed cost. **In your own code:** when a model is slow, look for a `for` over a
 # tensor inside `forward`. **Source:** [He 2022, "Making Deep Learning Go Brrrr From
 # First Principles"](https://horace.io/brrr_intro.html), section on overhead.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# No trap needs what follows: what an activation buys, what one hidden layer can do
+# on paper, and which activations you will meet.
+
+# %% [markdown] role="concept"
+# ### Why the function in the middle matters
+#
+# Three linear layers in a row are still one. Try it on a task that no line can solve:
+# points in a square, labelled by whether their two signs differ.
+
+# %% role="concept"
+x_new, y_new = xor_quadrants(1000, seed=SEED + 100)
+
+def three_layers(activation):
+    return nn.Sequential(nn.Linear(2, 32), activation(),
+                         nn.Linear(32, 32), activation(),
+                         nn.Linear(32, 2))
+
+scores = {}
+for activation in (nn.Identity, nn.Tanh, nn.ReLU):
+    model = three_layers(activation)
+    fit(model, x_xor, y_xor, steps=300, lr=1e-2)
+    scores[activation.__name__] = accuracy(model, x_new, y_new)
+print({name: f"{score:.2f}" for name, score in scores.items()})
+
+# %% role="concept"
+claim("share of new points right without an activation",
+      scores["Identity"], below=0.75)
+claim("share right with tanh", scores["Tanh"], above=0.9)
+claim("share right with ReLU", scores["ReLU"], above=0.9)
+
+# %% role="concept"
+plot_bars(scores, xlabel="share of new points right",
+          title="Three layers without an activation are one line",
+          alt="Bars: accuracy below three quarters without an activation, "
+              "above nine tenths with tanh and with ReLU.")
+
+# %% [markdown] role="concept"
+# They draw one straight line, and no line separates these points. Move the controls below and watch the boundary bend.
+
+# %% role="explore" explorer="decision_surface"
+from dlsys_helpers.explorers.decision_surface import decision_surface
+
+decision_surface
+
+# %% [markdown] role="concept"
+# ### What the universal approximation theorem says, and what it does not
+#
+# One hidden layer with enough units can come as close as you like to any
+# continuous function on a bounded region. That is a statement about *existence*.
+# It does not say how many units you need, whether training finds the weights, or
+# what happens on points you never showed.
+#
+# Depth is sometimes praised with a count: three layers of 256 units, or one layer of
+# 100,000 "with the same parameters". Count both.
+
+# %% role="concept"
+def parameters(*sizes):
+    """Weights and biases of an MLP with these layer sizes."""
+    return sum(i * o + o for i, o in zip(sizes, sizes[1:]))
+
+deep, wide = parameters(10, 256, 256, 256, 1), parameters(10, 100_000, 1)
+print(f"three layers of 256: {deep:,}   one layer of 100,000: {wide:,}")
+
+# %% role="concept"
+claim("parameters of the wide one over those of the deep one",
+      wide / deep, expected=9, within=0.2)
+
+# %% [markdown] role="concept"
+# ### The activations you will meet
+#
+# | function | formula | where you meet it |
+# |---|---|---|
+# | ReLU | $\max(0, x)$ | ResNets; default of `nn.TransformerEncoderLayer` |
+# | GELU | $x\,\Phi(x)$ | BERT, GPT-2, vision transformers, ConvNeXt |
+# | SiLU | $x\,s(x)$ | EfficientNet; inside LLaMA's gated layers |
+# | sigmoid $s$ | $1 / (1 + e^{-x})$ | gates, yes-or-no outputs |
+# | tanh | $(e^x - e^{-x}) / (e^x + e^{-x})$ | recurrent states, bounded outputs |
+#
+# "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own
+# layer defaults to ReLU. Ask the models themselves. On the `meta` device they
+# have shapes but no memory, so this costs nothing.
+
+# %% role="concept"
+from torchvision import models
+
+def activations_of(build):
+    """Names of the activation modules a torchvision model is made of."""
+    with torch.device("meta"):
+        names = {type(m).__name__ for m in build().modules()}
+    return sorted(names & {"ReLU", "GELU", "SiLU", "Sigmoid", "Tanh"})
+
+used = {build.__name__: activations_of(build) for build in (
+    models.resnet18, models.vit_b_16, models.convnext_tiny,
+    models.efficientnet_b0)}
+print(*(f"{name}: {', '.join(kinds)}" for name, kinds in used.items()),
+      sep="\n")
+
+# %% role="concept"
+claim("kinds other than GELU in the vision transformer",
+      len(set(used["vit_b_16"]) ^ {"GELU"}), expected=0)
+default = nn.TransformerEncoderLayer(8, 2).activation
+claim("PyTorch's encoder layer at -1, where GELU would give -0.159",
+      default(torch.tensor(-1.0)), expected=0)
 
 # %% [markdown] role="quiz"
 # ## Check yourself

@@ -105,7 +105,7 @@ claim("bytes kept by a sum of two", kept["a + b"], expected=0)
 claim("by tanh", kept["tanh"], expected=4000)
 claim("by a product of two", kept["a * b"], expected=8000)
 
-# %% [markdown] trap="02.1" role="predict" symptom="loss goes up and down and never settles, zero_grad missing"
+# %% [markdown] trap="02.1" role="predict" core=true symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop without zero_grad
 #
 # You write the training loop from memory and leave out one line, `zero_grad`.
@@ -421,7 +421,7 @@ def weighted_loss(losses: torch.Tensor,
 # [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
 # and [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
 
-# %% [markdown] trap="02.3" role="predict" symptom="gradients are zero or wrong after editing tensor.data, no error"
+# %% [markdown] trap="02.3" role="predict" core=true symptom="gradients are zero or wrong after editing tensor.data, no error"
 # ## An edit of .data for a plot
 #
 # For a plot you want the small outputs of a layer set to zero. You take `y.data`,
@@ -539,7 +539,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # in-place correctness checks.
 
-# %% [markdown] trap="02.4" role="predict" symptom="gradient accumulation: loss explodes or differs from the large batch"
+# %% [markdown] trap="02.4" role="predict" core=true symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
 # A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and
@@ -720,7 +720,7 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 24725](https://github.com/huggingface/transformers/issues/24725): samples of 11 and
 # 101 tokens counted alike.
 
-# %% [markdown] trap="02.5" role="predict" symptom="out of memory during evaluation, memory grows with every batch"
+# %% [markdown] trap="02.5" role="predict" core=true symptom="out of memory during evaluation, memory grows with every batch"
 # ## An evaluation that runs out of memory
 #
 # Training fits in memory. Evaluation, with the same batch size and `eval()`, fails

@@ -87,7 +87,7 @@ claim("the loss of guessing among 10 classes, ln 10",
 # $\ln C$ starts with confident nonsense, and one that stays at it has learned
 # nothing.
 
-# %% [markdown] trap="03.1" role="predict" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
+# %% [markdown] trap="03.1" role="predict" core=true symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## Softmax before the loss
 #
 # The documentation says that cross-entropy compares probabilities, so your
@@ -243,7 +243,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # documentation, [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
 # the floor follows by putting 1 and zeros for the logits.
 
-# %% [markdown] trap="03.2" role="predict" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
+# %% [markdown] trap="03.2" role="predict" core=true symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A class number as a regression target
 #
 # The label is a number from 0 to 9, and the network may as well output a number.
@@ -381,8 +381,8 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # Architectures Trained with Square Loss vs Cross-Entropy in Classification
 # Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
 
-# %% [markdown] trap="03.3" role="predict" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
-# ## A batch that clipping should have caught
+# %% [markdown] trap="03.3" role="predict" core=true symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
+# ## A batch a hundred times too large
 #
 # You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
 # step, as it should be. Then a batch arrives whose inputs are 100 times too
@@ -528,7 +528,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # the difficulty of training recurrent neural
 # networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
 
-# %% [markdown] trap="03.4" role="predict" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
+# %% [markdown] trap="03.4" role="predict" core=true symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
 #
 # A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`.

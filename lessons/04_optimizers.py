@@ -98,7 +98,7 @@ from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
 
 optimizer_paths
 
-# %% [markdown] trap="04.1" role="predict" symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
+# %% [markdown] trap="04.1" role="predict" core=true symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## A list of names for weight decay
 #
 # You keep biases and norm gains out of weight decay, with the list of names that
@@ -246,7 +246,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # [nanoGPT's model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for
 # the rule by axes.
 
-# %% [markdown] trap="04.2" role="predict" symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
+# %% [markdown] trap="04.2" role="predict" core=true symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
 # SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
@@ -376,7 +376,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
 # 2.1, on the effective step.
 
-# %% [markdown] trap="04.3" role="predict" symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
+# %% [markdown] trap="04.3" role="predict" core=true symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
 # ## A one-cycle schedule in the epoch loop
 #
 # Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1

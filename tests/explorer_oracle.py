@@ -33,6 +33,7 @@ READ = """box => {
     points: paths(figure, ".xp-plot .xp-point"),
     shifts: [...figure.querySelectorAll(".xp-plot .xp-point")].map(shifted),
     ways: paths(figure, ".xp-plot .xp-way"),
+    rules: [...figure.querySelectorAll(".xp-rule")].map(r => +r.getAttribute("x1")),
     bars: [...figure.querySelectorAll(".xp-bar")].map(b => [
       width(b, ".xp-amount") / width(b, ".xp-track"), b.querySelector(".xp-value").textContent]),
     edges: figure.querySelectorAll(".xp-edge").length,
@@ -94,7 +95,8 @@ def _lines(view, drawn, arrays):
     for name, path in zip(view.ys, drawn["curves"], strict=True):
         expected = [X(arrays[view.x]), Y(arrays[name])]
         found += _off(name, _vertices(path, view.step), expected)
-    return found
+    marks = X(arrays[view.mark]) if view.mark else []
+    return found + _off("mark", drawn["rules"], marks)
 
 
 def _colours(view, z):
@@ -113,9 +115,11 @@ def _heatmap(view, drawn, arrays):
     X, Y = _scale(drawn["x"]), _scale(drawn["y"])
     left, top, width, height = heat["box"]
     rows, columns = z.shape  # without limits cell i is centred on i
-    xlim, ylim = view.xlim or (-0.5, columns - 0.5), view.ylim or (rows - 0.5, -0.5)
+    xlim, ylim = view.limits(arrays)
+    xlim, ylim = xlim or (-0.5, columns - 0.5), ylim or (rows - 0.5, -0.5)
     found += _off("place", [left, left + width, top + height, top], [*X(xlim), *Y(ylim)], 1.5)
-    return found + (_points(view, drawn, arrays, X, Y) if view.points else [])
+    found += _points(view, drawn, arrays, X, Y) if view.points else []
+    return found + (_ways(view, drawn, arrays, X, Y) if view.ways else [])
 
 
 def _points(view, drawn, arrays, X, Y):
@@ -124,20 +128,26 @@ def _points(view, drawn, arrays, X, Y):
     for group, (shift_x, shift_y) in enumerate([(-3.5, 0), (0, -4.5)]):
         mine = arrays[p.group] == group
         starts = _pairs(r"M([-\d.]+) ([-\d.]+)", drawn["points"][group])
-        found += _places(f"points of group {group}", view, arrays, mine, starts,
-                         X, Y, (shift_x, shift_y))
-    if p.joined:
-        everywhere = np.full(len(arrays[p.x]), True)
-        way = _pairs(r"[ML]([-\d.]+) ([-\d.]+)", "".join(drawn["ways"]))
-        found += _places("the way", view, arrays, everywhere, way, X, Y, (0, 0))
+        found += _places(f"points of group {group}", view.limits(arrays),
+                         (arrays[p.x][mine], arrays[p.y][mine]), starts, X, Y, (shift_x, shift_y))
     return found
 
 
-def _places(name, view, arrays, mine, drawn, X, Y, shift):
+def _ways(view, drawn, arrays, X, Y):
+    upto = int(arrays[view.ways.at][0]) + 1
+    found = []
+    for (name, (x, y)), path in zip(view.ways.paths.items(), drawn["ways"], strict=True):
+        found += _places(f"the way of {name}", view.limits(arrays),
+                         (arrays[x][:upto], arrays[y][:upto]),
+                         _pairs(r"[ML]([-\d.]+) ([-\d.]+)", path), X, Y, (0, 0))
+    return found
+
+
+def _places(name, limits, places, drawn, X, Y, shift):
     """What is off among the places inside the axes; a pixel means nothing far outside of them."""
-    x, y = arrays[view.points.x][mine], arrays[view.points.y][mine]
-    seen = (np.abs(x - np.mean(view.xlim)) <= np.ptp(view.xlim) / 2) & (
-        np.abs(y - np.mean(view.ylim)) <= np.ptp(view.ylim) / 2)
+    (x, y), (xlim, ylim) = places, limits
+    seen = (np.abs(x - np.mean(xlim)) <= np.ptp(xlim) / 2) & (
+        np.abs(y - np.mean(ylim)) <= np.ptp(ylim) / 2)
     if drawn.shape != (2, len(x)):
         return [f"{name}: {drawn.shape[1]} are drawn, {len(x)} computed"]
     return _off(name, drawn[:, seen], [X(x[seen]) + shift[0], Y(y[seen]) + shift[1]])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dlsys import cli
+from dlsys import answer, cli
 from dlsys_helpers import catalog, checking, paths, progress
 
 
@@ -42,6 +42,29 @@ def test_after_the_pass_come_both_answers_and_the_names_of_mistakes(work, id, ca
     assert "NotImplementedError" not in worked
     named = {wrong.name for wrong in checking.find(id).wrong_answers}
     assert {line[2:].partition(" (trap")[0] for line in mistakes.split("\n") if line} == named
+
+
+DOCUMENTED = 'def f(x):\n    """What\n\n    it does."""\n    return x'
+
+
+@pytest.mark.parametrize(("code", "left"), [
+    (DOCUMENTED, "def f(x):\n    return x"),
+    (f"import math\n{DOCUMENTED}", "import math\ndef f(x):\n    return x"),
+    *((code, code) for code in ("def f(x): 'a'; return x", "def f(x):\n    'alone'",
+                                "def f(x):\n    print(x)\n    return x", "%time\n" + DOCUMENTED,
+                                DOCUMENTED.replace("f(x)", "g(x)"))),
+])
+def test_the_docstring_is_left_out_and_no_code_is(code, left):
+    assert answer._without_docstring(code, "f") == left
+
+
+def test_answers_stand_side_by_side_where_the_terminal_is_wide_enough(monkeypatch):
+    answers = [("Yours:", "a = 1\nb\x1b[31m"), ("Worked answer:", "a = 2")]
+    monkeypatch.setenv("COLUMNS", "25")
+    assert answer._beside(answers) == (
+        "Yours:  |  Worked answer:\n        |\na = 1   |  a = 2\nb [31m  |")
+    monkeypatch.setenv("COLUMNS", "24")
+    assert answer._beside(answers) == "Yours:\n\na = 1\nb [31m\n\nWorked answer:\n\na = 2"
 
 
 def test_without_the_solutions_one_line_says_so(tmp_path, monkeypatch, capsys):

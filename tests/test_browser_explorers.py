@@ -183,8 +183,10 @@ BROKEN = {
                                  "paths[1 - groups[i]] += MARKS[1 - groups[i]]"),
     "points beside the axes": (SURFACE, "{ x: box.left, y: box.top, width, height, viewBox }",
                                "{ x: 0, y: box.top, width, height, viewBox }"),
-    "steps of the way left out": (load("optimizer_paths"), "places.push(`${x} ${y}`);",
-                                  "if (i % 2 === 0) places.push(`${x} ${y}`);"),
+    "steps of the way left out": (load("optimizer_paths"), "k <= last; k++) places",
+                                  "k < last; k++) places"),
+    "the frame does not follow": (load("optimizer_paths"), "if (!view.frame) return", "return"),
+    "the mark stands still": (load("loss_curves"), "frame.arrays[view.mark].data[0]", "0"),
     "values and gradients swapped": (load("scalar_graph"), "values[i], grads[i])",
                                      "grads[i], values[i])"),
     "bars half as long": (features, "width: X(value)", "width: X(value / 2)"),
@@ -264,3 +266,14 @@ def test_in_jupyterlab_axe_finds_nothing_in_an_explorer(lab_page, theme):
     expect(lab_page.locator("body")).to_have_attribute("data-jp-theme-light", light)
     focus(lab_page.locator(".jp-OutputArea .xp").first, LIVE[0].controls[0])
     assert violations(lab_page, context=".jp-OutputArea .xp") == []
+
+
+def test_in_jupyterlab_the_picture_stands_in_once_the_kernel_has_gone(lab_page):
+    first = lab_page.locator(".jp-OutputArea").first
+    expect(first.locator("img").first).to_be_hidden()
+    lab_command(lab_page, "docmanager:save")
+    lab_page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    lab_page.reload()
+    expect(first.locator("img").first).to_be_visible(timeout=60_000)
+    expect(first.get_by_text("Error displaying widget")).to_be_attached(timeout=60_000)
+    expect(first.get_by_text("Error displaying widget")).to_be_hidden()

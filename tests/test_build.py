@@ -40,6 +40,9 @@ CASES = {
     "duplicate id": (TEXT.replace('trap="01.3"', 'trap="01.2"'), "01.2"),
     "gap in the ids": (TEXT.replace('trap="01.5"', 'trap="01.7"'), "01.5"),
     "no symptom": (re.sub(r' symptom="classifier[^"]*"', "", TEXT), "symptom"),
+    "no core path": (TEXT.replace(" core=true", ""), "no trap is on the core path"),
+    "a core path of two hours": (TEXT.replace("minutes=15", "minutes=90"),
+                                 "4 traps with 120 minutes"),
     "no guess": (cut('# %% trap="01.2" role="predict"', '# %% trap="01.2" role="break"'),
                  "asks for a guess"),
     "code before the guess": (TEXT.replace('guess("01.2"', 'x = 1\nguess("01.2"'),
@@ -229,6 +232,14 @@ def test_a_lesson_is_built_beside_another_one_that_is_broken(tmp_path, monkeypat
     (tmp_path / "lessons" / "02_backpropagation.py").write_text("# %%\nhalf edited", "utf-8")
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert [source.stage for source in build.sources_of(["01"])] == [1]
+
+
+def test_a_check_that_cannot_be_imported_is_refused_with_its_line(tmp_path, monkeypatch):
+    def broken(_):
+        raise ValueError("exercise: got 'x', expected an id")
+    monkeypatch.setattr(lessons.checking, "of_stage", broken)
+    with pytest.raises(lessons.RuleBroken, match="cannot be imported: ValueError: exercise: got"):
+        read(tmp_path, TEXT)
 
 
 def test_renamed_file_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """`dlsys`: starting, reading and checking worksheets, whatever state they are in."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
     {"id": f"01.{k}", "title": f"Trap {k}", "symptom": "s", "function": f"fn{k}", "points": k,
-     "difficulty": 1, "minutes": 5, "hints": ["look again"]}
+     "difficulty": 1, "minutes": 5, "core": False, "hints": ["look again"]}
     for k in (1, 2, 3)
 ]
 
@@ -309,6 +310,32 @@ def test_a_name_that_is_nowhere_stays_as_it_was_asked_for(course):
     saved(course, *ANSWERS, name="01_activations.ipynb")
     for asked in ("other/01_activations.ipynb", "99", "x" * 300, "mine.ipynb"):
         assert str(worksheets.find(asked)) == asked
+
+
+HOSTILE = "\x1b[31m\x9b1mred\u202e\n.ipynb"  # colours, another way to colour, turned writing
+
+
+@pytest.mark.parametrize("arguments", [
+    ["check", HOSTILE], ["start", HOSTILE], ["answer", HOSTILE], ["check", "1", HOSTILE],
+])
+def test_no_error_sends_a_control_sequence_to_the_terminal(course, capsys, arguments):
+    with contextlib.suppress(SystemExit):  # argparse's own way to refuse
+        assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.removesuffix("\n").isprintable()
+
+
+def test_no_report_sends_a_control_sequence_to_the_terminal(course, capsys):
+    path = saved(course, *ANSWERS, "raise ValueError('\\x1b[31m\\x9b1m')", name=HOSTILE)
+    made = json.loads(path.read_text())
+    made["metadata"]["dlsys"]["version"] = "old"
+    path.write_text(json.dumps(made))
+    for options in ([], ["--json"]):
+        check(path, *options)
+        said = capsys.readouterr().out
+        assert "[31m" in said
+        assert said.replace("\n", "").isprintable()
 
 
 def test_json_holds_verdict_law_message_and_the_next_hint(course, capsys):

@@ -9,6 +9,7 @@ import torch
 from dlsys_helpers.explorers.lr_range_test import LOW, STOP, lr_range_test, sweep, train
 from dlsys_helpers.explorers.optimizer_paths import (
     DECAY,
+    EDGES,
     GOAL,
     LOSS_RANGE,
     OPTIMIZERS,
@@ -177,19 +178,47 @@ def test_adamw_is_pulled_towards_zero():
 
 
 def test_a_path_that_overflows_is_said_and_stays_finite():
-    arrays, sentence = optimizer_paths(optimizer="SGD", rate=0.3, scale=100)
-    assert "overflows" in sentence
-    assert arrays["x"][0] == START[0]
-    assert np.isfinite(arrays["SGD"]).all()
+    arrays, sentence = optimizer_paths(rate=0.3, scale=100)
+    assert "Out of the picture: SGD, SGD + momentum." in sentence
+    assert arrays["x SGD"][0] == START[0]
+    assert np.isfinite(arrays["x SGD"]).all()
 
 
 @pytest.mark.parametrize("start", STARTS)
 def test_all_five_race_from_the_start_that_is_chosen(start):
     arrays, sentence = optimizer_paths(start=start, rate=0.1)
     assert len({arrays[name][0] for name in OPTIMIZERS}) == 1
-    assert (arrays["x"][0], arrays["y"][0]) == STARTS[start]
+    for name in OPTIMIZERS:
+        assert (arrays[f"x {name}"][0], arrays[f"y {name}"][0]) == STARTS[start]
     lowest = min(OPTIMIZERS, key=lambda name: arrays[name][-1])
-    assert sentence.endswith(f"Lowest after {STEPS} steps: {lowest}.")
+    assert f"After {STEPS} steps at rate 0.1 {lowest} is lowest" in sentence
+
+
+def test_the_momentum_moves_one_way_and_no_momentum_says_so():
+    by_momentum = {m: optimizer_paths(momentum=m)[0] for m in (0, 0.5, 0.9, 0.99)}
+    for name in OPTIMIZERS:
+        different = {arrays[f"x {name}"].tobytes() for arrays in by_momentum.values()}
+        assert len(different) == (4 if name == "SGD + momentum" else 1)
+    arrays, sentence = optimizer_paths(momentum=0)
+    np.testing.assert_array_equal(arrays["x SGD"], arrays["x SGD + momentum"])
+    assert "Without momentum the two SGDs walk the same way." in sentence
+    assert "Without momentum" not in optimizer_paths()[1]
+
+
+@pytest.mark.parametrize("step", [0, 5, STEPS])
+def test_the_frame_follows_the_ways_and_names_those_that_it_cannot_hold(step):
+    seen = set()
+    for momentum, rate in ((0.9, 0.03), (0.99, 0.03), (0.99, 0.1), (0.9, 0.3)):
+        arrays, sentence = optimizer_paths(momentum=momentum, rate=rate, step=step)
+        edge = arrays["frame"][1]
+        reach = {name: max(np.abs(arrays[f"{axis} {name}"][:step + 1]).max() for axis in "xy")
+                 for name in OPTIMIZERS}
+        outside = [name for name in OPTIMIZERS if reach[name] > EDGES[-1]]
+        held = max(far for far in reach.values() if far <= EDGES[-1])
+        assert edge == min(e for e in EDGES if e >= held)
+        assert (f"Out of the picture: {', '.join(outside)}." in sentence) == bool(outside)
+        seen.add(edge)
+    assert len(seen) > 1 or step == 0
 
 
 def test_one_that_overflows_stays_at_the_edge_in_the_race():

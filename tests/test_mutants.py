@@ -6,24 +6,10 @@ import pytest
 
 from dlsys_helpers import checking
 from dlsys_helpers.expect import expect_close
-from dlsys_helpers.paths import ROOT
-from tools import mutants, proof
+from tools import mutants, proof, worked
 
 DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: the answers of this draft as well
-
-
-def answers(stage):
-    """The worked answers of a stage; those of the draft from its folder."""
-    if stage != DRAFT:
-        return mutants.answers(stage)
-    folder = ROOT / "drafts" / "solutions"
-    assert list(folder.glob(f"{stage}_*.ipynb")), f"run: make build LESSON={stage} DRAFT=1"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mutants, "SOLUTIONS", folder)
-        return mutants.answers(stage)
-
-
-IDS = [id for stage in sorted({*mutants.stages(), DRAFT} - {""}) for id in answers(stage)]
+IDS = [id for stage in sorted({*worked.stages(), DRAFT} - {""}) for id in worked.answers(stage)]
 
 
 @pytest.fixture(scope="module", params=IDS)
@@ -32,7 +18,7 @@ def tried(request):
     id = request.param
     if id[:2] != DRAFT and proof.fresh(id):
         return id, proof.stored(id[:2])[id]["mutants"]
-    return id, mutants.tried(id, *answers(id[:2])[id])
+    return id, mutants.tried(id, *worked.answers(id[:2])[id])
 
 
 def test_mutants_die_or_have_a_reason_and_the_counts_add_up(tried):
@@ -72,3 +58,11 @@ def test_a_check_with_a_hole_lets_a_mutant_live():
     found = {name: mutants.fate(ex, code, [ex.arrange(0)])
              for name, code in mutants.mutants("def f(x):\n    return abs(x) * 1\n")}
     assert found["return abs(x) * 1 -> return x * 1"] == "survived"
+
+
+def test_worked_answers_of_a_draft_are_found_and_none_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(worked, "DRAFTED", tmp_path)
+    with pytest.raises(SystemExit, match="stage 12: no worked answers"):
+        worked.answers("12")
+    (tmp_path / "12_x.ipynb").write_text((worked.SOLUTIONS / "01_activations.ipynb").read_text())
+    assert worked.answers("12") == worked.answers("01")

@@ -16,7 +16,7 @@ from dlsys_helpers import catalog, paths, progress, store
 
 TRAPS = [
     {"id": f"01.{k}", "title": f"Trap <{k}> of `relu`", "symptom": "s", "function": f"fn{k}",
-     "points": k, "difficulty": 1, "minutes": 5, "hints": ["h"]}
+     "points": k, "difficulty": 1, "minutes": 5, "core": k == 1, "hints": ["h"]}
     for k in (1, 2, 3)
 ]
 

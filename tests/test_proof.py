@@ -6,7 +6,7 @@ import pytest
 
 from dlsys_helpers import checking
 from dlsys_helpers.expect import expect_close
-from tools import mutants, proof
+from tools import proof, worked
 
 ID = "99.1"
 ANSWER = "def double(x):\n    return 2 * x\n"
@@ -26,7 +26,7 @@ def toy(monkeypatch, tmp_path):
     ex.wrong("tripling", says="result", trap="01.1", breaks="twice")(lambda x: 3 * x)
     ex.right("a sum")(lambda x: x + x)
     monkeypatch.setitem(checking.REGISTRY, ID, ex)
-    monkeypatch.setattr(mutants, "answers", lambda stage: {ID: ("", ANSWER)})
+    monkeypatch.setattr(worked, "answers", lambda stage: {ID: ("", ANSWER)})
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
     for kept in (proof.fresh, proof.paper, proof._remembering):
         kept.cache_clear()
@@ -92,7 +92,7 @@ def test_a_record_is_fresh_until_the_answer_changes(toy, monkeypatch):
     proof.write(ID, proof.prove(ID, 1)[0])
     proof.fresh.cache_clear()
     assert proof.fresh(ID)
-    monkeypatch.setattr(mutants, "answers", lambda stage: {ID: ("", ANSWER.replace("2", "2.0"))})
+    monkeypatch.setattr(worked, "answers", lambda stage: {ID: ("", ANSWER.replace("2", "2.0"))})
     proof.fresh.cache_clear()
     assert not proof.fresh(ID)
 
@@ -123,7 +123,7 @@ def test_the_records_name_what_the_registry_holds():
 
 def test_writing_one_exercise_keeps_the_others(monkeypatch, tmp_path):
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    monkeypatch.setattr(mutants, "answers", lambda stage: {"01.1": (), "01.2": ()})
+    monkeypatch.setattr(worked, "answers", lambda stage: {"01.1": (), "01.2": ()})
     (tmp_path / "01.json").write_text(json.dumps({"01.1": {"a": 1}, "01.9": {}}), "utf-8")
     proof.write("01.2", {"b": 2})
     assert json.loads((tmp_path / "01.json").read_text("utf-8")) == {

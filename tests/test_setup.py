@@ -42,8 +42,16 @@ case "$*" in
                  echo "command = $0 -m venv $(pwd -P)/.venv" >.venv/pyvenv.cfg ;;
     "-m pip install -r "*) echo "pip $*" >>calls
                            [ -z "${FAKE_PIP:-}" ] || eval "$FAKE_PIP" ;;
+    *" uv=="*) echo "pip $*" >>calls
+               [ -n "${FAKE_PIP:-}" ] && eval "$FAKE_PIP" || echo "$FAKE_UV" >.venv/bin/uv
+               chmod +x .venv/bin/uv ;;
+    "-m pip config list") printf '%s\n' "$FAKE_CONFIG" ;;
     *) echo "pip $*" >>calls ;;
 esac
+"""
+# What uv does, unless a test says otherwise; without it the set-up goes on with pip.
+UV = """#!/bin/sh
+echo "uv $*" >>calls
 """
 
 
@@ -73,10 +81,11 @@ class Tree:
 
     def setup(self, **env: str) -> subprocess.CompletedProcess:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
         return subprocess.run(
             ["sh", "tools/setup.sh"], cwd=self.root, text=True, capture_output=True, timeout=60,
-            env={**clean, "PATH": path, "PYTHON": "python3", "FAKE_VERSION": "3.12", **env})
+            env={**clean, "PATH": path, "PYTHON": "python3", "FAKE_VERSION": "3.12",
+                 "FAKE_UV": UV, "FAKE_CONFIG": "", **env})
 
     def refusal(self, **env: str) -> str:
         """The one line on stderr of a set-up that must fail."""
@@ -131,6 +140,13 @@ def test_a_scarce_disk_does_without_the_cache_of_pip(tree):
     assert "no cache: 1" in tree.calls()
 
 
+def test_a_scarce_disk_keeps_no_cache_of_uv(tree):
+    tree.free(11)
+    assert tree.setup(FAKE_UV=f'{UV}mkdir "$UV_CACHE_DIR"; ls .venv >>calls').returncode == 0
+    assert "uv-cache" in tree.calls()
+    assert not (tree.root / ".venv/uv-cache").exists()
+
+
 def test_disk_that_runs_full_is_told_from_no_network(tree):
     full = "echo 'OSError: [Errno 28] No space left on device'; exit 1"
     line = tree.refusal(FAKE_PIP=full)
@@ -157,11 +173,27 @@ def test_any_other_failure_names_the_log(tree):
 def test_first_run_installs_the_lock_then_the_package_and_the_second_does_nothing(tree):
     first, calls = tree.setup(), tree.calls()
     assert first.returncode == 0, first.stderr
-    assert "install -r requirements.lock" in calls[0]
-    assert "install --no-deps --no-build-isolation -e ." in calls[1]
+    assert re.search(r"pip install --only-binary :all: uv==[\d.]+$", calls[0])
+    assert re.search("uv pip install .* -r requirements.lock$", calls[1])
+    assert "install --no-deps --no-build-isolation -e ." in calls[2]
     second = tree.setup(PYTHON="python9")  # a ready environment needs no other Python
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert tree.calls() == calls
+
+
+@pytest.mark.parametrize("refuses", [{"FAKE_UV": f"{UV}exit 2"}, {"FAKE_PIP": "true"}])
+def test_where_uv_cannot_pip_installs_the_lock(tree, refuses):
+    done = tree.setup(**refuses)
+    assert done.returncode == 0, done.stderr
+    assert [call for call in tree.calls() if call.endswith("pip install -r requirements.lock")]
+    assert "pip goes on" in (tree.root / ".venv/setup.log").read_text()
+
+
+def test_uv_is_told_the_places_that_pip_was_told(tree):
+    tree.setup(FAKE_UV=f'{UV}echo "$UV_DEFAULT_INDEX|$UV_INDEX|$UV_FIND_LINKS" >>calls',
+               FAKE_CONFIG="global.extra-index-url='\\nfile:///b\\nfile:///c'\n"
+                           "global.find-links='/d /e'\nglobal.index-url='https://example.org/a'")
+    assert "https://example.org/a| file:///b file:///c|/d,/e" in tree.calls()
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
@@ -292,7 +324,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 
 @pytest.mark.parametrize(("target", "runs"), [
     ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
-    ("build", "tools.build 01"), ("new", "tools.new 05.2 rescale"),
+    ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("sweep", "tools.sweep")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
@@ -380,4 +412,5 @@ def test_readme_links_lead_somewhere():
 @pytest.mark.parametrize("name", OWN_FILES)
 def test_no_file_names_a_machine_or_an_index(name):
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert re.findall(r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url", text) == []
+    names = r"/root\b|/home/|/work\b|/Users/|pypi\.|pythonhosted|index-url\W+\w+:"
+    assert re.findall(names, text) == []

@@ -149,6 +149,12 @@ def test_a_fresh_lesson_is_skipped(monkeypatch, capsys):
     assert "fresh, skipped" in capsys.readouterr().out
 
 
+def test_a_draft_is_refused_with_the_way_to_try_its_claims(monkeypatch):
+    monkeypatch.setattr(sweep.paths, "drafts", lambda: [sweep.NOTEBOOKS / "05_normalization.py"])
+    with pytest.raises(SystemExit, match="lesson 05: a draft"):
+        sweep.lessons(["5"])
+
+
 def test_an_unknown_lesson_is_refused():
     with pytest.raises(SystemExit, match="got 99, expected one of 01"):
         sweep.lessons(["99"])

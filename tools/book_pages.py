@@ -58,15 +58,17 @@ def plain(text: str) -> str:
 def traps_page() -> str:
     parts = ["# Trap index", "Every trap of the course has a permanent number: the stage, then "
              "its place in it. The number is the same in the lesson, in its exercise, in your "
-             "progress and in the feedback of a check."]
+             "progress and in the feedback of a check. *Core* traps are the short way through a "
+             "stage: at most five, with an hour of exercises."]
     for entry in STAGES:
         found = catalog.traps(entry.number)
         if found:
             rows = [(t.id, f"[{plain(t.title)}](traps/{t.id.replace('.', '-')}.md)",
                      link("exercise", t.id, t.function),
-                     f"{t.difficulty} of 5, {count(t.points, 'point')}, {t.minutes} min")
+                     f"{'core, ' if t.core else ''}{t.difficulty} of 5, "
+                     f"{count(t.points, 'point')}, {t.minutes} min")
                     for t in found]
-            head = ("Trap", "What goes wrong", "Exercise", "Difficulty, points, time")
+            head = ("Trap", "What goes wrong", "Exercise", "Path, difficulty, points, time")
             parts += [f"## {entry.number}. {entry.title}",
                       f":::{{div}} rows\n{table(head, rows)}\n:::"]
     return "\n\n".join(parts) + "\n"

@@ -169,8 +169,18 @@ def note(source: Source) -> str:
     code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
     imported = {alias.name for node in ast.walk(ast.parse(code))
                 if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return "\n".join(["**Before the first cell**\n",
+    return "\n".join(["**Before the first cell**\n", *short_way(source),
                       *(f"- {text}" for name, text in NOTES.items() if name in imported)])
+
+
+def short_way(source: Source) -> list[str]:
+    """The line that names the core path, where it leaves a trap out; none in an unmarked draft."""
+    core = [trap for trap in source.traps if source.is_core(trap)]
+    if not core or core == source.traps:
+        return []
+    spent = sum(source.minutes(trap) for trap in core)
+    return [f"- The core path is {', '.join(core)}, with {spent} minutes of exercises. The other "
+            "traps are there when you need them."]
 
 
 NOTES = {
@@ -186,17 +196,19 @@ NOTES = {
 
 
 def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
-    trap, meta = cell.metadata["trap"], cell.metadata
+    trap = cell.metadata["trap"]
     function = lessons.exercise_function(source, trap)
     first = ast.get_docstring(function).splitlines()[0]
     text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
-            f"{WAY_IN.format(number=source.stage)} {effort(meta)}")
+            f"{WAY_IN.format(number=source.stage)} {effort(source, trap)}")
     return made("markdown", cell["id"], text, role="exercise", trap=trap)
 
 
-def effort(meta: dict) -> str:
+def effort(source: Source, trap: str) -> str:
+    meta = source.of(trap, "exercise")[0].metadata
+    path = "On the core path. " if source.is_core(trap) else ""
     points = "point" if meta["points"] == 1 else "points"
-    return (f"{meta['points']} {points}, difficulty {meta['difficulty']} of 5, "
+    return (f"{path}{meta['points']} {points}, difficulty {meta['difficulty']} of 5, "
             f"about {meta['minutes']} minutes.")
 
 
@@ -219,10 +231,9 @@ def worksheet(source: Source) -> list[NotebookNode]:
     cells += setup_cells(source)
     for trap in source.tasks:
         cell = source.of(trap, "exercise")[0]
-        meta = cell.metadata
         key = trap.replace(".", "-")
         cells.append(made("markdown", f"{key}-task-1",
-                          f"## {trap} {source.title(trap)}\n\n{effort(meta)}",
+                          f"## {trap} {source.title(trap)}\n\n{effort(source, trap)}",
                           role="exercise", trap=trap))
         cells.append(made("code", cell["id"], stub(source, trap), role="exercise", trap=trap))
         cells.append(made("markdown", f"{key}-hint-1", fold_hints(source, trap), role="hint",
@@ -429,6 +440,7 @@ def declared(source: Source, trap: str) -> Trap:
                 symptom=source.of(trap, "predict")[0].metadata["symptom"],
                 function=lessons.exercise_function(source, trap).name,
                 points=meta["points"], difficulty=meta["difficulty"], minutes=meta["minutes"],
+                core=source.is_core(trap),
                 hints=tuple(source.hints(trap)))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import traceback
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
+MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exercise time
 MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 3  # lines, claims, lines beside the claims
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
 DRAWS = {"show", "plot_bars", "plot_lines"}
@@ -80,6 +82,14 @@ class Source:
         """The heading of a trap: the first line of its predict cell; a draft may have none."""
         found = self.of(trap, "predict")
         return found[0].source.splitlines()[0].removeprefix("## ").strip() if found else "untitled"
+
+    def is_core(self, trap: str) -> bool:
+        """Whether the trap is on the short way through the stage: core=true on its predict cell."""
+        return any(c.metadata.get("core") is True for c in self.of(trap, "predict"))
+
+    def minutes(self, trap: str) -> int:
+        """How long a trap's exercise takes; 0 while a draft has none, or does not say."""
+        return sum(c.metadata.get("minutes", 0) for c in self.of(trap, "exercise"))
 
     def hints(self, trap: str) -> list[str]:
         """The steps of a trap's hint; none where a draft has no hint yet."""
@@ -195,6 +205,19 @@ def rule_predict(source: Source) -> None:
                           'Begin with "## ..." and give the cell symptom="what one would search".')
 
 
+def rule_core(source: Source) -> None:
+    """A stage has a short way: one to five traps, with an hour of exercises at most."""
+    core = [trap for trap in source.traps if source.is_core(trap)]
+    spent = sum(source.minutes(trap) for trap in core)
+    if not core:
+        source.lacks(None, "no trap is on the core path.",
+                     "Mark up to five predict cells with core=true.")
+    if len(core) > MAX_CORE or spent > MAX_CORE_MINUTES:
+        source.refuse(None, f"the core path has {len(core)} traps with {spent} minutes of "
+                      f"exercises, expected at most {MAX_CORE} and {MAX_CORE_MINUTES}.",
+                      "Take core=true from those that one needs less often.")
+
+
 def rule_guess(source: Source) -> None:
     """Each trap asks for a guess before it breaks anything, and comes back to it."""
     for trap in source.traps:
@@ -286,8 +309,8 @@ def rule_hints(source: Source) -> None:
 
 
 def rule_checks(source: Source) -> None:
-    checks = checking.of_stage(source.stage)
     folder = f"src/dlsys_checks/s{source.stage:02d}/"
+    checks = registered(source, folder)
     for trap in source.tasks:
         cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
         if trap not in checks:
@@ -308,6 +331,18 @@ def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
     if not found:
         source.refuse(cell, "no function is defined.", "An exercise asks for one function.")
     return found[-1]
+
+
+def registered(source: Source, folder: str) -> dict[str, checking.Exercise]:
+    """The checks of the lesson's stage by id; files that cannot be imported are refused by line."""
+    try:
+        return checking.of_stage(source.stage)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [f"{Path(frame.filename).name}, line {frame.lineno}: " for frame in frames
+                if folder in frame.filename]
+        source.refuse(None, f"its checks cannot be imported: {''.join(ours[-1:])}"
+                      f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
 
 
 def rule_no_learner_answers(source: Source) -> None:
@@ -487,6 +522,6 @@ def rule_placeholders(source: Source) -> None:
 
 
 RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
-                    rule_guess, rule_claims, rule_exercises, rule_hints, rule_checks,
+                    rule_core, rule_guess, rule_claims, rule_exercises, rule_hints, rule_checks,
                     rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
                     rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

@@ -1,25 +1,19 @@
 """Change each worked answer mechanically, and see whether its check refuses the change.
 
-    python -m tools.mutants 01.4       what lives; -v shows each mutant with its fate
-
 A mutant that passes is a hole of the check, or is equivalent to the answer; then the exercise's
-file says why: `ex.equivalent(mutant, why)`. tools/proof.py keeps the record.
+file says why: `ex.equivalent(mutant, why)`. tools/worked.py shows them; tools/proof.py records.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import copy
-import json
 import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dlsys_helpers import checking
-from dlsys_helpers.paths import SOLUTIONS
 
 SEEDS = (0, 1, 2)
 SECONDS = 10.0  # of CPU time for a mutant on the cases of one seed: far more than an answer takes
@@ -239,15 +233,6 @@ def _wrapped(source: str, function: ast.FunctionDef) -> Iterator[tuple[str, str]
 
 # ---- trying them
 
-def answers(stage: str) -> dict[str, tuple[str, str]]:
-    """Set-up code and worked answer of each exercise of a stage, "01", by id."""
-    path, = SOLUTIONS.glob(f"{stage}_*.ipynb")
-    cells = [c for c in json.loads(path.read_text("utf-8"))["cells"] if c["cell_type"] == "code"]
-    facts = [(c["metadata"]["dlsys"], "".join(c["source"])) for c in cells]
-    setup = "\n".join(source for meta, source in facts if meta["role"] == "setup")
-    return {meta["trap"]: (setup, source) for meta, source in facts if meta["role"] == "exercise"}
-
-
 def fate(exercise: checking.Exercise, code: str, papers: Sequence[list]) -> str:
     """"killed" when it fails on the cases of every seed, "partly" on some, "survived" on none."""
     space: dict[str, Any] = {"__name__": "worksheet"}
@@ -295,26 +280,3 @@ def tried(id: str, setup: str, source: str) -> dict[str, Any]:
             "unexplained": sorted(n for n, f in found.items()
                                   if f != "killed" and not (n in known and f == "survived")),
             "not_needed": sorted(n for n in known if found.get(n) != "survived")}
-
-
-def stages() -> list[str]:
-    """The stages that have worked answers, "01" and on."""
-    return [path.stem[:2] for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.ipynb"))]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("id", nargs="+", help="exercises, such as 01.4")
-    parser.add_argument("-v", action="store_true", help="show the mutants that are killed, too")
-    args, holes = parser.parse_args(), 0
-    for id in args.id:
-        for name, what in fates(id, *answers(id[:2])[id]):
-            known = checking.find(id).equivalents.get(name, "")
-            holes += what != "killed" and not known
-            if what != "killed" or args.v:
-                print(f"{id} {what}: {name}{f'   [{known}]' if known else ''}", flush=True)
-    sys.exit(1 if holes else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -33,7 +33,7 @@ def filled(template: str, **facts: object) -> str:
 def stage_files(stage: Stage, function: str, root: Path) -> dict[Path, str]:
     """The files that start a stage: lesson, package of checks, first check."""
     id, facts = f"{stage.number:02d}.1", {"number": stage.number, "title": stage.title}
-    trap = filled("trap.txt", id=id, name=function)
+    trap = filled("trap.txt", id=id, name=function, core=" core=true")
     return {root / f"lessons/{stage.stem}.py": filled("stage.txt", **facts, trap=trap),
             checks(root, stage) / "__init__.py": filled("checks_init.txt", **facts),
             check_path(root, stage, id, function): filled("check.txt", id=id, name=function)}
@@ -87,7 +87,7 @@ def add_trap(id: str, function: str, root: Path = ROOT) -> list[Path]:
                          "Choose another name: NAME=...")
     tail = AFTER_TRAPS.search(text)
     end = tail.start() if tail else len(text)
-    cells = filled("trap.txt", id=id, name=function)
+    cells = filled("trap.txt", id=id, name=function, core="")
     lesson.write_text(f"{text[:end].rstrip()}\n\n{cells}\n{text[end:]}".rstrip() + "\n", "utf-8")
     check.write_text(filled("check.txt", id=id, name=function), "utf-8")
     return [lesson, check]
@@ -99,6 +99,8 @@ def main() -> None:
     parser.add_argument("what")
     parser.add_argument("name", nargs="?")
     args = parser.parse_args()
+    if not args.what:
+        parser.error("neither a stage nor a trap was named, expected STAGE=05 or TRAP=05.2.")
     match = re.fullmatch(r"(0[1-9]|1[0-2])(?:\.([1-9]\d*))?", args.what.zfill(2))
     if not match:
         parser.error(f"got {args.what!r}, expected a stage, 01 to 12, or the id of a trap.")

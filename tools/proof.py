@@ -28,7 +28,7 @@ import torch
 from dlsys_helpers import acting, checking
 from dlsys_helpers.checking import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
-from tools import mutants, rests
+from tools import mutants, rests, worked
 
 RECORDS = ROOT / "tests" / "records" / "checks"
 ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.checking", "dlsys_helpers.expect")
@@ -39,7 +39,7 @@ WRONG_SEEDS, RIGHT_SEEDS = 4, 20  # what a stale exercise is tried on
 
 def right_answers(id: str) -> dict[str, Callable]:
     """The worked answer of an exercise and those by other routes, by name."""
-    exercise, (setup, source) = checking.find(id), mutants.answers(id[:2])[id]
+    exercise, (setup, source) = checking.find(id), worked.answers(id[:2])[id]
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
     return {"the worked answer": space[exercise.function], **exercise.right_answers}
@@ -160,7 +160,7 @@ def rests_on(id: str) -> str:
     code = [rests.without_prose(inspect.getsource(importlib.import_module(name)))
             for name in sorted(names)]
     code += [rests.without_prose(Path(mutants.__file__).read_text("utf-8"))]
-    return rests.fingerprint("\0".join([*code, *mutants.answers(id[:2])[id], str(rests.pinned())]))
+    return rests.fingerprint("\0".join([*code, *worked.answers(id[:2])[id], str(rests.pinned())]))
 
 
 def stored(stage: str) -> dict[str, Any]:
@@ -182,9 +182,9 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     for wrong in exercise.wrong_answers:
         found += [f"{id}, {wrong.name}: {text}"
                   for text in complaints(id, wrong, range(WRONG_SEEDS))]
-    worked = right_answers(id)["the worked answer"]
-    found += [f"{id}: {text}" for text in unjudged(id, worked, exercise.arrange(0))]
-    tried = mutants.tried(id, *mutants.answers(id[:2])[id])
+    answer = right_answers(id)["the worked answer"]
+    found += [f"{id}: {text}" for text in unjudged(id, answer, exercise.arrange(0))]
+    tried = mutants.tried(id, *worked.answers(id[:2])[id])
     found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
     found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
     return {"rests_on": rests_on(id),
@@ -196,7 +196,7 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
 def write(id: str, facts: dict[str, Any]) -> None:
     """Put the record of one exercise into that of its stage."""
     entry = {**stored(id[:2]), id: facts}
-    wanted = sorted(set(entry) & set(mutants.answers(id[:2])))
+    wanted = sorted(set(entry) & set(worked.answers(id[:2])))
     RECORDS.mkdir(parents=True, exist_ok=True)
     (RECORDS / f"{id[:2]}.json").write_text(
         json.dumps({key: entry[key] for key in wanted}, indent=1) + "\n", "utf-8")
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--right", action="store_true", help="right answers only, no record")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    ids = [id for stage in mutants.stages() for id in mutants.answers(stage)]
+    ids = [id for stage in worked.stages() for id in worked.answers(stage)]
     if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
         parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
                      "solutions/. A draft has none there: make build LESSON=05, without DRAFT")

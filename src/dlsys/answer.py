@@ -1,14 +1,20 @@
-"""`dlsys answer 01.4`: the worked answer after one's own, and the mistakes that the check knows."""
+"""`dlsys answer 01.4`: the worked answer beside one's own, and the mistakes the check knows."""
 
 import argparse
+import ast
 import re
+import shutil
+from itertools import zip_longest
 from pathlib import Path
 
 from dlsys import worksheets
+from dlsys.grading.text import visible
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import stage
+
+GAP = "  |  "  # between two answers that stand side by side
 
 
 class NoAnswer(UserError):
@@ -30,9 +36,11 @@ def run(args: argparse.Namespace) -> int:
         raise NoAnswer(f"solutions/{file} holds no answer here: whoever gave you this copy may "
                        "have taken it out.")
     mine = _code(paths.MY_WORK / file, trap.function)
+    answers = [("Worked answer:", worked)]
     if mine is not None:
-        print(f"Yours, in {paths.MY_WORK.name}/{file}:\n\n{mine}\n")
-    print(f"Worked answer:\n\n{worked}\n\nMistakes that the check knows by name:\n")
+        answers.insert(0, (f"Yours, in {paths.MY_WORK.name}/{file}:", mine))
+    print(_beside(answers))
+    print("\nMistakes that the check knows by name:\n")
     for name in _mistakes(trap):
         print(f"- {name}")
     return 0
@@ -40,22 +48,51 @@ def run(args: argparse.Namespace) -> int:
 
 def _solved(asked: str) -> Trap:
     """The exercise, written 01.4 or 1.4. Raises NoAnswer while it is not solved."""
-    number, _, rest = asked.partition(".")
-    trap = catalog.trap(f"{number.zfill(2)}.{rest}")
+    trap = catalog.trap(catalog.as_id(asked))
     if trap.id not in progress.solved():
         kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
+        number = int(trap.id[:2])
         raise NoAnswer(f"exercise {trap.id} is not solved yet; its worked answer comes after that. "
-                       f"Hints are in your worksheet. Check it: dlsys check {int(number)}{kept}")
+                       f"Hints are in your worksheet. Check it: dlsys check {number}{kept}")
     return trap
 
 
+def _beside(answers: list[tuple[str, str]]) -> str:
+    """Headed answers side by side where the terminal is wide enough, else one below the other."""
+    columns = [[head, "", *visible(code).split("\n")] for head, code in answers]
+    widths = [max(map(len, lines)) for lines in columns]
+    if sum(widths) + len(GAP) > shutil.get_terminal_size().columns:
+        return "\n\n".join("\n".join(lines) for lines in columns)
+    rows = zip_longest(*columns, fillvalue="")
+    return "\n".join(GAP.join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
 def _code(path: Path, function: str) -> str | None:
-    """The last code cell of a notebook that defines the function; None without one."""
+    """The last code cell of a notebook that defines the function, without the exercise's text.
+
+    None where no cell defines it.
+    """
     if not path.exists():
         return None
     defined = re.compile(rf"^(def|class) {function}\b", re.M)
     found = [source for _, source in worksheets.load(path).cells if defined.search(source)]
-    return found[-1].rstrip() if found else None
+    return _without_docstring(found[-1].rstrip(), function) if found else None
+
+
+def _without_docstring(code: str, function: str) -> str:
+    """The code without the function's docstring, which both answers share."""
+    try:
+        found = next(node for node in ast.parse(code).body
+                     if getattr(node, "name", "") == function)
+    except (SyntaxError, StopIteration):  # a line of IPython's own
+        return code
+    text, *rest = found.body
+    lines = code.split("\n")
+    alone = rest and rest[0].lineno > text.end_lineno and (
+        not lines[text.lineno - 1][:text.col_offset].strip())
+    if alone and ast.get_docstring(found, clean=False) is not None:
+        del lines[text.lineno - 1:text.end_lineno]
+    return "\n".join(lines)
 
 
 def _mistakes(trap: Trap) -> list[str]:

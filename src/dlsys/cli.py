@@ -14,6 +14,7 @@ from dlsys import copies, start_page, worksheets
 from dlsys.answer import add_parser as add_answer
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
+from dlsys.grading.text import clean, visible
 from dlsys.notebook_file import CELL_SECONDS
 from dlsys.review import add_parser as add_review
 from dlsys_helpers import paths, progress
@@ -22,6 +23,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES, Verdict
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+LONGEST = 2000  # characters of an error's line; a terminal wraps it
 _STATE_STYLES = {start_page.SOLVED: STATUSES["pass"].style, start_page.UNTOUCHED: "dim",
                  start_page.TRIED: STATUSES["wrong"].style}
 
@@ -30,7 +32,7 @@ class Parser(argparse.ArgumentParser):
     """One clear line for bad input, instead of the usage and a line."""
 
     def error(self, message: str):
-        self.exit(BAD_INPUT, f"{self.prog}: {message}. See: {self.prog} --help\n")
+        self.exit(BAD_INPUT, f"{self.prog}: {clean(message, LONGEST)}. See: {self.prog} --help\n")
 
 
 # ---- dlsys start
@@ -79,7 +81,7 @@ def run_check(args: argparse.Namespace) -> int:
         if verdict.status != "missing":
             progress.record(id, verdict.status, verdict.misconception)
     if args.json:
-        print(json.dumps(_as_data(worksheet, report), indent=1, ensure_ascii=False))
+        print(json.dumps(_as_data(worksheet, report), indent=1))
     else:
         _show_check(worksheet, report)
     passed = all(verdict.status == "pass" for verdict in report.verdicts.values())
@@ -117,7 +119,7 @@ def _show_check(worksheet: worksheets.Worksheet, report) -> None:
         verdict = report.verdicts[exercise.id]
         points = exercise.points if verdict.status == "pass" else 0
         earned += points
-        found = f"{verdict.message} {verdict.see()}".strip()
+        found = clean(f"{verdict.message} {verdict.see()}", LONGEST)
         look = STATUSES[verdict.status]
         table.add_row(exercise.id, exercise.title,
                       _styled(f"{look.mark} {verdict.status}", look.style),
@@ -140,15 +142,17 @@ def add_progress(commands) -> None:
 
 def run_progress(_: argparse.Namespace) -> int:
     rows = start_page.summary()
-    table = _table("trap", "title", "state", "points", "last mistake")
+    table = _table("trap", "title", "path", "state", "points", "last mistake")
     for row in rows:
         coming = "" if row.traps else "coming"
         marks = f"{row.points}/{row.possible}" if row.traps else ""
-        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), coming, marks, "")
+        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), "", coming, marks,
+                      "")
         for one in row.traps:
             state = f"{start_page.MARKS[one.state]} {one.state}"
-            table.add_row(one.trap.id, one.trap.title, _styled(state, _STATE_STYLES[one.state]),
-                          f"{one.points}/{one.trap.points}", one.misconception or "")
+            table.add_row(one.trap.id, one.trap.title, "core" if one.trap.core else "",
+                          _styled(state, _STATE_STYLES[one.state]),
+                          f"{one.points}/{one.trap.points}", clean(one.misconception or ""))
     _print(table)
     _print(_totals(rows))
     return 0
@@ -206,10 +210,12 @@ def _styled(text: str, style: str):
 
 
 def _print(*parts) -> None:
+    """Print with rich; of texts, which may hold a stranger's file name, what can be seen."""
     from rich.console import Console
 
     # No markup: a message may hold brackets. Long lines are left to the terminal.
-    Console(markup=False, highlight=False).print(*parts, soft_wrap=isinstance(parts[-1], str))
+    shown = [visible(part) if isinstance(part, str) else part for part in parts]
+    Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
 COMMANDS = (add_start, add_check, add_answer, add_review, add_grade, add_progress, add_doctor)
@@ -234,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return args.run(args)
     except UserError as error:
-        print(f"dlsys: {error}", file=sys.stderr)
+        print(f"dlsys: {clean(error, LONGEST)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("\nStopped. Nothing was changed.", file=sys.stderr)

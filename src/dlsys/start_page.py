@@ -126,7 +126,8 @@ def _count(row: StageState) -> str:
 
 def _trap_line(row: TrapState) -> str:
     mark = f'<span role="img" aria-label="{row.state}" title="{row.state}">'
-    return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}</li>"
+    core = " <small>· core</small>" if row.trap.core else ""
+    return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}{core}</li>"
 
 
 def _foot(stage: Stage) -> str:
@@ -170,7 +171,17 @@ def start_menu():
             display(HTML(_started_html(menu.value)))
 
     button.on_click(begin)
-    return widgets.VBox([widgets.HBox([menu, button]), answer])
+    return _lasting(widgets.VBox([widgets.HBox([menu, button]), answer]))
+
+
+def _lasting(box):
+    """The menu, which says after a restart how to get it back."""
+    from dlsys_helpers.explorers._live import show_live
+
+    words = "Run this cell to get the menu back."
+    box._ipython_display_ = lambda: show_live(
+        box, {"text/html": f"<p>{words}</p>", "text/plain": words})
+    return box
 
 
 def _started_html(number: int) -> str:
@@ -198,7 +209,7 @@ def review_menu():
                             layout=wide)
     button, desk = widgets.Button(description="Ask me", layout=wide), widgets.VBox()
     button.on_click(lambda _: _open(desk, menu.value))
-    return widgets.VBox([widgets.HBox([menu, button]), desk])
+    return _lasting(widgets.VBox([widgets.HBox([menu, button]), desk]))
 
 
 def _open(desk, number: int) -> None:

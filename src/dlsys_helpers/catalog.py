@@ -21,7 +21,10 @@ class CatalogError(UserError):
 
 @dataclass(frozen=True)
 class Trap:
-    """A trap and its exercise, as the lesson declares them; ``function`` is the learner's."""
+    """A trap and its exercise, as the lesson declares them.
+
+    ``function`` is the learner's; ``core`` says that the trap is on the short way through a stage.
+    """
 
     id: str
     title: str
@@ -30,6 +33,7 @@ class Trap:
     points: int
     difficulty: int
     minutes: int
+    core: bool
     hints: tuple[str, ...]
 
 
@@ -74,6 +78,12 @@ def traps(stage: int | None = None) -> list[Trap]:
         stages.stage(stage)
     return [trap for number, found in sorted(_load(FOLDER).items()) if stage in (None, number)
             for trap in found]
+
+
+def as_id(text: str) -> str:
+    """An id as people write it, "1.4" or " 01.4", in its own form, "01.4"; known or not."""
+    number, _, rest = text.strip().partition(".")
+    return f"{number.zfill(2)}.{rest}"
 
 
 def trap(id: str) -> Trap:

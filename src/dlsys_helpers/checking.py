@@ -147,7 +147,7 @@ class Exercise:
         return register
 
     def equivalent(self, mutant: str, why: str) -> None:
-        """State why a mutant of the worked answer, as tools/mutants.py names it, is right."""
+        """State why a mutant of the worked answer, as tools/worked.py names it, is right."""
         self.equivalents[mutant] = why
 
     def arrange(self, seed: int) -> list[Case]:
@@ -426,10 +426,8 @@ def _refuse_bad_call(id: Any, fn: Any) -> None:
 
 def _call(id: str) -> str:
     """How to check the exercise that is probably meant, or the first of all."""
-    number, _, rest = id.strip().partition(".")
-    meant = f"{number.zfill(2)}.{rest}"
     known = load_all()
-    chosen = known.get(meant) or known[min(known)]
+    chosen = known.get(catalog.as_id(id)) or known[min(known)]
     return f'Write: check("{chosen.id}", {chosen.function})'
 
 

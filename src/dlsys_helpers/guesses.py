@@ -139,12 +139,16 @@ def _show_form(asked: Question, said: dict) -> None:
     from IPython.display import display
 
     from dlsys_helpers.explorers._guess import GuessWidget  # slow to import
+    from dlsys_helpers.explorers._live import show_live
     form = GuessWidget(question=asked._asdict(),
                        said={k: said[k] for k in ("guess", "sure") if said})
     form.observe(lambda change: _hear(asked, change.new), "said")
-    data, metadata = form._repr_mimebundle_()
-    display({**data, "text/html": _html(asked), "text/plain": _plain(asked)}, metadata=metadata,
-            raw=True)
+    stand_in = {"text/html": _html(asked), "text/plain": _plain(asked)}
+    if cards.watched():
+        show_live(form, stand_in)
+    else:
+        data, metadata = form._repr_mimebundle_()
+        display({**data, **stand_in}, metadata=metadata, raw=True)
 
 
 def _hear(asked: Question, said: dict) -> None:

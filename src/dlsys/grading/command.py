@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import some
+from dlsys.grading.text import clean, some
 from dlsys.notebook_file import CELL_SECONDS, NO_WORKSHEET
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
@@ -93,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _grade(args)
     except OSError as error:  # a full disk, a folder that is a file, ...
-        print(f"dlsys grade: {error.filename or args.out}: {error.strerror or error}. What is "
-              "graded is kept; set this right and add --resume, or give another folder: --out",
+        print(f"dlsys grade: {clean(error.filename or args.out)}: {error.strerror or error}. What "
+              "is graded is kept; set this right and add --resume, or give another folder: --out",
               file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:

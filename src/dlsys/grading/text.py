@@ -9,10 +9,15 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+def visible(text: object) -> str:
+    """`text` with its lines and blanks, and a blank for each control or hidden direction."""
+    return "".join(c if c == "\n" or unicodedata.category(c) not in _UNSEEN else " "
+                   for c in str(text))
+
+
 def clean(text: object, longest: int = 300) -> str:
     """`text` on one line of at most `longest` characters, without controls or hidden direction."""
-    seen = (c if unicodedata.category(c) not in _UNSEEN else " " for c in str(text)[:4 * longest])
-    line = " ".join("".join(seen).split())
+    line = " ".join(visible(str(text)[:4 * longest]).split())
     return line if len(line) <= longest else f"{line[:longest - 3]}..."
 
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlsys_checks.questions import asks, choice, number, whole
 
-# ---- 01.1 Predictions that change between two calls
+# ---- 01.1 The same images, sent twice
 
 
 @asks("01.1")

@@ -14,7 +14,16 @@ from dlsys_helpers.explorers._controls import Choice, Control, Slider
 from dlsys_helpers.explorers._explorer import Explorer, ExplorerWidget, explorer
 from dlsys_helpers.explorers._find import load, names
 from dlsys_helpers.explorers._page import write_assets
-from dlsys_helpers.explorers._views import DIVERGING, HEAT, Bars, Graph, Heatmap, Lines, Points
+from dlsys_helpers.explorers._views import (
+    DIVERGING,
+    HEAT,
+    Bars,
+    Graph,
+    Heatmap,
+    Lines,
+    Points,
+    Ways,
+)
 
 __all__ = [
     "DIVERGING",
@@ -29,6 +38,7 @@ __all__ = [
     "Lines",
     "Points",
     "Slider",
+    "Ways",
     "explorer",
     "load",
     "names",

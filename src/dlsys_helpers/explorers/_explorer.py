@@ -19,6 +19,7 @@ import traitlets
 
 from dlsys_helpers.explorers import _picture
 from dlsys_helpers.explorers._controls import Control
+from dlsys_helpers.explorers._live import show_live
 from dlsys_helpers.explorers._packing import Frame, pack
 from dlsys_helpers.explorers._views import named
 
@@ -164,9 +165,17 @@ class Explorer:
 
     def _repr_mimebundle_(self, **_wanted) -> tuple[dict, dict]:
         data, metadata = self.widget()._repr_mimebundle_()
-        data["text/plain"] = f"{self.title}: {self()[1]}"
-        data["image/png"] = base64.b64encode(self.picture()).decode()
-        return data, {**metadata, "image/png": {"width": _picture.WIDTH_PX}}
+        still, size = self._still()
+        return {**data, **still}, {**metadata, **size}
+
+    def _still(self) -> tuple[dict, dict]:
+        """Picture and sentence as a mimebundle with its metadata."""
+        return {"text/plain": f"{self.title}: {self()[1]}",
+                "image/png": base64.b64encode(self.picture()).decode()}, {
+                "image/png": {"width": _picture.WIDTH_PX}}
+
+    def _ipython_display_(self) -> None:
+        show_live(self.widget(), *self._still())
 
 
 class ExplorerWidget(anywidget.AnyWidget):

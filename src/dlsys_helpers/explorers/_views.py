@@ -49,7 +49,8 @@ class _View:
 class Lines(_View):
     """Curves over one x axis; `ys` maps an array's name to its label.
 
-    Limits left out follow the data. On a log axis all values must be above zero.
+    Limits left out follow the data. On a log axis all values must be above zero. `mark` names an
+    array (1,): the place on the x axis where a dashed line stands.
     """
 
     x: str
@@ -61,6 +62,7 @@ class Lines(_View):
     xlog: bool = False
     ylog: bool = False
     step: bool = False
+    mark: str | None = None
     kind: ClassVar[str] = "lines"
 
     def __post_init__(self):
@@ -69,10 +71,10 @@ class Lines(_View):
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        return (self.x, *self.ys)
+        return (self.x, *self.ys, *([self.mark] if self.mark else []))
 
     def check(self, arrays):
-        sizes = {name: arrays[name].shape for name in self.arrays}
+        sizes = {name: arrays[name].shape for name in (self.x, *self.ys)}
         if len(set(sizes.values())) != 1 or arrays[self.x].ndim != 1 or arrays[self.x].size < 2:
             self._refuse(f"curves need two or more points and one length, got {sizes}.")
         logged = [self.x] * self.xlog + [*self.ys] * self.ylog
@@ -89,23 +91,32 @@ class Lines(_View):
         ax.set(xlabel=self.xlabel, ylabel=self.ylabel, xlim=self.xlim, ylim=self.ylim,
                xscale="log" if self.xlog else "linear", yscale="log" if self.ylog else "linear")
         ax.grid(axis="y", alpha=0.25)
+        if self.mark:
+            ax.axvline(arrays[self.mark][0], color=INK, linewidth=0.8, linestyle="--")
         if len(self.ys) > 1:
             ax.legend(frameon=False, labelcolor=INK)
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points over a heat map: arrays of x, of y and of group 0 or 1, and the groups' labels.
-
-    joined: a line leads from each point to the next. What lies outside the axes is cut off.
-    """
+    """Points over a heat map: arrays of x, of y and of group 0 or 1, and the groups' labels."""
 
     x: str
     y: str
     group: str
     labels: tuple[str, str]
     colours: tuple[str, str] = GROUPS
-    joined: bool = False
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Lines over a heat map, by label: arrays (N,) of x and of y, drawn up to the index in `at`.
+
+    A ring marks the first place of each, a disc the last. What lies outside the axes is cut off.
+    """
+
+    paths: Mapping[str, tuple[str, str]]
+    at: str
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,8 @@ class Heatmap(_View):
     """A matrix as colours from vmin to vmax; values outside take the end colours.
 
     Without limits row 0 is at the top, as matrices are printed. With xlim and ylim the axes have
-    numbers and row 0 lies at ylim[0], so y grows upwards.
+    numbers and row 0 lies at ylim[0], so y grows upwards. `frame` names an array (4,), left, right,
+    bottom and top, of limits that a setting has in their place.
     """
 
     z: str
@@ -126,25 +138,46 @@ class Heatmap(_View):
     xlim: tuple[float, float] | None = None
     ylim: tuple[float, float] | None = None
     points: Points | None = None
+    ways: Ways | None = None
+    frame: str | None = None
     kind: ClassVar[str] = "heatmap"
 
     def __post_init__(self):
         if not self.vmin < self.vmax:
             self._refuse(f"vmin {self.vmin} must be below vmax {self.vmax}.")
-        if (self.xlim is None) != (self.ylim is None) or (self.points and not self.xlim):
-            self._refuse("xlim and ylim come together, and points need both.")
+        if (self.xlim is None) != (self.ylim is None) or (
+                (self.points or self.ways or self.frame) and not self.xlim):
+            self._refuse("xlim and ylim come together, and points, ways and a frame need both.")
 
     @property
     def arrays(self) -> tuple[str, ...]:
+        return (self.z, *self._pointed, *self._walked, *([self.ways.at] if self.ways else []),
+                *([self.frame] if self.frame else []))
+
+    @property
+    def _pointed(self) -> tuple[str, ...]:
         p = self.points
-        return (self.z, *((p.x, p.y, p.group) if p else ()))
+        return (p.x, p.y, p.group) if p else ()
+
+    @property
+    def _walked(self) -> tuple[str, ...]:
+        ways = self.ways.paths.values() if self.ways else ()
+        return tuple(name for pair in ways for name in pair)
+
+    def limits(self, arrays: Mapping[str, np.ndarray]) -> tuple:
+        """The limits (low, high) of x and of y at a setting; None for a matrix as printed."""
+        if not self.frame:
+            return self.xlim, self.ylim
+        left, right, bottom, top = arrays[self.frame]
+        return (left, right), (bottom, top)
 
     def check(self, arrays):
         if arrays[self.z].ndim != 2:
             self._refuse(f"{self.z} must have two dimensions, got {arrays[self.z].shape}.")
-        sizes = {name: arrays[name].shape for name in self.arrays[1:]}
-        if len(set(sizes.values())) > 1:
-            self._refuse(f"points need one length, got {sizes}.")
+        for names in (self._pointed, self._walked):
+            sizes = {name: arrays[name].shape for name in names}
+            if len(set(sizes.values())) > 1:
+                self._refuse(f"points, and ways, need one length, got {sizes}.")
 
     def stored(self, arrays):
         """Colours need 256 levels, not 32 bits: the matrix travels as uint8."""
@@ -155,18 +188,29 @@ class Heatmap(_View):
     def draw(self, ax, arrays):
         from matplotlib.colors import LinearSegmentedColormap
 
-        where = {"extent": (*self.xlim, *self.ylim), "origin": "lower"} if self.xlim else {}
+        xlim, ylim = self.limits(arrays)
+        where = {"extent": (*xlim, *ylim), "origin": "lower"} if xlim else {}
         image = ax.imshow(arrays[self.z], vmin=self.vmin, vmax=self.vmax, **where,
                           cmap=LinearSegmentedColormap.from_list("ramp", self.ramp))
         ax.figure.colorbar(image, ax=ax, label=self.label, shrink=0.8)
         ax.set(xlabel=self.xlabel, ylabel=self.ylabel)
         if self.points:
             self._draw_points(ax, arrays)
+        if self.ways:
+            self._draw_ways(ax, arrays)
+            ax.set(xlim=xlim, ylim=ylim)
+
+    def _draw_ways(self, ax, arrays):
+        last = int(arrays[self.ways.at][0])
+        for (x, y), (colour, dash) in zip(self.ways.paths.values(), SERIES, strict=False):
+            xs, ys = arrays[x][:last + 1], arrays[y][:last + 1]
+            ax.plot(xs, ys, color="white", linewidth=3)
+            ax.plot(xs, ys, color=colour, linestyle=dash, linewidth=1.5)
+            ax.plot(xs[:1], ys[:1], "o", color="white", mfc="none")
+            ax.plot(xs[-1:], ys[-1:], "o", color=colour, mec="white", markersize=5)
 
     def _draw_points(self, ax, arrays):
-        x, y, group = (arrays[name] for name in self.arrays[1:])
-        if self.points.joined:
-            ax.plot(x, y, color=self.points.colours[0], linewidth=1.2)
+        x, y, group = (arrays[name] for name in self._pointed)
         for k, (marker, colour) in enumerate(zip("o^", self.points.colours, strict=True)):
             ax.scatter(x[group == k], y[group == k], s=14, marker=marker, color=colour,
                        edgecolor="white", linewidth=0.5, label=self.points.labels[k])

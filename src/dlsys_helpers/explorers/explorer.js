@@ -219,6 +219,13 @@ function nearest(xs, X, pixel) {
   return best;
 }
 
+// A line across the figure at the place that the setting reads off.
+function rule(view, frame, box, X) {
+  if (!view.mark) return [];
+  const x = X(frame.arrays[view.mark].data[0]);
+  return [svg("line", { x1: x, x2: x, y1: box.top, y2: box.bottom, class: "xp-rule" })];
+}
+
 function linesView(view, host) {
   const root = svg("svg", { role: "img", "aria-label": view.title });
   host.append(root);
@@ -246,7 +253,7 @@ function linesView(view, host) {
     const cursor = svg("line", { class: "xp-cursor", y1: box.top, y2: box.bottom });
     resize(root, width, height);
     root.replaceChildren(clip(box, clipId), gridLines(box, Y), xAxis(box, X, view.xlabel),
-      yAxis(box, Y, view.ylabel), drawn, ...ends, cursor);
+      yAxis(box, Y, view.ylabel), ...rule(view, frame, box, X), drawn, ...ends, cursor);
     shown = { X, xs, curves, cursor, width };
   }
 
@@ -306,16 +313,34 @@ const round = (v) => Math.round(v * 10) / 10;
 
 function pointMarks(points, arrays, X, Y) {
   const [xs, ys, groups] = [points.x, points.y, points.group].map((name) => arrays[name].data);
-  const [paths, places] = [["", ""], []];
-  for (let i = 0; i < xs.length; i++) {
-    const [x, y] = [round(X(xs[i])), round(Y(ys[i]))];
-    paths[groups[i]] += MARKS[groups[i]](x, y);
-    places.push(`${x} ${y}`);
-  }
-  const way = points.joined && places.length
-    ? [svg("path", { d: "M" + places.join("L"), class: "xp-way", stroke: points.colours[0] })] : [];
-  return [...way, ...paths.map((d, group) =>
-    svg("path", { d, class: "xp-point", fill: points.colours[group] }))];
+  const paths = ["", ""];
+  for (let i = 0; i < xs.length; i++)
+    paths[groups[i]] += MARKS[groups[i]](round(X(xs[i])), round(Y(ys[i])));
+  return paths.map((d, group) =>
+    svg("path", { d, class: "xp-point", fill: points.colours[group] }));
+}
+
+// Each line stands on a broader one in the card's colour: readable on every colour of the map.
+function wayMarks(ways, arrays, X, Y) {
+  const last = arrays[ways.at].data[0];
+  const marks = Object.values(ways.paths).map(([x, y], i) => {
+    const [xs, ys] = [arrays[x].data, arrays[y].data];
+    const places = [];
+    for (let k = 0; k <= last; k++) places.push([round(X(xs[k])), round(Y(ys[k]))]);
+    const d = "M" + places.map((place) => place.join(" ")).join("L");
+    const disc = (place, r, name) => svg("circle", { cx: place[0], cy: place[1], r, class: name });
+    return [svg("path", { d, class: "xp-casing" }), disc(places[0], 5, "xp-begin"),
+      svg("path", { d, class: `xp-line xp-way xp-s${i}` }), disc(places[last], 4.5, `xp-end xp-s${i}`)];
+  });
+  return [0, 1, 2, 3].flatMap((layer) => marks.map((parts) => parts[layer]));
+}
+
+function wayKey(ways) {
+  const entries = Object.keys(ways.paths).map((label, i) => {
+    const line = svg("path", { d: "M0 6H26", class: `xp-line xp-s${i}` });
+    return el("span", {}, svg("svg", { viewBox: "0 0 26 12", class: "xp-dash" }, line), label);
+  });
+  return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
 }
 
 // An inner svg cuts off what lies outside of it; the sheet's rules are for outer ones.
@@ -337,6 +362,13 @@ function pointKey(points) {
   return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
 }
 
+// The limits of x and y: the view's own, or those that this frame brings.
+function limits(view, frame) {
+  if (!view.frame) return [view.xlim, view.ylim];
+  const [left, right, bottom, top] = frame.arrays[view.frame].data;
+  return [[left, right], [bottom, top]];
+}
+
 function colourKey(view) {
   const bar = el("div", { class: "xp-ramp", "aria-hidden": "true" });
   bar.style.background = `linear-gradient(90deg, ${view.ramp.join(",")})`;
@@ -350,6 +382,7 @@ function heatmapView(view, host) {
   const colours = palette(view.ramp);
   host.append(el("div", { class: "xp-plot" }, canvas, root), colourKey(view));
   if (view.points) host.append(pointKey(view.points));
+  if (view.ways) host.append(wayKey(view.ways));
 
   return function draw(frame) {
     const matrix = frame.arrays[view.z];
@@ -357,16 +390,18 @@ function heatmapView(view, host) {
     const width = host.clientWidth;
     const left = 60;
     const side = width - left - 10;
-    const tall = view.xlim ? side : Math.min(side * 1.5, (side * rows) / columns);
+    const [xlim, ylim] = limits(view, frame);
+    const tall = xlim ? side : Math.min(side * 1.5, (side * rows) / columns);
     const box = { left, right: left + side, top: 8, bottom: 8 + tall };
-    const X = view.xlim ? scale(view.xlim, [box.left, box.right])
+    const X = xlim ? scale(xlim, [box.left, box.right])
       : cells(columns, [box.left, box.right]);
-    const Y = view.ylim ? scale(view.ylim, [box.bottom, box.top])
+    const Y = ylim ? scale(ylim, [box.bottom, box.top])
       : cells(rows, [box.top, box.bottom]);
     Object.assign(canvas.style, {
       left: box.left + "px", top: box.top + "px", width: side + "px", height: tall + "px" });
-    paint(canvas, matrix, colours, Boolean(view.ylim));
-    const marks = view.points ? pointMarks(view.points, frame.arrays, X, Y) : [];
+    paint(canvas, matrix, colours, Boolean(ylim));
+    const marks = [...(view.points ? pointMarks(view.points, frame.arrays, X, Y) : []),
+      ...(view.ways ? wayMarks(view.ways, frame.arrays, X, Y) : [])];
     resize(root, width, box.bottom + 44);
     root.replaceChildren(xAxis(box, X, view.xlabel), yAxis(box, Y, view.ylabel),
       inside(box, marks));

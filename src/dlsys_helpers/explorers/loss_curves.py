@@ -69,11 +69,11 @@ def signed(number):
         Slider("logit", "Read off at the logit", [-10, -5, 0, 5, 10], 10),
     ],
     views=[
-        Lines("right", {"plain": "cross-entropy", "other": "compared"}, title="The loss",
-              xlabel="logit of the right class", ylabel="loss", xlim=(-REACH, REACH)),
-        Lines("right", {"plain_slope": "cross-entropy", "other_slope": "compared"},
+        Lines("right", {"plain": "cross-entropy", "other": "chosen"}, title="The loss",
+              xlabel="logit of the right class", ylabel="loss", xlim=(-REACH, REACH), mark="at"),
+        Lines("right", {"plain_slope": "cross-entropy", "other_slope": "chosen"},
               title="Its derivative", xlabel="logit of the right class",
-              ylabel="below 0: raises the logit", xlim=(-REACH, REACH)),
+              ylabel="below 0: raises the logit", xlim=(-REACH, REACH), mark="at"),
     ],
 )
 def loss_curves(loss, classes, rival, logit):
@@ -87,4 +87,4 @@ def loss_curves(loss, classes, rival, logit):
                 f"{signed(other_slope[at])}. In this window {loss} gets down to {other.min():.3f}, "
                 f"cross-entropy to {plain.min():.3f}.")
     return {"right": right, "plain": plain, "other": other, "plain_slope": plain_slope,
-            "other_slope": other_slope}, sentence
+            "other_slope": other_slope, "at": [logit]}, sentence

@@ -1,15 +1,15 @@
-"""The path of an optimizer on a surface of two weights, from torch's own update rules."""
+"""The paths of five optimizers on a surface of two weights, from torch's own update rules."""
 
-import math
 from functools import lru_cache
 
 import torch
 from torch import nn
 
-from dlsys_helpers.explorers import Choice, Heatmap, Lines, Points, Slider, explorer
+from dlsys_helpers.explorers import Choice, Heatmap, Lines, Slider, Ways, explorer
 
 STEPS, CELLS = 60, 40
-EDGE = 2.0                      # both weights from -EDGE to EDGE
+EDGES = (2.0, 4.0, 8.0)         # of the frame: the smallest that holds the ways
+FAR = 1e3                       # where a way that overflows is drawn: outside of any frame
 START, GOAL = (-1.6, -1.2), (1.0, 0.5)
 STARTS = {"lower left": START, "upper left": (-1.2, 1.7), "lower right": (1.7, -1.5)}
 DECAY = 0.5                     # AdamW's, large enough to see its pull towards (0, 0)
@@ -49,20 +49,21 @@ class Lion(torch.optim.Optimizer):
 
 
 SURFACES = {"valley": valley, "turned valley": turned, "bend": bend}
+HEAVY = "SGD + momentum"
 OPTIMIZERS = {
-    "SGD": lambda p, lr: torch.optim.SGD(p, lr=lr),
-    "SGD + momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
-    "Adam": lambda p, lr: torch.optim.Adam(p, lr=lr),
-    "AdamW": lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=DECAY),
-    "Lion": Lion,
+    "SGD": lambda p, lr, _: torch.optim.SGD(p, lr=lr),
+    HEAVY: lambda p, lr, momentum: torch.optim.SGD(p, lr=lr, momentum=momentum),
+    "Adam": lambda p, lr, _: torch.optim.Adam(p, lr=lr),
+    "AdamW": lambda p, lr, _: torch.optim.AdamW(p, lr=lr, weight_decay=DECAY),
+    "Lion": lambda p, lr, _: Lion(p, lr),
 }
 
 
-@lru_cache(maxsize=1024)
-def path(optimizer, surface, rate, scale, start=START):
+@lru_cache(maxsize=2048)
+def path(optimizer, surface, rate, scale, start=START, momentum=0.9):
     """Places (STEPS + 1, 2) and heights (STEPS + 1,) in float64; it stops where it overflows."""
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
-    opt = OPTIMIZERS[optimizer]([w], rate)
+    opt = OPTIMIZERS[optimizer]([w], rate, momentum)
     places, heights = [], []
     for _ in range(STEPS + 1):
         height = SURFACES[surface](*w)
@@ -76,53 +77,76 @@ def path(optimizer, surface, rate, scale, start=START):
     return torch.stack(places), torch.tensor(heights, dtype=torch.float64)
 
 
-def race(surface, rate, scale, start):
-    """Heights (STEPS + 1,) of every optimizer; one that overflowed stays at the upper edge."""
-    heights = {name: path(name, surface, rate, scale, start)[1] for name in OPTIMIZERS}
-    return {name: torch.cat([h, h.new_full((STEPS + 1 - len(h),), LOSS_RANGE[1])]).clamp(
-        *LOSS_RANGE) for name, h in heights.items()}
+def race(surface, rate, scale, start, momentum):
+    """Places (STEPS + 1, 2) and heights (STEPS + 1,) of each; one that overflowed stays far off."""
+    ways, heights_of = {}, {}
+    for name in OPTIMIZERS:
+        memory = momentum if name == HEAVY else 0.9  # the others do not ask: one path for all
+        places, heights = path(name, surface, rate, scale, start, memory)
+        lost = STEPS + 1 - len(heights)
+        ways[name] = torch.cat([places, places.new_full((lost, 2), FAR)]).clamp(-FAR, FAR)
+        heights_of[name] = torch.cat([heights, heights.new_full((lost,), LOSS_RANGE[1])]).clamp(
+            *LOSS_RANGE)
+    return ways, heights_of
 
 
-def _where(places, heights):
-    if len(heights) <= STEPS:
-        return f"the loss overflows after {len(heights)} steps"
-    gap = math.dist(places[-1].tolist(), GOAL)
-    return f"{gap:.3g} away from the minimum after {STEPS} steps, loss {heights[-1]:.3g}"
+def edge_for(ways, step):
+    """The smallest edge that holds the ways so far, and the names of those that no edge holds."""
+    reach = {name: places[:step + 1].abs().max().item() for name, places in ways.items()}
+    outside = [name for name, far in reach.items() if far > EDGES[-1]]
+    held = max((far for far in reach.values() if far <= EDGES[-1]), default=EDGES[-1])
+    return next(edge for edge in EDGES if held <= edge), outside
 
 
-def _outside(places):
-    return ", outside of the picture" if places[-1].abs().max() > EDGE else ""
+@lru_cache
+def surface_map(surface, edge):
+    """log10 of the loss on CELLS x CELLS places between -edge and edge."""
+    middles = (torch.arange(CELLS) + 0.5) / CELLS * 2 * edge - edge
+    return SURFACES[surface](middles[None, :], middles[:, None]).log10()
+
+
+def _asides(momentum, scale, outside):
+    """What a reader might miss: controls without effect, and ways that leave the picture."""
+    if momentum == 0:
+        yield "Without momentum the two SGDs walk the same way."
+    if scale != 1:
+        yield "Adam, AdamW and Lion hardly notice the factor."
+    if outside:
+        yield f"Out of the picture: {', '.join(outside)}."
 
 
 @explorer(
     title="One start, five optimizers",
     controls=[
-        Choice("optimizer", "Optimizer", OPTIMIZERS, "SGD + momentum"),
         Choice("surface", "Surface", SURFACES, "valley"),
         Choice("start", "Start", STARTS, "lower left", static=["lower left", "upper left"]),
         Slider("rate", "Learning rate", [0.003, 0.01, 0.03, 0.1, 0.3], 0.03,
                static=[0.01, 0.03, 0.1, 0.3]),
+        Slider("momentum", "Momentum of SGD + momentum", [0, 0.5, 0.9, 0.99], 0.9,
+               static=[0, 0.9, 0.99]),
         Slider("scale", "Multiply the loss by", [0.01, 0.1, 1, 10, 100], 1, static=[0.1, 1, 10]),
+        Slider("step", "Step", [0, 2, 5, 10, 20, 40, STEPS], STEPS, static=[5, 20, STEPS]),
     ],
     views=[
         Heatmap("z", title="The way down", xlabel="first weight", ylabel="second weight",
-                vmin=-2, vmax=2.3, label="log10 of the loss", xlim=(-EDGE, EDGE),
-                ylim=(-EDGE, EDGE),
-                points=Points("x", "y", "last", ("on the way", "last step"),
-                              colours=("#3cb8e6", "#0f8a3c"), joined=True)),
-        Lines("step", {name: name for name in OPTIMIZERS}, title="All five, height after each step",
-              xlabel="step", ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True),
+                vmin=-2, vmax=2.3, label="log10 of the loss", xlim=(-EDGES[0], EDGES[0]),
+                ylim=(-EDGES[0], EDGES[0]), frame="frame",
+                ways=Ways({name: (f"x {name}", f"y {name}") for name in OPTIMIZERS}, at="last")),
+        Lines("steps", {name: name for name in OPTIMIZERS}, title="Height after each step",
+              xlabel="step", ylabel="loss (log)", xlim=(0, STEPS), ylim=LOSS_RANGE, ylog=True,
+              mark="last"),
     ],
 )
-def optimizer_paths(optimizer, surface, start, rate, scale):
-    """Where the optimizer goes on the surface, and how high all five stand after each step."""
-    middles = (torch.arange(CELLS) + 0.5) / CELLS * 2 * EDGE - EDGE
-    z = SURFACES[surface](middles[None, :], middles[:, None]).log10()
-    places, heights = path(optimizer, surface, rate, scale, STARTS[start])
-    heights_of = race(surface, rate, scale, STARTS[start])
-    ahead = min(heights_of, key=lambda name: heights_of[name][-1])
-    last = torch.arange(len(heights)) == STEPS
-    sentence = (f"{optimizer} at rate {rate:g}, loss times {scale:g}: {_where(places, heights)}"
-                f"{_outside(places)}. Lowest after {STEPS} steps: {ahead}.")
-    return {"z": z, "x": places[:, 0], "y": places[:, 1], "last": last.byte(),
-            "step": range(STEPS + 1), **heights_of}, sentence
+def optimizer_paths(surface, start, rate, momentum, scale, step):
+    """Where five optimizers are after `step` steps, and how high they stand after each."""
+    ways, heights = race(surface, rate, scale, STARTS[start], momentum)
+    edge, outside = edge_for(ways, step)
+    order = sorted(heights, key=lambda name: heights[name][step])
+    lowest = f"{order[0]} is lowest with a loss of {heights[order[0]][step]:.3g}" if step else (
+        "all five stand at the start")
+    sentence = " ".join([f"After {step} steps at rate {rate:g} {lowest}.",
+                         *_asides(momentum, scale, outside)])
+    arrays = {f"{axis} {name}": places[:, k] for name, places in ways.items()
+              for k, axis in enumerate("xy")}
+    return {"z": surface_map(surface, edge), "frame": [-edge, edge, -edge, edge], "last": [step],
+            "steps": range(STEPS + 1), **arrays, **heights}, sentence
