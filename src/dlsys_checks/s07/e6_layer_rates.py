@@ -64,8 +64,7 @@ def places(names):
 
     def place(name):
         first, *more = name.split(".")
-        at = {"embed": "embedding", "layers": int(more[0])}.get(first, "top") if (
-            first in ("embed", "layers")) else "top"
+        at = int(more[0]) if first == "layers" else {"embed": "embedding"}.get(first, "top")
         return stack.index(at), f"layer {at}" if type(at) is int else f"the {at}"
     return {name: place(name) for name in names}, len(stack) - 1
 
