@@ -781,8 +781,11 @@ def layout(shape: tuple, strides: tuple) -> str:
             step *= shape[axis]
         return True
     first, last = dense((3, 2, 1, 0)), dense((1, 3, 2, 0))
-    return {(True, True): "both", (True, False): "NCHW",
-            (False, True): "NHWC", (False, False): "neither"}[first, last]
+    if first and last:
+        return "both"
+    if first:
+        return "NCHW"
+    return "NHWC" if last else "neither"
     # END SOLUTION
 
 # %% [markdown] trap="07.5" role="hint"
@@ -885,7 +888,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
     def layer(name):
         parts = name.split(".")
         return int(parts[1]) if parts[0] == "layers" else -1
-    n_layers = 1 + max(map(layer, names), default=-1)
+    n_layers = 1 + max(map(layer, names))
     steps = {}
     for name in names:
         inside = layer(name) >= 0 or name.startswith("embed.")
@@ -1672,6 +1675,7 @@ def make_conv(where, dtype, last, n=64):
         x = x.to(memory_format=torch.channels_last)
     return lambda: F.conv2d(x, conv.weight, padding=1)
 
+# %% role="gpu"
 def make_resnet(where, n=64, train=True):
     """A step of ResNet-50 in 16 bits, channels last, n images."""
     kind = {"device": where, "dtype": half_dtype(where)}
@@ -1732,12 +1736,13 @@ def throughput():
         yield {"step": step, "images_s": 64 / t.median, "low": 64 / t.high,
                "high": 64 / t.low, "tflops": 64 * work / t.median / 1e12}
 
-# %% role="gpu"
 def over(a, b):
     """Time of one kind of the layer over that of another."""
     return switches.value("us", kind=a) / switches.value("us", kind=b)
 
 sheet = datasheet(switches.device_name)
+
+# %% role="gpu"
 answers = gpu_table(
     sheet,
     switches.asks("half, last over fp32, first: time",

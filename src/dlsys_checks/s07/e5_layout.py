@@ -19,7 +19,7 @@ ex.promise("both", '"both", where the two cannot be told apart.',
            cases=("one channel", "one pixel", "a single number"))
 ex.promise("neither", '"neither".',
            cases=("rows and columns swapped", "every second column", "a crop of a larger one",
-                  "the batch innermost", "expanded from one picture"))
+                  "two pictures with a gap", "the batch innermost", "expanded from one picture"))
 ex.promise("ones", "An axis of length 1 has nobody beside it: its stride does not count.",
            cases=("one picture, odd stride", "one row, odd stride",
                   "channels last, one picture, odd stride"))
@@ -59,6 +59,7 @@ def cases(g):
             one("rows and columns swapped", (2, 3, 1, 0)),
             one("every second column", change={"w": 2}),
             one("a crop of a larger one", change={"n": 3, "c": 2}),
+            one("two pictures with a gap", n=2, change={"n": 2}),
             one("the batch innermost", (0, 3, 2, 1)),
             one("expanded from one picture", change={"n": 0}),
             ("the example", {"shape": [2, 3, 4, 5], "strides": [60, 1, 15, 3]})]
