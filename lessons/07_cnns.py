@@ -912,7 +912,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # ## A frozen body on new data
 #
 # You freeze a small convolutional body with `requires_grad_(False)` and train a new
-# head on the digits 5 to 9, from a scanner that is a little brighter. The old head
+# head on the digits 5 to 9, from a scanner with more light and contrast. The old head
 # stays in a drawer. A test asserts that no weight of the body has changed after the
 # training, and it passes. Then you take the old head out of the drawer, put it on the
 # body, and read the digits 0 to 4 again, from the old scanner.
@@ -944,7 +944,7 @@ frozen = copy.deepcopy(eyes).requires_grad_(False)
 score_before = old_score(frozen)
 state = copy.deepcopy(frozen.state_dict())
 model = nn.Sequential(frozen, nn.Linear(64, 5))
-brighter, labels = images[~low] + 0.5, y_train[~low] - 5
+brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 fit(model, brighter, labels, steps=100, lr=1e-2)      # in train mode
 
 # %% trap="07.7" role="look"
