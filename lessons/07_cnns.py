@@ -295,7 +295,7 @@ claim("weights that this costs", count[1] - count[0], expected=0)
 # The field says what *can* count, not what does. A pixel in the middle reaches the
 # unit by many ways through the windows, one at the rim by a single one. Measure how
 # wide the middle columns are that hold 95 % of the gradient, in a net of ten such
-# layers, before it learns the digits and after.
+# layers with tanh, before it learns the digits and after.
 
 # %% trap="07.2" role="repair"
 def core(share, part=0.95):
@@ -507,8 +507,8 @@ claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
 # %% [markdown] trap="07.3" role="folklore"
 # **Told:** a large uniform rate makes the model forget, *and* it ends worse than with
 # small rates for the body. **Measured:** for this reader, fifty examples and Adam, the
-# first half holds, the second does not: up to the rate at which training itself
-# breaks, the new task gains from a body that moves. With other data it may be the
+# first half holds, the second does not: of the rates tried, the new task gains from a
+# body that moves faster until training itself breaks. With other data it may be the
 # other way round, which is why you measure both.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
@@ -906,7 +906,10 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # own code:** print each group's rate beside its first name, and assert that the largest
 # is the base rate. **Source:** [Clark et al. 2020,
 # "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with
-# layer-wise decay.
+# layer-wise decay. **Seen in the wild:**
+# [google-research/electra#51](https://github.com/google-research/electra/issues/51):
+# a layer was removed, the count of steps was not, and the highest layer had a rate one
+# step too low.
 
 # %% [markdown] trap="07.7" role="predict" core=true symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
