@@ -31,7 +31,7 @@ class Growth:
 GROWTH = {
     "checks": Growth("exercises"), "checks forged": Growth("exercises"),
     "notebooks": Growth("stages"), "nbval notebooks": Growth("stages"),
-    "nbval solutions": Growth("stages"),
+    "nbval solutions": Growth("stages"), "worksheets": Growth("stages"),
     "book": Growth("exercises"), "browser book": Growth("stages", fixed=60),
     "explorers": Growth("explorers"), "browser explorers": Growth("explorers", fixed=50),
 }

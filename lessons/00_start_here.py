@@ -21,8 +21,8 @@
 # Everything runs on this machine, without a GPU and without a download.
 
 # %% [markdown] role="start"
-# Choose **Run > Run All Cells** to draw the map of the stages with what you have
-# solved.
+# Choose **Run > Run All Cells**, then scroll back to here: the map of the stages stands
+# below, with what you have solved.
 
 # %% role="start"
 from dlsys.start_page import progress_map, review_menu, start_menu

@@ -520,8 +520,8 @@ claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 # On centred inputs such as these, the units of a fresh ReLU layer are off for half
 # of the rows on average: a share of zeros is no illness. Dead means off for every
 # row. Then the slope is zero for every row, and the gradient is exactly zero. This
-# is the first layer, whose inputs stay as they are: without weight decay nothing
-# moves these units again. Give the layer a slope below zero, or better a bias that
+# is the first layer, whose inputs stay as they are: without weight decay, and once no
+# momentum is left, nothing moves these units again. Give the layer a slope below zero, or better a bias that
 # leaves some inputs above it.
 
 # %% trap="01.4" role="repair"
@@ -841,8 +841,8 @@ decision_surface
 # %% [markdown] role="concept"
 # ### What the universal approximation theorem says, and what it does not
 #
-# One hidden layer with enough units can come as close as you like to any
-# continuous function on a bounded region. That is a statement about *existence*.
+# One hidden layer with enough units, and an activation that is no polynomial, can come
+# as close as you like to any continuous function on a closed, bounded region. That is a statement about *existence*.
 # It does not say how many units you need, whether training finds the weights, or
 # what happens on points you never showed.
 #
@@ -874,7 +874,7 @@ claim("parameters of the wide one over those of the deep one",
 #
 # "All modern transformers use GELU" is folklore: LLaMA does not, and PyTorch's own
 # layer defaults to ReLU. Ask the models themselves. On the `meta` device they
-# have shapes but no memory, so this costs nothing.
+# have shapes but no memory, so asking takes little.
 
 # %% role="concept"
 from torchvision import models

@@ -84,8 +84,8 @@ walk(loss.grad_fn)
 #
 # ## What is saved for the backward pass
 #
-# Each operation keeps what its slope needs. A product keeps both factors, `tanh`
-# its own result, a sum nothing at all. `saved_bytes` asks autograd itself. Your
+# Each operation keeps what its slope needs. A product whose two factors ask for a
+# gradient keeps both, `tanh` its own result, a sum nothing at all. `saved_bytes` asks autograd itself. Your
 # vectors have 1,000 numbers of 4 bytes.
 
 # %% role="concept"
@@ -167,8 +167,8 @@ claim("norm of the fourth gradient over that of the first",
       norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="look"
-# The cleared run finds the answer. The other one never settles, and does not diverge
-# either:
+# The cleared run finds the answer. In these 400 steps the other one neither settles nor
+# diverges:
 
 # %% trap="02.1" role="look"
 claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
@@ -476,7 +476,7 @@ measured("02.3", 0)
 # %% [markdown] trap="02.3" role="repair"
 # `.data` shares its memory with `y`. Sigmoid had kept its *result* for the
 # backward pass, and you overwrote it; `2 * x` keeps nothing, so there it went well.
-# Autograd counts the edits of every tensor to notice such things, and `.data`
+# Autograd counts a tensor's edits to notice such things, and `.data`
 # bypasses the count. `detach()` shares the memory too, but also the count: an edit
 # through torch makes `backward` raise. An edit through numpy is not counted. For a
 # copy that you may edit, add `clone()`.
@@ -640,7 +640,7 @@ claim("by share of the rows", by_share, below=1e-5)
 # %% [markdown] trap="02.4" role="repair"
 # What counts is the number that the loss itself divides by. With padding, labels of
 # `-100` that `cross_entropy` leaves out, that is the number of rows *with* a label.
-# And BatchNorm sees 8 rows instead of 32: there no scale helps.
+# And BatchNorm in train mode sees 8 rows instead of 32: a scale does not mend that.
 
 # %% trap="02.4" role="repair"
 def parts_off(share):
@@ -975,8 +975,8 @@ measured("02.6", 2)
 
 # %% [markdown] trap="02.6" role="repair"
 # `a` was reached over its first use and reported at once. Its second share came in
-# later, when `w` had already been served. Nothing was lost at `a`, only everything
-# before it. A node may report only when **all** its uses have reported: children
+# later, when `w` had already been served. The gradient of `a` itself is whole; what was
+# lost is the second share of the nodes before it. A node may report only when **all** its uses have reported: children
 # before parents, a *topological order*. One way is to list every node after its
 # parents, and to walk that list backwards.
 
@@ -1112,7 +1112,7 @@ def gradients(out, inputs: list) -> list:
 # ## Further
 
 # %% [markdown] role="concept"
-# ### A node never builds its Jacobian
+# ### A node need not build its Jacobian
 #
 # For a layer that maps $n$ numbers to $m$, the slopes form a matrix, the Jacobian
 # $J$ of shape $(m, n)$. Backward does not build it. A node receives one number
@@ -1200,8 +1200,8 @@ claim("bytes held after one that does not retain", held["not retained"],
 # | `retain_graph=True` | keeps saved tensors after a backward | two backwards over **one** graph |
 # | `create_graph=True` | records the backward pass as well | derivatives of derivatives |
 #
-# First `detach`. Rounding has slope zero almost everywhere, so nothing before it
-# learns. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
+# First `detach`. Rounding has slope zero almost everywhere, so nothing learns through
+# it. Write $x + (\mathrm{round}(x) - x)$ and detach the bracket: the value is
 # rounded, and the slope is that of $x$.
 
 # %% role="concept"
@@ -1217,7 +1217,7 @@ claim("slope of both numbers, with the bracket detached", through.sum(),
       expected=2)
 
 # %% [markdown] role="concept"
-# In Q-learning the *target* must not learn. It is the reward plus the discounted
+# In Q-learning with a second, frozen network the *target* does not learn. It is the reward plus the discounted
 # best value of the next state, and it belongs to **one** action: the one taken.
 # Three mistakes to look for in a sketch: no reward, a target spread over all actions,
 # and a `.detach()` inside `no_grad`, which has nothing to do there.
@@ -1248,7 +1248,8 @@ claim("values of 128 that the loss corrects", (slope != 0).sum(),
 # That cell also shows what `retain_graph` is for: two losses over one graph, each
 # with its own gradient. It is *not* for derivatives of derivatives. Those need
 # `create_graph`. And the gradient of a summed gradient is the row sums of the
-# Hessian; its diagonal is that only where all else in the matrix is zero.
+# Hessian. They are its diagonal where the rest of each row adds up to zero, as it does
+# when each output depends on its own input alone.
 
 # %% role="concept"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -1500,8 +1501,8 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 # the second, because nobody asked for the gradient of the data.
 #
 # Time needs a GPU, or a prediction: the datasheet says how long FLOPs and bytes
-# take at least. A small stack waits for launches, so its FLOPs say nothing. The
-# update has no product at all: it reads four tensors and writes three.
+# take at least. A small stack waits for launches, so its FLOPs say little. The
+# update has no matrix product: it reads four tensors and writes three.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype

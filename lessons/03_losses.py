@@ -83,9 +83,9 @@ claim("the loss of guessing among 10 classes, ln 10",
       F.cross_entropy(guess_all, y), expected=2.303, within=1e-3)
 
 # %% [markdown] role="concept"
-# A fresh classifier whose first loss is far above
-# $\ln C$ starts with confident nonsense, and one that stays at it has learned
-# nothing.
+# A fresh classifier whose first loss is far above $\ln C$ starts with confident
+# nonsense. Where the classes are equally frequent, one that stays at it has learned
+# nothing that lowers the loss.
 
 # %% [markdown] trap="03.1" role="predict" core=true symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## Softmax before the loss
@@ -140,7 +140,7 @@ measured("03.1", 2)
 # the lowest that ten classes allow is $\ln(e + 9) - 1$. Probabilities lie between 0 and 1, so taken for logits
 # they are nearly equal, and their softmax is nearly flat. Put the logit on the
 # far left below and read the slope: where the model is most wrong, the second
-# softmax asks for nothing.
+# softmax asks for almost nothing.
 
 # %% trap="03.1" role="look"
 claim("with one softmax, a perfect answer: loss",
@@ -305,8 +305,8 @@ measured("03.2", 100 * right, right=(20, 50))
 # %% [markdown] trap="03.2" role="repair"
 # Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
 # an output between two of them is an answer that nobody asked for. The column is
-# worse: broadcasting pairs every output with every label, so each row is
-# trained towards the mean of all labels.
+# worse: broadcasting pairs every output of a batch with every label in it, so each row
+# is trained towards the mean label.
 # `F.mse_loss` would have warned; arithmetic by hand does not.
 #
 # Squared error as such is not the culprit. Give each class an output of its own,
@@ -516,7 +516,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
     # END SOLUTION
 
 # %% [markdown] trap="03.3" role="hint"
-# 1. Five things happen: clear, backward, undo the scale, clip, step. Only one order works.
+# 1. Five things happen: clear, backward, undo the scale, clip, step. Which of them must come before which?
 # 2. The limit applies to the true gradient. A gradient that is still 1024 times too large would be clipped to almost nothing.
 # 3. `clip_grad_norm_` returns the norm before. For the norm after, measure again with `nn.utils.get_total_norm`.
 

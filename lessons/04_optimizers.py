@@ -33,7 +33,7 @@ begin(SEED, THREADS, DEVICE)
 # %% [markdown] role="concept"
 # ## Five rules, one shape
 #
-# Every rule takes a gradient $g$ and gives a step. They differ in what they
+# Each rule below takes a gradient $g$ and gives a step. They differ in what they
 # remember and in what they divide by. The learning rate is $\eta$; all products
 # are element by element.
 #
@@ -1496,8 +1496,8 @@ claim("last rate, 10,000 times below the first", rates[-1],
 # ## On a GPU: the step that waits for its own orders
 #
 # A step of Adam reads a few numbers per weight, does a dozen operations and writes
-# them back. For a model of many small tensors the arithmetic is nothing; the *orders*
-# are everything. Torch has three ways to give them: a loop over tensors, `foreach`
+# them back. For a model of many small tensors the arithmetic takes little; the *orders*
+# take the time. Torch has three ways to give them: a loop over tensors, `foreach`
 # (one order for a list of tensors), and `fused` (one order for the whole step).
 #
 # **Before you run anything:** a model has 100 tensors. How many operations does
@@ -1505,7 +1505,7 @@ claim("last rate, 10,000 times below the first", rates[-1],
 # memory on top while it runs?
 #
 # `cost` counts the operations, the bytes that they write, and the most that exist
-# at a time beside what was there before. What an order takes, only a GPU can tell.
+# at a time beside what was there before. What an order takes has to be measured on a GPU.
 # Bytes predict: `foreach` saves orders and no bytes, `fused` saves both.
 
 # %% role="gpu"

@@ -166,8 +166,8 @@ def test_law_compares_shape_dtype_and_values_of_everything_it_receives(id):
                          ids=lambda v: f"{type(v).__name__}-{v}"[:18].split(" at")[0])
 def test_constant_answers_fail(id, answer):
     exercise, cases = proof.paper(id, 0)
-    outcomes = exercise.outcomes(lambda *a, **k: answer, cases)
-    assert exercise.first_failure(cases, outcomes).status in {"wrong", "error"}
+    verdicts = (exercise.run(lambda *a, **k: answer, case)[1] for case in cases)
+    assert any(verdict.status in {"wrong", "error"} for verdict in verdicts)
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -8,13 +8,28 @@ import torch
 from torch import nn
 
 from dlsys_helpers.explorers.conv_sizes import (
-    NOTHING,
+    LEFT,
+    NO_OUTPUT,
     READ,
     UNREAD,
     conv_sizes,
     formula,
     listed,
     windows,
+)
+from dlsys_helpers.explorers.forgetting import (
+    BODY_RATES,
+    EVERY,
+    HEAD_RATES,
+    OPTIMIZERS,
+    PER_CLASS,
+    STEPS,
+    accuracy,
+    adapt,
+    forgetting,
+    linear,
+    pretrained,
+    tasks,
 )
 from dlsys_helpers.explorers.receptive_field import (
     SIDE,
@@ -33,7 +48,8 @@ EQUAL, RANDOM = WEIGHTS
 def nothing_cached():
     """What is computed here, with the tests' own threads, must not reach another file."""
     yield
-    footprint.cache_clear()
+    for cached in (footprint, adapt, pretrained, tasks):
+        cached.cache_clear()
 
 
 # ---- receptive field --------------------------------------------------------------------------
@@ -115,11 +131,11 @@ def test_a_dilation_that_is_never_passed_on_is_seen(monkeypatch):
 
 
 # ---- output sizes -----------------------------------------------------------------------------
-EVERY = list(conv_sizes.grid().values())
+SETTINGS = list(conv_sizes.grid().values())
 
 
 def test_size_and_windows_are_torch_s_and_counted_by_hand():
-    for s in EVERY:
+    for s in SETTINGS:
         columns, kernel, stride, padding, dilation = s.values()
         starts = range(-padding, columns + padding - dilation * (kernel - 1), stride)
         by_hand = [[float(c in range(start, start + dilation * kernel, dilation))
@@ -130,7 +146,7 @@ def test_size_and_windows_are_torch_s_and_counted_by_hand():
 
 
 def test_torch_refuses_where_no_window_fits():
-    none = [s for s in EVERY if len(windows(**s)) == 0]
+    none = [s for s in SETTINGS if len(windows(**s)) == 0]
     assert none
     for s in none:
         conv = nn.Conv1d(1, 1, s["kernel"], s["stride"], s["padding"], s["dilation"])
@@ -138,7 +154,7 @@ def test_torch_refuses_where_no_window_fits():
             conv(torch.zeros(1, 1, s["columns"]))
         arrays, sentence = conv_sizes(**s)
         assert "torch refuses" in sentence
-        assert set(arrays["reads"].flat) == {UNREAD}
+        assert set(arrays["reads"].flat) == {NO_OUTPUT}
 
 
 @pytest.mark.parametrize(("setting", "size", "unread"), [
@@ -151,16 +167,16 @@ def test_torch_refuses_where_no_window_fits():
 def test_the_sentence_names_the_size_and_the_columns_nobody_reads(setting, size, unread):
     arrays, sentence = conv_sizes(**dict(zip(conv_sizes.defaults, setting, strict=True)))
     assert f"= {size}; torch gives {size}. {unread}" in sentence
-    assert len(arrays["reads"]) == size
     lost = np.nonzero(arrays["times"] == 0)[0]
-    assert (arrays["reads"][:, lost] == UNREAD).all()
+    assert (arrays["reads"][:size, lost] == UNREAD).all()
+    assert (arrays["reads"][size:] == NO_OUTPUT).all()
     assert unread == (f"No window reads {listed(lost)}." if len(lost) else "Every column is read.")
 
 
 def test_the_picture_marks_what_is_read_and_how_often():
     arrays, _ = conv_sizes(columns=7, stride=1)
     assert arrays["times"].tolist() == [1, 2, 3, 3, 3, 2, 1]
-    assert set(arrays["reads"].flat) == {NOTHING, READ}
+    assert set(arrays["reads"].flat) == {NO_OUTPUT, LEFT, READ}
     np.testing.assert_array_equal((arrays["reads"] == READ).sum(0), arrays["times"])
 
 
@@ -170,3 +186,95 @@ def test_a_stride_that_is_never_passed_on_is_seen(monkeypatch):
                         lambda *a, stride, **k: whole(*a, **k))
     with pytest.raises(AssertionError):
         test_size_and_windows_are_torch_s_and_counted_by_hand()
+
+
+# ---- forgetting -------------------------------------------------------------------------------
+def test_tasks_split_the_digits_by_class_and_the_new_ones_are_few():
+    sizes = {name: len(y) for name, (_, y) in tasks().items()}
+    assert sizes["new"] == 5 * PER_CLASS
+    assert sizes["old test"] + sizes["new test"] == 497
+    assert sizes["old"] > 600
+    for _, y in tasks().values():
+        assert sorted(y.unique().tolist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("head_rate", HEAD_RATES)
+def test_a_body_that_stands_still_forgets_nothing(optimizer, head_rate):
+    old, new = adapt(optimizer, 0, head_rate)
+    assert set(old) == {accuracy(*pretrained(), "old test")}
+    assert old[0] > 97
+    assert new[-1] > new[0]
+
+
+def test_one_step_of_gradient_descent_is_the_step_of_the_formula():
+    """SGD's first step with momentum is plain; head and body each at their own rate."""
+    body, head, x, y = *pretrained(), *tasks()["new"]
+    new_head = linear(48, 5, 3)
+    weights = [*body.parameters(), *new_head.parameters()]
+    loss = torch.nn.functional.cross_entropy(new_head(body(x)), y)
+    grads = torch.autograd.grad(loss, weights)
+    rates = [0.1] * len(list(body.parameters())) + [0.001] * 2
+    moved = [w - lr * g for w, lr, g in zip(weights, rates, grads, strict=True)]
+    seen = stepped("SGD + momentum", 0.1, 0.001)
+    for expected, got in zip(moved, seen, strict=True):
+        torch.testing.assert_close(got, expected)
+    assert head.weight.shape == (5, 48)
+
+
+def stepped(optimizer, body_rate, head_rate):
+    """Weights of body and new head after one step of `adapt`."""
+    caught = []
+    real = OPTIMIZERS[optimizer]
+
+    def catching(groups):
+        opt = real(groups)
+        opt.register_step_post_hook(lambda o, *_: caught.append(
+            [p.detach().clone() for group in o.param_groups for p in group["params"]]))
+        return opt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OPTIMIZERS, optimizer, catching)
+        adapt.__wrapped__(optimizer, body_rate, head_rate)
+    return caught[0]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_old_digits_are_the_price_of_the_body_s_rate(optimizer):
+    old, new = ([adapt(optimizer, rate, 0.01)[k][-1] for rate in BODY_RATES] for k in (0, 1))
+    assert old[1] > old[0] - 2  # 0.0001
+    assert old[-1] < old[1] - 20  # 0.1
+    assert max(new[2:]) > new[0] + 3  # a body that moves learns more
+
+
+def test_frames_show_the_curves_of_the_run_and_its_neighbours():
+    arrays, sentence = forgetting(body_rate=0.01, steps=30)
+    old, new = adapt("Adam", 0.01, 0.01)
+    assert arrays["step"].tolist() == list(range(0, 31, EVERY))
+    np.testing.assert_array_equal(arrays["old"], old[:7])
+    at = BODY_RATES[1:].index(0.01)
+    assert (arrays["old_at"][at], arrays["new_at"][at]) == (old[6], new[6])
+    assert f"come to {new[6]:.1f} %, 0 to 4 go from {old[0]:.1f} % to {old[6]:.1f} %" in sentence
+    assert len(old) == max(STEPS) / EVERY + 1
+
+
+def test_adapting_leaves_the_old_network_alone_and_repeats_itself():
+    before = [p.clone() for part in pretrained() for p in part.parameters()]
+    first = forgetting.live_frame({"body_rate": 0.1})
+    adapt.cache_clear()
+    torch.randn(3)
+    assert forgetting.live_frame({"body_rate": 0.1}) == first
+    after = [p for part in pretrained() for p in part.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_two_rates_that_are_swapped_are_seen(monkeypatch):
+    real = OPTIMIZERS["Adam"]
+
+    def swapped(groups):
+        (body, head), rates = groups, [g["lr"] for g in groups][::-1]
+        return real([{**body, "lr": rates[0]}, {**head, "lr": rates[1]}])
+    monkeypatch.setitem(OPTIMIZERS, "Adam", swapped)
+    adapt.cache_clear()
+    with pytest.raises(AssertionError):
+        test_a_body_that_stands_still_forgets_nothing("Adam", 0.1)
+    adapt.cache_clear()

@@ -206,8 +206,10 @@ def answers_of(speed, **bounds):
 
 def test_without_rows_a_table_predicts_cites_and_asserts_nothing():
     table = answers_of(result("missing", rows=[]), below=6)
-    assert table.lines() == [["a tiny call: us", "5", "4 (A 2020)", "", "below 6"]]
+    assert table.lines() == [["a tiny call: us", "5", "4 (A 2020)", "waits", "below 6"]]
     assert table.head()[1] == "predicted, NVIDIA H200"
+    unpublished = records.Question(result(), "t", 5.0, lambda: 5.5, "", {"below": 6})
+    assert records.gpu_table(table.sheet, unpublished).lines()[0][2] == "see predicted"
     assert table.notes()[1:] == ["1 of 1 claims wait for a measurement; nothing is asserted for "
                                  "them."]
     assert "Not recorded yet" in repr(table)

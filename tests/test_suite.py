@@ -86,7 +86,8 @@ def test_a_part_grows_with_what_it_is_about_but_for_what_is_fixed(part, seconds,
     assert projection.projected(part, seconds, NOW) == then
 
 
-def test_the_page_adds_up_and_states_what_it_assumes():
+def test_the_page_adds_up_and_states_what_it_assumes(monkeypatch):
+    monkeypatch.setattr(projection, "SETUP_MINUTES", 3.9)
     parts = {"checks": {"worker": 100.0}, "hostile": {"worker": 140.0}}
     text = projection.page({"run": "today, 2 cores", "parts": parts}, NOW)
     assert "| all | 240 |  | 540 |" in text

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Sequence
 from nbformat import NotebookNode
 
 from dlsys_helpers import catalog, checking, records
-from dlsys_helpers.acting import Case
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import evidence
+from tools import evidence, told
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -75,16 +74,13 @@ def traps_page() -> str:
 
 
 def wrong_answers_page() -> str:
-    """The kill matrix: every registered wrong answer, judged now by the check it must fail."""
+    """The kill matrix: every registered wrong answer, and what the check it must fail says."""
     parts = ["# Wrong answers",
              "A check is worth what it refuses. Each exercise comes with answers that look right "
              "and are wrong. This page was made by running every one of them through its check; "
              "the right column is what a learner who writes it is told."]
     for trap in catalog.traps():
-        # Naming a mistake compares it with all its siblings: each of them acts once, not each time.
-        found = checking.remembering(checking.find(trap.id))
-        cases = found.arrange(checking.FIXED_SEEDS[0])
-        rows = [(plain(w.name), told(found, cases, w)) for w in found.wrong_answers]
+        rows = [(plain(name), plain(message)) for name, message in told.of(trap.id).items()]
         parts += [f"## {trap.id} `{trap.function}`",
                   f"{trap.title}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
                   table(("The wrong answer", "What the learner is told"), rows)]
@@ -101,15 +97,6 @@ def proof(id: str) -> str:
     return (f"Besides, {routes} right answers by other routes pass on {seeds:,} seeds, and of "
             f"{mutant['mutants']} mechanical changes of the worked answer {mutant['killed']} are "
             f"refused{equal}.")
-
-
-def told(exercise: checking.Exercise, cases: Sequence[Case], wrong: checking.WrongAnswer) -> str:
-    """The feedback a wrong answer gets. Raises ValueError when its check lets it pass."""
-    verdict = exercise.judge(cases, exercise.outcomes(wrong.fn, cases))
-    if verdict.status not in {"wrong", "error"}:
-        raise ValueError(f"exercise {exercise.id}: the wrong answer {wrong.name!r} got "
-                         f"{verdict.status!r}, expected 'wrong'. Mend the check first.")
-    return plain(verdict.message)
 
 
 def errata_page(lessons: Lessons) -> str:
@@ -236,7 +223,7 @@ def strip(lesson: NotebookNode) -> str:
                    for role in ("look", "repair"))
     panels = {"role-predict": question,
               "role-break": "\n".join(map(fenced, cells("break", "code"))),
-              "role-look": look,
+              "role-look": f"<details><summary>Guess, then open</summary>\n{look}\n</details>",
               "role-repair": "\n".join(map(fenced, shown(cells("repair", "code")))),
               "role-look again": like(look, again)}
     inside = (f":::::{{div}} {role}\n{text}\n:::::" for role, text in panels.items())

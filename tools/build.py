@@ -198,7 +198,7 @@ NOTES = {
 def way_to_exercise(source: Source, cell: NotebookNode) -> NotebookNode:
     trap = cell.metadata["trap"]
     function = lessons.exercise_function(source, trap)
-    first = ast.get_docstring(function).splitlines()[0]
+    first = ast.get_docstring(function).partition("\n\n")[0].replace("\n", " ")
     text = (f"**Exercise {trap}: `{function.name}`.** {first}\n\n"
             f"{WAY_IN.format(number=source.stage)} {effort(source, trap)}")
     return made("markdown", cell["id"], text, role="exercise", trap=trap)
@@ -265,7 +265,9 @@ WORKSHEET_TOP = """# Worksheet {number}: {title}
 
 Run the two cells below first, and again after a restart. Then write the body of each function, run
 its cell, and run the check below it. A check that fails says what it measured and, if it knows your
-mistake, names it. The lesson is [{stem}](../notebooks/{stem}.ipynb)."""
+mistake, names it. One that takes longer than a minute is stopped; only where it hangs inside a
+single call of a library you have to restart the kernel yourself. Read
+[the lesson](../notebooks/{stem}.ipynb) first."""
 
 
 def check_cells(source: Source, trap: str) -> list[NotebookNode]:

@@ -208,6 +208,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=RIGHT_SEEDS, help="for right answers")
     parser.add_argument("--right", action="store_true", help="right answers only, no record")
     args = parser.parse_args()
+    from tools import told  # which rests on what this file says
+
     torch.set_num_threads(1)
     ids = [id for stage in worked.stages() for id in worked.answers(stage)]
     if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
@@ -220,6 +222,7 @@ def main() -> None:
                 prove(id, args.seeds))
             if facts and not found:
                 write(id, facts)
+                told.write(id)
             print("\n".join(found) or f"{id}: proven, right answers on {args.seeds} seeds",
                   flush=True)
             lines += found

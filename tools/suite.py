@@ -23,7 +23,7 @@ from xdist.scheduler import LoadScopeScheduling
 from dlsys_helpers.paths import ROOT
 
 RECORD = ROOT / "benchmarks" / "suite.json"
-BY_STAGE = {"checks", "checks forged", "mutants", "notebooks"}
+BY_STAGE = {"checks", "mutants", "notebooks"}
 # Of test_x[01.2-a], test_x[notebooks-01_activations], test_x[01].
 STAGE = re.compile(r"\[(?:\w+-)?(\d\d)[._\]]")
 SHOWN = 14

@@ -93,6 +93,8 @@ def show(figure: Figure, alt: str) -> None:
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from IPython.display import Image, display
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-        display(Image(data=buffer.getvalue(), format="png", alt=alt))
+        # Twice the pixels it is shown at: sharp on a screen that has two for one, and on paper.
+        figure.savefig(buffer, format="png", dpi=2 * figure.dpi, metadata={"Software": None})
+        display(Image(data=buffer.getvalue(), format="png", alt=alt,
+                      width=round(figure.get_figwidth() * figure.dpi)))
     plt.close(figure)

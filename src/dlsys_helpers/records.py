@@ -214,7 +214,8 @@ class GpuTable:
         return "asked", f"predicted, {self.sheet.name}", "published", "measured", "claim"
 
     def lines(self) -> list[list[str]]:
-        return [[q.text, _plain(q.predicted), q.published, str(a or ""), q.bound]
+        return [[q.text, _plain(q.predicted), q.published or "see predicted",
+                 str(a or "waits"), q.bound]
                 for q, a in zip(self.questions, self.answers, strict=True)]
 
     def __repr__(self) -> str:

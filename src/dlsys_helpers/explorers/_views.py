@@ -161,8 +161,8 @@ class Heatmap(_View):
 
     @property
     def _walked(self) -> tuple[str, ...]:
-        ways = self.ways.paths.values() if self.ways else ()
-        return tuple(name for pair in ways for name in pair)
+        paths = self.ways.paths if self.ways else {}
+        return tuple(name for pair in paths.values() for name in pair)
 
     def limits(self, arrays: Mapping[str, np.ndarray]) -> tuple:
         """The limits (low, high) of x and of y at a setting; None for a matrix as printed."""

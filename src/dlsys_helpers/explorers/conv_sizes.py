@@ -6,8 +6,9 @@ from torch.nn import functional as F
 
 from dlsys_helpers.explorers import Heatmap, Lines, Slider, explorer
 
-NOTHING, UNREAD, READ = range(3)
-MARKS = ("#d5dae3", "#f8765c", "#331067")  # one colour for each of the three
+NO_OUTPUT, LEFT, UNREAD, READ = range(4)
+MARKS = ("#8a93a6", "#d5dae3", "#f8765c", "#331067")  # one colour for each of the four
+ROWS = 6  # of the picture at least, so that it keeps its shape while the reader moves a control
 MOST = 7  # windows that can lie on one column: the largest kernel
 
 
@@ -61,7 +62,8 @@ def told(setting, outputs, unread):
     ],
     views=[
         Heatmap("reads", title="What each window reads", xlabel="input column", ylabel="output",
-                vmin=NOTHING, vmax=READ, ramp=MARKS, label="1 no window reads it, 2 read"),
+                vmin=NO_OUTPUT, vmax=READ, ramp=MARKS,
+                label="0 no output, 2 read by no window, 3 read"),
         Lines("column", {"times": "times"}, title="Windows that read a column",
               xlabel="input column", ylabel="windows", ylim=(0, MOST)),
     ],
@@ -72,7 +74,9 @@ def conv_sizes(columns, kernel, stride, padding, dilation):
     reads = windows(*setting)
     times = reads.sum(0)
     unread = (times == 0).nonzero().flatten().tolist()
-    marks = reads * READ if len(reads) else torch.zeros(1, columns, dtype=torch.float64)
+    marks = torch.where(reads > 0, READ, LEFT)
     marks[:, unread] = UNREAD
-    return {"reads": marks, "column": range(columns), "times": times}, told(setting, len(reads),
-                                                                           unread)
+    page = torch.full((max(ROWS, len(marks)), columns), NO_OUTPUT)
+    page[:len(marks)] = marks
+    sentence = told(setting, len(reads), unread)
+    return {"reads": page, "column": range(columns), "times": times}, sentence

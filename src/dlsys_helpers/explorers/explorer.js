@@ -448,6 +448,7 @@ function graphView(view, host) {
   return function draw(frame) {
     const width = host.clientWidth;
     const across = Math.min(width / columns, 112);
+    const size = Math.min(12, (across - 8) / 6); // eleven characters fit into the box
     const X = (column) => (width - columns * across) / 2 + (column + 0.5) * across;
     const Y = (row) => 2 + row * BOX.level;
     const [values, grads, states, active] = [view.value, view.grad, view.state, view.active]
@@ -459,7 +460,7 @@ function graphView(view, host) {
     const nodes = view.nodes.map(([label, column, row], i) => {
       const place = { x: 3 - across / 2, y: 0, width: across - 6, height: BOX.height, rx: 7 };
       const lines = nodeText(label, states[i], values[i], grads[i]).map((text, k) =>
-        svg("text", { y: 15 + 17 * k, class: `xp-node-${k}` }, text));
+        svg("text", { y: 15 + 17 * k, class: `xp-node-${k}`, style: `font-size: ${size}px` }, text));
       const at = active[i] ? " xp-on" : "";
       return svg("g", { class: `xp-node xp-${STATES[states[i]]}${at}`,
         transform: `translate(${X(column)} ${Y(row)})` }, svg("rect", place), ...lines);

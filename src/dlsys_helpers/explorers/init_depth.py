@@ -87,14 +87,15 @@ def told(init, activation, width, size, small, dead):
     return (f"{init}, {activation}, width {width}: after {DEPTH} layers the root mean square is "
             f"{size[-1]:.2g}, a factor of {per_layer:.3g} per layer. "
             f"{closed_form(init, activation, width)} In the last layer {small:.0f} % of the "
-            f"derivatives are below {SATURATED}, {dead:.0f} % of the units are dead.")
+            f"derivatives are below {SATURATED}; {dead:.0f} % of the units are dead, their "
+            f"derivative 0 on all {ROWS} inputs.")
 
 
 @explorer(
     title="What a fresh network does to its input",
     controls=[
         Choice("init", "Weights start as", INITS, "PyTorch default"),
-        Choice("activation", "Activation", ACTIVATIONS, "tanh"),
+        Choice("activation", "Activation", ACTIVATIONS, "ReLU"),
         Slider("width", "Width of every layer", [16, 64, 256], 64),
     ],
     views=[
@@ -102,7 +103,7 @@ def told(init, activation, width, size, small, dead):
               title="Size of the activations", xlabel="layer; 0 is the input",
               ylabel="root mean square (log)", xlim=(0, DEPTH), ylim=(FLOOR, TOP), ylog=True),
         Lines("hidden", {"small": f"slope < {SATURATED}", "dead": "dead units"},
-              title="What can no longer learn", xlabel="layer", ylabel="share (%)",
+              title="Where little or no gradient passes", xlabel="layer", ylabel="share (%)",
               xlim=(1, DEPTH), ylim=(0, 100)),
     ],
 )

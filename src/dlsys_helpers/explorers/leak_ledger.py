@@ -31,11 +31,8 @@ def draw(g, n, columns, signal, periods):
     """n patients who come once in each period (start, end): [(rows (R, n, columns), labels)]."""
     x = torch.randn(REPEATS, n, columns, generator=g, dtype=torch.float64)
     noise = torch.randn(REPEATS, n, generator=g, dtype=torch.float64)
-    out = []
-    for start, end in periods:
-        times = start + (end - start) * torch.rand(REPEATS, n, generator=g, dtype=torch.float64)
-        out.append(visits(g, times, x, noise, signal))
-    return out
+    return [visits(g, start + (end - start) * torch.rand(noise.shape, generator=g, dtype=x.dtype),
+                   x, noise, signal) for start, end in periods]
 
 
 def fit(x, y, ridge, kept, scale_on, choose_on):
@@ -119,9 +116,10 @@ LEAKS = {"scaler sees the test": lambda s: s.honest(scale_on=s.all),
 
 @lru_cache(maxsize=64)
 def scores(patients, columns, signal):
-    """[believed, on new patients] in percent, of the honest protocol ("") and of each leak."""
+    """[believed, on new patients] in percent with one decimal, of no leak ("") and of each."""
     study = Study(patients, columns, SIGNALS[signal])
-    return {"": study.honest(), **{leak: run(study) for leak, run in LEAKS.items()}}
+    runs = {"": Study.honest, **LEAKS}
+    return {leak: [round(score, 1) for score in run(study)] for leak, run in runs.items()}
 
 
 @explorer(
@@ -131,12 +129,13 @@ def scores(patients, columns, signal):
         Slider("patients", "Patients to train with, and to test with", [40, 100, 300], 100,
                static=[40, 100]),
         Slider("columns", f"Columns, {INFORMATIVE} of them of use", [20, 100, 200], 100),
-        Choice("signal", "Signal in them", SIGNALS, "weak", static=[*SIGNALS][1:]),
+        Choice("signal", "Signal in them", SIGNALS, "strong",
+               static=["strong", "none, coin flips"]),
     ],
     views=[
         Bars("shown", ["with the leak: on test", "with the leak: on new patients",
                        "repaired: on test", "repaired: on new patients"],
-             title="Right answers", limit=100, unit=" %"),
+             title=f"Right answers, mean of {REPEATS} draws", limit=100, unit=" %"),
         Bars("ledger", [*LEAKS, "no leak"], title="Believed too much (points; 0 if too little)",
              limit=60),
     ],
@@ -148,5 +147,5 @@ def leak_ledger(leak, patients, columns, signal):
     sentence = (f"{leak.capitalize()}, {patients} patients, {columns} columns, signal {signal}: "
                 f"the test says {believed:.1f} %, new patients say {gets:.1f} %. Repaired, the "
                 f"test says {honest:.1f} % and new patients {honest_gets:.1f} %.")
-    ledger = [max(0, test - new) for test, new in (*(found[k] for k in LEAKS), found[""])]
+    ledger = [max(0, round(test - new, 1)) for test, new in (*(found[k] for k in LEAKS), found[""])]
     return {"shown": [believed, gets, honest, honest_gets], "ledger": ledger}, sentence

@@ -122,7 +122,7 @@ def _asides(momentum, scale, outside):
         Choice("start", "Start", STARTS, "lower left", static=["lower left", "upper left"]),
         Slider("rate", "Learning rate", [0.003, 0.01, 0.03, 0.1, 0.3], 0.03,
                static=[0.01, 0.03, 0.1, 0.3]),
-        Slider("momentum", "Momentum of SGD + momentum", [0, 0.5, 0.9, 0.99], 0.9,
+        Slider("momentum", "Momentum of SGD", [0, 0.5, 0.9, 0.99], 0.9,
                static=[0, 0.9, 0.99]),
         Slider("scale", "Multiply the loss by", [0.01, 0.1, 1, 10, 100], 1, static=[0.1, 1, 10]),
         Slider("step", "Step", [0, 2, 5, 10, 20, 40, STEPS], STEPS, static=[5, 20, STEPS]),

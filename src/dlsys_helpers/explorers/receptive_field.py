@@ -75,7 +75,7 @@ def central(grad):
         Heatmap("grad", title="Gradient of one output pixel", xlabel="input column",
                 ylabel="input row", vmin=0, vmax=1, label="share of the largest"),
         Lines("layer", {"formula": "formula", "measured": "measured"},
-              title=f"Field after each layer; the image has {SIDE} pixels", xlabel="layers",
+              title="Field after each layer", xlabel="layers",
               ylabel="pixels across (log)", ylim=(1, 512), ylog=True),
     ],
 )
