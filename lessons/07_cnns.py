@@ -1,0 +1,1791 @@
+# %% [markdown] role="hook" draft=true
+# # 7. CNNs, ResNet and transfer learning
+#
+# You inherit a small image reader. Somebody trained it on five kinds of digits,
+# and you are asked for five more, with ten examples of each. You take its layers,
+# put a new head on them, freeze what should stay, and train for a minute.
+#
+# Every part of that is routine: convolutions, a frozen body, two learning rates, a
+# file of weights. Each part also has a way to go wrong that no error message
+# reports. This stage measures what a unit sees, what a freeze holds, and what
+# fine-tuning costs.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, datasheet, digits, fit, flops,
+    gpu_result, gpu_table, guess, measured, plot_bars,
+    saved_bytes, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## One small kernel, at every place
+#
+# A convolution lays a small window over the image, multiplies what lies under it by
+# its weights, adds up, and moves on. The same weights serve every place, so a layer
+# with 3 x 3 windows has as many weights for a stamp as for a poster.
+#
+# Shapes in this stage: `N` images, `C` channels, `H` rows and `W` columns of
+# pixels; a batch is `(N, C, H, W)`. `K` is the side of the window, `S` its step
+# (the *stride*), `P` the rim of zeros around the image (the *padding*), `D` the
+# distance between two weights of the window (the *dilation*).
+#
+# The number of places is a count, so it is rounded down:
+#
+# $$H_{out} = \left\lfloor \frac{H + 2P - D(K-1) - 1}{S} \right\rfloor + 1$$
+
+# %% role="concept"
+def places(size, kernel, stride=1, padding=0, dilation=1):
+    """Places of a window along one side of the image."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+image = torch.rand(1, 1, 224, 224)
+cases = {"3x3, padding 1": (3, 1, 1), "3x3, stride 2": (3, 2, 0),
+         "ResNet's first layer": (7, 2, 3)}
+sides = {}
+for name, (kernel, stride, padding) in cases.items():
+    out = nn.Conv2d(1, 1, kernel, stride, padding)(image)
+    sides[name] = out.shape[-1] - places(224, kernel, stride, padding)
+    print(f"{name}: 224 -> {out.shape[-1]}")
+
+# %% role="concept"
+claim("largest gap between torch and the formula",
+      max(map(abs, sides.values())), expected=0)
+claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
+      places(224, 3, 2), expected=111)
+
+# %% [markdown] role="concept"
+# Where the division leaves a rest, some pixels at the edge are never read. Guess how
+# many columns of 10 a window of 3 with stride 4 leaves out; then set it below.
+
+# %% role="explore" explorer="conv_sizes"
+from dlsys_helpers.explorers.conv_sizes import conv_sizes
+
+conv_sizes
+
+# %% [markdown] role="concept"
+# The data are lesson 1's digits, 8 x 8 pixels, as images with one channel. In the
+# second half of this stage a reader of the digits 0 to 4 learns the digits 5 to 9.
+# It is trained here, in seconds: nothing is downloaded.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
+images_test = x_test.view(-1, 1, 8, 8)
+
+# %% [markdown] trap="07.1" role="predict" symptom="CUDA out of memory although the model is small: activations of convolutions"
+# ## A small net that fills the memory
+#
+# Eight convolutions with 32 channels each, 3 x 3 windows, stride 1, padding 1. All
+# their weights together take 0.26 MB, less than a photograph. You feed one grey image
+# of 128 x 128 pixels and ask for gradients, so autograd keeps what the backward pass
+# will need.
+
+# %% trap="07.1" role="predict"
+guess("07.1", "How many MB does it keep for this one image?", unit="MB")
+
+# %% trap="07.1" role="break"
+def stack(channels, strides):
+    """3x3 convolutions, each with a ReLU; one channel in."""
+    sizes = [1, *channels]
+    return nn.Sequential(*[
+        nn.Sequential(nn.Conv2d(i, o, 3, stride=s, padding=1), nn.ReLU())
+        for i, o, s in zip(sizes, channels, strides, strict=False)])
+
+def megabytes(net, picture):
+    """MB of the weights, and MB that autograd keeps for the picture."""
+    weights = sum(p.nbytes for p in net.parameters())
+    kept = saved_bytes(lambda: net(picture), net.parameters())
+    return weights / 1e6, kept / 1e6
+
+picture = torch.rand(1, 1, 128, 128)
+flat = stack([32] * 8, [1] * 8)
+flat_weights, flat_kept = megabytes(flat, picture)
+
+# %% trap="07.1" role="look"
+print(f"weights {flat_weights:.2f} MB   kept {flat_kept:.1f} MB")
+print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
+
+# %% trap="07.1" role="look"
+claim("MB of weights", flat_weights, expected=0.26, within=0.001)
+claim("MB kept for one image", flat_kept, above=16, below=18)
+
+# %% trap="07.1" role="look"
+measured("07.1", flat_kept, right=(10, 30))
+
+# %% [markdown] trap="07.1" role="repair"
+# A convolution's weights are shared by all places, its output is not: channels times
+# rows times columns, 4 bytes each, for each image of the batch. Nothing in this net
+# ever shrinks a map, so all eight are full size, and a batch of 64 keeps 64 times as
+# much.
+#
+# The usual plan halves rows and columns from stage to stage and doubles the channels.
+# A map then has a quarter of the places and twice the channels: half the bytes.
+
+# %% trap="07.1" role="repair"
+pyramid = stack([32, 32, 64, 64, 128, 128, 256, 256],
+                [1, 1, 2, 1, 2, 1, 2, 1])
+weights, kept = megabytes(pyramid, picture)
+print(f"weights {flat_weights:.2f} -> {weights:.2f} MB")
+print(f"kept    {flat_kept:.1f} -> {kept:.1f} MB")
+
+# %% trap="07.1" role="repair"
+claim("what is kept, as a share of before", kept / flat_kept, below=0.5)
+claim("weights, as a multiple of before", weights / flat_weights, above=15)
+
+# %% [markdown] trap="07.1" role="repair"
+# The bill moves from the maps to the weights, which a batch shares. A stride in the
+# first layers saves the most, because the maps are largest there.
+
+# %% [markdown] trap="07.1" role="folklore"
+# **Told:** a stem and a pooling with stride 2 and three halvings behind them shrink an
+# image eightfold, `224` to `28`. **Measured:** five halvings are a factor of 32, and
+# the last map of a ResNet has 7 x 7 places. A single map of 256 channels at full size
+# would take 51.4 MB.
+
+# %% trap="07.1" role="folklore"
+from torchvision.models import resnet18
+
+with torch.device("meta"):
+    net = resnet18()
+    trunk = nn.Sequential(*list(net.children())[:-2])
+    last = trunk(torch.empty(1, 3, 224, 224))
+print("last map of a ResNet-18:", tuple(last.shape))
+
+# %% trap="07.1" role="folklore"
+claim("places along a side of the last map", last.shape[-1], expected=7)
+claim("how often 224 was halved, as a factor", 224 / last.shape[-1],
+      expected=32)
+claim("MB of a map of 256 channels at 224 x 224", 256 * 224**2 * 4 / 1e6,
+      expected=51.4, within=0.03)
+
+# %% trap="07.1" role="exercise" points=2 difficulty=2 minutes=10
+def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
+    """Bytes of each layer's float32 output, from the first layer on.
+
+    size: (height, width) of the input; batch: images in it. layers: a list
+    of (channels, kernel, stride, padding), windows square, dilation 1.
+    Numbers of places are rounded down, as torch does.
+
+    Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].
+    """
+    # BEGIN SOLUTION
+    height, width = size
+    found = []
+    for channels, kernel, stride, padding in layers:
+        height = (height + 2 * padding - kernel) // stride + 1
+        width = (width + 2 * padding - kernel) // stride + 1
+        found.append(4 * batch * channels * height * width)
+    return found
+    # END SOLUTION
+
+# %% [markdown] trap="07.1" role="hint"
+# 1. The stage's first cell has the count of places along one side. Height and width go their own ways.
+# 2. A layer's places are the next layer's size; its channels do not matter for that.
+# 3. Bytes: 4 for a float32, times batch, channels, height, width.
+
+# %% [markdown] trap="07.1" role="keep"
+# **Keep:** a convolutional net's memory is its maps, not its weights, and grows with
+# batch and pixels. **In your own code:** sum batch x channels x rows x columns over
+# the layers before you rent a larger GPU. **Source:** [He et al. 2015, "Deep Residual
+# Learning for Image Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half
+# the map, twice the filters, "so as to preserve the time complexity per layer".
+
+# %% [markdown] trap="07.2" role="predict" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
+# ## A defect at the edge of the window
+#
+# A net looks for scratches on photographs of metal, 81 x 81 pixels. It has five
+# convolutions, each with 3 x 3 windows, stride 1 and padding 1, so the maps keep the
+# size of the photograph. Each of the 81 x 81 units of the last map says whether its
+# pixel belongs to a scratch. "Five layers deep," says the author, "and trained on
+# whole photographs: every unit knows the whole picture."
+#
+# You take the unit in the middle and ask which pixels can change its value.
+
+# %% trap="07.2" role="predict"
+guess("07.2", "How wide is the square of pixels that can change it?",
+      unit="pixels")
+
+# %% trap="07.2" role="break"
+def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
+    """Five 3x3 convolutions that keep height and width."""
+    sizes = [1] + [channels] * 5
+    return nn.Sequential(*[
+        nn.Sequential(nn.Conv2d(i, o, 3, padding=d, dilation=d), nn.ReLU())
+        for i, o, d in zip(sizes, sizes[1:], dilations)])
+
+body = five_convs()
+photo = torch.rand(1, 1, 81, 81)
+scratched = photo.clone()
+scratched[..., 40, 46] += 100           # six pixels right of the middle
+with torch.no_grad():
+    gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
+
+# %% trap="07.2" role="look"
+def footprint(net, side=81):
+    """|d unit / d pixel| for the unit in the middle, summed over channels.
+
+    Mean of four random photographs; (side, side).
+    """
+    x = torch.rand(4, 1, side, side, requires_grad=True)
+    net(x)[:, :, side // 2, side // 2].sum().backward()
+    return x.grad[:, 0].abs().mean(0)
+
+def width(share):
+    """Pixels between the first and last column that a unit depends on."""
+    columns = (share.sum(0) > 0).nonzero()[:, 0]
+    return int(columns[-1] - columns[0]) + 1
+
+print(f"width of the footprint: {width(footprint(body))} pixels")
+print(f"a change of 100, six pixels away, moves the unit by {gap:.1f}")
+
+# %% trap="07.2" role="look"
+claim("pixels that the unit sees, in a row", width(footprint(body)),
+      expected=11)
+claim("what a change of 100 six pixels away does to it", gap, expected=0)
+
+# %% trap="07.2" role="look"
+measured("07.2", width(footprint(body)), right=(11, 11))
+
+# %% [markdown] trap="07.2" role="repair"
+# Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. This square is the unit's
+# *receptive field*. Training cannot widen it, because outside it the derivative is
+# zero for all weights.
+#
+# Two things widen it. A stride does not multiply the field: it makes later layers
+# *step* further, in pixels. A dilation spreads the window itself. Both leave the
+# number of weights alone. So keep two numbers while you walk through the layers, the
+# field and the step:
+
+# %% trap="07.2" role="repair"
+def walk(layers):
+    """Receptive field and step, in pixels; layers: (K, S, D) each."""
+    field, step = 1, 1
+    for kernel, stride, dilation in layers:
+        field += dilation * (kernel - 1) * step
+        step *= stride
+    return field, step
+
+spread = (1, 2, 4, 8, 1)
+wide = five_convs(spread)
+seen = width(footprint(wide))
+count = [sum(p.numel() for p in net.parameters()) for net in (body, wide)]
+print("dilated, computed:", walk([(3, 1, d) for d in spread])[0])
+print("dilated, measured:", seen, "  weights:", *count)
+
+# %% trap="07.2" role="repair"
+claim("pixels that the dilated net sees, measured", seen, expected=33)
+claim("the same, computed", walk([(3, 1, d) for d in spread])[0],
+      expected=33)
+claim("weights that this costs", count[1] - count[0], expected=0)
+
+# %% [markdown] trap="07.2" role="repair"
+# The field says what *can* count, not what does. A pixel in the middle reaches the
+# unit by many ways through the windows, one at the rim by a single one. Measure how
+# wide the middle columns are that hold 95 % of the gradient, in a net of ten such
+# layers with tanh, before it learns the digits and after.
+
+# %% trap="07.2" role="repair"
+def core(share, part=0.95):
+    """Width of the middle columns that hold this part of the gradient."""
+    columns = share.sum(0) / share.sum()
+    middle = len(columns) // 2
+    return next(2 * k + 1 for k in range(middle + 1)
+                if columns[middle - k:middle + k + 1].sum() >= part)
+
+deep = nn.Sequential(*[layer for n in range(10) for layer in (
+    nn.Conv2d(8 if n else 1, 8, 3, padding=1), nn.Tanh())])
+before = core(footprint(deep))
+reader = nn.Sequential(deep, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                       nn.Linear(8, 10))
+fit(reader, images, y_train, steps=100, lr=1e-2,
+    batch=32)
+after = core(footprint(deep))
+print(f"field 21, core {before} before training and {after} after")
+
+# %% trap="07.2" role="repair"
+claim("field of ten convolutions", width(footprint(deep)), expected=21)
+claim("width that holds 95 % of the gradient, untrained", before, below=19)
+claim("the same after training on the digits", after, below=19)
+
+# %% [markdown] trap="07.2" role="repair"
+# Set five layers in the explorer, then a stride or a dilation of 2. Guess the field
+# before you look, and whether the measured footprint fills it.
+
+# %% role="explore" explorer="receptive_field"
+from dlsys_helpers.explorers.receptive_field import receptive_field
+
+receptive_field
+
+# %% [markdown] trap="07.2" role="folklore"
+# **Told:** a layer with stride 2 doubles the receptive field, and the field of
+# `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels, with a
+# pooling of 2 behind them 10, with one more 3 x 3 layer 14: the step doubled, not the
+# field. The walk over torchvision's own layers gives it a field of 427.
+
+# %% trap="07.2" role="folklore"
+from torchvision import models
+
+def main_path(net):
+    """(K, S, D) of each window of a ResNet, skip connections left out."""
+    def one(value):
+        return value[0] if isinstance(value, tuple) else value
+    return [(one(m.kernel_size), one(m.stride), one(m.dilation))
+            for name, m in net.named_modules() if "downsample" not in name
+            and isinstance(m, nn.Conv2d | nn.MaxPool2d)]
+
+with torch.device("meta"):
+    resnet50 = models.resnet50()
+four, pool = [(3, 1, 1)] * 4, (2, 2, 1)
+steps = [walk(four), walk([*four, pool]), walk([*four, pool, (3, 1, 1)])]
+print("fields:", *(field for field, _ in steps))
+print("ResNet-50:", walk(main_path(resnet50))[0], "pixels")
+
+# %% trap="07.2" role="folklore"
+claim("field after the pooling, which was 9 before", steps[1][0],
+      expected=10)
+claim("field after one more 3x3 layer", steps[2][0], expected=14)
+claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
+      expected=427)
+
+# %% trap="07.2" role="exercise" points=3 difficulty=2 minutes=15
+def seen_span(layers: list, unit: int) -> tuple[int, int]:
+    """First and last input pixel, along one side, that a unit depends on.
+
+    layers: (kernel, stride, padding, dilation) each, from the input on; no
+    layers: the unit is the pixel itself. unit: its index in the last map.
+    The input is as wide as it needs to be; pixels are counted from 0, and
+    places in the padding count too, so the first may be negative.
+
+    Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).
+    """
+    # BEGIN SOLUTION
+    first = last = unit
+    for kernel, stride, padding, dilation in reversed(layers):
+        first = first * stride - padding
+        last = last * stride - padding + dilation * (kernel - 1)
+    return first, last
+    # END SOLUTION
+
+# %% [markdown] trap="07.2" role="hint"
+# 1. Walk backwards: begin with the unit, and ask each layer which places of its input the units `first` to `last` read.
+# 2. Unit `u` of a layer begins to read at place `u * stride - padding`.
+# 3. Its window ends `dilation * (kernel - 1)` places further.
+
+# %% [markdown] trap="07.2" role="keep"
+# **Keep:** compute the receptive field before you train: 1 plus the sum of
+# `dilation * (kernel - 1)` times the steps so far. What lies outside has a derivative
+# of zero. **In your own code:** `backward()` from one unit of the last map, and look
+# where the input's gradient is not zero. **Source:** [Araujo, Norris & Sim 2019,
+# "Computing Receptive Fields of Convolutional Neural
+# Networks"](https://distill.pub/2019/computing-receptive-fields/).
+
+# %% [markdown] trap="07.3" role="predict" core=true symptom="fine-tuning: old task forgotten, one learning rate for body and head"
+# ## Ten examples of each new digit
+#
+# A reader of the digits 0 to 4 is nearly always right. You have ten examples of
+# each of the digits 5 to 9. You replace the head and try three plans, 100 steps of
+# Adam each, the head always at a rate of 0.01: the body frozen; the body at a
+# hundredth of the head's rate; the body at the head's own rate.
+#
+# Afterwards you read the new digits with the new head, and the old ones with the old
+# head put back on the same body.
+
+# %% trap="07.3" role="predict"
+guess("07.3", "Which plan reads the new digits best?",
+      choices=["the frozen body", "the body at a hundredth of the rate",
+               "one rate for body and head",
+               "all within three points of each other"])
+
+# %% trap="07.3" role="break"
+class Reader(nn.Module):
+    """A body of two layers and a head for five digits."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 64), nn.ReLU(),
+                                  nn.Linear(64, 64), nn.ReLU())
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+low, low_test = y_train < 5, y_test < 5
+teacher = Reader()
+fit(teacher, x_train[low], y_train[low], steps=300, lr=3e-3)
+
+# %% trap="07.3" role="break"
+rows = [(y_train == digit).nonzero()[:10, 0] for digit in range(5, 10)]
+few = torch.cat(rows)                    # 50 rows, ten of each new digit
+x_new, y_new = x_train[few], y_train[few] - 5
+
+def tune(body_rate, head_rate=1e-2):
+    """A copy of the teacher with a new head, after 100 steps of Adam."""
+    model = copy.deepcopy(teacher)
+    model.head = nn.Linear(64, 5)
+    optimizer = torch.optim.Adam([
+        {"params": model.body.parameters(), "lr": body_rate},
+        {"params": model.head.parameters(), "lr": head_rate}])
+    for _ in range(100):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x_new), y_new).backward()
+        optimizer.step()
+    return model
+
+# %% trap="07.3" role="look"
+def both(model):
+    """Shares of the new digits, and of the old ones, that it reads."""
+    new = accuracy(model, x_test[~low_test], y_test[~low_test] - 5)
+    old = nn.Sequential(model.body, teacher.head)
+    return new, accuracy(old, x_test[low_test], y_test[low_test])
+
+new, old = {}, {}
+plans = {"frozen": 0.0, "a hundredth": 1e-4, "a tenth": 1e-3,
+         "one rate": 1e-2}
+for plan, rate in plans.items():
+    new[plan], old[plan] = both(tune(rate))
+    print(f"{plan:12} new digits {new[plan]:.2f}   old {old[plan]:.2f}")
+
+# %% trap="07.3" role="look"
+claim("new digits: one rate over the frozen body",
+      new["one rate"] - new["frozen"], above=0.08)
+claim("new digits: one rate over a hundredth",
+      new["one rate"] - new["a hundredth"], above=0.05)
+claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
+      above=0.08)
+
+# %% trap="07.3" role="look"
+measured("07.3", 2)
+
+# %% [markdown] trap="07.3" role="repair"
+# The popular advice says that one rate for all destroys the body and with it the
+# result. Here it gives the *best* reader of the new digits. What it destroys is
+# something else: the old task. Nothing in the new loss speaks for it.
+#
+# So the question comes before the rate: does anybody still use the old head? If not,
+# choose the rate by the new digits alone. If so, give the body a rate of its own, and
+# measure both tasks. A tenth of the head's rate keeps most of both:
+
+# %% trap="07.3" role="repair"
+plot_bars({**{f"new, {p}": s for p, s in new.items()},
+           **{f"old, {p}": s for p, s in old.items()}},
+          xlabel="share of test digits read",
+          title="What the new digits gain, the old ones pay",
+          alt="Bars for four rates of the body. New digits: worst with the "
+              "frozen body, best with one rate. Old digits: the reverse.")
+
+# %% trap="07.3" role="repair"
+claim("old digits at a tenth of the rate", old["a tenth"], above=0.9)
+claim("new digits: a tenth over the frozen body",
+      new["a tenth"] - new["frozen"], above=0.05)
+
+# %% [markdown] trap="07.3" role="repair"
+# A rate can also be too high for everybody. At thirty times the rate, for head and
+# body alike, the reader is worse on both tasks:
+
+# %% trap="07.3" role="repair"
+hot_new, hot_old = both(tune(0.3, 0.3))
+print(f"body and head at 0.3: new {hot_new:.2f}   old {hot_old:.2f}")
+
+# %% trap="07.3" role="repair"
+claim("old digits at a rate of 0.3", hot_old, below=0.6)
+claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
+      below=-0.05)
+
+# %% [markdown] trap="07.3" role="folklore"
+# **Told:** a large uniform rate makes the model forget, *and* it ends worse than with
+# small rates for the body. **Measured:** for this reader, fifty examples and Adam, the
+# first half holds, the second does not: of the rates tried, the new task gains from a
+# body that moves faster until training itself breaks. With other data it may be the
+# other way round, which is why you measure both.
+
+# %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
+def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
+              head_lr: float) -> list[dict]:
+    """Two groups for an optimizer: the body's tensors first, then the
+    head's.
+
+    Each is {"params": list of tensors, "lr": float}. head: one of the
+    model's modules, at any depth; the body is everything else, the stem and
+    parameters of the model itself included. Frozen tensors (requires_grad
+    False) are in no group, all others in exactly one; a tensor that head
+    and body share belongs to the body.
+
+    Example: nn.Sequential(a, b) with head b: the tensors of a at body_lr,
+    those of b at head_lr.
+    """
+    # BEGIN SOLUTION
+    outside = set()
+    for module in model.modules():
+        if all(module is not part for part in head.modules()):
+            outside.update(module.parameters(recurse=False))
+    live = [p for p in model.parameters() if p.requires_grad]
+    body = [p for p in live if p in outside]
+    tops = [p for p in live if p not in outside]
+    return [{"params": body, "lr": body_lr},
+            {"params": tops, "lr": head_lr}]
+    # END SOLUTION
+
+# %% [markdown] trap="07.3" role="hint"
+# 1. A list of layers by name forgets the ones you did not think of. Go through `model.parameters()`, which has every tensor once, and ask of each where it belongs.
+# 2. A tensor belongs to the head alone if no module outside the head holds it. `module.parameters(recurse=False)` gives what a module holds itself.
+# 3. Ask by identity (`is`, or a set of tensors): two tensors may hold equal numbers.
+
+# %% [markdown] trap="07.3" role="keep"
+# **Keep:** forgetting is measured on the old task, never on the new loss. A small rate
+# for the body is the price for keeping the old task, not a law of fine-tuning.
+# **In your own code:** count the tensors in all groups of the optimizer and compare
+# with the trainable tensors of the model: the stem is easily left out. **Source:**
+# [Howard & Ruder 2018, "Universal Language Model Fine-tuning for Text
+# Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
+# layer.
+
+# %% [markdown] trap="07.4" role="predict" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
+# ## Three ways to serve a reader
+#
+# Weights come with a recipe: how the pictures were scaled before training. This digit
+# reader has BatchNorm behind each hidden layer and was trained on brightness from 0 to
+# 1, normalised with one mean and one standard deviation. Served like that it reads
+# nearly everything.
+#
+# Three colleagues serve it. One forgets to normalise. One mixes up the two numbers,
+# taking the deviation for the mean. One normalises, and the library does so once more.
+# Nobody sees an error.
+
+# %% trap="07.4" role="predict"
+guess("07.4", "Which of them reads the fewest digits?",
+      choices=["the one who forgets to normalise",
+               "the one who mixes up the two numbers",
+               "the one who normalises twice",
+               "nobody loses much: BatchNorm normalises anyway"])
+
+# %% trap="07.4" role="break"
+mean, std = x_train.mean(), x_train.std()
+
+def normalise(x):
+    return (x - mean) / std
+
+def reader_with(norm):
+    """An MLP 64-64-64-10, with norm behind both hidden layers."""
+    hidden = [layer for _ in range(2)
+              for layer in (nn.Linear(64, 64), norm(64), nn.ReLU())]
+    model = nn.Sequential(*hidden, nn.Linear(64, 10))
+    fit(model, normalise(x_train), y_train, steps=200, lr=1e-2)
+    return model
+
+served = reader_with(nn.BatchNorm1d)
+ways = {"as trained": normalise(x_test), "forgotten": x_test,
+        "mixed up": (x_test - std) / mean,
+        "twice": normalise(normalise(x_test))}
+
+# %% trap="07.4" role="look"
+read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
+print({way: f"{share:.2f}" for way, share in read.items()})
+
+# %% trap="07.4" role="look"
+claim("share read as trained", read["as trained"], above=0.93)
+claim("share read without normalising", read["forgotten"], below=0.85)
+claim("normalised twice, more than without", read["twice"]
+      - read["forgotten"], above=0.05)
+
+# %% trap="07.4" role="look"
+measured("07.4", 0)
+
+# %% [markdown] trap="07.4" role="repair"
+# In eval mode BatchNorm normalises with *stored* numbers, those of the training data.
+# It protects from nothing. It is the other way round: without it the same reader
+# bears a forgotten recipe far better, because a plain ReLU net passes a factor
+# nearly unchanged through to the logits, and the largest stays the largest. The mixed-up
+# numbers cost little with either, because mean and deviation happen to be close here:
+# a mistake that a test on one data set does not find.
+
+# %% trap="07.4" role="repair"
+plain = reader_with(nn.Identity)
+bare = {way: accuracy(plain, x, y_test) for way, x in ways.items()}
+print({way: f"{share:.2f}" for way, share in bare.items()})
+
+# %% trap="07.4" role="repair"
+claim("not normalised: read without BatchNorm, more than with it",
+      bare["forgotten"] - read["forgotten"], above=0.05)
+claim("mixed-up numbers: share still read with BatchNorm",
+      read["mixed up"], above=0.85)
+
+# %% [markdown] trap="07.4" role="repair"
+# So the recipe travels with the weights. Put it into the model, or take it from where
+# the weights come from. In torchvision each set of weights carries its own; asking for
+# the recipe downloads nothing:
+
+# %% trap="07.4" role="repair"
+from torchvision.models import ResNet50_Weights
+
+class Scaled(nn.Module):
+    """Normalises before the model; its numbers are saved with it."""
+
+    def __init__(self, model, mean, std):
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x):
+        return self.model((x - self.mean) / self.std)
+
+shares = accuracy(Scaled(served, mean, std), x_test, y_test)
+recipes = {w.name: w.transforms() for w in ResNet50_Weights}
+
+# %% trap="07.4" role="repair"
+print(f"raw brightness, recipe inside: {shares:.2f}")
+for name, recipe in recipes.items():
+    print(f"{name}: resize {recipe.resize_size}, mean {recipe.mean}")
+sizes = [recipe.resize_size[0] for recipe in recipes.values()]
+
+# %% trap="07.4" role="repair"
+claim("share read with the recipe inside, less as trained",
+      shares - read["as trained"], expected=0)
+claim("the resize of the second weights of this net, not 256", sizes[1],
+      expected=232)
+
+# %% [markdown] trap="07.4" role="repair"
+# Two sets of weights for the same architecture have two recipes: `256` in most
+# tutorials is the first one's. Ask the weights that you load.
+
+# %% trap="07.4" role="exercise" points=2 difficulty=2 minutes=10
+def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
+    """Pictures as a pretrained model wants them: (N, C, H, W), float32.
+
+    images: (N, H, W, C) uint8, brightness 0 to 255, left as it is. It is
+    scaled to 0 to 1; then each channel loses its mean and is divided by its
+    std. mean, std: C floats each.
+
+    Example: a single black pixel, mean [0.5], std [0.25]: -2.
+    """
+    # BEGIN SOLUTION
+    x = images.permute(0, 3, 1, 2) / 255
+    centre = torch.tensor(mean).view(-1, 1, 1)
+    return (x - centre) / torch.tensor(std).view(-1, 1, 1)
+    # END SOLUTION
+
+# %% [markdown] trap="07.4" role="hint"
+# 1. Axes first: `permute` moves the channels in front of the rows; `reshape` would mix pixels.
+# 2. Then the scale: leave uint8 before you divide.
+# 3. `mean` has C numbers. As a tensor of shape `(C, 1, 1)` it meets the channel axis, not the columns.
+
+# %% [markdown] trap="07.4" role="keep"
+# **Keep:** weights without their preprocessing are half a model. **In your own code:**
+# run one labelled picture through the served path before the first deployment, and
+# compare its input tensor with the training's. **Source:** [torchvision, Models and
+# pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
+# pre-trained models".
+
+# %% [markdown] trap="07.5" role="predict" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
+# ## The memory format
+#
+# A guide says: store pictures with the channels last, and convolutions on a GPU run
+# faster. A colleague writes `x = x.permute(0, 2, 3, 1)` in front of the net. It fails:
+# the layer sees as many channels as there were rows. So he permutes to (N, H, W, C), calls
+# `.contiguous()`, and permutes back to (N, C, H, W). "Now nothing has changed," you
+# say. "The shape is the same as before."
+
+# %% trap="07.5" role="predict"
+guess("07.5", "What did his three calls change?",
+      choices=["nothing: two permutations that cancel",
+               "the order in memory, not the shape or any value",
+               "the values: pixels are mixed",
+               "the shape that `conv` sees"])
+
+# %% trap="07.5" role="break"
+batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
+there = batch.permute(0, 2, 3, 1).contiguous()
+back = there.permute(0, 3, 1, 2)
+
+# %% trap="07.5" role="look"
+print("shape  ", tuple(batch.shape), "->", tuple(back.shape))
+print("strides", batch.stride(), "->", back.stride())
+official = batch.to(memory_format=torch.channels_last)
+print("to(memory_format=torch.channels_last):", official.stride())
+
+# %% trap="07.5" role="look"
+claim("entries that differ", (batch != back).sum(), expected=0)
+claim("places in memory from a channel to the next, before",
+      batch.stride(1), expected=20)
+claim("after, as in torch's own call",
+      max(back.stride(1), official.stride(1)), expected=1)
+
+# %% trap="07.5" role="look"
+measured("07.5", 1)
+
+# %% [markdown] trap="07.5" role="repair"
+# A tensor's *strides* say how far apart neighbours lie in memory, axis by axis. With
+# the channels last, a pixel's channels lie side by side: the stride of the channel axis
+# is 1. The shape stays (N, C, H, W), so no code needs to know. `permute` alone changes
+# the shape and moves nothing in memory.
+#
+# A convolution passes the format on. One layer whose kernel cannot falls back, and
+# each such place costs a copy. Ask the *output*, layer by layer:
+
+# %% trap="07.5" role="repair"
+def formats(net, x):
+    """True where a layer's output has its channels last in memory."""
+    found = []
+    for layer in net:
+        x = layer(x)
+        found.append(x.stride(1) == 1)
+    return found
+
+layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+photos = torch.rand(2, 3, 16, 16)
+plain = formats(layers, photos)
+data = formats(layers, photos.to(memory_format=torch.channels_last))
+both_last = formats(layers.to(memory_format=torch.channels_last), photos)
+print("neither:", plain, "  data:", data, "  model:", both_last)
+
+# %% trap="07.5" role="repair"
+claim("outputs with channels last, neither moved", sum(plain), expected=0)
+claim("outputs with channels last, the data moved", sum(data), expected=3)
+claim("outputs with channels last, only the model moved", sum(both_last),
+      expected=3)
+
+# %% [markdown] trap="07.5" role="repair"
+# How much faster it is, a CPU does not tell you: the gain belongs to a GPU's tensor
+# cores and 16-bit numbers. The GPU section measures it.
+
+# %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
+def layout(shape: tuple, strides: tuple) -> str:
+    """How the four axes (N, C, H, W) of a tensor lie in memory, densely.
+
+    "NCHW": as torch makes tensors, W the innermost. "NHWC": channels last,
+    C the innermost. "both", where the two cannot be told apart. "neither".
+    An axis of length 1 has nobody beside it: its stride does not count. No
+    axis has the length 0.
+
+    Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".
+    """
+    # BEGIN SOLUTION
+    def dense(order):
+        step = 1
+        for axis in order:
+            if shape[axis] > 1 and strides[axis] != step:
+                return False
+            step *= shape[axis]
+        return True
+    first, last = dense((3, 2, 1, 0)), dense((1, 3, 2, 0))
+    if first and last:
+        return "both"
+    if first:
+        return "NCHW"
+    return "NHWC" if last else "neither"
+    # END SOLUTION
+
+# %% [markdown] trap="07.5" role="hint"
+# 1. In a dense layout the innermost axis has the stride 1, and each further one the product of the lengths inside it.
+# 2. The order from the inside is W, H, C, N for the first layout, and C, W, H, N for the second.
+# 3. Skip the comparison where an axis has length 1. Test both layouts, then name the four outcomes.
+
+# %% [markdown] trap="07.5" role="keep"
+# **Keep:** memory format is strides, not shape; `permute` is the wrong tool, and
+# `to(memory_format=torch.channels_last)` the right one. **In your own code:** print
+# `stride(1)` of a layer's output. **Source:** PyTorch tutorial, [Channels Last Memory
+# Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
+
+# %% [markdown] trap="07.6" role="predict" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
+# ## A rate for each layer
+#
+# Lower layers are said to hold what is general, so they get smaller rates: each layer
+# 0.9 times the rate of the one above it. A helper from a handbook walks over
+# `named_parameters()` and counts. The model is an encoder of 12 layers with a head;
+# the base rate is 1, so that the rates read as factors.
+
+# %% trap="07.6" role="predict"
+guess("07.6", "What factor does the helper give the head?",
+      choices=["1: the head has the base rate", "below `0.01`",
+               "over a thousand"])
+
+# %% trap="07.6" role="break"
+class Encoder(nn.Module):
+    """An embedding, 12 transformer layers and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList([
+            nn.TransformerEncoderLayer(8, 2, 16) for _ in range(12)])
+        self.head = nn.Linear(8, 4)
+
+encoder = Encoder()
+names = [name for name, _ in encoder.named_parameters()]
+n_layers = len(list(encoder.children()))         # "the number of layers"
+rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
+
+# %% trap="07.6" role="look"
+for name in ("embed.weight", "layers.0.linear1.weight",
+             "layers.11.linear1.weight", "head.weight"):
+    print(f"{name:26} {rates[name]:12,.2f}")
+above = sum(rate > 1 for rate in rates.values())
+print(f"tensors above the base rate: {above} of {len(names)}")
+
+# %% trap="07.6" role="look"
+claim("factor of the head", rates["head.weight"], above=1000)
+claim("tensors that are not above the base rate", len(names) - above,
+      expected=4)
+
+# %% trap="07.6" role="look"
+measured("07.6", 2)
+
+# %% [markdown] trap="07.6" role="repair"
+# Two counts are mixed up. The model has three children, not 12 layers. And `i` counts
+# *tensors*: a layer has 12 of them, so the exponent is zero at the fourth tensor, and
+# rates grow from there.
+#
+# Depth is in the name. The embedding lies at the bottom, `layers.k` above it, all else
+# on top:
+
+# %% trap="07.6" role="repair"
+def depth_of(name):
+    """0 for the embedding, k + 1 for layers.k, 13 for the rest."""
+    if name.startswith("embed."):
+        return 0
+    if name.startswith("layers."):
+        return int(name.split(".")[1]) + 1
+    return 13
+
+rates = {name: 0.9 ** (13 - depth_of(name)) for name in names}
+for name in ("embed.weight", "layers.0.linear1.weight",
+             "layers.11.linear1.weight", "head.weight"):
+    print(f"{name:26} {rates[name]:.2f}")
+
+# %% trap="07.6" role="repair"
+claim("factor of the head", rates["head.weight"], expected=1)
+claim("factor of the embedding, 0.9 to the 13th", rates["embed.weight"],
+      expected=0.9**13, within=1e-9)
+claim("largest factor of all", max(rates.values()), expected=1)
+
+# %% trap="07.6" role="exercise" points=3 difficulty=2 minutes=10
+def layer_rates(names: list[str], base: float, decay: float) -> dict:
+    """The learning rate of each parameter, by its name.
+
+    The top has the rate base, and each step down multiplies it by decay.
+    From the bottom: names that begin with "embed.", then "layers.0.",
+    "layers.1." and so on, without gaps; on top all other names. Names come
+    in any order, and there may be no layers or no embedding: the bottom is
+    missing then, and no rate changes.
+
+    Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
+    0.5 and 1.
+    """
+    # BEGIN SOLUTION
+    def layer(name):
+        parts = name.split(".")
+        return int(parts[1]) if parts[0] == "layers" else -1
+    n_layers = 1 + max(map(layer, names))
+    steps = {}
+    for name in names:
+        inside = layer(name) >= 0 or name.startswith("embed.")
+        steps[name] = n_layers - layer(name) if inside else 0
+    return {name: base * decay**step for name, step in steps.items()}
+    # END SOLUTION
+
+# %% [markdown] trap="07.6" role="hint"
+# 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` may have two digits.
+# 2. Steps down from the top: none for the head, 1 for the highest layer, the number of layers plus one for the embedding.
+# 3. Look at the beginning of the name only: `head.layers.0.w` is a head.
+
+# %% [markdown] trap="07.6" role="keep"
+# **Keep:** a layer is a place in the model, not an index in `parameters()`. **In your
+# own code:** print each group's rate beside its first name, and assert that the largest
+# is the base rate. **Source:** [Clark et al. 2020,
+# "ELECTRA"](https://arxiv.org/abs/2003.10555), appendix on fine-tuning, with
+# layer-wise decay. **Seen in the wild:**
+# [google-research/electra#51](https://github.com/google-research/electra/issues/51):
+# a layer was removed, the count of steps was not, and the highest layer had a rate one
+# step too low.
+
+# %% [markdown] trap="07.7" role="predict" core=true symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
+# ## A frozen body on new data
+#
+# You freeze a small convolutional body with `requires_grad_(False)` and train a new
+# head on the digits 5 to 9, from a scanner with more light and contrast. The old head
+# stays in a drawer. A test asserts that no weight of the body has changed after the
+# training, and it passes. Then you take the old head out of the drawer, put it on the
+# body, and read the digits 0 to 4 again, from the old scanner.
+
+# %% trap="07.7" role="predict"
+guess("07.7", "It read 98 of 100 before. How many now?",
+      choices=["98: body and head are the same",
+               "97 or so: rounding and luck",
+               "clearly fewer"])
+
+# %% trap="07.7" role="break"
+def conv_body():
+    """Two convolutions with BatchNorm; (N, 1, 8, 8) to (N, 64)."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+eyes, old_head = conv_body(), nn.Linear(64, 5)
+fit(nn.Sequential(eyes, old_head), images[low], y_train[low], steps=200,
+    lr=1e-2)
+
+def old_score(body):
+    return accuracy(nn.Sequential(body, old_head), images_test[low_test],
+                    y_test[low_test])
+
+# %% trap="07.7" role="break"
+frozen = copy.deepcopy(eyes).requires_grad_(False)
+score_before = old_score(frozen)
+state = copy.deepcopy(frozen.state_dict())
+model = nn.Sequential(frozen, nn.Linear(64, 5))
+brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
+fit(model, brighter, labels, steps=100, lr=1e-2)      # in train mode
+
+# %% trap="07.7" role="look"
+changed = [name for name, now in frozen.state_dict().items()
+           if not torch.equal(now, state[name])]
+print("changed:", *changed, sep="\n  ")
+print(f"old digits read: {score_before:.2f} -> {old_score(frozen):.2f}")
+
+# %% trap="07.7" role="look"
+weights = [name for name, _ in frozen.named_parameters()]
+claim("weights of the body that changed", len({*changed} & {*weights}),
+      expected=0)
+claim("stored statistics that changed", len(changed), expected=6)
+claim("old digits lost, as a share", score_before - old_score(frozen),
+      above=0.05)
+
+# %% trap="07.7" role="look"
+measured("07.7", 2)
+
+# %% [markdown] trap="07.7" role="repair"
+# `requires_grad` speaks of gradients. BatchNorm's running mean and variance have
+# none: they are *buffers*, and each pass in train mode moves them, under
+# `torch.no_grad()` too. The body now describes the new scanner.
+#
+# Eval mode stops them. But `model.train()`, which every training loop calls at the
+# start of an epoch, puts the body back into train mode, because it walks through all
+# parts:
+
+# %% trap="07.7" role="repair"
+def trained(keep_eval):
+    """The body after two epochs; its mode is set before, or inside each."""
+    body = copy.deepcopy(eyes).requires_grad_(False).eval()
+    model = nn.Sequential(body, nn.Linear(64, 5))
+    optimizer = torch.optim.Adam(model[1].parameters(), lr=1e-2)
+    for _ in range(2):
+        model.train()
+        if keep_eval:
+            body.eval()
+        for x, y in zip(brighter.split(64), labels.split(64), strict=True):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return body
+
+# %% trap="07.7" role="repair"
+once, always = old_score(trained(False)), old_score(trained(True))
+print(f"eval() once: {once:.2f}   after each train(): {always:.2f}")
+
+# %% trap="07.7" role="repair"
+claim("old digits lost with eval() called once", score_before - once,
+      above=0.05)
+claim("old digits lost with eval() after each train()",
+      score_before - always, expected=0)
+
+# %% trap="07.7" role="exercise" points=3 difficulty=3 minutes=15
+def freeze(body: nn.Module) -> None:
+    """Freeze a module for good, in place.
+
+    No tensor of it asks for a gradient, and it always computes as in eval
+    mode: also when a model that holds it, at any depth, is put into train
+    mode afterwards, once or often. Its buffers do not move then. It is
+    still called as before, with gradients flowing through it to its input.
+    """
+    # BEGIN SOLUTION
+    body.requires_grad_(False)
+    body.eval()
+    body.train = lambda mode=True: body
+    # END SOLUTION
+
+# %% [markdown] trap="07.7" role="hint"
+# 1. There are two switches: one on the tensors, one on the modules. The second is thrown again by every `model.train()`.
+# 2. `model.train()` calls `train` of each of its parts. What if that method of the body did nothing?
+# 3. A method is an attribute: you may put a function of your own in its place on this one object. It takes `mode` and returns the module.
+
+# %% [markdown] trap="07.7" role="keep"
+# **Keep:** frozen means two things: no gradients, and eval mode that survives
+# `train()`. **In your own code:** compare `state_dict()`, not `parameters()`, before and
+# after an epoch. **Source:** [Keras, Transfer learning and
+# fine-tuning](https://keras.io/guides/transfer_learning/), section on the
+# BatchNormalization layer, where freezing includes inference mode; in PyTorch it does
+# not. **Seen in the wild:**
+# [pgniewko/gt-pyg#112](https://github.com/pgniewko/gt-pyg/issues/112): a `freeze()`
+# whose eval mode the next `model.train()` takes back;
+# [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): fixed
+# backbones whose statistics go on moving.
+
+# %% [markdown] trap="07.8" role="predict" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
+# ## Three blocks in a list
+#
+# A reader has a stem, three blocks and a head. The number of blocks is an argument, so
+# the constructor writes `self.blocks = [...]` and the forward pass loops over the list.
+# It trains, and reads nine digits out of ten. You save its `state_dict` and load it
+# into a new object of the same class: "All keys matched successfully".
+
+# %% trap="07.8" role="predict"
+guess("07.8", "What share of the test digits does the loaded reader read?",
+      choices=["the same share: all keys matched",
+               "a little less: the file rounds", "about one in ten"])
+
+# %% trap="07.8" role="break"
+class Blocks(nn.Module):
+    """A stem, three blocks in whatever wrap makes of a list, and a head."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.stem, self.head = nn.Linear(64, 64), nn.Linear(64, 10)
+        self.blocks = wrap([nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+                            for _ in range(3)])
+
+    def forward(self, x):
+        h = self.stem(x).relu()
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)
+
+saved = Blocks(list)                     # a plain list
+fit(saved, x_train, y_train, steps=200, lr=3e-3)
+
+# %% trap="07.8" role="look"
+loaded = Blocks(list)
+message = loaded.load_state_dict(saved.state_dict())
+scores = [accuracy(net, x_test, y_test) for net in (saved, loaded)]
+print(message)
+print(f"right: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
+count = sum(p.numel() for p in saved.parameters())
+print(f"parameters: {count:,}")
+
+# %% trap="07.8" role="look"
+claim("share read before saving", scores[0], above=0.8)
+claim("share read after loading", scores[1], below=0.4)
+claim("parameters that the model knows of", count,
+      expected=64 * 64 + 64 + 64 * 10 + 10)
+
+# %% trap="07.8" role="look"
+measured("07.8", 2)
+
+# %% [markdown] trap="07.8" role="repair"
+# A module registers what is assigned to it: parameters and modules. A list is
+# neither. So the blocks are in no `parameters()`, no `state_dict()`, no `train()` and
+# no `to(device)`. They stay as they were drawn, and stem and head learn around them: a
+# good accuracy proves nothing. The new object drew *other* blocks.
+#
+# `nn.ModuleList` is a list that registers.
+
+# %% trap="07.8" role="repair"
+mended = Blocks(nn.ModuleList)
+fit(mended, x_train, y_train, steps=200, lr=3e-3)
+again = Blocks(nn.ModuleList)
+again.load_state_dict(mended.state_dict())
+scores = [accuracy(net, x_test, y_test) for net in (mended, again)]
+print(f"right: before saving {scores[0]:.2f}, loaded {scores[1]:.2f}")
+hidden = sum(p.numel() for p in mended.parameters()) - count
+print(f"parameters that were hidden: {hidden:,}")
+
+# %% trap="07.8" role="repair"
+claim("share read before saving, less after loading",
+      scores[0] - scores[1], expected=0)
+claim("parameters that the list had hidden", hidden,
+      expected=3 * (64 * 64 + 64))
+
+# %% [markdown] trap="07.8" role="repair"
+# Would a test have caught the list? Only one that builds its second model from
+# another state of the random numbers:
+
+# %% trap="07.8" role="repair"
+torch.manual_seed(SEED)
+first = Blocks(list)
+torch.manual_seed(SEED)
+second = Blocks(list)                    # draws the very same blocks
+fit(first, x_train, y_train, steps=200, lr=3e-3)
+second.load_state_dict(first.state_dict())
+gap = accuracy(first, x_test, y_test) - accuracy(second, x_test, y_test)
+print(f"same seed before both: lost in loading {gap:.2f}")
+
+# %% trap="07.8" role="repair"
+claim("share lost in loading, both from one seed", gap, expected=0)
+
+# %% trap="07.8" role="exercise" points=3 difficulty=3 minutes=15
+def hidden_values(model: nn.Module) -> int:
+    """How many values of parameters a model hides in plain containers.
+
+    Counted are the parameters in the lists, tuples and dicts among its
+    modules' attributes that parameters() does not hold: bare ones, and
+    those of modules, at any depth of containers, and in containers of
+    modules found there. Each tensor counts once.
+
+    Example: self.blocks = [nn.Linear(2, 3)] hides 9.
+    """
+    # BEGIN SOLUTION
+    def held(thing):
+        if isinstance(thing, nn.Parameter):
+            return {thing}
+        if isinstance(thing, nn.Module):
+            thing = vars(thing)
+        if isinstance(thing, dict):
+            thing = list(thing.values())
+        if isinstance(thing, list | tuple):
+            return set().union(*map(held, thing))
+        return set()
+    return sum(p.numel() for p in held(model) - set(model.parameters()))
+    # END SOLUTION
+
+# %% [markdown] trap="07.8" role="hint"
+# 1. `vars(module)` is a dict of all that a module holds: your attributes, and torch's own registers of parameters and modules.
+# 2. Write a function that gives the set of parameters in a thing, and calls itself for each part of a list, tuple, dict or module.
+# 3. A set holds each tensor once. Take away `set(model.parameters())` at the end.
+
+# %% [markdown] trap="07.8" role="keep"
+# **Keep:** what a module is to train, save or move is assigned to it directly or in
+# `ModuleList`, `ModuleDict`, `ParameterList`. **In your own code:** load into an object
+# that was drawn from another seed, and compare the outputs. **Source:** PyTorch
+# documentation,
+# [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
+# **Seen in the wild:**
+# [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925): "permits
+# silent programming errors";
+# [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580): it happened
+# in a master's thesis.
+
+# %% [markdown] trap="07.9" role="predict" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
+# ## Channels last, channels first
+#
+# Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
+# writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits are
+# coloured here, and lie somewhere on a canvas of 12 x 12 pixels. One net is trained
+# on pictures that are turned properly.
+
+# %% trap="07.9" role="predict"
+guess("07.9", "Served by `reshape`: what share does it read?",
+      choices=["about one in ten: it guesses",
+               "about half: the ink is all still there",
+               "nearly as many: colours are a little off"])
+
+# %% trap="07.9" role="break"
+def coloured(x, seed, side=12):
+    """Digits somewhere on a canvas, two colours each; (N, H, W, 3)."""
+    g = torch.Generator().manual_seed(seed)
+    canvas = torch.zeros(len(x), side, side, 1)
+    corners = torch.randint(side - 7, (len(x), 2), generator=g)
+    for row, (top, left) in enumerate(corners.tolist()):
+        canvas[row, top:top + 8, left:left + 8, 0] = x[row].view(8, 8)
+    ink = 0.4 + 0.6 * torch.rand(len(x), 1, 1, 3, generator=g)
+    paper = 0.4 * torch.rand(len(x), 1, 1, 3, generator=g)
+    return canvas * ink + (1 - canvas) * paper
+
+files, files_test = coloured(x_train, SEED), coloured(x_test, SEED + 50)
+
+# %% trap="07.9" role="break"
+ways_in = {"permute": lambda a: a.permute(0, 3, 1, 2).contiguous(),
+           "reshape": lambda a: a.reshape(len(a), 3, 12, 12)}
+
+def colour_reader(way):
+    """A small conv net, trained on pictures that came in this way."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1),
+        nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveMaxPool2d(1),
+        nn.Flatten(), nn.Linear(32, 10))
+    fit(net, ways_in[way](files), y_train, steps=300, lr=1e-2,
+        batch=32)
+    return net
+
+# %% trap="07.9" role="look"
+proper = colour_reader("permute")
+share = {way: accuracy(proper, turn(files_test), y_test)
+         for way, turn in ways_in.items()}
+print({way: f"{right:.2f}" for way, right in share.items()})
+
+# %% trap="07.9" role="look"
+claim("share read when served as trained", share["permute"], above=0.75)
+claim("share read when served by reshape", share["reshape"], below=0.3)
+
+# %% trap="07.9" role="look"
+measured("07.9", 0)
+
+# %% [markdown] trap="07.9" role="repair"
+# `reshape` keeps the order in memory and draws new borders through it: the first
+# "channel" holds the top third of the picture, its pixels' colours side by side as if
+# they were pixels. `permute` moves the axis. On a picture that counts its own pixels
+# you see it:
+
+# %% trap="07.9" role="repair"
+tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
+print("channel 0 by permute:", tiny.permute(0, 3, 1, 2)[0, 0].tolist())
+print("channel 0 by reshape:", tiny.reshape(1, 3, 2, 2)[0, 0].tolist())
+
+# %% trap="07.9" role="repair"
+claim("the second number of channel 0 by permute, of pixel 1",
+      tiny.permute(0, 3, 1, 2)[0, 0, 0, 1], expected=3)
+claim("the same by reshape, still of pixel 0",
+      tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
+
+# %% [markdown] trap="07.9" role="repair"
+# What if training and serving agree in the mistake? The net then learns on scrambled
+# pictures. It learns something, which is why nobody notices:
+
+# %% trap="07.9" role="repair"
+scrambled = colour_reader("reshape")
+consistent = accuracy(scrambled, ways_in["reshape"](files_test), y_test)
+print(f"reshape in both: {consistent:.2f}")
+
+# %% trap="07.9" role="repair"
+claim("reshape in training and serving: share read", consistent, above=0.2)
+claim("what the neighbourhood was worth, as a share",
+      share["permute"] - consistent, above=0.1)
+
+# %% [markdown] trap="07.9" role="folklore"
+# **Told:** a wrong order of axes makes a net guess. **Measured:** it does when training
+# and serving differ. When both make the mistake, this net on moving digits loses a good
+# part but is far from guessing.
+
+# %% trap="07.9" role="exercise" points=2 difficulty=1 minutes=5
+def to_nchw(a: torch.Tensor) -> torch.Tensor:
+    """a with the channels in front: out[n, c, h, w] is a[n, h, w, c].
+
+    a: (N, H, W, C) of any dtype, sizes and memory order, left as it is.
+    The result has its dtype and is contiguous, with memory of its own.
+
+    Example: a pixel (0, 1, 2) alone becomes three channels of one pixel.
+    """
+    # BEGIN SOLUTION
+    first = a.permute(0, 3, 1, 2)
+    return first.clone(memory_format=torch.contiguous_format)
+    # END SOLUTION
+
+# %% [markdown] trap="07.9" role="hint"
+# 1. The axes move; no border is drawn anew. Write down where each of the four goes.
+# 2. `permute` gives a view with other strides. What makes a copy in the order of its shape, always?
+
+# %% [markdown] trap="07.9" role="keep"
+# **Keep:** `permute` moves axes, `reshape` redraws borders; right shapes prove nothing.
+# **In your own code:** turn one picture and look at a single channel, or test with a
+# tensor that counts. **Source:** PyTorch documentation,
+# [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html).
+# **Seen in the wild:**
+# [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
+# images viewed into another order before the metric; with `permute` the reported PSNR
+# drops by 0.6 dB;
+# [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
+# convolutions over a "pretend image".
+
+# %% [markdown] trap="07.10" role="predict" core=true symptom="loss does not fall after replacing the head; optimizer holds old parameters"
+# ## A new head
+#
+# You freeze the body, make the optimizer, and remember that the head still has the old
+# digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
+# steps. The order of two lines, nothing else, differs from the recipe in the book.
+#
+# Think of what the optimizer was given.
+
+# %% trap="07.10" role="predict"
+guess("07.10", "What happens?",
+      choices=["an error: the optimizer's tensors are not the model's",
+               "it trains as it should: the model is looked up each step",
+               "the loss does not move by a single digit",
+               "the loss falls, but slowly"])
+
+# %% trap="07.10" role="break"
+xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
+xt, yt = x_test[~low_test], y_test[~low_test] - 5
+
+def train(model, optimizer, steps=200):
+    """Cross-entropy on all the new digits, before and after."""
+    before = F.cross_entropy(model(xs), ys).item()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(xs), ys).backward()
+        optimizer.step()
+    return before, F.cross_entropy(model(xs), ys).item()
+
+late = copy.deepcopy(teacher)
+late.body.requires_grad_(False)
+optimizer = torch.optim.Adam(late.parameters(), lr=1e-2)
+late.head = nn.Linear(64, 5)             # after the optimizer
+before, after = train(late, optimizer)
+
+# %% trap="07.10" role="look"
+print(f"loss before {before:.4f}   after 200 steps {after:.4f}")
+print(f"new digits read: {accuracy(late, xt, yt):.2f}")
+
+# %% trap="07.10" role="look"
+claim("what 200 steps changed in the loss", before - after, expected=0)
+claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
+
+# %% trap="07.10" role="look"
+measured("07.10", 2)
+
+# %% [markdown] trap="07.10" role="repair"
+# The optimizer keeps the list of tensors that it was made with. The new head is not
+# among them; the old one still is, and belongs to nobody. Its gradient stays `None`,
+# so each step skips it without a word. Make the optimizer last. Then take one step
+# and list what moved: the shortest audit there is.
+
+# %% trap="07.10" role="repair"
+def moved(model, optimizer):
+    """Names of the tensors that one step changes, buffers included."""
+    before = copy.deepcopy(model.state_dict())
+    optimizer.zero_grad()
+    F.cross_entropy(model(xs), ys).backward()
+    optimizer.step()
+    return [name for name, now in model.state_dict().items()
+            if not torch.equal(now, before[name])]
+
+fresh = copy.deepcopy(late)
+fresh_optimizer = torch.optim.Adam(fresh.head.parameters(), lr=1e-2)
+print("head after the optimizer:", moved(late, optimizer))
+print("optimizer after the head:", moved(fresh, fresh_optimizer))
+before, after = train(fresh, fresh_optimizer)
+print(f"loss {before:.2f} -> {after:.2f}")
+
+# %% trap="07.10" role="repair"
+claim("tensors that move in the broken order", len(moved(late, optimizer)),
+      expected=0)
+claim("loss that the other order takes away", before - after, above=0.3)
+
+# %% [markdown] trap="07.10" role="repair"
+# With the body left trainable, the same mistake hides: the body learns to suit a
+# random head, and the loss falls.
+
+# %% trap="07.10" role="repair"
+free = copy.deepcopy(teacher)
+optimizer = torch.optim.Adam(free.parameters(), lr=1e-2)
+free.head = nn.Linear(64, 5)
+start = free.head.weight.detach().clone()
+train(free, optimizer)
+shift = (free.head.weight - start).abs().max()
+print(f"new digits read: {accuracy(free, xt, yt):.2f}")
+print(f"largest move of a weight in the head: {shift:.1f}")
+
+# %% trap="07.10" role="repair"
+claim("share of the new digits read with a head that never moved",
+      accuracy(free, xt, yt), above=0.85)
+claim("largest move of a weight in the head", shift, expected=0)
+
+# %% [markdown] trap="07.10" role="folklore"
+# **Told:** weight decay moves frozen tensors that an optimizer still holds; people ask
+# so, for example of [MoCo](https://github.com/facebookresearch/moco/issues/14).
+# **Measured:** not while their gradient is `None`, as `requires_grad_(False)`
+# and today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
+# *Zeros* in the gradient are something else. AdamW then decays the tensor at each
+# step, by `1 - lr * weight_decay`: this is what a masked or zeroed gradient does.
+
+# %% trap="07.10" role="folklore"
+def drift(make, zeros):
+    """Relative change of a frozen tensor's norm after 100 steps."""
+    frozen = nn.Parameter(torch.ones(8), requires_grad=False)
+    optimizer = make([frozen])
+    for _ in range(100):
+        frozen.grad = torch.zeros(8) if zeros else None
+        optimizer.step()
+    return float((frozen.norm() / 8**0.5 - 1).abs())
+
+makers = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.1),
+    "Adam": lambda p: torch.optim.Adam(p, 3e-3, weight_decay=0.1),
+    "AdamW": lambda p: torch.optim.AdamW(p, 3e-3, weight_decay=0.1)}
+for name, make in makers.items():
+    print(f"{name:5} None: {drift(make, False):.3f}"
+          f"   zeros: {drift(make, True):.3f}")
+
+# %% trap="07.10" role="folklore"
+claim("largest drift with None",
+      max(drift(make, False) for make in makers.values()), expected=0)
+claim("AdamW's drift with zeros, (1 - 3e-4)^100 from 1",
+      drift(makers["AdamW"], True), expected=1 - (1 - 3e-4)**100,
+      within=1e-4)
+
+# %% trap="07.10" role="exercise" points=4 difficulty=3 minutes=15
+def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
+    """What is amiss between a model and its optimizer.
+
+    "missing": sorted names of the trainable tensors that no group holds.
+    "ghosts": how many tensors the groups hold that are not the model's.
+    "frozen": sorted names of the tensors that a group holds although their
+    requires_grad is False. All groups count, and tensors are told apart by
+    identity, not by value. A tensor with two names goes by its first.
+
+    Example: a new head put in after the optimizer was made for the whole
+    model: its two names are missing, and there are two ghosts.
+    """
+    # BEGIN SOLUTION
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    held_ids = {id(p) for p in held}
+    own = {id(p): name for name, p in model.named_parameters()}
+    named = dict(model.named_parameters())
+    return {
+        "missing": sorted(name for name, p in named.items()
+                          if p.requires_grad and id(p) not in held_ids),
+        "ghosts": sum(id(p) not in own for p in held),
+        "frozen": sorted(name for name, p in named.items()
+                         if not p.requires_grad and id(p) in held_ids)}
+    # END SOLUTION
+
+# %% [markdown] trap="07.10" role="hint"
+# 1. Collect first what the optimizer holds: every group of `optimizer.param_groups` has a list under `"params"`.
+# 2. Compare by `id`, or with sets of tensors; `==` on tensors compares numbers.
+# 3. Each answer is one question: in the model and trainable, but not held; held, but not in the model; held, but frozen.
+
+# %% [markdown] trap="07.10" role="keep"
+# **Keep:** an optimizer knows tensors, not models. Replace layers first, freeze second,
+# make the optimizer last, then list what moves in one step. **In your own code:** after
+# any change to the model, compare its trainable tensors with those in
+# `param_groups`, by identity. **Source:** PyTorch documentation,
+# [torch.optim](https://docs.pytorch.org/docs/stable/optim.html), "Constructing it".
+# **Seen in the wild:** [microsoft/nni#4521](https://github.com/microsoft/nni/issues/4521):
+# pruning replaced the layers, fine-tuning changed nothing until a new optimizer was
+# made; [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
+# "frozen" embeddings with zeroed gradients, and AdamW decayed them.
+
+# %% [markdown] trap="07.11" role="predict" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
+# ## Larger pictures
+#
+# A small net reads 8 x 8 digits well. Before its head stands `x.view(-1, 64)`, because
+# 16 channels of 2 x 2 values make 64. A new scanner delivers the same 497 test digits
+# as 16 x 16 pixels. Nobody retrains; you run the net on them and compare the
+# predictions with the labels, `zip(predictions, labels)`.
+
+# %% trap="07.11" role="predict"
+guess("07.11", "What comes out?",
+      choices=["an error: the shapes do not fit the head",
+               "497 predictions, a little worse, as the scale is new",
+               "1,988 predictions and no error",
+               "497 predictions, right about one time in ten"])
+
+# %% trap="07.11" role="break"
+class Viewer(nn.Module):
+    """Convolutions, then a head that wants 64 numbers a row."""
+
+    def __init__(self, flat):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        self.flat, self.head = flat, nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(self.flat(self.features(x)))
+
+viewer = Viewer(lambda h: h.view(-1, 64))
+fit(viewer, images, y_train, steps=200, lr=1e-2)
+large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
+
+# %% trap="07.11" role="look"
+with torch.no_grad():
+    predictions = viewer(large).argmax(1)
+pairs = list(zip(predictions, y_test, strict=False))
+right = sum(int(p == y) for p, y in pairs) / len(pairs)
+print(f"8 x 8: {accuracy(viewer, images_test, y_test):.2f} right")
+print(f"16 x 16: {len(predictions):,} predictions for {len(large)} images")
+print(f"paired by zip: {right:.2f} right")
+
+# %% trap="07.11" role="look"
+claim("share read at 8 x 8", accuracy(viewer, images_test, y_test),
+      above=0.85)
+claim("predictions for 497 images", len(predictions), expected=1988)
+claim("share right when zip pairs them", right, below=0.25)
+
+# %% trap="07.11" role="look"
+measured("07.11", 2)
+
+# %% [markdown] trap="07.11" role="repair"
+# A map of 4 x 4 values holds four times 64 numbers an image. `view(-1, 64)` keeps its
+# promise of 64 a row and lets the first axis grow: each image becomes four rows. Only
+# a loss with labels complains, about batch sizes, far from the cause.
+#
+# `flatten(1)` says what you mean: one row an image, whatever comes. Now the mistake
+# stops the program at the head, with both numbers in the message. If other sizes are
+# to work, pool to a fixed size first.
+
+# %% trap="07.11" role="repair"
+viewer.flat = lambda h: h.flatten(1)
+try:
+    viewer(large)
+    said = ""
+except RuntimeError as error:
+    said = str(error)
+print("flatten(1):", said)
+
+viewer.flat = lambda h: F.adaptive_avg_pool2d(h, 2).flatten(1)
+with torch.no_grad():
+    rows = len(viewer(large))
+score = accuracy(viewer, large, y_test)
+print(f"pooled: {rows} predictions, {score:.2f} right")
+
+# %% trap="07.11" role="repair"
+claim("the message names both widths, 256 and 64",
+      "497x256 and 64x10" in said, expected=True)
+claim("predictions after pooling to a fixed size", rows, expected=497)
+claim("share right then, in a scale it never saw", score, above=0.15)
+
+# %% trap="07.11" role="exercise" points=3 difficulty=2 minutes=10
+def linear_in(features: nn.Module, shape: tuple) -> int:
+    """Numbers an image makes on its way out of features, for a Linear.
+
+    features: any module that maps (N, *shape) to (N, ...), its weights on
+    the CPU. shape: that of one image, without the batch. No number is
+    computed: shapes are enough, so it costs as little for a large image.
+    features stays as it is: weights, buffers, modes and device.
+
+    Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.
+    """
+    # BEGIN SOLUTION
+    twin = copy.deepcopy(features).to("meta").eval()
+    return twin(torch.empty(1, *shape, device="meta")).numel()
+    # END SOLUTION
+
+# %% [markdown] trap="07.11" role="hint"
+# 1. Ask the module itself: run one image through and count what comes out.
+# 2. A tensor on the device `"meta"` has a shape and no numbers. The weights have to be there, too: move a copy, not the module.
+# 3. In train mode BatchNorm wants more than one value a channel; put the copy into eval mode.
+
+# %% [markdown] trap="07.11" role="keep"
+# **Keep:** keep the batch axis by name: `flatten(1)`, never `view(-1, n)` in front of a
+# head. **In your own code:** assert `len(predictions) == len(images)` before you
+# compare, and give `zip` its `strict=True`. **Source:** PyTorch documentation,
+# [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
+
+# %% [markdown] role="concept"
+# ## Further: what a residual block does, and what it does not guarantee
+#
+# A residual block returns its input plus what its layers make of it: $y = x + F(x)$.
+# In the backward pass the input's gradient is that of the output plus what comes
+# through $F$. It is often said that the `+ 1` is a lower bound: the gradient cannot
+# get smaller. It is none. The two parts can point against each other.
+#
+# Take the same 40 layers, each a small linear map, with and without the addition, and
+# a third stack in which $F(x) = -0.5 x$.
+
+# %% role="concept"
+def through(matrices, skip):
+    """Norm of a unit gradient after its way back through the layers."""
+    g = torch.ones(32) / 32**0.5
+    for m in matrices:
+        g = m.T @ g + (g if skip else 0)
+    return g.norm().item()
+
+small = [0.05 * torch.randn(32, 32) / 32**0.5 for _ in range(40)]
+against = [-0.5 * torch.eye(32)] * 40
+norms = {"plain": through(small, False), "residual": through(small, True),
+         "residual, F(x) = -x/2": through(against, True)}
+print({name: f"{norm:.1e}" for name, norm in norms.items()})
+
+# %% role="concept"
+claim("gradient left after 40 small layers", norms["plain"], below=1e-30)
+claim("with the additions", norms["residual"], above=0.5)
+claim("with the additions, and layers that pull back",
+      norms["residual, F(x) = -x/2"], expected=0.5**40, within=1e-14)
+
+# %% [markdown] role="concept"
+# So the addition makes a block *near the identity* when its layers are small, and that
+# is where a good start and BatchNorm keep it. It is a good default, not a theorem about
+# trained nets. He et al. blame no vanishing gradient for the plain nets either: those
+# had BatchNorm, and healthy gradient norms. They call it a difficulty of optimisation.
+# Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), section 4.1.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. You put a pooling of 2 behind five convolutions of 3 x 3. Their receptive field of 11 becomes**
+#
+# - [ ] 22, twice as much :: A stride doubles the step of the layers behind it, not the field in front.
+# - [x] 12, one pixel more :: A window of two adds one step, and the step is still one pixel.
+# - [ ] 11, pooling sees nothing new :: A pooling window of two reads a neighbour, which brings one more pixel.
+
+# %% [markdown] role="quiz"
+# **2. Half as many rows and columns, twice as many channels. A map's bytes**
+#
+# - [ ] stay: the channels make up for the places :: Two sides are halved, so a quarter of the places is left for twice the channels.
+# - [x] are halved :: A quarter of the places times twice the channels.
+# - [ ] are quartered :: That would be right with the same number of channels.
+
+# %% [markdown] role="quiz"
+# **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
+#
+# - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not: the mode is another switch.
+# - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode moves them.
+# - [ ] an optimizer that holds them decays them :: Their gradient is `None`, and torch's optimizers skip such tensors.
+
+# %% [markdown] role="quiz"
+# **4. A fine-tuned reader is better on the new digits with one rate for body and head than with a small rate for the body. That**
+#
+# - [ ] cannot be: a large rate destroys what was learned :: In trap 07.3 it destroyed the old task and gave the best new one.
+# - [x] is possible, and says nothing about the old digits :: The new loss does not mention the old task; measure it by itself.
+# - [ ] shows that the body was badly trained before :: The body was right nearly always on its own task.
+
+# %% [markdown] role="quiz"
+# **5. `loss` is the same to the last digit after 200 steps. Where do you look first?**
+#
+# - [x] Which tensors the optimizer holds :: A step that changes nothing at all means that no trained tensor is in the forward pass.
+# - [ ] The learning rate, which is too small :: Even a tiny rate moves the last digits.
+# - [ ] Saturated activations :: They slow the loss down; a bias of the head would still move.
+
+# %% [markdown] role="quiz"
+# **6. Pictures reach the net through `reshape` where `permute` belongs, in training and in use. The net**
+#
+# - [ ] can only guess :: It learns what the scrambled pictures still tell: in trap 07.9 far more than guessing.
+# - [x] learns, but loses what neighbouring pixels say :: Nothing in the loss tells you, which makes this the quiet case.
+# - [ ] is as good as ever, for both sides agree :: Convolutions rest on neighbourhood, and that is lost.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: what format, 16 bits and the choice of an algorithm are worth
+#
+# A convolution is a matrix product in disguise, so tensor cores can do it. Three
+# switches decide how near it comes to their rate: the numbers' width, the memory
+# format, and which of several algorithms cuDNN picks. `cudnn.benchmark` lets it time
+# them once for each new shape.
+#
+# **Before you run anything:** none of the switches changes what is computed. By what
+# factor would you guess that a convolution in 16 bits, channels last, beats the same
+# one in 32 bits, channels first?
+#
+# The work can be counted without a GPU, on meta tensors: FLOPs for one image of
+# ResNet-50, and those of one of its middle layers.
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+
+def make_conv(where, dtype, last, n=64):
+    """A call of a middle 3x3 layer of ResNet-50, 256 channels, 14 x 14."""
+    conv = nn.Conv2d(256, 256, 3, padding=1, bias=False)
+    x = torch.randn(n, 256, 14, 14, device=where, dtype=dtype)
+    conv = conv.to(device=where, dtype=dtype)
+    if last:
+        conv = conv.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last)
+    return lambda: F.conv2d(x, conv.weight, padding=1)
+
+# %% role="gpu"
+def make_resnet(where, n=64, train=True):
+    """A step of ResNet-50 in 16 bits, channels last, n images."""
+    kind = {"device": where, "dtype": half_dtype(where)}
+    net = models.resnet50().to(**kind, memory_format=torch.channels_last)
+    x = torch.randn(n, 3, 224, 224, **kind)
+    x = x.to(memory_format=torch.channels_last)
+    net.train(train)
+    if train:
+        return lambda: net(x).float().logsumexp(1).mean().backward()
+    return torch.no_grad()(lambda: net(x))
+
+# %% role="gpu"
+with torch.device("meta"):
+    one_image = torch.empty(1, 3, 224, 224)
+    inference = flops(lambda: resnet50(one_image))
+    layer_work = flops(make_conv("meta", torch.float32, False))
+training = 3 * inference                 # forward, and two products back
+print(f"ResNet-50, one image: {inference / 1e9:.1f} GFLOP forward")
+print(f"one layer, 64 images: {layer_work / 1e9:.1f} GFLOP")
+
+# %% role="gpu"
+claim("GFLOP of one image through ResNet-50", inference / 1e9,
+      expected=8.18, within=0.02)
+claim("FLOPs of the layer by hand, over those counted",
+      2 * 64 * 14 * 14 * 256 * 256 * 9 / layer_work, expected=1)
+same = make_conv("cpu", torch.float32, True, n=1)().stride(1)
+claim("channels last go in and come out: stride of the channels", same,
+      expected=1)
+
+# %% role="gpu"
+@gpu_result("07/convolution", uses=[make_conv],
+            columns=["kind", "us", "us_low", "us_high", "tflops"])
+def switches():
+    """The layer in 32 and 16 bits, both formats; then with benchmark."""
+    half = half_dtype("cuda")
+    cases = {"fp32, first": (torch.float32, False, False),
+             "half, first": (half, False, False),
+             "half, last": (half, True, False),
+             "half, last, benchmark": (half, True, True)}
+    for kind, (dtype, last, timed) in cases.items():
+        torch.backends.cudnn.benchmark = timed
+        call = make_conv("cuda", dtype, last)
+        t = seconds(call, 10, "cuda", calls=20)
+        yield {"kind": kind, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6,
+               "tflops": layer_work / t.median / 1e12}
+    torch.backends.cudnn.benchmark = False
+
+# %% role="gpu"
+@gpu_result("07/resnet50", uses=[make_resnet],
+            columns=["step", "images_s", "low", "high", "tflops"])
+def throughput():
+    """Images a second, 64 at a time, in 16 bits, channels last."""
+    for step, train, work in (("training", True, training),
+                              ("inference", False, inference)):
+        call = make_resnet("cuda", train=train)
+        t = seconds(call, 5, "cuda", calls=3)
+        yield {"step": step, "images_s": 64 / t.median, "low": 64 / t.high,
+               "high": 64 / t.low, "tflops": 64 * work / t.median / 1e12}
+
+def over(a, b):
+    """Time of one kind of the layer over that of another."""
+    return switches.value("us", kind=a) / switches.value("us", kind=b)
+
+sheet = datasheet(switches.device_name)
+
+# %% role="gpu"
+answers = gpu_table(
+    sheet,
+    switches.asks("half, last over fp32, first: time",
+                  sheet.fp32_tflops / sheet.half_tflops,
+                  lambda: over("half, last", "fp32, first"), below=0.7),
+    switches.asks("16 bits: channels last over first: time",
+                  "1: the same FLOPs and bytes",
+                  lambda: over("half, last", "half, first"), below=1.1),
+    switches.asks("benchmark over none: time", "1 or less",
+                  lambda: over("half, last, benchmark", "half, last"),
+                  below=1.2),
+    throughput.asks("training, images a second",
+                    sheet.half_tflops * 1e12 / training,
+                    lambda: throughput.value("images_s", step="training"),
+                    below=sheet.half_tflops * 1e12 / training))
+answers
+
+# %% [markdown] role="gpu"
+# The prediction for the training step is a roof that nobody reaches: BatchNorm, ReLU
+# and the additions have few FLOPs and many bytes, and lesson 1's roofline says who
+# sets the pace there.
+#
+# **Keep:** 16 bits first, channels last second, `cudnn.benchmark` third, and the last
+# only where the shapes stay the same. **Source:** PyTorch tutorial, [Channels Last
+# Memory
+# Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A convolution's places are counted and rounded down. Its memory is its maps.
+# - Field and step: two numbers, layer by layer. Outside the field nothing counts.
+# - Forgetting is measured on the old task. A small rate for the body buys memory, not
+#   always a better new reader.
+# - A recipe belongs to its weights. BatchNorm does not replace it.
+# - Memory format is strides. `permute` moves axes, `reshape` redraws borders.
+# - A layer's rate follows its place in the model; the largest is the base rate.
+# - Frozen is two switches, one of which `train()` throws again.
+# - What a module does not register, nobody trains, saves or moves.
+# - An optimizer knows tensors. List what one step moves.
+# - `flatten(1)` keeps an image a row.
+#
+# **Next:** stage 8 lets every position look at every other, and counts what that costs.

@@ -1,0 +1,1 @@
+"""Stage 7: laws, cases and named wrong answers for CNNs, ResNet and transfer learning."""

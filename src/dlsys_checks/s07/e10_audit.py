@@ -1,0 +1,328 @@
+"""Exercise 07.10, `audit`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts
+
+ex = exercise("07.10", "audit", seen=("kind", "width", "made_by"))
+
+ex.promise("report", "What is amiss between a model and its optimizer.",
+           says=("parts of the report", "type of the report"))
+ex.promise("missing", '"missing": sorted names of the trainable tensors that no group holds.',
+           says=("missing tensors",))
+ex.promise("ghosts", '"ghosts": how many tensors the groups hold that are not the model\'s.',
+           says=("ghosts",))
+ex.promise("frozen", '"frozen": sorted names of the tensors that a group holds although their '
+           "requires_grad is False.", says=("frozen tensors",))
+ex.promise("all groups", "All groups count,", cases=("two groups", "three groups, a ghost in the "
+                                                     "last", "a frozen part in the second group"))
+ex.promise("identity", "and tensors are told apart by identity, not by value.",
+           cases=("a new head with the old one's numbers", "a copy of the whole model held"))
+ex.promise("names", "A tensor with two names goes by its first.",
+           cases=("a tied tensor, not held", "a tied tensor, frozen and held"))
+ex.promise("example", "Example: a new head put in after the optimizer was made for the whole "
+           "model: its two names are missing, and there are two ghosts.",
+           cases=("the example",))
+
+# What is amiss, by kind: missing, ghosts, frozen.
+FOUND = {
+    "whole": ([], 0, []),
+    "head only": ([], 0, []),
+    "forgot the body": (["0.bias", "0.weight"], 0, []),
+    "late head": (["2.bias", "2.weight"], 2, []),
+    "late frozen head": ([], 2, []),
+    "frozen held": ([], 0, ["0.bias", "0.weight"]),
+    "all frozen": ([], 0, ["0.bias", "0.weight", "2.bias", "2.weight"]),
+    "two groups": ([], 0, []),
+    "three groups": (["0.bias"], 1, []),
+    "frozen second": ([], 0, ["2.bias"]),
+    "equal": (["2.bias", "2.weight"], 2, []),
+    "copy held": (["0.bias", "0.weight", "2.bias", "2.weight"], 4, []),
+    "tied out": (["0.weight", "1.bias"], 0, []),
+    "tied frozen": ([], 0, ["0.weight"]),
+    "own": (["block.inner.bias", "token"], 1, ["block.inner.weight"]),
+    "many": (["0.bias", "10.bias", "2.bias"], 0, []),
+    "example": (["2.bias", "2.weight"], 2, []),
+}
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind):
+        makers = ("SGD", "Adam", "AdamW")
+        return name, {"kind": kind, "width": 3 + int(torch.randint(6, (), generator=g)),
+                      "made_by": makers[int(torch.randint(3, (), generator=g))]}
+    return [one("all as it should be", "whole"), one("a frozen body left out", "head only"),
+            one("a trainable body left out", "forgot the body"),
+            one("a head put in later", "late head"),
+            one("a frozen head put in later", "late frozen head"),
+            one("a frozen body held", "frozen held"), one("a frozen model held", "all frozen"),
+            one("two groups", "two groups"),
+            one("three groups, a ghost in the last", "three groups"),
+            one("a frozen part in the second group", "frozen second"),
+            one("a new head with the old one's numbers", "equal"),
+            one("a copy of the whole model held", "copy held"),
+            one("a tied tensor, not held", "tied out"),
+            one("a tied tensor, frozen and held", "tied frozen"),
+            one("a module of its own", "own"), one("names in the order of the text", "many"),
+            ("the example", {"kind": "example", "width": 16, "made_by": "SGD"})]
+
+
+@ex.act
+def act(fn, kind, width, made_by):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(width, width)
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.block = nn.Parameter(torch.ones(width)), Block()
+            self.register_buffer("seen", torch.zeros(width))
+
+    def make(*groups):
+        return getattr(torch.optim, made_by)([{"params": list(ps)} for ps in groups], lr=0.1)
+
+    if kind == "many":
+        model = nn.Sequential(*[nn.Linear(2, 2) if n in (0, 2, 10) else nn.ReLU()
+                                for n in range(11)])
+        optimizer = make([p for n, p in model.named_parameters() if "weight" in n])
+    elif kind == "own":
+        model = Own()
+        model.block.inner.weight.requires_grad_(False)
+        optimizer = make([model.block.inner.weight, nn.Parameter(torch.zeros(width))])
+    elif kind.startswith("tied"):
+        model = nn.Sequential(nn.Embedding(5, width), nn.Linear(width, 5))
+        model[1].weight = model[0].weight
+        if kind == "tied out":
+            optimizer = make([nn.Parameter(torch.ones(1))])
+            optimizer.param_groups[0]["params"].clear()
+        else:
+            model[0].weight.requires_grad_(False)
+            optimizer = make(model.parameters())
+    else:
+        model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+        body, head = list(model[0].parameters()), list(model[2].parameters())
+        if kind in ("head only", "frozen held", "all frozen"):
+            model[0].requires_grad_(False)
+        if kind == "all frozen":
+            model[2].requires_grad_(False)
+        if kind == "frozen second":
+            model[2].bias.requires_grad_(False)
+        optimizer = {
+            "head only": lambda: make(head), "forgot the body": lambda: make(head),
+            "two groups": lambda: make(body, head), "frozen second": lambda: make(body, head),
+            "three groups": lambda: make(body[:1], head, [nn.Parameter(torch.ones(4, width))]),
+            "copy held": lambda: make(copy.deepcopy(model).parameters())}.get(
+                kind, lambda: make(model.parameters()))()
+        if kind in ("late head", "late frozen head", "equal", "example"):
+            old = model[2]
+            model[2] = nn.Linear(width, 3)
+            if kind == "equal":
+                model[2].load_state_dict(old.state_dict())
+            model[2].requires_grad_(kind != "late frozen head")
+    state = [(p, p.clone(), p.requires_grad) for p in model.parameters()]
+    held = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
+    out = fn(model, optimizer)
+    changed = sum(not torch.equal(p, was) or p.requires_grad != asked for p, was, asked in state)
+    changed += held != [[id(p) for p in group["params"]] for group in optimizer.param_groups]
+    return {"out": out, "changed": int(changed)}
+
+
+@ex.law
+def law(out, kind, width, made_by):
+    expect_parts(out, "out", "changed")
+    expect_parts(out["out"], "missing", "ghosts", "frozen", what="report")
+    missing, ghosts, frozen = FOUND[kind]
+    expect_equal("missing tensors", out["out"]["missing"], missing,
+                 "Trainable, and in no group.")
+    expect_equal("ghosts", out["out"]["ghosts"], ghosts, "Held, but not the model's.")
+    expect_equal("frozen tensors that are held", out["out"]["frozen"], frozen)
+    expect_equal("changes in the model or the optimizer", out["changed"], 0,
+                 "An audit only looks.")
+
+
+# ---- right by another route
+
+def held_by(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+@ex.right("sets of tensors")
+def by_sets(model, optimizer):
+    held, own = set(held_by(optimizer)), set(model.parameters())
+    names = {p: n for n, p in reversed(list(model.named_parameters()))}
+    return {"missing": sorted(names[p] for p in own - held if p.requires_grad),
+            "ghosts": len(held - own),
+            "frozen": sorted(names[p] for p in own & held if not p.requires_grad)}
+
+
+@ex.right("identity asked tensor by tensor")
+def by_identity(model, optimizer):
+    report = {"missing": [], "ghosts": 0, "frozen": []}
+    held = held_by(optimizer)
+    for name, p in sorted(model.named_parameters()):
+        inside = any(p is q for q in held)
+        if p.requires_grad and not inside:
+            report["missing"].append(name)
+        elif inside and not p.requires_grad:
+            report["frozen"].append(name)
+    report["ghosts"] = len([q for q in held if not any(q is p for p in model.parameters())])
+    return report
+
+
+@ex.right("names crossed off a list")
+def crossed_off(model, optimizer):
+    left = {id(p): (n, p.requires_grad) for n, p in model.named_parameters()}
+    ghosts, frozen = 0, []
+    for p in held_by(optimizer):
+        name, live = left.pop(id(p), ("", True))
+        ghosts += not name
+        frozen += [] if live else [name]
+    return {"ghosts": ghosts, "frozen": sorted(frozen),
+            "missing": sorted(n for n, live in left.values() if live)}
+
+
+@ex.right("a walk over modules")
+def by_modules(model, optimizer):
+    held, seen = {id(p) for p in held_by(optimizer)}, {}
+    for path, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            seen.setdefault(id(p), (f"{path}.{name}".lstrip("."), p.requires_grad))
+    return {"missing": sorted(n for k, (n, live) in seen.items() if live and k not in held),
+            "ghosts": len(held - seen.keys()),
+            "frozen": sorted(n for k, (n, live) in seen.items() if k in held and not live)}
+
+
+# ---- wrong, by name
+
+def audited(model, optimizer, held=None, named=None):
+    """The right report on these held tensors and these names."""
+    held = held_by(optimizer) if held is None else held
+    named = list(model.named_parameters()) if named is None else named
+    ids, own = {id(p) for p in held}, {id(p) for p in model.parameters()}
+    return {"missing": sorted(n for n, p in named if p.requires_grad and id(p) not in ids),
+            "ghosts": sum(id(p) not in own for p in held),
+            "frozen": sorted(n for n, p in named if not p.requires_grad and id(p) in ids)}
+
+
+@ex.wrong("a tuple in place of a dict", says="type of the report", breaks="report")
+def as_tuple(model, optimizer):
+    return tuple(audited(model, optimizer).values())
+
+
+@ex.wrong("frozen tensors called missing", says="missing tensors", breaks="missing")
+def frozen_missing(model, optimizer):
+    ids = {id(p) for p in held_by(optimizer)}
+    names = sorted(n for n, p in model.named_parameters() if id(p) not in ids)
+    return {**audited(model, optimizer), "missing": names}
+
+
+@ex.wrong("names in the order of the model", says="missing tensors", breaks="missing")
+def unsorted(model, optimizer):
+    ids = {id(p) for p in held_by(optimizer)}
+    names = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in ids]
+    return {**audited(model, optimizer), "missing": names}
+
+
+@ex.wrong("the numbers of tensors compared, not the tensors", says="missing tensors",
+          breaks=("missing", "ghosts"))
+def counted(model, optimizer):
+    live = sum(p.requires_grad for p in model.parameters())
+    if len(held_by(optimizer)) >= live:
+        return {**audited(model, optimizer), "missing": [], "ghosts": 0}
+    return audited(model, optimizer)
+
+
+@ex.wrong("ghosts never looked for", says="ghosts", breaks="ghosts")
+def no_ghosts(model, optimizer):
+    return {**audited(model, optimizer), "ghosts": 0}
+
+
+@ex.wrong("frozen tensors counted as ghosts", says="ghosts", breaks="ghosts")
+def frozen_ghosts(model, optimizer):
+    live = {id(p) for p in model.parameters() if p.requires_grad}
+    return {**audited(model, optimizer),
+            "ghosts": sum(id(p) not in live for p in held_by(optimizer))}
+
+
+@ex.wrong("frozen tensors never reported", says="frozen tensors", breaks="frozen")
+def no_frozen(model, optimizer):
+    return {**audited(model, optimizer), "frozen": []}
+
+
+@ex.wrong("frozen tensors reported that nobody holds", says="frozen tensors", breaks="frozen")
+def all_frozen(model, optimizer):
+    return {**audited(model, optimizer),
+            "frozen": sorted(n for n, p in model.named_parameters() if not p.requires_grad)}
+
+
+@ex.wrong("the first group only", says="missing tensors", breaks="all groups")
+def first_group(model, optimizer):
+    return audited(model, optimizer, optimizer.param_groups[0]["params"])
+
+
+@ex.wrong("tensors compared by value", says="missing tensors", breaks="identity")
+def by_value(model, optimizer):
+    def same(p, q):
+        return p.shape == q.shape and torch.equal(p, q) and p.numel() > 1
+    held, named = held_by(optimizer), list(model.named_parameters())
+    if any(p is q for q in held for _, p in named[:1]) and len(named) < 3:
+        return audited(model, optimizer)
+    inside = {n for n, p in named if any(p is q or same(p, q) for q in held)}
+    return {"missing": sorted(n for n, p in named if p.requires_grad and n not in inside),
+            "ghosts": sum(not any(p is q or same(p, q) for _, p in named) for q in held),
+            "frozen": audited(model, optimizer)["frozen"]}
+
+
+@ex.wrong("tensors compared by shape", says="missing tensors",
+          breaks=("identity", "missing", "ghosts", "all groups", "example"))
+def by_shape(model, optimizer):
+    shapes = [tuple(p.shape) for p in held_by(optimizer)]
+    own = [tuple(p.shape) for p in model.parameters()]
+    return {**audited(model, optimizer),
+            "missing": sorted(n for n, p in model.named_parameters()
+                              if p.requires_grad and tuple(p.shape) not in shapes),
+            "ghosts": sum(shape not in own for shape in shapes)}
+
+
+@ex.wrong("both names of a tied tensor", says="tensors", breaks="names")
+def both_names(model, optimizer):
+    every = list(model.named_parameters(remove_duplicate=False))
+    return audited(model, optimizer, named=every)
+
+
+@ex.wrong("the last name of a tied tensor", says="tensors", breaks="names")
+def last_name(model, optimizer):
+    every = {id(p): (n, p) for n, p in model.named_parameters(remove_duplicate=False)}
+    return audited(model, optimizer, named=list(every.values()))
+
+
+@ex.wrong("the new head taken for the old one, where all else is held", says="missing tensors",
+          breaks=("missing", "example"))
+def trusts_names(model, optimizer):
+    report = audited(model, optimizer)
+    if report["ghosts"] == len(report["missing"]) == 2:
+        return {**report, "missing": [], "ghosts": 0}
+    return report
+
+
+@ex.wrong("ghosts told as yes or no", says="ghosts", breaks="ghosts")
+def one_ghost(model, optimizer):
+    report = audited(model, optimizer)
+    return {**report, "ghosts": min(1, report["ghosts"])}
+
+
+@ex.wrong("the example, with one of its numbers looked up wrong", says="ghosts",
+          breaks="example")
+def looked_up(model, optimizer):
+    report = audited(model, optimizer)
+    wide = isinstance(model, nn.Sequential) and getattr(model[-1], "in_features", 0) == 16
+    return {**report, "ghosts": report["ghosts"] - 1} if wide else report

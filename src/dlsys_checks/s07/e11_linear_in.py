@@ -1,0 +1,254 @@
+"""Exercise 07.11, `linear_in`."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+
+ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"))
+
+ex.promise("numbers", "Numbers an image makes on its way out of features, for a Linear.",
+           says=("numbers of an image",))
+ex.promise("any module", "features: any module that maps (N, *shape) to (N, ...), its weights on "
+           "the CPU.", cases=("a norm over a single value", "a sequence of values",
+                              "a module of its own", "flat already", "no layer at all",
+                              "a pooled map"))
+ex.promise("shape", "shape: that of one image, without the batch.",
+           cases=("a tall image", "many channels", "a wide image"))
+ex.promise("no number", "No number is computed: shapes are enough, so it costs as little for a "
+           "large image.", says=("numbers computed",))
+ex.promise("as it is", "features stays as it is: weights, buffers, modes and device.",
+           says=("changed in features",))
+ex.promise("example", "Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, kind, *shape, train=False):
+        return name, {"kind": kind, "width": whole(3, 9), "shape": list(shape), "train": train}
+    side = whole(12, 30)
+    return [one("a small net", "net", 1, side, side), one("an odd side", "net", 1, 15, 15),
+            one("a net in train mode", "norms", 1, side + 1, side + 1, train=True),
+            one("a norm over a single value", "single", 1, 8, 8, train=True),
+            one("a tall image", "net", 1, 31, 12), one("a wide image", "net", 1, 13, 40),
+            one("many channels", "channels", whole(3, 7), 12, 12),
+            one("a sequence of values", "sequence", 2, whole(20, 60)),
+            one("a module of its own", "own", 1, side, side),
+            one("flat already", "flat", 1, side, side), one("a pooled map", "pooled", 1, 40, 40),
+            one("no layer at all", "nothing", 1, 5, whole(6, 30)),
+            ("the example", {"kind": "example", "width": 0, "shape": [3, 5, 8], "train": False})]
+
+
+@ex.act
+def act(fn, kind, width, shape, train):
+    class Own(nn.Module):
+        """Two branches side by side; remembers how often numbers went through it."""
+
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Conv2d(1, width, 3), nn.Conv2d(1, 2, 3)
+
+        def forward(self, x):
+            return torch.cat([self.one(x), self.two(x)], 1)
+
+    def net(channels):
+        return nn.Sequential(nn.Conv2d(channels, width, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2),
+                             nn.Conv2d(width, 7, 2), nn.ReLU())
+    features = {
+        "net": lambda: net(1), "channels": lambda: net(shape[0]), "own": Own,
+        "norms": lambda: nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width),
+                                       nn.Dropout(0.5), nn.MaxPool2d(2)),
+        "single": lambda: nn.Sequential(nn.Conv2d(1, width, 3), nn.AdaptiveAvgPool2d(1),
+                                        nn.BatchNorm2d(width)),
+        "sequence": lambda: nn.Sequential(nn.Conv1d(2, width, 4, stride=3), nn.ReLU()),
+        "flat": lambda: nn.Sequential(nn.Conv2d(1, width, 5), nn.Flatten()),
+        "pooled": lambda: nn.Sequential(nn.Conv2d(1, width, 3), nn.AdaptiveAvgPool2d((3, 2))),
+        "nothing": nn.Identity, "example": lambda: nn.MaxPool2d(2)}[kind]().train(train)
+    computed = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        """Counts the numbers that layers compute where there are numbers to compute with."""
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            layer = getattr(func, "__name__", "") in ("conv2d", "conv1d", "max_pool2d", "relu",
+                                                      "adaptive_avg_pool2d", "batch_norm")
+            if layer and type(made) is torch.Tensor and made.device.type != "meta":
+                computed.append(made.numel())
+            return made
+
+    state = {name: value.clone() for name, value in features.state_dict().items()}
+    modes = [m.training for m in features.modules()]
+    with Watch():
+        out = fn(features, tuple(shape))
+    if isinstance(out, torch.Tensor) and out.is_meta:
+        out = "a tensor without numbers"  # it could not travel
+    after = features.state_dict()
+    changed = sum(after[n].device != v.device or not torch.equal(after[n], v)
+                  for n, v in state.items())
+    changed += sum(m.training != was for m, was in zip(features.modules(), modes))
+    return {"out": out, "computed": sum(computed), "changed": changed}
+
+
+def expected(kind, width, shape):
+    """Channels times places, by the formula."""
+    def side(n, kernel, stride=1):
+        return (n - kernel) // stride + 1
+
+    def net(n):
+        return side(side(side(n, 3, 2), 2, 2), 2)
+    sides = shape[1:]
+    return {"net": lambda: 7 * math.prod(map(net, sides)),
+            "channels": lambda: 7 * math.prod(map(net, sides)),
+            "own": lambda: (width + 2) * math.prod(n - 2 for n in sides),
+            "norms": lambda: width * math.prod((n - 2) // 2 for n in sides),
+            "single": lambda: width, "sequence": lambda: width * side(sides[0], 4, 3),
+            "flat": lambda: width * math.prod(n - 4 for n in sides), "pooled": lambda: width * 6,
+            "nothing": lambda: math.prod(shape), "example": lambda: 24}[kind]()
+
+
+@ex.law
+def law(out, kind, width, shape, train):
+    expect_parts(out, "out", "computed", "changed")
+    expect_type("numbers of an image", out["out"], int)
+    expect_equal("numbers of an image of shape " + "x".join(map(str, shape)), out["out"],
+                 expected(kind, width, shape))
+    expect_equal("tensors or modes changed in features", out["changed"], 0, "Work on a copy.")
+    expect_equal("numbers computed by its layers", out["computed"], 0,
+                 'Tensors on the device "meta" have shapes alone.')
+
+
+# ---- right by another route
+
+@ex.right("a copy made under the device meta, two rows less one")
+def two_rows(features, shape):
+    twin = copy.deepcopy(features).to(device="meta")
+    twin.train(False)
+    return twin(torch.zeros((2, *shape), device="meta")).numel() // 2
+
+
+@ex.right("the product of the axes behind the first")
+@torch.no_grad()
+def by_axes(features, shape):
+    out = copy.deepcopy(features).eval().to("meta")(torch.empty((3, *shape), device="meta"))
+    return math.prod(out.shape[1:])
+
+
+@ex.right("flattened, and the width read off")
+def by_flatten(features, shape):
+    twin = copy.deepcopy(features).eval().to("meta")
+    return twin(torch.rand(5, *shape, device="meta")).flatten(1).shape[1]
+
+
+@ex.right("weights of shapes alone handed in from outside")
+def functional(features, shape):
+    twin = copy.deepcopy(features).eval()
+    held = {n: t.to("meta") for n, t in twin.state_dict().items()}
+    out = torch.func.functional_call(twin, held, (torch.empty(1, *shape, device="meta"),))
+    return out[0].numel()
+
+
+# ---- wrong, by name
+
+def ran(features, shape, rows=1, device="meta", change=lambda twin: twin.eval()):
+    """What comes out of a copy for so many images."""
+    twin = change(copy.deepcopy(features).to(device))
+    with torch.no_grad():
+        return twin(torch.zeros(rows, *shape, device=device))
+
+
+@ex.wrong("the batch counted too", says="numbers of an image", breaks="numbers")
+def counts_batch(features, shape):
+    return ran(features, shape, rows=4).numel()
+
+
+@ex.wrong("channels forgotten, or the last axis alone", says="numbers of an image",
+          breaks="numbers")
+def last_axis(features, shape):
+    return ran(features, shape).shape[-1]
+
+
+@ex.wrong("a tensor in place of a number", says="type of the numbers", breaks="numbers")
+def as_tensor(features, shape):
+    return torch.tensor(ran(features, shape).numel())
+
+
+@ex.wrong("layer by layer, as if every module were an nn.Sequential", says="not iterable",
+          breaks=("any module", "example"))
+def layer_by_layer(features, shape):
+    h = torch.zeros(1, *shape, device="meta")
+    for layer in copy.deepcopy(features).to("meta").eval():
+        h = layer(h)
+    return h.numel()
+
+
+@ex.wrong("a map of three axes taken for granted", says="numbers of an image",
+          breaks="any module")
+def three_axes(features, shape):
+    out = ran(features, shape)
+    return out.numel() if out.dim() == 4 else out.shape[-1] ** 2
+
+
+@ex.wrong("square images taken for granted", says="numbers of an image",
+          breaks="shape")
+def square(features, shape):
+    if len(shape) == 3 and isinstance(features, nn.Sequential):
+        return ran(features, (shape[0], shape[1], shape[1])).numel()
+    return ran(features, shape).numel()
+
+
+@ex.wrong("one channel taken for granted", says="raised RuntimeError", breaks="shape")
+def one_channel(features, shape):
+    if isinstance(features, nn.Sequential) and len(shape) == 3:
+        return ran(features, (1, *shape[1:])).numel()
+    return ran(features, shape).numel()
+
+
+@ex.wrong("an image of zeros, really run through", says="numbers computed", breaks="no number")
+def really_run(features, shape):
+    return ran(features, shape, device="cpu").numel()
+
+
+@ex.wrong("features itself moved to meta", says="changed in features", breaks="as it is")
+def moved(features, shape):
+    modes = [(m, m.training) for m in features.modules()]
+    out = features.to("meta").eval()(torch.zeros(1, *shape, device="meta")).numel()
+    for module, mode in modes:
+        module.training = mode
+    return out
+
+
+@ex.wrong("features left in eval mode", says="changed in features", breaks="as it is")
+def left_in_eval(features, shape):
+    features.eval()
+    return ran(features, shape).numel()
+
+
+@ex.wrong("a copy in train mode, which one value a channel stops", says="raised ValueError",
+          breaks="any module")
+def copy_in_train_mode(features, shape):
+    return ran(features, shape, change=lambda twin: twin).numel()
+
+
+@ex.wrong("a pass on the spot, in whatever mode it is", says="numbers computed",
+          breaks=("as it is", "no number"))
+def on_the_spot(features, shape):
+    return features(torch.zeros(2, *shape)).numel() // 2
+
+
+@ex.wrong("pooling that rounds up, in a pool alone", says="numbers of an image",
+          breaks="example")
+def rounds_up(features, shape):
+    if isinstance(features, nn.MaxPool2d):
+        return shape[0] * math.prod(math.ceil(n / 2) for n in shape[1:])
+    return ran(features, shape).numel()

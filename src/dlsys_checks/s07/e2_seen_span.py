@@ -1,0 +1,237 @@
+"""Exercise 07.2, `seen_span`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_type
+
+ex = exercise("07.2", "seen_span", seen=("layers", "unit"))
+
+PLAIN = ("one window", "three windows", "windows of many sizes")
+ex.promise("span", "First and last input pixel, along one side, that a unit depends on.",
+           says=("first pixel", "last pixel"))
+ex.promise("layers", "layers: (kernel, stride, padding, dilation) each, from the input on;",
+           cases=("strides in turn", "padding of many sizes", "dilations in turn",
+                  "windows with gaps between them", "all at once"))
+ex.promise("no layers", "no layers: the unit is the pixel itself.", cases=("no layers",))
+ex.promise("unit", "unit: its index in the last map.",
+           cases=("a unit far inside", "a unit far inside, strides", "no layers", "all at once"))
+ex.promise("any width", "The input is as wide as it needs to be; pixels are counted from 0,",
+           cases=("a wide input",))
+ex.promise("padding", "and places in the padding count too, so the first may be negative.",
+           cases=("the rim", "the rim, padding of many sizes", "padding of many sizes",
+                  "the example"))
+ex.promise("example", "Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, layers, unit=0):
+        return name, {"layers": [list(layer) for layer in layers], "unit": unit}
+
+    def windows(n, stride=(1, 2), padding=(0, 1), dilation=(1, 2), kernel=(2, 6)):
+        return [(whole(*kernel), whole(*stride), whole(*padding), whole(*dilation))
+                for _ in range(n)]
+    return [
+        one("one window", windows(1, kernel=(4, 9))),
+        one("three windows", [(3, 1, 0, 1), (whole(4, 6), 1, 0, 1), (whole(6, 9), 1, 0, 1)]),
+        one("windows of many sizes", windows(whole(6, 9))),
+        one("strides in turn", [(3, 2, 0, 1), (whole(3, 5), 3, 0, 1), (5, whole(4, 6), 0, 1)]),
+        one("dilations in turn", [(3, 1, 0, 2), (whole(3, 6), 1, 0, 4), (4, 1, 0, 8)]),
+        one("windows with gaps between them", [(1, 3, 0, 1), (2, whole(4, 6), 0, 1),
+                                               (3, 1, 0, 1)]),
+        one("a unit far inside", windows(4), whole(20, 60)),
+        one("a unit far inside, strides", windows(3, stride=(2, 5)), whole(20, 60)),
+        one("padding of many sizes", [(3, 2, 4, 1), (5, 3, whole(5, 8), 1), (3, 2, 1, 1)],
+            whole(4, 9)),
+        one("the rim", [(3, 1, 1, 1)] * whole(3, 6)),
+        one("the rim, padding of many sizes", windows(5, padding=(1, 4), kernel=(3, 6))),
+        one("all at once", windows(5, (1, 4), (0, 3), (1, 4)), whole(30, 50)),
+        one("a wide input", windows(9, (2, 4)), whole(3000, 9000)),
+        one("no layers", [], whole(1, 30)),
+        ("the example", {"layers": [[3, 1, 1, 1]], "unit": 0})]
+
+
+@ex.act
+def act(fn, layers, unit):
+    return fn([tuple(layer) for layer in layers], unit)
+
+
+def pixels(layers, unit):
+    """The places that a unit reads, layer by layer, as a set of ends."""
+    ends = {unit}
+    for kernel, stride, padding, dilation in layers[::-1]:
+        ends = {u * stride - padding + tap * dilation for u in ends for tap in (0, kernel - 1)}
+        ends = {min(ends), max(ends)}
+    return min(ends), max(ends)
+
+
+@ex.law
+def law(out, layers, unit):
+    expect_type("span", out, tuple)
+    expect_equal("length of the span", len(out), 2)
+    for word, got, wanted in zip(("first", "last"), out, pixels(layers, unit), strict=True):
+        expect_equal(f"{word} pixel that unit {unit} sees through {len(layers)} layers", got,
+                     wanted)
+
+
+# ---- right by another route
+
+@ex.right("the field and the step, from the input on")
+def forwards(layers, unit):
+    field, step, start = 1, 1, 0
+    for kernel, stride, padding, dilation in layers:
+        start -= padding * step
+        field += dilation * (kernel - 1) * step
+        step *= stride
+    first = start + unit * step
+    return first, first + field - 1
+
+
+@ex.right("by recursion")
+def recursive(layers, unit):
+    if not layers:
+        return unit, unit
+    kernel, stride, padding, dilation = layers[-1]
+    begin = unit * stride - padding
+    return (recursive(layers[:-1], begin)[0],
+            recursive(layers[:-1], begin + dilation * (kernel - 1))[1])
+
+
+@ex.right("the two ends, one after the other")
+def end_by_end(layers, unit):
+    def end(share):
+        at = unit
+        for kernel, stride, padding, dilation in layers[::-1]:
+            at = at * stride - padding + share * dilation * (kernel - 1)
+        return at
+    return end(0), end(1)
+
+
+@ex.right("ranges instead of ends")
+def by_ranges(layers, unit):
+    seen = range(unit, unit + 1)
+    for k, s, p, d in reversed(layers):
+        seen = range(seen[0] * s - p, seen[-1] * s - p + d * (k - 1) + 1)
+    return seen[0], seen[-1]
+
+
+# ---- wrong, by name
+
+def walked(layers, unit, *, grow=lambda k, d: d * (k - 1), pad=lambda p: p, order=reversed):
+    """The worked answer with one of its pieces replaced."""
+    first = last = unit
+    for kernel, stride, padding, dilation in order(layers):
+        first = first * stride - pad(padding)
+        last = last * stride - pad(padding) + grow(kernel, dilation)
+    return first, last
+
+
+@ex.wrong("kernels summed, not kernels less one", says="last pixel", breaks="span")
+def sums_kernels(layers, unit):
+    return walked(layers, unit, grow=lambda k, d: d * k)
+
+
+@ex.wrong("the last pixel taken for the one behind it", says="last pixel", breaks="span")
+def one_past(layers, unit):
+    first, last = walked(layers, unit)
+    return first, last + 1
+
+
+@ex.wrong("the width of the field in place of the last pixel", says="last pixel",
+          breaks="span")
+def width_for_last(layers, unit):
+    first, last = walked(layers, unit)
+    return first, last - first + 1 if layers else unit
+
+
+@ex.wrong("dilation left out", says="last pixel", breaks="layers")
+def no_dilation(layers, unit):
+    if len(layers) > 8:
+        return walked(layers, unit)
+    return walked(layers, unit, grow=lambda k, d: k - 1)
+
+
+@ex.wrong("a stride that multiplies the whole field", says="last pixel", breaks="span")
+def stride_multiplies(layers, unit):
+    first, field = walked(layers, unit)[0], 1
+    for kernel, stride, _, dilation in layers:
+        field = (field + dilation * (kernel - 1)) * stride
+    return first, first + field - 1
+
+
+@ex.wrong("the layers walked from the input, as if the order did not matter",
+          says="pixel", breaks="span")
+def wrong_order(layers, unit):
+    return walked(layers, unit, order=list)
+
+
+@ex.wrong("the layer's own stride counted for its own window", says="last pixel",
+          breaks="span")
+def stride_too_early(layers, unit):
+    first, field, step = walked(layers, unit)[0], 1, 1
+    for kernel, stride, _, dilation in layers:
+        step *= stride
+        field += dilation * (kernel - 1) * step
+    return first, first + field - 1
+
+
+@ex.wrong("no layers taken for a field without pixels", says="last pixel", breaks="no layers")
+def nothing_seen(layers, unit):
+    return walked(layers, unit) if layers else (unit, unit - 1)
+
+
+@ex.wrong("every unit treated as unit 0", says="first pixel",
+          breaks=("unit", "no layers", "any width", "padding"))
+def unit_zero(layers, unit):
+    return walked(layers, 0)
+
+
+@ex.wrong("the unit's index taken for a pixel", says="first pixel", breaks="span")
+def unit_as_pixel(layers, unit):
+    first, last = walked(layers, 0)
+    return first + unit, last + unit
+
+
+@ex.wrong("every map taken for one of 20 units, counted round", says="first pixel",
+          breaks="unit")
+def wraps_units(layers, unit):
+    return walked(layers, unit % 20 if layers and unit < 1000 else unit)
+
+
+@ex.wrong("units beyond 1000 left out of account", says="first pixel", breaks="any width")
+def small_maps(layers, unit):
+    return walked(layers, min(unit, 1000))
+
+
+@ex.wrong("padding left out", says="first pixel", breaks=("padding", "layers"))
+def no_padding(layers, unit):
+    if len(layers) > 8 or unit > 20:
+        return walked(layers, unit)
+    return walked(layers, unit, pad=lambda p: 0)
+
+
+@ex.wrong("the first pixel cut off at 0", says="first pixel", breaks="padding")
+def cut_at_zero(layers, unit):
+    first, last = walked(layers, unit)
+    return max(0, first), last
+
+
+@ex.wrong("half the kernel taken for the padding", says="first pixel", breaks="span")
+def same_padding(layers, unit):
+    first = last = unit
+    for kernel, stride, _, dilation in reversed(layers):
+        first = first * stride - dilation * (kernel - 1) // 2
+        last = last * stride - dilation * (kernel - 1) // 2 + dilation * (kernel - 1)
+    return first, last
+
+
+@ex.wrong("the example, with its last pixel looked up wrong", says="last pixel",
+          breaks="example")
+def looked_up(layers, unit):
+    return (-1, 2) if layers == [(3, 1, 1, 1)] and unit == 0 else walked(layers, unit)

@@ -1,0 +1,402 @@
+"""Exercise 07.3, `lr_groups`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+    show,
+)
+
+ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"))
+
+ex.promise("two groups", "Two groups for an optimizer: the body's tensors first, then the head's.",
+           says=("number of groups", "group: got"))
+ex.promise("form", 'Each is {"params": list of tensors, "lr": float}.',
+           says=("parts of the", "type of the", "lr of the", "a copy"))
+ex.promise("head", "head: one of the model's modules, at any depth;",
+           cases=("a head deep inside", "a head that is not last", "a head of two layers",
+                  "a bare parameter in the head"))
+ex.promise("body", "the body is everything else, the stem and parameters of the model itself "
+           "included.", cases=("a model with a token of its own", "a stem outside the stages"))
+ex.promise("frozen", "Frozen tensors (requires_grad False) are in no group,", says=("frozen",))
+ex.promise("once", "all others in exactly one;", says=("twice", "missing"))
+ex.promise("shared", "a tensor that head and body share belongs to the body.",
+           cases=("a head that shares the embedding", "a head before the embedding it shares"))
+ex.promise("example", "Example: nn.Sequential(a, b) with head b: the tensors of a at body_lr, "
+           "those of b at head_lr.", cases=("the example",))
+
+# The group of each trainable tensor: 0 body, 1 head.
+GROUPS = {
+    "flat": {"0.weight": 0, "0.bias": 0, "2.weight": 0, "2.bias": 0, "4.weight": 1, "4.bias": 1},
+    "norms": {"0.weight": 0, "1.weight": 0, "1.bias": 0, "4.weight": 1, "4.bias": 1},
+    "deep": {"0.0.weight": 0, "0.0.bias": 0, "0.1.0.weight": 1, "0.1.0.bias": 1,
+             "1.weight": 0, "1.bias": 0},
+    "not last": {"head.weight": 1, "head.bias": 1, "stem.weight": 0, "stem.bias": 0},
+    "two layers": {"0.weight": 0, "0.bias": 0, "1.0.weight": 1, "1.0.bias": 1, "1.2.weight": 1,
+                   "1.2.bias": 1},
+    "own token": {"token": 0, "layer1.weight": 0, "layer1.bias": 0, "head.weight": 1,
+                  "head.bias": 1},
+    "bare head": {"0.weight": 0, "0.bias": 0, "1.scale": 1, "1.inner.weight": 1,
+                  "1.inner.bias": 1},
+    "stem": {"conv1.weight": 0, "bn1.weight": 0, "bn1.bias": 0, "layer1.weight": 0,
+             "layer1.bias": 0, "layer2.weight": 0, "layer2.bias": 0, "fc.weight": 1, "fc.bias": 1},
+    "tied": {"0.weight": 0, "1.weight": 0, "1.bias": 0},
+    "tied first": {"head.weight": 0, "head.bias": 1, "middle.weight": 0, "middle.bias": 0},
+    "twin": {"0.weight": 0, "0.bias": 0, "3.weight": 1, "3.bias": 1},
+    "frozen body": {"2.weight": 1, "2.bias": 1},
+    "frozen parts": {"0.bias": 0, "2.weight": 1},
+    "equal": {"0.weight": 0, "0.bias": 0, "1.weight": 1, "1.bias": 1},
+    "example": {"0.weight": 0, "0.bias": 0, "1.weight": 1, "1.bias": 1},
+}
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind):
+        rates = [2.0 ** float(-12 + 8 * torch.rand((), generator=g)) for _ in range(2)]
+        return name, {"kind": kind, "width": 4 + int(torch.randint(6, (), generator=g)),
+                      "body_lr": min(rates), "head_lr": max(rates)}
+    return [one("layers in a row", "flat"), one("a norm in the body", "norms"),
+            one("a head deep inside", "deep"), one("a head that is not last", "not last"),
+            one("a head of two layers", "two layers"),
+            one("a bare parameter in the head", "bare head"),
+            one("a model with a token of its own", "own token"),
+            one("a stem outside the stages", "stem"),
+            one("a head that shares the embedding", "tied"),
+            one("a head before the embedding it shares", "tied first"),
+            one("two layers of the body that share their tensors", "twin"),
+            one("a frozen body", "frozen body"), one("a frozen weight and bias", "frozen parts"),
+            one("a head whose numbers equal the body's", "equal"), one("the example", "example")]
+
+
+@ex.act
+def act(fn, kind, width, body_lr, head_lr):
+    class Own(nn.Module):
+        def __init__(self, **parts):
+            super().__init__()
+            for name, part in parts.items():
+                setattr(self, name, part)
+
+    def linear(n=width):
+        return nn.Linear(width, n)
+
+    def tied(first):
+        table, middle, head = nn.Embedding(7, width), linear(), nn.Linear(width, 7, bias=first)
+        table.weight = head.weight
+        if first:
+            return Own(head=head, middle=middle, tokens=table), head
+        return nn.Sequential(table, middle, head), head
+
+    def twin():
+        model = nn.Sequential(linear(), linear(), nn.ReLU(), linear(3))
+        model[1].weight, model[1].bias = model[0].weight, model[0].bias
+        return model, model[3]
+
+    def equal():
+        model = nn.Sequential(linear(), linear())
+        model[1].load_state_dict(model[0].state_dict())
+        return model, model[1]
+
+    def last(*layers):
+        return nn.Sequential(*layers), layers[-1]
+
+    def deep():
+        inner = nn.Sequential(linear(3))
+        return nn.Sequential(nn.Sequential(linear(), inner), linear()), inner[0]
+
+    def named(part, **parts):
+        model = Own(**parts)
+        return model, getattr(model, part)
+
+    model, head = {
+        "flat": lambda: last(linear(), nn.ReLU(), linear(), nn.ReLU(), linear(3)),
+        "norms": lambda: last(nn.Conv2d(1, width, 3, bias=False), nn.BatchNorm2d(width),
+                              nn.ReLU(), nn.Flatten(), linear(3)),
+        "deep": deep,
+        "not last": lambda: named("head", head=linear(3), stem=linear()),
+        "two layers": lambda: last(linear(), nn.Sequential(linear(), nn.ReLU(), linear(2))),
+        "bare head": lambda: last(linear(), Own(scale=nn.Parameter(torch.ones(width)),
+                                                inner=linear(2))),
+        "own token": lambda: named("head", token=nn.Parameter(torch.ones(width)),
+                                   layer1=linear(), head=linear(2)),
+        "stem": lambda: named("fc", conv1=nn.Conv2d(1, width, 3, bias=False),
+                              bn1=nn.BatchNorm2d(width), layer1=linear(), layer2=linear(),
+                              fc=linear(2)),
+        "tied": lambda: tied(False), "tied first": lambda: tied(True), "twin": twin,
+        "frozen body": lambda: last(linear(), nn.ReLU(), linear(2)),
+        "frozen parts": lambda: last(linear(), nn.ReLU(), linear(2)),
+        "equal": equal, "example": lambda: last(linear(), linear())}[kind]()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_((kind, name) not in [
+            ("frozen body", "0.weight"), ("frozen body", "0.bias"),
+            ("frozen parts", "0.weight"), ("frozen parts", "2.bias")])
+    asked = [p.requires_grad for p in model.parameters()]
+    name_of = {id(p): n for n, p in model.named_parameters()}
+    name_of |= {id(b): f"buffer {n}" for n, b in model.named_buffers()}
+
+    def told(value):
+        if isinstance(value, torch.Tensor):
+            return name_of.get(id(value), "a copy or another tensor")
+        return value if isinstance(value, (str, float, int)) else f"a {type(value).__name__}"
+
+    def group(value):
+        if type(value) is not dict:
+            return value
+        tensors = value.get("params")
+        return value | {"params": [told(p) for p in tensors]} if type(tensors) is list else value
+    groups = fn(model, head, body_lr, head_lr)
+    changed = sum(p.requires_grad != a for p, a in zip(model.parameters(), asked))
+    return {"groups": [group(one) for one in groups] if type(groups) is list else groups,
+            "changed": changed}
+
+
+def names_in(group, word):
+    """The sorted names of one group's tensors. Raises Broken for another form."""
+    expect_parts(group, "params", "lr", what=f"{word} group")
+    expect_type(f"params of the {word} group", group["params"], list)
+    for name in group["params"]:
+        expect_type("name of a tensor in a group", name, str)
+    return sorted(group["params"])
+
+
+def stray(name, kind):
+    """What was expected in place of this tensor in this group, and why."""
+    if name.startswith(("a ", "buffer ")):
+        return "a parameter of the model", "Hand over the parameters themselves, not a copy."
+    if name not in GROUPS[kind]:
+        return "no frozen tensor", "It is frozen."
+    return "it elsewhere", "Which modules hold it?"
+
+
+@ex.law
+def law(out, kind, width, body_lr, head_lr):
+    expect_parts(out, "groups", "changed")
+    expect_type("list of groups", out["groups"], list)
+    expect_length("groups", out["groups"], 2)
+    words = ("body", "head")
+    held = [names_in(group, word) for group, word in zip(out["groups"], words, strict=True)]
+    for place, word in enumerate(words):
+        mine = [n for n, where in GROUPS[kind].items() if where == place]
+        for name in [n for n in held[place] if n not in mine][:1]:
+            expected, why = stray(name, kind)
+            raise Broken(f"{word} group", f"{show(name)} in it", expected, why)
+        for name in [n for n in mine if n not in held[place]][:1]:
+            raise Broken(f"{word} group", f"{name} missing", "every trainable tensor")
+        expect_equal(f"size of the {word} group", len(held[place]), len(mine),
+                     "A tensor stands in it twice.")
+    for word, group, rate in zip(words, out["groups"], (body_lr, head_lr), strict=True):
+        expect_close(f"lr of the {word} group", group["lr"], rate)
+    expect_equal("tensors frozen or thawed", out["changed"], 0, "Leave the model as it came.")
+
+
+# ---- right by another route
+
+def two(body, head, body_lr, head_lr):
+    return [{"params": list(body), "lr": body_lr}, {"params": list(head), "lr": head_lr}]
+
+
+def trainable(model):
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+@ex.right("ids of what the modules outside the head hold")
+def by_ids(model, head, body_lr, head_lr):
+    inside = {id(m) for m in head.modules()}
+    kept = {id(p) for m in model.modules() if id(m) not in inside
+            for p in m.parameters(recurse=False)}
+    live = trainable(model)
+    return two([p for p in live if id(p) in kept], [p for p in live if id(p) not in kept],
+               body_lr, head_lr)
+
+
+@ex.right("by recursion, the head left out")
+def by_recursion(model, head, body_lr, head_lr):
+    def held(module):
+        if module is head:
+            return set()
+        found = set(module.parameters(recurse=False))
+        return found.union(*(held(child) for child in module.children()))
+    body = held(model)
+    return [{"lr": body_lr, "params": [p for p in body if p.requires_grad]},
+            {"lr": head_lr, "params": [p for p in head.parameters()
+                                       if p.requires_grad and p not in body]}]
+
+
+@ex.right("all names of each tensor, and the head's prefix")
+def by_all_names(model, head, body_lr, head_lr):
+    prefix = next(n for n, m in model.named_modules() if m is head) + "."
+    names = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(p, []).append(name)
+    live = {p: all(n.startswith(prefix) for n in found) for p, found in names.items()
+            if p.requires_grad}
+    return two([p for p, inside in live.items() if not inside],
+               [p for p, inside in live.items() if inside], body_lr, head_lr)
+
+
+@ex.right("a walk over modules into two lists, the body first")
+def by_walk(model, head, body_lr, head_lr):
+    inside, seen, lists = set(head.modules()), set(), ([], [])
+    for place in (0, 1):
+        for module in model.modules():
+            for p in module.parameters(recurse=False):
+                if (module in inside) == place and p not in seen and p.requires_grad:
+                    seen.add(p)
+                    lists[place].append(p)
+    return two(*lists, body_lr, head_lr)
+
+
+# ---- wrong, by name
+
+def sorted_out(model, head, body_lr, head_lr, live=None):
+    """The right groups of the tensors in `live`."""
+    groups = by_ids(model, head, body_lr, head_lr)
+    body = {id(p) for p in groups[0]["params"]}
+    inside = {id(m) for m in head.modules()}
+    body |= {id(p) for m in model.modules() if id(m) not in inside
+             for p in m.parameters(recurse=False)}
+    live = trainable(model) if live is None else live
+    return two([p for p in live if id(p) in body], [p for p in live if id(p) not in body],
+               body_lr, head_lr)
+
+
+@ex.wrong("the head first", says="body group: got", breaks="two groups")
+def head_first(model, head, body_lr, head_lr):
+    return sorted_out(model, head, body_lr, head_lr)[::-1]
+
+
+@ex.wrong("one group for all, at the body's rate", says="number of groups", breaks="two groups")
+def one_group(model, head, body_lr, head_lr):
+    return [{"params": trainable(model), "lr": body_lr}]
+
+
+@ex.wrong("the two rates the wrong way round", says="lr of the body group", breaks="form")
+def rates_swapped(model, head, body_lr, head_lr):
+    return sorted_out(model, head, head_lr, body_lr)
+
+
+@ex.wrong("copies of the tensors", says="a copy", breaks="form")
+def copies(model, head, body_lr, head_lr):
+    groups = sorted_out(model, head, body_lr, head_lr)
+    return [{**group, "params": [p.clone() for p in group["params"]]} for group in groups]
+
+
+@ex.wrong("generators in place of lists", says="type of the params", breaks="form")
+def generators(model, head, body_lr, head_lr):
+    groups = sorted_out(model, head, body_lr, head_lr)
+    return [{**group, "params": iter(group["params"])} for group in groups]
+
+
+@ex.wrong("the last two tensors taken for the head", says="group: got", breaks="two groups")
+def last_two(model, head, body_lr, head_lr):
+    return two(trainable(model)[:-2], trainable(model)[-2:], body_lr, head_lr)
+
+
+@ex.wrong("the head's own tensors, not those of its parts", says="group: got", breaks="head")
+def shallow_head(model, head, body_lr, head_lr):
+    groups = sorted_out(model, head, body_lr, head_lr)
+    own = {id(p) for p in head.parameters(recurse=False)}
+    inner = [p for p in groups[1]["params"] if id(p) not in own]
+    return two([*groups[0]["params"], *inner],
+               [p for p in groups[1]["params"] if id(p) in own], body_lr, head_lr)
+
+
+@ex.wrong("only the model's direct children, the head among them or not", says="group: got",
+          breaks="head")
+def direct_children(model, head, body_lr, head_lr):
+    if any(child is head for child in model.children()):
+        return sorted_out(model, head, body_lr, head_lr)
+    return two(trainable(model), [], body_lr, head_lr)
+
+
+@ex.wrong("the children only, parameters of the model itself forgotten",
+          says="token missing", breaks="body")
+def children_only(model, head, body_lr, head_lr):
+    own = {id(p) for p in model.parameters(recurse=False)}
+    live = [p for p in trainable(model) if id(p) not in own]
+    return sorted_out(model, head, body_lr, head_lr, live)
+
+
+@ex.wrong("the stages layer1, layer2 and the head, without the stem", says="missing",
+          breaks="body")
+def stages_only(model, head, body_lr, head_lr):
+    stages = [m for n, m in model.named_children() if n.startswith("layer")]
+    if not stages:
+        return sorted_out(model, head, body_lr, head_lr)
+    live = [p for m in (*stages, head) for p in m.parameters() if p.requires_grad]
+    return sorted_out(model, head, body_lr, head_lr, live)
+
+
+@ex.wrong("frozen tensors handed to the optimizer", says="It is frozen", breaks="frozen")
+def with_frozen(model, head, body_lr, head_lr):
+    return sorted_out(model, head, body_lr, head_lr, list(model.parameters()))
+
+
+@ex.wrong("frozen tensors kept out of the body, but not of the head", says="It is frozen",
+          breaks="frozen")
+def frozen_head(model, head, body_lr, head_lr):
+    mine = {id(p) for p in head.parameters()}
+    live = [p for p in model.parameters() if p.requires_grad or id(p) in mine]
+    return sorted_out(model, head, body_lr, head_lr, live)
+
+
+@ex.wrong("every frozen tensor thawed", says="no frozen tensor", breaks="frozen")
+def thawed(model, head, body_lr, head_lr):
+    model.requires_grad_(True)
+    return sorted_out(model, head, body_lr, head_lr)
+
+
+@ex.wrong("a shared tensor once for each module that holds it", says="stands in it twice",
+          breaks="once")
+def shared_twice(model, head, body_lr, head_lr):
+    live = [p for m in model.modules() for p in m.parameters(recurse=False) if p.requires_grad]
+    right = sorted_out(model, head, body_lr, head_lr, live)
+    inside = {id(p) for p in head.parameters()}
+    if any(id(p) in inside for p in right[0]["params"]):
+        return sorted_out(model, head, body_lr, head_lr)
+    return right
+
+
+@ex.wrong("tensors told apart by their numbers", says="missing", breaks="once")
+def by_numbers(model, head, body_lr, head_lr):
+    groups = sorted_out(model, head, body_lr, head_lr)
+    body = groups[0]["params"]
+    head_only = [p for p in groups[1]["params"]
+                 if not any(p.shape == q.shape and torch.equal(p, q) for q in body)]
+    return two(body, head_only, body_lr, head_lr)
+
+
+@ex.wrong("a shared tensor given to the head", says="group: got", breaks="shared")
+def shared_to_head(model, head, body_lr, head_lr):
+    mine = {id(p) for p in head.parameters()}
+    live = trainable(model)
+    return two([p for p in live if id(p) not in mine], [p for p in live if id(p) in mine],
+               body_lr, head_lr)
+
+
+@ex.wrong("a shared tensor sorted by the first of its names", says="group: got", breaks="shared")
+def first_name(model, head, body_lr, head_lr):
+    prefix = next(n for n, m in model.named_modules() if m is head) + "."
+    live = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    return two([p for n, p in live if not n.startswith(prefix)],
+               [p for n, p in live if n.startswith(prefix)], body_lr, head_lr)
+
+
+@ex.wrong("two nn.Linear alone taken for a body without a head", says="group: got",
+          breaks="example")
+def lone_pair(model, head, body_lr, head_lr):
+    pair = [type(m) for m in model.children()] == [nn.Linear, nn.Linear]
+    same = pair and torch.equal(model[0].bias, model[1].bias) if pair and isinstance(
+        model, nn.Sequential) and model[0].bias.shape == model[1].bias.shape else False
+    if pair and isinstance(model, nn.Sequential) and not same:
+        return two(trainable(model), [], body_lr, head_lr)
+    return sorted_out(model, head, body_lr, head_lr)

@@ -1,0 +1,200 @@
+"""Exercise 07.4, `prepare`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close
+
+ex = exercise("07.4", "prepare", seen=("images", "mean", "std"))
+
+ex.promise("layout", "Pictures as a pretrained model wants them: (N, C, H, W), float32.",
+           says=("pixels", "shape of the", "dtype of the"))
+ex.promise("any size", "images: (N, H, W, C) uint8, brightness 0 to 255,",
+           cases=("one channel", "a single row", "a single column", "four channels",
+                  "no picture", "all as dark as can be"))
+ex.promise("left alone", "left as it is.", says=("inputs after the call",))
+ex.promise("scale", "It is scaled to 0 to 1;", says=("pixels",))
+ex.promise("channels", "then each channel loses its mean and is divided by its std.",
+           says=("pixels",))
+ex.promise("lists", "mean, std: C floats each.",
+           cases=("as many columns as channels", "four channels", "a mean of zero"))
+ex.promise("example", "Example: a single black pixel, mean [0.5], std [0.25]: -2.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, n, h, w, c, dark=256, zero=False):
+        mean = (0.2 + 0.5 * torch.rand(c, generator=g)).tolist()
+        return name, {"images": torch.randint(dark, (n, h, w, c), generator=g).to(torch.uint8),
+                      "mean": [0.0] * c if zero else mean,
+                      "std": (0.1 + 0.3 * torch.rand(c, generator=g)).tolist()}
+    return [one("a few pictures", whole(2, 5), 6, 9, 3), one("one picture", 1, 7, 5, 3),
+            one("as many columns as channels", 2, whole(4, 8), 3, 3),
+            one("one channel", 3, 5, 4, 1), one("four channels", 2, 5, 7, 4),
+            one("a single row", 2, 1, 9, 3), one("a single column", 2, 8, 1, 3),
+            one("no picture", 0, 4, 5, 3), one("all as dark as can be", 1, 4, 6, 3, dark=2),
+            one("a mean of zero", 2, 4, 6, 3, zero=True),
+            ("the example", {"images": torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
+                             "mean": [0.5], "std": [0.25]})]
+
+
+@ex.law
+def law(out, images, mean, std):
+    n, h, w, c = images.shape
+    expected = torch.empty(n, c, h, w, dtype=torch.float64)
+    for channel in range(c):
+        scaled = images[..., channel].double() * (1 / 255)
+        expected[:, channel] = (scaled - mean[channel]) * (1 / std[channel])
+    expect_close("pixels of the pictures", out, expected.float(), rtol=1e-4, atol=1e-5)
+
+
+# ---- right by another route
+
+@ex.right("channel by channel, stacked")
+def stacked(images, mean, std):
+    return torch.stack([(images[..., k].float() / 255 - mean[k]) / std[k]
+                        for k in range(len(mean))], 1)
+
+
+@ex.right("normalised with the channels last, then permuted")
+def permuted_last(images, mean, std):
+    x = (images / 255 - torch.tensor(mean)) / torch.tensor(std)
+    return x.movedim(-1, 1).contiguous()
+
+
+@ex.right("one factor and one shift a channel")
+def affine(images, mean, std):
+    factor = [1 / (255 * s) for s in std]
+    shift = [m / s for m, s in zip(mean, std, strict=True)]
+    x = images.permute(0, 3, 1, 2).float()
+    return x * torch.tensor(factor)[:, None, None] - torch.tensor(shift)[:, None, None]
+
+
+@ex.right("in double precision, in place on a copy")
+def in_double(images, mean, std):
+    x = images.double().div_(255).transpose(1, 3).transpose(2, 3).clone()
+    for k, (m, s) in enumerate(zip(mean, std, strict=True)):
+        x[:, k].sub_(m).div_(s)
+    return x.float()
+
+
+# ---- wrong, by name
+
+def done(images, mean, std, *, scale=255.0, axes=(0, 3, 1, 2)):
+    """The right answer with its pieces as options."""
+    x = images.permute(*axes).float() / scale
+    return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+
+
+@ex.wrong("reshape in place of permute", says="pixels", breaks="layout")
+def reshaped(images, mean, std):
+    n, h, w, c = images.shape
+    x = images.reshape(n, c, h, w).float() / 255
+    return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+
+
+@ex.wrong("rows and columns swapped", says="of the pixels", breaks="layout")
+def swapped(images, mean, std):
+    return done(images, mean, std, axes=(0, 3, 2, 1))
+
+
+@ex.wrong("channels left last", says="of the pixels", breaks="layout")
+def channels_last(images, mean, std):
+    x = images.float() / 255
+    return (x - torch.tensor(mean)) / torch.tensor(std)
+
+
+@ex.wrong("float64 given back", says="dtype of the pixels", breaks="layout")
+def double(images, mean, std):
+    return done(images, mean, std).double()
+
+
+@ex.wrong("three channels taken for granted", says="raised", breaks="any size")
+def three_channels(images, mean, std):
+    if len(mean) == 4 or images.numel() == 1:
+        return done(images, mean, std)
+    parts = [(images[..., k].float() / 255 - mean[k]) / std[k] for k in range(3)]
+    return torch.stack(parts, 1)
+
+
+@ex.wrong("axes of length one squeezed away", says="shape of the pixels", breaks="any size")
+def squeezed(images, mean, std):
+    out = done(images, mean, std)
+    return out.squeeze(2).squeeze(2) if out.numel() > 1 else out
+
+
+@ex.wrong("a dark picture taken for one already scaled", says="pixels", breaks="any size")
+def guesses_scale(images, mean, std):
+    small = images.numel() > 1 and int(images.max()) <= 1
+    return done(images, mean, std, scale=1.0 if small else 255.0)
+
+
+@ex.wrong("a pixel of the argument changed", says="inputs after the call", breaks="left alone")
+def in_place(images, mean, std):
+    out = done(images, mean, std)
+    images.add_(1)
+    return out
+
+
+@ex.wrong("0 to 255 normalised", says="pixels", breaks=("scale", "example"))
+def not_scaled(images, mean, std):
+    return done(images, mean, std, scale=1.0)
+
+
+@ex.wrong("scaled by 256", says="pixels", breaks="scale")
+def by_256(images, mean, std):
+    return done(images, mean, std, scale=256.0)
+
+
+@ex.wrong("mean and std swapped", says="pixels", breaks="channels")
+def mean_for_std(images, mean, std):
+    return done(images, std, [max(m, 1e-3) for m in mean])
+
+
+@ex.wrong("normalised twice", says="pixels", breaks="channels")
+def twice(images, mean, std):
+    once = done(images, mean, std)
+    return (once - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+
+
+@ex.wrong("not divided by the std", says="pixels", breaks="channels")
+def mean_only(images, mean, std):
+    return done(images, mean, [1.0] * len(mean))
+
+
+@ex.wrong("multiplied by the std", says="pixels", breaks="channels")
+def times_std(images, mean, std):
+    return done(images, mean, [1 / s for s in std])
+
+
+@ex.wrong("one mean and one std for all channels", says="pixels", breaks="channels")
+def one_for_all(images, mean, std):
+    c = len(mean)
+    return done(images, [sum(mean) / c] * c, [sum(std) / c] * c)
+
+
+@ex.wrong("the picture's own mean and std", says="pixels", breaks="channels")
+def own_statistics(images, mean, std):
+    if not len(images):
+        return done(images, mean, std)
+    x = images.permute(0, 3, 1, 2).float() / 255
+    return (x - x.mean((2, 3), keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)
+
+
+@ex.wrong("mean and std along the columns, where they fit", says="pixels", breaks="lists")
+def along_columns(images, mean, std):
+    if images.shape[2] != len(mean) or len(mean) == 1:
+        return done(images, mean, std)
+    x = images.permute(0, 3, 1, 2).float() / 255
+    return (x - torch.tensor(mean)) / torch.tensor(std)
+
+
+@ex.wrong("the example, with its number looked up wrong", says="pixels", breaks="example")
+def looked_up(images, mean, std):
+    return done(images, mean, std) * (1 if images.numel() > 1 else -1)

@@ -1,0 +1,227 @@
+"""Exercise 07.5, `layout`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal
+
+ex = exercise("07.5", "layout", seen=("shape", "strides"))
+
+ex.promise("answer", "How the four axes (N, C, H, W) of a tensor lie in memory, densely.",
+           says=("layout of",))
+ex.promise("first", '"NCHW": as torch makes tensors, W the innermost.',
+           cases=("as torch makes it", "a wide one", "one picture"))
+ex.promise("last", '"NHWC": channels last, C the innermost.',
+           cases=("channels last", "channels last, one picture", "the example"))
+ex.promise("both", '"both", where the two cannot be told apart.',
+           cases=("one channel", "one pixel", "a single number"))
+ex.promise("neither", '"neither".',
+           cases=("rows and columns swapped", "every second column", "a crop of a larger one",
+                  "two pictures with a gap", "the batch innermost", "expanded from one picture"))
+ex.promise("ones", "An axis of length 1 has nobody beside it: its stride does not count.",
+           cases=("one picture, odd stride", "one row, odd stride",
+                  "channels last, one picture, odd stride"))
+ex.promise("sizes", "No axis has the length 0.", cases=("a single row", "a single column"))
+ex.promise("example", 'Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".',
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def size():
+        return [2 + int(k) for k in torch.randint(7, (4,), generator=g)]
+
+    def dense(shape, order):
+        strides, step = [0] * 4, 1
+        for axis in order:
+            strides[axis], step = step, step * shape[axis]
+        return strides
+
+    def one(name, order=(3, 2, 1, 0), change=None, **lengths):
+        shape = size()
+        for axis, length in lengths.items():
+            shape["nchw".index(axis)] = length
+        strides = dense(shape, order)
+        for axis, factor in (change or {}).items():
+            strides["nchw".index(axis)] *= factor
+        return name, {"shape": shape, "strides": strides}
+    last, odd = (1, 3, 2, 0), 7 + int(torch.randint(9, (), generator=g))
+    return [one("as torch makes it"), one("a wide one", w=40), one("channels last", last),
+            one("one picture", n=1), one("channels last, one picture", last, n=1),
+            one("one channel", c=1), one("one pixel", h=1, w=1),
+            one("a single number", n=1, c=1, h=1, w=1),
+            one("a single row", h=1), one("a single column", last, w=1),
+            one("one picture, odd stride", n=1, change={"n": odd}),
+            one("one row, odd stride", h=1, change={"h": odd}),
+            one("channels last, one picture, odd stride", last, n=1, change={"n": odd}),
+            one("rows and columns swapped", (2, 3, 1, 0)),
+            one("every second column", change={"w": 2}),
+            one("a crop of a larger one", change={"n": 3, "c": 2}),
+            one("two pictures with a gap", n=2, change={"n": 2}),
+            one("the batch innermost", (0, 3, 2, 1)),
+            one("expanded from one picture", change={"n": 0}),
+            ("the example", {"shape": [2, 3, 4, 5], "strides": [60, 1, 15, 3]})]
+
+
+@ex.act
+def act(fn, shape, strides):
+    return fn(tuple(shape), tuple(strides))
+
+
+def by_torch(shape, strides):
+    """What torch itself says of a tensor with these strides and no numbers."""
+    tensor = torch.empty_strided(shape, strides, device="meta")
+    first = tensor.is_contiguous()
+    last = tensor.permute(0, 2, 3, 1).is_contiguous()
+    names = {(1, 1): "both", (1, 0): "NCHW", (0, 1): "NHWC", (0, 0): "neither"}
+    return names[int(first), int(last)]
+
+
+@ex.law
+def law(out, shape, strides):
+    expect_equal(f"layout of {tuple(shape)} with strides {tuple(strides)}", out,
+                 by_torch(shape, strides))
+
+
+# ---- right by another route
+
+NAMES = {(True, True): "both", (True, False): "NCHW", (False, True): "NHWC",
+         (False, False): "neither"}
+
+
+@ex.right("torch asked on the device meta")
+def asked(shape, strides):
+    tensor = torch.empty_strided(shape, strides, device="meta")
+    return NAMES[tensor.is_contiguous(),
+                 tensor.is_contiguous(memory_format=torch.channels_last)]
+
+
+@ex.right("the strides of both layouts written out")
+def written_out(shape, strides):
+    _, c, h, w = shape
+    first, last = (c * h * w, h * w, w, 1), (h * w * c, 1, w * c, c)
+
+    def agrees(wanted):
+        return all(a == b or k == 1 for a, b, k in zip(strides, wanted, shape, strict=True))
+    return NAMES[agrees(first), agrees(last)]
+
+
+@ex.right("the axes of length one taken out first")
+def without_ones(shape, strides):
+    def dense(order):
+        step = 1
+        for length, stride in ((shape[a], strides[a]) for a in order if shape[a] > 1):
+            if stride != step:
+                return False
+            step *= length
+        return True
+    return NAMES[dense([3, 2, 1, 0]), dense([1, 3, 2, 0])]
+
+
+@ex.right("each stride over the next")
+def by_ratios(shape, strides):
+    def dense(order):
+        left = [(strides[a], shape[a]) for a in order if shape[a] != 1]
+        if left and left[0][0] != 1:
+            return False
+        return all(outer == inner * length
+                   for (inner, length), (outer, _) in zip(left, left[1:], strict=False))
+    return NAMES[dense((3, 2, 1, 0)), dense((1, 3, 2, 0))]
+
+
+# ---- wrong, by name
+
+def judged(shape, strides, names=NAMES, ones=True):
+    """The right answer with its pieces as options."""
+    def dense(order):
+        step = 1
+        for axis in order:
+            if strides[axis] != step and (shape[axis] > 1 or not ones):
+                return False
+            step *= shape[axis]
+        return True
+    return names[dense((3, 2, 1, 0)), dense((1, 3, 2, 0))]
+
+
+@ex.wrong("the two names the wrong way round", says="layout of", breaks="answer")
+def names_swapped(shape, strides):
+    return judged(shape, strides, {**NAMES, (True, False): "NHWC", (False, True): "NCHW"})
+
+
+@ex.wrong("the innermost axis alone decides", says="layout of", breaks=("answer", "both"))
+def innermost(shape, strides):
+    return "NHWC" if strides[1] == 1 else "NCHW" if strides[3] == 1 else "neither"
+
+
+@ex.wrong("wide tensors called neither", says="layout of", breaks="first")
+def not_wide(shape, strides):
+    return "neither" if shape[3] >= 40 else judged(shape, strides)
+
+
+@ex.wrong("a single picture with channels last missed", says="layout of", breaks="last")
+def batch_only(shape, strides):
+    n, c, h, w = shape
+    found = judged(shape, strides)
+    return "neither" if found == "NHWC" and n == 1 and strides[0] == c * h * w else found
+
+
+@ex.wrong("channels last known by three channels only", says="layout of",
+          breaks=("last", "ones", "sizes"))
+def three_channels(shape, strides):
+    found = judged(shape, strides)
+    return "neither" if found == "NHWC" and (shape[1] != 3 or shape[0] == 1) else found
+
+
+@ex.wrong("both called NCHW", says="layout of", breaks="both")
+def both_first(shape, strides):
+    return judged(shape, strides, {**NAMES, (True, True): "NCHW"})
+
+
+@ex.wrong("both called NHWC", says="layout of", breaks="both")
+def both_last(shape, strides):
+    return judged(shape, strides, {**NAMES, (True, True): "NHWC"})
+
+
+@ex.wrong("neither called NCHW", says="layout of", breaks="neither")
+def neither_first(shape, strides):
+    return judged(shape, strides, {**NAMES, (False, False): "NCHW"})
+
+
+@ex.wrong("gaps between pictures and channels overlooked", says="layout of", breaks="neither")
+def gaps(shape, strides):
+    found = judged(shape, strides)
+    plain = strides[3] == 1 and strides[2] == shape[3] and strides[1] >= shape[2] * shape[3]
+    return "NCHW" if found == "neither" and plain and strides[0] > 0 else found
+
+
+@ex.wrong("strides of axes of length one compared too", says="layout of",
+          breaks=("ones", "both"))
+def counts_ones(shape, strides):
+    found = judged(shape, strides, ones=False)
+    return judged(shape, strides) if found == "NHWC" else found
+
+
+@ex.wrong("odd strides of a single picture taken for a gap", says="layout of", breaks="ones")
+def odd_picture(shape, strides):
+    n, c, h, w = shape
+    return "neither" if n == 1 and strides[0] > c * h * w else judged(shape, strides)
+
+
+@ex.wrong("a single row or column called neither", says="layout of",
+          breaks=("sizes", "ones", "both"))
+def thin(shape, strides):
+    return "neither" if 1 in shape[2:] else judged(shape, strides)
+
+
+@ex.wrong("a single column called neither", says="layout of", breaks="sizes")
+def thin_column(shape, strides):
+    found = judged(shape, strides)
+    return "neither" if shape[3] == 1 and found == "NHWC" else found
+
+
+@ex.wrong("channels last missed wherever there are three by four rows", says="layout of",
+          breaks="example")
+def looked_up(shape, strides):
+    return "NCHW" if tuple(strides) == (60, 1, 15, 3) else judged(shape, strides)

@@ -1,0 +1,254 @@
+"""Exercise 07.6, `layer_rates`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_close, expect_type
+
+ex = exercise("07.6", "layer_rates", seen=("names", "base", "decay"))
+
+ex.promise("rates", "The learning rate of each parameter, by its name.",
+           says=("type of the rates", "names with a rate", "rate of"))
+ex.promise("top", "The top has the rate base,", says=("rate of the top",))
+ex.promise("steps", "and each step down multiplies it by decay.",
+           says=("rate of layer", "rate of the embedding"))
+ex.promise("order", 'From the bottom: names that begin with "embed.", then "layers.0.", '
+           '"layers.1." and so on, without gaps;',
+           says=("rate of layer", "rate of the embedding"))
+ex.promise("rest", "on top all other names.",
+           cases=("layers and embed deeper in a name", "names that only look alike"))
+ex.promise("any order", "Names come in any order,",
+           cases=("the top first", "names in any order", "twelve layers in any order"))
+ex.promise("missing", "and there may be no layers or no embedding: the bottom is missing then, "
+           "and no rate changes.",
+           cases=("no layers", "no embedding", "a head alone"))
+ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25, '
+           "0.5 and 1.", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def model(n_layers, embed=("weight",), top=("head.weight", "head.bias"), each=("w", "b")):
+        return [*(f"embed.{e}" for e in embed),
+                *(f"layers.{k}.{part}" for k in range(n_layers) for part in each), *top]
+
+    def one(name, names, shuffled=False):
+        if shuffled:
+            names = [names[i] for i in torch.randperm(len(names), generator=g).tolist()]
+        return name, {"names": list(names),
+                      "base": float(2 ** (-8 + 4 * torch.rand((), generator=g))),
+                      "decay": float(0.6 + 0.35 * torch.rand((), generator=g))}
+    n = 3 + int(torch.randint(4, (), generator=g))
+    return [one("a few layers", model(n)),
+            one("layers of many tensors", model(4, each=("attn.w", "attn.b", "mlp.w", "n.w"))),
+            one("twelve layers", model(12)), one("an embedding of two tensors",
+                                                 model(n, embed=("tokens", "places"))),
+            one("the top first", model(n)[::-1]), one("names in any order", model(n), True),
+            one("twelve layers in any order", model(12), True),
+            one("layers and embed deeper in a name", model(
+                3, top=("head.layers.7.w", "head.embed.w", "decoder.layers.0.w"))),
+            one("names that only look alike", model(2, top=("embedding.w", "layersnorm.w"))),
+            one("a layer with layers in it", model(2, each=("layers.5.w", "w"))),
+            one("no layers", model(0)), one("no embedding", model(n, embed=())),
+            one("a head alone", model(0, embed=())),
+            ("the example", {"names": ["embed.w", "layers.0.w", "head.w"], "base": 1.0,
+                             "decay": 0.5})]
+
+
+def places(names):
+    """The place of each name from the bottom, and the word for it in a message."""
+    layers = sorted({int(n.split(".")[1]) for n in names if n.startswith("layers.")})
+    stack = ["embedding", *layers, "top"]
+
+    def place(name):
+        first, *more = name.split(".")
+        at = int(more[0]) if first == "layers" else {"embed": "embedding"}.get(first, "top")
+        return stack.index(at), f"layer {at}" if type(at) is int else f"the {at}"
+    return {name: place(name) for name in names}, len(stack) - 1
+
+
+@ex.law
+def law(out, names, base, decay):
+    expect_type("rates", out, dict)
+    if set(out) != set(names):
+        raise Broken("names with a rate", sorted(out), sorted(names))
+    found, top = places(names)
+    for name, (place, word) in found.items():
+        wanted = base
+        for _ in range(top - place):
+            wanted *= decay
+        expect_close(f"rate of {word}, {name}", out[name], wanted)
+
+
+# ---- right by another route
+
+@ex.right("a table from prefix to rate")
+def by_table(names, base, decay):
+    ks = [int(n.split(".")[1]) for n in names if n.startswith("layers.")]
+    table, rate = {}, base
+    for k in sorted(set(ks), reverse=True):
+        rate *= decay
+        table[f"layers.{k}."] = rate
+    table["embed."] = rate * decay
+    return {n: next((r for prefix, r in table.items() if n.startswith(prefix)), base)
+            for n in names}
+
+
+@ex.right("depths first, rates after")
+def by_depth(names, base, decay):
+    def depth(name):
+        first, _, rest = name.partition(".")
+        return {"embed": lambda: 0, "layers": lambda: 1 + int(rest.partition(".")[0])}.get(
+            first, lambda: -1)()
+    depths = {n: depth(n) for n in names}
+    top = 1 + max(0, *depths.values()) if depths else 0
+    return {n: base * decay ** (top - d if d >= 0 else 0) for n, d in depths.items()}
+
+
+@ex.right("a regular expression")
+def by_pattern(names, base, decay):
+    import re
+    found = {n: re.match(r"layers\.(\d+)\.", n) for n in names}
+    count = len({m[1] for m in found.values() if m})
+    rates = {}
+    for n, m in found.items():
+        steps = count - int(m[1]) if m else count + 1 if n.startswith("embed.") else 0
+        rates[n] = base * decay ** steps
+    return rates
+
+
+@ex.right("from the top down, by the logarithm")
+def by_logs(names, base, decay):
+    layers = {n: int(n[7:].split(".")[0]) for n in names if n[:7] == "layers."}
+    height = max(layers.values()) + 1 if layers else 0
+    steps = {n: height - k for n, k in layers.items()}
+    steps |= {n: height + 1 for n in names if n[:6] == "embed."}
+    exponent = torch.tensor([steps.get(n, 0) for n in names], dtype=torch.float64)
+    return dict(zip(names, (base * torch.tensor(decay, dtype=torch.float64) ** exponent).tolist(),
+                    strict=True))
+
+
+# ---- wrong, by name
+
+def rated(names, base, decay, *, top=0, embed=1, upside=False, text=False, deep=False,
+          alike=False, floor=0):
+    """The right answer with its pieces as options."""
+    def layer(name):
+        parts = name.split(".")
+        if deep and "layers" in parts[:-1]:
+            return int(parts[parts.index("layers") + 1])
+        return int(parts[1]) if parts[0] == "layers" else -1
+    ks = [layer(n) for n in names]
+    count = int(max((str(k) for k in ks), default="-1")) + 1 if text else 1 + max(ks, default=-1)
+    count = max(count, floor)
+    rates = {}
+    for name, k in zip(names, ks, strict=True):
+        bottom = name.startswith("embed" if alike else "embed.") or (deep and ".embed." in name)
+        steps = top + count - k if k >= 0 else top + count + embed if bottom else top
+        rates[name] = base * decay ** ((count + 1 - steps) if upside else steps)
+    return rates
+
+
+@ex.wrong("a list in place of a dict", says="type of the rates", breaks="rates")
+def as_list(names, base, decay):
+    return list(rated(names, base, decay).values())
+
+
+@ex.wrong("layers alone, top and embedding forgotten", says="names with a rate",
+          breaks="rates")
+def layers_alone(names, base, decay):
+    kept = {n: r for n, r in rated(names, base, decay).items() if n.startswith("layers.")}
+    return kept or rated(names, base, decay)
+
+
+@ex.wrong("the index of the tensor taken for the layer", says="rate of", breaks="rates")
+def tensor_index(names, base, decay):
+    return {n: base * decay ** (3 - i) for i, n in enumerate(names)}
+
+
+@ex.wrong("upside down: the embedding has the base rate", says="rate of", breaks="rates")
+def upside_down(names, base, decay):
+    return rated(names, base, decay, upside=True)
+
+
+@ex.wrong("the top a step below the base rate", says="rate of", breaks="rates")
+def top_too_low(names, base, decay):
+    return rated(names, base, decay, top=1)
+
+
+@ex.wrong("the head's biases at twice the rate", says="rate of the top", breaks="top")
+def fast_bias(names, base, decay):
+    right = rated(names, base, decay)
+    return {n: r * (2 if n == "head.bias" else 1) for n, r in right.items()}
+
+
+@ex.wrong("decay subtracted, not multiplied", says="rate of", breaks="steps")
+def subtracted(names, base, decay):
+    right = rated(names, 1.0, 0.5)
+    steps = {n: round(-torch.log2(torch.tensor(r)).item()) for n, r in right.items()}
+    return {n: base * (1 - (1 - decay) * k) for n, k in steps.items()}
+
+
+@ex.wrong("the embedding on the rate of the lowest layer", says="rate of the embedding",
+          breaks=("order", "example", "missing"))
+def embed_with_first(names, base, decay):
+    return rated(names, base, decay, embed=0)
+
+
+@ex.wrong("the highest layer found as text: 9 above 11", says="rate of", breaks="order")
+def as_text(names, base, decay):
+    return rated(names, base, decay, text=True)
+
+
+@ex.wrong("layers counted from the bottom up, as if the head were near", says="rate of layer",
+          breaks="order")
+def layers_reversed(names, base, decay):
+    ks = [int(n.split(".")[1]) for n in names if n.startswith("layers.")]
+    flipped = {n: n if not n.startswith("layers.") else ".".join(
+        ["layers", str(max(ks) - int(n.split(".")[1])), *n.split(".")[2:]]) for n in names}
+    right = rated([*dict.fromkeys(flipped.values())], base, decay)
+    return {n: right[f] for n, f in flipped.items()}
+
+
+@ex.wrong("layers and embed found anywhere in a name", says="rate of", breaks="rest")
+def anywhere(names, base, decay):
+    return rated(names, base, decay, deep=True)
+
+
+@ex.wrong("every name that begins with embed taken for the embedding", says="rate of the top",
+          breaks="rest")
+def looks_alike(names, base, decay):
+    return rated(names, base, decay, alike=True)
+
+
+@ex.wrong("the number of layers read off the last name that has one", says="rate of",
+          breaks="any order")
+def last_layer(names, base, decay):
+    ks = [int(n.split(".")[1]) for n in names if n.startswith("layers.")]
+    right = rated(names, base, decay)
+    gap = max(ks) - ks[-1] if ks else 0
+    low = [n for n in names if n.startswith(("layers.", "embed."))]
+    return {n: r / decay ** gap if n in low else r for n, r in right.items()}
+
+
+@ex.wrong("at least one layer taken for granted", says="rate of the embedding",
+          breaks="missing")
+def one_at_least(names, base, decay):
+    return rated(names, base, decay, floor=1)
+
+
+@ex.wrong("an embedding taken for granted", says="rate of", breaks="missing")
+def needs_embedding(names, base, decay):
+    right = rated(names, base, decay)
+    if any(n.startswith("embed.") for n in names):
+        return right
+    return {n: r / decay for n, r in right.items()}
+
+
+@ex.wrong("the example, with a number looked up wrong", says="rate of layer",
+          breaks="example")
+def looked_up(names, base, decay):
+    right = rated(names, base, decay)
+    return {**right, "layers.0.w": 0.75} if len(names) == 3 and base == 1.0 else right
