@@ -132,8 +132,9 @@ measured("05.1", 1)
 # variance that it *stored* in training, so the neighbours of an image do not count.
 # What hurts is the camera: its images are brighter than those that were measured.
 #
-# The stored numbers can be measured again, without labels. They move in train mode
-# only, so a pass in eval mode, which is sometimes recommended, does nothing.
+# The stored numbers can be measured again, without labels, on images with the usual mix
+# of digits. They move in train mode only, so a pass in eval mode, which is sometimes
+# recommended, does nothing.
 # `update_bn` resets them, runs images in train mode without gradients, and averages over
 # the batches, each counting the same. So the batches here are of one size.
 
@@ -153,9 +154,22 @@ claim("camera images read one by one after update_bn, as a share", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
-# A net without norms suffers from the camera as well, but it stores nothing that you
-# could measure again. And small batches do hurt, in *train* mode: there the
-# neighbours are the statistics.
+# New statistics take back a change of brightness or contrast. They do not make another
+# picture out of one. Say the next camera shows ink white on black paper:
+
+# %% trap="05.1" role="repair"
+inverted = copy.deepcopy(reader)
+torch.optim.swa_utils.update_bn((1 - x_train).split(100), inverted)
+negatives = accuracy(inverted, 1 - x_test, y_test)
+
+# %% trap="05.1" role="repair"
+claim("inverted images read after the same recalibration, as a share",
+      negatives, below=0.3)
+
+# %% [markdown] trap="05.1" role="repair"
+# A net without norms suffers from the brighter camera as well. It has no statistics to
+# measure again; there you would take the shift out of the pixels. And small batches do
+# hurt, in *train* mode: there the neighbours are the statistics.
 
 # %% trap="05.1" role="repair"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64),
@@ -258,8 +272,9 @@ def recalibrate(model: nn.Module, batches) -> None:
 # %% [markdown] trap="05.1" role="keep"
 # **Keep:** in eval mode BatchNorm fails when the data differ from the statistics that
 # it stored, not when the batch is small. **In your own code:** compare `running_mean`
-# with the mean of what enters that norm on a fresh batch. **Source:** [Ioffe & Szegedy
-# 2015](https://arxiv.org/abs/1502.03167), section 3.1. **Seen in the wild:**
+# and `running_var` with mean and variance of what enters that norm on a fresh batch.
+# **Source:** [Ioffe & Szegedy 2015](https://arxiv.org/abs/1502.03167), section 3.1.
+# **Seen in the wild:**
 # [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79):
 # after adapting to darker images, eval mode reads the old ones badly; the reporter
 # traces it to the stored statistics, which follow the last domain.
@@ -431,9 +446,9 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 # Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
 # near the *output* are large, which is why they want a warm-up. **Seen in the wild:**
 # [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep stacks
-# of torch's post-norm layers are unstable; [PaddlePaddle/PaddleNLP
-# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): pre-norm without the last
-# norm made training diverge.
+# of torch's post-norm layers are unstable; the reporter, too, blames vanishing gradients.
+# [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): a
+# proposed repair of a pre-norm model that gave NaN in mixed precision adds the last norm.
 
 # %% [markdown] trap="05.3" role="predict" core=true symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## Dropout written as a function
@@ -738,6 +753,36 @@ claim("sigmoid, gain by the mean square: mean square of the tenth sum",
 claim("gain by the variance: the same", sums["variance"], above=4)
 
 # %% [markdown] trap="05.4" role="repair"
+# The mean square keeps the *size*. Size is not yet signal: of what enters the tenth
+# sigmoid, how much differs from one row to the next? And which net learns?
+
+# %% trap="05.4" role="repair"
+h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
+differs = h.var(0).mean() / h.square().mean()
+
+class Centred(nn.Sigmoid):
+    def forward(self, x):
+        return super().forward(x) - 0.5
+
+learns = {name: trained(nn.Sigmoid, g, Adam, 1e-3)
+          for name, g in gains.items()}
+learns["centred"] = trained(Centred, (s - 0.5).square().mean().rsqrt()
+                            .item(), Adam, 1e-3)
+print(f"differs: {differs:.0e}; read:",
+      {name: f"{share:.2f}" for name, share in learns.items()})
+
+# %% trap="05.4" role="repair"
+claim("gain by the mean square: share of the sum that differs between "
+      "rows", differs, below=1e-5)
+claim("ten sigmoid layers, Adam at 0.001: share read, gain by the mean "
+      "square", learns["mean square"], below=0.3)
+claim("sigmoid less its mean, gain by its mean square", learns["centred"],
+      above=0.8)
+
+# %% [markdown] trap="05.4" role="repair"
+# Sigmoid's mean is the same for all rows, and the next layer hands it on. The gain that
+# keeps the size then keeps mostly that. Take the mean away first: then size is signal.
+#
 # Guess first, for tanh and for GELU: which of the six inits below keeps the size
 # over twenty layers, which loses it, which one blows it up? Then move the controls.
 
@@ -748,9 +793,16 @@ init_depth
 
 # %% [markdown] trap="05.4" role="folklore"
 # **Told:** He saturates tanh in the first pass; tanh wants Xavier, ReLU wants He.
-# **Measured:** in ten layers without biases He saturates under 1 % of the tanh units,
-# and in three settings it reads about as many digits as Xavier or more. ReLU with
-# Xavier does fade, by a half per layer. After sigmoid the variance is the wrong number.
+# **Measured:** in ten layers without biases He saturates 6 % of the tanh units of the
+# first layer and under 1 % of the tenth, and in three settings it reads about as many
+# digits as Xavier or more. ReLU with Xavier does fade, by a half per layer.
+
+# %% trap="05.4" role="folklore"
+first = (last_layer(torch.tanh, he, depth=1).abs() > 0.99).float().mean()
+
+# %% trap="05.4" role="folklore"
+claim("tanh with He, first layer: share beyond 0.99", first, expected=0.06,
+      within=0.01)
 
 # %% trap="05.4" role="exercise" points=3 difficulty=2 minutes=10
 def gain_for(act) -> float:
@@ -776,9 +828,10 @@ def gain_for(act) -> float:
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** gain squared times the mean square after the activation is one; check it by
-# a forward pass, for each activation. **In your own code:** print the mean square after
-# each layer once, before training. **Source:** [He et al.
+# **Keep:** a layer keeps its size when gain squared times the mean square after the
+# activation is one; check it by a forward pass. A size that is the same for all rows is
+# no signal. **In your own code:** print the mean square after each layer, and how much of
+# it differs between rows, once before training. **Source:** [He et al.
 # 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
 # the wild:** [pytorch/pytorch 57109](https://github.com/pytorch/pytorch/issues/57109):
@@ -869,8 +922,8 @@ claim("the same weights after update_bn: share", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
 # The first needs a batch, the second a pass over data at the end. For an average that
-# is usable at every step the update has to treat the buffers, too. Torch's
-# `AveragedModel` copies them from the model, or averages them with `use_buffers=True`.
+# reads single images at every step, either it sees each batch itself, in train mode, or
+# the update treats the buffers, too. Torch's `AveragedModel` copies them from the model, or averages them with `use_buffers=True`.
 
 # %% trap="05.5" role="repair"
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -940,11 +993,11 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # model says what it does with both. **In your own code:** compare the two models'
 # `state_dict()`, key by key, after the first steps. **Source:** the documentation of
 # [`AveragedModel`](https://docs.pytorch.org/docs/stable/generated/torch.optim.swa_utils.AveragedModel.html),
-# `use_buffers`. **Seen in the wild:** [pytorch/ignite
-# 2590](https://github.com/pytorch/ignite/issues/2590): F1 about 40 with its EMA, about
-# 60 without; [boschresearch/OASIS
-# 21](https://github.com/boschresearch/OASIS/issues/21): the authors measure the
-# average's statistics anew before they use it.
+# `use_buffers`. **Seen in the wild:**
+# [saltoricristiano/cosmix-uda 21](https://github.com/saltoricristiano/cosmix-uda/issues/21):
+# the update forgets the buffers, a user reports, and the teacher gets worse step by step;
+# [YU1ut/MixMatch-pytorch 16](https://github.com/YU1ut/MixMatch-pytorch/issues/16): its
+# author on an average without BatchNorm's statistics.
 
 # %% [markdown] role="concept"
 # ## Further
@@ -1035,7 +1088,8 @@ claim("share of the way after 22 batches, 1 - 0.9^22", followed[-1],
 #
 # What `nn.Linear` draws has a gain of $\sqrt{1/3}$, neither Xavier's nor He's. An
 # *orthogonal* matrix keeps the length of each vector. In a linear recurrence it keeps
-# gradients exactly, for any number of steps. With a tanh in between it does not.
+# gradients exactly, for any number of steps. With a tanh in between it
+# loses what tanh bends; here the recurrence starts from N(0, 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -1071,7 +1125,7 @@ claim("the same with tanh", curved, below=0.6)
 # **1. A classifier with BatchNorm goes to a device that sends one image at a time. It is in eval mode and reads badly. You look first at**
 #
 # - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the company of an image changes nothing.
-# - [x] the stored statistics, against those of the device's images :: What differs is the data: brightness, crop, preprocessing. A pass in train mode measures them again.
+# - [x] the stored statistics, against those of the device's images :: What differs is the data. A change of brightness or contrast is measured away by a pass in train mode; an inverted or cropped image is not.
 # - [ ] the norm: replace it by GroupNorm :: That means a new training, and a shift of the data hurts other nets too.
 
 # %% [markdown] role="quiz"
@@ -1110,10 +1164,10 @@ claim("the same with tanh", curved, below=0.6)
 # - [ ] a larger first layer, because its gradient vanishes :: In a fresh encoder the first gradient was as large as the last.
 
 # %% [markdown] role="quiz"
-# **7. An activation returns 0.5 + x/10 for all x near zero. The gain of the layer after it follows from**
+# **7. An activation returns 0.5 + x/10 for all x near zero. The gain that keeps the size of the next layer's sums follows from**
 #
 # - [ ] its slope of one tenth: a gain of 10 :: The sums of the next layer would feel the constant half, too, and grow.
-# - [ ] the variance of its output :: It leaves the mean out, which is most of the signal here.
+# - [ ] the variance of its output :: It leaves the mean out, which is most of the size here, though none of the signal.
 # - [x] the mean square of its output :: Sums of products with zero-mean weights have the mean square as their size.
 
 # %% [markdown] role="gpu"
@@ -1262,7 +1316,9 @@ answers
 #   the stream a size.
 # - `eval()` reaches modules. Tell functions the mode yourself.
 # - Dropout divides in training, so that eval mode has nothing to do.
-# - A gain makes up for what an activation takes from the mean *square*. Measure it.
-# - A model is parameters and buffers; an average needs both.
+# - A gain makes up for what an activation takes from the mean *square*. That keeps the
+#   size; whether the size differs between rows is another question.
+# - A model is parameters and buffers. An average of parameters needs statistics: copied,
+#   averaged or measured again.
 #
 # **Next:** stage 6 changes the data instead of the net, and asks when to stop.
