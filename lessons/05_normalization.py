@@ -236,8 +236,8 @@ def recalibrate(model: nn.Module, batches) -> None:
     running_mean becomes the average of the means of the batches, and
     running_var that of their unbiased variances, as torch stores them; a
     batch of N rows counts N times. Nothing is left of what was stored, not
-    even of NaN. Weights stay; every module gets its former mode and
-    momentum back; no graph is built.
+    even of NaN. Weights and their gradients stay; every module gets its
+    former mode and momentum back; no graph is built.
 
     Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows
     of [4.]: running_mean is 3, running_var 2/3.
@@ -421,7 +421,8 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
     the stream through norm k, and what it returns is added to the stream.
     The stream itself passes no norm but the last one, at the end. Each
     function is called once, in this order; it may write into its argument
-    and keeps the shape. x stays as it was; gradients reach it.
+    and keeps the shape. x and the lists stay as they were; gradients
+    reach x.
 
     Example: x 1, one branch that doubles, norms that add 10 and 100: the
     branch gets 11 and returns 22, and the result is 123.
@@ -810,8 +811,8 @@ def gain_for(act) -> float:
 
     For z from N(0, 1), gain squared times the mean of act(z) squared is 1,
     within 2 % of the gain. act: a function or an nn.Module, element by
-    element, with outputs as small as 1e-12 or as large as 1e12; it may
-    write into its argument. Returns a Python float; no graph is built.
+    element; it gets float32, may write into it, and gives numbers as small
+    as 1e-12 or as large as 1e12. Returns a Python float; no graph is built.
 
     Example: 1 for the identity, 1.414 for ReLU.
     """
@@ -964,12 +965,13 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     """One step of an exponential moving average, in place, in average.
 
-    Both have the same structure. Each parameter becomes decay times its
-    old value plus 1 - decay times that of model; each buffer becomes a
-    copy of model's, whatever its dtype: counters and masks have no
-    average, and torch's AveragedModel copies by default. average keeps its
-    tensors: an optimizer or a state_dict made before sees the change.
-    model is left as it is, no mode changes, no memory is shared and no
+    Both have the same structure, of any dtype and layout. Each parameter,
+    frozen or tied too, becomes decay times its old value plus 1 - decay
+    times that of model; each buffer becomes a copy of model's, whatever
+    its dtype: counters and masks have no average, and torch's
+    AveragedModel copies by default. average keeps its tensors: an
+    optimizer or a state_dict made before sees the change. model is left as
+    it is, no mode and no gradient changes, no memory is shared and no
     graph is built. 0 <= decay <= 1.
 
     Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes

@@ -141,7 +141,8 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
     """Ways to spoil an output that broadcasting or a sloppy comparison would forgive."""
     if type(leaf) is float:
         return {"nan": lambda _: math.nan, "off by 2 %": lambda v: v * 1.02 + 1e-3, "text": str}
-    found = {"extra axis": lambda v: v[None], "float64": lambda v: v.double()}
+    other = torch.float32 if leaf.dtype == torch.float64 else torch.float64
+    found = {"extra axis": lambda v: v[None], str(other): lambda v: v.to(other)}
     if leaf.numel():  # nothing else can be said of a tensor without elements
         found |= {"nan": lambda v: torch.full_like(v, math.nan),
                   "off by 2 %": lambda v: v * 1.02 + 1e-2}

@@ -18,12 +18,12 @@ ex.promise("gain", "The gain that keeps the size of a layer's signal for this ac
 ex.promise("second moment", "For z from N(0, 1), gain squared times the mean of act(z) squared is "
            "1,", says=("gain of",))
 ex.promise("precision", "within 2 % of the gain.", says=("gain of",))
-ex.promise("any act", "act: a function or an nn.Module, element by element,",
+ex.promise("any act", "act: a function or an nn.Module, element by element;",
            cases=("a module", "a module with a weight", "a module in place"))
-ex.promise("any scale", "with outputs as small as 1e-12 or as large as 1e12;",
+ex.promise("in place", "it gets float32, may write into it,",
+           cases=("a module in place", "a function in place"))
+ex.promise("any scale", "and gives numbers as small as 1e-12 or as large as 1e12.",
            cases=("a tiny output", "a huge output"))
-ex.promise("in place", "it may write into its argument.", cases=("a module in place",
-                                                                "a function in place"))
 ex.promise("float", "Returns a Python float;", says=("type of the gain",))
 ex.promise("no graph", "no graph is built.", says=("graphs built",))
 ex.promise("example", "Example: 1 for the identity, 1.414 for ReLU.", cases=("the example",))

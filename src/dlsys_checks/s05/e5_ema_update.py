@@ -21,23 +21,24 @@ ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "
 
 ex.promise("in place", "One step of an exponential moving average, in place, in average.",
            says=("of average after", "models: got"))
-ex.promise("structure", "Both have the same structure.",
+ex.promise("structure", "Both have the same structure, of any dtype and layout.",
            cases=("a block inside a block", "both in eval mode", "a lone parameter", "no buffers",
-                  "no parameters"))
-ex.promise("parameters", "Each parameter becomes decay times its old value plus 1 - decay times "
-           "that of model;", says=("parameter",))
+                  "no parameters", "a mask alone", "float64, transposed, tied"))
+ex.promise("parameters", "Each parameter, frozen or tied too, becomes decay times its old value "
+           "plus 1 - decay times that of model;", says=("parameter",))
 ex.promise("buffers", "each buffer becomes a copy of model's,", says=("buffer",))
 ex.promise("dtype", "whatever its dtype: counters and masks have no average, and torch's "
            "AveragedModel copies by default.", says=("buffer count", "buffer seen", "buffer mask",
-                                                 "raised RuntimeError"))
+                                                 "buffer total", "raised RuntimeError"))
 ex.promise("same tensors", "average keeps its tensors: an optimizer or a state_dict made before "
            "sees the change.", says=("tensors of average replaced", "tensors of average moved"))
 ex.promise("model left", "model is left as it is,", says=("of model after", "requires_grad of"))
-ex.promise("modes", "no mode changes,", says=("training flags",))
+ex.promise("modes", "no mode and no gradient changes,",
+           says=("training flags", "gradients of model after"))
 ex.promise("no sharing", "no memory is shared", says=("memory shared",))
 ex.promise("no graph", "and no graph is built.", says=("graphs", "raised RuntimeError"))
 ex.promise("decay", "0 <= decay <= 1.", cases=("a decay of 0", "a decay of 1", "three steps",
-                                               "a large decay"))
+                                               "a large decay", "own buffers, a decay of 0"))
 ex.promise("example", "Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes 1.25.",
            cases=("the example",))
 
@@ -51,7 +52,8 @@ HELD = {
     "own": ({"scale": (), "table": (5, 2)}, {"count": (), "mask": (3,), "mean": (2, 2)}),
     "plain": ({"weight": (2, 5), "bias": (2,)}, {}),
     "buffers": ({}, {"count": (), "mask": (3,), "mean": (2, 2)}),
-    "one": ({"weight": (1, 1)}, {}),
+    "mask": ({}, {"mask": (3,)}), "one": ({"weight": (1, 1)}, {}),
+    "odd": ({"slanted": (4, 2), "first.weight": (3, 3)}, {"total": (), "precise": (3, 2)}),
 }
 
 
@@ -62,6 +64,9 @@ def cases(g):
         for name, shape in (HELD[kind][0] | HELD[kind][1]).items():
             last = name.split(".")[-1]
             state[name] = (torch.randint(3, 99, shape, generator=g) if last in ("seen", "count")
+                           else 2**60 + torch.randint(3, 99, shape, generator=g) if last == "total"
+                           else torch.randn(shape, generator=g, dtype=torch.float64)
+                           if kind == "odd"
                            else torch.rand(shape, generator=g) < 0.5 if last == "mask"
                            else torch.randn(shape, generator=g))
         return state
@@ -82,6 +87,8 @@ def cases(g):
     return [one("a net with a norm", "norms"), one("three steps", "norms", 0.5, 0.9, 0.2),
             one("a block inside a block", "nested"), one("a lone parameter", "own"),
             one("no buffers", "plain"), one("no parameters", "buffers"),
+            one("a mask alone", "mask"), one("float64, transposed, tied", "odd", 0.9, 0.3),
+            one("own buffers, a decay of 0", "own", 0.0),
             one("a decay of 0", "norms", 0.0), one("a decay of 1", "norms", 1.0),
             one("a large decay", "own", 0.9999), one("average in train mode", "norms",
                                                      modes=(True, False)),
@@ -94,14 +101,27 @@ def act(fn, kind, states, decays, modes, frozen):
     class Own(nn.Module):
         """Tensors without a layer; buffers that no norm keeps."""
 
-        def __init__(self, parameters):
+        def __init__(self, parameters, mask_only=False):
             super().__init__()
             if parameters:
                 self.scale = nn.Parameter(torch.zeros(()))
                 self.table = nn.Parameter(torch.zeros(5, 2))
-            self.register_buffer("count", torch.tensor(0))
             self.register_buffer("mask", torch.zeros(3, dtype=torch.bool))
-            self.register_buffer("mean", torch.zeros(2, 2), persistent=False)
+            if not mask_only:
+                self.register_buffer("count", torch.tensor(0))
+                self.register_buffer("mean", torch.zeros(2, 2), persistent=False)
+
+    class Odd(nn.Module):
+        """In float64; what is not square is a transposed view; one parameter has two names."""
+
+        def __init__(self):
+            super().__init__()
+            self.slanted = nn.Parameter(torch.zeros(2, 4, dtype=torch.float64).T)
+            self.first = nn.Linear(3, 3, bias=False, dtype=torch.float64)
+            self.second = nn.Linear(3, 3, bias=False, dtype=torch.float64)
+            self.second.weight = self.first.weight
+            self.register_buffer("total", torch.tensor(0))
+            self.register_buffer("precise", torch.zeros(2, 3, dtype=torch.float64).T)
 
     def make():
         return {"norms": lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)),
@@ -109,7 +129,8 @@ def act(fn, kind, states, decays, modes, frozen):
                     nn.Sequential(nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3)),
                     nn.Linear(3, 2, bias=False)),
                 "own": lambda: Own(True), "plain": lambda: nn.Linear(5, 2),
-                "buffers": lambda: Own(False), "one": lambda: nn.Linear(1, 1, bias=False)}[kind]()
+                "buffers": lambda: Own(False), "one": lambda: nn.Linear(1, 1, bias=False),
+                "mask": lambda: Own(False, mask_only=True), "odd": Odd}[kind]()
 
     def held(module):
         named = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -128,10 +149,10 @@ def act(fn, kind, states, decays, modes, frozen):
     average.requires_grad_(not frozen)
     if frozen:  # one of model's, too
         next(model.parameters()).requires_grad_(False)
-    for root in (average, model):
+    for number, root in enumerate((average, model)):
         list(root.modules())[-1].training ^= len(list(root.modules())) > 1
         for p in root.parameters():
-            p.grad = torch.ones_like(p)
+            p.grad = torch.full_like(p, number)
     tensors, path, left = held(average), [], []
     places = {name: t.data_ptr() for name, t in tensors.items()}
     for state, decay in zip(states[1:], decays):
@@ -146,8 +167,8 @@ def act(fn, kind, states, decays, modes, frozen):
             "shared": sum(a.data_ptr() == b.data_ptr() for a in now.values()
                           for b in theirs.values()),
             "graphs": sum(t.grad_fn is not None for t in [*now.values(), *theirs.values()]),
-            "grads": sum(p.grad is None or int((p.grad != 1).sum()) for m in (average, model)
-                         for p in m.parameters()),
+            "grads": sum(p.grad is None or int((p.grad != number).sum())
+                         for number, m in enumerate((average, model)) for p in m.parameters()),
             "asked": [[p.requires_grad for p in m.parameters()] for m in (average, model)],
             "modes": [[m.training for m in root.modules()] for root in (average, model)]}
 
@@ -160,7 +181,8 @@ def expect_state(got, expected, what, buffers):
         if name in buffers:
             expect_equal(title, got[name], right)
         else:
-            expect_close(title, got[name], right.float(), rtol=1e-5, atol=1e-6)
+            rtol = 1e-12 if right.dtype == torch.float64 else 1e-5
+            expect_close(title, got[name], right, rtol=rtol, atol=0.1 * rtol)
 
 
 @ex.law
@@ -174,7 +196,9 @@ def law(out, kind, states, decays, modes, frozen):
     for k, (state, decay) in enumerate(zip(states[1:], decays, strict=True)):
         expect_state(out["left"][k], state, f"of model after step {k + 1}", buffers)
         now = {name: old * decay + (1 - decay) * state[name].double() for name, old in now.items()}
-        expect_state(out["path"][k], now | {name: state[name] for name in buffers},
+        right = {name: state[name] if name in buffers else now[name].to(state[name].dtype)
+                 for name in state}
+        expect_state(out["path"][k], right,
                      f"of average after step {k + 1}", buffers)
     expect_equal("tensors of average replaced by others", out["replaced"], 0, "Write in place.")
     expect_equal("tensors of average moved to other memory", out["moved"], 0,
@@ -185,7 +209,7 @@ def law(out, kind, states, decays, modes, frozen):
     asked = [[not frozen] * len(parameters),
              [not (frozen and k == 0) for k in range(len(parameters))]]
     expect_equal("requires_grad of the parameters of both models", out["asked"], asked)
-    count = {"norms": 4, "nested": 5}.get(kind, 1)
+    count = {"norms": 4, "nested": 5, "odd": 3}.get(kind, 1)
     expect_equal("training flags of both models", out["modes"], [
         [m] * (count - 1) + [m ^ (count > 1)] for m in modes])
 
@@ -213,9 +237,12 @@ def by_difference(average, model, decay):
 @ex.right("module by module")
 @torch.no_grad()
 def by_modules(average, model, decay):
+    done = set()
     for mine, its in zip(average.modules(), model.modules(), strict=True):
         for key, old in mine.named_parameters(recurse=False):
-            old.copy_(decay * old + (1 - decay) * getattr(its, key))
+            if old not in done:
+                old.copy_(decay * old + (1 - decay) * getattr(its, key))
+            done.add(old)
         for key, old in mine.named_buffers(recurse=False):
             old.copy_(getattr(its, key))
 
@@ -224,7 +251,7 @@ def by_modules(average, model, decay):
 @torch.no_grad()
 def by_foreach(average, model, decay):
     for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old[...] = (old.double() * decay + new.double() * (1 - decay)).float()
+        old[...] = old.double() * decay + new.double() * (1 - decay)
     theirs = list(model.buffers())
     for k, old in enumerate(average.buffers()):
         old[...] = theirs[k]
@@ -267,7 +294,8 @@ def as_use_buffers(average, model, decay):
             old.copy_(new)
 
 
-@ex.wrong("all of state_dict() averaged, where it has a point", says="buffer", breaks="buffers")
+@ex.wrong("all of state_dict() averaged, where it has a point", says="buffer",
+          breaks=("buffers", "parameters"))
 @torch.no_grad()
 def state_dict_averaged(average, model, decay):
     theirs = model.state_dict()
@@ -281,7 +309,8 @@ def float_buffers_only(average, model, decay):
     averaged(average, model, decay, buffers="floats")
 
 
-@ex.wrong("only what state_dict() lists", says="buffer mean", breaks="buffers")
+@ex.wrong("only what state_dict() lists", says="buffer mean",
+          breaks=("buffers", "parameters"))
 @torch.no_grad()
 def by_state_dict(average, model, decay):
     learned, theirs = dict(average.named_parameters()), model.state_dict()
@@ -318,6 +347,50 @@ def live_only(average, model, decay):
     averaged(average, model, decay, some=lambda old: old.requires_grad)
 
 
+@ex.wrong("a tied parameter moved once for each of its names", says="parameter",
+          breaks="parameters")
+@torch.no_grad()
+def tied_twice(average, model, decay):
+    averaged(average, model, 1.0)
+    theirs = dict(model.named_parameters(remove_duplicate=False))
+    for name, old in average.named_parameters(remove_duplicate=False):
+        old.mul_(decay).add_(theirs[name], alpha=1 - decay)
+
+
+@ex.wrong("float64 averaged in float32", says="parameter", breaks="parameters")
+@torch.no_grad()
+def in_float32(average, model, decay):
+    averaged(average, model, 1.0)
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old.copy_(decay * old.float() + (1 - decay) * new.float())
+
+
+@ex.wrong("reshape(-1), which copies what is not contiguous", says="parameter slanted",
+          breaks="structure")
+@torch.no_grad()
+def flattened(average, model, decay):
+    averaged(average, model, 1.0)
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old.reshape(-1).mul_(decay).add_(new.reshape(-1), alpha=1 - decay)
+
+
+@ex.wrong("buffers carried through float64, which rounds large counters", says="buffer total",
+          breaks="dtype")
+@torch.no_grad()
+def through_double(average, model, decay):
+    averaged(average, model, decay)
+    for old, new in zip(average.buffers(), model.buffers(), strict=True):
+        old.copy_(new.double())
+
+
+@ex.wrong("load_state_dict() at a decay of 0", says="buffer mean", breaks="decay")
+def loads_at_zero(average, model, decay):
+    if decay == 0:
+        average.load_state_dict(model.state_dict())
+    else:
+        averaged(average, model, decay)
+
+
 @ex.wrong("a name bound, average left as it was", says="parameter", breaks="in place")
 def rebinds(average, model, decay):
     for old, new in zip(average.parameters(), model.parameters(), strict=True):
@@ -343,9 +416,11 @@ def children_only(average, model, decay):
           breaks="same tensors")
 def new_parameters(average, model, decay):
     averaged(average, model, decay)
+    new = {old: nn.Parameter(old.detach().clone(), old.requires_grad)
+           for old in average.parameters()}
     for module in average.modules():
         for key, old in list(module.named_parameters(recurse=False)):
-            setattr(module, key, nn.Parameter(old.detach().clone(), old.requires_grad))
+            setattr(module, key, new[old])
 
 
 @ex.wrong("p.data replaced", says="tensors of average moved", breaks="same tensors")
@@ -365,10 +440,17 @@ def into_both(average, model, decay):
             new.copy_(new + 1 if new.dtype != torch.bool else ~new)
 
 
-@ex.wrong("gradients cleared", says="gradients of model after", breaks="model left")
+@ex.wrong("gradients cleared", says="gradients of model after", breaks="modes")
 def clears_gradients(average, model, decay):
     averaged(average, model, decay)
     model.zero_grad()
+
+
+@ex.wrong("model's gradients handed to average", says="gradients of model after", breaks="modes")
+def hands_gradients(average, model, decay):
+    averaged(average, model, decay)
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        old.grad = new.grad
 
 
 @ex.wrong("model's flags put back by train(), which reaches all of its modules",
