@@ -188,8 +188,8 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
     Both subtract mean and divide by std, and leave x and its shape as they
     are. evaluate does no more than that and draws no random number. train
     first surrounds each image with pad zeros on every side and cuts H by W
-    pixels out of it: at a place of its own for each image, every place
-    with equal chance.
+    pixels out of it: at a place drawn anew for each image of each call,
+    every place with equal chance.
 
     Example: with pad 0 both functions give the same numbers.
     """
@@ -349,7 +349,8 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 
     Row i of x (N, ...) float32 is blended with row order[i]: lam[i] is the
     share of row i, in the blend and in the loss. Labels y (N,) int64.
-    model gives logits (N, K) and is called once, on the blends.
+    model gives logits (N, K) and is called once, on the blends. The inputs
+    are left as they are, and no gradient is stored.
 
     Example: with every lam 1 it is the cross-entropy of x and y.
     """
@@ -496,8 +497,9 @@ def stop_and_best(losses: list[float], patience: int,
                   min_delta: float) -> tuple[int, int]:
     """(epoch at which training stops, epoch whose weights to restore).
 
-    Epochs count from 0; losses holds a validation loss for each. One that
-    is more than min_delta below the reference is progress and becomes the
+    Epochs count from 0; losses, left as it is, holds a validation loss for
+    each, finite or NaN; patience >= 1, min_delta >= 0. One that is more
+    than min_delta below the reference is progress and becomes the
     reference; the first loss that is a number always does. Training stops
     at the patience-th epoch in a row without progress, else at the last.
     Restored is the first epoch with the lowest loss up to the stop, be it
@@ -616,10 +618,11 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
     """The lowest validation loss; model is left as it was at that epoch.
 
     Each epoch calls train_epoch(model), which changes parameters and
-    buffers, then val_loss(model), which gives a float. Of equal losses
-    the first epoch counts; a NaN never does. If all are NaN, model stays
-    as it is after the last epoch and the answer is inf. Every parameter
-    stays the same object. Nothing but the best state is kept on the way.
+    buffers, then val_loss(model), which gives a float, finite or NaN. Of
+    equal losses the first epoch counts; a NaN never does. If all are NaN,
+    model stays as it is after the last epoch and the answer is inf. Every
+    parameter stays the same object. Nothing but the best state is kept on
+    the way.
 
     Example: losses 3., 1., 2. give 1. and the state after two epochs.
     """
@@ -777,10 +780,11 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
     """Share of rows whose label is foretold by a model that never saw it.
 
     x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold,
-    by any numbers. For each fold, select(x, y) gives column numbers, fit
-    (x, y) on these columns gives a function from rows to labels: both
-    see all rows outside the fold, in their order, and none of it. The
-    function is asked about the fold's rows. Each row counts once.
+    by any numbers. For each fold, select(x, y) gives column numbers, all
+    different, fit (x, y) on these columns gives a function from rows to
+    labels: both see all rows outside the fold, in their order, and none
+    of it. The function is asked once, about all the fold's rows. Each row
+    counts once.
 
     Example: folds of 3 rows and 1 row, the 1 right: the answer is 0.25.
     """
@@ -908,7 +912,8 @@ claim("bytes += 10.5 is refused", refused, expected=True)
 def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
     """img with d added to every pixel, cut to 0 and 255; uint8 as img is.
 
-    img: uint8 of any shape, left as it is. d: from -255 to 255.
+    img: uint8 of any shape, left as it is, as are earlier answers. d: from
+    -255 to 255.
 
     Example: pixels 0, 100, 250 with d 20 become 20, 120, 255.
     """
@@ -1026,9 +1031,10 @@ def split_groups(groups: torch.Tensor, share: float,
 
     groups: (N,) int64, any numbers; row i belongs to groups[i]. Each row
     is in exactly one of the two, and no group is in both. In the test
-    part are round(share * number of groups) groups, drawn by seed: the
-    same seed gives the same split, other seeds give others, and torch's
-    global generator stays as it is.
+    part are round(share * number of groups) groups, drawn by seed >= 0,
+    each set of them with equal chance: the same seed gives the same
+    split, other seeds give others, and torch's global generator stays as
+    it is.
 
     Example: 4 groups, share 0.25: one group is in the test part.
     """
@@ -1155,7 +1161,7 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
     of any scale, in a loss with this pos_weight > 0. y: (N,) float32, the
     rows' labels 0 and 1, both present. The odds were multiplied by the
     mean weight of the positives over that of the negatives, and by
-    pos_weight: both are taken back.
+    pos_weight: both are taken back. The inputs are left as they are.
 
     Example: all weights alike and pos_weight 1 leave z as it is.
     """

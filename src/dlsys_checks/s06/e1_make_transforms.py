@@ -20,7 +20,8 @@ ex.promise("fixed", "evaluate does no more than that and draws no random number.
            says=("evaluate's answer", "random numbers"))
 ex.promise("crop", "train first surrounds each image with pad zeros on every side and cuts H by W "
            "pixels out of it:", says=("train's answer",))
-ex.promise("own place", "at a place of its own for each image, every place with equal chance.",
+ex.promise("own place", "at a place drawn anew for each image of each call, every place with equal "
+           "chance.",
            says=("share of images",))
 ex.promise("example", "Example: with pad 0 both functions give the same numbers.",
            cases=("the example",))

@@ -25,7 +25,8 @@ ex.promise("share", "lam[i] is the share of row i, in the blend and in the loss.
                   "two batches of different size", "shares of 0 and 1", "a large scale",
                   "as many rows as classes", "two classes"))
 ex.promise("labels", "Labels y (N,) int64.", says=("loss",))
-ex.promise("once", "model gives logits (N, K) and is called once, on the blends.",
+ex.promise("once", "model gives logits (N, K) and is called once, on the blends. The inputs are "
+           "left as they are, and no gradient is stored.",
            says=("number of blends",))
 ex.promise("example", "Example: with every lam 1 it is the cross-entropy of x and y.",
            cases=("the example",))

@@ -7,16 +7,19 @@ import math
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_length, expect_type
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
 ex = exercise("06.3", "stop_and_best", seen=("runs",))
 
+EDGES = ("a loss of exactly 0", "losses that hardly differ", "patience 1")
 NANS = ("NaN among the losses", "NaN at the start", "nothing but NaN", "NaN until the stop")
 
 ex.promise("pair", "(epoch at which training stops, epoch whose weights to restore).",
            says=("stop and best", "number of results"))
-ex.promise("counting", "Epochs count from 0; losses holds a validation loss for each.",
-           says=("epoch of",))
+ex.promise("counting", "Epochs count from 0; losses,", says=("epoch of",))
+ex.promise("left", "left as it is,", says=("losses after the call",))
+ex.promise("range", "holds a validation loss for each, finite or NaN; patience >= 1, "
+           "min_delta >= 0.", cases=NANS + EDGES)
 ex.promise("progress", "One that is more than min_delta below the reference is progress and "
            "becomes the reference;", says=("epoch of the stop",))
 ex.promise("first", "the first loss that is a number always does.",
@@ -50,6 +53,9 @@ def cases(g):
     rising = [low + 0.1 + 0.1 * k for k in range(p + 4)]
     zigzag = [5.0 - 0.25 * k + (0.9 if k % 2 else 0.0) + e for k, e in enumerate(noise(n + 6))]
     steady = [4.0 - 0.03 * k for k in range(p)] + [3.9] * (p + 2)
+    creep = [3.0 - 0.3 * k for k in range(9)]
+    rough = [2.25, 1.25, 1.0, 0.5, 0.5, 2.5, nan, 1.25]
+    close = [1.0 - 1e-11 * k for k in range(n)]
     wanderer = [3.0, 2.0, 1.875, 2.5, 1.75, 2.5, 2.25, 2.5]
     # No case ends by chance where another rule ends as well: the tails are long.
     return [one("down, then up", down + rising, p),
@@ -58,12 +64,16 @@ def cases(g):
             one("ties", [3.0, 2.0, 2.0, 2.0, 2.5, 2.0, 1.5], 3),
             one("the lowest again at last", [5.0, 4.0, 4.5, 4.0, 4.25], 4),
             one("small steady gains", steady, p, 0.1 * p),
+            one("steps that add up to progress", creep, 3, 0.5),
+            one("progress that lower losses delayed", rough, 3, 1.0),
+            one("a loss of exactly 0", [0.5, 0.0, 1.0, 0.75, 0.8, -1.0], 3),
+            one("losses that hardly differ", close, 2),
             one("gains of exactly min_delta", [4.0] + [3.75] * (p + 3), p, 0.25),
             one("a lower loss that is no progress", wanderer, len(wanderer), 0.5),
             one("far below zero", [-v for v in reversed(down)] + [-low + 9.0] * (p + 1), p, 0.1),
             one("a first loss above all numbers that are used", [1e30, 2e30, 3e30, 0.5], 2),
             one("progress to the end", down, 2), one("one epoch", [down[0]], number(2, 5)),
-            one("NaN among the losses", [3.0, nan, 2.0, nan, nan, nan, 1.0], 3),
+            one("NaN among the losses", [3.0, nan, 2.0, 2.5, nan, 2.25, 2.75, nan, 2.6], 3),
             one("NaN at the start", [nan, nan, 3.0, 2.0, 2.5, 2.25, 2.75, 1.0], 3),
             one("nothing but NaN", [nan] * (p + 2), p),
             one("NaN until the stop", [nan, nan, nan, 1.0], 2),
@@ -75,7 +85,12 @@ def cases(g):
 
 @ex.act
 def act(fn, runs):
-    return [fn(list(r["losses"]), r["patience"], r["min_delta"]) for r in runs]
+    found = {"results": [], "changed": 0}
+    for r in runs:
+        given = list(r["losses"])
+        found["results"].append(fn(given, r["patience"], r["min_delta"]))
+        found["changed"] += repr(given) != repr(r["losses"])
+    return found
 
 
 def stop_epoch(losses, patience, min_delta):
@@ -93,14 +108,17 @@ def stop_epoch(losses, patience, min_delta):
 
 @ex.law
 def law(out, runs):
-    expect_length("results", out, len(runs))
-    for run, result in zip(runs, out, strict=True):
+    expect_parts(out, "results", "changed")
+    expect_length("results", out["results"], len(runs))
+    for run, result in zip(runs, out["results"], strict=True):
         expect_type("stop and best", result, tuple)
         expect_equal("number of results", len(result), 2)
         stop = stop_epoch(**run)
         expect_equal("epoch of the stop", result[0], stop)
         numbers = [(v, k) for k, v in enumerate(run["losses"][:stop + 1]) if v == v]
         expect_equal("epoch of the best", result[1], min(numbers)[1] if numbers else 0)
+    expect_equal("losses after the call: runs that changed them", out["changed"], 0,
+                 "Work on a copy.")
 
 
 # ---- right by another route
@@ -184,6 +202,45 @@ def follow(losses, patience, min_delta, *, better=None, moves=None, lowest_by=No
           breaks="progress")
 def with_last(losses, patience, min_delta):
     return follow(losses, patience, min_delta, moves=True)
+
+
+@ex.wrong("the reference moved by every lower loss, progress or not", says="epoch of the stop",
+          breaks="progress")
+def any_lower(losses, patience, min_delta):
+    reference, since, seen = math.inf, 0, []
+    for loss in losses:
+        seen.append(loss)
+        since = 0 if loss < reference - min_delta else since + 1
+        reference = loss if loss < reference else reference
+        if since == patience:
+            break
+    return len(seen) - 1, follow(seen, len(seen) + 1, min_delta)[1]
+
+
+@ex.wrong("a reference of 0 taken for none", says="epoch of the stop", breaks="range")
+def falsy_reference(losses, patience, min_delta):
+    return follow(losses, patience, min_delta,
+                  better=lambda loss, ref: loss == loss and (not ref or loss < ref - min_delta))
+
+
+@ex.wrong("losses rounded to float32", says="epoch of the stop", breaks="range")
+def rounded(losses, patience, min_delta):
+    return follow(torch.tensor(losses, dtype=torch.float32).tolist(), patience, min_delta)
+
+
+@ex.wrong("NaN made infinite in losses itself", says="losses after the call", breaks="left")
+def in_place(losses, patience, min_delta):
+    losses[:] = [loss if loss == loss else math.inf for loss in losses]
+    return follow(losses, patience, min_delta)
+
+
+@ex.wrong("NaN epochs not counted", says="epoch of the stop", breaks=("nan", "all nan"))
+def nan_not_counted(losses, patience, min_delta):
+    kept = [k for k, loss in enumerate(losses) if loss == loss]
+    stop, best = follow([losses[k] for k in kept], patience, min_delta)
+    # Without a stop the last epoch ends it, and a NaN may be there.
+    stopped = follow([losses[k] for k in kept] + [math.inf], patience, min_delta)[0] < len(kept)
+    return (kept[stop] if stopped else len(losses) - 1), (kept[best] if kept else 0)
 
 
 @ex.wrong("a gain of exactly min_delta taken for progress", says="epoch of the stop",

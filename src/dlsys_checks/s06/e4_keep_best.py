@@ -22,7 +22,7 @@ ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 ex.promise("lowest", "The lowest validation loss;", says=("lowest loss",))
 ex.promise("state", "model is left as it was at that epoch.", says=("state after",))
 ex.promise("order", "Each epoch calls train_epoch(model), which changes parameters and buffers, "
-           "then val_loss(model), which gives a float.", says=("calls in order",))
+           "then val_loss(model), which gives a float, finite or NaN.", says=("calls in order",))
 ex.promise("ties", "Of equal losses the first epoch counts;", cases=("equal losses",))
 ex.promise("nan", "a NaN never does.", cases=("NaN at first", "NaN in between", "nothing but NaN"))
 ex.promise("all nan", "If all are NaN, model stays as it is after the last epoch and the answer is "
@@ -67,20 +67,24 @@ def cases(g):
             ("many epochs", run("norm", drawn(30, 12))),
             ("falling all the way", run("norm", [9.0 - k for k in range(9)])),
             ("two runs in turn", {k: first[k] + second[k] for k in first}),
+            ("the lowest loss is 0", run("own", [1.0, 0.0, 0.5, 2.0])),
+            ("losses that hardly differ", run("norm", [1.0, 1.0 - 1e-11, 1.0 - 2e-11, 3.0])),
+            ("a model in float64", run("double", drawn(n, 2))),
             ("the example", run("norm", [3.0, 1.0, 2.0]))]
 
 
 @ex.act
 def act(fn, kinds, losses, moves):
+    import tracemalloc
     import weakref
     seen = []
 
     class Watch(torch.overrides.TorchFunctionMode):
-        """Remembers the large tensors that torch functions make, for as long as they live."""
+        """Remembers the tensors with a layer's numbers, for as long as they live."""
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
-            if isinstance(result, torch.Tensor) and tuple(result.shape) == (61, 3):
+            if isinstance(result, torch.Tensor) and result.shape[-2:] == (61, 3):
                 seen.append(weakref.ref(result))
             return result
 
@@ -96,6 +100,8 @@ def act(fn, kinds, losses, moves):
     def made(kind):
         if kind == "own":
             return Own()
+        if kind == "double":
+            return nn.Linear(3, 2).double()
         if kind == "norm":
             return nn.Sequential(nn.Linear(3, 61), nn.BatchNorm1d(61), nn.Linear(61, 2))
         layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
@@ -104,32 +110,52 @@ def act(fn, kinds, losses, moves):
 
     def copies(model):
         """Living copies of the norm model's first weight, beside its own memory."""
-        living = [ref() for ref in seen]
-        return len({t.data_ptr() for t in living if t is not None} - {model[0].weight.data_ptr()})
-    found = {"answers": [], "states": [], "calls": [], "others": 0, "most": 0}
+        seen[:] = [ref for ref in seen if ref() is not None]
+        sizes = {}
+        for ref in seen:
+            memory = ref().untyped_storage()
+            sizes[memory.data_ptr()] = memory.nbytes() // 732
+        sizes.pop(model[0].weight.untyped_storage().data_ptr(), None)
+        return sum(sizes.values())
+    found = {"answers": [], "states": [], "calls": [], "others": 0, "most": 0, "strange": 0,
+             "without": 0, "switched": 0, "hoarded": 0}
 
     def one_run(kind, values, steps):
         model = made(kind)
         with torch.no_grad():
             for t in model.state_dict().values():
                 t.zero_()
-        before, calls, counts = dict(model.named_parameters()), [], []
+        before, calls, counts, memory = dict(model.named_parameters()), [], [], []
+        flags = [p.requires_grad for p in model.parameters()]
 
         def train_epoch(m):
-            step = steps[calls.count("train")].item()
+            # A call too many is for the law to tell, so no list may end here.
+            step = steps[min(calls.count("train"), len(values) - 1)].item()
             calls.append("train")
+            found["strange"] += m is not model
+            found["without"] += not torch.is_grad_enabled()
             with torch.no_grad():
                 for t in m.state_dict().values():
                     t.add_(1 if t.dtype == torch.int64 else step)
 
         def val_loss(m):
             calls.append("val")
+            found["strange"] += m is not model
             if kind == "norm":
-                counts.append(copies(m))
-            return values[calls.count("val") - 1]
+                counts.append(copies(model))
+                # Bytes and arrays are in Python's memory, not in a tensor's.
+                memory.append(tracemalloc.get_traced_memory()[0])
+            return values[min(calls.count("val"), len(values)) - 1]
         seen.clear()
+        tracemalloc.start()
         with Watch():
             answer = fn(model, train_epoch, val_loss, len(values))
+        tracemalloc.stop()
+        if len(memory) == 30:
+            # From epoch 14 on no state is the best: 15 of them would take 15 times 2 kB.
+            found["hoarded"] += max(0, memory[29] - memory[14]) // 15000
+        found["switched"] += sum(not m.training for m in model.modules()) + sum(
+            p.requires_grad != flag for p, flag in zip(model.parameters(), flags, strict=True))
         found["answers"].append("inf" if answer == math.inf else answer)
         found["states"].append({k: v.clone() for k, v in model.state_dict().items()})
         found["calls"].append(calls)
@@ -142,7 +168,8 @@ def act(fn, kinds, losses, moves):
 
 @ex.law
 def law(out, kinds, losses, moves):
-    expect_parts(out, "answers", "states", "calls", "others", "most")
+    expect_parts(out, "answers", "states", "calls", "others", "most", "strange", "without",
+                 "switched", "hoarded")
     for part in ("answers", "states", "calls"):
         expect_length(part, out[part], len(kinds))
     for kind, values, steps, answer, state, calls in zip(
@@ -151,19 +178,25 @@ def law(out, kinds, losses, moves):
         numbers = [(v, k) for k, v in enumerate(values) if not math.isnan(v)]
         lowest, best = min(numbers) if numbers else (math.inf, len(values) - 1)
         if lowest < math.inf:
-            expect_close("lowest loss", answer, lowest, rtol=1e-9)
+            expect_close("lowest loss", answer, lowest, rtol=1e-13)
         elif answer != "inf":
             raise Broken("lowest loss", answer, lowest, "No loss was a number.")
-        expect_state(state, SHAPES[kind], steps, best)
+        expect_state(state, SHAPES[kind], steps, best, kind == "double")
+    expect_equal("calls in order, on another object than model", out["strange"], 0)
+    expect_equal("calls in order, of train_epoch without gradients", out["without"], 0,
+                 "It trains: call it outside of no_grad.")
+    expect_equal("state after the run, modes and requires_grad changed", out["switched"], 0)
     expect_equal("tensors of another object", out["others"], 0,
                  "Write the numbers back into the model's own tensors.")
     expect_equal("numbers kept of one layer, copies beyond two", max(0, out["most"] - 2), 0,
+                 "Keep only the best.")
+    expect_equal("numbers kept outside of tensors, in lots of 15 kB", out["hoarded"], 0,
                  "Keep only the best.")
 
 
 LINEAR = {"0.weight": (4, 3), "0.bias": (4,), "1.weight": (2, 4), "1.bias": (2,)}
 SHAPES = {
-    "linear": LINEAR, "frozen": LINEAR,
+    "linear": LINEAR, "frozen": LINEAR, "double": {"weight": (2, 3), "bias": (2,)},
     "own": {"scale": (3,), "count": (), "inner.a.weight": (3, 2), "inner.a.bias": (3,)},
     "norm": {"0.weight": (61, 3), "0.bias": (61,), "1.weight": (61,), "1.bias": (61,),
              "1.running_mean": (61,), "1.running_var": (61,), "1.num_batches_tracked": (),
@@ -171,13 +204,15 @@ SHAPES = {
 }
 
 
-def expect_state(state, shapes, steps, best):
+def expect_state(state, shapes, steps, best, double):
     """Every entry has moved once an epoch, up to the best; counters are those without an axis."""
     expect_parts(state, *shapes, what="state of the model")
     moved = float(steps[:best + 1].double().sum())
     for name, shape in shapes.items():
-        wanted = torch.full(shape, moved) if shape else torch.tensor(best + 1)
-        expect_close(f"state after epoch {best + 1}, {name}", state[name], wanted, rtol=1e-5,
+        dtype = torch.float64 if double else torch.float32
+        wanted = torch.full(shape, moved, dtype=dtype) if shape else torch.tensor(best + 1)
+        expect_close(f"state after epoch {best + 1}, {name}", state[name], wanted,
+                     rtol=1e-11 if double else 1e-5,
                      look="Copy at the best epoch, write back at the end.")
 
 
@@ -375,6 +410,76 @@ def all_states(model, train_epoch, val_loss, epochs):
         keep(m)
         return loss
     return run(model, train_epoch, noted, epochs)
+
+
+@ex.wrong("every epoch's state as bytes", says="numbers kept", breaks="one copy")
+def all_bytes(model, train_epoch, val_loss, epochs):
+    import io
+    kept = []
+
+    def noted(m):
+        loss = val_loss(m)
+        kept.append(io.BytesIO())
+        torch.save(m.state_dict(), kept[-1])
+        return loss
+    return run(model, train_epoch, noted, epochs)
+
+
+@ex.wrong("every epoch's state as arrays", says="numbers kept", breaks="one copy")
+def all_arrays(model, train_epoch, val_loss, epochs):
+    kept = []
+
+    def noted(m):
+        loss = val_loss(m)
+        kept.append([v.numpy().copy() for v in m.state_dict().values()])
+        return loss
+    return run(model, train_epoch, noted, epochs)
+
+
+@ex.wrong("a copy of the model trained", says="calls in order", breaks="order")
+def on_a_copy(model, train_epoch, val_loss, epochs):
+    other = copy.deepcopy(model)
+    lowest = run(other, train_epoch, val_loss, epochs)
+    model.load_state_dict(other.state_dict())
+    return lowest
+
+
+@ex.wrong("all of it without gradients", says="calls in order", breaks="order")
+def no_gradients(model, train_epoch, val_loss, epochs):
+    with torch.no_grad():
+        return run(model, train_epoch, val_loss, epochs)
+
+
+@ex.wrong("validated once more at the end", says="calls in order", breaks="order")
+def asked_again(model, train_epoch, val_loss, epochs):
+    lowest = run(model, train_epoch, val_loss, epochs)
+    val_loss(model)
+    return lowest
+
+
+@ex.wrong("the model left in eval mode", says="state after", breaks="state")
+def left_in_eval(model, train_epoch, val_loss, epochs):
+    lowest = run(model, train_epoch, val_loss, epochs)
+    model.eval()
+    return lowest
+
+
+@ex.wrong("a lowest loss of 0 taken for none", says="lowest loss", breaks="lowest")
+def falsy(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs,
+               better=lambda loss, low: loss == loss and (not low or loss < low))
+
+
+@ex.wrong("gains below a ten-thousandth left out", says="lowest loss", breaks="lowest")
+def coarse(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, better=lambda loss, low: loss < low - 1e-4)
+
+
+@ex.wrong("the state held in float32", says="state after", breaks="state")
+def halved(model, train_epoch, val_loss, epochs):
+    return run(model, train_epoch, val_loss, epochs, keep=lambda m: {
+        k: v.float() if v.dtype == torch.float64 else v.clone()
+        for k, v in m.state_dict().items()})
 
 
 @ex.wrong("the example, with its answer looked up wrong", says="lowest loss", breaks="example")

@@ -19,13 +19,13 @@ ex.promise("share", "Share of rows whose label is foretold by a model that never
 ex.promise("inputs", "x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold, by "
            "any numbers.", cases=("fold numbers with gaps", "fold numbers below zero",
                                   "folds out of order", "two data sets in turn"))
-ex.promise("select", "For each fold, select(x, y) gives column numbers,",
+ex.promise("select", "For each fold, select(x, y) gives column numbers, all different,",
            says=("calls of select",))
 ex.promise("fit", "fit (x, y) on these columns gives a function from rows to labels:",
            says=("calls of fit", "data that fit saw"))
 ex.promise("outside", "both see all rows outside the fold, in their order, and none of it.",
            says=("data that select saw", "data that fit saw"))
-ex.promise("asked", "The function is asked about the fold's rows.",
+ex.promise("asked", "The function is asked once, about all the fold's rows.",
            says=("data that the model was asked about", "number of rows asked"))
 ex.promise("once", "Each row counts once.", cases=("folds of unequal size", "the example",
                                                    "a fold of one row", "fold numbers with gaps",

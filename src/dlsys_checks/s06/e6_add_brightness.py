@@ -16,7 +16,7 @@ ex.promise("cut", "cut to 0 and 255;", cases=("brighter", "darker", "the brighte
                                               "one row of pixels",
                                               "a batch of colour images, then a grey one"))
 ex.promise("type", "uint8 as img is.", says=("dtype", "type of the"))
-ex.promise("left alone", "img: uint8 of any shape, left as it is.",
+ex.promise("left alone", "img: uint8 of any shape, left as it is, as are earlier answers.",
            says=("calls that changed img", "shape of the"))
 ex.promise("range", "d: from -255 to 255.", cases=("the brightest", "the darkest", "no change",
                                                    "every value, much brighter",

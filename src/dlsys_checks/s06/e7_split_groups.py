@@ -17,7 +17,8 @@ ex.promise("once", "Each row is in exactly one of the two,", says=("rows of both
 ex.promise("apart", "and no group is in both.", says=("groups in both",))
 ex.promise("share", "In the test part are round(share * number of groups) groups,",
            says=("groups in the test part",))
-ex.promise("seed", "drawn by seed: the same seed gives the same split, other seeds give others,",
+ex.promise("seed", "drawn by seed >= 0, each set of them with equal chance: the same seed "
+           "gives the same split, other seeds give others,",
            says=("seeds",))
 ex.promise("global", "and torch's global generator stays as it is.", says=("global generator",))
 ex.promise("example", "Example: 4 groups, share 0.25: one group is in the test part.",

@@ -25,7 +25,8 @@ ex.promise("pos_weight", "in a loss with this pos_weight > 0.", cases=WEIGHTED)
 ex.promise("labels", "y: (N,) float32, the rows' labels 0 and 1, both present.", cases=SAMPLED)
 ex.promise("means", "The odds were multiplied by the mean weight of the positives over that of the "
            "negatives,", cases=SAMPLED)
-ex.promise("both", "and by pos_weight: both are taken back.", cases=WEIGHTED)
+ex.promise("both", "and by pos_weight: both are taken back. The inputs are left as they are.",
+           cases=WEIGHTED)
 ex.promise("example", "Example: all weights alike and pos_weight 1 leave z as it is.",
            cases=("the example",))
 
