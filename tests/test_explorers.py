@@ -283,7 +283,7 @@ DOTS = Heatmap("z", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z"
     ([BARS], {"x": [1, 2, 3]}, "got shape (3,) for 2 labels"),
     ([BARS], {"x": [1, 11]}, "bars go from 0 to 10"),
     ([HEAT], {"x": [1, 2]}, "two dimensions"),
-    ([DOTS], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "points need one length"),
+    ([DOTS], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "points, and ways, need one length"),
 ])
 def test_a_frame_that_cannot_be_drawn_is_refused(views, data, message):
     with pytest.raises(ValueError, match=re.escape(message)):
