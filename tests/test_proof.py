@@ -44,6 +44,8 @@ def test_a_sound_check_is_proven(toy):
     assert lines == []
     assert facts["right"] == {"answers": 2, "seeds": 3}
     assert facts["wrong"]["answers"] == 1
+    assert list(facts["told"]) == ["tripling"]
+    assert "result" in facts["told"]["tripling"]
     assert facts["mutants"]["killed"] == facts["mutants"]["mutants"] >= 3
 
 

@@ -15,7 +15,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import evidence, told
+from tools import evidence
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -80,7 +80,7 @@ def wrong_answers_page() -> str:
              "and are wrong. This page was made by running every one of them through its check; "
              "the right column is what a learner who writes it is told."]
     for trap in catalog.traps():
-        rows = [(plain(name), plain(message)) for name, message in told.of(trap.id).items()]
+        rows = [(plain(name), plain(message)) for name, message in proofs.told(trap.id).items()]
         parts += [f"## {trap.id} `{trap.function}`",
                   f"{trap.title}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
                   table(("The wrong answer", "What the learner is told"), rows)]

@@ -149,6 +149,28 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
     return found
 
 
+# ---- what a learner is told
+
+def told(id: str) -> dict[str, str]:
+    """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
+    return stored(id[:2])[id]["told"] if fresh(id) else judged(id)
+
+
+def judged(id: str) -> dict[str, str]:
+    """The feedback on each wrong answer by its name. Raises ValueError for one that passes."""
+    exercise, cases = paper(id, checking.FIXED_SEEDS[0])
+    return {wrong.name: feedback(exercise, cases, wrong) for wrong in exercise.wrong_answers}
+
+
+def feedback(exercise: Exercise, cases: Sequence[acting.Case], wrong: WrongAnswer) -> str:
+    """The feedback a wrong answer gets. Raises ValueError when its check lets it pass."""
+    verdict = exercise.judge(cases, [exercise.run(wrong.fn, case)[0] for case in cases])
+    if verdict.status not in {"wrong", "error"}:
+        raise ValueError(f"exercise {exercise.id}: the wrong answer {wrong.name!r} got "
+                         f"{verdict.status!r}, expected 'wrong'. Mend the check first.")
+    return verdict.message
+
+
 # ---- the record
 
 def rests_on(id: str) -> str:
@@ -191,6 +213,7 @@ def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     return {"rests_on": rests_on(id),
             "right": {"answers": 1 + len(exercise.right_answers), "seeds": seeds},
             "wrong": {"answers": len(exercise.wrong_answers), "seeds": WRONG_SEEDS},
+            "told": {} if found else judged(id),
             "mutants": tried}, found
 
 
@@ -209,8 +232,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=RIGHT_SEEDS, help="for right answers")
     parser.add_argument("--right", action="store_true", help="right answers only, no record")
     args = parser.parse_args()
-    from tools import told  # which rests on what this file says
-
     torch.set_num_threads(1)
     ids = [id for stage in worked.stages() for id in worked.answers(stage)]
     if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
@@ -223,7 +244,6 @@ def main() -> None:
                 prove(id, args.seeds))
             if facts and not found:
                 write(id, facts)
-                told.write(id)
             print("\n".join(found) or f"{id}: proven, right answers on {args.seeds} seeds",
                   flush=True)
             lines += found
