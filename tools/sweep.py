@@ -193,10 +193,10 @@ def lessons(wanted: Sequence[str]) -> list[Path]:
     found = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
              if not path.stem.startswith("00")]
     numbers = {number.zfill(2) for number in wanted} or {path.stem[:2] for path in found}
-    if drafted := numbers & {path.stem[:2] for path in paths.drafts()}:
-        raise SystemExit(f"lesson {', '.join(sorted(drafted))}: a draft, which has no record. One "
-                         "run of its claims, seed 3, one thread: python -m tools.sweep --one "
-                         "drafts/notebooks/05_normalization.ipynb 3 1")
+    for path in [path for path in paths.drafts() if path.stem[:2] in numbers]:
+        raise SystemExit(f"lesson {path.stem[:2]}: a draft, which has no record. One run of its "
+                         "claims, seed 3, one thread: python -m tools.sweep --one "
+                         f"drafts/notebooks/{path.stem}.ipynb 3 1")
     if unknown := numbers - {path.stem[:2] for path in found}:
         raise SystemExit(f"lesson: got {', '.join(sorted(unknown))}, expected one of "
                          f"{', '.join(path.stem[:2] for path in found)}.")
