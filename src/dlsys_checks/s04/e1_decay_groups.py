@@ -5,16 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from dlsys_checks.groups import expect_groups
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import (
-    Broken,
-    expect_close,
-    expect_equal,
-    expect_length,
-    expect_parts,
-    expect_type,
-    show,
-)
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
 ex = exercise("04.1", "decay_groups", seen=("kind", "width", "decay"))
 
@@ -168,40 +161,11 @@ def act(fn, kind, width, decay):
             "changed": changed}
 
 
-def names_in(group, word):
-    """The sorted names of one group's tensors. Raises Broken for another form."""
-    expect_parts(group, "params", "weight_decay", what=f"{word} group")
-    expect_type(f"params of the {word} group", group["params"], list)
-    for name in group["params"]:
-        expect_type("name of a tensor in a group", name, str)
-    return sorted(group["params"])
-
-
-def stray(name, kind):
-    """Why this tensor does not belong into this group."""
-    if name.startswith(("a ", "buffer ")):
-        return "a parameter of the model", "Hand over the parameters themselves, not a copy."
-    if name not in GROUPS[kind]:
-        return "no frozen tensor", "It is frozen."
-    return "it elsewhere", "Look at its axes and its module."
-
-
 @ex.law
 def law(out, kind, width, decay):
     expect_parts(out, "groups", "changed")
-    expect_type("list of groups", out["groups"], list)
-    expect_length("groups", out["groups"], 2)
-    wanted = GROUPS[kind]
-    held = [names_in(group, word) for group, word in zip(out["groups"], ("decayed", "exempt"))]
-    for place, word in ((0, "decayed"), (1, "exempt")):
-        mine = [n for n, where in wanted.items() if where == place]
-        for name in [n for n in held[place] if n not in mine][:1]:
-            expected, why = stray(name, kind)
-            raise Broken(f"{word} group", f"{show(name)} in it", expected, why)
-        for name in [n for n in mine if n not in held[place]][:1]:
-            raise Broken(f"{word} group", f"{name} missing", "every trainable tensor")
-        expect_equal(f"size of the {word} group", len(held[place]), len(mine),
-                     "A tensor stands in it twice.")
+    expect_groups(out["groups"], ("decayed", "exempt"), "weight_decay", GROUPS[kind],
+                  "Look at its axes and its module.")
     expect_close("weight_decay of the first group", out["groups"][0]["weight_decay"], decay)
     expect_equal("weight_decay of the second group", out["groups"][1]["weight_decay"], 0.0)
     expect_equal("tensors frozen or thawed", out["changed"], 0, "Leave the model as it came.")
