@@ -497,7 +497,7 @@ claim("share of labels on which two calls in eval mode differ", flips,
 measured("05.3", 100 * flips, right=(2, 25))
 
 # %% [markdown] trap="05.3" role="repair"
-# `eval()` sets a flag, `training`, on every *module*. A function has no flag: `F.dropout`
+# `eval()` sets a flag, `training`, on every registered *module*. A function has no flag: `F.dropout`
 # takes it as an argument, and its default is `True`. Hand it `self.training`. The
 # weights need no new training.
 

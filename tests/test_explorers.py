@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import matplotlib as mpl
 import nbformat
@@ -23,6 +24,7 @@ from dlsys_helpers.explorers import (
     Lines,
     Points,
     Slider,
+    Ways,
     _packing,
     _page,
     _picture,
@@ -272,6 +274,7 @@ BARS = Bars("x", ["one", "two"], title="V", limit=10)
 HEAT = Heatmap("x", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z")
 DOTS = Heatmap("z", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z", xlim=(0, 1),
                ylim=(0, 1), points=Points("x", "y", "g", ("a", "b")))
+WALK = replace(DOTS, points=None, ways=Ways({"a": ("x", "y")}, at="g"))
 
 
 @pytest.mark.parametrize(("views", "data", "message"), [
@@ -283,7 +286,8 @@ DOTS = Heatmap("z", title="V", xlabel="x", ylabel="y", vmin=0, vmax=1, label="z"
     ([BARS], {"x": [1, 2, 3]}, "got shape (3,) for 2 labels"),
     ([BARS], {"x": [1, 11]}, "bars go from 0 to 10"),
     ([HEAT], {"x": [1, 2]}, "two dimensions"),
-    ([DOTS], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "points, and ways, need one length"),
+    ([DOTS], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "points need one length"),
+    ([WALK], {"z": [[1]], "x": [1, 2], "y": [1], "g": [0]}, "ways need one length"),
 ])
 def test_a_frame_that_cannot_be_drawn_is_refused(views, data, message):
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -174,10 +174,10 @@ class Heatmap(_View):
     def check(self, arrays):
         if arrays[self.z].ndim != 2:
             self._refuse(f"{self.z} must have two dimensions, got {arrays[self.z].shape}.")
-        for names in (self._pointed, self._walked):
+        for what, names in (("points", self._pointed), ("ways", self._walked)):
             sizes = {name: arrays[name].shape for name in names}
             if len(set(sizes.values())) > 1:
-                self._refuse(f"points, and ways, need one length, got {sizes}.")
+                self._refuse(f"{what} need one length, got {sizes}.")
 
     def stored(self, arrays):
         """Colours need 256 levels, not 32 bits: the matrix travels as uint8."""
