@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from dlsys_helpers import checking
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
-from tools import book, book_finish, book_pages, book_sphinx, build, told
+from tools import book, book_finish, book_pages, book_sphinx, build, proof
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -202,7 +202,7 @@ def test_a_wrong_answer_that_passes_its_check_stops_the_book():
     cases = [checking.Case("a number", {"x": 3.0})]
     harmless = checking.WrongAnswer("harmless", abs, "nothing", "01.1")
     with pytest.raises(ValueError, match="Mend the check"):
-        told.feedback(lax, cases, harmless)
+        proof.feedback(lax, cases, harmless)
 
 
 def test_only_what_was_read_before_is_read_again_and_in_that_order():
