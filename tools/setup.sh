@@ -11,7 +11,7 @@ python=${PYTHON:-python3}
 here=$(pwd -P)
 log=.venv/setup.log
 scrap=.venv/uv-cache  # on a scarce disk: its files are links, and go once they are installed
-need_gb=10   # 6.8 GB installed, and 3.1 GB of downloads beside it until the end
+need_gb=10   # 7.0 GB installed, and 3.2 GB of downloads beside it until the end
 cache_gb=13  # with the cache that spares a second set-up the downloads
 uv=uv==0.13.9  # installs the rest, with a sixth of pip's work; not in the lock, which is for it
 news=@jupyterlab/apputils-extension:announcements

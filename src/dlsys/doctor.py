@@ -70,6 +70,8 @@ def packages() -> Iterator[Finding]:
     extras = project["optional-dependencies"]
     yield from _compare("graders' packages", extras["grade"], WARN,
                         "Needed for dlsys grade only: make setup")
+    yield from _compare("packages of stages 8 to 10", extras["language"], WARN,
+                        "Needed for the stages on language models only: make setup")
     yield from _compare("contributors' packages", extras["dev"], WARN,
                         "Needed for the tests only: make test")
 
