@@ -176,8 +176,9 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
     """Bytes of each layer's float32 output, from the first layer on.
 
     size: (height, width) of the input; batch: images in it. layers: a list
-    of (channels, kernel, stride, padding), windows square, dilation 1.
-    Numbers of places are rounded down, as torch does.
+    of (channels, kernel, stride, padding), windows square, dilation 1, left
+    as it is. Numbers of places are rounded down, as torch does. Maps too
+    large for any memory are counted as well.
 
     Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].
     """
@@ -364,10 +365,11 @@ claim("field of torchvision's ResNet-50", walk(main_path(resnet50))[0],
 def seen_span(layers: list, unit: int) -> tuple[int, int]:
     """First and last input pixel, along one side, that a unit depends on.
 
-    layers: (kernel, stride, padding, dilation) each, from the input on; no
-    layers: the unit is the pixel itself. unit: its index in the last map.
-    The input is as wide as it needs to be; pixels are counted from 0, and
-    places in the padding count too, so the first may be negative.
+    layers: a list of (kernel, stride, padding, dilation), from the input
+    on; no layers: the unit is the pixel itself. unit: its index in the last
+    map. The input is as wide as it needs to be; pixels are counted from 0,
+    and places in the padding, that of inner maps too, count like all
+    others: both may be negative. layers is left as it is.
 
     Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).
     """

@@ -14,12 +14,17 @@ ex.promise("bytes", "Bytes of each layer's float32 output,", says=("bytes of lay
 ex.promise("each", "from the first layer on.", says=("number of maps", "type of the maps",
                                                      "bytes of layer"))
 ex.promise("size", "size: (height, width) of the input;", cases=("a wide image", "a tall image"))
-ex.promise("batch", "batch: images in it.", cases=("a large batch", "the example"))
+ex.promise("batch", "batch: images in it.",
+           cases=("a large batch", "the example", "maps too large for any memory"))
 ex.promise("layers", "layers: a list of (channels, kernel, stride, padding), windows square, "
-           "dilation 1.", cases=("no layer", "windows of one pixel", "wide padding",
-                                 "strides in turn"))
+           "dilation 1,", cases=("no layer", "windows of one pixel", "wide padding",
+                                 "strides in turn", "a window over the whole map"))
+ex.promise("left alone", "left as it is.", says=("inputs after the call",))
 ex.promise("rounding", "Numbers of places are rounded down, as torch does.",
-           cases=("sides that do not divide", "the example", "strides in turn"))
+           cases=("sides that do not divide", "the example", "strides in turn",
+                  "maps too large for any memory"))
+ex.promise("counted", "Maps too large for any memory are counted as well.",
+           cases=("maps too large for any memory",))
 ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].",
            cases=("the example",))
 
@@ -30,7 +35,7 @@ def cases(g):
         return int(torch.randint(low, high, (), generator=g))
 
     def one(name, size, layers, batch=1):
-        return name, {"size": list(size), "batch": batch, "layers": [list(row) for row in layers]}
+        return name, {"size": size, "batch": batch, "layers": layers}
 
     def same(n):
         return [(whole(2, 9), 3, 1, 1) for _ in range(n)]
@@ -46,12 +51,10 @@ def cases(g):
             one("windows of one pixel", (side, side), [(whole(20, 40), 1, 1, 0)] * 2),
             one("wide padding", (10, 10), [(3, 3, 1, whole(3, 6)), (2, 5, 1, 4)]),
             one("no layer", (side, side), []),
-            ("the example", {"size": [5, 8], "batch": 2, "layers": [[3, 3, 2, 0]]})]
-
-
-@ex.act
-def act(fn, size, batch, layers):
-    return fn(tuple(size), batch, [tuple(layer) for layer in layers])
+            one("a window over the whole map", (side, side), [(3, side, 5, 0), (4, 1, 1, 0)]),
+            one("maps too large for any memory", (2**24, 2**24),
+                [(1, 3, 1, 1), (whole(3, 6), 3, 2, 0)], batch=2 * whole(500, 900) + 1),
+            one("the example", (5, 8), [(3, 3, 2, 0)], batch=2)]
 
 
 def by_torch(size, batch, layers):
@@ -191,6 +194,29 @@ def rounded_up(size, batch, layers):
 @ex.wrong("places never rounded", says="bytes of layer", breaks="rounding")
 def never_rounded(size, batch, layers):
     return sized(size, batch, layers, places=lambda n, k, s, p: (n + 2 * p - k) / s + 1)
+
+
+@ex.wrong("layers emptied on the way", says="inputs after the call", breaks="left alone")
+def emptied(size, batch, layers):
+    found = sized(size, batch, layers)
+    layers.clear()
+    return found
+
+
+@ex.wrong("layers really run on tensors", says="raised RuntimeError", breaks="counted")
+def really_run(size, batch, layers):
+    torch.empty(batch, *size)
+    return sized(size, batch, layers)
+
+
+@ex.wrong("counted in 32 bits", says="bytes of layer", breaks="counted")
+def in_32_bits(size, batch, layers):
+    return [(n + 2**31) % 2**32 - 2**31 for n in sized(size, batch, layers)]
+
+
+@ex.wrong("counted in floats, which hold 53 bits", says="bytes of layer", breaks="counted")
+def in_floats(size, batch, layers):
+    return [int(float(n)) for n in sized(size, batch, layers)]
 
 
 @ex.wrong("the example, with its number looked up wrong", says="bytes of layer",
