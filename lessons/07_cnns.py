@@ -516,23 +516,26 @@ claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
 def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
               head_lr: float) -> list[dict]:
-    """Two groups for an optimizer: the body's tensors first, then the
+    """Two groups for an optimizer: the body's parameters first, then the
     head's.
 
-    Each is {"params": list of tensors, "lr": float}. head: one of the
-    model's modules, at any depth; the body is everything else, the stem and
-    parameters of the model itself included. Frozen tensors (requires_grad
-    False) are in no group, all others in exactly one; a tensor that head
-    and body share belongs to the body.
+    Each is {"params": list of parameters, "lr": float}. head: a module
+    within model, at any depth, perhaps under two names; the body is
+    everything else, the stem and parameters of the model itself included.
+    Frozen ones (requires_grad False) are in no group, all others in exactly
+    one; a parameter or module that head and body share belongs to the body.
+    The model is left as it is.
 
-    Example: nn.Sequential(a, b) with head b: the tensors of a at body_lr,
-    those of b at head_lr.
+    Example: nn.Sequential(a, b) with head b: the parameters of a at
+    body_lr, those of b at head_lr.
     """
     # BEGIN SOLUTION
-    outside = set()
-    for module in model.modules():
-        if all(module is not part for part in head.modules()):
-            outside.update(module.parameters(recurse=False))
+    def around(module):
+        found = set(module.parameters(recurse=False))
+        for child in module.children():
+            found |= around(child) if child is not head else set()
+        return found
+    outside = around(model)
     live = [p for p in model.parameters() if p.requires_grad]
     body = [p for p in live if p in outside]
     tops = [p for p in live if p not in outside]
@@ -542,7 +545,7 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 
 # %% [markdown] trap="07.3" role="hint"
 # 1. A list of layers by name forgets the ones you did not think of. Go through `model.parameters()`, which has every tensor once, and ask of each where it belongs.
-# 2. A tensor belongs to the head alone if no module outside the head holds it. `module.parameters(recurse=False)` gives what a module holds itself.
+# 2. A tensor belongs to the head alone if no way to it leads around the head. Walk from the model through `children()`, stop at the head, and collect what each module holds itself: `module.parameters(recurse=False)`.
 # 3. Ask by identity (`is`, or a set of tensors): two tensors may hold equal numbers.
 
 # %% [markdown] trap="07.3" role="keep"
