@@ -670,9 +670,10 @@ claim("the resize of the second weights of this net, not 256", sizes[1],
 def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
     """Pictures as a pretrained model wants them: (N, C, H, W), float32.
 
-    images: (N, H, W, C) uint8, brightness 0 to 255, left as it is. It is
-    scaled to 0 to 1; then each channel loses its mean and is divided by its
-    std. mean, std: C floats each.
+    images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. It
+    is scaled to 0 to 1; then each channel loses its mean and is divided by
+    its std. mean, std: C floats each, of any size. Nothing handed over
+    changes, and no result does at a later call.
 
     Example: a single black pixel, mean [0.5], std [0.25]: -2.
     """
