@@ -881,11 +881,13 @@ claim("largest factor of all", max(rates.values()), expected=1)
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
     """The learning rate of each parameter, by its name.
 
-    The top has the rate base, and each step down multiplies it by decay.
-    From the bottom: names that begin with "embed.", then "layers.0.",
-    "layers.1." and so on, without gaps; on top all other names. Names come
-    in any order, and there may be no layers or no embedding: the bottom is
-    missing then, and no rate changes.
+    The top has the rate base, and each step down multiplies it by decay,
+    which is 0 or more. From the bottom: names that begin with "embed.",
+    then "layers.0.", "layers.1." and so on, without gaps; on top all other
+    names, those that only look alike too. Names come in any order;
+    embedding, layers, top or all names may be missing: what is there keeps
+    its place below the top, without layers the embedding is one step down.
+    names is left as it is.
 
     Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
     0.5 and 1.
@@ -893,8 +895,9 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
     # BEGIN SOLUTION
     def layer(name):
         parts = name.split(".")
-        return int(parts[1]) if parts[0] == "layers" else -1
-    n_layers = 1 + max(map(layer, names))
+        inside = parts[0] == "layers" and len(parts) > 2
+        return int(parts[1]) if inside and parts[1].isdigit() else -1
+    n_layers = 1 + max(map(layer, names), default=-1)
     steps = {}
     for name in names:
         inside = layer(name) >= 0 or name.startswith("embed.")
@@ -905,7 +908,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # %% [markdown] trap="07.6" role="hint"
 # 1. Find the number of layers first: the largest `k` in any `layers.k.`, plus one. `k` may have two digits.
 # 2. Steps down from the top: none for the head, 1 for the highest layer, the number of layers plus one for the embedding.
-# 3. Look at the beginning of the name only: `head.layers.0.w` is a head.
+# 3. Look at the beginning of the name only: `head.layers.0.w` is a head, and so is `layers.norm.w`, which has no number.
 
 # %% [markdown] trap="07.6" role="keep"
 # **Keep:** a layer is a place in the model, not an index in `parameters()`. **In your
@@ -1135,10 +1138,11 @@ claim("share lost in loading, both from one seed", gap, expected=0)
 def hidden_values(model: nn.Module) -> int:
     """How many values of parameters a model hides in plain containers.
 
-    Counted are the parameters in the lists, tuples and dicts among its
-    modules' attributes that parameters() does not hold: bare ones, and
-    those of modules, at any depth of containers, and in containers of
-    modules found there. Each tensor counts once.
+    Counted are the parameters in the lists, tuples and values of dicts
+    among its modules' own attributes that parameters() does not hold: bare
+    ones, and those of modules, frozen ones too, at any depth of containers,
+    and in containers of modules found there; nothing holds itself. Each
+    counts once, whatever its numbers. The model is left as it is.
 
     Example: self.blocks = [nn.Linear(2, 3)] hides 9.
     """
@@ -1270,7 +1274,8 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
     """a with the channels in front: out[n, c, h, w] is a[n, h, w, c].
 
     a: (N, H, W, C) of any dtype, sizes and memory order, left as it is.
-    The result has its dtype and is contiguous, with memory of its own.
+    The result has its dtype and is contiguous, with memory of its own,
+    which no later call writes to.
 
     Example: a pixel (0, 1, 2) alone becomes three channels of one pixel.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_type
+from dlsys_helpers.expect import expect_equal, expect_type, show
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"))
 
@@ -75,8 +75,8 @@ def law(out, layers, unit):
     expect_type("span", out, tuple)
     expect_equal("length of the span", len(out), 2)
     for word, got, wanted in zip(("first", "last"), out, pixels(layers, unit), strict=True):
-        expect_equal(f"{word} pixel that unit {unit} sees through {len(layers)} layers", got,
-                     wanted)
+        given = show([tuple(layer) for layer in layers])
+        expect_equal(f"{word} pixel that unit {unit} sees through {given}", got, wanted)
 
 
 # ---- right by another route
@@ -162,6 +162,12 @@ def stride_multiplies(layers, unit):
     for kernel, stride, _, dilation in layers:
         field = (field + dilation * (kernel - 1)) * stride
     return first, first + field - 1
+
+
+@ex.wrong("the field centred on the unit", says="pixel", breaks="span")
+def centred(layers, unit):
+    first, last = walked(layers, unit)
+    return unit - (last - first) // 2, unit + (last - first) // 2
 
 
 @ex.wrong("the layers walked from the input, as if the order did not matter",

@@ -194,10 +194,13 @@ def lists_turned(images, mean, std):
     return out
 
 
+MADE: dict = {}
+
+
 @ex.wrong("one buffer for every call", says="after a later call", breaks="left alone")
-def one_buffer(images, mean, std, made={}):
+def one_buffer(images, mean, std):
     out = done(images, mean, std)
-    return made.setdefault(out.shape, out).copy_(out)
+    return MADE.setdefault(out.shape, out).copy_(out)
 
 
 @ex.wrong("a small number added to the std", says="pixels", breaks="lists")
@@ -229,7 +232,17 @@ def by_256(images, mean, std):
 
 @ex.wrong("mean and std swapped", says="pixels", breaks="channels")
 def mean_for_std(images, mean, std):
-    return done(images, std, [max(m, 1e-3) for m in mean])
+    return done(images, std, mean)
+
+
+@ex.wrong("scaled, and not normalised", says="pixels", breaks="channels")
+def scaled_only(images, mean, std):
+    return done(images, [0.0] * len(mean), [1.0] * len(mean))
+
+
+@ex.wrong("the first channel's numbers for all", says="pixels", breaks="channels")
+def first_for_all(images, mean, std):
+    return done(images, mean[:1] * len(mean), std[:1] * len(std))
 
 
 @ex.wrong("normalised twice", says="pixels", breaks="channels")
