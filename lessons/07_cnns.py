@@ -1015,10 +1015,12 @@ claim("old digits lost with eval() after each train()",
 def freeze(body: nn.Module) -> None:
     """Freeze a module for good, in place.
 
-    No tensor of it asks for a gradient, and it always computes as in eval
-    mode: also when a model that holds it, at any depth, is put into train
-    mode afterwards, once or often. Its buffers do not move then. It is
-    still called as before, with gradients flowing through it to its input.
+    No parameter of it asks for a gradient, and it always computes as in
+    eval mode: also when it, or a model that holds it at any depth, is put
+    into train mode afterwards, once or often. Its parameters and buffers
+    keep their values. It is still called as before, with gradients flowing
+    through it to its input; train() and eval() still return it. Other
+    modules, of the same classes too, are not touched.
     """
     # BEGIN SOLUTION
     body.requires_grad_(False)

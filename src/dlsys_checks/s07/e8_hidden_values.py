@@ -16,7 +16,7 @@ ex.promise("containers", "Counted are the parameters in the lists, tuples and va
            "among its modules' own attributes",
            cases=("a list", "a tuple", "a dict", "a list inside a registered part",
                   "a dict and a tuple of a kind", "a list whose name begins with _",
-                  "an object that is no container"))
+                  "a set, keys and other objects", "a tuple of the class"))
 ex.promise("registered", "that parameters() does not hold:",
            cases=("a list of registered blocks", "a registered block beside a hidden one",
                   "nothing hidden", "a ModuleList", "a hidden norm equal to a registered one"))
@@ -54,7 +54,7 @@ KINDS = {
     "twelve lists, one in another": (2, 2), "a hidden module that hides more": (2, 8),
     "one block in two lists": (2, 2), "two hidden blocks that share a tensor": (2, 4),
     "two norms of equal numbers": (4, 0), "a hidden norm equal to a registered one": (2, 0),
-    "an object that is no container": (0, 0), "the example": (0, 9)}
+    "a set, keys and other objects": (0, 0), "a tuple of the class": (0, 0), "the example": (0, 9)}
 
 
 @ex.act
@@ -65,6 +65,9 @@ def act(fn, kind, width):
             self.stem = nn.Linear(2, 2)
             for name, part in parts.items():
                 setattr(self, name, part)
+
+    class Classy(Net):
+        spare = (nn.Linear(width, 2),)
 
     class Pair(tuple):
         pass
@@ -87,6 +90,11 @@ def act(fn, kind, width):
     def beside():
         one = block()
         return Net(own=one, blocks=[one, block()])
+
+    def twins():
+        one, two = nn.LayerNorm(width), nn.LayerNorm(width)
+        two.weight.data = one.weight.data  # on one storage even
+        return Net(norms=[one, two])
 
     def deep():
         found = [block()]
@@ -122,11 +130,12 @@ def act(fn, kind, width):
             Net(inner=[block()]))]),
         "one block in two lists": lambda: Net(one=[twice], two=(twice,)),
         "two hidden blocks that share a tensor": shared,
-        "two norms of equal numbers": lambda: Net(norms=[nn.LayerNorm(width),
-                                                         nn.LayerNorm(width)]),
+        "two norms of equal numbers": twins,
         "a hidden norm equal to a registered one": lambda: Net(
             norm=nn.LayerNorm(width), norms=[nn.LayerNorm(width)]),
-        "an object that is no container": lambda: Net(others=[Plain(block())]),
+        "a set, keys and other objects": lambda: Net(
+            others=[Plain(block())], more={block()}, rates={nn.Parameter(torch.ones(width)): 0.1}),
+        "a tuple of the class": Classy,
         "the example": lambda: Net(blocks=[nn.Linear(2, 3)])}[kind]()
     model.train(width % 2 == 0)
     before = [n for n, _ in model.named_parameters()]
