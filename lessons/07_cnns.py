@@ -1432,11 +1432,13 @@ claim("AdamW's drift with zeros, (1 - 3e-4)^100 from 1",
 def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
     """What is amiss between a model and its optimizer.
 
-    "missing": sorted names of the trainable tensors that no group holds.
+    "missing": sorted names of the trainable parameters that no group holds.
     "ghosts": how many tensors the groups hold that are not the model's.
-    "frozen": sorted names of the tensors that a group holds although their
-    requires_grad is False. All groups count, and tensors are told apart by
-    identity, not by value. A tensor with two names goes by its first.
+    "frozen": sorted names of the parameters that a group holds although
+    their requires_grad is False. All groups count, and tensors are told
+    apart by identity, not by value. A parameter with two names goes by the
+    one that named_parameters() gives. Model and optimizer are left as they
+    are.
 
     Example: a new head put in after the optimizer was made for the whole
     model: its two names are missing, and there are two ghosts.
@@ -1555,10 +1557,11 @@ claim("share right then, in a scale it never saw", score, above=0.15)
 def linear_in(features: nn.Module, shape: tuple) -> int:
     """Numbers an image makes on its way out of features, for a Linear.
 
-    features: any module that maps (N, *shape) to (N, ...), its weights on
-    the CPU. shape: that of one image, without the batch. No number is
-    computed: shapes are enough, so it costs as little for a large image.
-    features stays as it is: weights, buffers, modes and device.
+    features: any module that maps float32 (N, *shape) to (N, ...), with all
+    its tensors registered and on the CPU. shape: that of one image, without
+    the batch. No number is computed: shapes are enough, so it costs as
+    little for a large image. features stays as it is: weights, buffers,
+    modes, gradients and hooks.
 
     Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.
     """
