@@ -68,7 +68,7 @@ claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
 
 # %% [markdown] role="concept"
 # Where the division leaves a rest, some pixels at the edge are never read. Guess how
-# many columns of 10 a window of 3 with stride 4 leaves out; then set it below.
+# many columns of 10 a window of 3 with stride 3 leaves out; then set it below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -88,8 +88,8 @@ images_test = x_test.view(-1, 1, 8, 8)
 # %% [markdown] trap="07.1" role="predict" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
-# Eight convolutions with 32 channels each, 3 x 3 windows, stride 1, padding 1. All
-# their weights together take 0.26 MB, less than a photograph. You feed one grey image
+# Eight convolutions with 32 channels each, 3 x 3 windows, stride 1, padding 1, each with
+# a ReLU behind it. All their weights together take 0.26 MB, less than a photograph. You feed one grey image
 # of 128 x 128 pixels and ask for gradients, so autograd keeps what the backward pass
 # will need.
 
@@ -126,8 +126,10 @@ claim("MB kept for one image", flat_kept, above=16, below=18)
 measured("07.1", flat_kept, right=(10, 30))
 
 # %% [markdown] trap="07.1" role="repair"
-# A convolution's weights are shared by all places, its output is not: channels times
-# rows times columns, 4 bytes each, for each image of the batch. Nothing in this net
+# A convolution's weights are shared by all places, its output, the *map*, is not:
+# channels times rows times columns, 4 bytes each, for each image of the batch. The
+# ReLU keeps its result and the next convolution its input, which are one tensor: eight
+# maps, not sixteen. Nothing in this net
 # ever shrinks a map, so all eight are full size, and a batch of 64 keeps 64 times as
 # much.
 #
@@ -146,8 +148,7 @@ claim("what is kept, as a share of before", kept / flat_kept, below=0.5)
 claim("weights, as a multiple of before", weights / flat_weights, above=15)
 
 # %% [markdown] trap="07.1" role="repair"
-# The bill moves from the maps to the weights, which a batch shares. A stride in the
-# first layers saves the most, because the maps are largest there.
+# The bill moves from the maps to the weights, which a batch shares.
 
 # %% [markdown] trap="07.1" role="folklore"
 # **Told:** a stem and a pooling with stride 2 and three halvings behind them shrink an
@@ -158,7 +159,7 @@ claim("weights, as a multiple of before", weights / flat_weights, above=15)
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
 
-with torch.device("meta"):
+with torch.device("meta"):               # shapes without numbers
     net = resnet18()
     trunk = nn.Sequential(*list(net.children())[:-2])
     last = trunk(torch.empty(1, 3, 224, 224))
@@ -198,11 +199,12 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # 3. Bytes: 4 for a float32, times batch, channels, height, width.
 
 # %% [markdown] trap="07.1" role="keep"
-# **Keep:** a convolutional net's memory is its maps, not its weights, and grows with
-# batch and pixels. **In your own code:** sum batch x channels x rows x columns over
+# **Keep:** while it trains on a batch of images, a convolutional net's memory is mostly
+# its maps, which grow with batch and pixels. **In your own code:** sum batch x channels x rows x columns over
 # the layers before you rent a larger GPU. **Source:** [He et al. 2015, "Deep Residual
 # Learning for Image Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half
-# the map, twice the filters, "so as to preserve the time complexity per layer".
+# the map, twice the filters, "so as to preserve the time complexity per layer": time
+# is kept, and the bytes of the maps fall.
 
 # %% [markdown] trap="07.2" role="predict" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## A defect at the edge of the window
@@ -426,7 +428,7 @@ class Reader(nn.Module):
 
 low, low_test = y_train < 5, y_test < 5
 teacher = Reader()
-fit(teacher, x_train[low], y_train[low], steps=300, lr=3e-3)
+losses = fit(teacher, x_train[low], y_train[low], steps=300, lr=3e-3)
 
 # %% trap="07.3" role="break"
 rows = [(y_train == digit).nonzero()[:10, 0] for digit in range(5, 10)]
@@ -473,7 +475,7 @@ measured("07.3", 2)
 
 # %% [markdown] trap="07.3" role="repair"
 # The popular advice says that one rate for all destroys the body and with it the
-# result. Here it gives the *best* reader of the new digits. What it destroys is
+# result. After these 100 steps it gives the *best* reader of the new digits. What it destroys is
 # something else: the old task. Nothing in the new loss speaks for it.
 #
 # So the question comes before the rate: does anybody still use the old head? If not,
@@ -492,6 +494,15 @@ plot_bars({**{f"new, {p}": s for p, s in new.items()},
 claim("old digits at a tenth of the rate", old["a tenth"], above=0.9)
 claim("new digits: a tenth over the frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
+
+# %% [markdown] trap="07.3" role="repair"
+# Try rates of your own, with another optimizer or fewer steps. Guess first: with SGD and
+# momentum in place of Adam, does the same body rate of 0.01 forget more or less?
+
+# %% role="explore" explorer="forgetting"
+from dlsys_helpers.explorers.forgetting import forgetting
+
+forgetting
 
 # %% [markdown] trap="07.3" role="repair"
 # A rate can also be too high for everybody. At thirty times the rate, for head and
@@ -602,7 +613,7 @@ print({way: f"{share:.2f}" for way, share in read.items()})
 # %% trap="07.4" role="look"
 claim("share read as trained", read["as trained"], above=0.93)
 claim("share read without normalising", read["forgotten"], below=0.85)
-claim("normalised twice, more than without", read["twice"]
+claim("share read when normalised twice, minus without", read["twice"]
       - read["forgotten"], above=0.05)
 
 # %% trap="07.4" role="look"
@@ -610,16 +621,17 @@ measured("07.4", 0)
 
 # %% [markdown] trap="07.4" role="repair"
 # In eval mode BatchNorm normalises with *stored* numbers, those of the training data.
-# It protects from nothing. It is the other way round: without it the same reader
-# bears a forgotten recipe far better, because a plain ReLU net passes a factor
-# nearly unchanged through to the logits, and the largest stays the largest. The mixed-up
-# numbers cost little with either, because mean and deviation happen to be close here:
-# a mistake that a test on one data set does not find.
+# It does not measure what you serve. Here it is the other way round: without it the
+# same reader bears a forgotten recipe far better. A plain ReLU net passes a factor on
+# to the logits, up to its biases, and the largest mostly stays the largest. The mixed-up
+# numbers cost little with BatchNorm, because mean and deviation happen to be close
+# here: a mistake that a test on one data set does not find.
 
 # %% trap="07.4" role="repair"
 plain = reader_with(nn.Identity)
 bare = {way: accuracy(plain, x, y_test) for way, x in ways.items()}
 print({way: f"{share:.2f}" for way, share in bare.items()})
+print(f"mean {mean:.2f}, standard deviation {std:.2f}")
 
 # %% trap="07.4" role="repair"
 claim("not normalised: read without BatchNorm, more than with it",
@@ -657,7 +669,7 @@ for name, recipe in recipes.items():
 sizes = [recipe.resize_size[0] for recipe in recipes.values()]
 
 # %% trap="07.4" role="repair"
-claim("share read with the recipe inside, less as trained",
+claim("share read with the recipe inside, minus as trained",
       shares - read["as trained"], expected=0)
 claim("the resize of the second weights of this net, not 256", sizes[1],
       expected=232)
@@ -709,7 +721,7 @@ guess("07.5", "What did his three calls change?",
       choices=["nothing: two permutations that cancel",
                "the order in memory, not the shape or any value",
                "the values: pixels are mixed",
-               "the shape that `conv` sees"])
+               "the shape that the layer sees"])
 
 # %% trap="07.5" role="break"
 batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
@@ -735,11 +747,12 @@ measured("07.5", 1)
 # %% [markdown] trap="07.5" role="repair"
 # A tensor's *strides* say how far apart neighbours lie in memory, axis by axis. With
 # the channels last, a pixel's channels lie side by side: the stride of the channel axis
-# is 1. The shape stays (N, C, H, W), so no code needs to know. `permute` alone changes
-# the shape and moves nothing in memory.
+# is 1. The shape stays (N, C, H, W), so no layer needs to know; only `view` refuses to
+# join axes that no longer lie side by side. `permute` alone changes the shape and moves
+# nothing in memory. With one channel, or 1 x 1 pixels, both orders are the same memory.
 #
-# A convolution passes the format on. One layer whose kernel cannot falls back, and
-# each such place costs a copy. Ask the *output*, layer by layer:
+# A convolution passes the format on. Whether all of *your* layers do is a question to
+# their outputs, one by one:
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -800,8 +813,8 @@ def layout(shape: tuple, strides: tuple) -> str:
 # 3. Skip the comparison where an axis has length 1. Test both layouts, then name the four outcomes.
 
 # %% [markdown] trap="07.5" role="keep"
-# **Keep:** memory format is strides, not shape; `permute` is the wrong tool, and
-# `to(memory_format=torch.channels_last)` the right one. **In your own code:** print
+# **Keep:** memory format is strides, not shape. To change the order in memory use
+# `to(memory_format=torch.channels_last)`, to change the order of the axes `permute`. **In your own code:** print
 # `stride(1)` of a layer's output. **Source:** PyTorch tutorial, [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
@@ -923,16 +936,16 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # %% [markdown] trap="07.7" role="predict" core=true symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
-# You freeze a small convolutional body with `requires_grad_(False)` and train a new
-# head on the digits 5 to 9, from a scanner with more light and contrast. The old head
+# You freeze a small convolutional body, with BatchNorm, by `requires_grad_(False)` and
+# train a new head on the digits 5 to 9, from a scanner with more light and contrast. The old head
 # stays in a drawer. A test asserts that no weight of the body has changed after the
 # training, and it passes. Then you take the old head out of the drawer, put it on the
 # body, and read the digits 0 to 4 again, from the old scanner.
 
 # %% trap="07.7" role="predict"
-guess("07.7", "It read 98 of 100 before. How many now?",
-      choices=["98: body and head are the same",
-               "97 or so: rounding and luck",
+guess("07.7", "It read nearly all of them before. What now?",
+      choices=["the same share: body and head are the same",
+               "a point more or less: rounding and luck",
                "clearly fewer"])
 
 # %% trap="07.7" role="break"
@@ -957,7 +970,7 @@ score_before = old_score(frozen)
 state = copy.deepcopy(frozen.state_dict())
 model = nn.Sequential(frozen, nn.Linear(64, 5))
 brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
-fit(model, brighter, labels, steps=100, lr=1e-2)      # in train mode
+losses = fit(model, brighter, labels, steps=100, lr=1e-2)  # train mode
 
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
@@ -1075,7 +1088,7 @@ class Blocks(nn.Module):
         return self.head(h)
 
 saved = Blocks(list)                     # a plain list
-fit(saved, x_train, y_train, steps=200, lr=3e-3)
+losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
 # %% trap="07.8" role="look"
 loaded = Blocks(list)
@@ -1114,7 +1127,7 @@ hidden = sum(p.numel() for p in mended.parameters()) - count
 print(f"parameters that were hidden: {hidden:,}")
 
 # %% trap="07.8" role="repair"
-claim("share read before saving, less after loading",
+claim("share read before saving, minus after loading",
       scores[0] - scores[1], expected=0)
 claim("parameters that the list had hidden", hidden,
       expected=3 * (64 * 64 + 64))
@@ -1263,7 +1276,7 @@ print(f"reshape in both: {consistent:.2f}")
 
 # %% trap="07.9" role="repair"
 claim("reshape in training and serving: share read", consistent, above=0.2)
-claim("what the neighbourhood was worth, as a share",
+claim("what the scrambling cost, as a share",
       share["permute"] - consistent, above=0.1)
 
 # %% [markdown] trap="07.9" role="folklore"
@@ -1369,7 +1382,7 @@ fresh_optimizer = torch.optim.Adam(fresh.head.parameters(), lr=1e-2)
 print("head after the optimizer:", moved(late, optimizer))
 print("optimizer after the head:", moved(fresh, fresh_optimizer))
 before, after = train(fresh, fresh_optimizer)
-print(f"loss {before:.2f} -> {after:.2f}")
+print(f"loss, after that step: {before:.2f} -> {after:.2f}")
 
 # %% trap="07.10" role="repair"
 claim("tensors that move in the broken order", len(moved(late, optimizer)),
@@ -1529,8 +1542,9 @@ measured("07.11", 2)
 # a loss with labels complains, about batch sizes, far from the cause.
 #
 # `flatten(1)` says what you mean: one row an image, whatever comes. Now the mistake
-# stops the program at the head, with both numbers in the message. If other sizes are
-# to work, pool to a fixed size first.
+# stops the program at the head, with both numbers in the message. If the shapes of other
+# sizes are to fit, pool to a fixed size first. That mends the shapes, not the accuracy
+# in a scale that the net never saw.
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -1674,12 +1688,13 @@ claim("with the additions, and layers that pull back",
 # format, and which of several algorithms cuDNN picks. `cudnn.benchmark` lets it time
 # them once for each new shape.
 #
-# **Before you run anything:** none of the switches changes what is computed. By what
+# **Before you run anything:** the switches change rounding and order, not the formula.
+# "32 bits" is meant in full, so TF32, torch's default for convolutions, is off. By what
 # factor would you guess that a convolution in 16 bits, channels last, beats the same
 # one in 32 bits, channels first?
 #
 # The work can be counted without a GPU, on meta tensors: FLOPs for one image of
-# ResNet-50, and those of one of its middle layers.
+# ResNet-50, and those of one of its middle layers. A multiply and an add are two.
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -1730,6 +1745,7 @@ claim("channels last go in and come out: stride of the channels", same,
 def switches():
     """The layer in 32 and 16 bits, both formats; then with benchmark."""
     half = half_dtype("cuda")
+    torch.backends.cudnn.allow_tf32 = False     # full 32 bits
     cases = {"fp32, first": (torch.float32, False, False),
              "half, first": (half, False, False),
              "half, last": (half, True, False),
@@ -1742,6 +1758,7 @@ def switches():
                "us_high": t.high * 1e6,
                "tflops": layer_work / t.median / 1e12}
     torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = True
 
 # %% role="gpu"
 @gpu_result("07/resnet50", uses=[make_resnet],
@@ -1792,7 +1809,7 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A convolution's places are counted and rounded down. Its memory is its maps.
+# - A convolution's places are counted and rounded down. In training its memory is maps.
 # - Field and step: two numbers, layer by layer. Outside the field nothing counts.
 # - Forgetting is measured on the old task. A small rate for the body buys memory, not
 #   always a better new reader.
