@@ -829,7 +829,8 @@ def layout(shape: tuple, strides: tuple) -> str:
 #
 # Lower layers are said to hold what is general, so they get smaller rates: each layer
 # 0.9 times the rate of the one above it. A helper from a handbook walks over
-# `named_parameters()` and counts. The model is an encoder of 12 layers with a head;
+# `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`.
+# The model is an encoder of 12 layers with a head;
 # the base rate is 1, so that the rates read as factors.
 
 # %% trap="07.6" role="predict"
@@ -916,7 +917,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
         parts = name.split(".")
         inside = parts[0] == "layers" and len(parts) > 2
         return int(parts[1]) if inside and parts[1].isdigit() else -1
-    n_layers = 1 + max(map(layer, names), default=-1)
+    n_layers = len({layer(name) for name in names} - {-1})
     steps = {}
     for name in names:
         inside = layer(name) >= 0 or name.startswith("embed.")
@@ -1002,7 +1003,8 @@ measured("07.7", 2)
 #
 # Eval mode stops them. But `model.train()`, which every training loop calls at the
 # start of an epoch, puts the body back into train mode, because it walks through all
-# parts:
+# parts. So either say `body.eval()` after each `train()`, as here, or make the body keep
+# its mode by itself, which is the exercise:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
@@ -1419,8 +1421,9 @@ claim("largest move of a weight in the head", shift, expected=0)
 # [MoCo's thread](https://github.com/facebookresearch/moco/issues/14) says no.
 # **Measured:** not while their gradient is `None`, as `requires_grad_(False)`
 # and today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
-# *Zeros* in the gradient are something else. AdamW then decays the tensor at each
-# step, by `1 - lr * weight_decay`: this is what a masked or zeroed gradient does.
+# *Zeros* in the gradient are something else: a masked or zeroed gradient does this. SGD
+# and Adam add the decay to the gradient and step with it; AdamW shrinks the tensor at
+# each step, by `1 - lr * weight_decay`.
 
 # %% trap="07.10" role="folklore"
 def drift(make, zeros):
@@ -1654,16 +1657,16 @@ claim("with the additions, and layers that pull back",
 # %% [markdown] role="quiz"
 # **2. Half as many rows and columns, twice as many channels. A map's bytes**
 #
-# - [ ] stay: the channels make up for the places :: Two sides are halved, so a quarter of the places is left for twice the channels.
 # - [x] are halved :: A quarter of the places times twice the channels.
+# - [ ] stay: the channels make up for the places :: Two sides are halved, so a quarter of the places is left for twice the channels.
 # - [ ] are quartered :: That would be right with the same number of channels.
 
 # %% [markdown] role="quiz"
 # **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
 #
 # - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not: the mode is another switch.
-# - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode moves them.
 # - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is `None`, and torch's optimizers skip such tensors.
+# - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode moves them.
 
 # %% [markdown] role="quiz"
 # **4. A fine-tuned reader is better on the new digits with one rate for body and head than with a small rate for the body. That**

@@ -57,7 +57,7 @@ def cases(g):
                 3, top=("head.layers.7.w", "head.embed.w", "decoder.layers.0.w"))),
             one("names that only look alike", model(2, top=(
                 "embedding.w", "layersnorm.w", "embed", "layers", "layers.9", "layers.norm.w",
-                "layersX7.w", "layer.8.w", "Embed.w", "module.layers.6.w"))),
+                "layersX7.w", "layer.8.w", "norms.5.w", "Embed.w", "module.layers.6.w"))),
             one("a layer with layers in it", model(2, each=("layers.5.w", "w"))),
             one("a hundred layers", model(101), base=1e-9),
             one("a decay of 0", model(3), decay=0.0), one("a decay above 1", model(3), decay=1.5),
