@@ -1731,11 +1731,17 @@ def make_resnet(where, n=64, train=True):
     return torch.no_grad()(lambda: net(x))
 
 # %% role="gpu"
-with torch.device("meta"):
-    one_image = torch.empty(1, 3, 224, 224)
-    inference = flops(lambda: resnet50(one_image))
-    layer_work = flops(make_conv("meta", torch.float32, False))
-training = 3 * inference                 # forward, and two products back
+def layer_flops():
+    return flops(make_conv("meta", torch.float32, False))
+
+def image_flops(train):
+    """FLOPs of an image through ResNet-50; back come two products more."""
+    with torch.device("meta"):
+        net, image = models.resnet50(), torch.empty(1, 3, 224, 224)
+        return flops(lambda: net(image)) * (3 if train else 1)
+
+layer_work, inference = layer_flops(), image_flops(train=False)
+training = image_flops(train=True)
 print(f"ResNet-50, one image: {inference / 1e9:.1f} GFLOP forward")
 print(f"one layer, 64 images: {layer_work / 1e9:.1f} GFLOP")
 
@@ -1749,7 +1755,7 @@ claim("channels last go in and come out: stride of the channels", same,
       expected=1)
 
 # %% role="gpu"
-@gpu_result("07/convolution", uses=[make_conv],
+@gpu_result("07/convolution", uses=[make_conv, layer_flops],
             columns=["kind", "us", "us_low", "us_high", "tflops"])
 def switches():
     """The layer in 32 and 16 bits, both formats; then with benchmark."""
@@ -1765,18 +1771,17 @@ def switches():
         t = seconds(call, 10, "cuda", calls=20)
         yield {"kind": kind, "us": t.median * 1e6, "us_low": t.low * 1e6,
                "us_high": t.high * 1e6,
-               "tflops": layer_work / t.median / 1e12}
+               "tflops": layer_flops() / t.median / 1e12}
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
 
 # %% role="gpu"
-@gpu_result("07/resnet50", uses=[make_resnet],
+@gpu_result("07/resnet50", uses=[make_resnet, image_flops],
             columns=["step", "images_s", "low", "high", "tflops"])
 def throughput():
     """Images a second, 64 at a time, in 16 bits, channels last."""
-    for step, train, work in (("training", True, training),
-                              ("inference", False, inference)):
-        call = make_resnet("cuda", train=train)
+    for step, train in (("training", True), ("inference", False)):
+        call, work = make_resnet("cuda", train=train), image_flops(train)
         t = seconds(call, 5, "cuda", calls=3)
         yield {"step": step, "images_s": 64 / t.median, "low": 64 / t.high,
                "high": 64 / t.low, "tflops": 64 * work / t.median / 1e12}

@@ -198,7 +198,8 @@ def law(out, kind, width, made_by):
     expect_equal("changes in the model or the optimizer", out["changed"], 0,
                  "An audit only looks.")
     more = kind == "two groups"  # that gets one before the second call
-    expect_equal("ghosts when asked again", out["again"]["ghosts"], ghosts + more)
+    for part, wanted in (("missing", missing), ("ghosts", ghosts + more), ("frozen", frozen)):
+        expect_equal(f"{part} tensors when asked again", out["again"][part], wanted)
 
 
 # ---- right by another route

@@ -26,7 +26,7 @@ ex.promise("any order", "Names come in any order;",
 ex.promise("missing", "embedding, layers, top or all names may be missing: what is there keeps "
            "its place below the top, without layers the embedding is one step down.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
-                  "no name at all"))
+                  "layers alone, a tensor each", "no name at all"))
 ex.promise("left alone", "names is left as it is.", says=("inputs after the call",))
 ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25, '
            "0.5 and 1.", cases=("the example",))
@@ -63,6 +63,7 @@ def cases(g):
             one("a decay of 0", model(3), decay=0.0), one("a decay above 1", model(3), decay=1.5),
             one("no layers", model(0)), one("no embedding", model(n, embed=())),
             one("a head alone", model(0, embed=())), one("no head", model(n, top=())),
+            one("layers alone, a tensor each", model(n, embed=(), top=(), each=("w",))),
             one("an embedding alone", model(0, top=())), one("no name at all", []),
             ("the example", {"names": ["embed.w", "layers.0.w", "head.w"], "base": 1.0,
                              "decay": 0.5})]
