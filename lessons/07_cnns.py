@@ -1706,6 +1706,8 @@ claim("with the additions, and layers that pull back",
 # ResNet-50, and those of one of its middle layers. A multiply and an add are two.
 
 # %% role="gpu"
+from torchvision import models
+
 from dlsys_helpers.gpu import half_dtype
 
 def make_conv(where, dtype, last, n=64):
