@@ -1,0 +1,704 @@
+# %% [markdown] role="hook" draft=true
+# # 8. Transformers, attention and GPU kernels
+#
+# Your model is to read longer texts. The formula stays, the weights stay, and yet
+# memory runs out, or a kernel that does no more work takes eight times as long.
+#
+# What decides is how numbers travel: what is written down on the way, and which
+# addresses are asked for together. All of it can be counted on paper, without a GPU.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import math
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    begin, check, claim, cost, datasheet, flops, gpu_result, gpu_table,
+    guess, measured, peak_bytes, plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## Attention in one formula
+#
+# $$\mathrm{softmax}\left(\frac{q k^\top}{\sqrt{D}}\right) v$$
+#
+# Shapes: `M` queries and `N` keys of `D` numbers, `N` values of `E`. Each query
+# weighs all values.
+
+# %% [markdown] trap="08.1" role="predict" symptom="the other half of the stage"
+# ## Trap 08.1: the other half of this stage
+
+# %% [markdown] trap="08.2" role="predict" symptom="the other half of the stage"
+# ## Trap 08.2: the other half of this stage
+
+# %% [markdown] trap="08.3" role="predict" symptom="the other half of the stage"
+# ## Trap 08.3: the other half of this stage
+
+# %% [markdown] trap="08.4" role="predict" core=true symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
+# ## The same attention without the matrix
+#
+# You write attention as in the formula. Twice the tokens, four times the memory, until
+# it is gone. A colleague replaces three lines by torch's
+# `scaled_dot_product_attention`, and memory is no question any more. "Flash," he says.
+# "It cheats somewhere, of course."
+
+# %% trap="08.4" role="predict"
+guess("08.4", "Where does it save?",
+      choices=["it leaves out products that hardly count",
+               "nowhere in products: it never keeps all weights at a time",
+               "it rounds: results differ beyond `0.001`"])
+
+# %% trap="08.4" role="break"
+def written_out(q, k, v):
+    """Attention (..., M, E) as the formula says it."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])       # (..., M, N)
+    return scores.softmax(-1) @ v
+
+def tokens(n, heads=4, d=64, device="cpu"):
+    """Random q, k and v (1, heads, n, d)."""
+    return torch.randn(3, 1, heads, n, d, device=device).unbind()
+
+torch_s = F.scaled_dot_product_attention
+lengths = [256, 512, 1024, 2048]
+kept = {"written out": [], "torch's": []}                # bytes at a time
+for n in lengths:
+    qkv = tokens(n)
+    kept["written out"].append(cost(lambda: written_out(*qkv)).peak)
+    kept["torch's"].append(cost(lambda: torch_s(*qkv)).peak)
+
+# %% trap="08.4" role="look"
+gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
+print(f"largest gap between the two results: {gap:.0e}")
+plot_lines(lengths, {name: [b / 2**20 for b in values]
+                     for name, values in kept.items()},
+           xlabel="tokens", ylabel="MiB at a time (log)", logx=True,
+           logy=True, title="Twice the tokens: four times, or twice",
+           alt="Memory over tokens on log axes; written out rises twice "
+               "as steeply as torch's.")
+
+# %% trap="08.4" role="look"
+claim("largest gap between the formula and torch's attention", gap,
+      below=1e-4)
+claim("written out, 2048 tokens over 1024: bytes at a time",
+      kept["written out"][-1] / kept["written out"][-2], expected=4,
+      within=0.1)
+claim("torch's, 2048 tokens over 1024: bytes at a time",
+      kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
+
+# %% [markdown] trap="08.4" role="repair"
+# So it does not round. Does it multiply less? A softmax needs the sum over all keys, so
+# how can one do without the row of scores?
+#
+# Take a row of scores in tiles. Keep two numbers: the largest score so far, `top`, and
+# the sum so far of $e^{s - \mathrm{top}}$. When a tile brings a larger score, each old
+# term was measured from the wrong top. All of them are wrong by the same factor,
+# $e^{\mathrm{old} - \mathrm{new}}$, and one product puts them right. That is the *online
+# softmax*.
+
+# %% trap="08.4" role="repair"
+def online(scores, tile):
+    """Largest score, and sum of exp(score - largest), a tile at a time."""
+    top, total = -math.inf, 0.0
+    for part in scores.split(tile):
+        new = max(top, part.max().item())
+        fix = math.exp(top - new)                # 1 if nothing larger came
+        total = total * fix + (part - new).exp().sum().item()
+        top = new
+    return top, total
+
+scores = 40 * torch.randn(1000)
+top, total = online(scores, tile=64)
+in_tiles = top + math.log(total)
+at_once = scores.double().logsumexp(0).item()
+bare = scores.exp().sum().item()                 # no maximum taken away
+print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
+      f"without a maximum {bare}")
+
+# %% trap="08.4" role="repair"
+claim("log of the sum of exps, in tiles less at once", in_tiles - at_once,
+      expected=0, within=1e-3)
+claim("without a maximum the sum overflows", math.isinf(bare),
+      expected=True)
+
+# %% [markdown] trap="08.4" role="repair"
+# The output is a sum of values, weighted with the same terms. So the same factor mends
+# it, too, and the weights of a tile may be thrown away as soon as they were used.
+
+# %% trap="08.4" role="repair"
+def tiled(q, k, v, tile=128):
+    """Attention (..., M, E), with the weights of one tile at a time."""
+    top = q.new_full((*q.shape[:-1], 1), -math.inf)
+    total, out = torch.zeros_like(top), torch.zeros_like(q)
+    for keys, values in zip(k.split(tile, -2), v.split(tile, -2)):
+        scores = q @ keys.mT / math.sqrt(q.shape[-1])
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        fix, weights = (top - new).exp(), (scores - new).exp()
+        total = total * fix + weights.sum(-1, keepdim=True)
+        out = out * fix + weights @ values
+        top = new
+    return out / total
+
+q, k, v = tokens(1024)
+off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
+size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
+        for n in (4096, 8192)}
+
+# %% trap="08.4" role="repair"
+claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
+claim("8192 tokens over 4096: bytes at a time", size[8192] / size[4096],
+      expected=2, within=0.1)
+claim("products in tiles over products of the formula",
+      flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
+      expected=1)
+
+# %% trap="08.4" role="repair"
+measured("08.4", 1)
+
+# %% [markdown] trap="08.4" role="repair"
+# The same products, and a few more exponentials. On a GPU this is faster all the same,
+# for what costs time there is traffic with the large memory: the formula writes the
+# scores, reads them, writes the weights and reads those. A flash kernel holds a block of
+# queries on the chip and streams all keys and values past it. So it reads them once for
+# each block of queries.
+
+# %% trap="08.4" role="repair"
+def traffic(n, d=64, block=None, size=2):
+    """Bytes of one head to and from memory; block: queries on the chip."""
+    ends = 2 * n * d * size                      # q is read, out written
+    if block is None:                            # scores and weights travel
+        return ends + 2 * n * d * size + 4 * n * n * size
+    return ends + math.ceil(n / block) * 2 * n * d * size
+
+moved = {n: (traffic(n), traffic(n, block=128)) for n in (4096, 8192)}
+for n, (formula, flash) in moved.items():
+    print(f"{n} tokens: formula {formula / 1e6:.0f} MB, "
+          f"flash {flash / 1e6:.0f} MB")
+
+# %% trap="08.4" role="repair"
+claim("4096 tokens, 16 bit, 128 queries a block: bytes of the formula "
+      "over bytes of flash", moved[4096][0] / moved[4096][1],
+      above=3, below=5)
+claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]
+      / moved[4096][1], above=3.8)
+
+# %% [markdown] trap="08.4" role="repair"
+# Step through the tiles of one row below. Switch a rescaling off, and say first which
+# rows of scores hide the mistake.
+
+# %% role="explore" explorer="online_softmax"
+from dlsys_helpers.explorers.online_softmax import online_softmax
+
+online_softmax
+
+# %% [markdown] trap="08.4" role="folklore"
+# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
+# for blocks of 128 queries and heads of 64 numbers: what is *kept* is linear. What is
+# *moved* still grows fourfold when the tokens double, from a start that is four times
+# smaller.
+
+# %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
+def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                    length: int, tile: int) -> torch.Tensor:
+    """Causal attention of M queries over a cache, tile keys at a time.
+
+    q: (M, D), k: (N, D), v: (N, E), float32, left as they are; of the
+    cache only the first length slots are filled, 0 <= length <= N, and
+    what the others hold, NaN included, changes nothing. The queries are
+    the last M of these length positions: query i sees the keys 0 to
+    i + length - M. A query that sees no key gives zeros. Scores are divided
+    by sqrt(D) and may reach thousands, of either sign. The largest tensor
+    that is made does not grow with N; torch's own attention is not called.
+
+    Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
+    2 and tile 1 give [[2.]].
+    """
+    # BEGIN SOLUTION
+    M, D = q.shape
+    top = torch.full((M, 1), -math.inf)
+    total, out = torch.zeros(M, 1), torch.zeros(M, v.shape[1])
+    last = torch.arange(M)[:, None] + length - M     # the last key it sees
+    for start in range(0, length, tile):
+        stop = min(start + tile, length)
+        scores = q @ k[start:stop].T / math.sqrt(D)
+        hidden = torch.arange(start, stop) > last
+        scores = scores.masked_fill(hidden, -math.inf)
+        new = torch.maximum(top, scores.amax(1, keepdim=True))
+        base = new.masked_fill(new == -math.inf, 0)  # sees nothing yet
+        fix, weights = (top - base).exp(), (scores - base).exp()
+        total = total * fix + weights.sum(1, keepdim=True)
+        out = out * fix + weights @ v[start:stop]
+        top = new
+    return out / total.masked_fill(total == 0, 1)
+    # END SOLUTION
+
+# %% [markdown] trap="08.4" role="hint"
+# 1. Begin with `tiled` above. Let the loop end at `length`, and slice k and v by hand, so that the last tile may be short and no empty slot is read.
+# 2. Query `i` sees key `j` if `j <= i + length - M`. Give all other scores of the tile the value minus infinity.
+# 3. A row that has seen nothing has a top of minus infinity, and infinity minus infinity is NaN. Measure such a row from 0 instead; its sum stays 0, and you divide by 1.
+
+# %% [markdown] trap="08.4" role="keep"
+# **Keep:** a softmax can be built tile by tile with a running maximum, a running sum and
+# one factor that mends both sum and output. Memory becomes linear; the products stay.
+# **In your own code:** look for a tensor of shape `(..., N, N)`; call
+# `scaled_dot_product_attention`, and test an own kernel with scores of thousands, ragged
+# tiles and rows without any key. **Source:**
+# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867) for the online softmax;
+# [Dao et al. 2022](https://arxiv.org/abs/2205.14135), theorem 2, for the traffic.
+
+# %% [markdown] trap="08.5" role="predict" core=true symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs"
+# ## One field of every record
+#
+# A table of particles holds records of eight 32-bit floats: place, velocity, mass,
+# charge. Your kernel needs the mass alone, an eighth of the table. Thread `i` reads the
+# mass of record `i`. "An eighth of the bytes," you say, "an eighth of the time."
+
+# %% trap="08.5" role="predict"
+guess("08.5", "What share of the table's bytes travels from memory?",
+      unit="%")
+
+# %% trap="08.5" role="break"
+SECTOR, WARP, FLOAT = 32, 32, 4                  # bytes, threads, bytes
+
+def moved(address, threads=WARP):
+    """Bytes that one load of a warp moves; thread i reads address(i)."""
+    return SECTOR * len({address(i) // SECTOR for i in range(threads)})
+
+fields, mass = 8, 6
+table_bytes = WARP * fields * FLOAT              # the records of a warp
+by_record = moved(lambda i: FLOAT * (fields * i + mass))
+
+# %% trap="08.5" role="look"
+share = by_record / table_bytes
+print(f"of {table_bytes} bytes {by_record} travel, "
+      f"{WARP * FLOAT} of them are used")
+
+# %% trap="08.5" role="look"
+claim("bytes moved over bytes of the table", share, expected=1)
+
+# %% trap="08.5" role="look"
+measured("08.5", 100 * share, right=(95, 100))
+
+# %% [markdown] trap="08.5" role="repair"
+# Memory is not read by the number. 32 threads, a *warp*, ask together, and what comes is
+# whole *sectors* of 32 bytes. Eight floats fill a sector, and each thread touches another
+# one. The cure is the layout: all masses side by side, so that a sector brings eight of
+# them. Loads of neighbours that fall into few sectors are called *coalesced*.
+
+# %% trap="08.5" role="repair"
+by_field = moved(lambda i: FLOAT * i)
+strides = {s: moved(lambda i: FLOAT * s * i) // SECTOR
+           for s in (1, 2, 4, 8, 16, 32)}
+shifted = moved(lambda i: FLOAT * (i + 1)) // SECTOR
+backwards = moved(lambda i: FLOAT * (31 - i)) // SECTOR
+print("sectors by stride:", strides)
+print(f"one number off: {shifted}, from the last to the first: {backwards}")
+
+# %% trap="08.5" role="repair"
+claim("masses side by side: bytes moved over bytes used",
+      by_field / (WARP * FLOAT), expected=1)
+claim("sectors at stride 8 over stride 1", strides[8] / strides[1],
+      expected=8)
+claim("sectors at stride 32 over stride 8", strides[32] / strides[8],
+      expected=1)
+
+# %% [markdown] trap="08.5" role="repair"
+# Order within the warp costs nothing. A start one number off costs one sector more. From
+# stride 8 on nothing gets worse: each thread has a sector of its own already.
+#
+# The same holds for a matrix, without a word about records: down a column, neighbours in
+# the warp are a row apart. Which index runs with the thread decides.
+
+# %% trap="08.5" role="repair"
+matrix = torch.empty(64, 256)
+row_step, column_step = (FLOAT * s for s in matrix.stride())
+along = moved(lambda i: column_step * i) // SECTOR
+down = moved(lambda i: row_step * i) // SECTOR
+print(f"along a row {along} sectors, down a column {down}")
+
+# %% trap="08.5" role="repair"
+claim("sectors down a column over along a row", down / along, expected=8)
+
+# %% [markdown] trap="08.5" role="repair"
+# This counts bytes of one load, and no time. A cache may still hold a sector when the
+# next load wants the rest of it; then the bytes are not lost. A kernel that reads *all*
+# fields, one after the other, can live on that.
+#
+# Move the controls below, and say the number of sectors first.
+
+# %% role="explore" explorer="warp_addresses"
+from dlsys_helpers.explorers.warp_addresses import warp_addresses
+
+warp_addresses
+
+# %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
+def sectors(addresses: list, size: int) -> list:
+    """For each warp of a block, the number of sectors that it touches.
+
+    addresses: for each thread, in order, the byte where its read begins,
+    from 0 on; in any order, and several may be the same. None for a thread
+    that reads nothing. A warp is 32 threads in a row, the last one maybe
+    fewer; a sector is 32 bytes from a multiple of 32 on. A thread reads size
+    bytes from there, 1 to 16; where they lie in two sectors, both are
+    touched.
+
+    Example: sectors([0, 4, 64, None], 4) is [2].
+    """
+    # BEGIN SOLUTION
+    counts = []
+    for start in range(0, len(addresses), 32):
+        touched = set()
+        for first in addresses[start:start + 32]:
+            if first is not None:
+                last = first + size - 1
+                touched.update((first // 32, last // 32))
+        counts.append(len(touched))
+    return counts
+    # END SOLUTION
+
+# %% [markdown] trap="08.5" role="hint"
+# 1. Go through the list in slices of 32, and begin a new set for each.
+# 2. Byte `b` lies in sector `b // 32`. A read of at most 16 bytes lies in one sector or two: that of its first byte and that of its last.
+# 3. The last byte is `first + size - 1`. Skip `None`; `0` is an address.
+
+# %% [markdown] trap="08.5" role="keep"
+# **Keep:** a warp moves sectors, not numbers: let neighbouring threads read neighbouring
+# numbers. **In your own code:** look at what the index of the thread is multiplied
+# with; in Nsight Compute, read sectors per request, 4 for 32-bit numbers side by side.
+# **Source:** [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Coalesced Access to
+# Global Memory".
+
+# %% [markdown] trap="08.6" role="predict" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
+# ## A column that nobody uses
+#
+# To transpose a matrix without strides you fetch a tile of 32 x 32 floats into shared
+# memory, row by row, and read it out column by column. Shared memory has no sectors. It
+# has 32 *banks*: word `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one
+# word at a time. Your profiler complains, and a forum says: make the tile 33 columns
+# wide, and leave the last one empty.
+
+# %% trap="08.6" role="predict"
+guess("08.6", "How many turns does a warp need to read one column of the "
+      "wider tile?",
+      choices=["`32`, as before: it is the same column",
+               "`16`: every second word moves to another bank", "`1`"])
+
+# %% trap="08.6" role="break"
+def turns(words):
+    """Turns that 32 banks take to give out these words to a warp."""
+    banks = [{w for w in words if w % 32 == bank} for bank in range(32)]
+    return max(map(len, banks))
+
+def row(width):
+    return [i for i in range(32)]                # thread i reads column i
+
+def column(width):
+    return [width * i for i in range(32)]        # thread i reads row i
+
+found = {width: (turns(row(width)), turns(column(width)))
+         for width in (32, 33, 34, 36, 40)}
+
+# %% trap="08.6" role="look"
+for width, (of_row, of_column) in found.items():
+    print(f"{width} columns wide: a row {of_row}, a column {of_column}")
+
+# %% trap="08.6" role="look"
+claim("turns for a column, 32 wide", found[32][1], expected=32)
+claim("turns for a column, 33 wide", found[33][1], expected=1)
+
+# %% trap="08.6" role="look"
+measured("08.6", 2)
+
+# %% [markdown] trap="08.6" role="repair"
+# Rows of 32 words put a whole column into one bank. With 33 words a row, each row begins
+# one bank further on, and the column goes once round all banks. It is not the odd tail
+# that helps but the step: with a step of `s` words the warp needs as many turns as the
+# greatest common divisor of `s` and 32.
+
+# %% trap="08.6" role="repair"
+agree = all(turns([step * i for i in range(32)]) == math.gcd(step, 32)
+            for step in range(1, 200))
+same_word = turns([7] * 32)
+two_words = turns([7, 39] * 16)
+print(f"all threads read one word: {same_word}, two words of a bank: "
+      f"{two_words}")
+
+# %% trap="08.6" role="repair"
+claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
+      expected=True)
+claim("turns where all read one word", same_word, expected=1)
+claim("turns where they read two words of one bank", two_words, expected=2)
+
+# %% [markdown] trap="08.6" role="repair"
+# One word for all is no conflict: it is given out once, to everybody. Only *different*
+# words of one bank wait for each other. And wider is not better: 36 or 40 columns bring
+# conflicts back.
+
+# %% trap="08.6" role="repair"
+claim("turns for a column, 40 wide", found[40][1], expected=8)
+
+# %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
+def conflict_degree(addresses: list) -> int:
+    """How many turns shared memory takes for one read of a warp.
+
+    addresses: for each of at most 32 threads the byte that it reads, from
+    0 on, or None for one that reads nothing. A word is 4 bytes from a
+    multiple of 4 on, and word w lies in bank w % 32. In a turn each bank
+    gives out one word, to all threads that read any byte of it; where nobody
+    reads, there is no turn.
+
+    Example: conflict_degree([0, 128, 2, None]) is 2.
+    """
+    # BEGIN SOLUTION
+    banks = {}
+    for address in addresses:
+        if address is not None:
+            word = address // 4
+            banks.setdefault(word % 32, set()).add(word)
+    return max(map(len, banks.values()), default=0)
+    # END SOLUTION
+
+# %% [markdown] trap="08.6" role="hint"
+# 1. The example: bytes 0 and 2 belong to word 0, byte 128 to word 32. Which bank has both?
+# 2. Keep a set of words for each bank; a set counts a word once.
+# 3. The answer is the size of the largest set, and 0 where there is none.
+
+# %% [markdown] trap="08.6" role="keep"
+# **Keep:** different words of one bank are given out one after the other; a row that is
+# one word longer moves a column through all banks. **In your own code:** write down the
+# step between neighbouring threads in words; odd is free of conflicts. This model is for
+# reads of 4 bytes a thread; wider ones are served in parts of a warp. **Source:**
+# [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Shared Memory and
+# Memory Banks".
+
+# %% [markdown] trap="08.7" role="predict" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads"
+# ## A branch for one thread in twenty
+#
+# Most numbers take a short path of 10 instructions. One in twenty, drawn at random, is
+# an outlier and takes a long one of 100. "Rare enough," says the review. "On average 5
+# of the 100."
+#
+# The threads of a warp issue their instructions together. Where they disagree, the warp
+# walks both paths, and those who do not belong there wait.
+
+# %% trap="08.7" role="predict"
+guess("08.7", "In what share of the warps does somebody take the long "
+      "path?", unit="%")
+
+# %% trap="08.7" role="break"
+SHORT, LONG, WARPS = 10, 100, 4000
+outlier = torch.rand(WARPS, 32) < 0.05           # (warps, threads)
+
+def issued(takes_long):
+    """Instructions that warps issue; takes_long: (warps, 32) of bool."""
+    long = takes_long.any(1).sum() * LONG
+    short = (~takes_long).any(1).sum() * SHORT
+    return (long + short).item()
+
+wanted = (outlier.sum() * LONG + (~outlier).sum() * SHORT).item() / 32
+
+# %% trap="08.7" role="look"
+share = outlier.any(1).float().mean().item()
+print(f"warps with an outlier: {share:.0%}, expected "
+      f"{1 - 0.95 ** 32:.0%}")
+print(f"issued over what full warps would issue: "
+      f"{issued(outlier) / wanted:.1f}")
+
+# %% trap="08.7" role="look"
+claim("share of warps that walk the long path", share,
+      expected=1 - 0.95 ** 32, within=0.03)
+claim("instructions issued over those of full warps",
+      issued(outlier) / wanted, above=5.5, below=6.8)
+
+# %% trap="08.7" role="look"
+measured("08.7", 100 * share, right=(75, 87))
+
+# %% [markdown] trap="08.7" role="repair"
+# A warp is spared only if all 32 agree. So bring together who goes the same way: sort
+# the numbers, or write the outliers into a list and give it to a second kernel.
+
+# %% trap="08.7" role="repair"
+together = outlier.flatten().sort().values.view(WARPS, 32)
+halves = torch.arange(64 * 32).view(-1, 32) < 32 * 32
+stripes = torch.arange(64 * 32).view(-1, 32) % 2 == 0
+print(f"sorted: {issued(together) / wanted:.2f}")
+print(f"first half against second: {issued(halves)}, "
+      f"even against odd: {issued(stripes)} instructions")
+
+# %% trap="08.7" role="repair"
+claim("sorted: instructions issued over those of full warps",
+      issued(together) / wanted, below=1.05)
+claim("even against odd over first half against second",
+      issued(stripes) / issued(halves), expected=2)
+
+# %% [markdown] trap="08.7" role="repair"
+# A branch by warp costs nothing: `if i < n / 2` splits the block between two warps. A
+# branch by thread, `if i % 2`, splits every warp. Sorting is work of its own, and it
+# scatters the addresses of trap 08.5; whether it pays is a measurement.
+
+# %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
+def warp_passes(paths: list, lengths: dict) -> int:
+    """How many instructions the warps of a block issue at a branch.
+
+    paths: for each thread, in order, the name of the path that it takes,
+    or None if it has left already. lengths: instructions on each path, by
+    name, 0 or more. A warp is 32 threads in a row, the last one maybe
+    fewer; it issues each path that one of its threads takes, once, whoever
+    else waits.
+
+    Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
+    """
+    # BEGIN SOLUTION
+    issued = 0
+    for start in range(0, len(paths), 32):
+        taken = set(paths[start:start + 32]) - {None}
+        issued += sum(lengths[path] for path in taken)
+    return issued
+    # END SOLUTION
+
+# %% [markdown] trap="08.7" role="hint"
+# 1. Slices of 32 again. What counts in a slice is which names occur, not how often.
+# 2. `set(paths[start:start + 32])` has each name once; take `None` out of it.
+
+# %% [markdown] trap="08.7" role="keep"
+# **Keep:** a warp issues every path that one of its threads takes. A rare branch is
+# rarely rare for 32. **In your own code:** ask whether a condition is the same for the
+# whole warp; in Nsight Compute, read the active threads per warp. **Source:**
+# [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Branching and
+# Divergence".
+
+# %% [markdown] trap="08.8" role="predict" core=true symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
+# ## A chain of small steps
+#
+# An activation, written out as torch operations: multiply, add, tanh, multiply. Each is
+# a *kernel* of its own: it is launched, reads its input and writes its output. To
+# launch one takes about four microseconds, and the device moves 4.8 TB each second.
+
+# %% trap="08.8" role="predict"
+guess("08.8", "From how many 16-bit numbers on does one operation, which "
+      "reads and writes each, take longer than its launch?",
+      choices=["about `5000`", "about `100 000`", "about `5 000 000`"])
+
+# %% trap="08.8" role="break"
+def gelu(x):
+    """GELU by its tanh formula, one torch operation at a time."""
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+LAUNCH, RATE = 4e-6, 4.8e12                      # seconds, bytes/s
+even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
+x = torch.empty(4096, device="meta", dtype=torch.float16)
+chain, fused = cost(lambda: gelu(x)), cost(lambda: F.gelu(x))
+
+# %% trap="08.8" role="look"
+print(f"launch and traffic are equal at {even / 1e6:.1f} million numbers")
+print(f"written out: {chain.orders} launches, {chain.written / x.nbytes:.0f}"
+      f" tensors written; fused: {fused.orders} and "
+      f"{fused.written / x.nbytes:.0f}")
+
+# %% trap="08.8" role="look"
+claim("numbers at which launch and traffic are equal, in millions",
+      even / 1e6, expected=4.8)
+claim("launches of the chain over one", chain.orders / fused.orders,
+      above=7)
+
+# %% trap="08.8" role="look"
+measured("08.8", 2)
+
+# %% [markdown] trap="08.8" role="repair"
+# Below that size a chain is the sum of its launches, whatever the operations do. Above
+# it the chain is the sum of its traffic. One *fused* kernel helps on both sides: one
+# launch, one read and one write. So predict both sides before you fuse:
+
+# %% trap="08.8" role="repair"
+def predicted(numbers, launches, tensors):
+    """Microseconds: launches and traffic, whichever takes longer."""
+    return 1e6 * max(launches * LAUNCH, tensors * numbers * 2 / RATE)
+
+gain = {}
+for numbers in (4096, 2**20, 2**28):
+    # each order reads one tensor or two; here one, the least
+    alone = predicted(numbers, chain.orders, 2 * chain.orders)
+    gain[numbers] = alone / predicted(numbers, 1, 2)
+    print(f"{numbers:>10,} numbers: {alone:8.0f} us in a chain, "
+          f"{gain[numbers]:.0f} times the fused kernel")
+
+# %% trap="08.8" role="repair"
+claim("predicted gain for 4096 numbers", gain[4096],
+      expected=chain.orders)
+claim("predicted gain for 2^28 numbers", gain[2**28],
+      expected=chain.orders)
+
+# %% [markdown] trap="08.8" role="repair"
+# How does a fused kernel look from inside? It is a *program* that is started many times.
+# Each start knows its number and takes a block of places. The last block is seldom full,
+# and whoever does not mask it reads and writes somebody else's memory. Here a load and a
+# store of lists stand for the device:
+
+# %% trap="08.8" role="repair"
+memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
+
+def double(n, block, program):
+    """Program number `program` of a kernel that writes y = 2 x."""
+    places = program * block + torch.arange(block)
+    places = places[places < n]                  # the mask of the tail
+    memory["y"][places] = 2 * memory["x"][places]
+
+for program in range(math.ceil(10 / 4)):
+    double(10, 4, program)
+
+# %% trap="08.8" role="repair"
+claim("largest gap to 2 x over ten numbers in blocks of four",
+      (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
+
+# %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
+def silu_gate(load, store, n: int, block: int, program: int) -> None:
+    """One program of a kernel that writes y = a * sigmoid(a) * b.
+
+    load("a", places) and load("b", places) give the numbers there,
+    store("y", places, values) writes them; places: int64 tensor, from 0 to
+    n - 1, beyond which lies somebody else's memory. Programs 0, 1, ... of
+    block places each cover all n, and no place twice; they run in any order
+    and share nothing. Each number is loaded once, and nothing but y is
+    stored. a may be as large as 1000, of either sign, and y stays finite.
+
+    Example: n 5, block 4, program 1: it loads and stores at place 4 alone.
+    """
+    # BEGIN SOLUTION
+    places = program * block + torch.arange(block)
+    places = places[places < n]
+    a, b = load("a", places), load("b", places)
+    store("y", places, a * torch.sigmoid(a) * b)
+    # END SOLUTION
+
+# %% [markdown] trap="08.8" role="hint"
+# 1. Which places are yours? Write them down for the example, then look at `double`.
+# 2. Load a and b into variables, compute from those, store once. `torch.sigmoid` is safe for large numbers.
+
+# %% [markdown] trap="08.8" role="keep"
+# **Keep:** small tensors pay for launches, large ones for traffic; a fused kernel saves
+# both. Mask the tail. **In your own code:** count the operations between two matrix
+# products; `torch.compile` fuses chains, CUDA graphs launch many kernels at once.
+# **Source:** [NVIDIA, "Getting Started with CUDA
+# Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures the launches of a
+# chain of short kernels.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A softmax needs no whole row: a running maximum, a running sum, one factor for both.
