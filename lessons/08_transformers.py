@@ -114,6 +114,7 @@ def online(scores, tile):
         top = new
     return top, total
 
+# %% trap="08.4" role="repair"
 scores = 40 * torch.randn(1000)
 top, total = online(scores, tile=64)
 in_tiles = top + math.log(total)
@@ -146,6 +147,7 @@ def tiled(q, k, v, tile=128):
         top = new
     return out / total
 
+# %% trap="08.4" role="repair"
 q, k, v = tokens(1024)
 off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
 size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
@@ -345,8 +347,8 @@ def sectors(addresses: list, size: int) -> list:
     addresses: for each thread, in order, the byte where its read begins,
     from 0 on; in any order, and several may be the same. None for a thread
     that reads nothing. A warp is 32 threads in a row, the last one maybe
-    fewer; a sector is 32 bytes from a multiple of 32 on. A thread reads size
-    bytes from there, 1 to 16; where they lie in two sectors, both are
+    fewer; a sector is 32 bytes from a multiple of 32 on. A thread reads
+    size bytes from there, 1 to 16; where they lie in two sectors, both are
     touched.
 
     Example: sectors([0, 4, 64, None], 4) is [2].
@@ -452,8 +454,8 @@ def conflict_degree(addresses: list) -> int:
     addresses: for each of at most 32 threads the byte that it reads, from
     0 on, or None for one that reads nothing. A word is 4 bytes from a
     multiple of 4 on, and word w lies in bank w % 32. In a turn each bank
-    gives out one word, to all threads that read any byte of it; where nobody
-    reads, there is no turn.
+    gives out one word, to all threads that read any byte of it; where
+    nobody reads, there is no turn.
 
     Example: conflict_degree([0, 128, 2, None]) is 2.
     """
@@ -602,9 +604,9 @@ chain, fused = cost(lambda: gelu(x)), cost(lambda: F.gelu(x))
 
 # %% trap="08.8" role="look"
 print(f"launch and traffic are equal at {even / 1e6:.1f} million numbers")
-print(f"written out: {chain.orders} launches, {chain.written / x.nbytes:.0f}"
-      f" tensors written; fused: {fused.orders} and "
-      f"{fused.written / x.nbytes:.0f}")
+for name, c in (("written out", chain), ("fused", fused)):
+    print(f"{name}: {c.orders} launches, "
+          f"{c.written / x.nbytes:.0f} tensors written")
 
 # %% trap="08.8" role="look"
 claim("numbers at which launch and traffic are equal, in millions",
