@@ -254,6 +254,11 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # tiles and rows without any key. **Source:**
 # [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867) for the online softmax;
 # [Dao et al. 2022](https://arxiv.org/abs/2205.14135), theorem 2, for the traffic.
+# **Seen in the wild:**
+# [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a
+# key gave NaN in the reference and numbers in the kernel, and the test let that pass;
+# [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
+# behind the mask reaches the result.
 
 # %% [markdown] trap="08.5" role="predict" core=true symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs"
 # ## One field of every record
@@ -695,12 +700,431 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures the launches of a
 # chain of short kernels.
 
+# %% [markdown] role="concept"
+# ## Further
+#
+# The same attention as a kernel, run without a GPU; what compilers make of it for three
+# of them; a window; the roof over each kernel; and how one reads a profile.
+
+# %% [markdown] role="concept"
+# ### The kernel in Triton, interpreted
+#
+# Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
+# `tl.dot` multiplies matrices, and a GPU runs as many copies as there are blocks of
+# queries. With `TRITON_INTERPRET=1`, set before triton is imported, the same source runs
+# on a CPU. It exists for Linux. First the step of the online softmax:
+
+# %% role="concept"
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+import triton
+import triton.language as tl
+
+@triton.jit
+def fold(top, total, out, scores, values):
+    """One tile of keys, folded into what a block of queries has."""
+    new = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(new == float("-inf"), 0.0, new)
+    fix, p = tl.exp(top - base), tl.exp(scores - base[:, None])
+    out = out * fix[:, None] + tl.dot(p.to(values.dtype), values)
+    return new, total * fix + tl.sum(p, 1), out
+
+# %% [markdown] role="concept"
+# Then the loop over the tiles. Rows and columns beyond the end are masked at each load
+# and at the store; query `i` sees the keys up to `i + N - M`.
+
+# %% role="concept" tags=["plumbing"]
+@triton.jit
+def flash(Q, K, V, Out, M, N, scale, D: tl.constexpr, TILE: tl.constexpr):
+    """Causal attention of TILE queries, TILE keys at a time."""
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
+    d = tl.arange(0, D)[None, :]
+    q = tl.load(Q + row * D + d, mask=row < M, other=0.0)
+    top = tl.full((TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    out = tl.zeros((TILE, D), tl.float32)
+    for start in range(0, N, TILE):
+        col = start + tl.arange(0, TILE)[:, None]
+        k = tl.load(K + col * D + d, mask=col < N, other=0.0)
+        v = tl.load(V + col * D + d, mask=col < N, other=0.0)
+        seen = (tl.trans(col) < N) & (tl.trans(col) <= row + N - M)
+        s = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        top, total, out = fold(top, total, out, s, v)
+    out = out / tl.where(total == 0, 1.0, total)[:, None]
+    tl.store(Out + row * D + d, out.to(Out.dtype.element_ty), mask=row < M)
+
+# %% role="concept"
+def by_kernel(q, k, v, tile=32):
+    """Causal attention (M, D) by the kernel, a program a block."""
+    (M, D), out = q.shape, torch.full_like(q, math.nan)
+    flash[(math.ceil(M / tile),)](q, k, v, out, M, len(k), D ** -0.5,
+                                  D=D, TILE=tile)
+    return out
+
+def exact(q, k, v):
+    """The same in float64, all at once; rows without a key are zero."""
+    M, N = len(q), len(k)
+    scores = q.double() @ k.double().T / q.shape[1] ** 0.5
+    hidden = torch.arange(N) > torch.arange(M)[:, None] + N - M
+    weights = scores.masked_fill(hidden, -math.inf).softmax(1)
+    return weights.nan_to_num(0) @ v.double()
+
+# %% role="concept" tags=["plumbing"]
+laws = {"a ragged last tile": (50, 50, 1), "more keys": (20, 70, 1),
+        "rows without a key": (40, 20, 1), "scores times 40": (50, 50, 40),
+        "one token": (1, 1, 1)}
+gaps = {}
+for name, (M, N, times) in laws.items():
+    q, k, v = (torch.randn(rows, 32) for rows in (M, N, N))
+    gap = (by_kernel(q * times, k, v) - exact(q * times, k, v)).abs().max()
+    gaps[name] = gap.item()
+    print(f"{name}: largest gap {gap:.0e}")
+
+# %% role="concept"
+claim("largest gap between the kernel and float64, over five laws",
+      max(gaps.values()), below=1e-3)
+
+# %% [markdown] role="concept"
+# A kernel that passes here is right in its arithmetic, in float32, on these cases. The
+# interpreter runs one program after the other. It proves neither the precision of a GPU
+# nor that programs which run at once leave each other alone.
+
+# %% [markdown] role="concept"
+# ### Compiled, not guessed
+#
+# No GPU is needed to compile for one. `compiled` hands the same source to Triton's
+# compiler, for 16-bit tensors and tiles of 64, and reads the machine code: registers of
+# a thread, shared memory of a block, instructions that *spill* registers to memory, and
+# instructions on tensor cores. Occupancy, the share of its warps that a multiprocessor
+# can hold at a time, then follows by arithmetic.
+
+# %% role="concept"
+from dlsys_helpers.kernels import compiled, occupancy
+
+names = dict.fromkeys(("Q", "K", "V", "Out"), "*fp16")
+table = compiled(fold, flash, constants={"D": 64, "TILE": 64},
+                 signature={**names, "M": "i32", "N": "i32",
+                            "scale": "fp32"})
+for code in table:
+    print(f"sm_{code.capability}: {code.registers} registers, "
+          f"{code.shared} bytes shared, {code.spills} spills, "
+          f"{code.tensor_cores} on tensor cores, {code.fp32} FFMA, "
+          f"occupancy {occupancy(code, warps=4):.1%}")
+turing, ampere, hopper = table
+
+# %% role="concept"
+claim("instructions on tensor cores, sm_75", turing.tensor_cores,
+      expected=0)
+claim("the same, the smaller of sm_80 and sm_90",
+      min(ampere.tensor_cores, hopper.tensor_cores), above=1)
+claim("spills, sm_75 less the most of the others",
+      turing.spills - max(ampere.spills, hopper.spills), above=100)
+
+# %% [markdown] role="concept"
+# One source, three machines. For `sm_75`, a T4, this compiler uses no tensor cores,
+# although the device has some. It multiplies with thousands of FFMA, and the accumulators
+# do not fit into the registers. So promise no speed there. For `sm_90` a handful of
+# instructions do what takes tens on `sm_80`, as each covers a larger product. An
+# occupancy of an eighth or a quarter is usual for such kernels: they live on large tiles,
+# not on many warps.
+
+# %% [markdown] role="concept"
+# ### A sliding window
+#
+# With a window of `W` keys a query sees its last `W` keys only. Written as a mask it
+# saves nothing: all scores are computed, then hidden. Flex attention takes the mask as a
+# function and leaves out the blocks that hold nothing:
+
+# %% role="concept"
+from torch.nn.attention.flex_attention import create_block_mask
+
+def window(batch, head, query, key):
+    return (query >= key) & (query - key < 256)
+
+n, block = 2048, 128
+blocks = create_block_mask(window, None, None, n, n, device="cpu",
+                           BLOCK_SIZE=block)
+kept = 1 - blocks.sparsity() / 100
+# a row of blocks keeps its own, one whole before it and one in part
+by_hand = sum(min(i + 1, 3) for i in range(n // block)) / (n // block)**2
+print(f"blocks that are computed: {kept:.1%}, by hand {by_hand:.1%}")
+
+# %% role="concept"
+claim("share of blocks computed, by flex attention less by hand",
+      kept - by_hand, expected=0, within=1e-4)
+
+# %% [markdown] role="concept"
+# ### The roof over a kernel
+#
+# Stage 1 drew a roof: bytes limit a kernel that does few FLOPs for each, FLOPs the
+# others. Choose a kernel and a length below. Which attention leaves the slope? What does
+# decoding one token do, at any length?
+
+# %% role="explore" explorer="roofline"
+from dlsys_helpers.explorers.roofline import roofline
+
+roofline
+
+# %% [markdown] role="concept"
+# ### Reading a profile
+#
+# `torch.profiler` gives a row for each operation. Four questions in this order find what
+# to mend:
+#
+# 1. Is the device busy at all? If its rows add up to far less than the wall clock, and
+#    there are few launches, the **host** is slow: data, Python, a `.item()` that waits.
+# 2. Idle, and thousands of launches of a few microseconds each: **launch**.
+# 3. Busy: does the largest row move its bytes near the memory's rate? **memory**.
+# 4. Near the peak of FLOPs: **compute**. Far from both: look at its addresses
+#    (08.5, 08.6) and branches (08.7).
+#
+# Below, three traces of one step. Each hides one fault; the rows are made up, with
+# numbers as an H200 gives them. Read them before you run the cell after them.
+
+# %% role="concept" tags=["plumbing"]
+# operation, calls, us on the device, FLOPs, bytes moved
+TRACES = {
+    "A": (5200, [("aten::mm", 24, 2900, 1.9e12, 3e9),
+                 ("aten::softmax", 12, 610, 0, 2.4e9),
+                 ("aten::bmm", 24, 840, 1e11, 3.2e9),
+                 ("aten::add", 48, 610, 0, 2.4e9)]),
+    "B": (41000, [("aten::mm", 24, 2900, 1.9e12, 3e9),
+                  ("aten::flash_attention", 12, 500, 2e11, 4e8),
+                  ("aten::copy_", 2, 90, 0, 3e8)]),
+    "C": (26000, [("aten::mul", 3100, 4700, 0, 2e8),
+                  ("aten::add", 2900, 4400, 0, 2e8),
+                  ("aten::mm", 24, 2900, 1.9e12, 3e9)])}
+for name, (wall, rows) in TRACES.items():
+    print(f"trace {name}: wall clock {wall} us")
+    for what, calls, us, work, size in rows:
+        print(f"  {what:22} {calls:5} calls {us:6} us "
+              f"{work / us / 1e6:6.0f} TFLOP/s {size / us / 1e3:6.0f} GB/s")
+
+# %% [markdown] role="concept"
+# Which one waits for the host, which for launches? And what is the remedy for the one
+# that waits for neither?
+
+# %% role="concept"
+def what_holds(wall, rows, launch=4):
+    """The four questions, as code: host, launch, memory or compute."""
+    busy = sum(us for _, _, us, _, _ in rows)
+    calls = sum(calls for _, calls, _, _, _ in rows)
+    if busy < 0.6 * wall:
+        return "launch" if calls * launch > 0.5 * wall else "host"
+    sheet = datasheet("NVIDIA H200")
+    slow = sum(us for _, _, us, work, moved in rows
+               if work < moved * sheet.ridge / 2)
+    return "memory" if slow > 0.3 * busy else "compute"
+
+found = {name: what_holds(*trace) for name, trace in TRACES.items()}
+print(found)
+
+# %% role="concept"
+claim("trace A is held by memory, B by the host, C by launches",
+      list(found.values()) == ["memory", "host", "launch"], expected=True)
+
+# %% [markdown] role="concept"
+# In A attention is written out: softmax, two batched products and the mask's sum move
+# the scores back and forth; call the flash form. In B the device works for a tenth of
+# the step: look at the loader. In C six thousand small operations surround 24 products:
+# compile, or fuse by hand.
+#
+# A trace says which operation. Why it is slow, two tools say that need a GPU:
+#
+# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: a time line
+#   of launches, copies and gaps. Look for white space between kernels.
+# - `ncu --set full -k regex:flash -c 1 python train.py`: one kernel in depth. "Speed of
+#   Light" gives its share of both roofs; "Memory Workload" the sectors per request of
+#   08.5; "Warp State" what warps wait for; "Occupancy" the limit found above.
+
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
 # Think first, then open a choice: each says why it is right or wrong.
 
+# %% [markdown] role="quiz"
+# **1. A flash kernel gives the same numbers as attention written out. It is faster because**
+#
+# - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is not masked.
+# - [ ] its traffic is linear in the number of tokens :: Each block of queries still reads all keys and values; that is quadratic, with a small factor.
+# - [x] scores and weights never travel to memory :: They live on the chip for one tile and are gone.
+
+# %% [markdown] role="quiz"
+# **2. Your online softmax is right on rows whose scores fall, and wrong on those that rise. You forgot**
+#
+# - [x] to rescale what was summed up when a larger score comes :: On a falling row the first tile holds the largest score, so the factor is always one.
+# - [ ] to subtract the maximum :: Falling rows of large scores would overflow as well.
+# - [ ] the last division :: It would be missed on every row.
+
+# %% [markdown] role="quiz"
+# **3. Thread `i` reads the float at place `4 i`. A warp moves**
+#
+# - [ ] 4 sectors, for it reads 128 bytes :: It uses 128 bytes, and these lie 16 bytes apart.
+# - [x] 16 sectors :: Two threads share each sector of 32 bytes.
+# - [ ] 32 sectors, one for each thread :: That begins at a step of eight floats.
+
+# %% [markdown] role="quiz"
+# **4. All 32 threads of a warp read the same word of shared memory. This takes**
+#
+# - [x] one turn :: The bank gives the word to all who want it.
+# - [ ] 32 turns, for they want the same bank :: Only different words of a bank wait for each other.
+# - [ ] two turns, one for each half of the warp :: Halves matter for reads of 8 bytes a thread, not here.
+
+# %% [markdown] role="quiz"
+# **5. One thread in a hundred, at random, takes a slow branch. Among warps it is taken by**
+#
+# - [ ] one in a hundred :: That is the share of threads.
+# - [x] more than one in four :: A warp is spared only if all 32 agree: 0.99 to the power of 32 is 0.72.
+# - [ ] nearly all :: That would take a share of ten in a hundred.
+
+# %% [markdown] role="quiz"
+# **6. A profile shows 5,000 calls of 2 us in a step of 30 ms. You look first at**
+#
+# - [ ] the slowest of these kernels :: None of them is slow; the device waits between them.
+# - [x] fusing them, or launching them as a graph :: Launches take longer than the work.
+# - [ ] a larger learning rate :: It changes no time.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: what the counts promise
+#
+# Three counts of this stage can be held against a clock: attention written out against
+# flash, strided reads, and a chain of small steps.
+#
+# **Before you run anything:** 8,192 tokens, 16 heads of 128 numbers. How many GiB do the
+# scores take in 16 bits? By what factor do more bytes move at stride 8 than at stride 1?
+# And how much of a chain of ten operations on 4,096 numbers is launches?
+
+# %% role="gpu"
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dlsys_helpers.gpu import half_dtype
+
+HEADS, HEAD = 16, 128
+
+def make_qkv(where, n):
+    """q, k and v (1, HEADS, n, HEAD) in 16 bits, random."""
+    return [torch.randn(1, HEADS, n, HEAD, device=where,
+                        dtype=half_dtype(where)) for _ in range(3)]
+
+def attend(qkv, how):
+    with sdpa_kernel(how):
+        return F.scaled_dot_product_attention(*qkv)
+
+def scores_bytes(n):
+    return HEADS * n * n * 2
+
+# %% role="gpu"
+def strided_copy(x, stride, n):
+    """n numbers, `stride` apart, side by side."""
+    return x[:n * stride:stride].clone()
+
+def small_chain(x):
+    """Ten operations, each a launch."""
+    for _ in range(5):
+        x = x * 0.5 + 1.0
+    return x
+
+def stride_bytes(stride):
+    """Bytes moved for each 4-byte number: its share of a sector, 4 out."""
+    return min(4 * stride, 32) + 4
+
+qkv = make_qkv("meta", 8192)
+written = cost(lambda: (qkv[0] @ qkv[1].mT).softmax(-1) @ qkv[2])
+chain = cost(lambda: small_chain(torch.empty(4096, device="meta")))
+print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
+      f"{written.peak / 2**30:.1f} GiB at a time, {chain.orders} launches")
+
+# %% role="gpu"
+claim("GiB of scores, 16 heads and 8,192 tokens",
+      scores_bytes(8192) / 2**30, expected=2)
+claim("bytes moved at stride 8 over stride 1",
+      stride_bytes(8) / stride_bytes(1), expected=4.5)
+claim("launches of the chain", chain.orders, expected=10)
+
+# %% role="gpu"
+@gpu_result("08/attention", uses=[make_qkv, attend],
+            columns=["form", "n", "ms", "ms_low", "ms_high", "peak_mb"])
+def attention():
+    """Attention of 16 heads of 128 numbers, math and flash, two lengths."""
+    for n in (4096, 8192):
+        qkv = make_qkv("cuda", n)
+        for form, how in (("math", SDPBackend.MATH),
+                          ("flash", SDPBackend.FLASH_ATTENTION)):
+            t = seconds(lambda: attend(qkv, how), repeats=10, device="cuda")
+            yield {"form": form, "n": n, "ms": t.median * 1e3,
+                   "ms_low": t.low * 1e3, "ms_high": t.high * 1e3,
+                   "peak_mb": peak_bytes(lambda: attend(qkv, how)) / 1e6}
+
+# %% role="gpu"
+@gpu_result("08/addresses", uses=[strided_copy, small_chain],
+            columns=["what", "us", "us_low", "us_high"])
+def addresses():
+    """Copies of 2^24 floats by stride, and ten operations on 4,096."""
+    x = torch.randn(8 * 2**24, device="cuda")
+    calls = {f"stride {s}": lambda s=s: strided_copy(x, s, 2**24)
+             for s in (1, 2, 8)}
+    small = torch.randn(4096, device="cuda")
+    calls |= {"ten small": lambda: small_chain(small),
+              "one small": lambda: small * 0.5}
+    for what, call in calls.items():
+        t = seconds(call, repeats=10, device="cuda", calls=20)
+        yield {"what": what, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def doubled(form):
+    """Memory on top at 8,192 tokens over that at 4,096."""
+    return (attention.value("peak_mb", form=form, n=8192)
+            / attention.value("peak_mb", form=form, n=4096))
+
+def ms(form):
+    return attention.value("ms", form=form, n=8192)
+
+def times(what, than):
+    return (addresses.value("us", what=what)
+            / addresses.value("us", what=than))
+
+sheet = datasheet(attention.device_name)
+work = 4 * HEADS * 8192**2 * HEAD                # FLOPs of both products
+least = sheet.least_us(work, 0) / 1e3            # ms
+
+# %% role="gpu"
+answers = gpu_table(
+    sheet,
+    attention.asks("math, 8,192 over 4,096 tokens: memory on top", 4,
+                   lambda: doubled("math"), above=3.5),
+    attention.asks("flash, the same", 2, lambda: doubled("flash"),
+                   below=2.5),
+    attention.asks("math over flash: time", "above 1: traffic",
+                   lambda: ms("math") / ms("flash"), above=1.5),
+    attention.asks("flash: ms, FLOPs at full rate", least,
+                   lambda: ms("flash"),
+                   "FlashAttention-2 reaches 35 % of an H100 "
+                   "(arXiv 2407.08608, abstract)", above=0.9 * least),
+    addresses.asks("stride 8 over stride 1: time",
+                   stride_bytes(8) / stride_bytes(1),
+                   lambda: times("stride 8", "stride 1"), above=2),
+    addresses.asks("ten small operations over one: time", 10,
+                   lambda: times("ten small", "one small"), above=4))
+answers
+
+# %% [markdown] role="gpu"
+# **Keep:** count bytes, sectors and launches before you measure; what the clock says
+# beyond them is a question for the profiler. A record compares with the datasheet of its
+# own device. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691) and [Shah et al.
+# 2024](https://arxiv.org/abs/2407.08608) for flash attention on an A100 and an H100.
+
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A softmax needs no whole row: a running maximum, a running sum, one factor for both.
+# - A softmax needs no whole row: a running maximum, a running sum, and one factor that
+#   mends sum and output.
+# - Flash attention multiplies as much as the formula. It keeps less, and moves less.
+# - A warp moves sectors: neighbouring threads read neighbouring numbers.
+# - Different words of one bank wait for each other; an odd step never does.
+# - A warp issues every path that one of its threads takes.
+# - Small tensors pay for launches, large ones for traffic; fuse, and mask the tail.
+# - Compile without a GPU, and read registers, spills and tensor cores.
+#
+# **Next:** stage 9 trains on more than one device, in fewer bits.

@@ -17,7 +17,9 @@ from dlsys_helpers.explorers.online_softmax import (
     right,
     steps,
 )
+from dlsys_helpers.explorers.roofline import BLOCK, DEVICES, HEAD, KERNELS, WIDTH, roofline
 from dlsys_helpers.explorers.warp_addresses import BLOCKS, ROW, warp_addresses, words
+from dlsys_helpers.gpu import PEAKS
 
 
 # ---- online softmax ---------------------------------------------------------------------------
@@ -106,3 +108,44 @@ def test_a_padding_that_is_ignored_is_seen(monkeypatch):
                         lambda block, stride, padding, base: words(block, stride, 0, base))
     with pytest.raises(AssertionError):
         test_turns_down_a_column_are_the_common_divisor_of_row_and_banks(1, 1)
+
+
+# ---- roofline ---------------------------------------------------------------------------------
+def test_a_large_square_product_does_a_third_of_its_side_for_each_byte():
+    flops, moved = KERNELS["matrix product"](WIDTH)
+    assert flops / moved == pytest.approx(WIDTH / 3)  # 2 n^3 over three matrices of 2 n^2 bytes
+
+
+def test_written_out_attention_is_bound_by_its_scores_and_flash_is_not():
+    written, flash = (roofline(kernel=f"attention, {how}", tokens=65536)[0]["at"][0]
+                      for how in ("written out", "flash"))
+    assert written == pytest.approx(HEAD / 2, rel=0.01)   # 4 n^2 D over 8 n^2 bytes
+    assert flash == pytest.approx(BLOCK, rel=0.01)        # 4 n^2 D over 4 n^2 D / BLOCK
+    assert decode_intensity() == pytest.approx(1, rel=0.01)
+
+
+def decode_intensity():
+    return roofline(kernel="decoding one token", tokens=65536)[0]["at"][0]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_roofs_meet_at_the_ridges_of_the_datasheet(device):
+    peak = PEAKS[DEVICES[device]]
+    arrays, sentence = roofline(device=device)
+    rising = arrays["intensity"] < peak.ridge
+    np.testing.assert_allclose(arrays["tensor"][rising],
+                               arrays["intensity"][rising] * peak.memory_gbs / 1e3)
+    np.testing.assert_allclose(arrays["tensor"][~rising], peak.half_tflops)
+    assert arrays["plain"].max() == peak.fp32_tflops
+    assert f"ridge at {peak.ridge:.0f}" in sentence
+
+
+def test_the_sentence_names_what_sets_the_pace():
+    assert "Its FLOPs set the pace" in roofline(kernel="matrix product", tokens=8192)[1]
+    assert "Its bytes set the pace" in roofline(kernel="matrix product", tokens=16)[1]
+
+
+def test_a_byte_that_is_forgotten_is_seen(monkeypatch):
+    monkeypatch.setitem(KERNELS, "matrix product", lambda n: (2 * n * WIDTH**2, 2 * n * WIDTH))
+    with pytest.raises(AssertionError):
+        test_a_large_square_product_does_a_third_of_its_side_for_each_byte()
