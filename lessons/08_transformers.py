@@ -14,6 +14,9 @@ DEVICE = "auto"
 
 # %% role="setup"
 import math
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"   # before anything imports triton
 
 import torch
 from torch.nn import functional as F
@@ -711,13 +714,11 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 #
 # Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
 # `tl.dot` multiplies matrices, and a GPU runs as many copies as there are blocks of
-# queries. With `TRITON_INTERPRET=1`, set before triton is imported, the same source runs
-# on a CPU. It exists for Linux. First the step of the online softmax:
+# queries. With `TRITON_INTERPRET=1`, which the set-up cell sets before triton is imported,
+# the same source runs on a CPU. Triton exists for Linux. First the step of the online
+# softmax:
 
 # %% role="concept"
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
 import triton
 import triton.language as tl
 
