@@ -792,6 +792,78 @@ claim("largest gap between the kernel and float64, over five laws",
 # nor that programs which run at once leave each other alone.
 
 # %% [markdown] role="concept"
+# ### Two faults that the interpreter hides, and how to see them
+#
+# A store without a mask writes beyond the end, and nobody notices: the memory there
+# belongs to the same process. So give the kernel a piece of a larger tensor and look at
+# the *guards* behind it.
+
+# %% role="concept"
+@triton.jit
+def twice(x, y, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = (i < n) | (not MASKED)
+    tl.store(y + i, 2 * tl.load(x + i, mask=keep), mask=keep)
+
+x, broken = torch.ones(128), {}
+for masked in (False, True):
+    y = torch.full((128,), 7.0)                  # 100 numbers, 28 guards
+    twice[(2,)](x, y, 100, MASKED=masked, BLOCK=64)
+    broken[masked] = (y[100:] != 7).sum().item()
+print(f"guards overwritten: {broken[False]} without a mask, "
+      f"{broken[True]} with one")
+
+# %% role="concept"
+claim("guards overwritten without a mask", broken[False], expected=28)
+claim("guards overwritten with a mask", broken[True], expected=0)
+
+# %% [markdown] role="concept"
+# A race needs programs that run at the same time. Write a program as a generator that
+# pauses between its load and its store, and let chance decide who goes on. Here eight
+# programs count numbers into four bins that they share:
+
+# %% role="concept"
+import random
+
+def tally(numbers, bins):
+    """Count numbers into bins: load, add, store."""
+    for number in numbers:
+        before = bins[number]
+        yield                                    # others may run here
+        bins[number] = before + 1
+
+def run(programs, interleaved):
+    """Run programs to their end: one by one, or a step at a time."""
+    left, rng = list(programs), random.Random(SEED)
+    while left:
+        one = rng.choice(left) if interleaved else left[0]
+        if next(one, "end") == "end":
+            left.remove(one)
+
+# %% role="concept"
+numbers, counted = torch.randint(0, 4, (8, 50)).tolist(), {}
+for name, interleaved in (("in turn", False), ("interleaved", True)):
+    bins = [0] * 4
+    run([tally(part, bins) for part in numbers], interleaved)
+    counted[name] = sum(bins)
+own = [[0] * 4 for _ in numbers]                 # bins for each program
+run([tally(part, mine) for part, mine in zip(numbers, own)], True)
+counted["interleaved, own bins"] = sum(map(sum, own))
+print("of 400 numbers were counted:", counted)
+
+# %% role="concept"
+claim("numbers counted, one program after the other", counted["in turn"],
+      expected=400)
+claim("numbers counted, interleaved", counted["interleaved"], below=350)
+claim("numbers counted, interleaved, a set of bins for each program",
+      counted["interleaved, own bins"], expected=400)
+
+# %% [markdown] role="concept"
+# One after the other, as the interpreter runs them, the fault is invisible. Give each
+# program bins of its own and add them at the end, or use `tl.atomic_add`, which lets
+# nobody in between.
+
+# %% [markdown] role="concept"
 # ### Compiled, not guessed
 #
 # No GPU is needed to compile for one. `compiled` hands the same source to Triton's
@@ -1032,7 +1104,8 @@ def stride_bytes(stride):
 
 qkv = make_qkv("meta", 8192)
 written = cost(lambda: (qkv[0] @ qkv[1].mT).softmax(-1) @ qkv[2])
-chain = cost(lambda: small_chain(torch.empty(4096, device="meta")))
+short = torch.empty(4096, device="meta")
+chain = cost(lambda: small_chain(short))
 print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
       f"{written.peak / 2**30:.1f} GiB at a time, {chain.orders} launches")
 

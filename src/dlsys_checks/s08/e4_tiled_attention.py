@@ -29,7 +29,7 @@ ex.promise("no key", "A query that sees no key gives zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache"))
 ex.promise("scale", "Scores are divided by sqrt(D)", says=ROWS)
 ex.promise("thousands", "and may reach thousands, of either sign.", says=ROWS,
-           cases=("scores times forty", "scores of thousands", "scores of thousands below zero",
+           cases=("scores times forty", "scores of thousands", "scores of thousands below zero", "scores of hundreds below zero",
                   "the largest score first", "the largest score last"))
 ex.promise("memory", "The largest tensor that is made does not grow with N;",
            says=("largest tensor",))
@@ -69,9 +69,9 @@ def cases(g):
         case["k"] = (sign * torch.arange(-6, 9)[:, None] * 5.0 * torch.ones(4))
         return name, case
 
-    def below(name):
-        case = one(name, 4, 12, 4, times=40)[1]
-        case["q"], case["k"] = case["q"].abs() + 200, -case["k"].abs() - 1
+    def below(name, least):
+        case = one(name, 4, 12, 4, times=max(1, least // 5))[1]
+        case["q"], case["k"] = case["q"].abs() + least, -case["k"].abs() - 1
         return name, case
 
     nan, tile = math.nan, number(3, 6)
@@ -91,7 +91,8 @@ def cases(g):
             nothing,
             one("scores times forty", 6, 20, 5, times=5),
             one("scores of thousands", 6, 20, 5, times=200),
-            below("scores of thousands below zero"),
+            below("scores of hundreds below zero", 20),
+            below("scores of thousands below zero", 200),
             ordered("the largest score first", -1),
             ordered("the largest score last", 1),
             ("the example", {"q": torch.zeros(1, 1), "k": torch.tensor([[1.0], [2.0], [nan]]),
@@ -102,7 +103,7 @@ def cases(g):
 @ex.act
 def act(fn, q, k, v, length, tile, sizes):
     class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-        """Notes the numbers in the largest storage that is made; views make none."""
+        """Notes the bytes of the largest storage that is made; views make none."""
 
         def __init__(self, given):
             super().__init__()
@@ -115,7 +116,7 @@ def act(fn, q, k, v, length, tile, sizes):
                     storage = tensor.untyped_storage()
                     self.held.append(storage)
                     if storage._cdata not in self.known:
-                        self.most = max(self.most, storage.nbytes() // tensor.element_size())
+                        self.most = max(self.most, storage.nbytes())
             return out
 
     def largest(tiles):
@@ -150,7 +151,7 @@ def law(out, q, k, v, length, tile, sizes):
     expected = row_by_row(q, k, v, length)
     expect_close("rows of attention", out["out"], expected,
                  atol=2e-4 * max(1.0, float(expected.abs().max())))
-    expect_equal("numbers by which the largest tensor grows, cache of 64 slots against 32",
+    expect_equal("bytes by which the largest tensor grows, cache of 64 slots against 32",
                  out["grown"], 0, "Keep one tile at a time.")
     expect_equal("library functions called", out["library"], [], "Write it by hand.")
 
@@ -233,6 +234,27 @@ def merged(q, k, v, length, tile):
 @ex.right("tiles from the last to the first")
 def backwards(q, k, v, length, tile):
     return online(q, k, v, length, tile, order=-1)
+
+
+EQUIVALENT = {
+    "total, out = (torch.zeros(M, 1), torch.zeros(M, v.shape[1])) -> total, out = "
+    "(torch.zeros(M, v.shape[1]), torch.zeros(M, 1))": "Both are broadcast to (M, E).",
+    "return out / total.masked_fill(total == 0, 1) -> return out / "
+    "total.masked_fill(total <= 0, 1)": "A sum of exps is never negative.",
+    "return out / total.masked_fill(total == 0, 1) -> return out / "
+    "total.masked_fill(total == 0, 2)": "Zero over any number is zero.",
+    "stop = min(start + tile, length) -> stop = min(length, start + tile)":
+        "The order of two arguments.",
+    "new = torch.maximum(top, scores.amax(1, keepdim=True)) -> new = "
+    "torch.maximum(scores.amax(1, keepdim=True), top)": "The order of two arguments.",
+    "base = new.masked_fill(new == -math.inf, 0) -> base = "
+    "new.masked_fill(new <= -math.inf, 0)": "Nothing is below minus infinity.",
+    "base = new.masked_fill(new == -math.inf, 0) -> base = "
+    "new.masked_fill(new == -math.inf, -1)": "Minus infinity less any number is itself.",
+    "base = new.masked_fill(new == -math.inf, 0) -> base = "
+    "new.masked_fill(new == -math.inf, 1)": "Minus infinity less any number is itself."}
+for mutant, why in EQUIVALENT.items():
+    ex.equivalent(mutant, why)
 
 
 # ---- wrong, by name

@@ -126,6 +126,10 @@ def by_unique(addresses, size):
     return found
 
 
+ex.equivalent("touched.update((first // 32, last // 32)) -> touched.update((last // 32, first // "
+              "32))", "A set keeps no order.")
+
+
 # ---- wrong, by name
 
 def counted(addresses, size, *, unit=32, warp=32, last=True, distinct=True, skip=True):

@@ -43,6 +43,7 @@ def cases(g):
         "one path": (["left"] * 64, lengths),
         "even and odd": (["left", "right"] * 32, lengths),
         "halves": (["left"] * 32 + ["right"] * 32, lengths),
+        "the last thread of a warp": (["left"] * 31 + ["right"] + ["left"] * 32, lengths),
         "halves that cut a warp": (["left"] * 48 + ["right"] * 48, lengths),
         "a rare path": (rare, lengths), "sorted": (sorted(rare), lengths),
         "many paths": (many, {f"case {k}": number(2, 40) for k in range(7)}),
