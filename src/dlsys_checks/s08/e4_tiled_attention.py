@@ -29,8 +29,8 @@ ex.promise("no key", "A query that sees no key gives zeros.", says=ROWS,
            cases=("more queries than keys", "an empty cache"))
 ex.promise("scale", "Scores are divided by sqrt(D)", says=ROWS)
 ex.promise("thousands", "and may reach thousands, of either sign.", says=ROWS,
-           cases=("scores times forty", "scores of thousands", "scores of thousands below zero", "scores of hundreds below zero",
-                  "the largest score first", "the largest score last"))
+           cases=("scores times forty", "scores of thousands", "scores of thousands below zero",
+                  "hundreds below zero", "the largest score first", "the largest score last"))
 ex.promise("memory", "The largest tensor that is made does not grow with N;",
            says=("largest tensor",))
 ex.promise("by hand", "torch's own attention is not called.", says=("functions called",))
@@ -91,7 +91,7 @@ def cases(g):
             nothing,
             one("scores times forty", 6, 20, 5, times=5),
             one("scores of thousands", 6, 20, 5, times=200),
-            below("scores of hundreds below zero", 20),
+            below("hundreds below zero", 20),
             below("scores of thousands below zero", 200),
             ordered("the largest score first", -1),
             ordered("the largest score last", 1),
