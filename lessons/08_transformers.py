@@ -16,10 +16,13 @@ DEVICE = "auto"
 import math
 import os
 
-os.environ["TRITON_INTERPRET"] = "1"   # before anything imports triton
-
 import torch
 from torch.nn import functional as F
+
+from dlsys_helpers import device
+
+if device(DEVICE).type == "cpu":       # before anything imports triton
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from dlsys_helpers import (
     begin, check, claim, cost, datasheet, flops, gpu_result, gpu_table,
@@ -714,9 +717,9 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 #
 # Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
 # `tl.dot` multiplies matrices, and a GPU runs as many copies as there are blocks of
-# queries. With `TRITON_INTERPRET=1`, which the set-up cell sets before triton is imported,
-# the same source runs on a CPU. Triton exists for Linux. First the step of the online
-# softmax:
+# queries. Where there is none, the set-up cell sets `TRITON_INTERPRET=1` before triton is
+# imported, and the same source runs on a CPU. Triton exists for Linux. First the step of
+# the online softmax:
 
 # %% role="concept"
 import triton
@@ -728,7 +731,8 @@ def fold(top, total, out, scores, values):
     new = tl.maximum(top, tl.max(scores, 1))
     base = tl.where(new == float("-inf"), 0.0, new)
     fix, p = tl.exp(top - base), tl.exp(scores - base[:, None])
-    out = out * fix[:, None] + tl.dot(p.to(values.dtype), values)
+    out = out * fix[:, None] + tl.dot(p.to(values.dtype), values,
+                                      input_precision="ieee")
     return new, total * fix + tl.sum(p, 1), out
 
 # %% [markdown] role="concept"
@@ -750,7 +754,8 @@ def flash(Q, K, V, Out, M, N, scale, D: tl.constexpr, TILE: tl.constexpr):
         k = tl.load(K + col * D + d, mask=col < N, other=0.0)
         v = tl.load(V + col * D + d, mask=col < N, other=0.0)
         seen = (tl.trans(col) < N) & (tl.trans(col) <= row + N - M)
-        s = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        s = tl.where(seen, s, float("-inf"))
         top, total, out = fold(top, total, out, s, v)
     out = out / tl.where(total == 0, 1.0, total)[:, None]
     tl.store(Out + row * D + d, out.to(Out.dtype.element_ty), mask=row < M)
@@ -758,10 +763,11 @@ def flash(Q, K, V, Out, M, N, scale, D: tl.constexpr, TILE: tl.constexpr):
 # %% role="concept"
 def by_kernel(q, k, v, tile=32):
     """Causal attention (M, D) by the kernel, a program a block."""
+    q, k, v = (part.to(device()) for part in (q, k, v))
     (M, D), out = q.shape, torch.full_like(q, math.nan)
     flash[(math.ceil(M / tile),)](q, k, v, out, M, len(k), D ** -0.5,
                                   D=D, TILE=tile)
-    return out
+    return out.cpu()
 
 def exact(q, k, v):
     """The same in float64, all at once; rows without a key are zero."""
@@ -789,7 +795,9 @@ claim("largest gap between the kernel and float64, over five laws",
 # %% [markdown] role="concept"
 # A kernel that passes here is right in its arithmetic, in float32, on these cases. The
 # interpreter runs one program after the other. It proves neither the precision of a GPU
-# nor that programs which run at once leave each other alone.
+# nor that programs which run at once leave each other alone. On a machine with a GPU
+# the same cells run the same kernel there, under the same laws; `"ieee"` asks its
+# products for all 32 bits.
 
 # %% [markdown] role="concept"
 # ### Two faults that the interpreter hides, and how to see them
@@ -805,9 +813,9 @@ def twice(x, y, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     keep = (i < n) | (not MASKED)
     tl.store(y + i, 2 * tl.load(x + i, mask=keep), mask=keep)
 
-x, broken = torch.ones(128), {}
+x, broken = torch.ones(128, device=device()), {}
 for masked in (False, True):
-    y = torch.full((128,), 7.0)                  # 100 numbers, 28 guards
+    y = torch.full_like(x, 7.0)                  # 100 numbers, 28 guards
     twice[(2,)](x, y, 100, MASKED=masked, BLOCK=64)
     broken[masked] = (y[100:] != 7).sum().item()
 print(f"guards overwritten: {broken[False]} without a mask, "
