@@ -19,7 +19,7 @@ import os
 import torch
 from torch.nn import functional as F
 
-from dlsys_helpers import device
+from dlsys_helpers.gpu import device
 
 if device(DEVICE).type == "cpu":       # before anything imports triton
     os.environ["TRITON_INTERPRET"] = "1"

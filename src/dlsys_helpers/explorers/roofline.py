@@ -53,9 +53,9 @@ def roofline(kernel, tokens, device):
     flops, moved = KERNELS[kernel](tokens)
     intensity = flops / moved
     x = torch.logspace(-2, 4, 61, dtype=torch.float64)
-    bound = "its bytes" if intensity < peak.ridge else "its FLOPs"
+    bound = "Its bytes" if intensity < peak.ridge else "Its FLOPs"
     sentence = (f"{kernel.capitalize()}, {tokens:,} tokens on {device}: {intensity:.3g} FLOP/byte, "
-                f"ridge at {peak.ridge:.0f}. {bound.capitalize()} set the pace: at most "
+                f"ridge at {peak.ridge:.0f}. {bound} set the pace: at most "
                 f"{peak.ceiling(intensity):.3g} TFLOP/s, at least "
                 f"{peak.least_us(flops, moved):.3g} us.")
     return {"intensity": x, "at": [intensity],
