@@ -216,6 +216,17 @@ def walk(explorer, static=True):
                 yield control, before[control.name], setting
 
 
+def far(explorer):
+    """Five settings or fewer, spread over the whole grid from its end."""
+    return list(explorer.grid().values())[-1 :: -(1 + len(explorer.grid()) // 4)]
+
+
+def looked_at(explorer):
+    """The settings whose frames a browser test compares, by key."""
+    settings = [explorer.defaults, *(setting for *_, setting in walk(explorer)), *far(explorer)]
+    return {explorer.key(setting, static=True): setting for setting in settings}
+
+
 def stroll(box, explorer):
     """Walk a page's explorer by keyboard and yield each difference that is met."""
     yield from differences(box, explorer, explorer.defaults)
