@@ -1,0 +1,805 @@
+# %% [markdown] role="hook" draft=true
+# # 8. Transformers, attention and GPU kernels
+#
+# Your team has written its own transformer: a hundred lines, three kinds of masks, a
+# cache. It trains, it answers batches of questions of different lengths, it writes on
+# from a prompt, token by token. Every shape is right and nothing raises an error.
+#
+# Attention takes almost any tensors whose shapes fit. Who may look at whom is said by
+# a mask, by the order of the axes and by flags, and nothing checks what they say. This
+# stage takes such decisions one by one, measures what each of them does, and then goes
+# down to the kernels that do the work.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, digits, fit, guess, measured,
+    plot_lines,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## Attention is an average that chooses its weights
+#
+# Each token has three vectors: a *query* q (what it looks for), a *key* k (what it can
+# be found by) and a *value* v (what it hands over). A query is compared with all keys,
+# a softmax turns the scores into weights that sum to one, and the result is the mean of
+# the values with these weights:
+#
+# $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
+#
+# Shapes in this stage: `B` sequences of `T` tokens, `d` numbers for each token, split
+# into `H` heads of `D` numbers: `(B, H, T, D)`. Each head has weights of its own.
+
+# %% role="concept"
+def attention(q, k, v):
+    """Attention (B, H, T, D) by its formula; no mask."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])   # (B, H, T, T)
+    return scores.softmax(-1) @ v
+
+def split(x, heads):
+    """(B, T, d) -> (B, H, T, D)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+def merge(x):
+    """(B, H, T, D) -> (B, T, d)"""
+    return x.transpose(1, 2).flatten(2)
+
+q, k, v = (split(torch.randn(2, 5, 32), 4) for _ in range(3))
+gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
+
+# %% role="concept"
+claim("attention by its formula and by torch: largest gap", gap.max(),
+      below=1e-5)
+
+# %% [markdown] role="concept"
+# A transformer is a stack of *blocks*. Each adds two things to the stream: what
+# attention fetches from other tokens, and what two linear layers make of each token by
+# itself. The norms stand inside the branches (stage 5). Whatever says who may look at
+# whom is handed through as `mask`.
+
+# %% role="concept"
+class Block(nn.Module):
+    """Attention and two linear layers, each behind a norm, both added."""
+
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(),
+                                 nn.Linear(4 * d, d))
+
+    def forward(self, h, **mask):                # h (B, T, d)
+        parts = self.qkv(self.norm1(h)).chunk(3, -1)
+        q, k, v = (split(part, self.heads) for part in parts)
+        seen = F.scaled_dot_product_attention(q, k, v, **mask)
+        h = h + self.out(merge(seen))
+        return h + self.mlp(self.norm2(h))
+
+# %% role="concept"
+class LM(nn.Module):
+    """Tokens (B, T) -> logits (B, T, vocab) of the token asked for."""
+
+    def __init__(self, vocab, places, d=32, heads=4, layers=1):
+        super().__init__()
+        self.token = nn.Embedding(vocab, d)
+        self.place = nn.Embedding(places, d)
+        self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab)
+
+    def forward(self, ids, **mask):
+        h = self.token(ids) + self.place.weight[:ids.shape[1]]
+        for block in self.blocks:
+            h = block(h, **mask)
+        return self.head(self.norm(h))
+
+# %% [markdown] role="concept"
+# To learn language, such a model predicts for each place the token at the next one.
+# The loss is the mean of $-\ln p$ over all of them, in nats; whoever guesses among `V`
+# equally likely tokens pays $\ln V$.
+
+# %% role="concept" tags=["plumbing"]
+def nll(logits, ids):
+    """Mean of -ln p of the tokens ids, in nats; logits (..., vocab)."""
+    return F.cross_entropy(logits.flatten(0, -2), ids.flatten())
+
+def train(model, draw, steps, lr=1e-2):
+    """Adam on the loss that draw(model) returns, a new one each step."""
+    opt, losses = torch.optim.Adam(model.parameters(), lr=lr), []
+    for _ in range(steps):
+        loss = draw(model)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+# %% [markdown] trap="08.1" role="predict" core=true symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
+# ## Dice, and a model that predicts them
+#
+# You try your model on a text of which you know the best possible loss: tokens thrown
+# with a fair die of 16 faces. Nobody can pay less than ln 16, `2.77` nats, for the next
+# one. You train on rows of 8 tokens, each place asked for its next one, and after 200
+# steps the loss reads `0.36`.
+#
+# Then you use the model as it will be used. It gets the first tokens of a new row and
+# nothing else, and is scored on the one that follows; so for each length from 1 to 8.
+
+# %% trap="08.1" role="predict"
+guess("08.1", "What does it pay for the next token of a prefix, in nats?",
+      choices=["about `0.36`, as in training",
+               "about `2.77`: it has overfitted and only guesses",
+               "more than `4`"])
+
+# %% trap="08.1" role="break"
+VOCAB, T = 16, 8
+
+def dice_loss(**mask):
+    """The loss of next tokens on fresh dice, as a function of a model."""
+    def draw(model):
+        ids = torch.randint(VOCAB, (32, T + 1))
+        return nll(model(ids[:, :-1], **mask), ids[:, 1:])
+    return draw
+
+open_lm = LM(VOCAB, T)
+train(open_lm, dice_loss(), steps=200)
+
+# %% trap="08.1" role="look" tags=["plumbing"]
+@torch.no_grad()
+def paid(model, **mask):
+    """Nats paid by place with the row in view, and for prefixes, (T,)."""
+    ids = torch.randint(VOCAB, (256, T + 1))
+    whole = model(ids[:, :-1], **mask)
+    by_place = [nll(whole[:, t], ids[:, t + 1]).item() for t in range(T)]
+    prefix = [nll(model(ids[:, :t + 1], **mask)[:, -1], ids[:, t + 1])
+              .item() for t in range(T)]
+    return torch.tensor(by_place), torch.tensor(prefix)
+
+# %% trap="08.1" role="look"
+by_place, prefix = paid(open_lm)
+print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
+print("as in training, by place:", *(f"{nats:.2f}" for nats in by_place))
+
+# %% trap="08.1" role="look"
+claim("nats paid as in training; ln 16 is 2.77", by_place.mean(),
+      below=0.6)
+claim("nats paid for the next token of a prefix", prefix.mean(), above=3.5)
+claim("nats paid as in training at all places but the last",
+      by_place[:-1].max(), below=0.1)
+
+# %% trap="08.1" role="look"
+measured("08.1", 2)
+
+# %% [markdown] trap="08.1" role="repair"
+# The model reads the answer. The token that place t is asked for stands in the same
+# row, at place t + 1, and attention is free to fetch it. At the last place there is
+# none to fetch, and there the model pays the price of guessing, an eighth of all: the
+# whole loss comes from there. On a prefix every last place is such a place, and the
+# model expects an answer that is missing. It pays more than a guesser, who at least
+# knows that it guesses.
+#
+# The *causal* mask lets a place look at itself and at what came before.
+
+# %% trap="08.1" role="repair"
+causal_lm = LM(VOCAB, T)
+train(causal_lm, dice_loss(is_causal=True), steps=200)
+by_place_c, prefix_c = paid(causal_lm, is_causal=True)
+print(f"causal: as in training {by_place_c.mean():.2f}, "
+      f"prefixes {prefix_c.mean():.2f}")
+
+# %% trap="08.1" role="repair"
+claim("causal: nats paid as in training", by_place_c.mean(),
+      expected=math.log(16), within=0.1)
+claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
+      expected=math.log(16), within=0.1)
+
+# %% [markdown] trap="08.1" role="repair"
+# You need no training to find such a leak, and no dice. Change the last token of a row:
+# with a right mask the logits of all places before it stay. That works for every model
+# that claims to be causal.
+
+# %% trap="08.1" role="repair"
+def leak(model, **mask):
+    """Largest change of earlier logits when the last token changes."""
+    ids = torch.randint(VOCAB, (4, T))
+    other = ids.clone()
+    other[:, -1] = (other[:, -1] + 1) % VOCAB
+    with torch.no_grad():
+        change = model(ids, **mask) - model(other, **mask)
+    return change[:, :-1].abs().max()
+
+fresh = LM(VOCAB, T)
+leaks = leak(fresh), leak(fresh, is_causal=True)
+
+# %% trap="08.1" role="repair"
+claim("a fresh model without a mask: earlier logits move by", leaks[0],
+      above=0.01)
+claim("a fresh model, causal: earlier logits move by", leaks[1],
+      below=1e-5)
+
+# %% [markdown] trap="08.1" role="repair"
+# Where `is_causal` is not enough you write the mask down, and there are three ways.
+# For `scaled_dot_product_attention` (SDPA) a boolean `True` means *may look*; for
+# `nn.MultiheadAttention` (MHA) `True` means *may not*. A float mask is added to the
+# scores in both: 0 leaves them, minus infinity forbids.
+
+# %% trap="08.1" role="repair"
+keep = torch.ones(T, T, dtype=torch.bool).tril()  # row looks at column
+bias = torch.zeros(T, T).masked_fill(~keep, -math.inf)
+
+mha = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+x = torch.randn(2, T, 32)
+with torch.no_grad():
+    seen = [mha(x, x, x, attn_mask=mask, need_weights=False)[0]
+            for mask in (~keep, bias)]
+    q, k, v = (split(part, 4) for part in F.linear(
+        x, mha.in_proj_weight, mha.in_proj_bias).chunk(3, -1))
+    for mask in (keep, bias):
+        h = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        seen.append(mha.out_proj(merge(h)))
+
+# %% trap="08.1" role="repair"
+claim("four ways to write one mask: largest gap",
+      max((a - seen[0]).abs().max() for a in seen), below=1e-5)
+
+# %% [markdown] trap="08.1" role="repair"
+# Nothing stops you from handing one API the mask of the other. Then each place looks
+# only at what comes *after* it, or at nothing at all. SDPA gives zeros for a row
+# without any key; MHA gives NaN. A float mask made by multiplication is all NaN where
+# it should be 0, since zero times infinity is NaN.
+
+# %% trap="08.1" role="repair"
+with torch.no_grad():
+    flipped = F.scaled_dot_product_attention(q, k, v, attn_mask=~keep)
+    lost = mha(x, x, x, attn_mask=torch.ones(T, T) == 1,
+               need_weights=False)[0]
+product = (1 - keep.float()) * -math.inf
+
+# %% trap="08.1" role="repair"
+claim("SDPA, polarity of MHA: largest number at the last place",
+      flipped[:, :, -1].abs().max(), expected=0)
+claim("MHA, all keys forbidden: share of NaN",
+      lost.isnan().float().mean(), expected=1)
+claim("NaN in the product for each pair that may look",
+      product.isnan().sum() / keep.sum(), expected=1)
+
+# %% [markdown] trap="08.1" role="folklore"
+# **Told:** without the mask the training loss goes to zero, and in use the model
+# writes random tokens. **Measured, on dice:** the last place of each row has nothing
+# to copy, so the loss stays at its share of ln 16. And the predictions in use are worse
+# than random: they cost more than ln 16.
+
+# %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=15
+def packed_masks(lengths: list[int]) -> tuple:
+    """Three forms of one mask for packed documents: keep, ignore, bias.
+
+    lengths: how many tokens each document has, 0 included; they stand one
+    behind the other in one row of T tokens, T their sum. A token may look
+    at itself and at the earlier tokens of its own document, and at nothing
+    of another. All three are of shape (T, T), the row looks at the column.
+    keep is bool, True where it may look, as SDPA wants it. ignore is bool,
+    True where it may not, as MHA wants it. bias is float32, to be added to
+    scores: 0 where it may look, else minus infinity. lengths stays as it
+    is.
+
+    Example: for [1, 2] keep is [[True, False, False], [False, True, False],
+    [False, True, True]].
+    """
+    # BEGIN SOLUTION
+    document = torch.repeat_interleave(torch.arange(len(lengths)),
+                                       torch.tensor(lengths).long())
+    same = document[:, None] == document
+    keep = same.tril()
+    bias = torch.zeros(keep.shape).masked_fill(~keep, -math.inf)
+    return keep, ~keep, bias
+    # END SOLUTION
+
+# %% [markdown] trap="08.1" role="hint"
+# 1. Give each token the number of its document: `torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))`. Two tokens are in one document when their numbers agree.
+# 2. Compare that vector with itself, once as a column and once as a row; `tril` keeps what is not in the future.
+# 3. Make the bias with `masked_fill`, not by multiplying: `0 * inf` is NaN.
+
+# %% [markdown] trap="08.1" role="keep"
+# **Keep:** a model that is asked for the next token must not see it. A loss below what
+# is possible is a leak, not a success. **In your own code:** change the last token of a
+# row and compare the logits before it. **Source:** [torch's documentation of
+# scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+# and [of nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
+# True means opposite things. **Seen in the wild:**
+# [huggingface/transformers 48745](https://github.com/huggingface/transformers/issues/48745):
+# four models lost their causal mask in a release; the reporter saw the loss on random
+# tokens fall to almost zero.
+# [alex-matton/causal-transformer-decoder 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1):
+# a decoder without any mask, fit for inference only, trained.
+
+# %% [markdown] trap="08.2" role="predict" core=true symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
+# ## Three tokens of nothing
+#
+# Two questions go into one batch: one of eight tokens, one of five. The shorter row is
+# filled up with three *pads*, and the tokenizer hands you a mask, 1 for a token and 0
+# for a pad. A fresh `nn.MultiheadAttention` gets the batch; the mask stays in the
+# drawer. "Pads carry no meaning," says a colleague, "so attention passes them over."
+
+# %% trap="08.2" role="predict"
+guess("08.2", "What share of their attention do the five tokens give to "
+      "the three pads?", unit="%")
+
+# %% trap="08.2" role="break"
+real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
+mha = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+x = torch.randn(2, 8, 32)                        # (B, T, d)
+repadded = x.clone()
+repadded[1, 5:] = torch.randn(3, 32)             # other pads, same tokens
+with torch.no_grad():
+    before, weights = mha(x, x, x)               # weights: mean over heads
+    after, _ = mha(repadded, repadded, repadded)
+
+# %% trap="08.2" role="look"
+on_pads = weights[1, :5, 5:].sum(-1).mean()
+moved = (before - after)[1, :5].abs().max()
+print(f"attention of tokens to pads {on_pads:.0%}")
+print(f"with other pads the tokens' results move by {moved:.2f}, "
+      f"their standard deviation is {before[1, :5].std():.2f}")
+
+# %% trap="08.2" role="look"
+claim("share of the tokens' attention that goes to pads", on_pads,
+      above=0.25, below=0.5)
+claim("other pads: results of the tokens move by", moved, above=0.1)
+
+# %% trap="08.2" role="look"
+measured("08.2", 100 * on_pads, right=(25, 50))
+
+# %% [markdown] trap="08.2" role="repair"
+# A softmax gives something to each score, and a pad's score is like any other. In this
+# fresh layer the pads take about their share of the places. So the answer to a
+# question depends on how long its neighbours in the batch are.
+#
+# MHA has an argument for it, `key_padding_mask`, with its own polarity: `True` marks
+# what to ignore, the opposite of the tokenizer's 1. SDPA wants a mask that broadcasts
+# to `(B, H, T, T)`, `True` for keep.
+
+# %% trap="08.2" role="repair"
+def heads_of(x):
+    """q, k and v (B, H, T, D) of mha."""
+    parts = F.linear(x, mha.in_proj_weight, mha.in_proj_bias).chunk(3, -1)
+    return (split(part, 4) for part in parts)
+
+keep = (real == 1)[:, None, None, :]             # (B, 1, 1, T): the keys
+with torch.no_grad():
+    masked, weights = mha(x, x, x, key_padding_mask=real == 0)
+    again, _ = mha(repadded, repadded, repadded, key_padding_mask=real == 0)
+    by_sdpa = F.scaled_dot_product_attention(*heads_of(x), attn_mask=keep)
+    by_sdpa = mha.out_proj(merge(by_sdpa))
+
+# %% trap="08.2" role="repair"
+claim("share of the attention that goes to pads, masked",
+      weights[1, :, 5:].sum(-1).max(), expected=0)
+claim("other pads, masked: results of the tokens move by",
+      (masked - again)[1, :5].abs().max(), below=1e-6)
+claim("both APIs, each with its own mask: largest gap",
+      (masked - by_sdpa).abs().max(), below=1e-5)
+
+# %% [markdown] trap="08.2" role="repair"
+# Three masks that SDPA takes without a word. To see the weights, hand it an identity
+# matrix as values: the result is then the weights themselves.
+
+# %% trap="08.2" role="repair"
+def weights_of(mask):
+    """Attention weights (B, H, T, T) of SDPA on x under a mask."""
+    with torch.no_grad():
+        q, k, _ = heads_of(x)
+        values = torch.eye(8).expand(2, 4, 8, 8)
+        return F.scaled_dot_product_attention(q, k, values, attn_mask=mask)
+
+inverted = weights_of((real == 0)[:, None, None, :])   # as for MHA
+floats = weights_of(real.float()[:, None, None, :])    # added to scores
+queries = weights_of((real == 1)[:, None, :, None])    # the wrong axis
+shares = {name: w[1, :, :5, 5:].sum(-1).mean().item() for name, w in (
+    ("inverted", inverted), ("floats", floats), ("queries", queries))}
+print({name: f"{share:.0%}" for name, share in shares.items()})
+
+# %% trap="08.2" role="repair"
+claim("inverted: share of the attention that goes to pads",
+      shares["inverted"], expected=1, within=1e-4)
+claim("inverted: largest weight in the row without any pad",
+      inverted[0].abs().max(), expected=0)
+claim("floats, or queries masked: smaller of the two shares on pads",
+      min(shares["floats"], shares["queries"]), above=0.1)
+
+# %% [markdown] trap="08.2" role="repair"
+# Inverted, the short question attends to nothing but pads, and the full row to nothing
+# at all: its result is zero. A float mask is *added*, so 1 and 0 merely favour the
+# tokens a little. Masked queries silence the pads' own rows, while the tokens go on
+# looking at pads. Integers, as they come from the tokenizer, are at least refused.
+#
+# One more row deserves a thought: one without any token. MHA gives NaN for it, and a
+# single NaN in a batch reaches the loss.
+
+# %% trap="08.2" role="repair"
+try:
+    weights_of(real[:, None, None, :])
+    refused = False
+except RuntimeError:
+    refused = True
+with torch.no_grad():
+    nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1,
+                  need_weights=False)[0]
+
+# %% trap="08.2" role="repair"
+claim("SDPA refuses a mask of integers", refused, expected=True)
+claim("MHA on rows of pads alone: share of NaN",
+      nothing.isnan().float().mean(), expected=1)
+
+# %% [markdown] trap="08.2" role="folklore"
+# **Told:** hand `scaled_dot_product_attention` the key padding mask of
+# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that is its opposite.
+# The tokens then attend to pads alone, a row without pads gives zeros, and no error is
+# raised.
+
+# %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=15
+def decoder_mask(real: torch.Tensor) -> torch.Tensor:
+    """Mask for SDPA in a causal model whose rows are padded.
+
+    real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32.
+    Pads stand on the right, on the left or in between. The mask is bool, of
+    shape (B, 1, T, T), True where the row's place may look at the column's.
+    A token looks at itself and at the tokens before it, not at pads. A pad
+    looks at itself and at nothing else, so no row is empty. real stays as
+    it is.
+
+    Example: for [[1, 1, 0]] the mask is [[[[True, False, False],
+    [True, True, False], [False, False, True]]]].
+    """
+    # BEGIN SOLUTION
+    tokens = real.bool()
+    size = real.shape[1]
+    before = torch.ones(size, size, dtype=torch.bool).tril()
+    pairs = tokens[:, :, None] & tokens[:, None, :]
+    itself = torch.eye(size, dtype=torch.bool)
+    return (pairs & before | itself)[:, None]
+    # END SOLUTION
+
+# %% [markdown] trap="08.2" role="hint"
+# 1. Three questions for a pair: is the column not after the row, is the column a token, is the row a token?
+# 2. `tokens[:, :, None]` asks it of the row, `tokens[:, None, :]` of the column; `&` joins them.
+# 3. Every place may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. An axis for the heads comes last.
+
+# %% [markdown] trap="08.2" role="keep"
+# **Keep:** attention does not know what a pad is. Say it with a mask over the *keys*,
+# in the polarity of the function that gets it. **In your own code:** run a sequence
+# alone and in a padded batch, and compare. **Source:** [torch's documentation of
+# nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html),
+# `key_padding_mask`. **Seen in the wild:**
+# [OpenNMT/OpenNMT-py 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of
+# mixed length gave worse answers; the mask for pads was applied in the first decoding
+# step only.
+
+# %% [markdown] trap="08.10" role="predict" core=true symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
+# ## The newest token asks
+#
+# A causal model writes token by token. Keys and values of old tokens do not change, so
+# you keep them in a *cache* and compute only the newest token: one query, against five
+# keys, its own the last. The attention layer stays as it was in training, with
+# `is_causal=True`.
+
+# %% trap="08.10" role="predict"
+guess("08.10", "Which keys does the newest token look at?",
+      choices=["all five: all of them are in its past",
+               "the first one only", "its own only"])
+
+# %% trap="08.10" role="break"
+q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))    # (B, H, T, D)
+whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
+                                        is_causal=True)
+
+# %% trap="08.10" role="look"
+gap = (newest - whole[:, :, -1:]).abs().max()
+to_first = (newest - v[:, :, :1]).abs().max()
+print(f"newest token, with the cache and without: gap {gap:.2f}")
+print(f"its result and the first token's value: gap {to_first:.0e}")
+
+# %% trap="08.10" role="look"
+claim("newest token with cache and without: gap", gap, above=0.1)
+claim("its result less the value of the first token", to_first,
+      below=1e-6)
+
+# %% trap="08.10" role="look"
+measured("08.10", 1)
+
+# %% [markdown] trap="08.10" role="repair"
+# `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0.
+# Where queries and keys are equally many, that is right. With a cache, query 0 is the
+# newest token and key 0 the oldest, and the triangle belongs into the *lower right*
+# corner. One query needs no mask at all. Several, as when a prompt arrives in pieces,
+# need the triangle moved by the number of cached tokens.
+
+# %% trap="08.10" role="repair"
+from torch.nn.attention.bias import causal_lower_right
+
+one = F.scaled_dot_product_attention(q[:, :, -1:], k, v)
+shifted = torch.ones(3, 5, dtype=torch.bool).tril(diagonal=5 - 3)
+print(shifted.int())
+three = [F.scaled_dot_product_attention(q[:, :, -3:], k, v, attn_mask=mask)
+         for mask in (shifted, causal_lower_right(3, 5))]
+
+# %% trap="08.10" role="repair"
+claim("one query without a mask: gap to the whole row's run",
+      (one - whole[:, :, -1:]).abs().max(), below=1e-5)
+claim("three queries, lower right, two ways: gap to the whole row's run",
+      max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
+
+# %% [markdown] trap="08.10" role="repair"
+# The cache has a second seam: *places*. Without places attention cannot tell the order
+# of its keys: shuffled keys and values give the same result. Most models of today turn
+# queries and keys by an angle that grows with the place, a *rotary embedding* (RoPE):
+# pairs of numbers are turned like the hands of a clock, each pair at its own speed.
+# Turned by a and by b, a query and a key meet at an angle of a - b: the score depends
+# on the distance alone.
+
+# %% trap="08.10" role="repair"
+def rotate(x, place):
+    """RoPE: x (B, H, n, D), turned for the places (n,)."""
+    half = x.shape[-1] // 2
+    speed = 10000.0 ** (-torch.arange(half) / half)
+    angle = place[:, None] * speed               # (n, D/2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(),
+                      a * angle.sin() + b * angle.cos()], -1)
+
+order = torch.randperm(5)
+shuffled = F.scaled_dot_product_attention(q, k[:, :, order],
+                                          v[:, :, order])
+plain = F.scaled_dot_product_attention(q, k, v)
+place = torch.arange(5)
+near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
+             for start in (0, 100))
+
+# %% trap="08.10" role="repair"
+claim("no places, keys and values shuffled: gap",
+      (shuffled - plain).abs().max(), below=1e-5)
+claim("RoPE, all places later by 100: largest change of a score",
+      (near - far).abs().max(), below=1e-3)
+
+# %% [markdown] trap="08.10" role="repair"
+# With the cache the newest token has place 4. A function that counts from 0 at each
+# call gives it place 0, and the distances to all old keys are wrong by four.
+
+# %% trap="08.10" role="repair"
+rotated = rotate(k, place)                       # as the cache holds them
+full = F.scaled_dot_product_attention(rotate(q, place), rotated, v,
+                                      is_causal=True)[:, :, -1:]
+gaps = {}
+for start in (4, 0):
+    turned = rotate(q[:, :, -1:], torch.tensor([start]))
+    last = rotate(k[:, :, -1:], torch.tensor([start]))
+    keys = torch.cat([rotated[:, :, :4], last], 2)
+    y = F.scaled_dot_product_attention(turned, keys, v)
+    gaps[start] = (y - full).abs().max().item()
+print({f"place {start}": f"{gap:.1e}" for start, gap in gaps.items()})
+
+# %% trap="08.10" role="repair"
+claim("newest token at place 4: gap to the whole row's run", gaps[4],
+      below=1e-5)
+claim("newest token at place 0: gap to the whole row's run", gaps[0],
+      above=1e-3)
+
+# %% [markdown] trap="08.10" role="exercise"
+# ### A step with a cache
+
+# %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
+def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
+    """Causal attention of the n newest tokens, with a cache and RoPE.
+
+    q, k, v: (B, H, n, D) of the new tokens, n >= 1, left as they are.
+    cache: a dict, empty at the first step. After each step its "k" and "v"
+    hold the keys and values of all tokens so far, (B, H, t, D), the keys
+    turned. rotate(x, place) returns x (B, H, n, D) turned for the places
+    (n,), int64, counted from 0 at the first token of all. Queries and keys
+    are turned, values are not. A token looks at itself and at all before
+    it. The result (B, H, n, D) is what the whole row gives for these
+    tokens in one run. Two caches know nothing of each other.
+    """
+    # BEGIN SOLUTION
+    past = cache["k"].shape[2] if cache else 0
+    n = q.shape[2]
+    place = torch.arange(past, past + n)
+    k = rotate(k, place)
+    if cache:
+        k = torch.cat([cache["k"], k], 2)
+        v = torch.cat([cache["v"], v], 2)
+    cache["k"], cache["v"] = k, v
+    keep = torch.ones(n, past + n, dtype=torch.bool).tril(past)
+    return F.scaled_dot_product_attention(rotate(q, place), k, v,
+                                          attn_mask=keep)
+    # END SOLUTION
+
+# %% [markdown] trap="08.10" role="hint"
+# 1. How many tokens came before? The third axis of `cache["k"]` says it; an empty cache has none. The new places begin there.
+# 2. Turn the new keys, join them to the cache along axis 2, store, then attend.
+# 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
+
+# %% [markdown] trap="08.10" role="keep"
+# **Keep:** with a cache the new queries are the *last* rows of the whole triangle. The
+# mask and the places begin where the cache ends. **In your own code:** run a prompt at
+# once and in pieces, and compare the logits. **Source:** [torch's documentation of
+# scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
+# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864) for RoPE. **Seen in the
+# wild:** [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a
+# single query saw the earliest key only, and each step gave the same vector.
+# [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
+# with two new tokens on a cache of four.
+
+# %% [markdown] trap="08.11" role="predict" core=true symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
+# ## Eight rows of a digit
+#
+# You read a digit as eight tokens, its rows of eight pixels, and put two of torch's
+# encoder layers on them. It trains in seconds and reads about nine of ten test digits,
+# in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
+# call `eval()`.
+#
+# Then somebody sends one digit at a time.
+
+# %% trap="08.11" role="predict"
+guess("08.11", "What share of the test digits does it read one by one?",
+      choices=["the same: no part of it looks at the batch",
+               "less, by 10 points or more",
+               "a little more: no neighbours disturb"])
+
+# %% trap="08.11" role="break"
+class RowReader(nn.Module):
+    """The 8 rows of a digit as 8 tokens, through two encoder layers."""
+
+    def __init__(self, **order):
+        super().__init__()
+        self.embed = nn.Linear(8, 32)
+        self.place = nn.Parameter(0.1 * torch.randn(8, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, **order)
+        self.encoder = nn.TransformerEncoder(layer, 2,
+                                             enable_nested_tensor=False)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):                        # x (N, 64)
+        h = self.embed(x.view(-1, 8, 8)) + self.place
+        return self.head(self.encoder(h).mean(1))
+
+# %% trap="08.11" role="break"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+reader = RowReader()
+fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
+reader.eval()
+
+# %% trap="08.11" role="look" tags=["plumbing"]
+@torch.no_grad()
+def share_read(model, batch, order=None):
+    """Share of the test digits read in batches, in this order."""
+    order = torch.arange(497) if order is None else order
+    right = [(model(x_test[rows]).argmax(1) == y_test[rows]).sum()
+             for rows in order.split(batch)]
+    return (sum(right) / 497).item()
+
+# %% trap="08.11" role="look"
+shares = {batch: share_read(reader, batch) for batch in (1, 32, 497)}
+by_class = share_read(reader, 32, order=y_test.argsort())
+print({f"batches of {n}": f"{share:.2f}" for n, share in shares.items()})
+print(f"batches of 32, sorted by class: {by_class:.2f}")
+
+# %% trap="08.11" role="look"
+claim("share read in batches of 32", shares[32], above=0.85)
+claim("share read one by one, less that in batches of 32",
+      shares[1] - shares[32], below=-0.1)
+claim("share read sorted by class, less that in mixed batches",
+      by_class - shares[32], below=-0.04)
+
+# %% trap="08.11" role="look"
+measured("08.11", 1)
+
+# %% [markdown] trap="08.11" role="repair"
+# Torch's encoder layers expect `(T, N, d)`, tokens first, and take `(N, T, d)` as it
+# comes: no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
+# digit never meets row 4 of the same digit; it looks at row 3 of all other digits in
+# the batch. The model learned to read a digit by its company.
+#
+# `batch_first=True` says what comes first.
+
+# %% trap="08.11" role="repair"
+mended = RowReader(batch_first=True)
+fit(mended, x_train, y_train, steps=200, lr=5e-3, batch=32)
+mended.eval()
+again = [share_read(mended, batch) for batch in (1, 32, 497)]
+print("batch_first:", *(f"{share:.2f}" for share in again))
+
+# %% trap="08.11" role="repair"
+claim("batch_first: smallest share read, at any of three batch sizes",
+      min(again), above=0.88)
+claim("batch_first: largest less smallest share", max(again) - min(again),
+      below=0.005)
+
+# %% [markdown] trap="08.11" role="repair"
+# A test finds it without labels and without training: change the other rows and look
+# whether row 0 moves. Two tests that come to mind first are blind here. Permute the
+# batch: the results are permuted with it. Repeat one row: a mean over equal values is
+# that value.
+
+# %% trap="08.11" role="repair"
+def first_row(batch, model=reader):
+    with torch.no_grad():
+        return model(batch)[0]
+
+batch = x_test[:32]
+company = torch.cat([batch[:1], x_test[32:63]])
+with torch.no_grad():
+    permuted = reader(batch.flip(0)).flip(0) - reader(batch)
+moved = {"other company": first_row(company) - first_row(batch),
+         "permuted": permuted,
+         "repeated": first_row(batch[:1].repeat(32, 1))
+         - first_row(batch[:1])}
+print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
+
+# %% trap="08.11" role="repair"
+claim("other company: a logit of row 0 moves by",
+      moved["other company"].abs().max(), above=0.05)
+claim("blind tests, permuted and repeated: a logit moves by",
+      max(moved[test].abs().max() for test in ("permuted", "repeated")),
+      below=1e-4)
+claim("batch_first, other company: a logit of row 0 moves by",
+      (first_row(company, mended) - first_row(batch, mended)).abs().max(),
+      below=1e-5)
+
+# %% trap="08.11" role="exercise" points=3 difficulty=2 minutes=15
+def batch_dependence(model: nn.Module, x: torch.Tensor,
+                     others: torch.Tensor) -> float:
+    """How far the output for x[0] moves when it gets other neighbours.
+
+    model maps (N, ...) to (N, ...), one output a row. x: (N, ...), N >= 2;
+    others: (N - 1, ...), the rows that take the place of x[1:]. The result
+    is the largest absolute change of a number of output 0, measured in eval
+    mode and without building a graph. The model comes back as it was: every
+    module in its former mode, weights and buffers untouched. It may write
+    into what it is given, but x and others stay as they were.
+
+    Example: a model that subtracts the mean of the batch, x [[1.], [3.]],
+    others [[7.]]: the output for row 0 moves from -1 to -3, the result is
+    2.
+    """
+    # BEGIN SOLUTION
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        before = model(x.clone())[0].clone()
+        after = model(torch.cat([x[:1], others]))[0]
+    for module, mode in modes:
+        module.training = mode
+    return (after - before).abs().max().item()
+    # END SOLUTION
+
+# %% [markdown] trap="08.11" role="hint"
+# 1. Two calls: once with `x`, once with `torch.cat([x[:1], others])`. Only output 0 counts.
+# 2. In train mode dropout looks like a dependence, and BatchNorm moves its buffers: `model.eval()` first.
+# 3. A model's parts may be in different modes. Keep `(module, module.training)` for all of `model.modules()` and put them back one by one.
+
+# %% [markdown] trap="08.11" role="keep"
+# **Keep:** attention mixes along the axis that it takes for the sequence. If that is
+# the batch, a model looks healthy as long as the company stays the same. **In your own
+# code:** replace the other rows of a batch and compare row 0. **Source:** [torch's
+# documentation of
+# nn.TransformerEncoderLayer](https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html):
+# `batch_first` is False by default. **Seen in the wild:**
+# [IBM/TabFormer 14](https://github.com/IBM/TabFormer/pull/14): the batch stood in the
+# first dimension, "which causes an incorrect computation"; merged.
+# [Exorust/TorchLeet 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise
+# without `batch_first` trains to a high loss.
+
