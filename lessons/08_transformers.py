@@ -282,7 +282,7 @@ claim("NaN in the product for each pair that may look",
 # to copy, so the loss stays at its share of ln 16. And the predictions in use are worse
 # than random: they cost more than ln 16.
 
-# %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=15
+# %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
 def packed_masks(lengths: list[int]) -> tuple:
     """Three forms of one mask for packed documents: keep, ignore, bias.
 
@@ -449,7 +449,7 @@ claim("MHA on rows of pads alone: share of NaN",
 # The tokens then attend to pads alone, a row without pads gives zeros, and no error is
 # raised.
 
-# %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=15
+# %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
 def decoder_mask(real: torch.Tensor) -> torch.Tensor:
     """Mask for SDPA in a causal model whose rows are padded.
 
@@ -486,6 +486,328 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # [OpenNMT/OpenNMT-py 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of
 # mixed length gave worse answers; the mask for pads was applied in the first decoding
 # step only.
+
+# %% [markdown] trap="08.3" role="predict" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
+# ## Filling gaps, and writing on
+#
+# Two models with the same layers learn the same language. Tokens follow a rule in four
+# of five cases, else they are thrown. One model is trained like GPT: a causal mask,
+# each place asked for its next token. The other is trained like BERT: everything in
+# view, some tokens replaced by a `[MASK]`, each masked place asked for its own token.
+#
+# Asked for a masked token in the middle of a row, the second one pays about half of
+# what the first pays for a next token. "It knows the language better," says a
+# colleague. You let it write on: the text so far, a `[MASK]` behind it.
+
+# %% trap="08.3" role="predict"
+guess("08.3", "What does it pay for the token behind the text?",
+      choices=["as little as in the middle",
+               "more than the causal model",
+               "between the two"])
+
+# %% trap="08.3" role="break"
+WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
+rule = torch.randperm(WORDS, generator=torch.Generator().manual_seed(0))
+
+def sentences(n):
+    """Rows (n, ROW): four of five tokens follow the rule, or luck."""
+    columns = [torch.randint(WORDS, (n,))]
+    while len(columns) < ROW:
+        thrown = torch.randint(WORDS, (n,))
+        keeps = torch.rand(n) < 0.8
+        columns.append(torch.where(keeps, rule[columns[-1]], thrown))
+    return torch.stack(columns, 1)
+
+# %% trap="08.3" role="break"
+def gaps_loss(model):
+    """BERT's: tokens hidden with probability 0.15, each asked for."""
+    ids = sentences(64)
+    hidden = torch.rand(ids.shape) < 0.15
+    logits = model(ids.masked_fill(hidden, MASK))
+    return nll(logits[hidden], ids[hidden])
+
+def next_loss(model):
+    """GPT's: each place is asked for the next token, under a mask."""
+    ids = sentences(64)
+    return nll(model(ids[:, :-1], is_causal=True), ids[:, 1:])
+
+# %% trap="08.3" role="break"
+bert, gpt = LM(WORDS + 1, ROW), LM(WORDS + 1, ROW)
+train(bert, gaps_loss, steps=300)
+train(gpt, next_loss, steps=300)
+
+# %% trap="08.3" role="look" tags=["plumbing"]
+@torch.no_grad()
+def behind(model, ids, visible=lambda ids, t: ids[:, :t]):
+    """Mean nats for tokens 1.., each from the ones before and a [MASK]."""
+    costs = []
+    for t in range(1, ids.shape[1]):
+        text = visible(ids, t)
+        mask = torch.full((len(ids), 1), MASK)
+        costs.append(nll(model(torch.cat([text, mask], 1))[:, t],
+                         ids[:, t]))
+    return torch.stack(costs).mean().item()
+
+# %% trap="08.3" role="look"
+test = sentences(2000)
+middle = test.clone()
+middle[:, 4] = MASK
+with torch.no_grad():
+    in_gap = nll(bert(middle)[:, 4], test[:, 4]).item()
+    causal = nll(gpt(test[:, :-1], is_causal=True), test[:, 1:]).item()
+written = behind(bert, test)
+print(f"masked, in a gap {in_gap:.2f}   causal, next {causal:.2f}   "
+      f"masked, behind the text {written:.2f}")
+
+# %% trap="08.3" role="look"
+claim("nats for a masked token with both neighbours in view, less those "
+      "of the causal model for a next one", in_gap - causal, below=-0.2)
+claim("nats of the masked model behind the text, less those of the "
+      "causal model", written - causal, above=0.04)
+
+# %% trap="08.3" role="look"
+measured("08.3", 1)
+
+# %% [markdown] trap="08.3" role="repair"
+# A gap has two neighbours, and the one behind it says a lot: whoever sees what came
+# next can count back. The end of a text has no such neighbour. There the question is
+# harder for everybody; the law of this language sets the price, its entropy. And the
+# masked model has hardly ever been asked there: one place in eight was the last, and
+# the rest of the text stood without masks.
+#
+# The two numbers answer different questions. To compare the models, ask both the same
+# one: the next token, from what stands before it.
+
+# %% trap="08.3" role="repair"
+p_rule = 0.8 + 0.2 / WORDS
+entropy = -(p_rule * math.log(p_rule)
+            + (WORDS - 1) * 0.2 / WORDS * math.log(0.2 / WORDS))
+print(f"entropy of the next token {entropy:.2f} nats")
+
+# %% trap="08.3" role="repair"
+claim("causal model above the entropy by, in nats", causal - entropy,
+      above=-0.05, below=0.1)
+claim("masked model in the gap below that entropy by, in nats",
+      entropy - in_gap, above=0.2)
+
+# %% [markdown] trap="08.3" role="repair"
+# A worse mistake runs without error, too: the masked model gets the whole row without
+# any mask, and its logits at place t are read as the prediction of t + 1. But it was
+# asked for place t itself, and mostly names what stands there.
+
+# %% trap="08.3" role="repair"
+with torch.no_grad():
+    logits = bert(test)
+shifted = nll(logits[:, :-1], test[:, 1:]).item()
+copied = (logits.argmax(-1) == test).float().mean().item()
+print(f"logits read as the next token: {shifted:.1f} nats; "
+      f"they name the token in view in {copied:.0%}")
+
+# %% trap="08.3" role="repair"
+claim("nats of logits read one place off; guessing pays ln 8, 2.08",
+      shifted, above=2.2)
+claim("share of places at which it names the token in view", copied,
+      above=0.5)
+
+# %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
+def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
+    """Nats (N, T - 1) that a masked model pays for each next token.
+
+    ids: (N, T) int64, T >= 2, left as they are. model maps tokens (N, t),
+    1 <= t <= T, to logits (N, t, vocab), with everything in view. Entry
+    [n, t - 1] is -ln p of ids[n, t]: the model sees the tokens before place
+    t, a mask_id at place t and nothing behind it, and is asked at place t.
+    The logits may be large: no p becomes 0 on the way. No graph is built.
+    """
+    # BEGIN SOLUTION
+    rows, length = ids.shape
+    found = []
+    mask = torch.full((rows, 1), mask_id)
+    with torch.no_grad():
+        for t in range(1, length):
+            logits = model(torch.cat([ids[:, :t], mask], 1))[:, t]
+            found.append(F.cross_entropy(logits, ids[:, t],
+                                         reduction="none"))
+    return torch.stack(found, 1)
+    # END SOLUTION
+
+# %% [markdown] trap="08.3" role="hint"
+# 1. The model looks everywhere, so what it must not see may not be in the row: one call for each t, with `ids[:, :t]` and one mask.
+# 2. Its logits at place t belong to the token at place t. Nothing is shifted.
+# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` gives a number a row; stack them along axis 1.
+
+# %% [markdown] trap="08.3" role="keep"
+# **Keep:** a loss belongs to its question. A masked model fills gaps with both sides in
+# view; for the next token take a model that was asked for it. **In your own code:**
+# before you compare two losses, write down what each one saw. **Source:** [Devlin et
+# al. 2018, "BERT"](https://arxiv.org/abs/1810.04805), section 3.1. **Seen in the wild:**
+# [huggingface/transformers 13818](https://github.com/huggingface/transformers/issues/13818):
+# BERT and RoBERTa asked for next tokens: a very large perplexity, and simple sentences
+# ranked wrong. [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927):
+# a masked perplexity set beside the one of GPT-2.
+
+# %% [markdown] trap="08.4" role="predict" symptom="to come"
+# ## Trap 08.4, to come
+
+# %% [markdown] trap="08.5" role="predict" symptom="to come"
+# ## Trap 08.5, to come
+
+# %% [markdown] trap="08.6" role="predict" symptom="to come"
+# ## Trap 08.6, to come
+
+# %% [markdown] trap="08.7" role="predict" symptom="to come"
+# ## Trap 08.7, to come
+
+# %% [markdown] trap="08.8" role="predict" symptom="to come"
+# ## Trap 08.8, to come
+
+# %% [markdown] trap="08.9" role="predict" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training"
+# ## A tenth of the weights
+#
+# You replace a hand-written attention by `F.scaled_dot_product_attention` and hand it
+# the dropout of the old one, `dropout_p=0.1`. In training it drops each attention
+# weight with that probability and divides the others by 0.9. Now you serve: `eval()`,
+# `no_grad()`, the same input twice.
+
+# %% trap="08.9" role="predict"
+guess("08.9", "How far do the two results differ, root mean square, as a "
+      "share of the result's own size?", unit="%")
+
+# %% trap="08.9" role="break"
+class Attention(nn.Module):
+    """Self-attention of 4 heads; p is the dropout of its weights."""
+
+    def __init__(self, d=64, p=0.1):
+        super().__init__()
+        self.qkv, self.p = nn.Linear(d, 3 * d, bias=False), p
+
+    def rate(self):
+        return self.p                            # whatever the mode
+
+    def forward(self, x):                        # x (B, T, d)
+        q, k, v = (split(part, 4) for part in self.qkv(x).chunk(3, -1))
+        return merge(F.scaled_dot_product_attention(
+            q, k, v, dropout_p=self.rate()))
+
+layer = Attention().eval()
+x = torch.randn(8, 32, 64)
+with torch.no_grad():
+    first, second = layer(x), layer(x)
+
+# %% trap="08.9" role="look"
+def size(t):
+    return t.square().mean().sqrt()
+
+difference = size(first - second) / size(first)
+print(f"two calls in eval mode differ by {difference:.0%} of their size")
+
+# %% trap="08.9" role="look"
+claim("difference of two calls in eval mode, over the result's size",
+      difference, above=0.35, below=0.6)
+
+# %% trap="08.9" role="look"
+measured("08.9", 100 * difference, right=(35, 60))
+
+# %% [markdown] trap="08.9" role="repair"
+# SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5). And a
+# tenth is not little: where the values scatter around zero, a dropped or enlarged
+# weight changes the sum by its own share, and the two calls differ by
+# $\sqrt{2p/(1-p)}$ of the size of the result, however long the row is.
+#
+# The mode of the *module* has to decide. The grad mode, which some take instead, says
+# something else: in eval mode with gradients, as for a saliency map, it drops.
+
+# %% trap="08.9" role="repair"
+class ByMode(Attention):
+    def rate(self):
+        return self.p if self.training else 0.0
+
+class ByGrad(Attention):
+    def rate(self):
+        return self.p if torch.is_grad_enabled() else 0.0
+
+gaps = {}
+for kind in (ByMode, ByGrad):
+    module = kind().eval()
+    gaps[kind.__name__] = (module(x) - module(x)).abs().max().item()
+mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
+gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
+
+# %% trap="08.9" role="repair"
+claim("the rule of the root of 2p / (1 - p), less what was measured",
+      math.sqrt(0.2 / 0.9) - difference, expected=0, within=0.06)
+claim("by the module's mode, and MHA: gap of two calls in eval mode",
+      max(gaps["ByMode"], gaps["MHA"]), expected=0)
+claim("by grad mode: gap of two calls in eval mode with gradients",
+      gaps["ByGrad"], above=0.01)
+
+# %% [markdown] trap="08.9" role="repair"
+# The same function takes the axes as they come, too. Forget the transpose, and
+# `(B, T, H, D)` is read as T heads of H tokens: each token attends among its own heads,
+# and no token meets another. The shape of the result is the right one.
+
+# %% trap="08.9" role="repair"
+def without_transpose(x):
+    """Attention on q, k and v (B, T, H, D)."""
+    q, k, v = (part.unflatten(-1, (4, 16))
+               for part in layer.qkv(x).chunk(3, -1))
+    return F.scaled_dot_product_attention(q, k, v).flatten(2)
+
+changed = x.clone()
+changed[:, -1] += 1                              # the last token
+with torch.no_grad():
+    apart = (without_transpose(changed) - without_transpose(x))[:, :-1]
+    layer.p = 0.0
+    together = (layer(changed) - layer(x))[:, :-1]
+
+# %% trap="08.9" role="repair"
+claim("no transpose: other tokens move when the last one changes, by",
+      apart.abs().max(), below=1e-6)
+claim("right axes: other tokens move when the last one changes, by",
+      together.abs().max(), above=1e-3)
+
+# %% [markdown] trap="08.9" role="folklore"
+# **Told:** dropout in SDPA only works in training mode. **Measured:** in eval mode and
+# under `no_grad` it drops as well. `nn.MultiheadAttention` is a module and looks at its
+# mode.
+
+# %% trap="08.9" role="exercise" points=4 difficulty=3 minutes=20
+def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
+                   p: float, training: bool) -> torch.Tensor:
+    """Self-attention (B, T, d) of several heads, with dropout.
+
+    x: (B, T, d). weight: (3d, d); F.linear(x, weight) holds q, k and v in
+    this order, each the heads side by side, d / heads numbers a head. Every
+    token looks at all tokens of its row. With training True each attention
+    weight is zeroed with probability p, 0 <= p < 1, one by one, anew at
+    every call, and the others are divided by 1 - p. With training False
+    nothing is dropped and nothing drawn, whether gradients are on or off.
+    x and weight stay as they are; gradients reach both.
+    """
+    # BEGIN SOLUTION
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
+               for part in F.linear(x, weight).chunk(3, -1))
+    seen = F.scaled_dot_product_attention(q, k, v,
+                                          dropout_p=p if training else 0.0)
+    return seen.transpose(1, 2).flatten(2)
+    # END SOLUTION
+
+# %% [markdown] trap="08.9" role="hint"
+# 1. `chunk(3, -1)` gives q, k and v, each (B, T, d). Split d into (heads, d / heads) and bring the heads before the tokens.
+# 2. `dropout_p` is p in training and zero otherwise. Ask the argument, not the grad mode.
+# 3. Back: the heads behind the tokens again, then flatten the last two axes.
+
+# %% [markdown] trap="08.9" role="keep"
+# **Keep:** a function has no mode. Each `dropout_p=` needs `if self.training`. **In your
+# own code:** call the model twice in eval mode and compare. **Source:** [torch's
+# documentation of
+# scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+# warns of it. **Seen in the wild:**
+# [huggingface/pytorch-image-models 1978](https://github.com/huggingface/pytorch-image-models/pull/1978):
+# mended in several models, after the same in nanoGPT; "a recurring bug".
+# [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout on in
+# evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
+# led to the warning.
 
 # %% [markdown] trap="08.10" role="predict" core=true symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
 # ## The newest token asks
@@ -597,8 +919,15 @@ claim("newest token at place 4: gap to the whole row's run", gaps[4],
 claim("newest token at place 0: gap to the whole row's run", gaps[0],
       above=1e-3)
 
-# %% [markdown] trap="08.10" role="exercise"
-# ### A step with a cache
+# %% [markdown] trap="08.10" role="repair"
+# Below, eight tokens. Before you move a control, say which keys the newest token may
+# look at: with the causal mask and one token asked, from either corner; with the mask
+# that MHA would want; with pads on the left.
+
+# %% role="explore" explorer="attention_mask"
+from dlsys_helpers.explorers.attention_mask import attention_mask
+
+attention_mask
 
 # %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
 def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
@@ -643,7 +972,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
 # with two new tokens on a cache of four.
 
-# %% [markdown] trap="08.11" role="predict" core=true symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
+# %% [markdown] trap="08.11" role="predict" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
 # ## Eight rows of a digit
 #
 # You read a digit as eight tokens, its rows of eight pixels, and put two of torch's
@@ -802,4 +1131,288 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 # first dimension, "which causes an incorrect computation"; merged.
 # [Exorust/TorchLeet 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise
 # without `batch_first` trains to a high loss.
+
+# %% [markdown] role="concept"
+# ## Further: what the root of D is for
+#
+# A score is a sum of `D` products. Where the numbers of queries and keys are N(0, 1),
+# its variance is `D`: the larger a head, the larger its scores, and the closer the
+# softmax comes to choosing a single key. Dividing by the root of `D` takes that away.
+
+# %% role="concept"
+def mean_entropy(scores):
+    """Mean entropy of the softmax weights of each row, in nats."""
+    return torch.special.entr(scores.softmax(-1)).sum(-1).mean().item()
+
+entropies = {}
+for size in (16, 256):
+    scores = torch.randn(200, size) @ torch.randn(100, size).T
+    entropies[size] = mean_entropy(scores), mean_entropy(
+        scores / math.sqrt(size))
+print({f"D {size}": f"raw {raw:.2f}, divided {divided:.2f}"
+       for size, (raw, divided) in entropies.items()})
+
+# %% role="concept"
+claim("D 256, raw scores: entropy over 100 keys, of at most ln 100, 4.61",
+      entropies[256][0], below=1)
+claim("the same scores over the root of D: entropy", entropies[256][1],
+      above=3.9)
+claim("divided: entropy at D 256 less that at D 16",
+      entropies[256][1] - entropies[16][1], expected=0, within=0.15)
+
+# %% [markdown] role="concept"
+# A softmax that has chosen passes almost no gradient: the slope of a weight is
+# p (1 - p). Move `d` below and guess each time how many keys still count.
+
+# %% role="explore" explorer="softmax_scale"
+from dlsys_helpers.explorers.softmax_scale import softmax_scale
+
+softmax_scale
+
+# %% [markdown] role="concept"
+# ### Heads divide, they do not add
+#
+# More heads of fewer numbers each: weights and multiplications of the projections stay
+# the same, and so do those of scores and sums. What grows is the number of weights that
+# attention computes, one square per head.
+
+# %% role="concept"
+layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
+count = {heads: sum(p.numel() for p in layer.parameters())
+         for heads, layer in layers.items()}
+_, one_pattern = layers[1](*[torch.randn(5, 1, 64)] * 3)
+_, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
+                        average_attn_weights=False)
+
+# %% role="concept"
+claim("parameters with 8 heads less those with one",
+      count[8] - count[1], expected=0)
+claim("attention weights with 8 heads over those with one",
+      patterns.numel() / one_pattern.numel(), expected=8)
+
+# %% [markdown] role="concept"
+# ### Three ways to say where a token stands
+#
+# | places | added or turned | beyond the trained length |
+# |---|---|---|
+# | learned, `nn.Embedding` | added to the token | no such row: an error |
+# | sinusoidal | added to the token | defined for each place |
+# | RoPE (trap 08.10) | queries and keys turned | defined for each place |
+#
+# *Defined* is not *good*: a formula gives numbers for place 5,000 to a model that has
+# seen 512. Whether it can use them has to be measured on longer rows. Sinusoids have
+# one property of RoPE: a shift by k places is one and the same linear map everywhere.
+
+# %% role="concept"
+def sinusoids(places, d=32):
+    """(places, d): sines, then cosines, of angles with d / 2 speeds."""
+    speed = 10000.0 ** (-torch.arange(0, d, 2) / d)
+    angle = torch.arange(places)[:, None] * speed
+    return torch.cat([angle.sin(), angle.cos()], 1)
+
+table = sinusoids(600).double()
+shift = torch.linalg.lstsq(table[:40], table[5:45]).solution
+gap = (table[500:550] @ shift - table[505:555]).abs().max()
+try:
+    LM(VOCAB, places=8)(torch.zeros(1, 9, dtype=torch.int64))
+    learned_ends = False
+except RuntimeError:
+    learned_ends = True
+
+# %% role="concept"
+claim("learned places: a row longer than the table raises an error",
+      learned_ends, expected=True)
+claim("sinusoids: the shift by five, fitted on the first places, "
+      "at place 500: gap", gap, below=1e-2)
+
+# %% [markdown] role="concept"
+# ### BERT, GPT, and both in one
+#
+# | | mask | asked for | good for |
+# |---|---|---|---|
+# | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
+# | decoder (GPT) | causal | the next token | writing |
+# | encoder and decoder (T5) | pads; causal; none between | the next token of the answer | translating, summing up |
+#
+# The two parts of the third kind meet in *cross-attention*: queries from the answer,
+# keys and values from the text. Blocks are the same in all three. BERT's norms stand
+# after the sums, GPT-2's before (stage 5).
+
+# %% role="concept"
+cross = nn.MultiheadAttention(32, 4, batch_first=True)
+answer, text = torch.randn(2, 3, 32), torch.randn(2, 7, 32)
+read, looked = cross(answer, text, text)
+print("result", tuple(read.shape), "weights", tuple(looked.shape))
+
+# %% role="concept"
+claim("cross-attention: keys that each token of the answer looks at",
+      looked.shape[-1], expected=7)
+
+# %% [markdown] role="concept"
+# ### A GPT in seconds
+#
+# Python's own help pages are a text that you have already. The class `LM` from above,
+# two blocks, reads them letter by letter under a causal mask. Before training it writes
+# letters thrown with a die, behind it something with the shape of words.
+
+# %% role="concept"
+from pydoc_data.topics import topics
+
+text = "".join(topics[name] for name in sorted(topics))[:200_000]
+letters = sorted(set(text))
+number = {letter: k for k, letter in enumerate(letters)}
+ids = torch.tensor([number[letter] for letter in text])
+SPAN = 32                                        # letters in view
+
+def letters_loss(model):
+    """The loss of next letters on 16 pieces of the text."""
+    start = torch.randint(len(ids) - SPAN, (16, 1))
+    rows = ids[start + torch.arange(SPAN + 1)]
+    return nll(model(rows[:, :-1], is_causal=True), rows[:, 1:])
+
+# %% role="concept"
+@torch.no_grad()
+def write(model, prompt, n=80):
+    """n letters behind the prompt, each drawn from what model predicts."""
+    row = torch.tensor([[number[letter] for letter in prompt]])
+    for _ in range(n):
+        logits = model(row[:, -SPAN:], is_causal=True)[0, -1]
+        drawn = torch.multinomial(logits.softmax(-1), 1)
+        row = torch.cat([row, drawn[None]], 1)
+    return "".join(letters[k] for k in row[0])
+
+writer = LM(len(letters), SPAN, layers=2)
+fresh = write(writer, "The ")
+losses = train(writer, letters_loss, steps=300, lr=5e-3)
+start, end = losses[0], sum(losses[-20:]) / 20
+print(repr(fresh), repr(write(writer, "The ")), sep="\n")
+
+# %% role="concept"
+claim("loss at the start less ln of the number of letters",
+      start - math.log(len(letters)), expected=0, within=0.5)
+claim("loss after 300 steps, in nats a letter", end, below=2.7)
+
+# %% [markdown] role="concept"
+# ### What a cache weighs, and grouped queries
+#
+# The cache of trap 08.10 keeps a key and a value for each token, layer and head:
+#
+# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
+#
+# With *grouped queries* (GQA) several heads of queries share one head of keys and
+# values. Here for 32 layers of 32 heads with 128 numbers, in 16 bits, as in Llama 2 of
+# 7 billion weights.
+
+# %% role="concept"
+def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
+    """Bytes of keys and values of one sequence."""
+    return 2 * layers * kv_heads * head_dim * tokens * size
+
+print(f"a token {kv_cache_bytes(1) / 1e6:.3f} MB, 4,096 tokens "
+      f"{kv_cache_bytes(4096) / 1e9:.2f} GB, with 8 groups "
+      f"{kv_cache_bytes(4096, kv_heads=8) / 1e9:.2f} GB")
+q = torch.randn(1, 8, 5, 16)                     # 8 heads of queries
+k, v = torch.randn(2, 1, 2, 5, 16)               # 2 of keys and values
+grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+repeated = attention(q, *(t.repeat_interleave(4, dim=1) for t in (k, v)))
+
+# %% role="concept"
+claim("MB of cache for one token, 32 heads", kv_cache_bytes(1) / 1e6,
+      expected=0.524, within=0.001)
+claim("GB for 4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9,
+      expected=2.147, within=0.001)
+claim("grouped queries and keys repeated four times: largest gap",
+      (grouped - repeated).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# ### The same in a library
+#
+# Hugging Face's `transformers` builds a Llama from a configuration, without any
+# download. Its layers are those of this stage: RoPE with the same pairs, grouped
+# queries, a cache. One of its attention layers, written with what stands above, gives
+# the same numbers; and its own decoding from a cache agrees with the whole run.
+
+# %% role="concept"
+from transformers import LlamaConfig, LlamaForCausalLM
+
+llama = LlamaForCausalLM(LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=64)).eval()
+
+def by_hand(layer, h):
+    """Causal attention with RoPE and groups, with the layer's weights."""
+    place = torch.arange(h.shape[1])
+    q = rotate(split(layer.q_proj(h), 4), place)
+    k = rotate(split(layer.k_proj(h), 2), place)
+    seen = F.scaled_dot_product_attention(
+        q, k, split(layer.v_proj(h), 2), is_causal=True, enable_gqa=True)
+    return layer.o_proj(merge(seen))
+
+# %% role="concept"
+noted = {}
+layer = llama.model.layers[0].self_attn
+hook = layer.register_forward_hook(
+    lambda _, args, kwargs, out: noted.update(
+        h=kwargs["hidden_states"], out=out[0]), with_kwargs=True)
+ids = torch.randint(64, (1, 10))
+with torch.no_grad():
+    logits = llama(ids).logits
+    hook.remove()
+    own = by_hand(layer, noted["h"])
+    first = llama(ids[:, :7], use_cache=True)
+    rest = llama(ids[:, 7:], past_key_values=first.past_key_values)
+
+# %% role="concept"
+claim("one layer of the library and the same by hand: largest gap",
+      (own - noted["out"]).abs().max(), below=1e-5)
+claim("seven tokens, then three from the cache: gap to the whole run",
+      (rest.logits - logits[:, 7:]).abs().max(), below=1e-4)
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A language model trains to a loss that is far lower than that of all published models on the same text. You first**
+#
+# - [ ] save it and write a report :: A loss below what is possible is a leak until the opposite is shown.
+# - [x] change the last token of a row and look whether earlier logits move :: They must not. It takes one line and no training.
+# - [ ] add dropout, for it has overfitted :: Overfitting shows on new text; a leak makes the loss low there, too.
+
+# %% [markdown] role="quiz"
+# **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**
+#
+# - [ ] an error: the shapes do not fit :: They can fit, and nothing checks what True means.
+# - [ ] nothing, both take boolean masks :: Both do, with opposite meanings.
+# - [x] tokens look at exactly what was forbidden, and rows with nothing forbidden give zeros :: True means "ignore" in one and "may look" in the other.
+
+# %% [markdown] role="quiz"
+# **3. A row is padded. You mask the rows of the pads, the queries, and leave the columns. The tokens**
+#
+# - [x] still look at pads :: Columns are keys. A mask over the queries silences what pads compute, and nobody reads that.
+# - [ ] are right, a pad is masked either way :: Rows and columns say who looks and who is looked at.
+# - [ ] give NaN :: A row without keys gives zeros or NaN, and that is the pads' row.
+
+# %% [markdown] role="quiz"
+# **4. Generation with a cache writes other text than without. The prompt goes in at once, then token by token with is_causal=True. The first wrong step is**
+#
+# - [ ] the prompt :: There queries and keys are equally many, and both corners agree.
+# - [x] the first single token: its one query sees the first key only :: The triangle starts in the upper left corner.
+# - [ ] none, for one query needs no mask :: It needs none, but this one gets one.
+
+# %% [markdown] role="quiz"
+# **5. You test whether a model mixes the rows of a batch by permuting them. The outputs are permuted in the same way. So**
+#
+# - [ ] the rows are independent :: A model that subtracts the batch's mean passes this test.
+# - [x] nothing is shown: replace the other rows, and look at row 0 :: Only a change of the company tells.
+# - [ ] it is in train mode :: The mode is not what this test sees.
+
+# %% [markdown] role="quiz"
+# **6. A masked model pays 0.5 nats for a gap, a causal one 0.8 for the next token of the same text. For writing you take**
+#
+# - [ ] the masked one, its loss is lower :: Its question was easier: it saw what comes behind the gap.
+# - [x] the causal one :: It was trained and measured on the question that writing asks.
+# - [ ] either, after a temperature is set :: A temperature does not change what a model was asked in training.
 

@@ -35,6 +35,9 @@ ex.promise("left", "lengths stays as it is.", says=("lengths changed",))
 ex.promise("example", "Example: for [1, 2] keep is [[True, False, False], [False, True, False], "
            "[False, True, True]].", cases=("the example",))
 
+ex.equivalent("same = document[:, None] == document -> same = document[:, None] <= document",
+              "Documents are numbered along the row, and tril leaves the columns before.")
+
 
 @ex.cases
 def cases(g):
