@@ -105,6 +105,8 @@ def expect_dropped(trained, a, v, p):
                          f"0 or {1 / (1 - p):.3g}", "Drop weights, after the softmax.")
         kept.append(found > 0.5)
     kept = torch.stack(kept).double()
+    if float((kept[1:] == kept[:1]).all(dim=(1, 2, 3, 4)).double().max()):
+        raise Broken("equal calls in training", "two", "none", "Draw anew.")
     n, share = kept.numel(), float(1 - kept.mean())
     if abs(share - p) > 5.5 * math.sqrt(p * (1 - p) / n):
         raise Broken("share of weights dropped in training", share, p)
@@ -115,8 +117,6 @@ def expect_dropped(trained, a, v, p):
     if max(abs(value - same) for value in agree) > 7 * math.sqrt(same * (1 - same) / n) + 0.02:
         raise Broken("share of neighbours dropped or kept together", max(agree), same,
                      "Draw for each weight.")
-    if float((kept[1:] == kept[:1]).all(dim=(1, 2, 3, 4)).double().max()):
-        raise Broken("equal calls in training", "two", "none", "Draw anew.")
 
 
 @ex.law
