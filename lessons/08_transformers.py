@@ -666,7 +666,7 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 #
 # You replace a hand-written attention by `F.scaled_dot_product_attention` and hand it
 # the dropout of the old one, `dropout_p=0.1`. In training it drops each attention
-# weight with that probability and divides the others by 0.9. Now you serve: `eval()`,
+# weight with that probability p and divides the others by 1 - p. Now you serve: `eval()`,
 # `no_grad()`, the same input twice.
 
 # %% trap="08.9" role="predict"
@@ -1108,7 +1108,7 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     with torch.no_grad():
-        before = model(x.clone())[0].clone()
+        before = model(x.clone())[0]
         after = model(torch.cat([x[:1], others]))[0]
     for module, mode in modes:
         module.training = mode

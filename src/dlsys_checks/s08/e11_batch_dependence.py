@@ -34,6 +34,9 @@ ex.promise("example", "Example: a model that subtracts the mean of the batch, x 
            "others [[7.]]: the output for row 0 moves from -1 to -3, the result is 2.",
            cases=("the example",))
 
+ex.equivalent("return (after - before).abs().max().item() -> return (before - after).abs().max()"
+              ".item()", "The sign of a change does not count.")
+
 
 @ex.cases
 def cases(g):

@@ -14,7 +14,7 @@ ex.promise("mask", "Mask for SDPA in a causal model whose rows are padded.",
 ex.promise("kinds", "real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32.",
            cases=("bool", "float32", "float32, no pads"))
 ex.promise("places", "Pads stand on the right, on the left or in between.",
-           cases=("pads left", "pads anywhere", "pads right and left"))
+           cases=("pads left", "pads anywhere", "pads right and left", "bool", "float32"))
 ex.promise("form", "The mask is bool, of shape (B, 1, T, T), True where the row's place may look "
            "at the column's.", says=("mask",))
 ex.promise("tokens", "A token looks at itself and at the tokens before it, not at pads.",
@@ -24,6 +24,15 @@ ex.promise("pads", "A pad looks at itself and at nothing else, so no row is empt
 ex.promise("left", "real stays as it is.", says=("real changed",))
 ex.promise("example", "Example: for [[1, 1, 0]] the mask is [[[[True, False, False], "
            "[True, True, False], [False, False, True]]]].", cases=("the example",))
+
+ex.equivalent("before = torch.ones(size, size, dtype=torch.bool).tril() -> before = "
+              "torch.ones(size, size, dtype=torch.bool).tril()", "The two sizes are one.")
+ex.equivalent("pairs = tokens[:, :, None] & tokens[:, None, :] -> pairs = tokens[:, None, :] & "
+              "tokens[:, :, None]", "& has no order.")
+ex.equivalent("return (pairs & before | itself)[:, None] -> return (itself | pairs & before)"
+              "[:, None]", "| has no order.")
+ex.equivalent("return (pairs & before | itself)[:, None] -> return (before & pairs | itself)"
+              "[:, None]", "& has no order.")
 
 
 @ex.cases

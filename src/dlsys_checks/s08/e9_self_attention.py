@@ -39,6 +39,13 @@ ex.promise("grad mode", "whether gradients are on or off.", says=("result in eva
 ex.promise("left", "x and weight stay as they are;", says=("changed",))
 ex.promise("gradients", "gradients reach both.", says=("gradient",))
 
+ex.equivalent("q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in "
+              "F.linear(x, weight).chunk(3, -1)) -> q, k, v = (part.unflatten(-1, (heads, -1))"
+              ".transpose(2, 1) for part in F.linear(x, weight).chunk(3, -1))",
+              "Which of two axes is named first does not matter.")
+ex.equivalent("return seen.transpose(1, 2).flatten(2) -> return seen.transpose(2, 1).flatten(2)",
+              "Which of two axes is named first does not matter.")
+
 
 @ex.cases
 def cases(g):
