@@ -50,7 +50,6 @@ def cases(g):
             one("pieces of many sizes", [2, whole(3, 6), 1, whole(2, 5), 3]),
             one("one token, then a piece", [1, whole(3, 7)]),
             one("the first step alone", [whole(3, 7)]),
-            one("one token in all", [1]),
             one("one sequence, one head", [whole(2, 4), 1, 2], shape=(1, 1, 4)),
             one("large scores", [3, 2, 1], scale=6.0),
             one("a long row", [whole(60, 70), 1, 9], shape=(1, 2, 8)),
