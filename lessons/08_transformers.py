@@ -776,13 +776,13 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
                    p: float, training: bool) -> torch.Tensor:
     """Self-attention (B, T, d) of several heads, with dropout.
 
-    x: (B, T, d). weight: (3d, d); F.linear(x, weight) holds q, k and v in
-    this order, each the heads side by side, d / heads numbers a head. Every
-    token looks at all tokens of its row. With training True each attention
-    weight is zeroed with probability p, 0 <= p < 1, one by one, anew at
-    every call, and the others are divided by 1 - p. With training False
-    nothing is dropped and nothing drawn, whether gradients are on or off.
-    x and weight stay as they are; gradients reach both.
+    x: (B, T, d), weight: (3d, d), float32; F.linear(x, weight) holds q, k
+    and v in this order, each the heads side by side, d / heads numbers a
+    head. Every token looks at all tokens of its row. With training True
+    each attention weight is zeroed with probability p, 0 <= p < 1, one by
+    one, anew at every call, and the others are divided by 1 - p. With
+    training False nothing is dropped and nothing drawn, whether gradients
+    are on or off. x and weight stay as they are; gradients reach both.
     """
     # BEGIN SOLUTION
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -933,14 +933,15 @@ attention_mask
 def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     """Causal attention of the n newest tokens, with a cache and RoPE.
 
-    q, k, v: (B, H, n, D) of the new tokens, n >= 1, left as they are.
-    cache: a dict, empty at the first step. After each step its "k" and "v"
-    hold the keys and values of all tokens so far, (B, H, t, D), the keys
-    turned. rotate(x, place) returns x (B, H, n, D) turned for the places
-    (n,), int64, counted from 0 at the first token of all. Queries and keys
-    are turned, values are not. A token looks at itself and at all before
-    it. The result (B, H, n, D) is what the whole row gives for these
-    tokens in one run. Two caches know nothing of each other.
+    q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in memory in
+    any order, left as they are. cache: a dict, empty at the first step.
+    After each step its "k" and "v" hold the keys and values of all tokens
+    so far, (B, H, t, D), the keys turned. rotate(x, place) returns x (B,
+    H, n, D) turned for the places (n,), int64, counted from 0 at the first
+    token of all. Queries and keys are turned, values are not. A token
+    looks at itself and at all before it. The result (B, H, n, D) is what
+    the whole row gives for these tokens in one run. Two caches know
+    nothing of each other.
     """
     # BEGIN SOLUTION
     past = cache["k"].shape[2] if cache else 0

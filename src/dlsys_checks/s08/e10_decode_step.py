@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -16,7 +17,9 @@ ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twi
 
 ex.promise("result", "Causal attention of the n newest tokens, with a cache and RoPE.",
            says=("result",))
-ex.promise("new", "q, k, v: (B, H, n, D) of the new tokens, n >= 1,", says=("result", "cache"))
+ex.promise("new", "q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32,",
+           says=("result", "cache"))
+ex.promise("order", "in memory in any order,", says=("raised RuntimeError",))
 ex.promise("left", "left as they are.", says=("numbers changed",))
 ex.promise("empty", "cache: a dict, empty at the first step.",
            says=("step 1", "raised KeyError"))
@@ -46,8 +49,9 @@ def cases(g):
         return name, {"q": q * scale, "k": k, "v": v, "sizes": list(sizes),
                       "base": 50.0 + 100 * float(torch.rand((), generator=g)), "twins": twins}
     return [one("one by one", [1] * whole(4, 8)),
-            one("a prompt, then one by one", [whole(4, 7), 1, 1, 1]),
-            one("pieces of many sizes", [2, whole(3, 6), 1, whole(2, 5), 3]),
+            one("a prompt, then one by one", [whole(4, 7), 1, 1, 1], shape=(2, 3, 6)),
+            one("pieces of many sizes", [2, whole(3, 6), 1, whole(2, 5), 3],
+                shape=(whole(2, 4), whole(2, 5), 4)),
             one("one token, then a piece", [1, whole(3, 7)]),
             one("the first step alone", [whole(3, 7)]),
             one("one sequence, one head", [whole(2, 4), 1, 2], shape=(1, 1, 4)),
@@ -74,11 +78,13 @@ def act(fn, q, k, v, sizes, base, twins):
     caches, found, start = [{} for _ in rows], [], 0
     for n in sizes:
         for row, cache in zip(rows, caches):
-            new = [t[:, :, start:start + n].clone() for t in row]
+            # Tokens before heads in memory, as they come from one linear layer.
+            new = [t[:, :, start:start + n].transpose(1, 2).contiguous().transpose(1, 2)
+                   for t in row]
             before = [t.clone() for t in new]
             out = fn(*new, cache, rotate)
-            found.append({"out": out, "cache": {key: t.clone() if isinstance(t, torch.Tensor) else t
-                                                for key, t in cache.items()},
+            held = {key: cache.get(key) for key in ("k", "v")}
+            found.append({"out": out, "cache": copy.deepcopy(held),
                           "changed": sum(int((a != b).sum()) for a, b in zip(new, before)),
                           "places": sum(not kind for kind in kinds)})
         start += n
@@ -281,6 +287,13 @@ def newest_only(q, k, v, cache, rotate):
 def filled_cache(q, k, v, cache, rotate):
     assert cache["k"].shape[2] > 0
     return step(q, k, v, cache, rotate)
+
+
+@ex.wrong("viewed as if heads came before tokens in memory", says="raised RuntimeError",
+          breaks="order")
+def viewed(q, k, v, cache, rotate):
+    flat = [t.view(-1, *t.shape[2:]) for t in (q, k, v)]
+    return step(*(t.view(q.shape) for t in flat), cache, rotate)
 
 
 @ex.wrong("one new token assumed: the last of a piece only", says="shape of the result",

@@ -21,8 +21,8 @@ ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "call
 
 ex.promise("result", "Self-attention (B, T, d) of several heads, with dropout.",
            says=("result",))
-ex.promise("weight", "x: (B, T, d). weight: (3d, d); F.linear(x, weight) holds q, k and v in this "
-           "order,", says=("result in eval",))
+ex.promise("weight", "x: (B, T, d), weight: (3d, d), float32; F.linear(x, weight) holds q, k "
+           "and v in this order,", says=("result in eval",))
 ex.promise("heads", "each the heads side by side, d / heads numbers a head.",
            says=("result in eval",))
 ex.promise("tokens", "Every token looks at all tokens of its row.", says=("result in eval",))
