@@ -208,8 +208,8 @@ claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
 
 # %% [markdown] trap="08.1" role="repair"
 # You need no training to find such a leak, and no dice. Change the last token of a row:
-# with a right mask the logits of all places before it stay. That works for every model
-# that claims to be causal.
+# with a right mask the logits of all places before it stay. That works for any model
+# that claims to be causal, once dropout is off.
 
 # %% trap="08.1" role="repair"
 def leak(model, **mask):
@@ -257,8 +257,8 @@ claim("four ways to write one mask: largest gap",
 
 # %% [markdown] trap="08.1" role="repair"
 # Nothing stops you from handing one API the mask of the other. Then each place looks
-# only at what comes *after* it, or at nothing at all. SDPA gives zeros for a row
-# without any key; MHA gives NaN. A float mask made by multiplication is all NaN where
+# only at what comes *after* it, or at nothing at all. For a row without any key SDPA
+# gives zeros and MHA gives NaN, here on a CPU. A float mask made by multiplication is all NaN where
 # it should be 0, since zero times infinity is NaN.
 
 # %% trap="08.1" role="repair"
@@ -714,8 +714,8 @@ measured("08.9", 100 * difference, right=(35, 60))
 # is dropped or enlarged changes the sum by its own share, and two calls differ by
 # $\sqrt{2p}$ of their size, however long the row is.
 #
-# The mode of the *module* has to decide. The grad mode, which some take instead, says
-# something else: in eval mode with gradients, as for a saliency map, it drops.
+# The mode of the *module* has to decide. The grad mode is no stand-in for it: in eval
+# mode with gradients, as for a saliency map, it drops.
 
 # %% trap="08.9" role="repair"
 class ByMode(Attention):
@@ -866,7 +866,7 @@ claim("three queries, lower right, two ways: gap to the whole row's run",
 
 # %% [markdown] trap="08.10" role="repair"
 # The cache has a second seam: *places*. Without places attention cannot tell the order
-# of its keys: shuffled keys and values give the same result. Most models of today turn
+# of its keys: shuffled keys and values give the same result. Llama and many others turn
 # queries and keys by an angle that grows with the place, a *rotary embedding* (RoPE):
 # pairs of numbers are turned like the hands of a clock, each pair at its own speed.
 # Turned by a and by b, a query and a key meet at an angle of a - b: the score depends
