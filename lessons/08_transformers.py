@@ -258,8 +258,8 @@ claim("four ways to write one mask: largest gap",
 # %% [markdown] trap="08.1" role="repair"
 # Nothing stops you from handing one API the mask of the other. Then each place looks
 # only at what comes *after* it, or at nothing at all. For a row without any key SDPA
-# gives zeros and MHA gives NaN, here on a CPU. A float mask made by multiplication is all NaN where
-# it should be 0, since zero times infinity is NaN.
+# gives zeros and MHA gives NaN, here on a CPU. A float mask made by multiplication is
+# NaN where it should be 0, since zero times infinity is NaN.
 
 # %% trap="08.1" role="repair"
 with torch.no_grad():
@@ -865,12 +865,12 @@ claim("three queries, lower right, two ways: gap to the whole row's run",
       max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
 
 # %% [markdown] trap="08.10" role="repair"
-# The cache has a second seam: *places*. Without places attention cannot tell the order
-# of its keys: shuffled keys and values give the same result. Llama and many others turn
-# queries and keys by an angle that grows with the place, a *rotary embedding* (RoPE):
-# pairs of numbers are turned like the hands of a clock, each pair at its own speed.
-# Turned by a and by b, a query and a key meet at an angle of a - b: the score depends
-# on the distance alone.
+# The cache has a second seam: *places*. Without a mask and without places attention
+# cannot tell the order of its keys: shuffled keys and values give the same result.
+# Llama and many others turn queries and keys by an angle that grows with the place, a
+# *rotary embedding* (RoPE): pairs of numbers are turned like the hands of a clock, each
+# pair at its own speed. Turned by a and by b, a query and a key meet at an angle of
+# a - b: the score depends on the distance alone.
 
 # %% trap="08.10" role="repair"
 def rotate(x, place):
