@@ -563,7 +563,7 @@ print(f"masked, in a gap {in_gap:.2f}   causal, next {causal:.2f}   "
 claim("nats for a masked token with both neighbours in view, less those "
       "of the causal model for a next one", in_gap - causal, below=-0.2)
 claim("nats of the masked model behind the text, less those of the "
-      "causal model", written - causal, above=0.04)
+      "causal model", written - causal, above=0.01)
 
 # %% trap="08.3" role="look"
 measured("08.3", 1)
