@@ -25,7 +25,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, flops, guess, measured, operations,
+    begin, check, claim, datasheet, flops, gpu_result, gpu_table, guess,
+    measured, operations, peak_bytes, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -617,6 +618,7 @@ def classifier():
     model.model.load_state_dict(base.model.state_dict())
     return model
 
+# %% trap="10.4" role="break" tags=["plumbing"]
 @torch.no_grad()
 def share_right(model):
     picked = model.eval()(input_ids=quiz_ids).logits.argmax(1)
@@ -994,6 +996,7 @@ def answers(rows, pad):
     ids[at == end], ids[at > end] = EOS, pad
     return ids, end[:, 0] + 1
 
+# %% trap="10.6" role="break" tags=["plumbing"]
 @torch.no_grad()
 def answer_lengths(model):
     """Words before EOS for the prompts 3 to 9; 13 where none comes."""
@@ -1010,6 +1013,7 @@ def by_pad_id(ids, lengths, pad):
     """Labels (N, T): what equals the padding is not learned."""
     return ids.masked_fill(ids == pad, -100)
 
+# %% trap="10.6" role="break"
 def speaker(labels_of, pad, steps=80):
     """A model trained on padded answers, its last loss and labels."""
     torch.manual_seed(SEED)                  # the same start for all
@@ -1112,3 +1116,407 @@ def lm_labels(ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 # trained rarely writes the token that ends a text;
 # [mlabonne/llm-course 33](https://github.com/mlabonne/llm-course/issues/33): so does a
 # model from a well-known notebook, which stops at the longest length only.
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# ### The same numbers as peft
+#
+# The `LoRA` of the first cell and that of the library calculate the same. And one of the
+# two matrices has to begin at random: with both at zero, no gradient reaches either.
+
+# %% role="concept"
+layer = whole.base_model.model.model.layers[0].mlp.up_proj
+mine = LoRA(copy.deepcopy(layer.base_layer), r=4, alpha=16)
+mine.A.data = layer.lora_A.default.weight.data
+mine.B.data = layer.lora_B.default.weight.data
+h = torch.randn(8, 32)
+gap = (mine(h) - layer(h)).abs().max()
+
+fresh_layer = LoRA(nn.Linear(32, 32))
+fresh_layer(h).square().mean().backward()
+at_start = {name: getattr(fresh_layer, name).grad.norm() for name in "AB"}
+with torch.no_grad():
+    fresh_layer.A.zero_()
+fresh_layer.zero_grad()
+fresh_layer(h).square().mean().backward()
+stuck = fresh_layer.A.grad.norm() + fresh_layer.B.grad.norm()
+
+# %% role="concept"
+claim("LoRA by hand and peft's, largest gap", gap, below=1e-4)
+claim("gradient norm of A at the first step", at_start["A"], expected=0)
+claim("gradient norm of B at the first step", at_start["B"], above=0.01)
+
+# %% [markdown] role="concept"
+# In the first step only $B$ moves, and from the second on both. With $A$ at zero as well:
+
+# %% role="concept"
+claim("A and B zero: gradient norm of both together", stuck, expected=0)
+
+# %% [markdown] role="concept"
+# ### Five kinds of adapters
+#
+# *DoRA* trains the length of each row of $W$ apart from its direction. *IA3* trains
+# factors for keys, values and the inside of the MLP. Prefix and prompt tuning you know
+# from trap 10.3. All five get the same 100 steps at the same rate on this small base;
+# methods with few numbers may want a higher rate and more steps, so read the table as
+# what this setting gives, and not as a ranking.
+
+# %% role="concept" tags=["plumbing"]
+from peft import IA3Config
+
+task = {"task_type": "CAUSAL_LM"}
+kinds = {
+    "LoRA": LoraConfig(r=4, lora_alpha=16, target_modules=LLAMA_NAMES,
+                       **task),
+    "DoRA": LoraConfig(r=4, lora_alpha=16, target_modules=LLAMA_NAMES,
+                       use_dora=True, **task),
+    "IA3": IA3Config(**task),
+    "prefix": PrefixTuningConfig(num_virtual_tokens=8, **task),
+    "prompt": PromptTuningConfig(num_virtual_tokens=8, **task)}
+
+# %% role="concept"
+after = {}
+for name, config in kinds.items():
+    model = get_peft_model(copy.deepcopy(base), config)
+    after[name] = loss_on(learn(model, new), new_ids)
+    print(f"{name}: {trainable(model)} numbers, loss on the new language "
+          f"{after[name]:.2f}")
+
+# %% role="concept"
+claim("LoRA and DoRA: the higher loss", max(after["LoRA"], after["DoRA"]),
+      below=2.2)
+claim("IA3, prefix and prompt: the lowest loss less that of LoRA",
+      min(after[kind] for kind in ("IA3", "prefix", "prompt"))
+      - after["LoRA"], above=0.5)
+
+# %% [markdown] role="concept"
+# ### How low is the rank of an update, and what is forgotten
+#
+# LoRA is often explained by saying that updates have a low rank anyway. You train all
+# weights of the base on the new language and look at the singular values of what
+# changed. How much of the squared size do the first four of 32 hold?
+
+# %% role="concept"
+full = learn(copy.deepcopy(base), new)
+held, chance = [], []
+for (name, after_p), before_p in zip(full.named_parameters(),
+                                     base.parameters()):
+    if "proj" in name:
+        for kept, change in ((held, (after_p - before_p).detach()),
+                             (chance, torch.randn_like(before_p))):
+            power = torch.linalg.svdvals(change).square()
+            kept.append((power[:4].sum() / power.sum()).item())
+held, chance = sum(held) / len(held), sum(chance) / len(chance)
+forgets = {"all weights": loss_on(full, old_ids),
+           "LoRA": loss_on(whole, old_ids)}
+print(f"held by four: {held:.0%}, of random matrices {chance:.0%}; old "
+      f"language: ", {k: f"{v:.1f}" for k, v in forgets.items()})
+
+# %% role="concept"
+claim("share of the update in its first four directions, mean", held,
+      above=0.45, below=0.85)
+claim("that share less that of random matrices", held - chance, above=0.1)
+claim("lower loss on the old language, after the new one, less before",
+      min(forgets.values()) - level["old"], above=1)
+
+# %% [markdown] role="concept"
+# So the update leans on few directions, and is not of rank four. LoRA reaches about the
+# same loss all the same: it does not copy that update, it finds another. And both forget
+# the old language here, where nothing of it was trained on. But the adapter can be
+# switched off, and the base is there again.
+
+# %% role="concept"
+with whole.disable_adapter():
+    back = loss_on(whole, old_ids)
+
+# %% role="concept"
+claim("adapter off: loss on the old language less that of the base",
+      back - level["old"], expected=0)
+
+# %% [markdown] role="concept"
+# Below, updates of four kinds. Guess what rank 4 leaves out of each, and at which rank
+# LoRA needs as many numbers as the matrix itself.
+
+# %% role="explore" explorer="lora_rank"
+from dlsys_helpers.explorers.lora_rank import lora_rank
+
+lora_rank
+
+# %% [markdown] role="concept"
+# ### Counting for a Llama-2-7B
+#
+# On the meta device a model has shapes and no numbers, so that seven billion of them
+# cost nothing. (If you have such a model: build it with its own configuration here, and
+# the counts are yours.)
+
+# %% role="concept"
+with torch.device("meta"):
+    llama_7b = LlamaForCausalLM(LlamaConfig())   # its defaults are the 7B's
+numbers = sum(p.numel() for p in llama_7b.parameters())
+
+def added(r, *words):
+    """Numbers of LoRA in all linears whose path holds one of the words."""
+    return sum(r * (module.in_features + module.out_features)
+               for path, module in llama_7b.named_modules()
+               if isinstance(module, nn.Linear)
+               and any(word in path for word in words))
+
+counts = {"r 8, q and v": added(8, "q_proj", "v_proj"),
+          "r 16, attention": added(16, "self_attn"),
+          "r 16, all": added(16, "self_attn", "mlp")}
+print(f"base {numbers:,}", {k: f"{n:,}" for k, n in counts.items()})
+
+# %% role="concept"
+claim("numbers of the base", numbers, expected=6_738_415_616)
+claim("r 16 in all matrices of attention", counts["r 16, attention"],
+      expected=16_777_216)
+claim("r 16 in all matrices, over the base", counts["r 16, all"] / numbers,
+      expected=0.006, within=1e-4)
+
+# %% [markdown] role="concept"
+# ### Four bits for the base: NF4
+#
+# *QLoRA* keeps the frozen base in four bits. Sixteen levels have to stand for all
+# weights of a block of 64, which is divided by its largest. Trained weights are spread
+# much like a normal distribution: many are small. So NF4 puts its levels at quantiles of
+# N(0, 1), eight above zero, seven below, and zero itself, and scales them to one.
+
+# %% role="concept"
+import bitsandbytes as bnb
+
+normal, edge = torch.distributions.Normal(0.0, 1.0), 0.9677083
+above = normal.icdf(torch.linspace(edge, 0.5, 9)[:-1])
+below = -normal.icdf(torch.linspace(edge, 0.5, 8)[:-1])
+nf4 = torch.cat([above, below, torch.zeros(1)]).sort().values
+nf4 = nf4 / nf4.max()
+library = bnb.functional.get_4bit_type("nf4", device="cpu")
+print([f"{level:.2f}" for level in nf4.tolist()])
+
+def rounded_to(grid, weights, block=64):
+    """Weights, each block scaled to one and moved to the nearest level."""
+    blocks = weights.view(-1, block)
+    scale = blocks.abs().amax(1, keepdim=True)
+    nearest = ((blocks / scale)[..., None] - grid).abs().argmin(-1)
+    return (grid[nearest] * scale).view_as(weights)
+
+# %% role="concept"
+def error(grid, weights):
+    return ((rounded_to(grid, weights) - weights).norm()
+            / weights.norm()).item()
+
+evenly = torch.linspace(-1, 1, 16)
+bell, flat = torch.randn(512, 512), torch.rand(512, 512) * 2 - 1
+errors = {(grid, kind): error(levels, weights)
+          for grid, levels in (("NF4", nf4), ("even", evenly))
+          for kind, weights in (("normal", bell), ("uniform", flat))}
+for (grid, kind), value in errors.items():
+    print(f"{grid} levels, {kind} weights: error {value:.3f}")
+
+# %% role="concept"
+claim("levels by hand and those of bitsandbytes, largest gap",
+      (nf4 - library).abs().max(), below=1e-5)
+claim("normal weights: error with NF4 over that with even levels",
+      errors["NF4", "normal"] / errors["even", "normal"], below=0.95)
+claim("uniform weights: the same", errors["NF4", "uniform"]
+      / errors["even", "uniform"], above=1.05)
+
+# %% [markdown] role="concept"
+# Guess for which weights even levels are better, and what a single large weight does to
+# its block. Then look.
+
+# %% role="explore" explorer="nf4_grid"
+from dlsys_helpers.explorers.nf4_grid import nf4_grid
+
+nf4_grid
+
+# %% [markdown] role="concept"
+# The grid fits the weights it was made for, and no others. Now all together: the base in
+# NF4, LoRA beside it, trained as before. Only the layers are quantized; embedding and
+# head stay as they are.
+
+# %% role="concept" tags=["plumbing"]
+def in_four_bits(model):
+    """A copy with the linear modules of its layers in NF4."""
+    model = copy.deepcopy(model)
+    for path, module in list(model.model.named_modules()):
+        if isinstance(module, nn.Linear):
+            four = bnb.nn.Linear4bit(
+                module.in_features, module.out_features, bias=False,
+                compute_dtype=torch.float32, quant_type="nf4")
+            four.weight = bnb.nn.Params4bit(
+                module.weight.data, requires_grad=False, quant_type="nf4")
+            holder, _, name = path.rpartition(".")
+            setattr(model.model.get_submodule(holder), name, four.to("cpu"))
+    return model
+
+# %% role="concept"
+small_base = in_four_bits(base)
+four = small_base.model.layers[0].mlp.up_proj.weight
+qlora = adapter(small_base, LLAMA_NAMES)
+found = {"base": level["old"], "base in NF4": loss_on(small_base, old_ids),
+         "LoRA": loss_on(whole, new_ids),
+         "QLoRA": loss_on(learn(qlora, new), new_ids)}
+print(f"bytes for 2,048 weights: {four.nbytes}",
+      {k: f"{v:.2f}" for k, v in found.items()})
+
+# %% role="concept"
+claim("bytes of a matrix of 64 x 32, without its scales", four.nbytes,
+      expected=1024)
+claim("loss on the old language, NF4 less base",
+      found["base in NF4"] - found["base"], above=-0.05, below=0.3)
+claim("loss on the new language, QLoRA less LoRA",
+      found["QLoRA"] - found["LoRA"], below=0.2)
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. You copy `target_modules` with eight names from another model's script, and training starts. You then**
+#
+# - [ ] trust it, since wrong names raise an error :: The error comes only if no name hits. One that hits is enough to pass.
+# - [x] count the adapted modules and the trainable numbers :: The list is a filter. What was passed over shows in the count and nowhere else.
+# - [ ] raise the rank, to be safe :: A higher rank makes the adapters larger that were made. It makes none for a matrix that no name hits.
+
+# %% [markdown] role="quiz"
+# **2. A program adds `B @ A` to `W` and leaves the adapter switched on. The model now answers**
+#
+# - [ ] as before, since the sum is the same :: The update is in `W` and beside it, so it counts twice.
+# - [x] with twice the update :: Merge once and switch off, or let `merge_and_unload` do both.
+# - [ ] as the base, since both cancel out :: Nothing takes the update away; it is added a second time.
+
+# %% [markdown] role="quiz"
+# **3. A merged model in `bfloat16` is worse than base and adapter side by side. The first suspect is**
+#
+# - [x] the rounding of small updates, which are lost beside a large weight :: With 8 bits for the digits, an update far below a hundredth of the weight often moves nothing.
+# - [ ] the order of `B` and `A` in the product :: The other order has another shape, unless by accident, and would be wrong in float32 as well.
+# - [ ] the rank, which merging reduces :: The sum has whatever rank `W` and the update give it; nothing is cut off.
+
+# %% [markdown] role="quiz"
+# **4. A loaded adapter gives exactly the logits of the base. That means**
+#
+# - [ ] training changed nothing :: It may have. A trained $B$ is hardly zero to the last bit in all layers.
+# - [x] what answers is a fresh adapter, or none :: With $B$ zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is switched on.
+# - [ ] the adapter was trained for another base :: On another base it would do something, and most likely harm.
+
+# %% [markdown] role="quiz"
+# **5. A classifier with LoRA is good after training and random after loading. What do you look for in the file?**
+#
+# - [ ] the weights of the base :: They are not meant to be there; the base is loaded by itself.
+# - [x] the head :: A head that is not named in the task or in `modules_to_save` stays random and is drawn anew.
+# - [ ] the state of the optimizer :: Answers do not need it.
+
+# %% [markdown] role="quiz"
+# **6. Padding has the id of EOS. You want the model to learn where a text ends. The labels of padding are masked**
+#
+# - [ ] by comparing ids with the id of the padding :: That takes out each EOS as well, and the model never learns to stop.
+# - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and all behind it loses it.
+# - [ ] not at all, as EOS after EOS does no harm :: The model then learns to write EOS after EOS, and most of the loss goes to padding.
+
+# %% [markdown] role="quiz"
+# **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
+#
+# - [ ] change nothing, since the prefix has no ids :: It takes positions all the same, and the text would run over the end of the table.
+# - [ ] cut all texts at their end to 2000 :: The end is the answer, which holds the labels.
+# - [x] cut the prompts at their start, until 2000 tokens are left :: Prefix and text then fit, and each answer is whole.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: what a step holds and what it takes
+#
+# Training all weights with AdamW holds four numbers for each: the weight, its gradient
+# and two running means. LoRA holds one for each frozen weight, and four for its own few.
+#
+# **Before you run anything:** a stack of eight matrices of 4096 x 4096 in float32. How
+# many bytes does a step hold besides its activations, once with all weights and once
+# with LoRA of rank 16? And does LoRA save time to the same degree? Its step still has
+# to go forward and back through the frozen matrices.
+
+# %% role="gpu"
+def stack(kind, where, width=4096, layers=8, r=16):
+    """Square matrices in a row; with LoRA unless kind is full."""
+    weights = [torch.randn(width, width, device=where) / 64
+               for _ in range(layers)]
+    modules = []
+    for weight in weights:
+        linear = nn.Linear(1, 1, bias=False, device=where)
+        linear.weight = nn.Parameter(weight)
+        linear.out_features, linear.in_features = weight.shape
+        modules.append(linear if kind == "full" else LoRA(linear, r))
+    return nn.Sequential(*modules).to(where)
+
+def held_bytes(net):
+    """Weights, and gradient and two means of AdamW for those that train."""
+    return sum(p.nbytes * (4 if p.requires_grad else 1)
+               for p in net.parameters())
+
+# %% role="gpu"
+held = {kind: held_bytes(stack(kind, "meta")) for kind in ("full", "LoRA")}
+
+def step_flops(kind, width=256, rows=512):
+    """FLOPs of a step, over those of its forward pass with all weights."""
+    net, x = stack(kind, "cpu", width, 4, 4), torch.randn(rows, width)
+    step = flops(lambda: net(x).square().mean().backward())
+    return step / (2 * rows * width * width * 4)
+
+work = {kind: step_flops(kind) for kind in held}
+for kind in held:
+    print(f"{kind}: {held[kind] / 1e9:.2f} GB held, work of a step "
+          f"{work[kind]:.2f} forward passes")
+
+# %% role="gpu"
+claim("bytes held, LoRA over full", held["LoRA"] / held["full"],
+      expected=0.258, within=0.002)
+claim("FLOPs of a step, LoRA over full", work["LoRA"] / work["full"],
+      above=0.6, below=0.8)
+
+# %% role="gpu"
+@gpu_result("10/steps", uses=[LoRA, stack],
+            columns=["kind", "ms", "ms_low", "ms_high", "peak_mb"])
+def steps():
+    """Steps of 2,048 rows through eight matrices of 4096 x 4096."""
+    for kind in ("full", "LoRA"):
+        net = stack(kind, "cuda")
+        x = torch.randn(2048, 4096, device="cuda")
+        opt = torch.optim.AdamW([p for p in net.parameters()
+                                 if p.requires_grad], 1e-4)
+        def step():
+            opt.zero_grad()
+            net(x).square().mean().backward()
+            opt.step()
+        t = seconds(step, repeats=10, device="cuda", calls=3)
+        yield {"kind": kind, "ms": t.median * 1e3, "ms_low": t.low * 1e3,
+               "ms_high": t.high * 1e3, "peak_mb": peak_bytes(step) / 1e6}
+
+# %% role="gpu"
+def over(column):
+    return (steps.value(column, kind="LoRA")
+            / steps.value(column, kind="full"))
+
+answers_here = gpu_table(
+    datasheet(steps.device_name),
+    steps.asks("LoRA over full: time of a step",
+               work["LoRA"] / work["full"], lambda: over("ms"), below=1.1),
+    steps.asks("LoRA over full: memory on top", "below 1",
+               lambda: over("peak_mb"), below=1))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** LoRA saves most of the memory of a step and about a third of its work: the
+# gradients of the frozen weights are not formed, but the way back still leads through
+# them. **Source:** the formula of bytes is that of stage 4, the FLOPs are counted above.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A list of target names is a filter. Count what it hit.
+# - An adapter beside its matrix costs small jobs at each call. Merge with the factor
+#   $\alpha / r$, once, in float32, and compare the logits.
+# - Learned tokens take positions. Cut the prompt at its start, never the answer.
+# - A head that nobody names is neither trained nor saved.
+# - An adapter that was not loaded is the base, to the last bit.
+# - Labels go by the length of a text. An id that means two things cannot say where it
+#   ends.
+#
+# **Next:** stage 11 makes the base itself smaller.

@@ -20,7 +20,8 @@ ex.promise("paths", 'The adapter of model are its parameters whose path has A or
            'part, as "layers.0.A" has; there is at least one of each.',
            cases=("names that look alike", "at the root", "deep", "two layers", "one layer"))
 ex.promise("file", "file: tensors by such paths, of a floating-point dtype.",
-           cases=("another order", "layers in another order", "float64 in the file", "bfloat16 in the file"))
+           cases=("another order", "layers in another order", "float64 in the file",
+                  "bfloat16 in the file"))
 ex.promise("missing", "Raises ValueError if a path of the adapter is missing in file,",
            cases=("an A is missing", "a B is missing", "an empty file"))
 ex.promise("others", "if file holds any other,",
@@ -78,7 +79,8 @@ def cases(g):
     unit = layer("u", 1, 1, 1)
     return [one("one layer", single, saved(single)), one("two layers", double, doubled),
             one("another order", double, doubled[::-1]),
-            one("layers in another order", deep, saved(deep)[2:] + saved(deep)[:2]), one("deep", deep, saved(deep)),
+            one("layers in another order", deep, saved(deep)[2:] + saved(deep)[:2]),
+            one("deep", deep, saved(deep)),
             one("at the root", layer("", d, d, r), saved(layer("", d, d, r))),
             one("names that look alike", alike, saved(alike)),
             one("float64 in the file", double, saved(double, "float64")),
