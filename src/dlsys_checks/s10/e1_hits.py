@@ -16,7 +16,8 @@ ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hi
 ex.promise("model", "model: an nn.Module of any depth, with modules of other kinds among them, "
            "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup"))
 ex.promise("subclass", "subclasses of nn.Linear are.", cases=("a subclass",))
-ex.promise("names", "names: different texts, perhaps none, perhaps with dots.",
+ex.promise("names", "names: different texts, none of them empty, perhaps with dots; "
+           "there may be no names.",
            cases=("no names", "names with dots", "a dot is no joker"))
 ex.promise("order", "The result is a dict in the order of names, each with a list of paths in "
            "the order of model.named_modules(),", says=("order of the names", "order of the paths"))
@@ -214,6 +215,11 @@ def by_walk(model, names):
     walk(model, "")
     return refuse({name: [p for p in linears if p == name or p.removesuffix(f".{name}") != p]
                    for name in names})
+
+
+ex.equivalent("for path, module in model.named_modules(): -> "
+              "for path, module in list(model.named_modules())[1:]:",
+              "The path of the root is empty, and no name is.")
 
 
 # ---- wrong, by name

@@ -142,6 +142,10 @@ def on_identity(W, A, B, alpha):
     return (eye @ W.float().T + alpha / len(A) * (eye @ A.T @ B.T)).T.to(W.dtype).clone()
 
 
+ex.equivalent("return (W.float() + update).to(W.dtype) -> return (W + update).to(W.dtype)",
+              "The update is float32, so that torch takes the sum in float32.")
+
+
 # ---- wrong, by name
 
 @torch.no_grad()

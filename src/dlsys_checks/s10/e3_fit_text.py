@@ -148,6 +148,12 @@ def into_empty(prompt, answer, n_positions, virtual):
     return ids, labels
 
 
+ex.equivalent("kept = prompt[max(0, len(prompt) - left):] -> "
+              "kept = prompt[max(len(prompt) - left, 0):]", "the larger of two, in either order")
+ex.equivalent("raise ValueError(f'answer: {-left} tokens too long') -> "
+              "raise ValueError(f'answer: {left} tokens too long')", "the text of the error only")
+
+
 # ---- wrong, by name
 
 def fitted(prompt, answer, left, *, keep=None, label=None):

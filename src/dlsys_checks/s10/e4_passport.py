@@ -15,7 +15,8 @@ ex.promise("dict", "What the LoRA layers in model are and train, as a dict of fi
            says=("parts of the passport", "type of the passport"))
 ex.promise("layer", "A LoRA layer is a module with parameters of its own named A and B, both.",
            cases=("names that look alike", "at the root", "deep", "one layer",
-                  "A without B", "no layer"))
+                  "A without B", "no layer",
+                  "a frozen layer comes last"))
 ex.promise("layers", '"layers": the paths of the LoRA layers, in the order of '
            "model.named_modules();", says=("layers",))
 ex.promise("trainable", '"trainable": how many numbers of model ask for a gradient, an int;',
@@ -70,6 +71,8 @@ def cases(g):
             one("names that look alike", alike), one("A without B", [["q.A", 6, True, "one"],
                                                                      ["v.B", 6, True, "zero"]]),
             one("no layer", head + cold), one("nothing trains", [*cold, ["x.w", 5, False, "one"]]),
+            one("a frozen layer comes last", [*head, ["q.A", 5, False, "one"],
+                                              ["q.B", 6, False, "zero"]]),
             one("a shared parameter", [*cold, ["head.weight", n, True, "one"], *layer("h.0.q")],
                 [["last.weight", "head.weight"]]),
             ("the example", {"params": [["0.A", 2, True, "one"], ["0.B", 2, True, "zero"],
@@ -213,6 +216,13 @@ def in_two_passes(model):
             "frozen": [k for k in order if k in own - live],
             "trainable": sum(len(p.flatten()) for p in model.parameters() if p.requires_grad),
             "idle": [h for h in lora if torch.equal(ends[h]["B"], torch.zeros_like(ends[h]["B"]))]}
+
+
+OWN = "own = dict(module.named_parameters(recurse=False)) -> own = dict(module.named_parameters({}))"
+ex.equivalent(OWN.format(""), "A name without a dot is the module's own.")
+ex.equivalent(OWN.format("recurse=True"), "A name without a dot is the module's own.")
+ex.equivalent("inside.update((id(own['A']), id(own['B']))) -> "
+              "inside.update((id(own['B']), id(own['A'])))", "a set has no order")
 
 
 # ---- wrong, by name

@@ -18,7 +18,8 @@ ex.promise("whole", "Put an adapter of a file into model, whole or not at all.",
            says=("raised", "adapter tensor"))
 ex.promise("paths", 'The adapter of model are its parameters whose path has A or B as its last '
            'part, as "layers.0.A" has; there is at least one of each.',
-           cases=("names that look alike", "at the root", "deep", "two layers", "one layer"))
+           cases=("names that look alike", "at the root", "deep", "two layers", "one layer",
+                  "an adapter at the end"))
 ex.promise("file", "file: tensors by such paths, of a floating-point dtype.",
            cases=("another order", "layers in another order", "float64 in the file",
                   "bfloat16 in the file"))
@@ -28,10 +29,11 @@ ex.promise("others", "if file holds any other,",
            cases=("a layer too many", "a base weight in the file", "an unknown path",
                   "paths with a prefix"))
 ex.promise("shapes", "if a shape differs,",
-           cases=("a shape that broadcasts", "a transposed shape", "another rank",
-                  "one number where there are many", "an axis too many"))
+           cases=("a shape that broadcasts", "a transposed shape", "the first shape differs",
+                  "another rank", "one number where there are many", "an axis too many"))
 ex.promise("zero", "or if every B in file is zero throughout;",
            cases=("every B zero", "one B zero of two", "every A zero", "a B of one number",
+                  "a B with a zero in it", "B first in the file",
                   "minus zero"))
 ex.promise("not half", "model is then as it was before.", says=("tensors of model that moved",))
 ex.promise("numbers", "Otherwise each parameter of the adapter gets the numbers of its tensor, "
@@ -77,6 +79,8 @@ def cases(g):
     halves = [[p, s, "bfloat16" if p.endswith("B") else k, f] for p, s, k, f in double]
     doubled = saved(double)
     unit = layer("u", 1, 1, 1)
+    flat = [["weight", [d, d], "float32", False], ["A", [r, d], "float32", True],
+            ["B", [d, r], "float32", True]]
     return [one("one layer", single, saved(single)), one("two layers", double, doubled),
             one("another order", double, doubled[::-1]),
             one("layers in another order", deep, saved(deep)[2:] + saved(deep)[:2]),
@@ -106,6 +110,10 @@ def cases(g):
             one("one B zero of two", double, change(doubled, "layers.1.B", start=0)),
             one("every A zero", double, change(change(doubled, "layers.0.A", start=0),
                                                "layers.1.A", start=0)),
+            one("a B with a zero in it", single, change(saved(single), "layers.0.B", start=15)),
+            one("B first in the file", single, saved(single)[::-1]),
+            one("an adapter at the end", flat, saved(flat)),
+            one("the first shape differs", double, change(doubled, "layers.0.A", [1, d])),
             one("a B of one number", unit, change(saved(unit), "u.B", start=31)),
             ("the example", {"params": layer("", 2, 2, 1),
                              "file": [["A", [1, 2], "float32", 33], ["B", [2, 1], "float32", 44]]})]
@@ -269,6 +277,15 @@ def written_back(model, file):
         for k, p in mine.items():
             p.copy_(old[k])
         raise
+
+
+PART = "path.split('.')[-1] == 'B'"
+MINE = "mine = {path: p for path, p in model.named_parameters() if path.split('.')[-1] in "
+ex.equivalent(f"{MINE}('A', 'B')}} -> {MINE}('B', 'A')}}", "a tuple is searched, in any order")
+LAST = "if not any((tensor.any() for path, tensor in file.items() if {})):"
+for other in ("path.split('.')[-1] >= 'B'", "path[-1] == 'B'"):
+    ex.equivalent(f"{LAST.format(PART)} -> {LAST.format(other)}",
+                  "Here the last part is A or B, and nothing else.")
 
 
 # ---- wrong, by name
