@@ -218,7 +218,8 @@ def in_two_passes(model):
             "idle": [h for h in lora if torch.equal(ends[h]["B"], torch.zeros_like(ends[h]["B"]))]}
 
 
-OWN = "own = dict(module.named_parameters(recurse=False)) -> own = dict(module.named_parameters({}))"
+OWN = ("own = dict(module.named_parameters(recurse=False)) -> "
+       "own = dict(module.named_parameters({}))")
 ex.equivalent(OWN.format(""), "A name without a dot is the module's own.")
 ex.equivalent(OWN.format("recurse=True"), "A name without a dot is the module's own.")
 ex.equivalent("inside.update((id(own['A']), id(own['B']))) -> "
