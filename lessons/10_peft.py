@@ -1476,7 +1476,7 @@ claim("FLOPs of a step, LoRA over full", work["LoRA"] / work["full"],
       above=0.6, below=0.8)
 
 # %% role="gpu"
-@gpu_result("10/steps", uses=[LoRA, stack],
+@gpu_result("10/steps", uses=[stack],
             columns=["kind", "ms", "ms_low", "ms_high", "peak_mb"])
 def steps():
     """Steps of 2,048 rows through eight matrices of 4096 x 4096."""
