@@ -282,7 +282,7 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # ## Few numbers, but at each call
 #
 # The adapter is trained and goes into service as it is, beside the base. It holds a
-# fifth of the base's numbers here; in a Llama-2-7B with `r` of 16 it would be 0.6 %.
+# fifth of the base's numbers here; in a Llama-2-7B with `r = 16` it would be `0.6 %`.
 # "So it costs about as much time," says a colleague.
 #
 # A GPU that answers one user at a time often waits less for the arithmetic than for the
@@ -308,6 +308,7 @@ for name, (calls, work) in count.items():
 more = [b / a for a, b in zip(*count.values())]
 
 # %% trap="10.2" role="look"
+claim("matrix products of the base", count["base"][0], expected=15)
 claim("FLOPs, adapted over base", more[1], below=1.3)
 claim("matrix products, adapted over base", more[0], above=2.5)
 
@@ -390,7 +391,7 @@ claim("bfloat16: error of the merged update over the update", lost,
 # float32 while you merge, or do not merge.
 
 # %% [markdown] trap="10.2" role="folklore"
-# **Told:** an adapter that is not merged costs 5 to 15 % of time because of hooks.
+# **Told:** an adapter that is not merged costs `5 to 15 %` of time because of hooks.
 # **Measured:** peft uses no hooks here. It puts a layer of its own around each matrix,
 # which runs three products for one; what that costs depends on machine and batch, so
 # measure it where you serve.
