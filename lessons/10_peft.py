@@ -832,7 +832,7 @@ def fresh():
 
 first_version, second_version, third_version = (fresh() for _ in range(3))
 told = second_version.load_state_dict(file, strict=False)
-third_version.load_adapter(folder, "trained")
+matched = third_version.load_adapter(folder, "trained")
 
 # %% trap="10.5" role="look"
 @torch.no_grad()
