@@ -8,7 +8,7 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
 
-ex = exercise("10.1", "hits", seen=("tree", "names"))
+ex = exercise("10.1", "hits", seen=("tree", "names"), kept=("given", "order"))
 
 ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hits. A name hits "
            "a path that equals it or ends in a dot and the name, as peft matches a list.",

@@ -8,7 +8,8 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
 
-ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"))
+# Kept: at an alpha of 0 the weight is that which was given.
+ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again"))
 
 ex.promise("merged", "The one weight that does the work of W and its LoRA adapter. That is W plus "
            "alpha / r times the product of B and A.", says=("merged weight",))
