@@ -12,7 +12,7 @@ ex = exercise("10.6", "lm_labels", seen=("ids", "lengths"))
 ex.promise("labels", "Labels for a causal language model that shifts them itself. They are the ids "
            "as far as each text goes,", says=("labels",))
 ex.promise("masked", "and -100 after it, whatever ids stand there.", says=("labels",))
-ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column", "no rows",
+ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column",
                                                "transposed ids", "many rows"))
 ex.promise("lengths", "texts padded on the right; lengths: (N,) int64, the tokens of each "
            "text, its EOS among them, from 0 to T.",
@@ -67,7 +67,7 @@ def cases(g):
             one("all texts as long", 3, t, lengths=[4, 4, 4]),
             one("lengths that grow", t - 1, t, lengths=range(1, t)),
             one("one row", 1, t), one("one column", 3, 1, lengths=[1, 0, 1]),
-            one("many rows", 40, t), one("no rows", 0, t), turned,
+            one("many rows", 40, t), turned,
             ("the example", {"ids": torch.tensor([[5, 0, 0]]), "lengths": torch.tensor([2])})]
 
 
