@@ -1031,10 +1031,10 @@ def split_groups(groups: torch.Tensor, share: float,
 
     groups: (N,) int64, any numbers; row i belongs to groups[i]. Each row
     is in exactly one of the two, and no group is in both. In the test
-    part are round(share * number of groups) groups, drawn by seed >= 0,
-    each set of them with equal chance: the same seed gives the same
-    split, other seeds give others, and torch's global generator stays as
-    it is.
+    part are round(share * number of groups) groups, drawn by seed, from 0
+    to 2**32 - 1, each set of them with equal chance: the same seed gives
+    the same split, other seeds give others, and torch's global generator
+    stays as it is.
 
     Example: 4 groups, share 0.25: one group is in the test part.
     """
