@@ -288,6 +288,22 @@ def seeded_globally(groups, share, seed):
     return split(groups, share, seed, order=torch.randperm)
 
 
+@ex.wrong("a coin for each group, so that their number varies", says="groups in the test part",
+          breaks=("share", "example"))
+def by_coins(groups, share, seed):
+    names, place = groups.unique(return_inverse=True)
+    luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
+    return (luck >= share).nonzero().flatten(), (luck < share).nonzero().flatten()
+
+
+@ex.wrong("a coin for the training part, so that its number varies",
+          says="groups in the test part", breaks=("share", "example"))
+def by_training_coins(groups, share, seed):
+    names, place = groups.unique(return_inverse=True)
+    luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
+    return (luck < 1 - share).nonzero().flatten(), (luck >= 1 - share).nonzero().flatten()
+
+
 @ex.wrong("the number of groups rounded down", says="groups in the test part", breaks="share")
 def floored(groups, share, seed):
     return split(groups, share, seed, number=lambda n: int(n + 1e-9))
