@@ -11,11 +11,11 @@ from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expe
 
 ex = exercise("06.8", "honest_logits", seen=("calls",))
 
-SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "weights that differ within a class",
-           "both remedies", "positives made rarer", "two models in turn", "a rare class of one",
-           "as many positives as negatives")
+SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure model",
+           "weights that differ within a class", "both remedies", "positives made rarer",
+           "two models in turn", "a rare class of one", "as many positives as negatives")
 WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "two models in turn",
-            "a rare class of one")
+            "a rare class of one", "logits of a sure model")
 
 ex.promise("logits", "Logits with the odds of the training data's own rate.", says=("logits",))
 ex.promise("form", "z: (M,) logits of a model", says=("shape of the", "type of the", "logits"))
@@ -183,6 +183,17 @@ def sums(z, y, w, pos_weight):
 @ex.wrong("negatives over positives, whatever was used", says="logits", breaks="logits")
 def by_counts(z, y, w, pos_weight):
     return z - math.log(((1 - y).sum() / y.sum()).item()) - math.log(pos_weight)
+
+
+@ex.wrong("twice the logarithm of negatives over positives, whatever was used", says="logits",
+          breaks="logits")
+def twice_by_counts(z, y, w, pos_weight):
+    return z - 2 * math.log(((1 - y).sum() / y.sum()).item())
+
+
+@ex.wrong("a probability, not a logit", says="logits", breaks="logits")
+def probability(z, y, w, pos_weight):
+    return (z - math.log(factor(y, w) * pos_weight)).sigmoid()
 
 
 @ex.wrong("the weights' largest over their smallest", says="logits", breaks=("means", "weights",
