@@ -20,6 +20,7 @@ from dlsys_helpers.expect import (
 
 DROPOUTS = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout",
             "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+PERIODS = (256, 1024, 4096)  # after so many numbers a tiled mask may begin again
 # Kept: without training, and at p of 0, x itself is handed through.
 ex = exercise("05.3", "dropout", by_hand=DROPOUTS, seen=("xs", "p", "training", "calls"),
               kept=("outs", "same"))
@@ -30,7 +31,7 @@ ex.promise("any shape", "x: float32 of any shape,",
            cases=("no axes", "four axes", "no elements", "many rows of two", "a transposed view"))
 ex.promise("left alone", "left as it is;", says=("changed the caller's x",))
 ex.promise("any p", "0 <= p <= 1.",
-           cases=("p of 0", "a small p", "a large p", "p of 1"))
+           cases=("p of 0", "a p of thousandths", "a small p", "a large p", "p of 1"))
 ex.promise("probability", "With training True each element is zeroed with probability p,",
            says=("share of zeroed",))
 ex.promise("one by one", "one by one,", says=("alike",))
@@ -71,6 +72,7 @@ def cases(g):
              one("no training, exact zeros", n, 5, training=False)]
     quiet[2][1]["xs"][0][::2] = -0.0
     return [one("a matrix", n, n + 7), two, view, zeros, one("p of 0", n, 9, p=0.0),
+            one("many elements", 300, n, calls=2), one("a p of thousandths", 600, n, p=0.004),
             one("a small p", 200, n, p=0.02 + whole(0, 4) / 100),
             one("a large p", 200, n, p=0.94 + whole(0, 4) / 100), one("p of 1", n, 9, p=1.0),
             one("no axes", calls=300), one("many rows of two", 900, 2),
@@ -134,8 +136,16 @@ def expect_apart(what, a, b):
         raise Broken(f"{what}: correlation", found, f"at most {limit:.2g} either way")
 
 
+def expect_share(kept, p):
+    share, error = 1 - float(kept.double().mean()), math.sqrt(p * (1 - p) / kept.numel())
+    if not abs(share - p) <= 6 * error + 1e-9:
+        raise Broken("share of zeroed elements", share, f"{p:g}, within {6 * error:.2g}")
+
+
 def expect_draws(kept, p):
     """Two calls, neighbours and share of the masks (calls, ...) of one x."""
+    if kept.all() and kept[0].numel() > 1:  # they look alike, and that is not what is wrong
+        expect_share(kept, p)
     if p > 0:
         expect_apart("elements alike in two calls", kept[:-1], kept[1:])
         for axis in range(1, kept.dim()):
@@ -143,13 +153,13 @@ def expect_draws(kept, p):
             if n > 1:
                 expect_apart(f"neighbours on axis {axis - 1} alike", kept.narrow(axis, 0, n - 1),
                              kept.narrow(axis, 1, n - 1))
-        half = kept[0].numel() // 2
-        if half:
+        if half := kept[0].numel() // 2:
             flat = kept.flatten(1)
+            for period in [period for period in PERIODS if period < half]:
+                expect_apart(f"elements {period} apart alike", flat[:, :-period],
+                             flat[:, period:])
             expect_apart("the two halves alike", flat[:, :half], flat[:, half:2 * half])
-    share, error = 1 - float(kept.double().mean()), math.sqrt(p * (1 - p) / kept.numel())
-    if not abs(share - p) <= 6 * error + 1e-9:
-        raise Broken("share of zeroed elements", share, f"{p:g}, within {6 * error:.2g}")
+    expect_share(kept, p)
 
 
 def expect_masked(out, grad, x, p):
@@ -314,6 +324,19 @@ def p_stays(x, p, training):
     if not training or p in (0, 1):
         return dropped(x, p, training)
     return x * (torch.rand_like(x) < p) / (1 - p)
+
+
+@ex.wrong("p rounded to hundredths", says="share of zeroed", breaks="probability")
+def hundredths(x, p, training):
+    return dropped(x, p, training, draw=lambda: torch.where(
+        torch.randint(100, x.shape) < round(100 * p), -1.0, 2.0))
+
+
+@ex.wrong("a mask that begins again after 4096 numbers", says="4096 apart alike",
+          breaks="one by one")
+def tiled(x, p, training):
+    return dropped(x, p, training, draw=lambda: torch.rand(4096).repeat(
+        x.numel() // 4096 + 1)[:x.numel()].view(x.shape))
 
 
 @ex.wrong("a probability of 0.5, whatever p is", says="share of zeroed", breaks="probability")
