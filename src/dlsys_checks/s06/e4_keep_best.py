@@ -22,8 +22,8 @@ ex = exercise("06.4", "keep_best", seen=("kinds", "losses", "moves"))
 
 ex.promise("lowest", "The lowest validation loss;", says=("lowest loss",))
 ex.promise("state", "model is left as it was at that epoch.", says=("state after",))
-ex.promise("order", "Each epoch calls train_epoch(model), which changes parameters and buffers, "
-           "then val_loss(model), which gives a float, finite or NaN; epochs >= 1.",
+ex.promise("order", "Each epoch calls train_epoch(model), which changes what state_dict() "
+           "holds, then val_loss(model), which gives a float, finite or NaN; epochs >= 1.",
            says=("calls in order",))
 ex.promise("ties", "Of equal losses the first epoch counts;", cases=("equal losses",))
 ex.promise("nan", "a NaN never does.", cases=("NaN at first", "NaN in between", "nothing but NaN"))
@@ -90,7 +90,7 @@ def act(fn, kinds, losses, moves):
             return result
 
     class Own(nn.Module):
-        """A bare parameter, a counter, and a buffer that is in no file."""
+        """A bare parameter, a counter, and a part in eval mode."""
 
         def __init__(self):
             super().__init__()
