@@ -793,7 +793,7 @@ claim("columns chosen inside the fold: share of coins predicted", honest,
 # **Measured:** with 60 rows in five folds, of noise, of noise with outliers and of real
 # digits, it moves the mean score of ten data sets by less than 5 points, far less than the
 # columns did. With fewer rows and longer tails it can move far more, to either side
-# ([Moscovich & Rosset 2022](https://arxiv.org/abs/1901.08974)). Put it inside the fold:
+# ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Put it inside the fold:
 # that costs nothing.
 
 # %% trap="06.5" role="folklore"
@@ -1496,9 +1496,9 @@ plot_lines([*sizes, 1280], {"test error": [*errors, actual]},
 # at a time and all at once, each image with a draw of its own?
 
 # %% role="gpu"
-def augment(u, size=224):
-    """uint8 (N, 3, S, S) to float (N, 3, size, size): crop, flip, scale."""
-    n, where = len(u), u.device
+def augment(u):
+    """uint8 (N, 3, S, S) to float, 7/8 of each side: crop, flip, scale."""
+    n, size, where = len(u), u.shape[-1] * 7 // 8, u.device
     top, left = torch.randint(u.shape[-1] - size + 1, (2, n, 1),
                               device=where)
     line = torch.arange(size, device=where)
