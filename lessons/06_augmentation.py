@@ -158,7 +158,7 @@ claim("as they are: share right, trained without minus trained with",
 measured("06.1", 2)
 
 # %% [markdown] trap="06.1" role="repair"
-# After these 400 steps the shifts cost a little: the task is harder, and the network
+# After these 400 steps the shifts cost accuracy: the task is harder, and the network
 # is still at it. With more steps, or on your images, they may help, and only a score
 # without them can say so. That score also stands still. Ask for the loss again and
 # again, unshifted, shifted image by image, shifted as a batch:
@@ -188,8 +188,9 @@ claim("a draw for the whole batch: largest minus smallest",
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
 # mends that. **Measured:** a fixed seed makes the number stand still, and it is still
-# the number for shifted digits. Drawn for each image, thirty losses lie close together,
-# and far above the loss of the digits as they are:
+# the number for shifted digits. On these test digits, drawn for each image, thirty losses
+# lie closer together than they are from the loss of the digits as they are. (On a tenth
+# of the digits they scatter more than that.)
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -1089,7 +1090,7 @@ claim("groups split, labels by dice: share of test rows right", dice_groups,
 claim("own test rows above new digits: groups split minus rows split",
       (true_groups - new_groups) - (true_rows - new_rows), below=-0.01)
 claim("new digits: share right, rows split minus groups split",
-      new_rows - new_groups, above=-0.03)
+      new_rows - new_groups, above=-0.05)
 
 # %% [markdown] trap="06.7" role="repair"
 # The *model* of the first split is no worse: it saw copies of nearly all 200. Only its
@@ -1218,7 +1219,8 @@ measured("06.8", 100 * mean_p["both"], right=(50, 80))
 # Each remedy multiplies the odds of 'positive' in what the model learns from by `k`, here
 # negatives over positives. A model that fits adds $\log k$ to the logit for each, for
 # both together $2\log k$; after these 400 steps it is about that, as the cell below
-# prints. That leaves the order of the scores, so the AUC hardly moves.
+# prints. That leaves the order of the scores, so the AUC hardly moves. (In a model that
+# cannot fit, weights turn the boundary as well, and the AUC moves, too.)
 # Use one of the two, or none and choose the threshold; where a probability is needed,
 # take back what was added.
 
@@ -1235,11 +1237,11 @@ print(f"base rate {base:.3f}; taken back: once {once:.3f}, "
 
 # %% trap="06.8" role="repair"
 claim("both remedies: added to the mean logit, in units of log k",
-      added["both"], expected=2, within=0.6)
+      added["both"], expected=2, within=0.4)
 claim("sampler alone, log k taken back: mean probability minus base rate",
-      once - base, expected=0, within=0.03)
+      once - base, expected=0, within=0.02)
 claim("both, 2 log k taken back: mean probability minus base rate",
-      twice - base, expected=0, within=0.035)
+      twice - base, expected=0, within=0.03)
 
 # %% trap="06.8" role="exercise" points=3 difficulty=3 minutes=15
 def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
@@ -1265,7 +1267,8 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;
-# probabilities need it taken back. **In your own code:** compare the mean predicted
+# probabilities need it taken back, which leaves an error in a model that does not fit.
+# **In your own code:** compare the mean predicted
 # probability with the base rate of the held-out data. **Source:** [Saerens et al.
 # 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
 # **Seen in the wild:**
