@@ -15,7 +15,8 @@ from dlsys_helpers.expect import (
     expect_parts,
 )
 
-ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"))
+ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"),
+              kept=("blends",))
 
 ex.promise("mean", "Mean Mixup loss of a batch,", says=("loss",))
 ex.promise("backward", "a tensor to call backward on.", says=("gradient of the weights",))

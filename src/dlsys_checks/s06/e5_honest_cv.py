@@ -10,6 +10,7 @@ from dlsys_helpers.expect import (
     expect_equal,
     expect_length,
     expect_parts,
+    expect_type,
 )
 
 ex = exercise("06.5", "honest_cv", seen=("calls",))
@@ -139,6 +140,11 @@ def law(out, calls):
     for c, part in zip(calls, out, strict=True):
         expect_parts(part, "share", "select", "fit", "asked")
         names = list(dict.fromkeys(c["folds"].tolist()))
+        for word in ("select", "fit", "asked"):
+            expect_type(f"calls of {word}", part[word], list)
+        for rows in part["asked"]:
+            expect_type("data that the model was asked about", rows, torch.Tensor)
+            expect_equal("axes of the data that the model was asked about", rows.ndim, 2)
         for word in ("select", "fit"):
             expect_equal(f"calls of {word}", len(part[word]), len(names), "One for each fold.")
         expect_equal("number of rows asked", sum(map(len, part["asked"])), len(c["y"]))

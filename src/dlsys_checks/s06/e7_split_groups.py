@@ -6,6 +6,7 @@ import itertools
 
 import torch
 
+from dlsys_helpers import acting
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
 
@@ -104,6 +105,9 @@ def expect_split(split, groups, share):
         expect_type(f"{word} rows of the split", part, torch.Tensor)
         expect_equal(f"dtype of the {word} rows", str(part.dtype), "torch.int64")
         expect_equal(f"axes of the {word} rows of the split", part.ndim, 1)
+        if len(part) > len(groups):
+            raise Broken("rows of both parts", f"{len(part)} in one of them",
+                         f"each of 0 to {len(groups) - 1} once")
         if part.tolist() != sorted(part.tolist()):
             raise Broken(f"order of the {word} rows", part, "ascending")
     both = sorted(split[0].tolist() + split[1].tolist())
@@ -162,7 +166,7 @@ def law(out, calls):
         expect_equal("seeds: parts of the second split", len(again), 2)
         for mine, second in zip(split, again, strict=True):
             expect_type("rows of the second split", second, torch.Tensor)
-            if mine.tolist() != second.tolist() or mine.dtype != second.dtype:
+            if not acting.same(mine, second):
                 raise Broken("seeds: second split with the same seed", second, mine,
                              "It depends on seed alone.")
         expect_draws(others, split[1], c)
