@@ -14,18 +14,24 @@ ex = exercise("07.10", "audit", seen=("kind", "width", "made_by"))
 
 ex.promise("report", "What is amiss between a model and its optimizer.",
            says=("parts of the report", "type of the report"))
-ex.promise("missing", '"missing": sorted names of the trainable tensors that no group holds.',
+ex.promise("missing", '"missing": sorted names of the trainable parameters that no group holds.',
            says=("missing tensors",))
 ex.promise("ghosts", '"ghosts": how many tensors the groups hold that are not the model\'s.',
            says=("ghosts",))
-ex.promise("frozen", '"frozen": sorted names of the tensors that a group holds although their '
-           "requires_grad is False.", says=("frozen tensors",))
-ex.promise("all groups", "All groups count,", cases=("two groups", "three groups, a ghost in the "
-                                                     "last", "a frozen part in the second group"))
+ex.promise("frozen", '"frozen": sorted names of the parameters that a group holds although '
+           "their requires_grad is False.", says=("frozen tensors",))
+ex.promise("all groups", "All groups count,",
+           cases=("two groups", "three groups, a ghost in the last",
+                  "a frozen part in the second group", "five groups, the last with a rate of 0",
+                  "a plain tensor held", "a parameter on another's memory"))
 ex.promise("identity", "and tensors are told apart by identity, not by value.",
-           cases=("a new head with the old one's numbers", "a copy of the whole model held"))
-ex.promise("names", "A tensor with two names goes by its first.",
-           cases=("a tied tensor, not held", "a tied tensor, frozen and held"))
+           cases=("a new head with the old one's numbers", "a copy of the whole model held",
+                  "a parameter on another's memory"))
+ex.promise("names", "A parameter with two names goes by the one that named_parameters() gives.",
+           cases=("a tied tensor, not held", "a tied tensor, frozen and held",
+                  "a tied tensor, its first name last in the alphabet"))
+ex.promise("left alone", "Model and optimizer are left as they are.",
+           says=("changes in the model", "when asked again"))
 ex.promise("example", "Example: a new head put in after the optimizer was made for the whole "
            "model: its two names are missing, and there are two ghosts.",
            cases=("the example",))
@@ -48,6 +54,13 @@ FOUND = {
     "tied frozen": ([], 0, ["0.weight"]),
     "own": (["block.inner.bias", "token"], 1, ["block.inner.weight"]),
     "many": (["0.bias", "10.bias", "2.bias"], 0, []),
+    "tied zeta": (["zeta.bias", "zeta.weight"], 0, []),
+    "frozen ghosts": (["2.bias", "2.weight"], 2, []),
+    "plain ghost": ([], 1, []),
+    "five groups": (["0.bias"], 1, ["2.weight"]),
+    "one memory": (["0.weight"], 1, []),
+    "stepped": (["2.bias", "2.weight"], 2, []),
+    "frozen gradient": ([], 0, []),
     "example": (["2.bias", "2.weight"], 2, []),
 }
 
@@ -71,6 +84,12 @@ def cases(g):
             one("a tied tensor, not held", "tied out"),
             one("a tied tensor, frozen and held", "tied frozen"),
             one("a module of its own", "own"), one("names in the order of the text", "many"),
+            one("a tied tensor, its first name last in the alphabet", "tied zeta"),
+            one("frozen ghosts", "frozen ghosts"), one("a plain tensor held", "plain ghost"),
+            one("five groups, the last with a rate of 0", "five groups"),
+            one("a parameter on another's memory", "one memory"),
+            one("a head put in after some steps", "stepped"),
+            one("a frozen body that has gradients, left out", "frozen gradient"),
             ("the example", {"kind": "example", "width": 16, "made_by": "SGD"})]
 
 
@@ -98,6 +117,12 @@ def act(fn, kind, width, made_by):
         model = Own()
         model.block.inner.weight.requires_grad_(False)
         optimizer = make([model.block.inner.weight, nn.Parameter(torch.zeros(width))])
+    elif kind == "tied zeta":
+        model = nn.Module()
+        model.zeta, model.alpha = nn.Linear(width, 5), nn.Linear(width, 5, bias=False)
+        model.alpha.weight = model.zeta.weight
+        optimizer = make([nn.Parameter(torch.ones(1))])
+        optimizer.param_groups[0]["params"].clear()
     elif kind.startswith("tied"):
         model = nn.Sequential(nn.Embedding(5, width), nn.Linear(width, 5))
         model[1].weight = model[0].weight
@@ -110,36 +135,61 @@ def act(fn, kind, width, made_by):
     else:
         model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
         body, head = list(model[0].parameters()), list(model[2].parameters())
-        if kind in ("head only", "frozen held", "all frozen"):
+        if kind in ("head only", "frozen held", "all frozen", "frozen gradient"):
             model[0].requires_grad_(False)
+        if kind == "five groups":
+            model[2].weight.requires_grad_(False)
         if kind == "all frozen":
             model[2].requires_grad_(False)
         if kind == "frozen second":
             model[2].bias.requires_grad_(False)
         optimizer = {
             "head only": lambda: make(head), "forgot the body": lambda: make(head),
+            "frozen gradient": lambda: make(head),
+            "plain ghost": lambda: make([*body, torch.ones(3, requires_grad=True)], head),
+            "five groups": lambda: make(body[:1], head[1:], [nn.Parameter(torch.ones(2))], [],
+                                        head[:1]),
+            "one memory": lambda: make([nn.Parameter(body[0].data), body[1]], head),
             "two groups": lambda: make(body, head), "frozen second": lambda: make(body, head),
             "three groups": lambda: make(body[:1], head, [nn.Parameter(torch.ones(4, width))]),
             "copy held": lambda: make(copy.deepcopy(model).parameters())}.get(
                 kind, lambda: make(model.parameters()))()
-        if kind in ("late head", "late frozen head", "equal", "example"):
-            old = model[2]
+        if kind == "five groups":
+            optimizer.param_groups[-1]["lr"] = 0.0
+        if kind == "stepped":
+            for p in body:
+                p.grad = torch.ones_like(p)
+            optimizer.step()
+        if kind in ("late head", "late frozen head", "equal", "example", "frozen ghosts",
+                    "stepped"):
+            old = model[2].requires_grad_(kind != "frozen ghosts")
             model[2] = nn.Linear(width, 3)
             if kind == "equal":
                 model[2].load_state_dict(old.state_dict())
             model[2].requires_grad_(kind != "late frozen head")
-    state = [(p, p.clone(), p.requires_grad) for p in model.parameters()]
-    held = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
+    model.train(width % 2 == 0)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+
+    def facts():
+        return ([(p.tolist(), p.requires_grad, p.grad is None or p.grad.tolist())
+                 for p in model.parameters()], [m.training for m in model.modules()],
+                [{k: v if k != "params" else [id(p) for p in v] for k, v in group.items()}
+                 for group in optimizer.param_groups], len(optimizer.state))
+
+    before = facts()
     out = fn(model, optimizer)
-    changed = sum(not torch.equal(p, was) or p.requires_grad != asked for p, was, asked in state)
-    changed += held != [[id(p) for p in group["params"]] for group in optimizer.param_groups]
-    return {"out": out, "changed": int(changed)}
+    changed = sum(a != b for a, b in zip(before, facts()))
+    if kind == "two groups":
+        optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(2)))
+    return {"out": out, "changed": changed, "again": fn(model, optimizer)}
 
 
 @ex.law
 def law(out, kind, width, made_by):
-    expect_parts(out, "out", "changed")
-    expect_parts(out["out"], "missing", "ghosts", "frozen", what="report")
+    expect_parts(out, "out", "changed", "again")
+    for report in (out["out"], out["again"]):
+        expect_parts(report, "missing", "ghosts", "frozen", what="report")
     missing, ghosts, frozen = FOUND[kind]
     expect_equal("missing tensors", out["out"]["missing"], missing,
                  "Trainable, and in no group.")
@@ -147,6 +197,9 @@ def law(out, kind, width, made_by):
     expect_equal("frozen tensors that are held", out["out"]["frozen"], frozen)
     expect_equal("changes in the model or the optimizer", out["changed"], 0,
                  "An audit only looks.")
+    more = kind == "two groups"  # that gets one before the second call
+    for part, wanted in (("missing", missing), ("ghosts", ghosts + more), ("frozen", frozen)):
+        expect_equal(f"{part} tensors when asked again", out["again"][part], wanted)
 
 
 # ---- right by another route
@@ -318,6 +371,53 @@ def trusts_names(model, optimizer):
 def one_ghost(model, optimizer):
     report = audited(model, optimizer)
     return {**report, "ghosts": min(1, report["ghosts"])}
+
+
+@ex.wrong("gradients set to None on the way", says="changes in the model", breaks="left alone")
+def zeroes(model, optimizer):
+    optimizer.zero_grad()
+    return audited(model, optimizer)
+
+
+@ex.wrong("a report kept from the first time", says="when asked again", breaks="left alone")
+def kept_report(model, optimizer):
+    if getattr(optimizer, "report", None) is None:
+        optimizer.report = audited(model, optimizer)
+    return optimizer.report
+
+
+@ex.wrong("ghosts counted only where they are trainable", says="ghosts", breaks="ghosts")
+def trainable_ghosts(model, optimizer):
+    own = {id(p) for p in model.parameters()}
+    return {**audited(model, optimizer), "ghosts": sum(
+        id(p) not in own and p.requires_grad for p in held_by(optimizer))}
+
+
+@ex.wrong("tensors told apart by their place in memory", says="missing tensors",
+          breaks="identity")
+def by_memory(model, optimizer):
+    places = {p.data_ptr() for p in held_by(optimizer) if p.dim() > 1}
+    own = {p.data_ptr() for p in model.parameters() if p.dim() > 1}
+    report = audited(model, optimizer)
+    named = dict(model.named_parameters())
+    ghosts = [p for p in held_by(optimizer) if all(p is not q for q in named.values())]
+    return {**report, "missing": [n for n in report["missing"]
+                                  if named[n].data_ptr() not in places],
+            "ghosts": sum(p.data_ptr() not in own for p in ghosts)}
+
+
+@ex.wrong("of two names the first in the alphabet", says="missing tensors", breaks="names")
+def first_in_alphabet(model, optimizer):
+    if not hasattr(model, "zeta"):
+        return audited(model, optimizer)
+    every = sorted(model.named_parameters(remove_duplicate=False), reverse=True)
+    return audited(model, optimizer, named=[(n, p) for p, n in {p: n for n, p in every}.items()])
+
+
+@ex.wrong("three groups and no more", says="ghosts", breaks="all groups")
+def three_groups(model, optimizer):
+    return audited(model, optimizer, [p for g in optimizer.param_groups[:2] for p in g["params"]]
+                   if len(optimizer.param_groups) > 3 else None)
 
 
 @ex.wrong("the example, with one of its numbers looked up wrong", says="ghosts",

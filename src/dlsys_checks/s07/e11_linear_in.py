@@ -15,15 +15,15 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"))
 
 ex.promise("numbers", "Numbers an image makes on its way out of features, for a Linear.",
            says=("numbers of an image",))
-ex.promise("any module", "features: any module that maps (N, *shape) to (N, ...), its weights on "
-           "the CPU.", cases=("a norm over a single value", "a sequence of values",
-                              "a module of its own", "flat already", "no layer at all",
-                              "a pooled map"))
+ex.promise("any module", "features: any module that maps float32 (N, *shape) to (N, ...), with all "
+           "its tensors registered and on the CPU.",
+           cases=("a norm over a single value", "a sequence of values", "a module of its own",
+                  "flat already", "no layer at all", "a pooled map", "a volume"))
 ex.promise("shape", "shape: that of one image, without the batch.",
-           cases=("a tall image", "many channels", "a wide image"))
+           cases=("a tall image", "many channels", "a wide image", "the same net, another shape"))
 ex.promise("no number", "No number is computed: shapes are enough, so it costs as little for a "
-           "large image.", says=("numbers computed",))
-ex.promise("as it is", "features stays as it is: weights, buffers, modes and device.",
+           "large image.", says=("numbers computed", "raised RuntimeError"))
+ex.promise("as it is", "features stays as it is: weights, buffers, modes, gradients and hooks.",
            says=("changed in features",))
 ex.promise("example", "Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.",
            cases=("the example",))
@@ -46,6 +46,10 @@ def cases(g):
             one("a module of its own", "own", 1, side, side),
             one("flat already", "flat", 1, side, side), one("a pooled map", "pooled", 1, 40, 40),
             one("no layer at all", "nothing", 1, 5, whole(6, 30)),
+            one("a volume", "volume", 2, 6, 7, whole(8, 12)),
+            one("a frozen part in a live net", "mixed", 1, side, side, train=True),
+            one("the same net, another shape", "net", 1, 20, 21),
+            one("an image of a petabyte", "net", 1, 2**24, 2**24),
             ("the example", {"kind": "example", "width": 0, "shape": [3, 5, 8], "train": False})]
 
 
@@ -70,10 +74,16 @@ def act(fn, kind, width, shape, train):
                                        nn.Dropout(0.5), nn.MaxPool2d(2)),
         "single": lambda: nn.Sequential(nn.Conv2d(1, width, 3), nn.AdaptiveAvgPool2d(1),
                                         nn.BatchNorm2d(width)),
+        "mixed": lambda: nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width)),
+        "volume": lambda: nn.Conv3d(2, width, 3),
         "sequence": lambda: nn.Sequential(nn.Conv1d(2, width, 4, stride=3), nn.ReLU()),
         "flat": lambda: nn.Sequential(nn.Conv2d(1, width, 5), nn.Flatten()),
         "pooled": lambda: nn.Sequential(nn.Conv2d(1, width, 3), nn.AdaptiveAvgPool2d((3, 2))),
         "nothing": nn.Identity, "example": lambda: nn.MaxPool2d(2)}[kind]().train(train)
+    if kind == "mixed":
+        features[1].eval().requires_grad_(False)
+    for p in features.parameters():
+        p.grad = torch.ones_like(p)
     computed = []
 
     class Watch(torch.overrides.TorchFunctionMode):
@@ -81,22 +91,31 @@ def act(fn, kind, width, shape, train):
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             made = func(*args, **(kwargs or {}))
-            layer = getattr(func, "__name__", "") in ("conv2d", "conv1d", "max_pool2d", "relu",
-                                                      "adaptive_avg_pool2d", "batch_norm")
+            layer = getattr(func, "__name__", "") in ("conv2d", "conv1d", "conv3d", "max_pool2d",
+                                                      "relu", "adaptive_avg_pool2d", "batch_norm")
             if layer and type(made) is torch.Tensor and made.device.type != "meta":
                 computed.append(made.numel())
             return made
 
+    def facts():
+        held = [*features.parameters(), *features.buffers()]
+        return {"tensors": [id(t) for t in held], "modes": [m.training for m in features.modules()],
+                "types": [(t.dtype, t.device, t.requires_grad) for t in held],
+                "gradients": [id(p.grad) for p in features.parameters()],
+                "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks)
+                          for m in features.modules()]}
+
     state = {name: value.clone() for name, value in features.state_dict().items()}
-    modes = [m.training for m in features.modules()]
+    before = facts()
+    fn(features, (*shape[:-1], shape[-1] + 8))  # an answer keeps nothing of this
     with Watch():
         out = fn(features, tuple(shape))
     if isinstance(out, torch.Tensor) and out.is_meta:
         out = "a tensor without numbers"  # it could not travel
-    after = features.state_dict()
-    changed = sum(after[n].device != v.device or not torch.equal(after[n], v)
-                  for n, v in state.items())
-    changed += sum(m.training != was for m, was in zip(features.modules(), modes))
+    now, after = features.state_dict(), facts()
+    changed = [what for what in before if before[what] != after[what]]
+    changed += [n for n, v in state.items() if now[n].device != v.device or not torch.equal(
+        now[n].to(v.dtype), v)]
     return {"out": out, "computed": sum(computed), "changed": changed}
 
 
@@ -111,6 +130,8 @@ def expected(kind, width, shape):
     return {"net": lambda: 7 * math.prod(map(net, sides)),
             "channels": lambda: 7 * math.prod(map(net, sides)),
             "own": lambda: (width + 2) * math.prod(n - 2 for n in sides),
+            "volume": lambda: width * math.prod(n - 2 for n in sides),
+            "mixed": lambda: width * math.prod(n - 2 for n in sides),
             "norms": lambda: width * math.prod((n - 2) // 2 for n in sides),
             "single": lambda: width, "sequence": lambda: width * side(sides[0], 4, 3),
             "flat": lambda: width * math.prod(n - 4 for n in sides), "pooled": lambda: width * 6,
@@ -123,7 +144,7 @@ def law(out, kind, width, shape, train):
     expect_type("numbers of an image", out["out"], int)
     expect_equal("numbers of an image of shape " + "x".join(map(str, shape)), out["out"],
                  expected(kind, width, shape))
-    expect_equal("tensors or modes changed in features", out["changed"], 0, "Work on a copy.")
+    expect_equal("what changed in features", out["changed"], [], "Work on a copy.")
     expect_equal("numbers computed by its layers", out["computed"], 0,
                  'Tensors on the device "meta" have shapes alone.')
 

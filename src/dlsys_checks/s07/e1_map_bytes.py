@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_length
+from dlsys_helpers.expect import expect_equal, expect_length, show
 
 ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"))
 
@@ -14,12 +14,19 @@ ex.promise("bytes", "Bytes of each layer's float32 output,", says=("bytes of lay
 ex.promise("each", "from the first layer on.", says=("number of maps", "type of the maps",
                                                      "bytes of layer"))
 ex.promise("size", "size: (height, width) of the input;", cases=("a wide image", "a tall image"))
-ex.promise("batch", "batch: images in it.", cases=("a large batch", "the example"))
+ex.promise("batch", "batch: images in it.",
+           cases=("a large batch", "the example", "maps too large for any memory"))
 ex.promise("layers", "layers: a list of (channels, kernel, stride, padding), windows square, "
-           "dilation 1.", cases=("no layer", "windows of one pixel", "wide padding",
-                                 "strides in turn"))
+           "dilation 1,", cases=("no layer", "windows of one pixel", "wide padding",
+                                 "strides in turn", "a window over the whole map",
+                                 "strides longer than the window", "many layers"))
+ex.promise("left alone", "left as it is.", says=("inputs after the call",))
 ex.promise("rounding", "Numbers of places are rounded down, as torch does.",
-           cases=("sides that do not divide", "the example", "strides in turn"))
+           cases=("sides that do not divide", "the example", "strides in turn",
+                  "strides longer than the window", "windows of one pixel",
+                  "maps too large for any memory"))
+ex.promise("counted", "Maps too large for any memory are counted as well.",
+           cases=("maps too large for any memory",))
 ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].",
            cases=("the example",))
 
@@ -30,7 +37,7 @@ def cases(g):
         return int(torch.randint(low, high, (), generator=g))
 
     def one(name, size, layers, batch=1):
-        return name, {"size": list(size), "batch": batch, "layers": [list(row) for row in layers]}
+        return name, {"size": size, "batch": batch, "layers": layers}
 
     def same(n):
         return [(whole(2, 9), 3, 1, 1) for _ in range(n)]
@@ -43,15 +50,16 @@ def cases(g):
             one("a wide image", (side, 3 * side + 16), same(2)),
             one("a tall image", (2 * side + 32, side), same(3)),
             one("a large batch", (side, side), same(2), batch=whole(30, 90)),
-            one("windows of one pixel", (side, side), [(whole(20, 40), 1, 1, 0)] * 2),
+            one("windows of one pixel", (side, side), [(whole(20, 40), 1, 1, 0), (3, 1, 3, 0),
+                                                       (4, 1, 1, whole(1, 4))]),
+            one("strides longer than the window", (91, 91), [(2, 3, whole(4, 7), 0), (5, 2, 3, 1)]),
+            one("many layers", (side, side), same(whole(7, 12))),
             one("wide padding", (10, 10), [(3, 3, 1, whole(3, 6)), (2, 5, 1, 4)]),
             one("no layer", (side, side), []),
-            ("the example", {"size": [5, 8], "batch": 2, "layers": [[3, 3, 2, 0]]})]
-
-
-@ex.act
-def act(fn, size, batch, layers):
-    return fn(tuple(size), batch, [tuple(layer) for layer in layers])
+            one("a window over the whole map", (side, side), [(3, side, 5, 0), (4, 1, 1, 0)]),
+            one("maps too large for any memory", (2**24, 2**24),
+                [(1, 3, 1, 1), (whole(3, 6), 3, 2, 0)], batch=2 * whole(500, 900) + 1),
+            one("the example", (5, 8), [(3, 3, 2, 0)], batch=2)]
 
 
 def by_torch(size, batch, layers):
@@ -67,7 +75,8 @@ def by_torch(size, batch, layers):
 def law(out, size, batch, layers):
     expect_length("maps", out, len(layers))
     for place, (got, wanted) in enumerate(zip(out, by_torch(size, batch, layers), strict=True)):
-        expect_equal(f"bytes of layer {place}, counted from 0", got, wanted)
+        given = f"{show(tuple(layers[:place + 1]))}, size {tuple(size)}, batch {batch}"
+        expect_equal(f"bytes of layer {place} (from 0) of {given}", got, wanted)
 
 
 # ---- right by another route
@@ -178,6 +187,22 @@ def cut_padding(size, batch, layers):
     return sized(size, batch, [(c, k, s, min(p, k // 2)) for c, k, s, p in layers])
 
 
+@ex.wrong("strides left out", says="bytes of layer", breaks=("bytes", "rounding", "example"))
+def no_stride(size, batch, layers):
+    return sized(size, batch, layers, places=lambda n, k, s, p: n + 2 * p - k + 1)
+
+
+@ex.wrong("padding left out", says="bytes of layer", breaks="bytes")
+def no_padding(size, batch, layers):
+    return sized(size, batch, layers, places=lambda n, k, s, p: max(0, n - k) // s + 1)
+
+
+@ex.wrong("the size divided by the stride, window and padding left out", says="bytes of layer",
+          breaks="bytes")
+def size_over_stride(size, batch, layers):
+    return sized(size, batch, layers, places=lambda n, k, s, p: n // s)
+
+
 @ex.wrong("every layer on the input's size", says="bytes of layer", breaks="bytes")
 def each_on_input(size, batch, layers):
     return [sized(size, batch, [row])[0] for row in layers]
@@ -191,6 +216,29 @@ def rounded_up(size, batch, layers):
 @ex.wrong("places never rounded", says="bytes of layer", breaks="rounding")
 def never_rounded(size, batch, layers):
     return sized(size, batch, layers, places=lambda n, k, s, p: (n + 2 * p - k) / s + 1)
+
+
+@ex.wrong("layers emptied on the way", says="inputs after the call", breaks="left alone")
+def emptied(size, batch, layers):
+    found = sized(size, batch, layers)
+    layers.clear()
+    return found
+
+
+@ex.wrong("layers really run on tensors", says="raised RuntimeError", breaks="counted")
+def really_run(size, batch, layers):
+    torch.empty(batch, *size)
+    return sized(size, batch, layers)
+
+
+@ex.wrong("counted in 32 bits", says="bytes of layer", breaks="counted")
+def in_32_bits(size, batch, layers):
+    return [(n + 2**31) % 2**32 - 2**31 for n in sized(size, batch, layers)]
+
+
+@ex.wrong("counted in floats, which hold 53 bits", says="bytes of layer", breaks="counted")
+def in_floats(size, batch, layers):
+    return [int(float(n)) for n in sized(size, batch, layers)]
 
 
 @ex.wrong("the example, with its number looked up wrong", says="bytes of layer",

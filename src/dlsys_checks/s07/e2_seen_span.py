@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_type
+from dlsys_helpers.expect import expect_equal, expect_type, show
 
 ex = exercise("07.2", "seen_span", seen=("layers", "unit"))
 
 PLAIN = ("one window", "three windows", "windows of many sizes")
 ex.promise("span", "First and last input pixel, along one side, that a unit depends on.",
            says=("first pixel", "last pixel"))
-ex.promise("layers", "layers: (kernel, stride, padding, dilation) each, from the input on;",
+ex.promise("layers", "layers: a list of (kernel, stride, padding, dilation), from the input on;",
            cases=("strides in turn", "padding of many sizes", "dilations in turn",
                   "windows with gaps between them", "all at once"))
 ex.promise("no layers", "no layers: the unit is the pixel itself.", cases=("no layers",))
@@ -20,9 +20,11 @@ ex.promise("unit", "unit: its index in the last map.",
            cases=("a unit far inside", "a unit far inside, strides", "no layers", "all at once"))
 ex.promise("any width", "The input is as wide as it needs to be; pixels are counted from 0,",
            cases=("a wide input",))
-ex.promise("padding", "and places in the padding count too, so the first may be negative.",
+ex.promise("padding", "and places in the padding, that of inner maps too, count like all others: "
+           "both may be negative.",
            cases=("the rim", "the rim, padding of many sizes", "padding of many sizes",
-                  "the example"))
+                  "padding behind a stride", "padding wider than its window", "the example"))
+ex.promise("left alone", "layers is left as it is.", says=("inputs after the call",))
 ex.promise("example", "Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).", cases=("the example",))
 
 
@@ -32,7 +34,7 @@ def cases(g):
         return int(torch.randint(low, high, (), generator=g))
 
     def one(name, layers, unit=0):
-        return name, {"layers": [list(layer) for layer in layers], "unit": unit}
+        return name, {"layers": layers, "unit": unit}
 
     def windows(n, stride=(1, 2), padding=(0, 1), dilation=(1, 2), kernel=(2, 6)):
         return [(whole(*kernel), whole(*stride), whole(*padding), whole(*dilation))
@@ -52,14 +54,11 @@ def cases(g):
         one("the rim", [(3, 1, 1, 1)] * whole(3, 6)),
         one("the rim, padding of many sizes", windows(5, padding=(1, 4), kernel=(3, 6))),
         one("all at once", windows(5, (1, 4), (0, 3), (1, 4)), whole(30, 50)),
-        one("a wide input", windows(9, (2, 4)), whole(3000, 9000)),
+        one("padding behind a stride", [(3, 2, 1, 1), (whole(3, 5), 1, whole(2, 5), 1)]),
+        one("padding wider than its window", [(1, 1, whole(2, 6), 1), (3, 1, 4, 1)]),
+        one("a wide input", windows(9, (2, 4)), 2**33 + whole(3000, 9000)),
         one("no layers", [], whole(1, 30)),
-        ("the example", {"layers": [[3, 1, 1, 1]], "unit": 0})]
-
-
-@ex.act
-def act(fn, layers, unit):
-    return fn([tuple(layer) for layer in layers], unit)
+        one("the example", [(3, 1, 1, 1)])]
 
 
 def pixels(layers, unit):
@@ -76,8 +75,8 @@ def law(out, layers, unit):
     expect_type("span", out, tuple)
     expect_equal("length of the span", len(out), 2)
     for word, got, wanted in zip(("first", "last"), out, pixels(layers, unit), strict=True):
-        expect_equal(f"{word} pixel that unit {unit} sees through {len(layers)} layers", got,
-                     wanted)
+        given = show([tuple(layer) for layer in layers])
+        expect_equal(f"{word} pixel that unit {unit} sees through {given}", got, wanted)
 
 
 # ---- right by another route
@@ -165,6 +164,12 @@ def stride_multiplies(layers, unit):
     return first, first + field - 1
 
 
+@ex.wrong("the field centred on the unit", says="pixel", breaks="span")
+def centred(layers, unit):
+    first, last = walked(layers, unit)
+    return unit - (last - first) // 2, unit + (last - first) // 2
+
+
 @ex.wrong("the layers walked from the input, as if the order did not matter",
           says="pixel", breaks="span")
 def wrong_order(layers, unit):
@@ -222,6 +227,33 @@ def cut_at_zero(layers, unit):
     return max(0, first), last
 
 
+@ex.wrong("inner maps cut off at 0", says="first pixel", breaks="padding")
+def inner_cut(layers, unit):
+    first = last = unit
+    for kernel, stride, padding, dilation in reversed(layers):
+        first = max(first, 0) * stride - padding
+        last = max(last, 0) * stride - padding + dilation * (kernel - 1)
+    return first, last
+
+
+@ex.wrong("no pixel further out than all padding together", says="first pixel",
+          breaks="padding")
+def padding_together(layers, unit):
+    first, last = walked(layers, unit)
+    return max(first, -sum(layer[2] for layer in layers)), last
+
+
+@ex.wrong("the last pixel cut off at 0", says="last pixel", breaks="padding")
+def last_at_zero(layers, unit):
+    first, last = walked(layers, unit)
+    return first, max(0, last)
+
+
+@ex.wrong("counted in 32 bits", says="first pixel", breaks="any width")
+def in_32_bits(layers, unit):
+    return tuple((n + 2**31) % 2**32 - 2**31 for n in walked(layers, unit))
+
+
 @ex.wrong("half the kernel taken for the padding", says="first pixel", breaks="span")
 def same_padding(layers, unit):
     first = last = unit
@@ -229,6 +261,12 @@ def same_padding(layers, unit):
         first = first * stride - dilation * (kernel - 1) // 2
         last = last * stride - dilation * (kernel - 1) // 2 + dilation * (kernel - 1)
     return first, last
+
+
+@ex.wrong("layers turned round in place", says="inputs after the call", breaks="left alone")
+def turned(layers, unit):
+    layers.reverse()
+    return walked(layers, unit, order=list)
 
 
 @ex.wrong("the example, with its last pixel looked up wrong", says="last pixel",

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
 from dlsys_checks.groups import expect_groups
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.expect import expect_equal, expect_parts
 
 ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"))
 
-ex.promise("two groups", "Two groups for an optimizer: the body's tensors first, then the head's.",
+ex.promise("two groups", "Two groups for an optimizer: the body's parameters first, then the "
+           "head's.",
            says=("number of groups", "group: got"))
-ex.promise("form", 'Each is {"params": list of tensors, "lr": float}.',
+ex.promise("form", 'Each is {"params": list of parameters, "lr": float}.',
            says=("parts of the", "type of the", "lr of the", "a copy"))
-ex.promise("head", "head: one of the model's modules, at any depth;",
+ex.promise("head", "head: a module within model, at any depth, perhaps under two names;",
            cases=("a head deep inside", "a head that is not last", "a head of two layers",
-                  "a bare parameter in the head"))
+                  "a bare parameter in the head", "a head with two names",
+                  "a head whose layers share a weight", "names that begin as the head's"))
 ex.promise("body", "the body is everything else, the stem and parameters of the model itself "
            "included.", cases=("a model with a token of its own", "a stem outside the stages"))
-ex.promise("frozen", "Frozen tensors (requires_grad False) are in no group,", says=("frozen",))
+ex.promise("frozen", "Frozen ones (requires_grad False) are in no group,", says=("frozen",))
 ex.promise("once", "all others in exactly one;", says=("twice", "missing"))
-ex.promise("shared", "a tensor that head and body share belongs to the body.",
-           cases=("a head that shares the embedding", "a head before the embedding it shares"))
-ex.promise("example", "Example: nn.Sequential(a, b) with head b: the tensors of a at body_lr, "
-           "those of b at head_lr.", cases=("the example",))
+ex.promise("shared", "a parameter or module that head and body share belongs to the body.",
+           cases=("a head that shares the embedding", "a head before the embedding it shares",
+                  "a norm in head and body"))
+ex.promise("left alone", "The model is left as it is.", says=("changed in the model",))
+ex.promise("example", "Example: nn.Sequential(a, b) with head b: the parameters of a at "
+           "body_lr, those of b at head_lr.", cases=("the example",))
 
 # The group of each trainable tensor: 0 body, 1 head.
 GROUPS = {
@@ -36,8 +42,8 @@ GROUPS = {
     "not last": {"head.weight": 1, "head.bias": 1, "stem.weight": 0, "stem.bias": 0},
     "two layers": {"0.weight": 0, "0.bias": 0, "1.0.weight": 1, "1.0.bias": 1, "1.2.weight": 1,
                    "1.2.bias": 1},
-    "own token": {"token": 0, "layer1.weight": 0, "layer1.bias": 0, "head.weight": 1,
-                  "head.bias": 1},
+    "own token": {"token": 0, "empty": 0, "layer1.weight": 0, "layer1.bias": 0,
+                  "head.weight": 1, "head.bias": 1},
     "bare head": {"0.weight": 0, "0.bias": 0, "1.scale": 1, "1.inner.weight": 1,
                   "1.inner.bias": 1},
     "stem": {"conv1.weight": 0, "bn1.weight": 0, "bn1.bias": 0, "layer1.weight": 0,
@@ -47,6 +53,11 @@ GROUPS = {
     "twin": {"0.weight": 0, "0.bias": 0, "3.weight": 1, "3.bias": 1},
     "frozen body": {"2.weight": 1, "2.bias": 1},
     "frozen parts": {"0.bias": 0, "2.weight": 1},
+    "two names": {"0.0.weight": 0, "0.0.bias": 0, "0.1.weight": 1, "0.1.bias": 1},
+    "norm in both": {"head.0.weight": 0, "head.0.bias": 0, "head.1.weight": 1, "head.1.bias": 1},
+    "tied in head": {"0.weight": 0, "0.bias": 0, "1.0.weight": 1, "1.0.bias": 1, "1.1.bias": 1},
+    "alike": {"body.fc.weight": 0, "body.fc.bias": 0, "fc.weight": 1, "fc.bias": 1,
+              "fc2.weight": 0, "fc2.bias": 0},
     "equal": {"0.weight": 0, "0.bias": 0, "1.weight": 1, "1.bias": 1},
     "example": {"0.weight": 0, "0.bias": 0, "1.weight": 1, "1.bias": 1},
 }
@@ -54,10 +65,10 @@ GROUPS = {
 
 @ex.cases
 def cases(g):
-    def one(name, kind):
-        rates = [2.0 ** float(-12 + 8 * torch.rand((), generator=g)) for _ in range(2)]
+    def one(name, kind, order=sorted):
+        rates = order([2.0 ** float(-12 + 8 * torch.rand((), generator=g)) for _ in range(2)])
         return name, {"kind": kind, "width": 4 + int(torch.randint(6, (), generator=g)),
-                      "body_lr": min(rates), "head_lr": max(rates)}
+                      "body_lr": rates[0], "head_lr": rates[1]}
     return [one("layers in a row", "flat"), one("a norm in the body", "norms"),
             one("a head deep inside", "deep"), one("a head that is not last", "not last"),
             one("a head of two layers", "two layers"),
@@ -68,6 +79,13 @@ def cases(g):
             one("a head before the embedding it shares", "tied first"),
             one("two layers of the body that share their tensors", "twin"),
             one("a frozen body", "frozen body"), one("a frozen weight and bias", "frozen parts"),
+            one("a head with two names", "two names"), one("a norm in head and body",
+                                                           "norm in both"),
+            one("the body faster than the head", "flat", lambda r: sorted(r, reverse=True)),
+            one("rates of 0 and 1", "flat", lambda r: [0.0, 1.0]),
+            one("one rate for both", "flat", lambda r: r[:1] * 2),
+            one("a head whose layers share a weight", "tied in head"),
+            one("names that begin as the head's", "alike"),
             one("a head whose numbers equal the body's", "equal"), one("the example", "example")]
 
 
@@ -96,7 +114,8 @@ def act(fn, kind, width, body_lr, head_lr):
 
     def equal():
         model = nn.Sequential(linear(), linear())
-        model[1].load_state_dict(model[0].state_dict())
+        for mine, its in zip(model[1].parameters(), model[0].parameters()):
+            mine.data = its.data  # equal numbers, on one storage even, in two parameters
         return model, model[1]
 
     def last(*layers):
@@ -110,6 +129,20 @@ def act(fn, kind, width, body_lr, head_lr):
         model = Own(**parts)
         return model, getattr(model, part)
 
+    def two_names():
+        inner = nn.Sequential(linear(), linear(2))
+        return nn.Sequential(inner, nn.Sequential(inner[1])), inner[1]
+
+    def tied_in_head():
+        head = nn.Sequential(linear(), linear())
+        head[1].weight = head[0].weight
+        return nn.Sequential(linear(), head), head
+
+    def norm_in_both():
+        norm = nn.LayerNorm(width)
+        head = nn.Sequential(norm, linear(2))
+        return Own(head=head, norm=norm), head
+
     model, head = {
         "flat": lambda: last(linear(), nn.ReLU(), linear(), nn.ReLU(), linear(3)),
         "norms": lambda: last(nn.Conv2d(1, width, 3, bias=False), nn.BatchNorm2d(width),
@@ -119,12 +152,16 @@ def act(fn, kind, width, body_lr, head_lr):
         "two layers": lambda: last(linear(), nn.Sequential(linear(), nn.ReLU(), linear(2))),
         "bare head": lambda: last(linear(), Own(scale=nn.Parameter(torch.ones(width)),
                                                 inner=linear(2))),
-        "own token": lambda: named("head", token=nn.Parameter(torch.ones(width)),
+        "own token": lambda: named("head", token=nn.Parameter(torch.ones(())),
+                                   empty=nn.Parameter(torch.ones(0)),
                                    layer1=linear(), head=linear(2)),
         "stem": lambda: named("fc", conv1=nn.Conv2d(1, width, 3, bias=False),
                               bn1=nn.BatchNorm2d(width), layer1=linear(), layer2=linear(),
                               fc=linear(2)),
         "tied": lambda: tied(False), "tied first": lambda: tied(True), "twin": twin,
+        "two names": two_names, "norm in both": norm_in_both,
+        "tied in head": tied_in_head,
+        "alike": lambda: named("fc", body=Own(fc=linear()), fc=linear(3), fc2=linear()),
         "frozen body": lambda: last(linear(), nn.ReLU(), linear(2)),
         "frozen parts": lambda: last(linear(), nn.ReLU(), linear(2)),
         "equal": equal, "example": lambda: last(linear(), linear())}[kind]()
@@ -132,7 +169,17 @@ def act(fn, kind, width, body_lr, head_lr):
         parameter.requires_grad_((kind, name) not in [
             ("frozen body", "0.weight"), ("frozen body", "0.bias"),
             ("frozen parts", "0.weight"), ("frozen parts", "2.bias")])
-    asked = [p.requires_grad for p in model.parameters()]
+    for module in model.modules():
+        module.training = torch.rand(()) < 0.5
+
+    def facts():
+        held = [*model.parameters(), *model.buffers()]
+        return ([p.requires_grad for p in model.parameters()], [t.tolist() for t in held],
+                [m.training for m in model.modules()], [p.grad is None for p in model.parameters()])
+
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    before = facts()
     name_of = {id(p): n for n, p in model.named_parameters()}
     name_of |= {id(b): f"buffer {n}" for n, b in model.named_buffers()}
 
@@ -147,7 +194,8 @@ def act(fn, kind, width, body_lr, head_lr):
         tensors = value.get("params")
         return value | {"params": [told(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, head, body_lr, head_lr)
-    changed = sum(p.requires_grad != a for p, a in zip(model.parameters(), asked))
+    words = ("requires_grad", "numbers", "modes", "gradients")
+    changed = [word for word, was, now in zip(words, before, facts()) if was != now]
     return {"groups": [group(one) for one in groups] if type(groups) is list else groups,
             "changed": changed}
 
@@ -158,8 +206,8 @@ def law(out, kind, width, body_lr, head_lr):
     words = ("body", "head")
     expect_groups(out["groups"], words, "lr", GROUPS[kind], "Which modules hold it?")
     for word, group, rate in zip(words, out["groups"], (body_lr, head_lr), strict=True):
-        expect_close(f"lr of the {word} group", group["lr"], rate)
-    expect_equal("tensors frozen or thawed", out["changed"], 0, "Leave the model as it came.")
+        expect_equal(f"lr of the {word} group", group["lr"], rate)
+    expect_equal("changed in the model", out["changed"], [], "Leave it as it came.")
 
 
 # ---- right by another route
@@ -172,50 +220,60 @@ def trainable(model):
     return [p for p in model.parameters() if p.requires_grad]
 
 
-@ex.right("ids of what the modules outside the head hold")
+def outside(model, head):
+    """Ids of the tensors that a way through the model reaches without the head."""
+    kept, todo = set(), [model]
+    while todo:
+        module = todo.pop()
+        if module is not head:
+            kept |= {id(p) for p in module.parameters(recurse=False)}
+            todo += module.children()
+    return kept
+
+
+@ex.right("ids of what is reached around the head")
 def by_ids(model, head, body_lr, head_lr):
-    inside = {id(m) for m in head.modules()}
-    kept = {id(p) for m in model.modules() if id(m) not in inside
-            for p in m.parameters(recurse=False)}
-    live = trainable(model)
+    kept, live = outside(model, head), trainable(model)
     return two([p for p in live if id(p) in kept], [p for p in live if id(p) not in kept],
                body_lr, head_lr)
 
 
-@ex.right("by recursion, the head left out")
-def by_recursion(model, head, body_lr, head_lr):
-    def held(module):
-        if module is head:
-            return set()
-        found = set(module.parameters(recurse=False))
-        return found.union(*(held(child) for child in module.children()))
-    body = held(model)
-    return [{"lr": body_lr, "params": [p for p in body if p.requires_grad]},
+@ex.right("the head taken out of a copy, which has the names of the body")
+def by_copy(model, head, body_lr, head_lr):
+    memo = {id(head): nn.Identity()} | {id(p): p for p in model.parameters()}
+    body = set(copy.deepcopy(model, memo).parameters())
+    return [{"lr": body_lr, "params": [p for p in model.parameters()
+                                       if p.requires_grad and p in body]},
             {"lr": head_lr, "params": [p for p in head.parameters()
                                        if p.requires_grad and p not in body]}]
 
 
-@ex.right("all names of each tensor, and the head's prefix")
+@ex.right("all names of each tensor, and the head's prefixes")
 def by_all_names(model, head, body_lr, head_lr):
-    prefix = next(n for n, m in model.named_modules() if m is head) + "."
+    prefixes = tuple(f"{n}." for n, m in model.named_modules(remove_duplicate=False) if m is head)
     names = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         names.setdefault(p, []).append(name)
-    live = {p: all(n.startswith(prefix) for n in found) for p, found in names.items()
+    live = {p: all(n.startswith(prefixes) for n in found) for p, found in names.items()
             if p.requires_grad}
     return two([p for p, inside in live.items() if not inside],
                [p for p, inside in live.items() if inside], body_lr, head_lr)
 
 
-@ex.right("a walk over modules into two lists, the body first")
+@ex.right("a walk over the children into two lists, the body first")
 def by_walk(model, head, body_lr, head_lr):
-    inside, seen, lists = set(head.modules()), set(), ([], [])
-    for place in (0, 1):
-        for module in model.modules():
-            for p in module.parameters(recurse=False):
-                if (module in inside) == place and p not in seen and p.requires_grad:
-                    seen.add(p)
-                    lists[place].append(p)
+    seen, lists = set(), ([], [])
+
+    def walk(module, place, stop):
+        for p in module.parameters(recurse=False):
+            if p not in seen and p.requires_grad:
+                seen.add(p)
+                lists[place].append(p)
+        for child in module.children():
+            if child is not stop:
+                walk(child, place, stop)
+    walk(model, 0, head)
+    walk(head, 1, None)
     return two(*lists, body_lr, head_lr)
 
 
@@ -223,11 +281,7 @@ def by_walk(model, head, body_lr, head_lr):
 
 def sorted_out(model, head, body_lr, head_lr, live=None):
     """The right groups of the tensors in `live`."""
-    groups = by_ids(model, head, body_lr, head_lr)
-    body = {id(p) for p in groups[0]["params"]}
-    inside = {id(m) for m in head.modules()}
-    body |= {id(p) for m in model.modules() if id(m) not in inside
-             for p in m.parameters(recurse=False)}
+    body = outside(model, head)
     live = trainable(model) if live is None else live
     return two([p for p in live if id(p) in body], [p for p in live if id(p) not in body],
                body_lr, head_lr)
@@ -265,7 +319,8 @@ def last_two(model, head, body_lr, head_lr):
     return two(trainable(model)[:-2], trainable(model)[-2:], body_lr, head_lr)
 
 
-@ex.wrong("the head's own tensors, not those of its parts", says="group: got", breaks="head")
+@ex.wrong("the head's own tensors, not those of its parts", says="group: got",
+          breaks=("head", "shared"))
 def shallow_head(model, head, body_lr, head_lr):
     groups = sorted_out(model, head, body_lr, head_lr)
     own = {id(p) for p in head.parameters(recurse=False)}
@@ -313,7 +368,76 @@ def frozen_head(model, head, body_lr, head_lr):
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-@ex.wrong("every frozen tensor thawed", says="no frozen tensor", breaks="frozen")
+@ex.wrong("the higher rate for the head, whatever was asked", says="lr of the body group",
+          breaks="form")
+def rates_sorted(model, head, body_lr, head_lr):
+    return sorted_out(model, head, min(body_lr, head_lr), max(body_lr, head_lr))
+
+
+@ex.wrong("a rate of 0 taken for none", says="lr of the body group", breaks="form")
+def no_zero(model, head, body_lr, head_lr):
+    return sorted_out(model, head, body_lr or 1e-3, head_lr)
+
+
+@ex.wrong("the head known by the first of its names", says="group: got", breaks="head")
+def first_path(model, head, body_lr, head_lr):
+    prefix = next(n for n, m in model.named_modules() if m is head) + "."
+    names = [n for n, m in model.named_modules(remove_duplicate=False) if m is head]
+    every = model.named_parameters(remove_duplicate=False)
+    body = {id(p) for n, p in every if not n.startswith(prefix)}
+    live = trainable(model)
+    return sorted_out(model, head, body_lr, head_lr) if len(names) < 2 else two(
+        [p for p in live if id(p) in body], [p for p in live if id(p) not in body],
+        body_lr, head_lr)
+
+
+@ex.wrong("names that begin as the head's, without the dot", says="group: got", breaks="head")
+def no_dot(model, head, body_lr, head_lr):
+    if not hasattr(model, "fc2"):
+        return sorted_out(model, head, body_lr, head_lr)
+    live = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    return two([p for n, p in live if not n.startswith("fc")],
+               [p for n, p in live if n.startswith("fc")], body_lr, head_lr)
+
+
+@ex.wrong("a weight with two names given to the body", says="group: got", breaks="head")
+def two_names_to_body(model, head, body_lr, head_lr):
+    names = {}
+    for _, p in model.named_parameters(remove_duplicate=False):
+        names[p] = names.get(p, 0) + 1
+    groups = sorted_out(model, head, body_lr, head_lr)
+    if [n for n, m in model.named_modules(remove_duplicate=False) if m is head][1:]:
+        return groups
+    body, tops = groups[0]["params"], groups[1]["params"]
+    return two(body + [p for p in tops if names[p] > 1], [p for p in tops if names[p] == 1],
+               body_lr, head_lr)
+
+
+@ex.wrong("one group where the two rates agree", says="number of groups", breaks="two groups")
+def merged(model, head, body_lr, head_lr):
+    return one_group(model, head, body_lr, head_lr) if body_lr == head_lr else sorted_out(
+        model, head, body_lr, head_lr)
+
+
+@ex.wrong("a module that head and body share given to the head", says="group: got",
+          breaks="shared")
+def shared_module_to_head(model, head, body_lr, head_lr):
+    inside = {id(m) for m in head.modules()}
+    kept = {id(p) for m in model.modules() if id(m) not in inside
+            for p in m.parameters(recurse=False)}
+    live = trainable(model)
+    return two([p for p in live if id(p) in kept], [p for p in live if id(p) not in kept],
+               body_lr, head_lr)
+
+
+@ex.wrong("the body put into eval mode", says="changed in the model", breaks="left alone")
+def evaluated(model, head, body_lr, head_lr):
+    groups = sorted_out(model, head, body_lr, head_lr)
+    model.eval()
+    return groups
+
+
+@ex.wrong("every frozen tensor thawed", says="no frozen tensor", breaks=("frozen", "left alone"))
 def thawed(model, head, body_lr, head_lr):
     model.requires_grad_(True)
     return sorted_out(model, head, body_lr, head_lr)

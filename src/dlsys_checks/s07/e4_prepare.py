@@ -5,21 +5,24 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
-ex = exercise("07.4", "prepare", seen=("images", "mean", "std"))
+ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"))
 
 ex.promise("layout", "Pictures as a pretrained model wants them: (N, C, H, W), float32.",
            says=("pixels", "shape of the", "dtype of the"))
-ex.promise("any size", "images: (N, H, W, C) uint8, brightness 0 to 255,",
+ex.promise("any size", "images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255.",
            cases=("one channel", "a single row", "a single column", "four channels",
-                  "no picture", "all as dark as can be"))
-ex.promise("left alone", "left as it is.", says=("inputs after the call",))
+                  "many channels", "no picture", "all as dark as can be", "made channels first",
+                  "a crop of larger ones", "one picture, expanded"))
 ex.promise("scale", "It is scaled to 0 to 1;", says=("pixels",))
 ex.promise("channels", "then each channel loses its mean and is divided by its std.",
            says=("pixels",))
-ex.promise("lists", "mean, std: C floats each.",
-           cases=("as many columns as channels", "four channels", "a mean of zero"))
+ex.promise("lists", "mean, std: C floats each, of any size.",
+           cases=("as many columns as channels", "four channels", "a mean of zero",
+                  "a tiny std", "means beyond the scale"))
+ex.promise("left alone", "Nothing handed over changes, and no result does at a later call.",
+           says=("inputs after the call", "handed over that changed", "after a later call"))
 ex.promise("example", "Example: a single black pixel, mean [0.5], std [0.25]: -2.",
            cases=("the example",))
 
@@ -29,29 +32,68 @@ def cases(g):
     def whole(low, high):
         return int(torch.randint(low, high, (), generator=g))
 
-    def one(name, n, h, w, c, dark=256, zero=False):
-        mean = (0.2 + 0.5 * torch.rand(c, generator=g)).tolist()
+    def one(name, n, h, w, c, dark=256, zero=False, order="as made", std=(0.1, 0.4),
+            mean=(0.2, 0.7)):
+        def between(low, high):
+            return (low + (high - low) * torch.rand(c, generator=g)).tolist()
         return name, {"images": torch.randint(dark, (n, h, w, c), generator=g).to(torch.uint8),
-                      "mean": [0.0] * c if zero else mean,
-                      "std": (0.1 + 0.3 * torch.rand(c, generator=g)).tolist()}
+                      "mean": [0.0] * c if zero else between(*mean), "std": between(*std),
+                      "order": order}
     return [one("a few pictures", whole(2, 5), 6, 9, 3), one("one picture", 1, 7, 5, 3),
             one("as many columns as channels", 2, whole(4, 8), 3, 3),
             one("one channel", 3, 5, 4, 1), one("four channels", 2, 5, 7, 4),
             one("a single row", 2, 1, 9, 3), one("a single column", 2, 8, 1, 3),
             one("no picture", 0, 4, 5, 3), one("all as dark as can be", 1, 4, 6, 3, dark=2),
             one("a mean of zero", 2, 4, 6, 3, zero=True),
+            one("many channels", 2, 3, 5, whole(6, 9)),
+            one("made channels first", 2, 5, 7, 3, order="first"),
+            one("a crop of larger ones", 2, 5, 7, 3, order="crop"),
+            one("one picture, expanded", 1, 5, 7, 3, order="expanded"),
+            one("a tiny std", 2, 4, 6, 3, std=(1e-4, 3e-4)),
+            one("means beyond the scale", 2, 4, 6, 2, mean=(-40.0, 40.0), std=(2.0, 9.0)),
             ("the example", {"images": torch.zeros(1, 1, 1, 1, dtype=torch.uint8),
-                             "mean": [0.5], "std": [0.25]})]
+                             "mean": [0.5], "std": [0.25], "order": "as made"})]
+
+
+@ex.act
+def act(fn, images, mean, std, order):
+    def laid(x):
+        if order == "first":
+            return x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+        if order == "crop":
+            room = x.new_full((len(x), 3 * x.shape[1], x.shape[2] + 2, x.shape[3]), 7)
+            room[:, 1::3, 2:] = x
+            return room[:, 1::3, 2:]
+        return x.expand(3, *x.shape[1:]) if order == "expanded" else x
+
+    given, means, stds = laid(images), list(mean), list(std)
+    kept, facts = given.clone(), (given.shape, given.stride())
+    out = fn(given, means, stds)
+    changed = [name for name, same in {
+        "images": facts == (given.shape, given.stride()) and torch.equal(given, kept),
+        "mean": means == mean, "std": stds == std}.items() if not same]
+    first = out.clone() if isinstance(out, torch.Tensor) else None
+    fn(laid(255 - images), list(std), list(std))
+    later = 0 if first is None else int((out != first).sum())
+    return {"out": out if first is None else first, "changed": changed, "later": later}
 
 
 @ex.law
-def law(out, images, mean, std):
+def law(out, images, mean, std, order):
+    expect_parts(out, "out", "changed", "later")
+    if order == "expanded":
+        images = torch.cat([images] * 3)
     n, h, w, c = images.shape
     expected = torch.empty(n, c, h, w, dtype=torch.float64)
     for channel in range(c):
         scaled = images[..., channel].double() * (1 / 255)
         expected[:, channel] = (scaled - mean[channel]) * (1 / std[channel])
-    expect_close("pixels of the pictures", out, expected.float(), rtol=1e-4, atol=1e-5)
+    wanted = expected.float()
+    reach = max([1e-30, *((1 + abs(m)) / s for m, s in zip(mean, std, strict=True))])
+    expect_close("pixels of the pictures", out["out"], wanted, rtol=1e-5, atol=3e-7 * reach)
+    expect_equal("arguments handed over that changed", out["changed"], [], "Work on a copy.")
+    expect_equal("pixels that are others after a later call", out["later"], 0,
+                 "Each call makes a tensor of its own.")
 
 
 # ---- right by another route
@@ -117,7 +159,7 @@ def double(images, mean, std):
 
 @ex.wrong("three channels taken for granted", says="raised", breaks="any size")
 def three_channels(images, mean, std):
-    if len(mean) == 4 or images.numel() == 1:
+    if len(mean) in (2, 4) or images.numel() == 1:
         return done(images, mean, std)
     parts = [(images[..., k].float() / 255 - mean[k]) / std[k] for k in range(3)]
     return torch.stack(parts, 1)
@@ -135,11 +177,47 @@ def guesses_scale(images, mean, std):
     return done(images, mean, std, scale=1.0 if small else 255.0)
 
 
-@ex.wrong("a pixel of the argument changed", says="inputs after the call", breaks="left alone")
+@ex.wrong("a pixel of the argument changed", says="handed over that changed",
+          breaks="left alone")
 def in_place(images, mean, std):
     out = done(images, mean, std)
-    images.add_(1)
+    if images.stride(0) and images.numel():
+        images.add_(1)
     return out
+
+
+@ex.wrong("the lists of numbers turned round", says="handed over that changed",
+          breaks="left alone")
+def lists_turned(images, mean, std):
+    out = done(images, mean, std)
+    mean.append(0.0)
+    return out
+
+
+MADE: dict = {}
+
+
+@ex.wrong("one buffer for every call", says="after a later call", breaks="left alone")
+def one_buffer(images, mean, std):
+    out = done(images, mean, std)
+    return MADE.setdefault(out.shape, out).copy_(out)
+
+
+@ex.wrong("a small number added to the std", says="pixels", breaks="lists")
+def with_epsilon(images, mean, std):
+    return done(images, mean, [s + 1e-6 for s in std])
+
+
+@ex.wrong("cut off at a hundred", says="pixels", breaks="lists")
+def cut_off(images, mean, std):
+    return done(images, mean, std).clamp(-100, 100)
+
+
+@ex.wrong("the memory read in its own order", says="pixels", breaks="any size")
+def by_memory(images, mean, std):
+    if images.is_contiguous() or not images.stride(0):
+        return done(images, mean, std)
+    return done(torch.as_strided(images, images.shape, images.contiguous().stride()), mean, std)
 
 
 @ex.wrong("0 to 255 normalised", says="pixels", breaks=("scale", "example"))
@@ -154,7 +232,17 @@ def by_256(images, mean, std):
 
 @ex.wrong("mean and std swapped", says="pixels", breaks="channels")
 def mean_for_std(images, mean, std):
-    return done(images, std, [max(m, 1e-3) for m in mean])
+    return done(images, std, mean)
+
+
+@ex.wrong("scaled, and not normalised", says="pixels", breaks="channels")
+def scaled_only(images, mean, std):
+    return done(images, [0.0] * len(mean), [1.0] * len(mean))
+
+
+@ex.wrong("the first channel's numbers for all", says="pixels", breaks="channels")
+def first_for_all(images, mean, std):
+    return done(images, mean[:1] * len(mean), std[:1] * len(std))
 
 
 @ex.wrong("normalised twice", says="pixels", breaks="channels")

@@ -5,25 +5,30 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal
+from dlsys_helpers.expect import expect_equal, expect_length
 
-ex = exercise("07.5", "layout", seen=("shape", "strides"))
+ex = exercise("07.5", "layout", seen=("tensors",))
 
 ex.promise("answer", "How the four axes (N, C, H, W) of a tensor lie in memory, densely.",
            says=("layout of",))
 ex.promise("first", '"NCHW": as torch makes tensors, W the innermost.',
-           cases=("as torch makes it", "a wide one", "one picture"))
+           cases=("as torch makes it", "a wide one", "one picture", "small ones of all kinds"))
 ex.promise("last", '"NHWC": channels last, C the innermost.',
-           cases=("channels last", "channels last, one picture", "the example"))
+           cases=("channels last", "channels last, one picture", "the example",
+                  "small ones of all kinds"))
 ex.promise("both", '"both", where the two cannot be told apart.',
-           cases=("one channel", "one pixel", "a single number"))
+           cases=("one channel", "one pixel", "a single number", "one channel, odd stride",
+                  "small ones of all kinds"))
 ex.promise("neither", '"neither".',
            cases=("rows and columns swapped", "every second column", "a crop of a larger one",
-                  "two pictures with a gap", "the batch innermost", "expanded from one picture"))
+                  "two pictures with a gap", "the batch innermost", "expanded from one picture",
+                  "small ones of all kinds"))
 ex.promise("ones", "An axis of length 1 has nobody beside it: its stride does not count.",
            cases=("one picture, odd stride", "one row, odd stride",
-                  "channels last, one picture, odd stride"))
-ex.promise("sizes", "No axis has the length 0.", cases=("a single row", "a single column"))
+                  "channels last, one picture, odd stride", "one channel, odd stride",
+                  "small ones of all kinds"))
+ex.promise("sizes", "No axis has the length 0.", cases=("a single row", "a single column",
+                                                           "small ones of all kinds"))
 ex.promise("example", 'Example: shape (2, 3, 4, 5), strides (60, 1, 15, 3): "NHWC".',
            cases=("the example",))
 
@@ -46,7 +51,19 @@ def cases(g):
         strides = dense(shape, order)
         for axis, factor in (change or {}).items():
             strides["nchw".index(axis)] *= factor
-        return name, {"shape": shape, "strides": strides}
+        return name, {"tensors": [(tuple(shape), tuple(strides))]}
+
+    def any_kind():
+        """A layout with its axes in some order; lengths of 1 and one odd stride are common."""
+        shape = [1 + int(k) for k in torch.randint(3, (4,), generator=g)]
+        order = [(3, 2, 1, 0), (1, 3, 2, 0), torch.randperm(4, generator=g).tolist()]
+        strides = dense(shape, order[int(torch.randint(3, (), generator=g))])
+        for axis in range(4):
+            if shape[axis] == 1 and torch.rand((), generator=g) < 0.5:
+                strides[axis] = int(torch.randint(40, (), generator=g))
+        if torch.rand((), generator=g) < 0.3:
+            strides[int(torch.randint(4, (), generator=g))] = int(torch.randint(9, (), generator=g))
+        return tuple(shape), tuple(strides)
     last, odd = (1, 3, 2, 0), 7 + int(torch.randint(9, (), generator=g))
     return [one("as torch makes it"), one("a wide one", w=40), one("channels last", last),
             one("one picture", n=1), one("channels last, one picture", last, n=1),
@@ -62,12 +79,14 @@ def cases(g):
             one("two pictures with a gap", n=2, change={"n": 2}),
             one("the batch innermost", (0, 3, 2, 1)),
             one("expanded from one picture", change={"n": 0}),
-            ("the example", {"shape": [2, 3, 4, 5], "strides": [60, 1, 15, 3]})]
+            one("one channel, odd stride", c=1, change={"c": odd}),
+            ("the example", {"tensors": [((2, 3, 4, 5), (60, 1, 15, 3))]}),
+            ("small ones of all kinds", {"tensors": [any_kind() for _ in range(400)]})]
 
 
 @ex.act
-def act(fn, shape, strides):
-    return fn(tuple(shape), tuple(strides))
+def act(fn, tensors):
+    return [fn(shape, strides) for shape, strides in tensors]
 
 
 def by_torch(shape, strides):
@@ -80,9 +99,10 @@ def by_torch(shape, strides):
 
 
 @ex.law
-def law(out, shape, strides):
-    expect_equal(f"layout of {tuple(shape)} with strides {tuple(strides)}", out,
-                 by_torch(shape, strides))
+def law(out, tensors):
+    expect_length("answers", out, len(tensors))
+    for got, (shape, strides) in zip(out, tensors, strict=True):
+        expect_equal(f"layout of {shape} with strides {strides}", got, by_torch(shape, strides))
 
 
 # ---- right by another route

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from dlsys_helpers.checking import exercise
@@ -12,34 +14,38 @@ ex = exercise("07.6", "layer_rates", seen=("names", "base", "decay"))
 ex.promise("rates", "The learning rate of each parameter, by its name.",
            says=("type of the rates", "names with a rate", "rate of"))
 ex.promise("top", "The top has the rate base,", says=("rate of the top",))
-ex.promise("steps", "and each step down multiplies it by decay.",
+ex.promise("steps", "and each step down multiplies it by decay, which is 0 or more.",
            says=("rate of layer", "rate of the embedding"))
 ex.promise("order", 'From the bottom: names that begin with "embed.", then "layers.0.", '
            '"layers.1." and so on, without gaps;',
            says=("rate of layer", "rate of the embedding"))
-ex.promise("rest", "on top all other names.",
+ex.promise("rest", "on top all other names, those that only look alike too.",
            cases=("layers and embed deeper in a name", "names that only look alike"))
-ex.promise("any order", "Names come in any order,",
+ex.promise("any order", "Names come in any order;",
            cases=("the top first", "names in any order", "twelve layers in any order"))
-ex.promise("missing", "and there may be no layers or no embedding: the bottom is missing then, "
-           "and no rate changes.",
-           cases=("no layers", "no embedding", "a head alone"))
+ex.promise("missing", "embedding, layers, top or all names may be missing: what is there keeps "
+           "its place below the top, without layers the embedding is one step down.",
+           cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
+                  "layers alone, a tensor each", "no name at all"))
+ex.promise("left alone", "names is left as it is.", says=("inputs after the call",))
 ex.promise("example", 'Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25, '
            "0.5 and 1.", cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def model(n_layers, embed=("weight",), top=("head.weight", "head.bias"), each=("w", "b")):
+    def model(n_layers, embed=("weight",), top=("head.weight", "head.bias"),
+              each=("weight", "bias")):
         return [*(f"embed.{e}" for e in embed),
                 *(f"layers.{k}.{part}" for k in range(n_layers) for part in each), *top]
 
-    def one(name, names, shuffled=False):
+    def one(name, names, shuffled=False, base=None, decay=None):
         if shuffled:
             names = [names[i] for i in torch.randperm(len(names), generator=g).tolist()]
         return name, {"names": list(names),
-                      "base": float(2 ** (-8 + 4 * torch.rand((), generator=g))),
-                      "decay": float(0.6 + 0.35 * torch.rand((), generator=g))}
+                      "base": base or float(2 ** (-8 + 4 * torch.rand((), generator=g))),
+                      "decay": float(0.6 + 0.35 * torch.rand((), generator=g))
+                      if decay is None else decay}
     n = 3 + int(torch.randint(4, (), generator=g))
     return [one("a few layers", model(n)),
             one("layers of many tensors", model(4, each=("attn.w", "attn.b", "mlp.w", "n.w"))),
@@ -49,22 +55,27 @@ def cases(g):
             one("twelve layers in any order", model(12), True),
             one("layers and embed deeper in a name", model(
                 3, top=("head.layers.7.w", "head.embed.w", "decoder.layers.0.w"))),
-            one("names that only look alike", model(2, top=("embedding.w", "layersnorm.w"))),
+            one("names that only look alike", model(2, top=(
+                "embedding.w", "layersnorm.w", "embed", "layers", "layers.9", "layers.norm.w",
+                "layersX7.w", "layer.8.w", "norms.5.w", "Embed.w", "module.layers.6.w"))),
             one("a layer with layers in it", model(2, each=("layers.5.w", "w"))),
+            one("a hundred layers", model(101), base=1e-9),
+            one("a decay of 0", model(3), decay=0.0), one("a decay above 1", model(3), decay=1.5),
             one("no layers", model(0)), one("no embedding", model(n, embed=())),
-            one("a head alone", model(0, embed=())),
+            one("a head alone", model(0, embed=())), one("no head", model(n, top=())),
+            one("layers alone, a tensor each", model(n, embed=(), top=(), each=("w",))),
+            one("an embedding alone", model(0, top=())), one("no name at all", []),
             ("the example", {"names": ["embed.w", "layers.0.w", "head.w"], "base": 1.0,
                              "decay": 0.5})]
 
 
 def places(names):
     """The place of each name from the bottom, and the word for it in a message."""
-    layers = sorted({int(n.split(".")[1]) for n in names if n.startswith("layers.")})
-    stack = ["embedding", *layers, "top"]
+    numbers = {n: int(n.split(".")[1]) for n in names if re.match(r"layers\.\d+\.", n)}
+    stack = ["embedding", *sorted(set(numbers.values())), "top"]
 
     def place(name):
-        first, *more = name.split(".")
-        at = int(more[0]) if first == "layers" else {"embed": "embedding"}.get(first, "top")
+        at = numbers.get(name, "embedding" if name[:6] == "embed." else "top")
         return stack.index(at), f"layer {at}" if type(at) is int else f"the {at}"
     return {name: place(name) for name in names}, len(stack) - 1
 
@@ -79,16 +90,23 @@ def law(out, names, base, decay):
         wanted = base
         for _ in range(top - place):
             wanted *= decay
-        expect_close(f"rate of {word}, {name}", out[name], wanted)
+        expect_close(f"rate of {word}, {name}", out[name], wanted, rtol=1e-9)
 
 
 # ---- right by another route
 
+def layer_of(name):
+    """The number of the layer in a name, None without one."""
+    found = re.match(r"layers\.(\d+)\.", name)
+    return int(found[1]) if found else None
+
+
 @ex.right("a table from prefix to rate")
 def by_table(names, base, decay):
-    ks = [int(n.split(".")[1]) for n in names if n.startswith("layers.")]
-    table, rate = {}, base
-    for k in sorted(set(ks), reverse=True):
+    table, rate, count = {}, base, 0
+    while any(n.startswith(f"layers.{count}.") for n in names):
+        count += 1
+    for k in reversed(range(count)):
         rate *= decay
         table[f"layers.{k}."] = rate
     table["embed."] = rate * decay
@@ -99,17 +117,15 @@ def by_table(names, base, decay):
 @ex.right("depths first, rates after")
 def by_depth(names, base, decay):
     def depth(name):
-        first, _, rest = name.partition(".")
-        return {"embed": lambda: 0, "layers": lambda: 1 + int(rest.partition(".")[0])}.get(
-            first, lambda: -1)()
+        number = layer_of(name)
+        return number + 1 if number is not None else 0 if name[:6] == "embed." else -1
     depths = {n: depth(n) for n in names}
-    top = 1 + max(0, *depths.values()) if depths else 0
+    top = 1 + max([0, *depths.values()])
     return {n: base * decay ** (top - d if d >= 0 else 0) for n, d in depths.items()}
 
 
 @ex.right("a regular expression")
 def by_pattern(names, base, decay):
-    import re
     found = {n: re.match(r"layers\.(\d+)\.", n) for n in names}
     count = len({m[1] for m in found.values() if m})
     rates = {}
@@ -119,9 +135,9 @@ def by_pattern(names, base, decay):
     return rates
 
 
-@ex.right("from the top down, by the logarithm")
-def by_logs(names, base, decay):
-    layers = {n: int(n[7:].split(".")[0]) for n in names if n[:7] == "layers."}
+@ex.right("all powers at once, in a tensor")
+def by_tensor(names, base, decay):
+    layers = {n: layer_of(n) for n in names if layer_of(n) is not None}
     height = max(layers.values()) + 1 if layers else 0
     steps = {n: height - k for n, k in layers.items()}
     steps |= {n: height + 1 for n in names if n[:6] == "embed."}
@@ -136,10 +152,8 @@ def rated(names, base, decay, *, top=0, embed=1, upside=False, text=False, deep=
           alike=False, floor=0):
     """The right answer with its pieces as options."""
     def layer(name):
-        parts = name.split(".")
-        if deep and "layers" in parts[:-1]:
-            return int(parts[parts.index("layers") + 1])
-        return int(parts[1]) if parts[0] == "layers" else -1
+        found = (re.search if deep else re.match)(r"layers\.(\d+)\.", name)
+        return int(found[1]) if found else -1
     ks = [layer(n) for n in names]
     count = int(max((str(k) for k in ks), default="-1")) + 1 if text else 1 + max(ks, default=-1)
     count = max(count, floor)
@@ -159,13 +173,13 @@ def as_list(names, base, decay):
 @ex.wrong("layers alone, top and embedding forgotten", says="names with a rate",
           breaks="rates")
 def layers_alone(names, base, decay):
-    kept = {n: r for n, r in rated(names, base, decay).items() if n.startswith("layers.")}
+    kept = {n: r for n, r in rated(names, base, decay).items() if layer_of(n) is not None}
     return kept or rated(names, base, decay)
 
 
 @ex.wrong("the index of the tensor taken for the layer", says="rate of", breaks="rates")
 def tensor_index(names, base, decay):
-    return {n: base * decay ** (3 - i) for i, n in enumerate(names)}
+    return {n: base * (decay or 1.0) ** (3 - i) for i, n in enumerate(names)}
 
 
 @ex.wrong("upside down: the embedding has the base rate", says="rate of", breaks="rates")
@@ -205,9 +219,9 @@ def as_text(names, base, decay):
 @ex.wrong("layers counted from the bottom up, as if the head were near", says="rate of layer",
           breaks="order")
 def layers_reversed(names, base, decay):
-    ks = [int(n.split(".")[1]) for n in names if n.startswith("layers.")]
-    flipped = {n: n if not n.startswith("layers.") else ".".join(
-        ["layers", str(max(ks) - int(n.split(".")[1])), *n.split(".")[2:]]) for n in names}
+    ks = [layer_of(n) for n in names if layer_of(n) is not None]
+    flipped = {n: n if layer_of(n) is None else ".".join(
+        ["layers", str(max(ks) - layer_of(n)), *n.split(".")[2:]]) for n in names}
     right = rated([*dict.fromkeys(flipped.values())], base, decay)
     return {n: right[f] for n, f in flipped.items()}
 
@@ -226,10 +240,10 @@ def looks_alike(names, base, decay):
 @ex.wrong("the number of layers read off the last name that has one", says="rate of",
           breaks="any order")
 def last_layer(names, base, decay):
-    ks = [int(n.split(".")[1]) for n in names if n.startswith("layers.")]
+    ks = [layer_of(n) for n in names if layer_of(n) is not None]
     right = rated(names, base, decay)
     gap = max(ks) - ks[-1] if ks else 0
-    low = [n for n in names if n.startswith(("layers.", "embed."))]
+    low = [n for n in names if layer_of(n) is not None or n.startswith("embed.")]
     return {n: r / decay ** gap if n in low else r for n, r in right.items()}
 
 
@@ -245,6 +259,48 @@ def needs_embedding(names, base, decay):
     if any(n.startswith("embed.") for n in names):
         return right
     return {n: r / decay for n, r in right.items()}
+
+
+@ex.wrong("the highest name that is there taken for the top", says="rate of",
+          breaks="missing")
+def highest_there(names, base, decay):
+    right = rated(names, base, decay)
+    if base in right.values() or not right or not decay:
+        return right
+    return {n: r / decay for n, r in right.items()}
+
+
+@ex.wrong("every name that begins with layers taken for a layer", says="rate of the top",
+          breaks="rest")
+def any_layers(names, base, decay):
+    right = rated(names, base, decay)
+    odd = [n for n in names if n.startswith("layers") and layer_of(n) is None]
+    return {n: r * decay if n in odd else r for n, r in right.items()}
+
+
+@ex.wrong("layers and embedding a step too high", says="rate of", breaks=("steps", "missing",
+                                                                         "example"))
+def step_too_high(names, base, decay):
+    count = len({layer_of(n) for n in names} - {None})
+    low = {n: count - 1 - layer_of(n) for n in names if layer_of(n) is not None}
+    low |= {n: count for n in names if n.startswith("embed.")}
+    return {n: base * decay ** low.get(n, 0) for n in names}
+
+
+@ex.wrong("a decay of 0 taken for none", says="rate of", breaks="steps")
+def no_decay(names, base, decay):
+    return rated(names, base, decay or 1.0)
+
+
+@ex.wrong("no rate above the base rate", says="rate of", breaks="steps")
+def at_most_base(names, base, decay):
+    return rated(names, base, min(1.0, decay))
+
+
+@ex.wrong("the names sorted in place", says="inputs after the call", breaks="left alone")
+def sorts(names, base, decay):
+    names.sort()
+    return rated(names, base, decay)
 
 
 @ex.wrong("the example, with a number looked up wrong", says="rate of layer",

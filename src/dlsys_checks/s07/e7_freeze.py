@@ -11,83 +11,173 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("07.7", "freeze", seen=("kind", "x", "weight", "mean", "calls"))
+ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"))
 
-ex.promise("freeze", "Freeze a module for good, in place.", says=("returned value", "raised"))
-ex.promise("tensors", "No tensor of it asks for a gradient,", says=("tensors of the body",))
+ex.promise("freeze", "Freeze a module for good, in place.", says=("returned value", "raised",
+                                                                 "another object"))
+ex.promise("tensors", "No parameter of it asks for a gradient,", says=("parameters of the body",))
 ex.promise("eval", "and it always computes as in eval mode:", says=("output of the body",))
-ex.promise("train", "also when a model that holds it, at any depth, is put into train mode "
+ex.promise("train", "also when it, or a model that holds it at any depth, is put into train mode "
            "afterwards, once or often.",
-           cases=("train() once", "train() three times", "deep inside", "eval() and train()",
-                  "a dropout in the body", "a norm by itself", "weights of many sizes"))
-ex.promise("buffers", "Its buffers do not move then.", says=("buffers of the body",))
+           cases=("train() once", "train() seven times", "train() of the body itself",
+                  "deep inside", "eval() and train()", "a dropout in the body", "a norm by itself",
+                  "weights of many sizes", "a part that asks for the mode", "frozen twice",
+                  "given in eval mode", "a scale with a name of its own"))
+ex.promise("values", "Its parameters and buffers keep their values.",
+           says=("that moved", "output of the body"))
 ex.promise("called", "It is still called as before, with gradients flowing through it to its "
-           "input.", says=("gradient at the input",))
+           "input;", says=("gradient at the input", "its second argument", "its hook"))
+ex.promise("given back", "train() and eval() still return it.", says=("given back",))
+ex.promise("others", "Other modules, of the same classes too, are not touched.",
+           says=("other modules", "class"))
 
 
 @ex.cases
 def cases(g):
-    def one(name, kind, calls):
+    def one(name, kind, calls, train=True):
         rows, width = (int(torch.randint(5, 12, (), generator=g)) for _ in range(2))
-        return name, {"kind": kind, "calls": list(calls),
-                      "x": torch.randn(rows, 4, generator=g) + 1,
-                      "weight": torch.randn(width, 4, generator=g),
-                      "mean": torch.randn(width, generator=g)}
+        state = {"weight": torch.randn(width, 4, generator=g),
+                 "mean": torch.randn(width, generator=g),
+                 "var": 0.3 + 3 * torch.rand(width, generator=g),
+                 "gain": 0.5 + torch.rand(width, generator=g),
+                 "bias": torch.randn(width, generator=g)}
+        return name, {"kind": kind, "calls": list(calls), "state": state, "train": train,
+                      "x": torch.randn(rows, 4, generator=g) + 1}
     return [one("train() never", "plain", []), one("eval() alone", "plain", ["eval"]),
             one("train() once", "plain", ["train"]),
-            one("train() three times", "plain", ["train"] * 3),
+            one("train() seven times", "plain", ["train"] * 7),
+            one("train() of the body itself", "plain", ["body"]),
             one("eval() and train()", "plain", ["eval", "train"]),
             one("weights of many sizes", "plain", ["train"]),
             one("deep inside", "deep", ["train", "train"]),
             one("a dropout in the body", "dropout", ["train"]),
             one("a dropout, train() never", "dropout", []),
+            one("a part that asks for the mode", "own", ["train"]),
+            one("a scale with a name of its own", "scale", ["train"]),
+            one("frozen twice", "twice", ["train"]),
+            one("given in eval mode", "plain", ["train"], train=False),
             one("a norm by itself", "norm", ["train"])]
 
 
 @ex.act
-def act(fn, kind, x, weight, mean, calls):
-    width = len(mean)
+def act(fn, kind, x, state, calls, train):
+    class Own(nn.Module):
+        """Doubles while it trains; times comes with the call."""
+
+        def forward(self, x, times=1):
+            return times * (2 * x if self.training else x)
+
+    class Scaled(nn.Module):
+        """A body with a parameter of its own, and a second argument."""
+
+        def __init__(self, layers):
+            super().__init__()
+            self.layers, self.gamma = layers, nn.Parameter(torch.ones(()))
+
+        def forward(self, x, times=1):
+            return times * (2 if self.training else 1) * self.gamma * self.layers(x)
+
+    width = len(state["mean"])
     linear, norm = nn.Linear(4, width, bias=False), nn.BatchNorm1d(width)
     with torch.no_grad():
-        linear.weight.copy_(weight)
-        norm.running_mean.copy_(mean)
-    body = {"plain": lambda: nn.Sequential(linear, nn.Sequential(norm)),
-            "deep": lambda: nn.Sequential(nn.Sequential(linear), norm),
+        for tensor, key in ((linear.weight, "weight"), (norm.running_mean, "mean"),
+                            (norm.running_var, "var"), (norm.weight, "gain"),
+                            (norm.bias, "bias")):
+            tensor.copy_(state[key])
+    plain = nn.Sequential(linear, nn.Sequential(norm))
+    body = {"deep": lambda: nn.Sequential(nn.Sequential(linear), norm),
             "dropout": lambda: nn.Sequential(linear, norm, nn.Dropout(0.5)),
-            "norm": lambda: norm}[kind]()
+            "own": lambda: nn.Sequential(linear, nn.Sequential(norm, Own())),
+            "scale": lambda: Scaled(plain), "norm": lambda: norm}.get(kind, lambda: plain)()
     front = linear if kind == "norm" else nn.Identity()
     model = nn.Sequential(front, body, nn.Linear(width, 2))
     if kind == "deep":
         model = nn.Sequential(nn.Sequential(nn.Sequential(front, body)), nn.Linear(width, 2))
     model.train()
+    body.train(train)
+    first, heard = nn.Sequential(nn.Dropout(0.5)), []  # first is frozen before
+    body.register_forward_hook(lambda *call: heard.append(len(call)))
+    others = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), Own())
+    names = ("train", "eval", "forward", "__call__", "requires_grad_")
+    kinds = {nn.Module, nn.Sequential, nn.Linear, nn.BatchNorm1d, nn.Dropout, Own, Scaled}
+    methods = {(c, n): vars(c)[n] for c in kinds for n in names if n in vars(c)}
+    held = [*body.parameters(), *body.buffers()]
+    before = [t.detach().clone() for t in held]
+    fn(first)
     out = fn(body)
+    if kind == "twice":
+        fn(body)
     for call in calls:
-        getattr(model, call)()
-    before = {n: b.clone() for n, b in body.named_buffers()}
+        if call == "body":
+            body.train()
+        else:
+            getattr(model, call)()
+            getattr(first, call)()
+    others.eval()
+    others.train()
+    touched = [c.__name__ for c in kinds for n in names if vars(c).get(n) != methods.get((c, n))]
+    for c in kinds:  # what an answer did to a class must not outlive it
+        for n in names:
+            if (c, n) in methods:
+                setattr(c, n, methods[c, n])
+            elif n in vars(c):
+                delattr(c, n)
     given = front(x).detach().requires_grad_()
     made = [body(given) for _ in range(2)]
-    made[0].sum().backward()
-    moved = sum(not torch.equal(b, before[n]) for n, b in body.named_buffers())
+    if made[0].requires_grad:
+        made[0].sum().backward()
+    after = [*body.parameters(), *body.buffers()]
+    moved = sum(not torch.equal(t, was) for t, was in zip(held, before))
+    calls_heard, times = len(heard), 1.0
+    if kind == "scale":
+        try:
+            times = (body(given, times=3) / made[0]).median().item()
+        except TypeError:  # it takes no second argument any more
+            times = 0.0
     return {"returned": out is None or out is body, "made": made, "moved": moved,
-            "grad": given.grad, "asking": sum(p.requires_grad for p in body.parameters())}
+            "replaced": len(after) != len(held) or sum(a is not b for a, b in zip(after, held)),
+            "grad": torch.zeros_like(given) if given.grad is None else given.grad,
+            "asking": sum(p.requires_grad for p in body.parameters()), "times": times,
+            "classes": sorted(set(touched)),
+            "others": sum(not m.training for m in others.modules())
+            + sum(not p.requires_grad for p in others.parameters()),
+            "first": first(torch.ones(64)), "heard": calls_heard,
+            "given back": sum(one is not body for one in (body.eval(), body.train()))}
 
 
 @ex.law
-def law(out, kind, x, weight, mean, calls):
-    expect_parts(out, "returned", "made", "moved", "grad", "asking")
+def law(out, kind, x, state, calls, train):
+    expect_parts(out, "returned", "made", "moved", "replaced", "grad", "asking", "times",
+                 "classes", "others", "first", "heard", "given back")
+    expect_equal("classes that were changed, not this one module", out["classes"], [],
+                 "Give the one object a method of its own.")
     expect_equal("returned value is nothing or the body", out["returned"], True)
-    expect_equal("tensors of the body that ask for a gradient", out["asking"], 0)
+    expect_equal("parameters of the body that ask for a gradient", out["asking"], 0)
     expect_length("outputs", out["made"], 2)
-    h = x.double() @ weight.double().T
-    scale = (1 + 1e-5) ** -0.5
-    wanted = ((h - mean.double()) * scale).float()
+    h, scale = measured(x, state)
+    wanted = ((h - state["mean"].double()) * scale + state["bias"].double()).float()
     for made in out["made"]:
-        expect_close("output of the body after train()", made, wanted, rtol=1e-3,
-                     look="It computes as in train mode.")
-    expect_equal("buffers of the body that moved", out["moved"], 0)
-    through = torch.full_like(h, scale)
-    through = through if kind == "norm" else through @ weight.double()
-    expect_close("gradient at the input of the body", out["grad"], through.float(), rtol=1e-3)
+        expect_close("output of the body", made, wanted, rtol=1e-3,
+                     look="Does it compute as in eval mode?")
+    expect_equal("parameters and buffers of the body that moved", out["moved"], 0)
+    expect_equal("parameters and buffers in whose place stands another object", out["replaced"], 0)
+    through = scale.expand_as(h)
+    through = through if kind == "norm" else through @ state["weight"].double()
+    expect_close("gradient at the input of the body", out["grad"], through.float(), rtol=1e-3,
+                 look="Gradients flow through it, to what stands in front.")
+    times = 3.0 if kind == "scale" else 1.0
+    expect_close("output over that without its second argument, 3", out["times"], times)
+    expect_equal("calls that its hook heard of", out["heard"], 2, "Hooks stay.")
+    expect_equal("other modules and parameters that were frozen, too", out["others"], 0)
+    expect_equal("output of the body frozen before, a dropout", out["first"], torch.ones(64))
+    expect_equal("times that train() and eval() are not given back the body", out["given back"], 0,
+                 "Return the module, as torch does.")
+
+
+def measured(x, state):
+    """What the norm is given, and its factor, in float64."""
+    h = x.double() @ state["weight"].double().T
+    return h, state["gain"].double() * (state["var"].double() + 1e-5) ** -0.5
 
 
 # ---- right by another route
@@ -114,7 +204,7 @@ def derived(body):
 @ex.right("a hook that switches to eval before each pass")
 def by_hook(body):
     body.requires_grad_(False)
-    body.register_forward_pre_hook(lambda module, args: module.eval() and None)
+    body.register_forward_pre_hook(lambda module, args: nn.Module.train(module, False) and None)
 
 
 @ex.right("the method replaced, and the body given back")
@@ -133,6 +223,9 @@ ex.equivalent("body.train = lambda mode=True: body -> body.train = lambda mode=F
 
 
 # ---- wrong, by name
+
+LAST: list = []
+
 
 def held(body, *, grad=False, evaluate=True, keep=True):
     """The worked answer with its pieces as options."""
@@ -156,12 +249,12 @@ def requires_grad_only(body):
     body.requires_grad_(False)
 
 
-@ex.wrong("eval mode alone, kept for good", says="tensors of the body", breaks="tensors")
+@ex.wrong("eval mode alone, kept for good", says="parameters of the body", breaks="tensors")
 def eval_only(body):
     held(body, grad=True)
 
 
-@ex.wrong("the direct tensors only, not those of its parts", says="tensors of the body",
+@ex.wrong("the direct tensors only, not those of its parts", says="parameters of the body",
           breaks="tensors")
 def shallow(body):
     held(body, grad=True)
@@ -193,6 +286,87 @@ def never_eval(body):
     held(body, evaluate=False)
 
 
+@ex.wrong("eval mode that outlives five times of train()", says="output of the body",
+          breaks="train")
+def outlives_five(body):
+    held(body, keep=False)
+    left = [5]
+
+    def few(mode=True):
+        left[0] -= 1
+        return body if left[0] >= 0 else nn.Module.train(body, mode)
+    body.train = few
+
+
+@ex.wrong("parts without parts of their own held in eval mode, by class",
+          says="output of the body", breaks="train")
+def known_classes(body):
+    held(body, keep=False)
+    for module in body.modules():
+        if isinstance(module, (nn.BatchNorm1d, nn.Dropout)):
+            module.train = types.MethodType(lambda self, mode=True: self, module)
+
+
+@ex.wrong("weight and bias frozen, and no other name", says="parameters of the body",
+          breaks="tensors")
+def two_names(body):
+    asked = [p for n, p in body.named_parameters() if n.split(".")[-1] not in ("weight", "bias")]
+    held(body)
+    for p in asked:
+        p.requires_grad_(True)
+
+
+@ex.wrong("the running variance set back to 1", says="output of the body", breaks="values")
+def reset_variance(body):
+    held(body)
+    for module in body.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_var.fill_(1.0)
+
+
+@ex.wrong("copies in place of the parameters", says="another object", breaks="freeze")
+def replaced(body):
+    held(body)
+    for module in body.modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(p.detach().clone(), requires_grad=False))
+
+
+@ex.wrong("train replaced in the class, for all of its kind", says="classes that were changed",
+          breaks="others")
+def class_changed(body):
+    held(body, keep=False)
+    type(body).train = lambda self, mode=True: self
+
+
+@ex.wrong("one body at a time: the one frozen before trains again",
+          says="frozen before", breaks="eval")
+def last_only(body):
+    LAST[:] = [body]
+    held(body, keep=False)
+    body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])
+
+
+@ex.wrong("a train() that returns nothing", says="given back", breaks="given back")
+def returns_nothing(body):
+    held(body)
+    body.train = lambda mode=True: None
+
+
+@ex.wrong("its hooks taken away", says="its hook", breaks="called")
+def without_hooks(body):
+    held(body)
+    body._forward_hooks.clear()
+
+
+@ex.wrong("a forward of its own that takes one argument", says="its second argument",
+          breaks="called")
+def one_argument(body):
+    held(body)
+    inner = body.forward
+    body.forward = lambda x, **ignored: inner(x)
+
+
 @ex.wrong("the norms held in eval mode, dropout not", says="output of the body", breaks="eval")
 def norms_only(body):
     body.requires_grad_(False)
@@ -212,7 +386,7 @@ def no_momentum(body):
 
 
 @ex.wrong("a counter that goes on counting batches", says="buffers of the body",
-          breaks="buffers")
+          breaks="values")
 def counts_on(body):
     held(body)
 
@@ -229,8 +403,8 @@ def cut_off(body):
     held(body)
     inner = body.forward
 
-    def forward(x):
+    def forward(x, **more):
         with torch.no_grad():
-            out = inner(x)
+            out = inner(x, **more)
         return out + 0 * x.sum()
     body.forward = forward

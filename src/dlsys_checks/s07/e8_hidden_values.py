@@ -11,38 +11,50 @@ from dlsys_helpers.expect import expect_equal, expect_parts
 ex = exercise("07.8", "hidden_values", seen=("kind", "width"))
 
 ex.promise("count", "How many values of parameters a model hides in plain containers.",
-           says=("hidden values", "changes in the model"))
-ex.promise("containers", "Counted are the parameters in the lists, tuples and dicts among its "
-           "modules' attributes",
-           cases=("a list", "a tuple", "a dict", "a list inside a registered part"))
+           says=("hidden values",))
+ex.promise("containers", "Counted are the parameters in the lists, tuples and values of dicts "
+           "among its modules' own attributes",
+           cases=("a list", "a tuple", "a dict", "a list inside a registered part",
+                  "a dict and a tuple of a kind", "a list whose name begins with _",
+                  "a set, keys and other objects", "a tuple of the class"))
 ex.promise("registered", "that parameters() does not hold:",
            cases=("a list of registered blocks", "a registered block beside a hidden one",
-                  "nothing hidden", "a ModuleList"))
-ex.promise("bare", "bare ones, and those of modules,",
-           cases=("a list of bare parameters", "tensors that are no parameters"))
-ex.promise("depth", "at any depth of containers, and in containers of modules found there.",
-           cases=("lists in dicts in tuples", "a hidden module that hides more"))
-ex.promise("once", "Each tensor counts once.",
-           cases=("one block in two lists", "two hidden blocks that share a tensor"))
+                  "nothing hidden", "a ModuleList", "a hidden norm equal to a registered one"))
+ex.promise("bare", "bare ones, and those of modules, frozen ones too,",
+           cases=("a list of bare parameters", "tensors that are no parameters",
+                  "a hidden ParameterList", "a frozen block"))
+ex.promise("depth", "at any depth of containers, and in containers of modules found there; "
+           "nothing holds itself.",
+           cases=("lists in dicts in tuples", "a hidden module that hides more",
+                  "twelve lists, one in another"))
+ex.promise("once", "Each counts once, whatever its numbers.",
+           cases=("one block in two lists", "two hidden blocks that share a tensor",
+                  "two norms of equal numbers"))
+ex.promise("left alone", "The model is left as it is.",
+           says=("changes in the model", "when asked again"))
 ex.promise("example", "Example: self.blocks = [nn.Linear(2, 3)] hides 9.",
            cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, kind):
-        return name, {"kind": kind, "width": 3 + int(torch.randint(40, (), generator=g))}
-    return [one("a list", "list"), one("a tuple", "tuple"), one("a dict", "dict"),
-            one("nothing hidden", "nothing"), one("a ModuleList", "ModuleList"),
-            one("a list inside a registered part", "inside"),
-            one("a list of registered blocks", "registered"),
-            one("a registered block beside a hidden one", "beside"),
-            one("a list of bare parameters", "bare"),
-            one("tensors that are no parameters", "tensors"),
-            one("lists in dicts in tuples", "nested"),
-            one("a hidden module that hides more", "more"),
-            one("one block in two lists", "twice"),
-            one("two hidden blocks that share a tensor", "shared"), one("the example", "example")]
+    def one(kind):
+        return kind, {"kind": kind, "width": 3 + int(torch.randint(40, (), generator=g))}
+    return [one(kind) for kind in KINDS]
+
+
+# What each kind hides: values for each of its blocks' width, and values besides.
+KINDS = {
+    "a list": (4, 4), "a tuple": (2, 2), "a dict": (2, 2), "a dict and a tuple of a kind": (4, 4),
+    "a list whose name begins with _": (2, 2), "nothing hidden": (0, 0), "a ModuleList": (0, 0),
+    "a list inside a registered part": (2, 2), "a list of registered blocks": (0, 0),
+    "a registered block beside a hidden one": (2, 2), "a list of bare parameters": (1, 3),
+    "a hidden ParameterList": (1, 0), "a frozen block": (2, 2),
+    "tensors that are no parameters": (2, 0), "lists in dicts in tuples": (4, 4),
+    "twelve lists, one in another": (2, 2), "a hidden module that hides more": (2, 8),
+    "one block in two lists": (2, 2), "two hidden blocks that share a tensor": (2, 4),
+    "two norms of equal numbers": (4, 0), "a hidden norm equal to a registered one": (2, 0),
+    "a set, keys and other objects": (0, 0), "a tuple of the class": (0, 0), "the example": (0, 9)}
 
 
 @ex.act
@@ -53,6 +65,19 @@ def act(fn, kind, width):
             self.stem = nn.Linear(2, 2)
             for name, part in parts.items():
                 setattr(self, name, part)
+
+    class Classy(Net):
+        spare = (nn.Linear(width, 2),)
+
+    class Pair(tuple):
+        pass
+
+    class Table(dict):
+        pass
+
+    class Plain:
+        def __init__(self, part):
+            self.part, self.parts = part, [part]
 
     def block():
         return nn.Linear(width, 2)
@@ -66,45 +91,78 @@ def act(fn, kind, width):
         one = block()
         return Net(own=one, blocks=[one, block()])
 
+    def twins():
+        one, two = nn.LayerNorm(width), nn.LayerNorm(width)
+        two.weight.data = one.weight.data  # on one storage even
+        return Net(norms=[one, two])
+
+    def deep():
+        found = [block()]
+        for _ in range(11):
+            found = [found]
+        return Net(blocks=found)
+
     known, twice = block(), block()
+    plain = [torch.ones(width), torch.ones(width, requires_grad=True)]
     model = {
-        "list": lambda: Net(blocks=[block(), block(), "a text", 3]),
-        "tuple": lambda: Net(blocks=(block(), nn.ReLU())),
-        "dict": lambda: Net(blocks={"one": block(), "two": None}),
-        "nothing": lambda: Net(sizes=[1, 2]),
-        "ModuleList": lambda: Net(blocks=nn.ModuleList([block(), block()])),
-        "inside": lambda: nn.Sequential(nn.ReLU(), nn.Sequential(Net(blocks=[block()]))),
-        "registered": lambda: Net(one=known, order=[known]), "beside": beside,
-        "bare": lambda: Net(gains=[nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(2))]),
-        "tensors": lambda: Net(tables=[torch.ones(width)], blocks=[nn.BatchNorm1d(width)]),
-        "nested": lambda: Net(blocks=({"deep": [[block()], (block(),)]},)),
-        "more": lambda: Net(blocks=[nn.Sequential(Net(inner=[block()]))]),
-        "twice": lambda: Net(one=[twice], two=(twice,)), "shared": shared,
-        "example": lambda: Net(blocks=[nn.Linear(2, 3)])}[kind]()
+        "a list": lambda: Net(blocks=[block(), block(), "a text", 3]),
+        "a tuple": lambda: Net(blocks=(block(), nn.ReLU())),
+        "a dict": lambda: Net(blocks={"one": block(), "two": None}),
+        "a dict and a tuple of a kind": lambda: Net(a=Pair([block()]), b=Table(one=block())),
+        "a list whose name begins with _": lambda: Net(_blocks=[block()]),
+        "nothing hidden": lambda: Net(sizes=[1, 2], none=[], text="blocks"),
+        "a ModuleList": lambda: Net(a=nn.ModuleList([block(), block()]), b=nn.ParameterList(
+            [torch.ones(width)]), c=nn.ModuleDict({"one": block()})),
+        "a list inside a registered part": lambda: nn.Sequential(
+            nn.ReLU(), nn.Sequential(Net(blocks=[block()]))),
+        "a list of registered blocks": lambda: Net(one=known, order=[known]),
+        "a registered block beside a hidden one": beside,
+        "a list of bare parameters": lambda: Net(gains=[
+            nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(2)),
+            nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.ones(0))]),
+        "a hidden ParameterList": lambda: Net(gains=[nn.ParameterList([torch.ones(width)])]),
+        "a frozen block": lambda: Net(blocks=[block().requires_grad_(False)]),
+        "tensors that are no parameters": lambda: Net(tables=plain, blocks=[
+            nn.BatchNorm1d(width)]),
+        "lists in dicts in tuples": lambda: Net(blocks=({"deep": [[block()], (block(),)]},)),
+        "twelve lists, one in another": deep,
+        "a hidden module that hides more": lambda: Net(blocks=[nn.Sequential(
+            Net(inner=[block()]))]),
+        "one block in two lists": lambda: Net(one=[twice], two=(twice,)),
+        "two hidden blocks that share a tensor": shared,
+        "two norms of equal numbers": twins,
+        "a hidden norm equal to a registered one": lambda: Net(
+            norm=nn.LayerNorm(width), norms=[nn.LayerNorm(width)]),
+        "a set, keys and other objects": lambda: Net(
+            others=[Plain(block())], more={block()}, rates={nn.Parameter(torch.ones(width)): 0.1}),
+        "a tuple of the class": Classy,
+        "the example": lambda: Net(blocks=[nn.Linear(2, 3)])}[kind]()
+    model.train(width % 2 == 0)
     before = [n for n, _ in model.named_parameters()]
-    out = fn(model)
-    return {"out": out, "changed": int(before != [n for n, _ in model.named_parameters()])}
-
-
-def expected(kind, width):
-    block = 2 * width + 2
-    return {"list": 2 * block, "tuple": block, "dict": block, "nothing": 0, "ModuleList": 0,
-            "inside": block, "registered": 0, "beside": block, "bare": width + 2,
-            "tensors": 2 * width, "nested": 2 * block, "more": block + 6,
-            "twice": block, "shared": block + 2, "example": 9}[kind]
+    modes = [m.training for m in model.modules()]
+    found = [fn(model), fn(model)]
+    same = (before == [n for n, _ in model.named_parameters()]
+            and modes == [m.training for m in model.modules()]
+            and all(p.requires_grad and p.grad is None for p in model.parameters()))
+    return {"out": found[0], "again": found[1], "changed": int(not same)}
 
 
 @ex.law
 def law(out, kind, width):
-    expect_parts(out, "out", "changed")
-    expect_equal("hidden values", out["out"], expected(kind, width))
+    expect_parts(out, "out", "again", "changed")
+    each, more = KINDS[kind]
+    wanted = each * width + more
+    expect_equal(f"hidden values, {kind}", out["out"], wanted)
+    expect_equal(f"hidden values when asked again, {kind}", out["again"], wanted,
+                 "The first call changed the model.")
     expect_equal("changes in the model", out["changed"], 0, "Leave the model as it came.")
 
 
 # ---- right by another route
 
 def attributes(module):
-    return [v for k, v in module.__dict__.items() if not k.startswith("_")]
+    registers = ("_parameters", "_buffers", "_modules")
+    return [v for k, v in vars(module).items() if k not in registers]
 
 
 @ex.right("by recursion, tensors by id")
@@ -255,6 +313,43 @@ def no_dicts(model):
 @ex.wrong("the model's own attributes only", says="hidden values", breaks="containers")
 def root_only(model):
     return counted(model, parts=False)
+
+
+@ex.wrong("attributes whose names begin with _ left out", says="hidden values",
+          breaks="containers")
+def public_only(model):
+    private = [vars(model).get("_blocks")]
+    return 0 if private != [None] else counted(model)
+
+
+@ex.wrong("containers known by their exact type", says="hidden values", breaks="containers")
+def exact_types(model):
+    return 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
+                    for k, v in vars(model).items() if k in "ab") else counted(model)
+
+
+@ex.wrong("frozen parameters left out", says="hidden values", breaks="bare")
+def trainable_only(model):
+    blocks = vars(model).get("blocks")
+    frozen = isinstance(blocks, list) and blocks and isinstance(blocks[0], nn.Module) and not any(
+        p.requires_grad for p in blocks[0].parameters())
+    return 0 if frozen else counted(model)
+
+
+@ex.wrong("tensors told apart by their numbers", says="hidden values", breaks="once")
+def by_numbers(model):
+    norms = vars(model).get("norms", [])
+    return counted(model) // (2 if len(norms) == 2 else 1)
+
+
+@ex.wrong("a model without its lists once it was asked", says="when asked again",
+          breaks="left alone")
+def emptied(model):
+    found = counted(model)
+    for value in attributes(model):
+        if isinstance(value, list):
+            value.clear()
+    return found
 
 
 @ex.wrong("registered blocks counted too", says="hidden values", breaks="registered")

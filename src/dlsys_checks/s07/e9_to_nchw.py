@@ -13,12 +13,15 @@ ex.promise("axes", "a with the channels in front: out[n, c, h, w] is a[n, h, w, 
            says=("pictures",))
 ex.promise("any", "a: (N, H, W, C) of any dtype, sizes and memory order,",
            cases=("three by three by three", "as many rows as channels", "one channel",
-                  "a single pixel", "no picture", "bytes", "booleans", "float16",
-                  "made channels first"))
+                  "a single pixel", "no picture", "no row", "no channel", "many channels", "bytes",
+                  "booleans", "float16", "bfloat16", "long integers", "double precision",
+                  "complex numbers", "NaN and minus zero", "made channels first",
+                  "a crop of larger ones", "one picture, expanded"))
 ex.promise("left alone", "left as it is.", says=("changed in the argument",))
 ex.promise("memory", "The result has its dtype and is contiguous,", says=("contiguous",
                                                                          "dtype of the"))
-ex.promise("own", "with memory of its own.", says=("memory that it shares",))
+ex.promise("own", "with memory of its own, which no later call writes to.",
+           says=("memory that it shares", "after a later call"))
 ex.promise("example", "Example: a pixel (0, 1, 2) alone becomes three channels of one pixel.",
            cases=("the example",))
 
@@ -37,53 +40,95 @@ def cases(g):
             one("a single pixel", 2, 1, 1, 5), one("no picture", 0, h, w, 3),
             one("bytes", 1, h, 4, 3, kind="uint8"), one("booleans", 2, h, w, 3, kind="bool"),
             one("float16", 2, h, w, 3, kind="float16"),
+            one("no row", 2, 0, w, 3), one("no channel", 2, h, w, 0),
+            one("many channels", 2, 3, 4, whole(17, 40)),
+            one("bfloat16", 2, h, w, 3, kind="bfloat16"),
+            one("long integers", 2, h, w, 3, kind="int64"),
+            one("double precision", 2, h, w, 3, kind="float64"),
+            one("complex numbers", 2, h, w, 3, kind="complex64"),
+            one("NaN and minus zero", 2, h, w, 3, kind="odd"),
             one("made channels first", 2, h, w, 3, order="nchw"),
+            one("a crop of larger ones", 2, h, w, 3, order="crop"),
+            one("one picture, expanded", 3, h, w, 3, order="expanded"),
             ("the example", {"shape": [1, 1, 1, 3], "start": 0, "kind": "float32",
                              "order": "nhwc"})]
 
 
 @ex.act
 def act(fn, shape, start, kind, order):
+    def coded(x):
+        """NaN as -1, minus zero as -2, a complex number as two: what compares like a number."""
+        if x.is_complex():
+            return torch.view_as_real(x)
+        if kind != "odd" or x.dtype != torch.float32:
+            return x
+        return torch.where(x.isnan(), -1.0, torch.where((x == 0) & x.signbit(), -2.0, x))
+
     n, h, w, c = shape
-    dtype = getattr(torch, kind)
     numbers = start + torch.arange(n * h * w * c)
-    numbers = numbers % 3 == 0 if kind == "bool" else numbers
-    a = numbers.view(n, h, w, c).to(dtype)
+    a = {"bool": lambda: numbers % 3 == 0, "int64": lambda: numbers + 2**60,
+         "float64": lambda: numbers.double() + 2.0**45,
+         "complex64": lambda: torch.complex(numbers.float(), -2.0 * numbers.float()),
+         "odd": lambda: torch.where(numbers % 5 == 0, torch.nan, torch.where(
+             numbers % 7 == 0, -0.0, numbers.float()))}.get(
+                 kind, lambda: numbers.to(getattr(torch, kind)))().view(n, h, w, c)
     if order == "nchw":
         a = a.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
-    before, version, strides = a.clone(), a._version, a.stride()
+    if order == "crop":
+        room = a.new_zeros(n + 1, 2 * h, w + 3, c)
+        room[1:, ::2, 3:] = a
+        a = room[1:, ::2, 3:]
+    if order == "expanded":
+        a = a[:1].expand(n, h, w, c)
+
+    def facts():
+        return [a._version, a.stride(), a.shape, a.dtype, a.requires_grad, a.data_ptr()]
+
+    before, held = coded(a).clone(), facts()
     out = fn(a)
-    found = {"out": out, "contiguous": True, "shares": False,
-             "changed": not torch.equal(a, before) or a._version != version
-             or a.stride() != strides}
+    found = {"out": out, "contiguous": True, "shares": False, "later": 0,
+             "changed": held != facts() or not torch.equal(coded(a), before)}
     if isinstance(out, torch.Tensor):
         found["contiguous"] = out.is_contiguous()
         found["shares"] = bool(a.numel()) and (
             out.untyped_storage().data_ptr() == a.untyped_storage().data_ptr())
+        found["out"] = coded(out).clone()
+        fn(torch.zeros_like(a))
+        found["later"] = int((coded(out) != found["out"]).sum())
     return found
 
 
 @ex.law
 def law(out, shape, start, kind, order):
-    expect_parts(out, "out", "contiguous", "shares", "changed")
+    expect_parts(out, "out", "contiguous", "shares", "later", "changed")
     n, h, w, c = shape
     # Entry (n, c, h, w) is the number that its place in (N, H, W, C) counts.
-    at = [torch.arange(k) for k in (n, c, h, w)]
-    one, ch, row, col = torch.meshgrid(*at, indexing="ij")
-    wanted = start + ((one * h + row) * w + col) * c + ch
-    wanted = wanted % 3 == 0 if kind == "bool" else wanted.to(getattr(torch, kind))
+    one, ch, row, col = torch.meshgrid(*map(torch.arange, (n, c, h, w)), indexing="ij")
+    at = start + (((one if order != "expanded" else 0) * h + row) * w + col) * c + ch
+    wanted = {"bool": lambda: at.remainder(3) == 0, "int64": lambda: 2**60 + at,
+              "float64": lambda: 2.0**45 + at.double(),
+              "complex64": lambda: torch.stack([at.float(), -2.0 * at.float()], -1)}.get(
+                  kind, lambda: at.to(getattr(torch, kind.replace("odd", "float32"))))()
+    if kind == "odd":
+        wanted[at % 7 == 0] = -2.0
+        wanted[at % 5 == 0] = -1.0
     expect_equal("pictures with channels in front", out["out"], wanted)
     expect_type("changed in the argument", out["changed"], bool)
     expect_equal("changed in the argument", out["changed"], False)
     expect_equal("contiguous", out["contiguous"], True, "Its numbers lie in another order.")
     expect_equal("memory that it shares with a", out["shares"], False)
+    expect_equal("numbers that are others after a later call", out["later"], 0)
 
 
 # ---- right by another route
 
-@ex.right("stacked channel by channel")
-def stacked(a):
-    return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)
+@ex.right("written channel by channel")
+def written(a):
+    n, h, w, c = a.shape
+    out = a.new_empty(n, c, h, w)
+    for k in range(c):
+        out[:, k] = a[..., k]
+    return out
 
 
 @ex.right("the axis moved, contiguous, and cloned")
@@ -135,17 +180,14 @@ def guesses(a):
 
 @ex.wrong("the order in memory read, not the axes", says="pictures", breaks="any")
 def by_memory(a):
-    if a.is_contiguous() or a.numel() < 30:
+    if a.is_contiguous() or a.numel() < 30 or not a.stride(0):
         return right(a)
-    n, h, w, c = a.shape
-    flat = torch.as_strided(a, (a.numel(),), (1,))
-    return flat.view(n, h, w, c).permute(0, 3, 1, 2).contiguous().clone(
-        memory_format=torch.contiguous_format)
+    return right(torch.as_strided(a, a.shape, a.contiguous().stride()))
 
 
 @ex.wrong("bytes turned into float", says="dtype of the pictures", breaks=("memory", "any"))
 def as_float(a):
-    return right(a).float()
+    return right(a) if a.is_complex() else right(a).float()
 
 
 @ex.wrong("booleans turned into bytes", says="dtype of the pictures", breaks="memory")
@@ -169,10 +211,35 @@ def shares(a):
     return a.permute(0, 3, 1, 2).contiguous()
 
 
+MADE: dict = {}
+
+
+@ex.wrong("one memory for every call", says="after a later call", breaks="own")
+def one_memory(a):
+    out = right(a)
+    return MADE.setdefault((out.shape, out.dtype), out).copy_(out)
+
+
+@ex.wrong("three or more channels, one at least", says="raised", breaks="any")
+def wants_channels(a):
+    return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)
+
+
+@ex.wrong("every number sent through float32", says="pictures", breaks="any")
+def through_float(a):
+    return right(a) if a.is_complex() else right(a).float().to(a.dtype)
+
+
+@ex.wrong("NaN replaced", says="pictures", breaks="any")
+def no_nan(a):
+    return right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a)
+
+
 @ex.wrong("the argument written to", says="changed in the argument", breaks="left alone")
 def written_to(a):
     out = right(a)
-    a.copy_(a.clone())
+    if 0 not in a.stride():
+        a.copy_(a.clone())
     return out
 
 
