@@ -121,6 +121,21 @@ def test_a_narrow_page_redraws_to_the_scale_of_its_labels(page_of, e):
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
 
 
+BEYOND_THE_CARD = """box => [...box.querySelectorAll("text, span, label, p")]
+  .filter(node => node.checkVisibility())
+  .filter(node => node.getBoundingClientRect().right > box.getBoundingClientRect().right)
+  .map(node => node.textContent)"""
+
+
+@every
+def test_on_a_phone_of_320_pixels_no_text_leaves_the_card(page_of, e):
+    page = page_of(e)
+    page.set_viewport_size({"width": 272, "height": 800})  # what a lesson leaves to the card
+    expect(page.locator(".xp-canvas svg").first).to_have_attribute(
+        "viewBox", re.compile(r"^0 0 [12]\d\d "))
+    assert page.locator(".xp").evaluate(BEYOND_THE_CARD) == []
+
+
 @every
 def test_axe_finds_nothing_in_light_and_in_dark(page_of, e):
     page = page_of(e)
