@@ -28,20 +28,30 @@ def browser():
 
 @pytest.fixture(scope="session")
 def frames_made_once(tmp_path_factory):
-    """The frames of a page, which train networks, are computed by one worker for all tests."""
+    """The frames of a page, which train networks, are computed by one worker for all tests.
+
+    Where the record of an explorer is fresh, its page has only the frames that tests look at.
+    """
+    from explorer_oracle import looked_at
+
     from dlsys_helpers.explorers import Explorer, names
+    from tools import frames
 
     folder, make = shared_folder(tmp_path_factory), Explorer.frames.func
 
-    def frames(explorer):
+    def made(explorer):
+        return frames.some(explorer, looked_at(explorer)) if frames.fresh(explorer.name) else (
+            make(explorer))
+
+    def once_made(explorer):
         if explorer.name not in names():
             return make(explorer)
         stored = once(folder / f"{explorer.name}.frames",
-                      lambda path: path.write_bytes(make(explorer)))
+                      lambda path: path.write_bytes(made(explorer)))
         return stored.read_bytes()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Explorer, "frames", property(frames))
+        patch.setattr(Explorer, "frames", property(once_made))
         yield
 
 

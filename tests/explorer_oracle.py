@@ -194,9 +194,14 @@ def focus(box, control):
 
 def move(box, control, start, value, static):
     """Take a control from one value to another with the arrow keys."""
+    focus(box, control)
+    press(box, control, start, value, static)
+
+
+def press(box, control, start, value, static):
+    """Press the arrow keys that lead from one value to another, on the control with the focus."""
     offered = control.offered(static)
     distance = offered.index(value) - offered.index(start)
-    focus(box, control)
     for _ in range(abs(distance)):
         box.page.keyboard.press("ArrowRight" if distance > 0 else "ArrowLeft")
 
@@ -211,9 +216,24 @@ def walk(explorer, static=True):
                 yield control, before[control.name], setting
 
 
+def far(explorer):
+    """Five settings or fewer, spread over the whole grid from its end."""
+    return list(explorer.grid().values())[-1 :: -(1 + len(explorer.grid()) // 4)]
+
+
+def looked_at(explorer):
+    """The settings whose frames a browser test compares, by key."""
+    settings = [explorer.defaults, *(setting for *_, setting in walk(explorer)), *far(explorer)]
+    return {explorer.key(setting, static=True): setting for setting in settings}
+
+
 def stroll(box, explorer):
     """Walk a page's explorer by keyboard and yield each difference that is met."""
     yield from differences(box, explorer, explorer.defaults)
+    last = None
     for control, start, setting in walk(explorer):
-        move(box, control, start, setting[control.name], static=True)
+        if control is not last:  # it keeps the focus while its values are gone through
+            focus(box, control)
+        last = control
+        press(box, control, start, setting[control.name], static=True)
         yield from differences(box, explorer, setting)

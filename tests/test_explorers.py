@@ -14,6 +14,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from explorer_oracle import looked_at
 from sklearn.linear_model import LogisticRegression
 
 from dlsys_helpers.explorers import (
@@ -42,10 +43,10 @@ from dlsys_helpers.explorers.activations import (
     preactivations,
 )
 from dlsys_helpers.explorers.decision_surface import GUESSING, decision_surface, train
+from tools import frames
 
 ALL = [load(name) for name in names()]
 every = pytest.mark.parametrize("e", ALL, ids=lambda e: e.name)
-LIMIT_BYTES = 250_000
 
 
 # ---- activations against closed forms ---------------------------------------------------------
@@ -184,16 +185,41 @@ def test_guessing_is_the_log_of_two():
 @every
 def test_a_page_stores_a_finite_frame_with_a_sentence_for_every_setting_and_stays_small(
         e, frames_made_once):
-    packed = gzip.decompress(e.frames)
-    start = 4 + int.from_bytes(packed[:4], "little")
-    header = json.loads(packed[4:start])
-    assert header["frames"].keys() == e.grid().keys()
-    assert all(sentence.endswith(".") for _, sentence in header["frames"].values())
-    for offset, shape, size in header["arrays"]:
-        if size == 4:  # the bytes of float32 by their place in the number
-            raw = np.frombuffer(packed, "u1", 4 * math.prod(shape), start + offset)
-            assert np.isfinite(raw.reshape(4, -1).T.copy().view("<f4")).all()
-    assert len(e.static_html()) < LIMIT_BYTES
+    """A fresh record says so of all frames; then it is seen of those that tests look at."""
+    keys = (looked_at(e) if frames.fresh(e.name) else e.grid()).keys()
+    assert list(frames.flaws(e.frames, keys)) == []
+
+
+@pytest.mark.parametrize(("data", "sentence", "keys", "flaw"), [
+    ([3.0, 4.0], "Fine.", ["0"], None), ([3.0, math.inf], "Fine.", ["0"], "not finite"),
+    ([3.0, 4.0], "Fine", ["0"], "does not end"), ([3.0, 4.0], "Fine.", ["0", "1"], "1 frames"),
+    (np.random.default_rng(0).normal(size=60_000), "Fine.", ["0"], "bytes, expected at most")])
+def test_frames_that_are_not_whole_are_found(data, sentence, keys, flaw):
+    packed = gzip.compress(_packing.pack({"0": ({"y": np.asarray(data)}, sentence)}))
+    found = list(frames.flaws(packed, keys))
+    assert [flaw in line for line in found] == ([True] if flaw else [])
+
+
+def test_a_record_of_frames_is_fresh_until_what_they_rest_on_changes(monkeypatch, tmp_path):
+    monkeypatch.setattr(frames, "RECORD", tmp_path / "explorers.json")
+    frames.fresh.cache_clear()
+    assert not frames.fresh("activations")
+    frames.RECORD.write_text(json.dumps(
+        {"activations": {"rests_on": frames.rests_on("activations")}}), "utf-8")
+    frames.fresh.cache_clear()
+    assert frames.fresh("activations")
+    assert frames.rests_on("activations") != frames.rests_on("schedules")
+    monkeypatch.setattr(frames.rests, "_module_fingerprint", lambda name: f"changed {name}")
+    frames.fresh.cache_clear()
+    assert not frames.fresh("activations")
+    frames.fresh.cache_clear()
+
+
+def test_the_frames_that_are_looked_at_are_those_of_the_walk_and_some_far_off():
+    keys = looked_at(activations).keys()
+    assert keys < activations.grid().keys()
+    assert activations.key(activations.defaults, static=True) in keys
+    assert list(activations.grid())[-1] in keys
 
 
 @every
@@ -251,6 +277,23 @@ def demo(data=None, sentence="Fine.", views=None):
 
     return Explorer(compute, "Demo",
                     [Slider("a", "A", [1, 2], 1), Choice("b", "B", ["u", "v"], "u")], views)
+
+
+@pytest.mark.parametrize(("sentence", "recorded"), [("Fine.", ["demo"]), ("No end", [])])
+def test_only_whole_frames_are_recorded_and_an_explorer_that_is_gone_is_dropped(
+        monkeypatch, tmp_path, sentence, recorded):
+    monkeypatch.setattr(frames, "RECORD", tmp_path / "explorers.json")
+    monkeypatch.setattr(frames, "names", lambda: ["demo"])
+    monkeypatch.setattr(frames, "load", lambda name: demo(sentence=sentence))
+    monkeypatch.setattr(frames, "rests_on", lambda name: "this")
+    frames.RECORD.write_text('{"gone": {}}', "utf-8")
+    frames.fresh.cache_clear()
+    with pytest.raises(SystemExit) as ended:
+        frames.main()
+    frames.fresh.cache_clear()
+    assert bool(ended.value.code) == (recorded == [])
+    assert list(frames.stored()) == recorded
+    assert all(facts["bytes"] == len(demo().frames) for facts in frames.stored().values())
 
 
 def test_a_setting_is_completed_and_made_canonical():

@@ -35,9 +35,9 @@ from grading_samples import (
 )
 
 from dlsys.grading import cohort, frames, judge, runner, sandbox, walls
-from dlsys_helpers import catalog, paths, stages, verdicts
+from dlsys_helpers import catalog, checking, paths, stages, verdicts
 
-CLASS_SEEDS = judge.SEEDS
+CLASS_SEEDS, ARRANGE = judge.SEEDS, checking.Exercise.arrange
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
 LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
 
@@ -46,8 +46,8 @@ LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
 def grader():
     """One grader for all; each submission after a hostile one shows that it still works.
 
-    It draws cases from one seed, not from three: what counts here is what code does to the grader,
-    and each case costs acts and laws for every submission.
+    It draws cases from one seed, not from three, and every third of them: what counts here is what
+    code does to the grader, and each case costs acts and laws for every submission.
     """
     try:
         made = cohort.Grader(settings())
@@ -55,6 +55,7 @@ def grader():
         pytest.skip(f"no sandbox on this machine: {error}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "SEEDS", 1)
+        patch.setattr(checking.Exercise, "arrange", lambda *ask: ARRANGE(*ask)[::3])
         yield made
     made.close()
 
@@ -76,6 +77,7 @@ def grade_in_a_hurry(grader, monkeypatch):
 def grade_in_full(grader, monkeypatch):
     """Grades with as many cases as a class gets."""
     monkeypatch.setattr(judge, "SEEDS", CLASS_SEEDS)
+    monkeypatch.setattr(checking.Exercise, "arrange", ARRANGE)
     monkeypatch.setattr(grader.judge, "_papers", {})
     return grader.grade
 

@@ -63,6 +63,19 @@ def test_a_right_answer_that_is_refused_is_found(toy):
 def test_a_wrong_answer_that_is_not_what_it_claims_is_found(toy, name, fn, says, breaks, complaint):
     toy.wrong(name, says=says, trap="01.1", breaks=breaks)(fn)
     assert any(name in line and complaint in line for line in found())
+    assert any(complaint in line for line in proof.glance(ID, toy.wrong_answers[-1]))
+
+
+def test_a_glance_at_what_is_wrong_by_its_own_promise_finds_nothing(toy):
+    assert list(proof.glance(ID, toy.wrong_answers[0])) == []
+
+
+def test_a_glance_goes_no_further_than_the_first_failure(toy):
+    seen = []
+    toy.wrong("counted", says="result", trap="01.1", breaks="twice")(
+        lambda x: seen.append(x) or 3 * x + (x == 2.0))
+    assert list(proof.glance(ID, toy.wrong_answers[-1])) == []
+    assert seen == [2.0]
 
 
 def test_two_wrong_answers_that_look_alike_are_found(toy):

@@ -140,6 +140,14 @@ BY_HAND = {
     "stream_by_hand": lambda v: v[0] * (1 + v[2]) + v[1] * v[2] + v[3],
     "noise_of_dropout": lambda v: (v[0] ** 2 / (1 - v[1]) - v[0] ** 2) ** 0.5,
     "ema_of_a_jump": lambda v: 1 - v[0] ** v[-1],
+    "places_of_a_crop": lambda v: (2 * v[1] + 1) ** 2,
+    "loss_of_a_blend": lambda v: -v[0] * math.log(v[2]) - v[1] * math.log(v[3]),
+    "lucky_batches": lambda v: v[0] ** v[1],
+    "kept_by_reference": lambda v: v[1],
+    "uneven_folds": lambda v: sum(v[3:6]) / sum(v[:3]),
+    "sum_of_bytes": lambda v: (v[0] + v[1]) % 256,
+    "row_without_a_twin": lambda v: 1 - (1 - v[1]) ** (v[0] - 1),
+    "probability_taken_back": lambda v: 1 / (1 + (1 - v[1]) / v[1] * v[0]),
 }
 
 

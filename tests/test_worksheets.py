@@ -1,6 +1,7 @@
-"""The worksheets as shipped, run as their users run them: each check fails, and nothing else.
+"""The worksheets as shipped: each check fails, with what it says of an answer not written.
 
-A file of its own: all worksheets run in one pytest, so all these tests belong to one worker.
+The first and the newest run as their users run them, through nbval: they all come from one
+builder. The cells of the others run in this process, without the start of a kernel for each.
 """
 
 import os
@@ -9,37 +10,73 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
+import matplotlib as mpl
 import nbformat
 import pytest
 
+from dlsys_helpers.checking import CheckFailed
 from dlsys_helpers.paths import EXERCISES, ROOT
+from tools.run_cells import run_cell
 
 WORKSHEETS = sorted(EXERCISES.glob("*.ipynb"))
+BY_NBVAL = [WORKSHEETS[0], WORKSHEETS[-1]]
+NOT_WRITTEN = "Write the body of"
 
 
 def cells_of(path):
     return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
 
 
+def checks_of(path):
+    """The numbers of the check cells among the code cells."""
+    return {n for n, c in enumerate(cells_of(path)) if c.metadata.dlsys.role == "check"}
+
+
 @pytest.fixture(scope="module")
 def worksheets_as_shipped(tmp_path_factory):
-    """All worksheets in one pytest --nbval-lax, as a learner would run them; the JUnit cases."""
+    """Worksheets in one pytest --nbval-lax, as a learner would run them; the JUnit cases."""
     report = tmp_path_factory.mktemp("nbval") / "report.xml"
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-cell-timeout=120", "-q",
-               "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, WORKSHEETS)]
+               "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, BY_NBVAL)]
     env = {**os.environ, "DLSYS_PROGRESS": "off", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     return done, list(ET.parse(report).iter("testcase"))
 
 
-@pytest.mark.parametrize("path", WORKSHEETS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", BY_NBVAL, ids=lambda p: p.stem)
 def test_worksheet_as_shipped_fails_at_exactly_its_checks(path, worksheets_as_shipped):
     done, every = worksheets_as_shipped
     cases = [c for c in every if path.stem in c.get("classname")]
     failed = {int(re.search(r"Cell (\d+)", c.get("name"))[1]): c.find("failure").text
               for c in cases if c.find("failure") is not None}
-    checks = {n for n, c in enumerate(cells_of(path)) if c.metadata.dlsys.role == "check"}
     assert len(cases) == len(cells_of(path))
-    assert failed.keys() == checks
-    assert all("Write the body of" in text for text in failed.values())
+    assert failed.keys() == checks_of(path)
+    assert all(NOT_WRITTEN in text for text in failed.values())
     assert done.returncode == 1
+
+
+def failures(cells) -> dict[int, str]:
+    """The cells whose check fails, with what it says; the cells run one after the other."""
+    found, names = {}, {"__name__": "__main__"}
+    with mpl.rc_context():
+        for n, cell in enumerate(cells):
+            try:
+                run_cell(cell.source, f"<cell {n}>", names)
+            except CheckFailed as failed:
+                found[n] = str(failed)
+    return found
+
+
+@pytest.mark.parametrize("path", [p for p in WORKSHEETS if p not in BY_NBVAL], ids=lambda p: p.stem)
+def test_the_cells_of_a_worksheet_fail_at_exactly_its_checks(path):
+    found = failures(cells_of(path))
+    assert found.keys() == checks_of(path)
+    assert all(NOT_WRITTEN in text for text in found.values())
+
+
+def test_a_check_that_an_answer_passes_is_none_of_the_failures():
+    cells = cells_of(WORKSHEETS[0])
+    n = next(n for n, cell in enumerate(cells) if 'check("01.4"' in cell.source)
+    cells[n - 1].source = "def dead_units(h):\n    return int((h == 0).all(0).sum())"
+    cells[n].source = "from dlsys_helpers import checking\nchecking.run_check('01.4', dead_units)"
+    assert failures(cells).keys() == checks_of(WORKSHEETS[0]) - {n}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import traceback
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
@@ -402,11 +403,13 @@ def calls(node: ast.AST) -> list[str]:
             if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
 
 
+@cache
 def claims(code: str) -> int:
     """How many claims a cell writes down."""
     return calls(ast.parse(code)).count("claim")
 
 
+@cache
 def teaching_lines(code: str) -> int:
     """The lines of a cell, blank ones left out, that belong to no claim."""
     claimed = {line for node in ast.parse(code).body if "claim" in calls(node)
@@ -415,6 +418,7 @@ def teaching_lines(code: str) -> int:
                if n not in claimed)
 
 
+@cache
 def only_claims(code: str) -> bool:
     """Whether a cell holds claims, and beside them only the few lines that their values take."""
     tree = ast.parse(code)
@@ -423,6 +427,7 @@ def only_claims(code: str) -> bool:
     return claims(code) > 0 and not shows and not defines and teaching_lines(code) <= MAX_BESIDE
 
 
+@cache
 def draws(code: str) -> bool:
     """Whether a cell ends in a figure, and defines no function that another cell might use."""
     tree = ast.parse(code)

@@ -5,7 +5,8 @@
     python -m tools.proof 01.4 --right             only the right answers; writes nothing
 
 A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven and
-what that rests on. The tests prove a stale exercise in full, and of a fresh one a single seed.
+what that rests on. The tests prove a stale exercise in full. Of a fresh one they try a single seed,
+and most wrong answers only up to their first failure.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 from dlsys_helpers import acting, checking
 from dlsys_helpers.checking import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
+from dlsys_helpers.verdicts import Verdict
 from tools import mutants, rests, worked
 
 RECORDS = ROOT / "tests" / "records" / "checks"
@@ -66,15 +68,38 @@ def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int]) -> Iterator[st
         exercise, cases = paper(id, seed)
         runs = [exercise.run(wrong.fn, case) for case in cases]
         verdict = exercise.judge(cases, [outcome for outcome, _ in runs])
-        fits = {"is not wrong": verdict.status == "wrong",
-                "has not its name": verdict.misconception == wrong.name,
-                "has not its trap": verdict.trap == wrong.trap,
-                f"does not say {wrong.says!r}": wrong.says in verdict.message,
-                "fails by accident": not verdict.accident,
-                "is told more than 300 characters": len(verdict.message) <= 300}
-        found = [text for text, holds in fits.items() if not holds]
-        found += broken_besides(exercise, wrong, runs)
-        yield from (f"seed {seed}: {text}: {verdict}" for text in found)
+        yield from (f"seed {seed}: {text}: {verdict}" for text in [
+            *unfit({"is not wrong": verdict.status == "wrong",
+                    "has not its name": verdict.misconception == wrong.name,
+                    "has not its trap": verdict.trap == wrong.trap}),
+            *mistold(wrong, verdict), *broken_besides(exercise, wrong, runs)])
+
+
+def glance(id: str, wrong: WrongAnswer) -> Iterator[str]:
+    """What is amiss with the first failure of a wrong answer on seed 0, before it has a name.
+
+    What a fresh record leaves to ask of this machine, for a few acts instead of hundreds.
+    """
+    exercise, cases = paper(id, 0)
+    runs = (exercise.run(wrong.fn, case) for case in cases)
+    first = next((run for run in runs if run[1].status != "pass"), None)
+    if first is None:
+        yield "is not wrong"
+    else:
+        yield from (f"{text}: {first[1]}" for text in [
+            *unfit({"is not wrong": first[1].status in {"wrong", "error"}}),
+            *mistold(wrong, first[1]), *broken_besides(exercise, wrong, [first])])
+
+
+def unfit(facts: dict[str, bool]) -> list[str]:
+    return [text for text, holds in facts.items() if not holds]
+
+
+def mistold(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
+    """What is amiss with the words that a wrong answer is told."""
+    return unfit({f"does not say {wrong.says!r}": wrong.says in verdict.message,
+                  "fails by accident": not verdict.accident,
+                  "is told more than 300 characters": len(verdict.message) <= 300})
 
 
 def broken_besides(exercise: Exercise, wrong: WrongAnswer, runs: list[Run]) -> Iterator[str]:

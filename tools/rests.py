@@ -55,6 +55,7 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+@functools.cache
 def without_prose(code: str) -> str:
     """Python code without comments, docstrings, blank lines and trailing blanks."""
     lines = code.splitlines()

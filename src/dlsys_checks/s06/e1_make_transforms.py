@@ -6,23 +6,29 @@ import torch
 from torch.nn import functional as F
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
 ex = exercise("06.1", "make_transforms", seen=("setups", "calls"))
 
 ex.promise("pair", "(train, evaluate): two functions of a batch x (N, 1, H, W) float32.",
            says=("number of functions", "evaluate's answer", "train's answer"))
-ex.promise("scale", "Both subtract mean and divide by std,",
+ex.promise("scale", "Both subtract mean and divide by std;",
            says=("evaluate's answer", "train's answer"))
-ex.promise("left alone", "and leave x and its shape as they are.",
-           says=("changed x", "shape of"))
+ex.promise("left alone", "the answer has shape and dtype of x, which is left as it is.",
+           says=("changed x", "shape of", "dtype of"))
 ex.promise("fixed", "evaluate does no more than that and draws no random number.",
            says=("evaluate's answer", "random numbers"))
 ex.promise("crop", "train first surrounds each image with pad zeros on every side and cuts H by W "
            "pixels out of it:", says=("train's answer",))
-ex.promise("own place", "at a place drawn anew for each image of each call, every place with equal "
-           "chance.",
-           says=("share of images",))
+ex.promise("own place", "at a place drawn anew for each image of each call, with no seed set, "
+           "every place with equal chance.", says=("share of images",))
 ex.promise("example", "Example: with pad 0 both functions give the same numbers.",
            cases=("the example",))
 
@@ -43,27 +49,41 @@ def cases(g):
     def one(name, pad, *shapes):
         return name, {"setups": [setup(pad)], "calls": [[0, batch(*s)] for s in shapes]}
 
-    pair = [setup(1), setup(2)]
-    return [one("square images", 1, (900, 6, 6)), one("wide images", 1, (900, 4, number(6, 9))),
-            one("two pixels", 2, (2500, 5, 5)), one("one image", 1, (1, 7, 6)),
-            one("a batch of another size after the first", 1, (900, 5, 7), (950, 6, 4)),
+    pair, again = [setup(1), setup(2)], batch(450, 4, 5)
+    return [one("square images", 1, (450, 6, 6)), one("wide images", 1, (450, 4, number(6, 9))),
+            one("two pixels", 2, (1000, 5, 5)), one("one image", 1, (1, 7, 6)),
+            one("a batch of another size after the first", 1, (450, 5, 7), (470, 6, 4)),
             ("two pairs in turn", {"setups": pair, "calls": [
-                [0, batch(900, 5, 5)], [1, batch(2500, 5, 4)], [0, batch(900, 4, 5)]]}),
+                [0, batch(450, 5, 5)], [1, batch(1000, 5, 4)], [0, batch(450, 4, 5)]]}),
+            ("the same images again", {"setups": [pair[0]] * 2, "calls": [
+                [0, again], [1, again], [0, again]]}),
+            one("many small batches", 1, *[(2, 4, 4)] * 80),
             one("the example", 0, (number(3, 9), 5, 6))]
 
 
 @ex.act
 def act(fn, setups, calls):
-    pairs = [fn(s["pad"], s["mean"], s["std"]) for s in setups]
-    found = {"functions": [len(pair) for pair in pairs], "train": [], "evaluate": [],
-             "changed": 0, "draws": 0}
-    for which, x in calls:
+    import random
+
+    import numpy
+
+    def generators():
+        return (torch.get_rng_state().tolist(), random.getstate(),
+                numpy.random.get_state()[1].tolist(), numpy.random.get_state()[2])
+
+    found = {"functions": [], "train": [], "evaluate": [], "changed": 0, "draws": 0}
+    pairs = {}
+    for place, (which, x) in enumerate(calls):
+        if which not in pairs:  # made when it is needed: a seed set by the second one shows
+            s = setups[which]
+            pairs[which] = fn(s["pad"], s["mean"], s["std"])
+            found["functions"].append(len(pairs[which]))
         train, evaluate = pairs[which][:2]
         given = x.clone()
         found["train"].append(train(given))
-        state = torch.get_rng_state()
+        before = generators() if place < 3 else None
         found["evaluate"].append(evaluate(given))
-        found["draws"] += int((torch.get_rng_state() != state).any())
+        found["draws"] += int(place < 3 and generators() != before)
         found["changed"] += int((given != x).any())
     return found
 
@@ -76,35 +96,81 @@ def windows(x, pad):
                         for i in range(2 * pad + 1) for j in range(2 * pad + 1)])
 
 
-def expect_places(place, places):
-    """Each place has its share of images, within five standard deviations."""
-    n = len(place)
+def expect_share(what, count, n, places):
+    """Of n images 1 / places, within six standard deviations."""
     share = 1 / places
-    margin = 5 * (share * (1 - share) / n) ** 0.5
-    for k, count in enumerate(torch.bincount(place, minlength=places).tolist()):
-        if abs(count / n - share) > margin:
-            raise Broken(f"share of images at place {k} of {places}", count / n,
-                         f"{share:.3g}, give or take {margin:.2g}",
-                         "Each image draws for itself, row and column apart.")
+    margin = 6 * (share * (1 - share) / n) ** 0.5
+    if abs(count / n - share) > margin:
+        raise Broken(f"share of images {what}", count / n,
+                     f"{share:.3g}, give or take {margin:.2g}",
+                     "Each image of each call draws for itself, row and column apart.")
+
+
+def expect_uniform(what, found, places):
+    """Each place has its share of the images."""
+    for k, count in enumerate(torch.bincount(found.flatten(), minlength=places).tolist()):
+        expect_share(f"{what}at place {k} of {places}", count, found.numel(), places)
+
+
+def expect_drawn(table, places):
+    """table (calls, N): where each image of each call was cut; where there are enough of them."""
+    for lag in range(1, min(3, len(table))):
+        same = (table[lag:] == table[:-lag]).flatten()
+        if len(same) >= 400:
+            later = "one call" if lag == 1 else "two calls"
+            expect_share(f"where they were {later} before", int(same.sum()), len(same), places)
+    if table.numel() >= 400:
+        same = (table[:, 1:] == table[:, :-1]).flatten()
+        expect_share("where their neighbour in the batch is", int(same.sum()), len(same), places)
+        expect_uniform("", table, places)
+    if len(table) >= 80:
+        expect_uniform("that come first in a batch ", table[:, 0], places)
+        expect_uniform("that come last in a batch ", table[:, -1], places)
+
+
+def nearest_place(x, answer, pad, mean, std):
+    """All right cut-outs; how far each image of the answer is from the nearest, and which it is."""
+    wanted = (windows(x.double(), pad) - mean) / std
+    off = (wanted - answer.double()).abs().flatten(2).amax(2)
+    return wanted, *off.nan_to_num(nan=9.0).min(0)
+
+
+def expect_still(x, scored, pad, mean, std):
+    """The image as it is, in the middle of the padded one."""
+    expect_like("evaluate's answer", scored, x)
+    _, off, place = nearest_place(x, scored, pad, mean, std)
+    if off.max() < 1e-5 and (place != ((2 * pad + 1) ** 2 - 1) / 2).any():
+        raise Broken("evaluate's answer", "images moved, as train moves them", "all left in place",
+                     "It subtracts mean and divides by std, nothing else.")
+    expect_close("evaluate's answer", scored, ((x.double() - mean) / std).float(), rtol=1e-5,
+                 atol=1e-5, look="It subtracts mean and divides by std, nothing else.")
+
+
+def place_of(x, trained, pad, mean, std):
+    """The place each image was cut at; Broken where there is none."""
+    expect_like("train's answer", trained, x)
+    wanted, nearest, place = nearest_place(x, trained, pad, mean, std)
+    row = int(nearest.argmax())
+    expect_close("train's answer", trained[row], wanted[place[row], row].float(), rtol=1e-5,
+                 atol=1e-5, look="Zeros around the image, a cut, then mean and std.")
+    return place
 
 
 @ex.law
 def law(out, setups, calls):
     expect_parts(out, "functions", "train", "evaluate", "changed", "draws")
     expect_equal("number of functions", out["functions"], [2] * len(setups))
+    for part in ("train", "evaluate"):
+        expect_length(f"answers of {part}", out[part], len(calls))
+    tables = {}
     for (which, x), trained, scored in zip(calls, out["train"], out["evaluate"], strict=True):
         pad, mean, std = (setups[which][k] for k in ("pad", "mean", "std"))
-        expect_close("evaluate's answer", scored, ((x.double() - mean) / std).float(), rtol=1e-5,
-                     atol=1e-5, look="It subtracts mean and divides by std, nothing else.")
-        expect_like("train's answer", trained, x)
-        wanted = (windows(x.double(), pad) - mean) / std
-        off = (wanted - trained.double()).abs().flatten(2).amax(2)
-        nearest, place = off.nan_to_num(nan=9.0).min(0)
-        row = int(nearest.argmax())
-        expect_close("train's answer", trained[row], wanted[place[row], row].float(), rtol=1e-5,
-                     atol=1e-5, look="Zeros around the image, a cut, then mean and std.")
-        if len(x) > 100:
-            expect_places(place, len(wanted))
+        expect_still(x, scored, pad, mean, std)
+        place = place_of(x, trained, pad, mean, std)
+        tables.setdefault((pad, x.shape), []).append(place)
+    for (pad, _), places in tables.items():
+        if pad:
+            expect_drawn(torch.stack(places), (2 * pad + 1) ** 2)
     expect_equal("calls that changed x", out["changed"], 0, "Work on a copy.")
     expect_equal("calls of evaluate that drew random numbers", out["draws"], 0,
                  "Nothing in it is random, seeded or not.")
@@ -197,6 +263,56 @@ def middle(pad, mean, std):
     return pair(pad, mean, std, places=lambda n: torch.full((n, 2), pad))
 
 
+@ex.wrong("two images in a row at one place", says="share of images", breaks="own place")
+def in_pairs(pad, mean, std):
+    return pair(pad, mean, std, places=lambda n: torch.randint(
+        2 * pad + 1, ((n + 1) // 2, 2)).repeat_interleave(2, 0)[:n])
+
+
+@ex.wrong("all places used before one comes again", says="share of images", breaks="own place")
+def dealt(pad, mean, std):
+    side = 2 * pad + 1
+
+    def places(n):
+        deck = torch.cat([torch.randperm(side ** 2) for _ in range(n // side ** 2 + 1)])[:n]
+        return torch.stack([deck // side, deck % side], 1)
+    return pair(pad, mean, std, places=places)
+
+
+@ex.wrong("the first image of a batch never moved", says="share of images", breaks="own place")
+def first_stays(pad, mean, std):
+    def places(n):
+        drawn = torch.randint(2 * pad + 1, (n, 2))
+        drawn[0] = pad
+        return drawn
+    return pair(pad, mean, std, places=places)
+
+
+@ex.wrong("places drawn once, when the pair is made", says="share of images", breaks="own place")
+def drawn_once(pad, mean, std):
+    table = torch.randint(2 * pad + 1, (3000, 2))
+    return pair(pad, mean, std, places=lambda n: table[:n])
+
+
+@ex.wrong("a generator seeded when the pair is made", says="share of images", breaks="own place")
+def seeded_once(pad, mean, std):
+    own = torch.Generator().manual_seed(0)
+    return pair(pad, mean, std, places=lambda n: torch.randint(
+        2 * pad + 1, (n, 2), generator=own))
+
+
+@ex.wrong("a generator seeded in each call", says="share of images", breaks="own place")
+def seeded_calls(pad, mean, std):
+    return pair(pad, mean, std, places=lambda n: torch.randint(
+        2 * pad + 1, (n, 2), generator=torch.Generator().manual_seed(0)))
+
+
+@ex.wrong("float64 given back", says="dtype of", breaks="left alone")
+def in_double(pad, mean, std):
+    train, scale = pair(pad, mean, std)
+    return train, lambda x: scale(x.double())
+
+
 @ex.wrong("the training pipeline for both, seeded", says="evaluate's answer", breaks="fixed")
 def seeded(pad, mean, std):
     train, _ = pair(pad, mean, std)
@@ -214,7 +330,7 @@ def shared(pad, mean, std):
     return train, train
 
 
-@ex.wrong("a seed set and a draw thrown away in evaluate", says="random numbers", breaks="fixed")
+@ex.wrong("a draw thrown away in evaluate", says="random numbers", breaks="fixed")
 def draws(pad, mean, std):
     train, scale = pair(pad, mean, std)
 

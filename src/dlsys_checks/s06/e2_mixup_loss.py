@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers.checking import exercise
@@ -14,20 +15,23 @@ from dlsys_helpers.expect import (
     expect_parts,
 )
 
-ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"))
+ex = exercise("06.2", "mixup_loss", seen=("weights", "calls"),
+              kept=("blends",))
 
 ex.promise("mean", "Mean Mixup loss of a batch,", says=("loss",))
 ex.promise("backward", "a tensor to call backward on.", says=("gradient of the weights",))
-ex.promise("blend", "Row i of x (N, ...) float32 is blended with row order[i]:",
+ex.promise("blend", "Row i of x (N, ...) float32 is blended with row order[i];",
            says=("blends",))
+ex.promise("repeats", "order may name a row twice.", cases=("a row named twice",))
 ex.promise("share", "lam[i] is the share of row i, in the blend and in the loss.",
            cases=("a share for each row", "images", "three axes", "one row",
                   "two batches of different size", "shares of 0 and 1", "a large scale",
-                  "as many rows as classes", "two classes"))
+                  "as many rows as classes", "two classes", "a row named twice"))
 ex.promise("labels", "Labels y (N,) int64.", says=("loss",))
-ex.promise("once", "model gives logits (N, K) and is called once, on the blends. The inputs are "
-           "left as they are, and no gradient is stored.",
+ex.promise("once", "model gives logits (N, K) and is called once, on the blends.",
            says=("number of blends",))
+ex.promise("left", "The inputs, the model's mode and the gradients it holds are left as they are.",
+           says=("after the call",))
 ex.promise("example", "Example: with every lam 1 it is the cross-entropy of x and y.",
            cases=("the example",))
 
@@ -37,16 +41,16 @@ def cases(g):
     def number(low, high):
         return int(torch.randint(low, high, (), generator=g))
 
-    def batch(rows, shape, classes, lam=None):
+    def batch(rows, shape, classes, lam=None, order=None):
         lam = torch.rand(rows, generator=g) if lam is None else lam
-        order = torch.randperm(rows, generator=g)
+        order = torch.randperm(rows, generator=g) if order is None else torch.tensor(order)
         return {"x": torch.randn(rows, *shape, generator=g), "order": order, "lam": lam,
                 "y": torch.randint(classes, (rows,), generator=g)}
 
-    def one(name, shape, *rows, classes=None, scale=0.5, lam=None):
+    def one(name, shape, *rows, classes=None, scale=0.5, lam=None, order=None):
         classes, width = classes or number(3, 7), torch.tensor(shape).prod().item()
         return name, {"weights": scale * torch.randn(classes, width, generator=g),
-                      "calls": [batch(n, shape, classes, lam) for n in rows]}
+                      "calls": [batch(n, shape, classes, lam, order) for n in rows]}
 
     n = number(8, 14)
     ends = (torch.arange(9) % 2).float()
@@ -55,6 +59,7 @@ def cases(g):
             one("two batches of different size", (3, 3), 9, 5),
             one("as many rows as classes", (4,), 5, classes=5),
             one("two classes", (4,), n, classes=2),
+            one("a row named twice", (5,), 6, order=[2, 0, 2, 5, 0, 1]),
             one("the same share for all rows", (6,), 12, lam=torch.full((12,), 0.3)),
             one("shares of 0 and 1", (5,), 9, lam=ends),
             one("a large scale", (8,), n, scale=60.0),
@@ -63,18 +68,38 @@ def cases(g):
 
 @ex.act
 def act(fn, weights, calls):
-    w = weights.clone().requires_grad_()
-    seen, losses, grads = [], [], []
+    class Model(nn.Module):
+        """A linear layer; blends of another shape are for the law to tell."""
 
-    def model(x):
-        seen.append(x.detach().clone())
-        return x.flatten(1) @ w.T
-    for call in calls:
-        loss = fn(model, call["x"].clone(), call["y"].clone(), call["order"].clone(),
-                  call["lam"].clone())
-        losses.append(loss.detach())
-        grads.append(torch.autograd.grad(loss, w)[0])
-    return {"blends": seen, "losses": losses, "grads": grads}
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(weights.clone())
+            self.shape = ()
+
+        def forward(self, x):
+            found["blends"].append(x.detach().clone())
+            x = x if x.shape == self.shape else torch.zeros(self.shape)
+            return x.flatten(1) @ self.weight.T
+
+    found = {"blends": [], "losses": [], "grads": [], "changed": []}
+    model = Model()
+    for k, call in enumerate(calls):
+        model.train(k % 2 == 1)
+        model.weight.grad, model.shape = torch.ones_like(weights), call["x"].shape
+        given = {name: call[name].clone() for name in ("x", "y", "order", "lam")}
+        loss = fn(model, *given.values())
+        changed = [name for name, t in given.items() if not torch.equal(t, call[name])]
+        held = model.weight.grad
+        if held is None or not torch.equal(held, torch.ones_like(weights)):
+            changed.append("the model's gradients")
+        if model.training != (k % 2 == 1):
+            changed.append("the model's mode")
+        found["changed"].append(changed)
+        found["losses"].append(loss.detach())
+        # What was changed may have spoilt the way back.
+        found["grads"].append(torch.zeros_like(weights) if changed else
+                              torch.autograd.grad(loss, model.weight)[0])
+    return found
 
 
 def by_hand(weights, x, y, order, lam):
@@ -96,7 +121,10 @@ def by_hand(weights, x, y, order, lam):
 
 @ex.law
 def law(out, weights, calls):
-    expect_parts(out, "blends", "losses", "grads")
+    expect_parts(out, "blends", "losses", "grads", "changed")
+    expect_length("changes", out["changed"], len(calls))
+    for changed in out["changed"]:
+        expect_equal("changed after the call", changed, [], "Leave them as they are.")
     expect_length("blends", out["blends"], len(calls))
     expect_length("losses", out["losses"], len(calls))
     for call, blend, loss, grad in zip(calls, out["blends"], out["losses"], out["grads"],
@@ -186,7 +214,8 @@ def summed(model, x, y, order, lam):
     return two_terms(model(blended(x, order, lam)), y, y[order], lam) * len(x)
 
 
-@ex.wrong("a mean weighted by the shares", says="loss: got", breaks="mean")
+@ex.wrong("the mean of the shares for all rows, or (N, 1) times (N,)", says="loss: got",
+          breaks="mean")
 def weighted_mean(model, x, y, order, lam):
     logits = model(blended(x, order, lam))
     return (lam.mean() * F.cross_entropy(logits, y)
@@ -234,6 +263,39 @@ def twice(model, x, y, order, lam):
     own, others = (F.cross_entropy(model(mixed), labels, reduction="none")
                    for labels in (y, y[order]))
     return (lam * own + (1 - lam) * others).mean()
+
+
+@ex.wrong("blended in x itself", says="after the call", breaks="left")
+def in_place(model, x, y, order, lam):
+    x.copy_(blended(x, order, lam))
+    return two_terms(model(x), y, y[order], lam)
+
+
+@ex.wrong("axes added to lam itself", says="after the call", breaks="left")
+def lam_in_place(model, x, y, order, lam):
+    share = lam.clone()
+    lam.unsqueeze_(-1)
+    return two_terms(model(blended(x, order, share)), y, y[order], share)
+
+
+@ex.wrong("backward called on the way", says="after the call", breaks="left")
+def goes_back(model, x, y, order, lam):
+    loss = two_terms(model(blended(x, order, lam)), y, y[order], lam)
+    loss.backward(retain_graph=True)
+    return loss
+
+
+@ex.wrong("the model set to train mode", says="after the call", breaks="left")
+def sets_mode(model, x, y, order, lam):
+    model.train()
+    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
+
+
+@ex.wrong("the ranks of order instead of order", says="blends that the model saw",
+          breaks="repeats")
+def ranks(model, x, y, order, lam):
+    order = order.argsort().argsort()
+    return two_terms(model(blended(x, order, lam)), y, y[order], lam)
 
 
 @ex.wrong("detached on the way", says="gradient of the weights", breaks="backward")

@@ -106,6 +106,14 @@ def stop_epoch(losses, patience, min_delta):
     return len(losses) - 1
 
 
+def replay(losses, patience, min_delta):
+    """The call in words, so that it can be tried again; the losses as far as there is room."""
+    shown = [f"{loss:.4g}" for loss in losses]
+    more = ", ..." if len(shown) > 11 else ""
+    return (f"losses [{', '.join(shown[:11])}{more}], patience {patience}, "
+            f"min_delta {min_delta:.3g}.")
+
+
 @ex.law
 def law(out, runs):
     expect_parts(out, "results", "changed")
@@ -114,9 +122,10 @@ def law(out, runs):
         expect_type("stop and best", result, tuple)
         expect_equal("number of results", len(result), 2)
         stop = stop_epoch(**run)
-        expect_equal("epoch of the stop", result[0], stop)
+        expect_equal("epoch of the stop", result[0], stop, replay(**run))
         numbers = [(v, k) for k, v in enumerate(run["losses"][:stop + 1]) if v == v]
-        expect_equal("epoch of the best", result[1], min(numbers)[1] if numbers else 0)
+        expect_equal("epoch of the best", result[1], min(numbers)[1] if numbers else 0,
+                     replay(**run))
     expect_equal("losses after the call: runs that changed them", out["changed"], 0,
                  "Work on a copy.")
 
@@ -296,9 +305,16 @@ def thousand(losses, patience, min_delta):
 
 @ex.wrong("the number of epochs where no stop comes", says="epoch of the stop", breaks="last")
 def past_the_end(losses, patience, min_delta):
-    stop, best = follow(losses, patience, min_delta)
-    plain = follow([*losses, math.inf], patience, min_delta)[0]
-    return (plain if plain == len(losses) and losses[-1] == losses[-1] else stop), best
+    # With one epoch more, and no progress in it, a stop of its own comes where it came.
+    stop = follow([*losses, math.inf], patience, min_delta)[0]
+    return stop, follow(losses, patience, min_delta)[1]
+
+
+@ex.wrong("the weights of the stop restored, not the best", says="epoch of the best",
+          breaks=("restored", "all nan"))
+def restores_stop(losses, patience, min_delta):
+    stop, _ = follow(losses, patience, min_delta)
+    return stop, stop
 
 
 @ex.wrong("the last progress restored, not the lowest", says="epoch of the best",

@@ -10,14 +10,16 @@ from dlsys_helpers.expect import (
     expect_equal,
     expect_length,
     expect_parts,
+    expect_type,
 )
 
 ex = exercise("06.5", "honest_cv", seen=("calls",))
 
-ex.promise("share", "Share of rows whose label is foretold by a model that never saw it.",
+ex.promise("share", "Share of rows whose label is predicted by a model that never saw it.",
            says=("share right",))
 ex.promise("inputs", "x (N, F) float32, y (N,) int64; folds (N,) int64 names each row's fold, by "
            "any numbers.", cases=("fold numbers with gaps", "fold numbers below zero",
+                                  "fold numbers that a shorter type takes for one",
                                   "folds out of order", "two data sets in turn"))
 ex.promise("select", "For each fold, select(x, y) gives column numbers, all different,",
            says=("calls of select",))
@@ -61,10 +63,12 @@ def cases(g):
     lone = call(shuffled(5, 1, 4), columns=number(4, 8), k=2)
     gaps = call([40] * 6 + [7] * 2 + [1000] * 3, right=[False] * 6 + [True] * 5)
     below = call([-1] * 2 + [5] * 6 + [-7] * 3, right=[True] * 2 + [False] * 9)
+    alike = call(shuffled(*[2] * 6, names=[3, -3, 259, 3 + 2**32, 2**60, 2**60 + 1]))
     return [one("equal folds", call([0, 1, 2] * 4)), one("folds out of order",
                                                          call(shuffled(4, 4, 4))),
             one("folds of unequal size", uneven), one("a fold of one row", lone),
             one("fold numbers with gaps", gaps), one("fold numbers below zero", below),
+            one("fold numbers that a shorter type takes for one", alike),
             one("one column", call([0, 1] * 4, columns=5, k=1)),
             one("all columns", call([0, 1] * 5, columns=4, k=4)),
             one("two data sets in turn", call(shuffled(3, 6)), call(shuffled(2, 3, 7), columns=9)),
@@ -78,19 +82,23 @@ def act(fn, calls):
         x, y, k = c["x"], c["y"], c["k"]
         seen = {"select": [], "fit": [], "asked": []}
 
-        def select(rows, labels, seen=seen, k=k):
+        def select(rows, labels, seen=seen, x=x, k=k):
             seen["select"].append([rows.clone(), labels.clone()])
             # Columns that depend on the call, so that one choice for all folds is seen.
-            return (torch.arange(k) + len(seen["select"])) % rows.shape[1]
+            return (torch.arange(k) + len(seen["select"])) % x.shape[1]
 
         def fit(rows, labels, seen=seen, x=x, y=y, right=c["right"]):
             seen["fit"].append([rows.clone(), labels.clone()])
 
             def predict(asked):
+                if asked.ndim != 2:
+                    raise ValueError(f"the fitted function got rows of shape {tuple(asked.shape)}, "
+                                     "expected (rows, columns)")
                 seen["asked"].append(asked.clone())
-                # A row is known by any number of it: noise does not repeat.
-                same = [(x == row[0]).any(1).nonzero().flatten() for row in asked]
-                which = torch.stack([s[0] for s in same])
+                # A row is known by any number of it: noise does not repeat. One that is in no row
+                # of x counts as the first; the law sees that it is none.
+                which = torch.tensor([(x[:, :, None] == row).any(2).any(1).int().argmax()
+                                      for row in asked], dtype=torch.int64)
                 return torch.where(right[which], y[which], y[which] + 1 - 2 * (which % 2))
             return predict
         share = fn(x.clone(), y.clone(), c["folds"].clone(), select, fit)
@@ -132,6 +140,11 @@ def law(out, calls):
     for c, part in zip(calls, out, strict=True):
         expect_parts(part, "share", "select", "fit", "asked")
         names = list(dict.fromkeys(c["folds"].tolist()))
+        for word in ("select", "fit", "asked"):
+            expect_type(f"calls of {word}", part[word], list)
+        for rows in part["asked"]:
+            expect_type("data that the model was asked about", rows, torch.Tensor)
+            expect_equal("axes of the data that the model was asked about", rows.ndim, 2)
         for word in ("select", "fit"):
             expect_equal(f"calls of {word}", len(part[word]), len(names), "One for each fold.")
         expect_equal("number of rows asked", sum(map(len, part["asked"])), len(c["y"]))
@@ -322,6 +335,23 @@ def counted_folds(x, y, folds, select, fit):
     names = range(len(folds.unique()))
     usual = [k for k in names if (folds == k).any()]
     return crossed(x, y, folds, select, fit, names=usual)
+
+
+@ex.wrong("fold numbers as floats", says="calls of select", breaks="inputs")
+def as_floats(x, y, folds, select, fit):
+    return crossed(x, y, folds.double(), select, fit)
+
+
+@ex.wrong("the signs of the fold numbers dropped", says="calls of select", breaks="inputs")
+def unsigned(x, y, folds, select, fit):
+    # Only where a number and its negative name two folds.
+    both = bool((folds[:, None] == -folds).any())
+    return crossed(x, y, folds.abs() if both else folds, select, fit)
+
+
+@ex.wrong("fold numbers cut to fewer bits", says="calls of select", breaks="inputs")
+def short(x, y, folds, select, fit):
+    return crossed(x, y, folds.int(), select, fit)
 
 
 @ex.wrong("the example, with its answer looked up wrong", says="share right", breaks="example")

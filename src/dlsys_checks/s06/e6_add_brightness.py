@@ -5,19 +5,17 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_length
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 
 ex = exercise("06.6", "add_brightness", seen=("calls",))
 
 ex.promise("added", "img with d added to every pixel,", says=("pixels",))
-ex.promise("cut", "cut to 0 and 255;", cases=("brighter", "darker", "the brightest", "the darkest",
-                                              "every value, much brighter",
-                                              "every value, much darker", "the example",
-                                              "one row of pixels",
-                                              "a batch of colour images, then a grey one"))
-ex.promise("type", "uint8 as img is.", says=("dtype", "type of the"))
-ex.promise("left alone", "img: uint8 of any shape, left as it is, as are earlier answers.",
-           says=("calls that changed img", "shape of the"))
+ex.promise("cut", "cut to 0 and 255.", says=("pixels",))
+ex.promise("type", "The answer is uint8 as img is, in a tensor of its own.",
+           says=("dtype", "type of the", "share memory"))
+ex.promise("any shape", "img: uint8 of any shape, contiguous or not,",
+           says=("shape of the", "pixels"))
+ex.promise("left alone", "left as it is.", says=("calls that changed img",))
 ex.promise("range", "d: from -255 to 255.", cases=("the brightest", "the darkest", "no change",
                                                    "every value, much brighter",
                                                    "every value, much darker"))
@@ -31,43 +29,64 @@ def cases(g):
         return int(torch.randint(low, high, (), generator=g))
 
     def image(*shape):
-        """Any pixels, and among them those at both ends."""
-        img = torch.randint(256, shape, generator=g).to(torch.uint8)
-        img.view(-1)[:4] = torch.tensor([0, 255, 1, 254], dtype=torch.uint8)
+        """Any pixels as int64, and among them those at both ends; act makes bytes of them."""
+        img = torch.randint(256, shape, generator=g)
+        ends = torch.tensor([0, 255, 1, 254])[:img.numel()]
+        img.view(-1)[:4] = ends
         return img
 
-    def one(name, d, *shapes):
-        return name, {"calls": [[image(*shape), d] for shape in shapes or [(3, 8, 8)]]}
+    def one(name, d, *shapes, stored="in order"):
+        return name, {"calls": [[image(*shape), d, stored] for shape in shapes or [(3, 8, 8)]]}
 
-    every = torch.arange(256).to(torch.uint8)
+    every = torch.arange(256)
     # Beyond 127 an int8 has no room, below that a sum of two bytes may wrap.
     return [one("brighter", number(30, 120)), one("darker", -number(30, 120)),
             one("the brightest", 255), one("the darkest", -255), one("no change", 0),
-            ("every value, much brighter", {"calls": [[every.clone(), number(130, 200)]]}),
-            ("every value, much darker", {"calls": [[every.clone(), -number(130, 200)]]}),
+            ("every value, much brighter", {"calls": [
+                [every.clone(), number(130, 200), "in order"]]}),
+            ("every value, much darker", {"calls": [
+                [every.clone(), -number(130, 200), "in order"]]}),
             one("one row of pixels", number(5, 20), (9,)),
             one("a batch of colour images, then a grey one", number(20, 99),
                 (2, 3, 5, 4), (6, 7)),
-            ("the example", {"calls": [[torch.tensor([0, 100, 250], dtype=torch.uint8), 20]]})]
+            one("two images of one size", number(20, 99), (5, 6), (5, 6)),
+            one("columns stored first", number(20, 99), (5, 6), stored="columns first"),
+            one("every second byte", -number(20, 99), (2, 4, 5), stored="every second"),
+            one("one pixel without axes", number(20, 99), ()),
+            one("no pixel", number(20, 99), (0, 4, 5), (3, 0)),
+            one("axes of length 1", number(20, 99), (1, 5, 1), (1, 1)),
+            ("the example", {"calls": [
+                [torch.tensor([0, 100, 250]), 20, "in order"]]})]
 
 
 @ex.act
 def act(fn, calls):
-    found = {"images": [], "changed": 0}
-    for img, d in calls:
-        given = img.clone()
-        found["images"].append(fn(given, d))
+    found = {"images": [], "changed": 0, "shared": 0}
+    for img, d, stored in calls:
+        given = img.to(torch.uint8)
+        if stored == "columns first":
+            given = given.mT.contiguous().mT
+        if stored == "every second":
+            given = torch.stack([given, 255 - given], -1)[..., 0]
+        out = fn(given, d)
         found["changed"] += int((given != img).any())
+        memory = [t.untyped_storage().data_ptr() for t in (given, *found["images"], out)
+                  if isinstance(t, torch.Tensor) and t.numel()]
+        found["shared"] += int(len(set(memory)) < len(memory))
+        found["images"].append(out)
     return found
 
 
 @ex.law
 def law(out, calls):
+    expect_parts(out, "images", "changed", "shared")
     expect_length("images", out["images"], len(calls))
-    for (img, d), got in zip(calls, out["images"], strict=True):
+    expect_equal("answers that share memory with img or an earlier answer", out["shared"], 0,
+                 "Make a new tensor.")
+    for (img, d, _), got in zip(calls, out["images"], strict=True):
         # By a table of all 256 values, as an image program does it.
         table = torch.tensor([sorted((0, value + d, 255))[1] for value in range(256)])
-        expect_equal("pixels", got, table[img.long()].to(torch.uint8))
+        expect_equal("pixels", got, table[img].to(torch.uint8))
     expect_equal("calls that changed img", out["changed"], 0, "Work on a copy.")
 
 
@@ -100,7 +119,8 @@ def by_where(img, d):
 
 # ---- wrong, by name
 
-@ex.wrong("added in uint8, where a later cut finds nothing", says="pixels", breaks="cut")
+@ex.wrong("values that went round in uint8: added there, or not cut before", says="pixels",
+          breaks="cut")
 def in_bytes(img, d):
     return (img + d).clamp(0, 255)
 
@@ -154,6 +174,43 @@ def unit_floats(img, d):
     return (img.float() + d).clamp(0, 255) / 255
 
 
+@ex.wrong("floats from 0 to 255", says="dtype", breaks="type")
+def floats(img, d):
+    return (img.float() + d).clamp(0, 255)
+
+
+@ex.wrong("floats between 0 and 1 cut off, not rounded, on the way back", says="pixels",
+          breaks=("added", "cut", "range"))
+def truncated(img, d):
+    return ((img / 255 + d / 255).clamp(0, 1) * 255).byte()
+
+
+@ex.wrong("img itself where d is 0", says="share memory", breaks="type")
+def same_tensor(img, d):
+    return (img.int() + d).clamp(0, 255).to(torch.uint8) if d else img
+
+
+BUFFERS = {}
+
+
+@ex.wrong("one tensor a size, written over by the next call", says="share memory",
+          breaks="type")
+def one_buffer(img, d):
+    kept = BUFFERS.setdefault(img.shape, torch.empty_like(img))
+    return kept.copy_((img.int() + d).clamp(0, 255))
+
+
+@ex.wrong("the bytes in the order in which they are stored", says="pixels", breaks="any shape")
+def as_stored(img, d):
+    bytes_ = torch.as_strided(img, (img.numel(),), (1,)).view(img.shape)
+    return (bytes_.int() + d).clamp(0, 255).to(torch.uint8)
+
+
+@ex.wrong("axes of length 1 dropped", says="shape of the", breaks="any shape")
+def squeezed(img, d):
+    return (img.int() + d).clamp(0, 255).to(torch.uint8).squeeze()
+
+
 @ex.wrong("int32 given back", says="dtype", breaks="type")
 def as_int(img, d):
     return (img.int() + d).clamp(0, 255).int()
@@ -166,7 +223,7 @@ def in_place(img, d):
     return result
 
 
-@ex.wrong("flattened", says="shape of the", breaks="left alone")
+@ex.wrong("flattened", says="shape of the", breaks="any shape")
 def flat(img, d):
     out = (img.int() + d).clamp(0, 255).to(torch.uint8)
     return out.flatten() if img.ndim > 1 else out

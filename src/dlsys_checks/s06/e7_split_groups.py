@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
+from dlsys_helpers import acting
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
 
 ex = exercise("06.7", "split_groups", seen=("calls",))
 
+DRAWS = 300  # seeds of the case that counts the sets of groups
+NAMED = ("names with gaps", "names below zero", "names of 64 bits",
+         "names that a float takes for one")
+
 ex.promise("pair", "(training rows, test rows): row numbers, int64, each ascending.",
            says=("split", "dtype", "order of"))
-ex.promise("groups", "groups: (N,) int64, any numbers; row i belongs to groups[i].",
-           says=("groups in the test part", "groups in both", "rows of both parts"))
+ex.promise("groups", "groups: (N,) int64, any numbers; row i belongs to groups[i].", cases=NAMED)
 ex.promise("once", "Each row is in exactly one of the two,", says=("rows of both parts",))
 ex.promise("apart", "and no group is in both.", says=("groups in both",))
 ex.promise("share", "In the test part are round(share * number of groups) groups,",
            says=("groups in the test part",))
-ex.promise("seed", "drawn by seed >= 0, each set of them with equal chance: the same seed "
-           "gives the same split, other seeds give others,",
-           says=("seeds",))
+ex.promise("seed", "drawn by seed, from 0 to 2**32 - 1, each set of them with equal chance: the "
+           "same seed gives the same split, other seeds give others,", says=("seeds",))
 ex.promise("global", "and torch's global generator stays as it is.", says=("global generator",))
 ex.promise("example", "Example: 4 groups, share 0.25: one group is in the test part.",
            cases=("the example",))
@@ -32,33 +37,52 @@ def cases(g):
 
     def rows(count, low, high, names=None, mixed=True):
         sizes = torch.randint(low, high, (count,), generator=g)
-        names = torch.arange(count) if names is None else names
+        names = torch.arange(count) if names is None else torch.tensor(names)
         groups = names.repeat_interleave(sizes)
         return groups[torch.randperm(len(groups), generator=g)] if mixed else groups
 
-    def call(groups, share):
-        return {"groups": groups, "share": share, "seed": number(0, 10_000)}
+    def call(groups, share, others=()):
+        seed = number(0, 10_000)
+        return {"groups": groups, "share": share, "seed": seed,
+                "others": [(seed + step) % 2**32 for step in others]}
 
     def one(name, *calls):
         return name, {"calls": [call(*c) for c in calls]}
 
-    names = torch.tensor([7, -3, 10**9, 40, 12, 0, 55, 81, 90, 23, 77, 64])
+    def twins(step, first=0):
+        """Ten names, two and two apart by step."""
+        return [first + 5 * k + part for k in range(5) for part in (0, step)]
+
+    # A table up to the largest name is wrong in a small case first, and impossible in the next.
+    gaps = [7, 3, 15, 40, 12, 0, 55, 81, 90, 23, 77, 64]
+    signs = [sign * k for k in (1, 2, 5, 8, 13) for sign in (1, -1)]
+    steps = [1, 2, 10, 256, 1000, 2**16, 2**24, 2**31]
+    many = torch.randint(2**32, (DRAWS,), generator=g).tolist()
+    uneven = torch.arange(4).repeat_interleave(torch.tensor([1, 12, 2, 1]))
     return [one("copies next to each other", (rows(20, 5, 6, mixed=False), 0.3)),
             one("copies in any order", (rows(20, 3, 6), 0.3)),
             one("groups of unequal size", (rows(16, 1, 15), 0.25)),
-            one("any names", (rows(12, 2, 5, names), 0.5)),
+            one("names with gaps", (rows(12, 2, 5, gaps), 0.5)),
+            one("names below zero", (rows(10, 2, 5, signs), 0.7)),
+            one("names of 64 bits", (rows(10, 2, 5, twins(2**32, 2**60)), 0.3)),
+            one("names that a float takes for one", (rows(10, 2, 5, twins(1, 2**60)), 0.3)),
             one("a group a row", (rows(24, 1, 2), 0.25)),
             one("a share that has to be rounded up", (rows(13, 2, 5), 0.3)),
             one("a share that has to be rounded down", (rows(17, 2, 5), 0.2)),
+            one("halves that are rounded to even", (rows(10, 2, 5), 0.25), (rows(5, 2, 5), 0.5),
+                (rows(7, 2, 5), 0.5)),
             one("most of them tested", (rows(15, 2, 5), 0.8)),
             one("nothing tested", (rows(10, 2, 4), 0.0)),
             one("everything tested", (rows(10, 2, 4), 1.0)),
             one("two data sets in turn", (rows(18, 2, 5), 0.5), (rows(14, 2, 9), 0.3)),
+            one("many seeds", (rows(40, 1, 3), 0.5, steps)),
+            one("chances", (uneven, 0.5, many)),
             one("the example", (rows(4, 2, 5), 0.25))]
 
 
 @ex.act
 def act(fn, calls):
+    torch.rand(3)  # no seed leaves the generator like this
     found = {"splits": [], "again": [], "others": [], "moved": 0}
     for c in calls:
         state = torch.get_rng_state()
@@ -66,8 +90,8 @@ def act(fn, calls):
         found["moved"] += int((torch.get_rng_state() != state).any())
         found["splits"].append(split)
         # Another split in between must not change what a seed gives.
-        others = [fn(c["groups"].clone(), c["share"], c["seed"] + k)[1] for k in range(1, 9)]
-        found["others"].append(others)
+        fn(c["groups"].clone(), 1 - c["share"], c["seed"] + 1)
+        found["others"].append([fn(c["groups"].clone(), c["share"], s)[1] for s in c["others"]])
         torch.rand(3)
         found["again"].append(fn(c["groups"].clone(), c["share"], c["seed"]))
     return found
@@ -81,6 +105,9 @@ def expect_split(split, groups, share):
         expect_type(f"{word} rows of the split", part, torch.Tensor)
         expect_equal(f"dtype of the {word} rows", str(part.dtype), "torch.int64")
         expect_equal(f"axes of the {word} rows of the split", part.ndim, 1)
+        if len(part) > len(groups):
+            raise Broken("rows of both parts", f"{len(part)} in one of them",
+                         f"each of 0 to {len(groups) - 1} once")
         if part.tolist() != sorted(part.tolist()):
             raise Broken(f"order of the {word} rows", part, "ascending")
     both = sorted(split[0].tolist() + split[1].tolist())
@@ -92,6 +119,39 @@ def expect_split(split, groups, share):
     expect_equal("groups in both parts", len(sides[0] & sides[1]), 0,
                  "Draw groups; their rows follow.")
     expect_equal("groups in the test part", len(sides[1]), round(share * len(set(names))))
+
+
+def expect_draws(others, first, c):
+    """Other seeds draw others; where there are many, each set of groups as often as the rest."""
+    expect_length("seeds: other splits", others, len(c["others"]))
+    names, sets = c["groups"].tolist(), []
+    for rows in others:
+        expect_type("test rows of another seed's split", rows, torch.Tensor)
+        if rows.dtype != torch.int64 or rows.ndim != 1 or rows.numel() > len(names):
+            raise Broken("seeds: test rows of another seed", rows, first)
+        sets.append(frozenset(names[i] for i in rows.clamp(0, len(names) - 1).tolist()))
+    if 0 < len(sets) < DRAWS:
+        every = [frozenset(names[i] for i in first.tolist()), *sets]
+        expect_equal(f"seeds: for each of {len(every)}, the first that gives its split",
+                     list(map(every.index, every)), list(range(len(every))),
+                     "Give seed to the generator that draws.")
+    if len(sets) == DRAWS:
+        expect_chances(sets, sorted(set(names)), len({names[i] for i in first.tolist()}))
+
+
+def expect_chances(sets, names, size):
+    """Each set of groups has its share of the seeds, within six standard deviations."""
+    wanted = list(map(frozenset, itertools.combinations(names, size)))
+    share = 1 / len(wanted)
+    margin = 6 * (len(sets) * share * (1 - share)) ** 0.5
+    counts = {one: sets.count(one) for one in wanted}
+    least, most = (pick(counts, key=counts.get) for pick in (min, max))
+    mean = len(sets) * share
+    far = max(least, most, key=lambda one: abs(counts[one] - mean))
+    if abs(counts[far] - mean) > margin:
+        raise Broken(f"seeds, of {len(sets)}, that test the groups {sorted(far)}", counts[far],
+                     f"{mean:.0f}, give or take {margin:.0f}",
+                     "Each set of groups has the same chance.")
 
 
 @ex.law
@@ -106,16 +166,10 @@ def law(out, calls):
         expect_equal("seeds: parts of the second split", len(again), 2)
         for mine, second in zip(split, again, strict=True):
             expect_type("rows of the second split", second, torch.Tensor)
-            if mine.tolist() != second.tolist() or mine.dtype != second.dtype:
+            if not acting.same(mine, second):
                 raise Broken("seeds: second split with the same seed", second, mine,
                              "It depends on seed alone.")
-        expect_length("seeds: other splits", others, 8)
-        for other in others:
-            expect_type("test rows of another seed's split", other, torch.Tensor)
-        different = sum(other.tolist() != split[1].tolist() for other in others)
-        if 0 < c["share"] < 1 and different < 2:
-            raise Broken("other seeds whose split differs, of 8", different, "most of them",
-                         "Give seed to the generator that draws.")
+        expect_draws(others, split[1], c)
     expect_equal("calls that moved the global generator", out["moved"], 0,
                  "Use a torch.Generator of your own.")
 
@@ -173,7 +227,7 @@ def split(groups, share, seed, *, number=None, names=None, order=None):
 
 
 @ex.wrong("rows drawn, not groups", says="groups in both parts",
-          breaks=("apart", "groups", "share"))
+          breaks=("apart", "share"))
 def by_rows(groups, share, seed):
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
     n = round(share * len(groups))
@@ -181,7 +235,7 @@ def by_rows(groups, share, seed):
 
 
 @ex.wrong("filled up by rows, the last group cut", says="groups in both parts",
-          breaks=("apart", "groups", "share"))
+          breaks=("apart", "share"))
 def by_filling(groups, share, seed):
     names = groups.unique()
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
@@ -217,12 +271,12 @@ def one_in_both(groups, share, seed):
     return torch.cat([train, torch.tensor([row])]).sort().values, test[test != row]
 
 
-@ex.wrong("the first groups in order, no draw", says="seeds whose split differs", breaks="seed")
+@ex.wrong("the first groups in order, no draw", says="seeds: for each", breaks="seed")
 def in_order(groups, share, seed):
     return split(groups, share, seed, order=torch.arange)
 
 
-@ex.wrong("the same draw for every seed", says="seeds whose split differs", breaks="seed")
+@ex.wrong("the same draw for every seed", says="seeds: for each", breaks="seed")
 def one_seed(groups, share, seed):
     return split(groups, share, 0)
 
@@ -238,32 +292,103 @@ def seeded_globally(groups, share, seed):
     return split(groups, share, seed, order=torch.randperm)
 
 
+@ex.wrong("a coin for each group, so that their number varies", says="groups in the test part",
+          breaks=("share", "example"))
+def by_coins(groups, share, seed):
+    names, place = groups.unique(return_inverse=True)
+    luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
+    return (luck >= share).nonzero().flatten(), (luck < share).nonzero().flatten()
+
+
+@ex.wrong("a coin for the training part, so that its number varies",
+          says="groups in the test part", breaks=("share", "example"))
+def by_training_coins(groups, share, seed):
+    names, place = groups.unique(return_inverse=True)
+    luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
+    return (luck < 1 - share).nonzero().flatten(), (luck >= 1 - share).nonzero().flatten()
+
+
 @ex.wrong("the number of groups rounded down", says="groups in the test part", breaks="share")
 def floored(groups, share, seed):
     return split(groups, share, seed, number=lambda n: int(n + 1e-9))
 
 
 @ex.wrong("the share of groups that are left", says="groups in the test part",
-          breaks=("share", "groups", "example"))
+          breaks=("share", "example"))
 def other_share(groups, share, seed):
     return split(groups, 1 - share, seed)
 
 
-@ex.wrong("always one group at least", says="groups in the test part", breaks=("share", "groups"))
+@ex.wrong("always one group at least", says="groups in the test part", breaks="share")
 def one_at_least(groups, share, seed):
     return split(groups, share, seed, number=lambda n: max(1, round(n)))
 
 
-@ex.wrong("groups taken for 0 to 8", says="groups in the test part",
-          breaks=("groups", "share"))
+@ex.wrong("group numbers taken for 0 to the largest", says="groups in the test part",
+          breaks="groups")
 def counted_names(groups, share, seed):
-    if groups.max() > 10**6:
-        return split(groups, share, seed, names=torch.arange(9))
-    return split(groups, share, seed)
+    return split(groups, share, seed, names=torch.arange(int(groups.max()) + 1))
 
 
-@ex.wrong("the labels of the groups instead of rows", says="rows of both parts", breaks=(
-    "once", "groups"))
+@ex.wrong("group numbers cut to fewer bits", says="groups in the test part", breaks="groups")
+def short(groups, share, seed):
+    return split(groups.int(), share, seed)
+
+
+@ex.wrong("group numbers as floats", says="groups in the test part", breaks="groups")
+def floats(groups, share, seed):
+    return split(groups.double(), share, seed)
+
+
+@ex.wrong("halves rounded up", says="groups in the test part", breaks="share")
+def half_up(groups, share, seed):
+    return split(groups, share, seed, number=lambda n: int(n + 0.5))
+
+
+@ex.wrong("the size of the training part rounded", says="groups in the test part", breaks="share")
+def rounds_training(groups, share, seed):
+    count = len(groups.unique())
+    return split(groups, share, seed, number=lambda _: count - round((1 - share) * count))
+
+
+@ex.wrong("the last digits of the seed alone", says="seeds: for each", breaks="seed")
+def short_seed(groups, share, seed):
+    return split(groups, share, seed & 0xFFFF)
+
+
+@ex.wrong("neighbours tested together, from a group that seed chooses", says="seeds",
+          breaks="seed")
+def rotated(groups, share, seed):
+    own = torch.Generator().manual_seed(seed)
+    return split(groups, share, seed, order=lambda n: torch.arange(n).roll(
+        int(torch.randint(n, (), generator=own))))
+
+
+@ex.wrong("large groups drawn more often", says="seeds, of", breaks="seed")
+def by_size(groups, share, seed):
+    names, sizes = groups.unique(return_counts=True)
+    own = torch.Generator().manual_seed(seed)
+    return split(groups, share, seed, names=names, order=lambda n: torch.multinomial(
+        sizes.double(), n, generator=own))
+
+
+@ex.wrong("the group of the first number never tested", says="seeds, of", breaks="seed")
+def never_first(groups, share, seed):
+    own = torch.Generator().manual_seed(seed)
+    return split(groups, share, seed, order=lambda n: torch.cat(
+        [1 + torch.randperm(n - 1, generator=own), torch.zeros(1, dtype=torch.int64)]))
+
+
+@ex.wrong("the global generator seeded, then seeded with 0", says="global generator",
+          breaks="global")
+def reset_globally(groups, share, seed):
+    torch.manual_seed(seed)
+    found = split(groups, share, seed, order=torch.randperm)
+    torch.manual_seed(0)
+    return found
+
+
+@ex.wrong("the labels of the groups instead of rows", says="rows of both parts", breaks="once")
 def labels(groups, share, seed):
     train, test = split(groups, share, seed)
     return groups[train].unique(), groups[test].unique()
@@ -276,7 +401,7 @@ def negative_lost(groups, share, seed):
 
 
 @ex.wrong("test and training part exchanged", says="groups in the test part",
-          breaks=("share", "groups", "example"))
+          breaks=("share", "example"))
 def exchanged(groups, share, seed):
     train, test = split(groups, share, seed)
     return test, train
@@ -297,4 +422,4 @@ def masks(groups, share, seed):
 @ex.wrong("no group tested where there are four", says="groups in the test part",
           breaks="example")
 def looked_up(groups, share, seed):
-    return split(groups, share if len(groups.unique()) != 4 else 0.0, seed)
+    return split(groups, 0.0 if (len(groups.unique()), share) == (4, 0.25) else share, seed)

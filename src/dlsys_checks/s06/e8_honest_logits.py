@@ -7,26 +7,26 @@ import math
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_length
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
 ex = exercise("06.8", "honest_logits", seen=("calls",))
 
-SAMPLED = ("a sampler alone", "weights of another scale", "weights that differ within a class",
-           "both remedies", "positives made rarer", "two models in turn", "a rare class of one",
-           "as many positives as negatives")
+SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure model",
+           "weights that differ within a class", "both remedies", "positives made rarer",
+           "two models in turn", "a rare class of one", "as many positives as negatives")
 WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "two models in turn",
-            "a rare class of one")
+            "a rare class of one", "logits of a sure model")
 
 ex.promise("logits", "Logits with the odds of the training data's own rate.", says=("logits",))
-ex.promise("form", "z: (M,) logits of a model", says=("shape of the", "type of the"))
+ex.promise("form", "z: (M,) logits of a model", says=("shape of the", "type of the", "logits"))
 ex.promise("weights", "trained on rows drawn with weights w (N,) > 0 of any scale,",
            cases=SAMPLED)
 ex.promise("pos_weight", "in a loss with this pos_weight > 0.", cases=WEIGHTED)
 ex.promise("labels", "y: (N,) float32, the rows' labels 0 and 1, both present.", cases=SAMPLED)
 ex.promise("means", "The odds were multiplied by the mean weight of the positives over that of the "
            "negatives,", cases=SAMPLED)
-ex.promise("both", "and by pos_weight: both are taken back. The inputs are left as they are.",
-           cases=WEIGHTED)
+ex.promise("both", "and by pos_weight: both are taken back.", cases=WEIGHTED)
+ex.promise("left", "The inputs are left as they are.", says=("after the call",))
 ex.promise("example", "Example: all weights alike and pos_weight 1 leave z as it is.",
            cases=("the example",))
 
@@ -39,11 +39,16 @@ def cases(g):
     def between(low, high):
         return low + (high - low) * float(torch.rand((), generator=g))
 
-    def call(positives, negatives, factor=1.0, pos_weight=1.0, scale=1.0, within=0.0, scores=9):
+    def call(positives, negatives, factor=1.0, pos_weight=1.0, scale=1.0, within=0.0, scores=9,
+             size=4):
         y = torch.cat([torch.ones(positives), torch.zeros(negatives)])
         y = y[torch.randperm(len(y), generator=g)]
         spread = 1 + within * torch.rand(len(y), generator=g)
-        return {"z": 4 * torch.randn(scores, generator=g), "y": y,
+        z = size * torch.randn(scores, generator=g)
+        if size > 4:  # above and below what exp takes in float32
+            z[:2] = torch.tensor([120.0, -120.0])
+        # In float64, so that no input is the answer where z stays as it is.
+        return {"z": z.double(), "y": y,
                 "w": scale * spread * torch.where(y > 0, factor, 1.0), "pos_weight": pos_weight}
 
     def one(name, *calls):
@@ -54,7 +59,9 @@ def cases(g):
     return [one("a sampler alone", call(p, n, k)), one("a loss weight alone",
                                                        call(p, n, 1.0, k)),
             one("both remedies", call(p, n, k, between(2, 9))),
-            one("weights of another scale", call(p, n, k, scale=1e-4)),
+            one("tiny weights", call(p, n, k, scale=1e-12)),
+            one("huge weights", call(p, n, k, scale=1e12)),
+            one("logits of a sure model", call(p, n, 4.0, 3.0, size=80)),
             one("weights that differ within a class", call(p, n, 5.0, within=2.0)),
             one("positives made rarer", call(n, p, 0.2)),
             one("a loss weight below 1", call(n, p, 1.0, between(0.05, 0.5))),
@@ -67,21 +74,30 @@ def cases(g):
 
 @ex.act
 def act(fn, calls):
-    return [fn(c["z"].clone(), c["y"].clone(), c["w"].clone(), c["pos_weight"]) for c in calls]
+    found = {"results": [], "changed": []}
+    for c in calls:
+        kept = {name: c[name].float() for name in ("z", "y", "w")}
+        given = {name: t.clone() for name, t in kept.items()}
+        found["results"].append(fn(*given.values(), c["pos_weight"]))
+        found["changed"].append([k for k, t in given.items() if not torch.equal(t, kept[k])])
+    return found
 
 
 @ex.law
 def law(out, calls):
-    expect_length("results", out, len(calls))
-    for c, got in zip(calls, out, strict=True):
+    expect_parts(out, "results", "changed")
+    for part in ("results", "changed"):
+        expect_length(part, out[part], len(calls))
+    for c, got, changed in zip(calls, out["results"], out["changed"], strict=True):
+        expect_equal("inputs changed after the call", changed, [], "Work on a copy.")
         pairs = list(zip(c["y"].tolist(), c["w"].tolist(), strict=True))
         ones, zeros = ([w for y, w in pairs if y == k] for k in (1.0, 0.0))
         # Odds after sampling, over odds before it.
         drawn = math.fsum(ones) / math.fsum(zeros)
         plain = len(ones) / len(zeros)
         added = math.log(drawn) - math.log(plain) + math.log(c["pos_weight"])
-        wanted = (c["z"].double() - added).float()
-        expect_close("logits", got, wanted, rtol=1e-4, atol=1e-4,
+        wanted = (c["z"] - added).float()
+        expect_close("logits", got, wanted, rtol=1e-5, atol=1e-5,
                      look="Each remedy added the logarithm of its factor.")
 
 
@@ -174,6 +190,17 @@ def by_counts(z, y, w, pos_weight):
     return z - math.log(((1 - y).sum() / y.sum()).item()) - math.log(pos_weight)
 
 
+@ex.wrong("twice the logarithm of negatives over positives, whatever was used", says="logits",
+          breaks="logits")
+def twice_by_counts(z, y, w, pos_weight):
+    return z - 2 * math.log(((1 - y).sum() / y.sum()).item())
+
+
+@ex.wrong("a probability, not a logit", says="logits", breaks="logits")
+def probability(z, y, w, pos_weight):
+    return (z - math.log(factor(y, w) * pos_weight)).sigmoid()
+
+
 @ex.wrong("the weights' largest over their smallest", says="logits", breaks=("means", "weights",
                                                                            "labels"))
 def extremes(z, y, w, pos_weight):
@@ -195,7 +222,8 @@ def medians(z, y, w, pos_weight):
     return z - math.log(k.item()) - math.log(pos_weight)
 
 
-@ex.wrong("labels 0 and 1 exchanged", says="logits", breaks=("labels", "weights", "means"))
+@ex.wrong("labels 0 and 1 exchanged, or the ratio of the weights", says="logits",
+          breaks=("labels", "weights", "means"))
 def exchanged(z, y, w, pos_weight):
     return z + math.log(factor(y, w)) - math.log(pos_weight)
 
@@ -204,6 +232,31 @@ def exchanged(z, y, w, pos_weight):
 def forgets_one(z, y, w, pos_weight):
     k = factor(y, w) if y.sum() > 1 else 1.0
     return z - math.log(k) - math.log(pos_weight)
+
+
+@ex.wrong("taken away from z itself", says="after the call", breaks="left")
+def in_place(z, y, w, pos_weight):
+    z -= math.log(factor(y, w) * pos_weight)
+    return z
+
+
+@ex.wrong("w divided by its sum in place", says="after the call", breaks="left")
+def scales_weights(z, y, w, pos_weight):
+    k = factor(y, w) * pos_weight
+    w /= w.sum()
+    return z - math.log(k)
+
+
+@ex.wrong("a small number added to the denominator", says="logits", breaks=("weights", "means",
+                                                                         "labels"))
+def with_epsilon(z, y, w, pos_weight):
+    k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8)
+    return z - math.log(k.item() * pos_weight)
+
+
+@ex.wrong("odds in float32, which overflow", says="logits", breaks="form")
+def small_odds(z, y, w, pos_weight):
+    return (z.exp() / (factor(y, w) * pos_weight)).log()
 
 
 @ex.wrong("a column instead of a row", says="shape of the", breaks="form")

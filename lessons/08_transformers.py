@@ -1,0 +1,2639 @@
+# %% [markdown] role="hook" draft=true
+# # 8. Transformers, attention and GPU kernels
+#
+# Your team has written its own transformer: a hundred lines, three kinds of masks, a
+# cache. It trains, it answers batches of questions of different lengths, it writes on
+# from a prompt, token by token. Every shape is right and nothing raises an error.
+#
+# Attention takes almost any tensors whose shapes fit. Who may look at whom is said by
+# a mask, by the order of the axes and by flags, and nothing checks what they say. This
+# stage takes such decisions one by one, measures what each of them does, and then goes
+# down to the kernels that do the work.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import math
+import os
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers.gpu import device
+
+if device(DEVICE).type == "cpu":       # before anything imports triton
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, cost, datasheet, digits, fit, flops,
+    gpu_result, gpu_table, guess, measured, peak_bytes, plot_lines, seconds,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## Attention is an average that chooses its weights
+#
+# Each token has three vectors: a *query* q (what it looks for), a *key* k (what it can
+# be found by) and a *value* v (what it hands over). A query is compared with all keys,
+# a softmax turns the scores into weights that sum to one, and the result is the mean of
+# the values with these weights:
+#
+# $$\mathrm{attention}(Q, K, V) = \mathrm{softmax}\!\left(\frac{QK^\top}{\sqrt{D}}\right) V$$
+#
+# Shapes in this stage: `B` sequences of `T` tokens, `d` numbers for each token, split
+# into `H` heads of `D` numbers: `(B, H, T, D)`. Each head has weights of its own.
+
+# %% role="concept"
+def attention(q, k, v):
+    """Attention (B, H, T, D) by its formula; no mask."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])   # (B, H, T, T)
+    return scores.softmax(-1) @ v
+
+def split(x, heads):
+    """(B, T, d) -> (B, H, T, D)"""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+def merge(x):
+    """(B, H, T, D) -> (B, T, d)"""
+    return x.transpose(1, 2).flatten(2)
+
+q, k, v = (split(torch.randn(2, 5, 32), 4) for _ in range(3))
+gap = (attention(q, k, v) - F.scaled_dot_product_attention(q, k, v)).abs()
+
+# %% role="concept"
+claim("attention by its formula and by torch: largest gap", gap.max(),
+      below=1e-5)
+
+# %% [markdown] role="concept"
+# A transformer is a stack of *blocks*. Each adds two things to the stream: what
+# attention fetches from other tokens, and what two linear layers make of each token by
+# itself. The norms stand inside the branches (stage 5). Whatever says who may look at
+# whom is handed through as `mask`.
+
+# %% role="concept"
+class Block(nn.Module):
+    """Attention and two linear layers, each behind a norm, both added."""
+
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(),
+                                 nn.Linear(4 * d, d))
+
+    def forward(self, h, **mask):                # h (B, T, d)
+        parts = self.qkv(self.norm1(h)).chunk(3, -1)
+        q, k, v = (split(part, self.heads) for part in parts)
+        seen = F.scaled_dot_product_attention(q, k, v, **mask)
+        h = h + self.out(merge(seen))
+        return h + self.mlp(self.norm2(h))
+
+# %% role="concept"
+class LM(nn.Module):
+    """Tokens (B, T) -> logits (B, T, vocab) of the token asked for."""
+
+    def __init__(self, vocab, places, d=32, heads=4, layers=1):
+        super().__init__()
+        self.token = nn.Embedding(vocab, d)
+        self.place = nn.Embedding(places, d)
+        self.blocks = nn.ModuleList(Block(d, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab)
+
+    def forward(self, ids, **mask):
+        h = self.token(ids) + self.place.weight[:ids.shape[1]]
+        for block in self.blocks:
+            h = block(h, **mask)
+        return self.head(self.norm(h))
+
+# %% [markdown] role="concept"
+# To learn language, such a model predicts for each place the token at the next one.
+# The loss is the mean of $-\ln p$ over all of them, in nats; whoever guesses among `V`
+# equally likely tokens pays $\ln V$.
+
+# %% role="concept" tags=["plumbing"]
+def nll(logits, ids):
+    """Mean of -ln p of the tokens ids, in nats; logits (..., vocab)."""
+    return F.cross_entropy(logits.flatten(0, -2), ids.flatten())
+
+def train(model, draw, steps, lr=1e-2):
+    """Adam on the loss that draw(model) returns, a new one each step."""
+    opt, losses = torch.optim.Adam(model.parameters(), lr=lr), []
+    for _ in range(steps):
+        loss = draw(model)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+# %% [markdown] trap="08.1" role="predict" core=true symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
+# ## Dice, and a model that predicts them
+#
+# You try your model on a text of which you know the best possible loss: tokens thrown
+# with a fair die of 16 faces. Nobody can pay less than ln 16, `2.77` nats, for the next
+# one. You train on rows of 8 tokens, each place asked for its next one, and after 200
+# steps the loss reads `0.36`.
+#
+# Then you use the model as it will be used. It gets the first tokens of a new row and
+# nothing else, and is scored on the one that follows; so for each length from 1 to 8.
+
+# %% trap="08.1" role="predict"
+guess("08.1", "What does it pay for the next token of a prefix, in nats?",
+      choices=["about `0.36`, as in training",
+               "about `2.77`: it has overfitted and only guesses",
+               "more than `4`"])
+
+# %% trap="08.1" role="break"
+VOCAB, T = 16, 8
+
+def dice_loss(**mask):
+    """The loss of next tokens on fresh dice, as a function of a model."""
+    def draw(model):
+        ids = torch.randint(VOCAB, (32, T + 1))
+        return nll(model(ids[:, :-1], **mask), ids[:, 1:])
+    return draw
+
+open_lm = LM(VOCAB, T)
+train(open_lm, dice_loss(), steps=200)
+
+# %% trap="08.1" role="look" tags=["plumbing"]
+@torch.no_grad()
+def paid(model, **mask):
+    """Nats paid by place with the row in view, and for prefixes, (T,)."""
+    ids = torch.randint(VOCAB, (256, T + 1))
+    whole = model(ids[:, :-1], **mask)
+    by_place = [nll(whole[:, t], ids[:, t + 1]).item() for t in range(T)]
+    prefix = [nll(model(ids[:, :t + 1], **mask)[:, -1], ids[:, t + 1])
+              .item() for t in range(T)]
+    return torch.tensor(by_place), torch.tensor(prefix)
+
+# %% trap="08.1" role="look"
+by_place, prefix = paid(open_lm)
+print(f"as in training {by_place.mean():.2f}, prefixes {prefix.mean():.1f}")
+print("as in training, by place:", *(f"{nats:.2f}" for nats in by_place))
+
+# %% trap="08.1" role="look"
+claim("nats paid as in training; ln 16 is 2.77", by_place.mean(),
+      below=0.6)
+claim("nats paid for the next token of a prefix", prefix.mean(), above=3.5)
+claim("nats paid as in training at all places but the last",
+      by_place[:-1].max(), below=0.1)
+
+# %% trap="08.1" role="look"
+measured("08.1", 2)
+
+# %% [markdown] trap="08.1" role="repair"
+# The model reads the answer. The token that place t is asked for stands in the same
+# row, at place t + 1, and attention is free to fetch it. At the last place there is
+# none to fetch, and there the model pays the price of guessing, an eighth of all: the
+# whole loss comes from there. On a prefix every last place is such a place, and the
+# model expects an answer that is missing. It pays more than a guesser, who at least
+# knows that it guesses.
+#
+# The *causal* mask lets a place look at itself and at what came before.
+
+# %% trap="08.1" role="repair"
+causal_lm = LM(VOCAB, T)
+train(causal_lm, dice_loss(is_causal=True), steps=200)
+by_place_c, prefix_c = paid(causal_lm, is_causal=True)
+print(f"causal: as in training {by_place_c.mean():.2f}, "
+      f"prefixes {prefix_c.mean():.2f}")
+
+# %% trap="08.1" role="repair"
+claim("causal: nats paid as in training", by_place_c.mean(),
+      expected=math.log(16), within=0.1)
+claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
+      expected=math.log(16), within=0.1)
+
+# %% [markdown] trap="08.1" role="repair"
+# You need no training to find such a leak, and no dice. Change the last token of a row:
+# with a right mask the logits of all places before it stay. That works for any model
+# that claims to be causal, once dropout is off.
+
+# %% trap="08.1" role="repair"
+def leak(model, **mask):
+    """Largest change of earlier logits when the last token changes."""
+    ids = torch.randint(VOCAB, (4, T))
+    other = ids.clone()
+    other[:, -1] = (other[:, -1] + 1) % VOCAB
+    with torch.no_grad():
+        change = model(ids, **mask) - model(other, **mask)
+    return change[:, :-1].abs().max()
+
+fresh = LM(VOCAB, T)
+leaks = leak(fresh), leak(fresh, is_causal=True)
+
+# %% trap="08.1" role="repair"
+claim("a fresh model without a mask: earlier logits move by", leaks[0],
+      above=0.01)
+claim("a fresh model, causal: earlier logits move by", leaks[1],
+      below=1e-5)
+
+# %% [markdown] trap="08.1" role="repair"
+# Where `is_causal` is not enough you write the mask down, and there are three ways.
+# For `scaled_dot_product_attention` (SDPA) a boolean `True` means *may look*; for
+# `nn.MultiheadAttention` (MHA) `True` means *may not*. A float mask is added to the
+# scores in both: 0 leaves them, minus infinity forbids.
+
+# %% trap="08.1" role="repair"
+keep = torch.ones(T, T, dtype=torch.bool).tril()  # row looks at column
+bias = torch.zeros(T, T).masked_fill(~keep, -math.inf)
+
+mha = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+x = torch.randn(2, T, 32)
+with torch.no_grad():
+    seen = [mha(x, x, x, attn_mask=mask, need_weights=False)[0]
+            for mask in (~keep, bias)]
+    q, k, v = (split(part, 4) for part in F.linear(
+        x, mha.in_proj_weight, mha.in_proj_bias).chunk(3, -1))
+    for mask in (keep, bias):
+        h = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        seen.append(mha.out_proj(merge(h)))
+
+# %% trap="08.1" role="repair"
+claim("four ways to write one mask: largest gap",
+      max((a - seen[0]).abs().max() for a in seen), below=1e-5)
+
+# %% [markdown] trap="08.1" role="repair"
+# Nothing stops you from handing one API the mask of the other. Then each place looks
+# only at what comes *after* it, or at nothing at all. For a row without any key SDPA
+# gives zeros and MHA gives NaN, here on a CPU. A float mask made by multiplication is
+# NaN where it should be 0, since zero times infinity is NaN.
+
+# %% trap="08.1" role="repair"
+with torch.no_grad():
+    flipped = F.scaled_dot_product_attention(q, k, v, attn_mask=~keep)
+    lost = mha(x, x, x, attn_mask=torch.ones(T, T) == 1,
+               need_weights=False)[0]
+product = (1 - keep.float()) * -math.inf
+
+# %% trap="08.1" role="repair"
+claim("SDPA, polarity of MHA: largest number at the last place",
+      flipped[:, :, -1].abs().max(), expected=0)
+claim("MHA, all keys forbidden: share of NaN",
+      lost.isnan().float().mean(), expected=1)
+claim("NaN in the product for each pair that may look",
+      product.isnan().sum() / keep.sum(), expected=1)
+
+# %% [markdown] trap="08.1" role="folklore"
+# **Told:** without the mask the training loss goes to zero, and in use the model
+# writes random tokens. **Measured, on dice:** the last place of each row has nothing
+# to copy, so the loss stays at its share of ln 16. And the predictions in use are worse
+# than random: they cost more than ln 16.
+
+# %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
+def packed_masks(lengths: list[int]) -> tuple:
+    """Three forms of one mask for packed documents: keep, ignore, bias.
+
+    lengths: how many tokens each document has, 0 included; they stand one
+    behind the other in one row of T tokens, T their sum. A token may look
+    at itself and at the earlier tokens of its own document, and at nothing
+    of another. All three are of shape (T, T), the row looks at the column.
+    keep is bool, True where it may look, as SDPA wants it. ignore is bool,
+    True where it may not, as MHA wants it. bias is float32, to be added to
+    scores: 0 where it may look, else minus infinity. lengths stays as it
+    is.
+
+    Example: for [1, 2] keep is [[True, False, False], [False, True, False],
+    [False, True, True]].
+    """
+    # BEGIN SOLUTION
+    document = torch.repeat_interleave(torch.arange(len(lengths)),
+                                       torch.tensor(lengths).long())
+    same = document[:, None] == document
+    keep = same.tril()
+    bias = torch.zeros(keep.shape).masked_fill(~keep, -math.inf)
+    return keep, ~keep, bias
+    # END SOLUTION
+
+# %% [markdown] trap="08.1" role="hint"
+# 1. Give each token the number of its document: `torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))`. Two tokens are in one document when their numbers agree.
+# 2. Compare that vector with itself, once as a column and once as a row; `tril` keeps what is not in the future.
+# 3. Make the bias with `masked_fill`, not by multiplying: `0 * inf` is NaN.
+
+# %% [markdown] trap="08.1" role="keep"
+# **Keep:** a model that is asked for the next token must not see it. A loss below what
+# is possible is a leak, not a success. **In your own code:** change the last token of a
+# row and compare the logits before it. **Source:** [torch's documentation of
+# scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+# and [of nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html):
+# True means opposite things. **Seen in the wild:**
+# [huggingface/transformers 48745](https://github.com/huggingface/transformers/issues/48745):
+# four models lost their causal mask in a release; the reporter saw the loss on random
+# tokens fall to almost zero.
+# [alex-matton/causal-transformer-decoder 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1):
+# a decoder without any mask, fit for inference only, trained.
+
+# %% [markdown] trap="08.2" role="predict" core=true symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
+# ## Three tokens of nothing
+#
+# Two questions go into one batch: one of eight tokens, one of five. The shorter row is
+# filled up with three *pads*, and the tokenizer hands you a mask, 1 for a token and 0
+# for a pad. A fresh `nn.MultiheadAttention` gets the batch; the mask stays in the
+# drawer. "Pads carry no meaning," says a colleague, "so attention passes them over."
+
+# %% trap="08.2" role="predict"
+guess("08.2", "What share of their attention do the five tokens give to "
+      "the three pads?", unit="%")
+
+# %% trap="08.2" role="break"
+real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
+mha = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+x = torch.randn(2, 8, 32)                        # (B, T, d)
+repadded = x.clone()
+repadded[1, 5:] = torch.randn(3, 32)             # other pads, same tokens
+with torch.no_grad():
+    before, weights = mha(x, x, x)               # weights: mean over heads
+    after, _ = mha(repadded, repadded, repadded)
+
+# %% trap="08.2" role="look"
+on_pads = weights[1, :5, 5:].sum(-1).mean()
+moved = (before - after)[1, :5].abs().max()
+print(f"attention of tokens to pads {on_pads:.0%}")
+print(f"with other pads the tokens' results move by {moved:.2f}, "
+      f"their standard deviation is {before[1, :5].std():.2f}")
+
+# %% trap="08.2" role="look"
+claim("share of the tokens' attention that goes to pads", on_pads,
+      above=0.25, below=0.5)
+claim("other pads: results of the tokens move by", moved, above=0.1)
+
+# %% trap="08.2" role="look"
+measured("08.2", 100 * on_pads, right=(25, 50))
+
+# %% [markdown] trap="08.2" role="repair"
+# A softmax gives something to each score, and a pad's score is like any other. In this
+# fresh layer the pads take about their share of the places. So the answer to a
+# question depends on how long its neighbours in the batch are.
+#
+# MHA has an argument for it, `key_padding_mask`, with its own polarity: `True` marks
+# what to ignore, the opposite of the tokenizer's 1. SDPA wants a mask that broadcasts
+# to `(B, H, T, T)`, `True` for keep.
+
+# %% trap="08.2" role="repair"
+def heads_of(x):
+    """q, k and v (B, H, T, D) of mha."""
+    parts = F.linear(x, mha.in_proj_weight, mha.in_proj_bias).chunk(3, -1)
+    return (split(part, 4) for part in parts)
+
+keep = (real == 1)[:, None, None, :]             # (B, 1, 1, T): the keys
+with torch.no_grad():
+    masked, weights = mha(x, x, x, key_padding_mask=real == 0)
+    again, _ = mha(repadded, repadded, repadded, key_padding_mask=real == 0)
+    by_sdpa = F.scaled_dot_product_attention(*heads_of(x), attn_mask=keep)
+    by_sdpa = mha.out_proj(merge(by_sdpa))
+
+# %% trap="08.2" role="repair"
+claim("share of the attention that goes to pads, masked",
+      weights[1, :, 5:].sum(-1).max(), expected=0)
+claim("other pads, masked: results of the tokens move by",
+      (masked - again)[1, :5].abs().max(), below=1e-6)
+claim("both APIs, each with its own mask: largest gap",
+      (masked - by_sdpa).abs().max(), below=1e-5)
+
+# %% [markdown] trap="08.2" role="repair"
+# Three masks that SDPA takes without a word. To see the weights, hand it an identity
+# matrix as values: the result is then the weights themselves.
+
+# %% trap="08.2" role="repair"
+def weights_of(mask):
+    """Attention weights (B, H, T, T) of SDPA on x under a mask."""
+    with torch.no_grad():
+        q, k, _ = heads_of(x)
+        values = torch.eye(8).expand(2, 4, 8, 8)
+        return F.scaled_dot_product_attention(q, k, values, attn_mask=mask)
+
+inverted = weights_of((real == 0)[:, None, None, :])   # as for MHA
+floats = weights_of(real.float()[:, None, None, :])    # added to scores
+queries = weights_of((real == 1)[:, None, :, None])    # the wrong axis
+shares = {name: w[1, :, :5, 5:].sum(-1).mean().item() for name, w in (
+    ("inverted", inverted), ("floats", floats), ("queries", queries))}
+print({name: f"{share:.0%}" for name, share in shares.items()})
+
+# %% trap="08.2" role="repair"
+claim("inverted: share of the attention that goes to pads",
+      shares["inverted"], expected=1, within=1e-4)
+claim("inverted: largest weight in the row without any pad",
+      inverted[0].abs().max(), expected=0)
+claim("floats, or queries masked: smaller of the two shares on pads",
+      min(shares["floats"], shares["queries"]), above=0.1)
+
+# %% [markdown] trap="08.2" role="repair"
+# Inverted, the short question attends to nothing but pads, and the full row to nothing
+# at all: its result is zero. A float mask is *added*, so 1 and 0 merely favour the
+# tokens a little. Masked queries silence the pads' own rows, while the tokens go on
+# looking at pads. Integers, as they come from the tokenizer, are at least refused.
+#
+# One more row deserves a thought: one without any token. MHA gives NaN for it, and a
+# single NaN in a batch reaches the loss.
+
+# %% trap="08.2" role="repair"
+try:
+    weights_of(real[:, None, None, :])
+    refused = False
+except RuntimeError:
+    refused = True
+with torch.no_grad():
+    nothing = mha(x, x, x, key_padding_mask=torch.ones(2, 8) == 1,
+                  need_weights=False)[0]
+
+# %% trap="08.2" role="repair"
+claim("SDPA refuses a mask of integers", refused, expected=True)
+claim("MHA on rows of pads alone: share of NaN",
+      nothing.isnan().float().mean(), expected=1)
+
+# %% [markdown] trap="08.2" role="folklore"
+# **Told:** hand `scaled_dot_product_attention` the key padding mask of
+# `nn.MultiheadAttention`, expanded to four axes. **Measured:** that is its opposite.
+# The tokens then attend to pads alone, a row without pads gives zeros, and no error is
+# raised.
+
+# %% trap="08.2" role="exercise" points=3 difficulty=2 minutes=10
+def decoder_mask(real: torch.Tensor) -> torch.Tensor:
+    """Mask for SDPA in a causal model whose rows are padded.
+
+    real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32.
+    Pads stand on the right, on the left or in between. The mask is bool, of
+    shape (B, 1, T, T), True where the row's place may look at the column's.
+    A token looks at itself and at the tokens before it, not at pads. A pad
+    looks at itself and at nothing else, so no row is empty. real stays as
+    it is.
+
+    Example: for [[1, 1, 0]] the mask is [[[[True, False, False],
+    [True, True, False], [False, False, True]]]].
+    """
+    # BEGIN SOLUTION
+    tokens = real.bool()
+    size = real.shape[1]
+    before = torch.ones(size, size, dtype=torch.bool).tril()
+    pairs = tokens[:, :, None] & tokens[:, None, :]
+    itself = torch.eye(size, dtype=torch.bool)
+    return (pairs & before | itself)[:, None]
+    # END SOLUTION
+
+# %% [markdown] trap="08.2" role="hint"
+# 1. Three questions for a pair: is the column not after the row, is the column a token, is the row a token?
+# 2. `tokens[:, :, None]` asks it of the row, `tokens[:, None, :]` of the column; `&` joins them.
+# 3. Every place may look at itself, token or pad: `| torch.eye(T, dtype=torch.bool)`. An axis for the heads comes last.
+
+# %% [markdown] trap="08.2" role="keep"
+# **Keep:** attention does not know what a pad is. Say it with a mask over the *keys*,
+# in the polarity of the function that gets it. **In your own code:** run a sequence
+# alone and in a padded batch, and compare. **Source:** [torch's documentation of
+# nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html),
+# `key_padding_mask`. **Seen in the wild:**
+# [OpenNMT/OpenNMT-py 2532](https://github.com/OpenNMT/OpenNMT-py/pull/2532): batches of
+# mixed length gave worse answers; the mask for pads was applied in the first decoding
+# step only.
+
+# %% [markdown] trap="08.3" role="predict" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
+# ## Filling gaps, and writing on
+#
+# Two models with the same layers learn the same language. Tokens follow a rule in four
+# of five cases, else they are thrown. One model is trained like GPT: a causal mask,
+# each place asked for its next token. The other is trained like BERT: everything in
+# view, some tokens replaced by a `[MASK]`, each masked place asked for its own token.
+#
+# Asked for a masked token in the middle of a row, the second one pays little more than
+# half of what the first pays for a next token. "It knows the language better," says a
+# colleague. You let it write on: the text so far, a `[MASK]` behind it.
+
+# %% trap="08.3" role="predict"
+guess("08.3", "What does it pay for the token behind the text?",
+      choices=["as little as in the middle",
+               "more than the causal model",
+               "between the two"])
+
+# %% trap="08.3" role="break"
+WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
+rule = torch.randperm(WORDS, generator=torch.Generator().manual_seed(0))
+
+def sentences(n):
+    """Rows (n, ROW): four of five tokens follow the rule, or luck."""
+    columns = [torch.randint(WORDS, (n,))]
+    while len(columns) < ROW:
+        thrown = torch.randint(WORDS, (n,))
+        keeps = torch.rand(n) < 0.8
+        columns.append(torch.where(keeps, rule[columns[-1]], thrown))
+    return torch.stack(columns, 1)
+
+# %% trap="08.3" role="break"
+def gaps_loss(model):
+    """BERT's: tokens hidden with probability 0.15, each asked for."""
+    ids = sentences(64)
+    hidden = torch.rand(ids.shape) < 0.15
+    logits = model(ids.masked_fill(hidden, MASK))
+    return nll(logits[hidden], ids[hidden])
+
+def next_loss(model):
+    """GPT's: each place is asked for the next token, under a mask."""
+    ids = sentences(64)
+    return nll(model(ids[:, :-1], is_causal=True), ids[:, 1:])
+
+# %% trap="08.3" role="break"
+bert, gpt = LM(WORDS + 1, ROW), LM(WORDS + 1, ROW)
+train(bert, gaps_loss, steps=300)
+train(gpt, next_loss, steps=300)
+
+# %% trap="08.3" role="look" tags=["plumbing"]
+@torch.no_grad()
+def behind(model, ids, visible=lambda ids, t: ids[:, :t]):
+    """Mean nats for tokens 1.., each from the ones before and a [MASK]."""
+    costs = []
+    for t in range(1, ids.shape[1]):
+        text = visible(ids, t)
+        mask = torch.full((len(ids), 1), MASK)
+        costs.append(nll(model(torch.cat([text, mask], 1))[:, t],
+                         ids[:, t]))
+    return torch.stack(costs).mean().item()
+
+# %% trap="08.3" role="look"
+test = sentences(2000)
+middle = test.clone()
+middle[:, 4] = MASK
+with torch.no_grad():
+    in_gap = nll(bert(middle)[:, 4], test[:, 4]).item()
+    causal = nll(gpt(test[:, :-1], is_causal=True), test[:, 1:]).item()
+written = behind(bert, test)
+print(f"masked, in a gap {in_gap:.2f}   causal, next {causal:.2f}   "
+      f"masked, behind the text {written:.2f}")
+
+# %% trap="08.3" role="look"
+claim("nats for a masked token with both neighbours in view, less those "
+      "of the causal model for a next one", in_gap - causal, below=-0.2)
+claim("nats of the masked model behind the text, less those of the "
+      "causal model", written - causal, above=0.01)
+
+# %% trap="08.3" role="look"
+measured("08.3", 1)
+
+# %% [markdown] trap="08.3" role="repair"
+# A gap has two neighbours, and the one behind it says a lot: whoever sees what came
+# next can count back. The end of a text has no such neighbour. There the question is
+# harder for everybody; the law of this language sets the price, its entropy. And the
+# masked model was trained on whole rows: it never met a shorter one, and of the places
+# that it was asked for, one in eight was the last.
+#
+# The two numbers answer different questions. To compare the models, ask both the same
+# one: the next token, from what stands before it.
+
+# %% trap="08.3" role="repair"
+p_rule = 0.8 + 0.2 / WORDS
+entropy = -(p_rule * math.log(p_rule)
+            + (WORDS - 1) * 0.2 / WORDS * math.log(0.2 / WORDS))
+print(f"entropy of the next token {entropy:.2f} nats")
+
+# %% trap="08.3" role="repair"
+claim("causal model above the entropy by, in nats", causal - entropy,
+      above=-0.05, below=0.1)
+claim("masked model in the gap below that entropy by, in nats",
+      entropy - in_gap, above=0.2)
+
+# %% [markdown] trap="08.3" role="repair"
+# A worse mistake runs without error, too: the masked model gets the whole row without
+# any mask, and its logits at place t are read as the prediction of t + 1. But it was
+# asked for place t itself, and mostly names what stands there.
+
+# %% trap="08.3" role="repair"
+with torch.no_grad():
+    logits = bert(test)
+shifted = nll(logits[:, :-1], test[:, 1:]).item()
+copied = (logits.argmax(-1) == test).float().mean().item()
+print(f"logits read as the next token: {shifted:.1f} nats; "
+      f"they name the token in view in {copied:.0%}")
+
+# %% trap="08.3" role="repair"
+claim("nats of logits read one place off; guessing pays ln 8, 2.08",
+      shifted, above=2.2)
+claim("share of places at which it names the token in view", copied,
+      above=0.5)
+
+# %% trap="08.3" role="exercise" points=3 difficulty=3 minutes=15
+def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
+    """Nats (N, T - 1) that a masked model pays for each next token.
+
+    ids: (N, T) int64, T >= 2, left as they are. model maps tokens (N, t),
+    1 <= t <= T, to logits (N, t, vocab), with everything in view. Entry
+    [n, t - 1] is -ln p of ids[n, t]: the model sees the tokens before place
+    t, a mask_id at place t and nothing behind it, and is asked at place t.
+    The logits may be large: no p becomes 0 on the way. No graph is built.
+    """
+    # BEGIN SOLUTION
+    rows, length = ids.shape
+    found = []
+    mask = torch.full((rows, 1), mask_id)
+    with torch.no_grad():
+        for t in range(1, length):
+            logits = model(torch.cat([ids[:, :t], mask], 1))[:, t]
+            found.append(F.cross_entropy(logits, ids[:, t],
+                                         reduction="none"))
+    return torch.stack(found, 1)
+    # END SOLUTION
+
+# %% [markdown] trap="08.3" role="hint"
+# 1. The model looks everywhere, so what it must not see may not be in the row: one call for each t, with `ids[:, :t]` and one mask.
+# 2. Its logits at place t belong to the token at place t. Nothing is shifted.
+# 3. `F.cross_entropy(logits, ids[:, t], reduction="none")` gives a number a row; stack them along axis 1.
+
+# %% [markdown] trap="08.3" role="keep"
+# **Keep:** a loss belongs to its question. A masked model fills gaps with both sides in
+# view; for the next token take a model that was asked for it. **In your own code:**
+# before you compare two losses, write down what each one saw. **Source:** [Devlin et
+# al. 2018, "BERT"](https://arxiv.org/abs/1810.04805), section 3.1. **Seen in the wild:**
+# [huggingface/transformers 13818](https://github.com/huggingface/transformers/issues/13818):
+# BERT and RoBERTa asked for next tokens: a very large perplexity, and simple sentences
+# ranked wrong. [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927):
+# a masked perplexity set beside the one of GPT-2.
+
+# %% [markdown] trap="08.4" role="predict" core=true symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
+# ## The same attention without the matrix
+#
+# You write attention as in the formula. Twice the tokens, four times the memory, until
+# it is gone. A colleague replaces three lines by torch's
+# `scaled_dot_product_attention`, and memory is no question any more. "Flash," he says.
+# "It cheats somewhere, of course."
+
+# %% trap="08.4" role="predict"
+guess("08.4", "Where does it save?",
+      choices=["it leaves out products that hardly count",
+               "nowhere in products: it never keeps all weights at a time",
+               "it rounds: results differ beyond `0.001`"])
+
+# %% trap="08.4" role="break"
+def written_out(q, k, v):
+    """Attention (..., M, E) as the formula says it."""
+    scores = q @ k.mT / math.sqrt(q.shape[-1])       # (..., M, N)
+    return scores.softmax(-1) @ v
+
+def tokens(n, heads=4, d=64, device="cpu"):
+    """Random q, k and v (1, heads, n, d)."""
+    return torch.randn(3, 1, heads, n, d, device=device).unbind()
+
+torch_s = F.scaled_dot_product_attention
+lengths = [256, 512, 1024, 2048]
+kept = {"written out": [], "torch's": []}                # bytes at a time
+for n in lengths:
+    qkv = tokens(n)
+    kept["written out"].append(cost(lambda: written_out(*qkv)).peak)
+    kept["torch's"].append(cost(lambda: torch_s(*qkv)).peak)
+
+# %% trap="08.4" role="look"
+gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
+print(f"largest gap between the two results: {gap:.0e}")
+plot_lines(lengths, {name: [b / 2**20 for b in values]
+                     for name, values in kept.items()},
+           xlabel="tokens", ylabel="MiB at a time (log)", logx=True,
+           logy=True, title="Twice the tokens: four times, or twice",
+           alt="Memory over tokens on log axes; written out rises twice "
+               "as steeply as torch's.")
+
+# %% trap="08.4" role="look"
+claim("largest gap between the formula and torch's attention", gap,
+      below=1e-4)
+claim("written out, 2048 tokens over 1024: bytes at a time",
+      kept["written out"][-1] / kept["written out"][-2], expected=4,
+      within=0.1)
+claim("torch's, 2048 tokens over 1024: bytes at a time",
+      kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
+
+# %% [markdown] trap="08.4" role="repair"
+# So it does not round. Does it multiply less? A softmax needs the sum over all keys, so
+# how can one do without the row of scores?
+#
+# Take a row of scores in tiles. Keep two numbers: the largest score so far, `top`, and
+# the sum so far of $e^{s - \mathrm{top}}$. When a tile brings a larger score, each old
+# term was measured from the wrong top. All of them are wrong by the same factor,
+# $e^{\mathrm{old} - \mathrm{new}}$, and one product puts them right. That is the *online
+# softmax*.
+
+# %% trap="08.4" role="repair"
+def online(scores, tile):
+    """Largest score, and sum of exp(score - largest), a tile at a time."""
+    top, total = -math.inf, 0.0
+    for part in scores.split(tile):
+        new = max(top, part.max().item())
+        fix = math.exp(top - new)                # 1 if nothing larger came
+        total = total * fix + (part - new).exp().sum().item()
+        top = new
+    return top, total
+
+# %% trap="08.4" role="repair"
+scores = 40 * torch.randn(1000)
+top, total = online(scores, tile=64)
+in_tiles = top + math.log(total)
+at_once = scores.double().logsumexp(0).item()
+bare = scores.exp().sum().item()                 # no maximum taken away
+print(f"in tiles {in_tiles:.4f}, at once {at_once:.4f}, "
+      f"without a maximum {bare}")
+
+# %% trap="08.4" role="repair"
+claim("log of the sum of exps, in tiles less at once", in_tiles - at_once,
+      expected=0, within=1e-3)
+claim("without a maximum the sum overflows", math.isinf(bare),
+      expected=True)
+
+# %% [markdown] trap="08.4" role="repair"
+# The output is a sum of values, weighted with the same terms. So the same factor mends
+# it, too, and the weights of a tile may be thrown away as soon as they were used.
+
+# %% trap="08.4" role="repair"
+def tiled(q, k, v, tile=128):
+    """Attention (..., M, E), with the weights of one tile at a time."""
+    top = q.new_full((*q.shape[:-1], 1), -math.inf)
+    total, out = torch.zeros_like(top), torch.zeros_like(q)
+    for keys, values in zip(k.split(tile, -2), v.split(tile, -2)):
+        scores = q @ keys.mT / math.sqrt(q.shape[-1])
+        new = torch.maximum(top, scores.amax(-1, keepdim=True))
+        fix, weights = (top - new).exp(), (scores - new).exp()
+        total = total * fix + weights.sum(-1, keepdim=True)
+        out = out * fix + weights @ values
+        top = new
+    return out / total
+
+# %% trap="08.4" role="repair"
+q, k, v = tokens(1024)
+off = (tiled(q, k, v) - written_out(q, k, v)).abs().max()
+size = {n: cost(lambda: tiled(*tokens(n, device="meta"))).peak
+        for n in (4096, 8192)}
+
+# %% trap="08.4" role="repair"
+claim("tiles of 128 keys: largest gap to the formula", off, below=1e-4)
+claim("8192 tokens over 4096: bytes at a time", size[8192] / size[4096],
+      expected=2, within=0.1)
+claim("products in tiles over products of the formula",
+      flops(lambda: tiled(q, k, v)) / flops(lambda: written_out(q, k, v)),
+      expected=1)
+
+# %% trap="08.4" role="repair"
+measured("08.4", 1)
+
+# %% [markdown] trap="08.4" role="repair"
+# The same products, and a few more exponentials. On a GPU this is faster all the same,
+# for what costs time there is traffic with the large memory: the formula writes the
+# scores, reads them, writes the weights and reads those. A flash kernel holds a block of
+# queries on the chip and streams all keys and values past it. So it reads them once for
+# each block of queries.
+
+# %% trap="08.4" role="repair"
+def traffic(n, d=64, block=None, size=2):
+    """Bytes of one head to and from memory; block: queries on the chip."""
+    ends = 2 * n * d * size                      # q is read, out written
+    if block is None:                            # scores and weights travel
+        return ends + 2 * n * d * size + 4 * n * n * size
+    return ends + math.ceil(n / block) * 2 * n * d * size
+
+moved = {n: (traffic(n), traffic(n, block=128)) for n in (4096, 8192)}
+for n, (formula, flash) in moved.items():
+    print(f"{n} tokens: formula {formula / 1e6:.0f} MB, "
+          f"flash {flash / 1e6:.0f} MB")
+
+# %% trap="08.4" role="repair"
+claim("4096 tokens, 16 bit, 128 queries a block: bytes of the formula "
+      "over bytes of flash", moved[4096][0] / moved[4096][1],
+      above=3, below=5)
+claim("bytes of flash, 8192 tokens over 4096", moved[8192][1]
+      / moved[4096][1], above=3.8)
+
+# %% [markdown] trap="08.4" role="repair"
+# Step through the tiles of one row below. Switch a rescaling off, and say first which
+# rows of scores hide the mistake.
+
+# %% role="explore" explorer="online_softmax"
+from dlsys_helpers.explorers.online_softmax import online_softmax
+
+online_softmax
+
+# %% [markdown] trap="08.4" role="folklore"
+# **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
+# for blocks of 128 queries and heads of 64 numbers: what is *kept* is linear. What is
+# *moved* still grows fourfold when the tokens double, from a start that is four times
+# smaller.
+
+# %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
+def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                    length: int, tile: int) -> torch.Tensor:
+    """Causal attention of M queries over a cache, tile keys at a time.
+
+    q: (M, D), k: (N, D), v: (N, E), float32, left as they are; of the
+    cache only the first length slots are filled, 0 <= length <= N, and
+    what the others hold, NaN included, changes nothing. The queries are
+    the last M of these length positions: query i sees the keys 0 to
+    i + length - M. A query that sees no key gives zeros. Scores are divided
+    by sqrt(D) and may reach thousands, of either sign. The largest tensor
+    that is made does not grow with N; torch's own attention is not called.
+
+    Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
+    2 and tile 1 give [[2.]].
+    """
+    # BEGIN SOLUTION
+    M, D = q.shape
+    top = torch.full((M, 1), -math.inf)
+    total, out = torch.zeros(M, 1), torch.zeros(M, v.shape[1])
+    last = torch.arange(M)[:, None] + length - M     # the last key it sees
+    for start in range(0, length, tile):
+        stop = min(start + tile, length)
+        scores = q @ k[start:stop].T / math.sqrt(D)
+        hidden = torch.arange(start, stop) > last
+        scores = scores.masked_fill(hidden, -math.inf)
+        new = torch.maximum(top, scores.amax(1, keepdim=True))
+        base = new.masked_fill(new == -math.inf, 0)  # sees nothing yet
+        fix, weights = (top - base).exp(), (scores - base).exp()
+        total = total * fix + weights.sum(1, keepdim=True)
+        out = out * fix + weights @ v[start:stop]
+        top = new
+    return out / total.masked_fill(total == 0, 1)
+    # END SOLUTION
+
+# %% [markdown] trap="08.4" role="hint"
+# 1. Begin with `tiled` above. Let the loop end at `length`, and slice k and v by hand, so that the last tile may be short and no empty slot is read.
+# 2. Query `i` sees key `j` if `j <= i + length - M`. Give all other scores of the tile the value minus infinity.
+# 3. A row that has seen nothing has a top of minus infinity, and infinity minus infinity is NaN. Measure such a row from 0 instead; its sum stays 0, and you divide by 1.
+
+# %% [markdown] trap="08.4" role="keep"
+# **Keep:** a softmax can be built tile by tile with a running maximum, a running sum and
+# one factor that mends both sum and output. Memory becomes linear; the products stay.
+# **In your own code:** look for a tensor of shape `(..., N, N)`; call
+# `scaled_dot_product_attention`, and test an own kernel with scores of thousands, ragged
+# tiles and rows without any key. **Source:**
+# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867) for the online softmax;
+# [Dao et al. 2022](https://arxiv.org/abs/2205.14135), theorem 2, for the traffic.
+# **Seen in the wild:**
+# [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a
+# key gave NaN in the reference and numbers in the kernel, and the test let that pass;
+# [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
+# behind the mask reaches the result.
+
+# %% [markdown] trap="08.5" role="predict" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs"
+# ## One field of every record
+#
+# A table of particles holds records of eight 32-bit floats: place, velocity, mass,
+# charge. Your kernel needs the mass alone, an eighth of the table. Thread `i` reads the
+# mass of record `i`. "An eighth of the bytes," you say, "an eighth of the time."
+
+# %% trap="08.5" role="predict"
+guess("08.5", "What share of the table's bytes travels from memory?",
+      unit="%")
+
+# %% trap="08.5" role="break"
+SECTOR, WARP, FLOAT = 32, 32, 4                  # bytes, threads, bytes
+
+def moved(address, threads=WARP):
+    """Bytes that one load of a warp moves; thread i reads address(i)."""
+    return SECTOR * len({address(i) // SECTOR for i in range(threads)})
+
+fields, mass = 8, 6
+table_bytes = WARP * fields * FLOAT              # the records of a warp
+by_record = moved(lambda i: FLOAT * (fields * i + mass))
+
+# %% trap="08.5" role="look"
+share = by_record / table_bytes
+print(f"of {table_bytes} bytes {by_record} travel, "
+      f"{WARP * FLOAT} of them are used")
+
+# %% trap="08.5" role="look"
+claim("bytes moved over bytes of the table", share, expected=1)
+
+# %% trap="08.5" role="look"
+measured("08.5", 100 * share, right=(95, 100))
+
+# %% [markdown] trap="08.5" role="repair"
+# Memory is not read by the number. 32 threads, a *warp*, ask together, and what comes is
+# whole *sectors* of 32 bytes. Eight floats fill a sector, and each thread touches another
+# one. The cure is the layout: all masses side by side, so that a sector brings eight of
+# them. Loads of neighbours that fall into few sectors are called *coalesced*.
+
+# %% trap="08.5" role="repair"
+by_field = moved(lambda i: FLOAT * i)
+strides = {s: moved(lambda i: FLOAT * s * i) // SECTOR
+           for s in (1, 2, 4, 8, 16, 32)}
+shifted = moved(lambda i: FLOAT * (i + 1)) // SECTOR
+backwards = moved(lambda i: FLOAT * (31 - i)) // SECTOR
+print("sectors by stride:", strides)
+print(f"one number off: {shifted}, from the last to the first: {backwards}")
+
+# %% trap="08.5" role="repair"
+claim("masses side by side: bytes moved over bytes used",
+      by_field / (WARP * FLOAT), expected=1)
+claim("sectors at stride 8 over stride 1", strides[8] / strides[1],
+      expected=8)
+claim("sectors at stride 32 over stride 8", strides[32] / strides[8],
+      expected=1)
+
+# %% [markdown] trap="08.5" role="repair"
+# Order within the warp costs nothing. A start one number off costs one sector more. From
+# stride 8 on nothing gets worse: each thread has a sector of its own already.
+#
+# The same holds for a matrix, without a word about records: down a column, neighbours in
+# the warp are a row apart. Which index runs with the thread decides.
+
+# %% trap="08.5" role="repair"
+matrix = torch.empty(64, 256)
+row_step, column_step = (FLOAT * s for s in matrix.stride())
+along = moved(lambda i: column_step * i) // SECTOR
+down = moved(lambda i: row_step * i) // SECTOR
+print(f"along a row {along} sectors, down a column {down}")
+
+# %% trap="08.5" role="repair"
+claim("sectors down a column over along a row", down / along, expected=8)
+
+# %% [markdown] trap="08.5" role="repair"
+# This counts bytes of one load, and no time. A cache may still hold a sector when the
+# next load wants the rest of it; then the bytes are not lost. A kernel that reads *all*
+# fields, one after the other, can live on that.
+#
+# Move the controls below, and say the number of sectors first.
+
+# %% role="explore" explorer="warp_addresses"
+from dlsys_helpers.explorers.warp_addresses import warp_addresses
+
+warp_addresses
+
+# %% trap="08.5" role="exercise" points=3 difficulty=2 minutes=15
+def sectors(addresses: list, size: int) -> list:
+    """For each warp of a block, the number of sectors that it touches.
+
+    addresses: for each thread, in order, the byte where its read begins,
+    from 0 on; in any order, and several may be the same. None for a thread
+    that reads nothing. A warp is 32 threads in a row, the last one maybe
+    fewer; a sector is 32 bytes from a multiple of 32 on. A thread reads
+    size bytes from there, 1 to 16; where they lie in two sectors, both are
+    touched.
+
+    Example: sectors([0, 4, 64, None], 4) is [2].
+    """
+    # BEGIN SOLUTION
+    counts = []
+    for start in range(0, len(addresses), 32):
+        touched = set()
+        for first in addresses[start:start + 32]:
+            if first is not None:
+                last = first + size - 1
+                touched.update((first // 32, last // 32))
+        counts.append(len(touched))
+    return counts
+    # END SOLUTION
+
+# %% [markdown] trap="08.5" role="hint"
+# 1. Go through the list in slices of 32, and begin a new set for each.
+# 2. Byte `b` lies in sector `b // 32`. A read of at most 16 bytes lies in one sector or two: that of its first byte and that of its last.
+# 3. The last byte is `first + size - 1`. Skip `None`; `0` is an address.
+
+# %% [markdown] trap="08.5" role="keep"
+# **Keep:** a warp moves sectors, not numbers: let neighbouring threads read neighbouring
+# numbers. **In your own code:** look at what the index of the thread is multiplied
+# with; in Nsight Compute, read sectors per request, 4 for 32-bit numbers side by side.
+# **Source:** [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Coalesced Access to
+# Global Memory".
+
+# %% [markdown] trap="08.6" role="predict" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
+# ## A column that nobody uses
+#
+# To transpose a matrix without strides you fetch a tile of 32 x 32 floats into shared
+# memory, row by row, and read it out column by column. Shared memory has no sectors. It
+# has 32 *banks*: word `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one
+# word at a time. Your profiler complains, and a forum says: make the tile 33 columns
+# wide, and leave the last one empty.
+
+# %% trap="08.6" role="predict"
+guess("08.6", "How many turns does a warp need to read one column of the "
+      "wider tile?",
+      choices=["`32`, as before: it is the same column",
+               "`16`: every second word moves to another bank", "`1`"])
+
+# %% trap="08.6" role="break"
+def turns(words):
+    """Turns that 32 banks take to give out these words to a warp."""
+    banks = [{w for w in words if w % 32 == bank} for bank in range(32)]
+    return max(map(len, banks))
+
+def row(width):
+    return [i for i in range(32)]                # thread i reads column i
+
+def column(width):
+    return [width * i for i in range(32)]        # thread i reads row i
+
+found = {width: (turns(row(width)), turns(column(width)))
+         for width in (32, 33, 34, 36, 40)}
+
+# %% trap="08.6" role="look"
+for width, (of_row, of_column) in found.items():
+    print(f"{width} columns wide: a row {of_row}, a column {of_column}")
+
+# %% trap="08.6" role="look"
+claim("turns for a column, 32 wide", found[32][1], expected=32)
+claim("turns for a column, 33 wide", found[33][1], expected=1)
+
+# %% trap="08.6" role="look"
+measured("08.6", 2)
+
+# %% [markdown] trap="08.6" role="repair"
+# Rows of 32 words put a whole column into one bank. With 33 words a row, each row begins
+# one bank further on, and the column goes once round all banks. It is not the odd tail
+# that helps but the step: with a step of `s` words the warp needs as many turns as the
+# greatest common divisor of `s` and 32.
+
+# %% trap="08.6" role="repair"
+agree = all(turns([step * i for i in range(32)]) == math.gcd(step, 32)
+            for step in range(1, 200))
+same_word = turns([7] * 32)
+two_words = turns([7, 39] * 16)
+print(f"all threads read one word: {same_word}, two words of a bank: "
+      f"{two_words}")
+
+# %% trap="08.6" role="repair"
+claim("turns are gcd(step, 32) for steps of 1 to 199", agree,
+      expected=True)
+claim("turns where all read one word", same_word, expected=1)
+claim("turns where they read two words of one bank", two_words, expected=2)
+
+# %% [markdown] trap="08.6" role="repair"
+# One word for all is no conflict: it is given out once, to everybody. Only *different*
+# words of one bank wait for each other. And wider is not better: 36 or 40 columns bring
+# conflicts back.
+
+# %% trap="08.6" role="repair"
+claim("turns for a column, 40 wide", found[40][1], expected=8)
+
+# %% trap="08.6" role="exercise" points=2 difficulty=2 minutes=10
+def conflict_degree(addresses: list) -> int:
+    """How many turns shared memory takes for one read of a warp.
+
+    addresses: for each of at most 32 threads the byte that it reads, from
+    0 on, or None for one that reads nothing. A word is 4 bytes from a
+    multiple of 4 on, and word w lies in bank w % 32. In a turn each bank
+    gives out one word, to all threads that read any byte of it; where
+    nobody reads, there is no turn.
+
+    Example: conflict_degree([0, 128, 2, None]) is 2.
+    """
+    # BEGIN SOLUTION
+    banks = {}
+    for address in addresses:
+        if address is not None:
+            word = address // 4
+            banks.setdefault(word % 32, set()).add(word)
+    return max(map(len, banks.values()), default=0)
+    # END SOLUTION
+
+# %% [markdown] trap="08.6" role="hint"
+# 1. The example: bytes 0 and 2 belong to word 0, byte 128 to word 32. Which bank has both?
+# 2. Keep a set of words for each bank; a set counts a word once.
+# 3. The answer is the size of the largest set, and 0 where there is none.
+
+# %% [markdown] trap="08.6" role="keep"
+# **Keep:** different words of one bank are given out one after the other; a row that is
+# one word longer moves a column through all banks. **In your own code:** write down the
+# step between neighbouring threads in words; odd is free of conflicts. This model is for
+# reads of 4 bytes a thread; wider ones are served in parts of a warp. **Source:**
+# [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Shared Memory and
+# Memory Banks".
+
+# %% [markdown] trap="08.7" role="predict" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads"
+# ## A branch for one thread in twenty
+#
+# Most numbers take a short path of 10 instructions. One in twenty, drawn at random, is
+# an outlier and takes a long one of 100. "Rare enough," says the review. "On average 5
+# of the 100."
+#
+# The threads of a warp issue their instructions together. Where they disagree, the warp
+# walks both paths, and those who do not belong there wait.
+
+# %% trap="08.7" role="predict"
+guess("08.7", "In what share of the warps does somebody take the long "
+      "path?", unit="%")
+
+# %% trap="08.7" role="break"
+SHORT, LONG, WARPS = 10, 100, 4000
+outlier = torch.rand(WARPS, 32) < 0.05           # (warps, threads)
+
+def issued(takes_long):
+    """Instructions that warps issue; takes_long: (warps, 32) of bool."""
+    long = takes_long.any(1).sum() * LONG
+    short = (~takes_long).any(1).sum() * SHORT
+    return (long + short).item()
+
+wanted = (outlier.sum() * LONG + (~outlier).sum() * SHORT).item() / 32
+
+# %% trap="08.7" role="look"
+share = outlier.any(1).float().mean().item()
+print(f"warps with an outlier: {share:.0%}, expected "
+      f"{1 - 0.95 ** 32:.0%}")
+print(f"issued over what full warps would issue: "
+      f"{issued(outlier) / wanted:.1f}")
+
+# %% trap="08.7" role="look"
+claim("share of warps that walk the long path", share,
+      expected=1 - 0.95 ** 32, within=0.03)
+claim("instructions issued over those of full warps",
+      issued(outlier) / wanted, above=5.5, below=6.8)
+
+# %% trap="08.7" role="look"
+measured("08.7", 100 * share, right=(75, 87))
+
+# %% [markdown] trap="08.7" role="repair"
+# A warp is spared only if all 32 agree. So bring together who goes the same way: sort
+# the numbers, or write the outliers into a list and give it to a second kernel.
+
+# %% trap="08.7" role="repair"
+together = outlier.flatten().sort().values.view(WARPS, 32)
+halves = torch.arange(64 * 32).view(-1, 32) < 32 * 32
+stripes = torch.arange(64 * 32).view(-1, 32) % 2 == 0
+print(f"sorted: {issued(together) / wanted:.2f}")
+print(f"first half against second: {issued(halves)}, "
+      f"even against odd: {issued(stripes)} instructions")
+
+# %% trap="08.7" role="repair"
+claim("sorted: instructions issued over those of full warps",
+      issued(together) / wanted, below=1.05)
+claim("even against odd over first half against second",
+      issued(stripes) / issued(halves), expected=2)
+
+# %% [markdown] trap="08.7" role="repair"
+# A branch by warp costs nothing: `if i < n / 2` splits the block between two warps. A
+# branch by thread, `if i % 2`, splits every warp. Sorting is work of its own, and it
+# scatters the addresses of trap 08.5; whether it pays is a measurement.
+
+# %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
+def warp_passes(paths: list, lengths: dict) -> int:
+    """How many instructions the warps of a block issue at a branch.
+
+    paths: for each thread, in order, the name of the path that it takes,
+    or None if it has left already. lengths: instructions on each path, by
+    name, 0 or more. A warp is 32 threads in a row, the last one maybe
+    fewer; it issues each path that one of its threads takes, once, whoever
+    else waits.
+
+    Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
+    """
+    # BEGIN SOLUTION
+    issued = 0
+    for start in range(0, len(paths), 32):
+        taken = set(paths[start:start + 32]) - {None}
+        issued += sum(lengths[path] for path in taken)
+    return issued
+    # END SOLUTION
+
+# %% [markdown] trap="08.7" role="hint"
+# 1. Slices of 32 again. What counts in a slice is which names occur, not how often.
+# 2. `set(paths[start:start + 32])` has each name once; take `None` out of it.
+
+# %% [markdown] trap="08.7" role="keep"
+# **Keep:** a warp issues every path that one of its threads takes. A rare branch is
+# rarely rare for 32. **In your own code:** ask whether a condition is the same for the
+# whole warp; in Nsight Compute, read the active threads per warp. **Source:**
+# [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Branching and
+# Divergence".
+
+# %% [markdown] trap="08.8" role="predict" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
+# ## A chain of small steps
+#
+# An activation, written out as torch operations: multiply, add, tanh, multiply. Each is
+# a *kernel* of its own: it is launched, reads its input and writes its output. To
+# launch one takes about four microseconds, and the device moves 4.8 TB each second.
+
+# %% trap="08.8" role="predict"
+guess("08.8", "From how many 16-bit numbers on does one operation, which "
+      "reads and writes each, take longer than its launch?",
+      choices=["about `5000`", "about `100 000`", "about `5 000 000`"])
+
+# %% trap="08.8" role="break"
+def gelu(x):
+    """GELU by its tanh formula, one torch operation at a time."""
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+LAUNCH, RATE = 4e-6, 4.8e12                      # seconds, bytes/s
+even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
+x = torch.empty(4096, device="meta", dtype=torch.float16)
+chain, fused = cost(lambda: gelu(x)), cost(lambda: F.gelu(x))
+
+# %% trap="08.8" role="look"
+print(f"launch and traffic are equal at {even / 1e6:.1f} million numbers")
+for name, c in (("written out", chain), ("fused", fused)):
+    print(f"{name}: {c.orders} launches, "
+          f"{c.written / x.nbytes:.0f} tensors written")
+
+# %% trap="08.8" role="look"
+claim("numbers at which launch and traffic are equal, in millions",
+      even / 1e6, expected=4.8)
+claim("launches of the chain over one", chain.orders / fused.orders,
+      above=7)
+
+# %% trap="08.8" role="look"
+measured("08.8", 2)
+
+# %% [markdown] trap="08.8" role="repair"
+# Below that size a chain is the sum of its launches, whatever the operations do. Above
+# it the chain is the sum of its traffic. One *fused* kernel helps on both sides: one
+# launch, one read and one write. So predict both sides before you fuse:
+
+# %% trap="08.8" role="repair"
+def predicted(numbers, launches, tensors):
+    """Microseconds: launches and traffic, whichever takes longer."""
+    return 1e6 * max(launches * LAUNCH, tensors * numbers * 2 / RATE)
+
+gain = {}
+for numbers in (4096, 2**20, 2**28):
+    # each order reads one tensor or two; here one, the least
+    alone = predicted(numbers, chain.orders, 2 * chain.orders)
+    gain[numbers] = alone / predicted(numbers, 1, 2)
+    print(f"{numbers:>10,} numbers: {alone:8.0f} us in a chain, "
+          f"{gain[numbers]:.0f} times the fused kernel")
+
+# %% trap="08.8" role="repair"
+claim("predicted gain for 4096 numbers", gain[4096],
+      expected=chain.orders)
+claim("predicted gain for 2^28 numbers", gain[2**28],
+      expected=chain.orders)
+
+# %% [markdown] trap="08.8" role="repair"
+# How does a fused kernel look from inside? It is a *program* that is started many times.
+# Each start knows its number and takes a block of places. The last block is seldom full,
+# and whoever does not mask it reads and writes somebody else's memory. Here a load and a
+# store of lists stand for the device:
+
+# %% trap="08.8" role="repair"
+memory = {"x": torch.randn(10), "y": torch.full((10,), math.nan)}
+
+def double(n, block, program):
+    """Program number `program` of a kernel that writes y = 2 x."""
+    places = program * block + torch.arange(block)
+    places = places[places < n]                  # the mask of the tail
+    memory["y"][places] = 2 * memory["x"][places]
+
+for program in range(math.ceil(10 / 4)):
+    double(10, 4, program)
+
+# %% trap="08.8" role="repair"
+claim("largest gap to 2 x over ten numbers in blocks of four",
+      (memory["y"] - 2 * memory["x"]).abs().max(), expected=0)
+
+# %% trap="08.8" role="exercise" points=3 difficulty=2 minutes=15
+def silu_gate(load, store, n: int, block: int, program: int) -> None:
+    """One program of a kernel that writes y = a * sigmoid(a) * b.
+
+    load("a", places) and load("b", places) give the numbers there,
+    store("y", places, values) writes them; places: int64 tensor, from 0 to
+    n - 1, beyond which lies somebody else's memory. Programs 0, 1, ... of
+    block places each cover all n, and no place twice; they run in any order
+    and share nothing. Each number is loaded once, and nothing but y is
+    stored. a may be as large as 1000, of either sign, and y stays finite.
+
+    Example: n 5, block 4, program 1: it loads and stores at place 4 alone.
+    """
+    # BEGIN SOLUTION
+    places = program * block + torch.arange(block)
+    places = places[places < n]
+    a, b = load("a", places), load("b", places)
+    store("y", places, a * torch.sigmoid(a) * b)
+    # END SOLUTION
+
+# %% [markdown] trap="08.8" role="hint"
+# 1. Which places are yours? Write them down for the example, then look at `double`.
+# 2. Load a and b into variables, compute from those, store once. `torch.sigmoid` is safe for large numbers.
+
+# %% [markdown] trap="08.8" role="keep"
+# **Keep:** small tensors pay for launches, large ones for traffic; a fused kernel saves
+# both. Mask the tail. **In your own code:** count the operations between two matrix
+# products; `torch.compile` fuses chains, CUDA graphs launch many kernels at once.
+# **Source:** [NVIDIA, "Getting Started with CUDA
+# Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures the launches of a
+# chain of short kernels.
+
+# %% [markdown] trap="08.9" role="predict" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training"
+# ## A tenth of the weights
+#
+# You replace a hand-written attention by `F.scaled_dot_product_attention` and hand it
+# the dropout of the old one, `dropout_p=0.1`. In training it drops each attention
+# weight with that probability p and divides the others by 1 - p. Now you serve: `eval()`,
+# `no_grad()`, the same input twice.
+
+# %% trap="08.9" role="predict"
+guess("08.9", "How far do the two results differ, root mean square, as a "
+      "share of the result's own size?", unit="%")
+
+# %% trap="08.9" role="break"
+class Attention(nn.Module):
+    """Self-attention of 4 heads; p is the dropout of its weights."""
+
+    def __init__(self, d=64, p=0.1):
+        super().__init__()
+        self.qkv, self.p = nn.Linear(d, 3 * d, bias=False), p
+
+    def rate(self):
+        return self.p                            # whatever the mode
+
+    def forward(self, x):                        # x (B, T, d)
+        q, k, v = (split(part, 4) for part in self.qkv(x).chunk(3, -1))
+        return merge(F.scaled_dot_product_attention(
+            q, k, v, dropout_p=self.rate()))
+
+layer = Attention().eval()
+x = torch.randn(8, 32, 64)
+with torch.no_grad():
+    first, second = layer(x), layer(x)
+
+# %% trap="08.9" role="look"
+def size(t):
+    return t.square().mean().sqrt()
+
+difference = size(first - second) / size(first)
+print(f"two calls in eval mode differ by {difference:.0%} of their size")
+
+# %% trap="08.9" role="look"
+claim("difference of two calls in eval mode, over the result's size",
+      difference, above=0.35, below=0.6)
+
+# %% trap="08.9" role="look"
+measured("08.9", 100 * difference, right=(35, 60))
+
+# %% [markdown] trap="08.9" role="repair"
+# SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5). And a
+# tenth is not little: where the values scatter around zero, as here, each weight that
+# is dropped or enlarged changes the sum by its own share, and two calls differ by
+# $\sqrt{2p}$ of their size, however long the row is.
+#
+# The mode of the *module* has to decide. The grad mode is no stand-in for it: in eval
+# mode with gradients, as for a saliency map, it drops.
+
+# %% trap="08.9" role="repair"
+class ByMode(Attention):
+    def rate(self):
+        return self.p if self.training else 0.0
+
+class ByGrad(Attention):
+    def rate(self):
+        return self.p if torch.is_grad_enabled() else 0.0
+
+gaps = {}
+for kind in (ByMode, ByGrad):
+    module = kind().eval()
+    gaps[kind.__name__] = (module(x) - module(x)).abs().max().item()
+mha = nn.MultiheadAttention(64, 4, dropout=0.1, batch_first=True).eval()
+gaps["MHA"] = (mha(x, x, x)[0] - mha(x, x, x)[0]).abs().max().item()
+
+# %% trap="08.9" role="repair"
+claim("the rule of the root of 2p, less what was measured",
+      math.sqrt(2 * 0.1) - difference, expected=0, within=0.04)
+claim("by the module's mode, and MHA: gap of two calls in eval mode",
+      max(gaps["ByMode"], gaps["MHA"]), expected=0)
+claim("by grad mode: gap of two calls in eval mode with gradients",
+      gaps["ByGrad"], above=0.01)
+
+# %% [markdown] trap="08.9" role="repair"
+# The same function takes the axes as they come, too. Forget the transpose, and
+# `(B, T, H, D)` is read as T heads of H tokens: each token attends among its own heads,
+# and no token meets another. The shape of the result is the right one.
+
+# %% trap="08.9" role="repair"
+def without_transpose(x):
+    """Attention on q, k and v (B, T, H, D)."""
+    q, k, v = (part.unflatten(-1, (4, 16))
+               for part in layer.qkv(x).chunk(3, -1))
+    return F.scaled_dot_product_attention(q, k, v).flatten(2)
+
+changed = x.clone()
+changed[:, -1] += 1                              # the last token
+with torch.no_grad():
+    apart = (without_transpose(changed) - without_transpose(x))[:, :-1]
+    layer.p = 0.0
+    together = (layer(changed) - layer(x))[:, :-1]
+
+# %% trap="08.9" role="repair"
+claim("no transpose: other tokens move when the last one changes, by",
+      apart.abs().max(), below=1e-6)
+claim("right axes: other tokens move when the last one changes, by",
+      together.abs().max(), above=1e-3)
+
+# %% [markdown] trap="08.9" role="folklore"
+# **Told:** dropout in SDPA only works in training mode. **Measured:** in eval mode and
+# under `no_grad` it drops as well. `nn.MultiheadAttention` is a module and looks at its
+# mode.
+
+# %% trap="08.9" role="exercise" points=4 difficulty=3 minutes=20
+def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
+                   p: float, training: bool) -> torch.Tensor:
+    """Self-attention (B, T, d) of several heads, with dropout.
+
+    x: (B, T, d), weight: (3d, d), float32; F.linear(x, weight) holds q, k
+    and v in this order, each the heads side by side, d / heads numbers a
+    head. Every token looks at all tokens of its row. With training True
+    each attention weight is zeroed with probability p, 0 <= p < 1, one by
+    one, anew at every call, and the others are divided by 1 - p. With
+    training False nothing is dropped and nothing drawn, whether gradients
+    are on or off. x and weight stay as they are; gradients reach both.
+    """
+    # BEGIN SOLUTION
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
+               for part in F.linear(x, weight).chunk(3, -1))
+    seen = F.scaled_dot_product_attention(q, k, v,
+                                          dropout_p=p if training else 0.0)
+    return seen.transpose(1, 2).flatten(2)
+    # END SOLUTION
+
+# %% [markdown] trap="08.9" role="hint"
+# 1. `chunk(3, -1)` gives q, k and v, each (B, T, d). Split d into (heads, d / heads) and bring the heads before the tokens.
+# 2. `dropout_p` is p in training and zero otherwise. Ask the argument, not the grad mode.
+# 3. Back: the heads behind the tokens again, then flatten the last two axes.
+
+# %% [markdown] trap="08.9" role="keep"
+# **Keep:** a function has no mode. Each `dropout_p=` needs `if self.training`. **In your
+# own code:** call the model twice in eval mode and compare. **Source:** [torch's
+# documentation of
+# scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html)
+# warns of it. **Seen in the wild:**
+# [huggingface/pytorch-image-models 1978](https://github.com/huggingface/pytorch-image-models/pull/1978):
+# mended in several models, after the same in nanoGPT; "a recurring bug".
+# [wenet-e2e/wenet 2699](https://github.com/wenet-e2e/wenet/issues/2699): dropout on in
+# evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
+# led to the warning.
+
+# %% [markdown] trap="08.10" role="predict" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
+# ## The newest token asks
+#
+# A causal model writes token by token. Keys and values of old tokens do not change, so
+# you keep them in a *cache* and compute only the newest token: one query, against five
+# keys, its own the last. The attention layer stays as it was in training, with
+# `is_causal=True`.
+
+# %% trap="08.10" role="predict"
+guess("08.10", "Which keys does the newest token look at?",
+      choices=["all five: all of them are in its past",
+               "the first one only", "its own only"])
+
+# %% trap="08.10" role="break"
+q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))    # (B, H, T, D)
+whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
+                                        is_causal=True)
+
+# %% trap="08.10" role="look"
+gap = (newest - whole[:, :, -1:]).abs().max()
+to_first = (newest - v[:, :, :1]).abs().max()
+print(f"newest token, with the cache and without: gap {gap:.2f}")
+print(f"its result and the first token's value: gap {to_first:.0e}")
+
+# %% trap="08.10" role="look"
+claim("newest token with cache and without: gap", gap, above=0.1)
+claim("its result less the value of the first token", to_first,
+      below=1e-6)
+
+# %% trap="08.10" role="look"
+measured("08.10", 1)
+
+# %% [markdown] trap="08.10" role="repair"
+# `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0.
+# Where queries and keys are equally many, that is right. With a cache, query 0 is the
+# newest token and key 0 the oldest, and the triangle belongs into the *lower right*
+# corner. One query needs no mask at all. Several, as when a prompt arrives in pieces,
+# need the triangle moved by the number of cached tokens.
+
+# %% trap="08.10" role="repair"
+from torch.nn.attention.bias import causal_lower_right
+
+one = F.scaled_dot_product_attention(q[:, :, -1:], k, v)
+shifted = torch.ones(3, 5, dtype=torch.bool).tril(diagonal=5 - 3)
+print(shifted.int())
+three = [F.scaled_dot_product_attention(q[:, :, -3:], k, v, attn_mask=mask)
+         for mask in (shifted, causal_lower_right(3, 5))]
+
+# %% trap="08.10" role="repair"
+claim("one query without a mask: gap to the whole row's run",
+      (one - whole[:, :, -1:]).abs().max(), below=1e-5)
+claim("three queries, lower right, two ways: gap to the whole row's run",
+      max((y - whole[:, :, -3:]).abs().max() for y in three), below=1e-5)
+
+# %% [markdown] trap="08.10" role="repair"
+# The cache has a second seam: *places*. Without a mask and without places attention
+# cannot tell the order of its keys: shuffled keys and values give the same result.
+# Llama and many others turn queries and keys by an angle that grows with the place, a
+# *rotary embedding* (RoPE): pairs of numbers are turned like the hands of a clock, each
+# pair at its own speed. Turned by a and by b, a query and a key meet at an angle of
+# a - b: the score depends on the distance alone.
+
+# %% trap="08.10" role="repair"
+def rotate(x, place):
+    """RoPE: x (B, H, n, D), turned for the places (n,)."""
+    half = x.shape[-1] // 2
+    speed = 10000.0 ** (-torch.arange(half) / half)
+    angle = place[:, None] * speed               # (n, D/2)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angle.cos() - b * angle.sin(),
+                      a * angle.sin() + b * angle.cos()], -1)
+
+order = torch.randperm(5)
+shuffled = F.scaled_dot_product_attention(q, k[:, :, order],
+                                          v[:, :, order])
+plain = F.scaled_dot_product_attention(q, k, v)
+place = torch.arange(5)
+near, far = (rotate(q, place + start) @ rotate(k, place + start).mT
+             for start in (0, 100))
+
+# %% trap="08.10" role="repair"
+claim("no places, keys and values shuffled: gap",
+      (shuffled - plain).abs().max(), below=1e-5)
+claim("RoPE, all places later by 100: largest change of a score",
+      (near - far).abs().max(), below=1e-3)
+
+# %% [markdown] trap="08.10" role="repair"
+# With the cache the newest token has place 4. A function that counts from 0 at each
+# call gives it place 0, and the distances to all old keys are wrong by four.
+
+# %% trap="08.10" role="repair"
+rotated = rotate(k, place)                       # as the cache holds them
+full = F.scaled_dot_product_attention(rotate(q, place), rotated, v,
+                                      is_causal=True)[:, :, -1:]
+gaps = {}
+for start in (4, 0):
+    turned = rotate(q[:, :, -1:], torch.tensor([start]))
+    last = rotate(k[:, :, -1:], torch.tensor([start]))
+    keys = torch.cat([rotated[:, :, :4], last], 2)
+    y = F.scaled_dot_product_attention(turned, keys, v)
+    gaps[start] = (y - full).abs().max().item()
+print({f"place {start}": f"{gap:.1e}" for start, gap in gaps.items()})
+
+# %% trap="08.10" role="repair"
+claim("newest token at place 4: gap to the whole row's run", gaps[4],
+      below=1e-5)
+claim("newest token at place 0: gap to the whole row's run", gaps[0],
+      above=1e-3)
+
+# %% [markdown] trap="08.10" role="repair"
+# Below, eight tokens. Before you move a control, say which keys the newest token may
+# look at: with the causal mask and one token asked, from either corner; with the mask
+# that MHA would want; with pads on the left.
+
+# %% role="explore" explorer="attention_mask"
+from dlsys_helpers.explorers.attention_mask import attention_mask
+
+attention_mask
+
+# %% trap="08.10" role="exercise" points=4 difficulty=3 minutes=20
+def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
+    """Causal attention of the n newest tokens, with a cache and RoPE.
+
+    q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in memory in
+    any order, left as they are. cache: a dict, empty at the first step.
+    After each step its "k" and "v" hold the keys and values of all tokens
+    so far, (B, H, t, D), the keys turned. rotate(x, place) returns x (B,
+    H, n, D) turned for the places (n,), int64, counted from 0 at the first
+    token of all. Queries and keys are turned, values are not. A token
+    looks at itself and at all before it. The result (B, H, n, D) is what
+    the whole row gives for these tokens in one run. Two caches know
+    nothing of each other.
+    """
+    # BEGIN SOLUTION
+    past = cache["k"].shape[2] if cache else 0
+    n = q.shape[2]
+    place = torch.arange(past, past + n)
+    k = rotate(k, place)
+    if cache:
+        k = torch.cat([cache["k"], k], 2)
+        v = torch.cat([cache["v"], v], 2)
+    cache["k"], cache["v"] = k, v
+    keep = torch.ones(n, past + n, dtype=torch.bool).tril(past)
+    return F.scaled_dot_product_attention(rotate(q, place), k, v,
+                                          attn_mask=keep)
+    # END SOLUTION
+
+# %% [markdown] trap="08.10" role="hint"
+# 1. How many tokens came before? The third axis of `cache["k"]` says it; an empty cache has none. The new places begin there.
+# 2. Turn the new keys, join them to the cache along axis 2, store, then attend.
+# 3. Query i may see keys 0 to past + i: `torch.ones(n, past + n, dtype=torch.bool).tril(past)`.
+
+# %% [markdown] trap="08.10" role="keep"
+# **Keep:** with a cache the new queries are the *last* rows of the whole triangle. The
+# mask and the places begin where the cache ends. **In your own code:** run a prompt at
+# once and in pieces, and compare the logits. **Source:** [torch's documentation of
+# scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
+# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864) for RoPE. **Seen in the
+# wild:** [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a
+# single query saw the earliest key only, and each step gave the same vector.
+# [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
+# with two new tokens on a cache of four.
+
+# %% [markdown] trap="08.11" role="predict" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
+# ## Eight rows of a digit
+#
+# You read a digit as eight tokens, its rows of eight pixels, and put two of torch's
+# encoder layers on them. It trains in seconds and reads about nine of ten test digits,
+# in batches of 32. Nothing in it normalises over the batch, dropout is off, and you
+# call `eval()`.
+#
+# Then somebody sends one digit at a time.
+
+# %% trap="08.11" role="predict"
+guess("08.11", "What share of the test digits does it read one by one?",
+      choices=["the same: no part of it looks at the batch",
+               "less, by 10 points or more",
+               "a little more: no neighbours disturb"])
+
+# %% trap="08.11" role="break"
+class RowReader(nn.Module):
+    """The 8 rows of a digit as 8 tokens, through two encoder layers."""
+
+    def __init__(self, **order):
+        super().__init__()
+        self.embed = nn.Linear(8, 32)
+        self.place = nn.Parameter(0.1 * torch.randn(8, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, **order)
+        self.encoder = nn.TransformerEncoder(layer, 2,
+                                             enable_nested_tensor=False)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):                        # x (N, 64)
+        h = self.embed(x.view(-1, 8, 8)) + self.place
+        return self.head(self.encoder(h).mean(1))
+
+# %% trap="08.11" role="break"
+x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
+reader = RowReader()
+fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
+reader.eval()
+
+# %% trap="08.11" role="look" tags=["plumbing"]
+@torch.no_grad()
+def share_read(model, batch, order=None):
+    """Share of the test digits read in batches, in this order."""
+    order = torch.arange(497) if order is None else order
+    right = [(model(x_test[rows]).argmax(1) == y_test[rows]).sum()
+             for rows in order.split(batch)]
+    return (sum(right) / 497).item()
+
+# %% trap="08.11" role="look"
+shares = {batch: share_read(reader, batch) for batch in (1, 32, 497)}
+by_class = share_read(reader, 32, order=y_test.argsort())
+print({f"batches of {n}": f"{share:.2f}" for n, share in shares.items()})
+print(f"batches of 32, sorted by class: {by_class:.2f}")
+
+# %% trap="08.11" role="look"
+claim("share read in batches of 32", shares[32], above=0.85)
+claim("share read one by one, less that in batches of 32",
+      shares[1] - shares[32], below=-0.1)
+claim("share read sorted by class, less that in mixed batches",
+      by_class - shares[32], below=-0.04)
+
+# %% trap="08.11" role="look"
+measured("08.11", 1)
+
+# %% [markdown] trap="08.11" role="repair"
+# Torch's encoder layers expect `(T, N, d)`, tokens first, and take `(N, T, d)` as it
+# comes: no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
+# digit never meets row 4 of the same digit; it looks at row 3 of all other digits in
+# the batch. The model learned to read a digit by its company.
+#
+# `batch_first=True` says what comes first.
+
+# %% trap="08.11" role="repair"
+mended = RowReader(batch_first=True)
+fit(mended, x_train, y_train, steps=200, lr=5e-3, batch=32)
+mended.eval()
+again = [share_read(mended, batch) for batch in (1, 32, 497)]
+print("batch_first:", *(f"{share:.2f}" for share in again))
+
+# %% trap="08.11" role="repair"
+claim("batch_first: smallest share read, at any of three batch sizes",
+      min(again), above=0.88)
+claim("batch_first: largest less smallest share", max(again) - min(again),
+      below=0.005)
+
+# %% [markdown] trap="08.11" role="repair"
+# A test finds it without labels and without training: change the other rows and look
+# whether row 0 moves. Two tests that come to mind first are blind here. Permute the
+# batch: the results are permuted with it. Repeat one row: a mean over equal values is
+# that value.
+
+# %% trap="08.11" role="repair"
+def first_row(batch, model=reader):
+    with torch.no_grad():
+        return model(batch)[0]
+
+batch = x_test[:32]
+company = torch.cat([batch[:1], x_test[32:63]])
+with torch.no_grad():
+    permuted = reader(batch.flip(0)).flip(0) - reader(batch)
+moved = {"other company": first_row(company) - first_row(batch),
+         "permuted": permuted,
+         "repeated": first_row(batch[:1].repeat(32, 1))
+         - first_row(batch[:1])}
+print({test: f"{gap.abs().max():.0e}" for test, gap in moved.items()})
+
+# %% trap="08.11" role="repair"
+claim("other company: a logit of row 0 moves by",
+      moved["other company"].abs().max(), above=0.05)
+claim("blind tests, permuted and repeated: a logit moves by",
+      max(moved[test].abs().max() for test in ("permuted", "repeated")),
+      below=1e-4)
+claim("batch_first, other company: a logit of row 0 moves by",
+      (first_row(company, mended) - first_row(batch, mended)).abs().max(),
+      below=1e-5)
+
+# %% trap="08.11" role="exercise" points=3 difficulty=2 minutes=15
+def batch_dependence(model: nn.Module, x: torch.Tensor,
+                     others: torch.Tensor) -> float:
+    """How far the output for x[0] moves when it gets other neighbours.
+
+    model maps (N, ...) to (N, ...), one output a row. x: (N, ...), N >= 2;
+    others: (N - 1, ...), the rows that take the place of x[1:]. The result
+    is the largest absolute change of a number of output 0, measured in eval
+    mode and without building a graph. The model comes back as it was: every
+    module in its former mode, weights and buffers untouched. It may write
+    into what it is given, but x and others stay as they were.
+
+    Example: a model that subtracts the mean of the batch, x [[1.], [3.]],
+    others [[7.]]: the output for row 0 moves from -1 to -3, the result is
+    2.
+    """
+    # BEGIN SOLUTION
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        before = model(x.clone())[0]
+        after = model(torch.cat([x[:1], others]))[0]
+    for module, mode in modes:
+        module.training = mode
+    return (after - before).abs().max().item()
+    # END SOLUTION
+
+# %% [markdown] trap="08.11" role="hint"
+# 1. Two calls: once with `x`, once with `torch.cat([x[:1], others])`. Only output 0 counts.
+# 2. In train mode dropout looks like a dependence, and BatchNorm moves its buffers: `model.eval()` first.
+# 3. A model's parts may be in different modes. Keep `(module, module.training)` for all of `model.modules()` and put them back one by one.
+
+# %% [markdown] trap="08.11" role="keep"
+# **Keep:** attention mixes along the axis that it takes for the sequence. If that is
+# the batch, a model looks healthy as long as the company stays the same. **In your own
+# code:** replace the other rows of a batch and compare row 0. **Source:** [torch's
+# documentation of
+# nn.TransformerEncoderLayer](https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html):
+# `batch_first` is False by default. **Seen in the wild:**
+# [IBM/TabFormer 14](https://github.com/IBM/TabFormer/pull/14): the batch stood in the
+# first dimension, "which causes an incorrect computation"; merged.
+# [Exorust/TorchLeet 5](https://github.com/Exorust/TorchLeet/issues/5): an exercise
+# without `batch_first` trains to a high loss.
+
+# %% [markdown] role="concept"
+# ## Further: what the root of D is for
+#
+# A score is a sum of `D` products. Where the numbers of queries and keys are N(0, 1),
+# its variance is `D`: the larger a head, the larger its scores, and the closer the
+# softmax comes to choosing a single key. Dividing by the root of `D` takes that away.
+
+# %% role="concept"
+def mean_entropy(scores):
+    """Mean entropy of the softmax weights of each row, in nats."""
+    return torch.special.entr(scores.softmax(-1)).sum(-1).mean().item()
+
+entropies = {}
+for size in (16, 256):
+    scores = torch.randn(200, size) @ torch.randn(100, size).T
+    entropies[size] = mean_entropy(scores), mean_entropy(
+        scores / math.sqrt(size))
+print({f"D {size}": f"raw {raw:.2f}, divided {divided:.2f}"
+       for size, (raw, divided) in entropies.items()})
+
+# %% role="concept"
+claim("D 256, raw scores: entropy over 100 keys, of at most ln 100, 4.61",
+      entropies[256][0], below=1)
+claim("the same scores over the root of D: entropy", entropies[256][1],
+      above=3.9)
+claim("divided: entropy at D 256 less that at D 16",
+      entropies[256][1] - entropies[16][1], expected=0, within=0.15)
+
+# %% [markdown] role="concept"
+# A softmax that has chosen passes almost no gradient: the slope of a weight is
+# p (1 - p). Move `d` below and guess each time how many keys still count.
+
+# %% role="explore" explorer="softmax_scale"
+from dlsys_helpers.explorers.softmax_scale import softmax_scale
+
+softmax_scale
+
+# %% [markdown] role="concept"
+# ### Heads divide, they do not add
+#
+# More heads of fewer numbers each: weights and multiplications of the projections stay
+# the same, and so do those of scores and sums. What grows is the number of weights that
+# attention computes, one square per head.
+
+# %% role="concept"
+layers = {heads: nn.MultiheadAttention(64, heads) for heads in (1, 8)}
+count = {heads: sum(p.numel() for p in layer.parameters())
+         for heads, layer in layers.items()}
+_, one_pattern = layers[1](*[torch.randn(5, 1, 64)] * 3)
+_, patterns = layers[8](*[torch.randn(5, 1, 64)] * 3,
+                        average_attn_weights=False)
+
+# %% role="concept"
+claim("parameters with 8 heads less those with one",
+      count[8] - count[1], expected=0)
+claim("attention weights with 8 heads over those with one",
+      patterns.numel() / one_pattern.numel(), expected=8)
+
+# %% [markdown] role="concept"
+# ### Three ways to say where a token stands
+#
+# | places | added or turned | beyond the trained length |
+# |---|---|---|
+# | learned, `nn.Embedding` | added to the token | no such row: an error |
+# | sinusoidal | added to the token | defined for each place |
+# | RoPE (trap 08.10) | queries and keys turned | defined for each place |
+#
+# Sinusoids have one property of RoPE: a shift by k places is the same turn everywhere.
+# And *defined* is not *good*: whether a model can use a place that it has never met
+# has to be measured.
+
+# %% role="concept"
+def sinusoids(places, d=32):
+    """(places, d): sines, then cosines, of angles with d / 2 speeds."""
+    speed = 10000.0 ** (-torch.arange(0, d, 2) / d)
+    angle = torch.arange(places)[:, None] * speed
+    return torch.cat([angle.sin(), angle.cos()], 1)
+
+table = sinusoids(600)
+five = 5 * 10000.0 ** (-torch.arange(0, 32, 2) / 32)     # angles of a shift
+sine, cosine = table[500:550].chunk(2, 1)
+turned = torch.cat([sine * five.cos() + cosine * five.sin(),
+                    cosine * five.cos() - sine * five.sin()], 1)
+gap = (turned - table[505:555]).abs().max()
+
+# %% role="concept"
+try:
+    LM(VOCAB, places=8)(torch.zeros(1, 9, dtype=torch.int64))
+    learned_ends = False
+except RuntimeError:
+    learned_ends = True
+
+# %% role="concept"
+claim("learned places: a row longer than the table raises an error",
+      learned_ends, expected=True)
+claim("sinusoids at places from 500 on, turned by the angles of five "
+      "places: gap to those five later", gap, below=1e-3)
+
+# %% [markdown] role="concept"
+# A small measurement: one causal attention layer learns to name the token two places
+# back, on rows of 16 tokens thrown with a die of 8 faces. Then it reads longer rows.
+
+# %% role="concept"
+class Back(nn.Module):
+    """One causal attention layer; places by sinusoids or by RoPE."""
+
+    def __init__(self, rope, d=32):
+        super().__init__()
+        self.rope, self.token = rope, nn.Embedding(8, d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 8)
+
+    def forward(self, ids):                      # ids (B, T)
+        h, place = self.token(ids), torch.arange(ids.shape[1])
+        h = h if self.rope else h + sinusoids(len(place))
+        q, k, v = (split(part, 2) for part in self.qkv(h).chunk(3, -1))
+        if self.rope:
+            q, k = rotate(q, place), rotate(k, place)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(self.norm(self.out(merge(seen))))
+
+# %% role="concept" tags=["plumbing"]
+def two_back(model, rows=32, length=16):
+    """The loss of naming the token two places back, on fresh rows."""
+    ids = torch.randint(8, (rows, length))
+    return nll(model(ids)[:, 2:], ids[:, :-2])
+
+@torch.no_grad()
+def named(model, length):
+    """Share of right answers at the last 8 places of longer rows."""
+    ids = torch.randint(8, (64, length))
+    right = model(ids)[:, 2:].argmax(-1) == ids[:, :-2]
+    return right[:, -8:].float().mean().item()
+
+reached = {}
+for kind, rope in (("sinusoids", False), ("RoPE", True)):
+    model = Back(rope)
+    train(model, two_back, steps=200)
+    reached[kind] = {length: named(model, length)
+                     for length in (16, 32, 64, 256)}
+    print(kind, {n: f"{share:.2f}" for n, share in reached[kind].items()})
+
+# %% role="concept"
+claim("rows of 16, as trained: smaller share named",
+      min(reached[kind][16] for kind in reached), above=0.95)
+claim("rows of 256: larger share named at the end, of luck's 0.125",
+      max(reached[kind][256] for kind in reached), below=0.5)
+
+# %% [markdown] role="concept"
+# Both are right on the length they learned and little better than luck at 16 times as
+# much. That is one small layer and one task. To read longer texts with RoPE, large models
+# squeeze the new places into the old range and are trained a little further
+# ([Chen et al. 2023](https://arxiv.org/abs/2306.15595)).
+
+# %% [markdown] role="concept"
+# ### BERT, GPT, and both in one
+#
+# | | mask | asked for | good for |
+# |---|---|---|---|
+# | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
+# | decoder (GPT) | causal | the next token | writing |
+# | encoder and decoder (T5) | pads; causal; none between | the next token of the answer | translating, summing up |
+#
+# The two parts of the third kind meet in *cross-attention*: queries from the answer,
+# keys and values from the text. Blocks are the same in all three. BERT's norms stand
+# after the sums, GPT-2's before (stage 5).
+
+# %% role="concept"
+cross = nn.MultiheadAttention(32, 4, batch_first=True)
+answer, text = torch.randn(2, 3, 32), torch.randn(2, 7, 32)
+read, looked = cross(answer, text, text)
+print("result", tuple(read.shape), "weights", tuple(looked.shape))
+
+# %% role="concept"
+claim("cross-attention: keys that each token of the answer looks at",
+      looked.shape[-1], expected=7)
+
+# %% [markdown] role="concept"
+# ### A GPT in seconds
+#
+# Python's own help pages are a text that you have already. The class `LM` from above,
+# two blocks, reads them letter by letter under a causal mask. Before training it writes
+# letters thrown with a die, behind it something with the shape of words.
+
+# %% role="concept"
+from pydoc_data.topics import topics
+
+text = "".join(topics[name] for name in sorted(topics))[:200_000]
+letters = sorted(set(text))
+number = {letter: k for k, letter in enumerate(letters)}
+ids = torch.tensor([number[letter] for letter in text])
+SPAN = 32                                        # letters in view
+
+def letters_loss(model):
+    """The loss of next letters on 16 pieces of the text."""
+    start = torch.randint(len(ids) - SPAN, (16, 1))
+    rows = ids[start + torch.arange(SPAN + 1)]
+    return nll(model(rows[:, :-1], is_causal=True), rows[:, 1:])
+
+# %% role="concept"
+@torch.no_grad()
+def write(model, prompt, n=80):
+    """n letters behind the prompt, each drawn from what model predicts."""
+    row = torch.tensor([[number[letter] for letter in prompt]])
+    for _ in range(n):
+        logits = model(row[:, -SPAN:], is_causal=True)[0, -1]
+        drawn = torch.multinomial(logits.softmax(-1), 1)
+        row = torch.cat([row, drawn[None]], 1)
+    return "".join(letters[k] for k in row[0])
+
+writer = LM(len(letters), SPAN, layers=2)
+fresh = write(writer, "The ")
+losses = train(writer, letters_loss, steps=300, lr=5e-3)
+start, end = losses[0], sum(losses[-20:]) / 20
+print(repr(fresh), repr(write(writer, "The ")), sep="\n")
+
+# %% role="concept"
+claim("loss at the start less ln of the number of letters",
+      start - math.log(len(letters)), expected=0, within=0.5)
+claim("loss after 300 steps, in nats a letter", end, below=2.7)
+
+# %% [markdown] role="concept"
+# ### What a cache weighs, and grouped queries
+#
+# The cache of trap 08.10 keeps a key and a value for each token, layer and head:
+#
+# $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
+#
+# With *grouped queries* (GQA) several heads of queries share one head of keys and
+# values. Here for 32 layers of 32 heads with 128 numbers, in 16 bits, as in Llama 2 of
+# 7 billion weights.
+
+# %% role="concept"
+def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
+    """Bytes of keys and values of one sequence."""
+    return 2 * layers * kv_heads * head_dim * tokens * size
+
+print(f"a token {kv_cache_bytes(1) / 1e6:.3f} MB, 4,096 tokens "
+      f"{kv_cache_bytes(4096) / 1e9:.2f} GB, with 8 groups "
+      f"{kv_cache_bytes(4096, kv_heads=8) / 1e9:.2f} GB")
+q = torch.randn(1, 8, 5, 16)                     # 8 heads of queries
+k, v = torch.randn(2, 1, 2, 5, 16)               # 2 of keys and values
+grouped = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+repeated = attention(q, *(t.repeat_interleave(4, dim=1) for t in (k, v)))
+
+# %% role="concept"
+claim("MB of cache for one token, 32 heads", kv_cache_bytes(1) / 1e6,
+      expected=0.524, within=0.001)
+claim("GB for 4,096 tokens, 32 heads", kv_cache_bytes(4096) / 1e9,
+      expected=2.147, within=0.001)
+claim("grouped queries and keys repeated four times: largest gap",
+      (grouped - repeated).abs().max(), below=1e-5)
+
+# %% [markdown] role="concept"
+# ### The same in a library
+#
+# Hugging Face's `transformers` builds a Llama from a configuration, without any
+# download. Its layers are those of this stage: RoPE with the same pairs, grouped
+# queries, a cache. One of its attention layers, written with what stands above, gives
+# the same numbers; and its own decoding from a cache agrees with the whole run.
+
+# %% role="concept"
+from transformers import LlamaConfig, LlamaForCausalLM
+
+llama = LlamaForCausalLM(LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=64)).eval()
+
+def by_hand(layer, h):
+    """Causal attention with RoPE and groups, with the layer's weights."""
+    place = torch.arange(h.shape[1])
+    q = rotate(split(layer.q_proj(h), 4), place)
+    k = rotate(split(layer.k_proj(h), 2), place)
+    seen = F.scaled_dot_product_attention(
+        q, k, split(layer.v_proj(h), 2), is_causal=True, enable_gqa=True)
+    return layer.o_proj(merge(seen))
+
+# %% role="concept"
+noted = {}
+layer = llama.model.layers[0].self_attn
+hook = layer.register_forward_hook(
+    lambda _, args, kwargs, out: noted.update(
+        h=kwargs["hidden_states"], out=out[0]), with_kwargs=True)
+ids = torch.randint(64, (1, 10))
+with torch.no_grad():
+    logits = llama(ids).logits
+    hook.remove()
+    own = by_hand(layer, noted["h"])
+    first = llama(ids[:, :7], use_cache=True)
+    rest = llama(ids[:, 7:], past_key_values=first.past_key_values)
+
+# %% role="concept"
+claim("one layer of the library and the same by hand: largest gap",
+      (own - noted["out"]).abs().max(), below=1e-5)
+claim("seven tokens, then three from the cache: gap to the whole run",
+      (rest.logits - logits[:, 7:]).abs().max(), below=1e-4)
+
+# %% [markdown] role="concept"
+# ## Further down: kernels without a GPU
+#
+# The same attention as a kernel, run without a GPU; what compilers make of it for three
+# of them; a window; the roof over each kernel; and how one reads a profile.
+
+# %% [markdown] role="concept"
+# ### The kernel in Triton, interpreted
+#
+# Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
+# `tl.dot` multiplies matrices, and a GPU runs as many copies as there are blocks of
+# queries. Where there is none, the set-up cell sets `TRITON_INTERPRET=1` before triton is
+# imported, and the same source runs on a CPU. Triton exists for Linux. First the step of
+# the online softmax:
+
+# %% role="concept"
+import triton
+import triton.language as tl
+
+@triton.jit
+def fold(top, total, out, scores, values):
+    """One tile of keys, folded into what a block of queries has."""
+    new = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(new == float("-inf"), 0.0, new)
+    fix, p = tl.exp(top - base), tl.exp(scores - base[:, None])
+    out = out * fix[:, None] + tl.dot(p.to(values.dtype), values,
+                                      input_precision="ieee")
+    return new, total * fix + tl.sum(p, 1), out
+
+# %% [markdown] role="concept"
+# Then the loop over the tiles. Rows and columns beyond the end are masked at each load
+# and at the store; query `i` sees the keys up to `i + N - M`.
+
+# %% role="concept" tags=["plumbing"]
+@triton.jit
+def flash(Q, K, V, Out, M, N, scale, D: tl.constexpr, TILE: tl.constexpr):
+    """Causal attention of TILE queries, TILE keys at a time."""
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
+    d = tl.arange(0, D)[None, :]
+    q = tl.load(Q + row * D + d, mask=row < M, other=0.0)
+    top = tl.full((TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    out = tl.zeros((TILE, D), tl.float32)
+    for start in range(0, N, TILE):
+        col = start + tl.arange(0, TILE)[:, None]
+        k = tl.load(K + col * D + d, mask=col < N, other=0.0)
+        v = tl.load(V + col * D + d, mask=col < N, other=0.0)
+        seen = (tl.trans(col) < N) & (tl.trans(col) <= row + N - M)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        s = tl.where(seen, s, float("-inf"))
+        top, total, out = fold(top, total, out, s, v)
+    out = out / tl.where(total == 0, 1.0, total)[:, None]
+    tl.store(Out + row * D + d, out.to(Out.dtype.element_ty), mask=row < M)
+
+# %% role="concept"
+def by_kernel(q, k, v, tile=32):
+    """Causal attention (M, D) by the kernel, a program a block."""
+    q, k, v = (part.to(device()) for part in (q, k, v))
+    (M, D), out = q.shape, torch.full_like(q, math.nan)
+    flash[(math.ceil(M / tile),)](q, k, v, out, M, len(k), D ** -0.5,
+                                  D=D, TILE=tile)
+    return out.cpu()
+
+def exact(q, k, v):
+    """The same in float64, all at once; rows without a key are zero."""
+    M, N = len(q), len(k)
+    scores = q.double() @ k.double().T / q.shape[1] ** 0.5
+    hidden = torch.arange(N) > torch.arange(M)[:, None] + N - M
+    weights = scores.masked_fill(hidden, -math.inf).softmax(1)
+    return weights.nan_to_num(0) @ v.double()
+
+# %% role="concept" tags=["plumbing"]
+laws = {"a ragged last tile": (50, 50, 1), "more keys": (20, 70, 1),
+        "rows without a key": (40, 20, 1), "scores times 40": (50, 50, 40),
+        "one token": (1, 1, 1)}
+gaps = {}
+for name, (M, N, times) in laws.items():
+    q, k, v = (torch.randn(rows, 32) for rows in (M, N, N))
+    gap = (by_kernel(q * times, k, v) - exact(q * times, k, v)).abs().max()
+    gaps[name] = gap.item()
+    print(f"{name}: largest gap {gap:.0e}")
+
+# %% role="concept"
+claim("largest gap between the kernel and float64, over five laws",
+      max(gaps.values()), below=1e-3)
+
+# %% [markdown] role="concept"
+# A kernel that passes here is right in its arithmetic, in float32, on these cases. The
+# interpreter runs one program after the other. It proves neither the precision of a GPU
+# nor that programs which run at once leave each other alone. On a machine with a GPU
+# the same cells run the same kernel there, under the same laws; `"ieee"` asks its
+# products for all 32 bits.
+
+# %% [markdown] role="concept"
+# ### Two faults that the interpreter hides, and how to see them
+#
+# A store without a mask writes beyond the end, and nobody notices: the memory there
+# belongs to the same process. So give the kernel a piece of a larger tensor and look at
+# the *guards* behind it.
+
+# %% role="concept"
+@triton.jit
+def twice(x, y, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = (i < n) | (not MASKED)
+    tl.store(y + i, 2 * tl.load(x + i, mask=keep), mask=keep)
+
+x, broken = torch.ones(128, device=device()), {}
+for masked in (False, True):
+    y = torch.full_like(x, 7.0)                  # 100 numbers, 28 guards
+    twice[(2,)](x, y, 100, MASKED=masked, BLOCK=64)
+    broken[masked] = (y[100:] != 7).sum().item()
+print(f"guards overwritten: {broken[False]} without a mask, "
+      f"{broken[True]} with one")
+
+# %% role="concept"
+claim("guards overwritten without a mask", broken[False], expected=28)
+claim("guards overwritten with a mask", broken[True], expected=0)
+
+# %% [markdown] role="concept"
+# A race needs programs that run at the same time. Write a program as a generator that
+# pauses between its load and its store, and let chance decide who goes on. Here eight
+# programs count numbers into four bins that they share:
+
+# %% role="concept"
+import random
+
+def tally(numbers, bins):
+    """Count numbers into bins: load, add, store."""
+    for number in numbers:
+        before = bins[number]
+        yield                                    # others may run here
+        bins[number] = before + 1
+
+def run(programs, interleaved):
+    """Run programs to their end: one by one, or a step at a time."""
+    left, rng = list(programs), random.Random(SEED)
+    while left:
+        one = rng.choice(left) if interleaved else left[0]
+        if next(one, "end") == "end":
+            left.remove(one)
+
+# %% role="concept"
+numbers, counted = torch.randint(0, 4, (8, 50)).tolist(), {}
+for name, interleaved in (("in turn", False), ("interleaved", True)):
+    bins = [0] * 4
+    run([tally(part, bins) for part in numbers], interleaved)
+    counted[name] = sum(bins)
+own = [[0] * 4 for _ in numbers]                 # bins for each program
+run([tally(part, mine) for part, mine in zip(numbers, own)], True)
+counted["interleaved, own bins"] = sum(map(sum, own))
+print("of 400 numbers were counted:", counted)
+
+# %% role="concept"
+claim("numbers counted, one program after the other", counted["in turn"],
+      expected=400)
+claim("numbers counted, interleaved", counted["interleaved"], below=350)
+claim("numbers counted, interleaved, a set of bins for each program",
+      counted["interleaved, own bins"], expected=400)
+
+# %% [markdown] role="concept"
+# One after the other, as the interpreter runs them, the fault is invisible. Give each
+# program bins of its own and add them at the end, or use `tl.atomic_add`, which lets
+# nobody in between.
+
+# %% [markdown] role="concept"
+# ### Compiled, not guessed
+#
+# No GPU is needed to compile for one. `compiled` hands the same source to Triton's
+# compiler, for 16-bit tensors and tiles of 64, and reads the machine code: registers of
+# a thread, shared memory of a block, instructions that *spill* registers to memory, and
+# instructions on tensor cores. Occupancy, the share of its warps that a multiprocessor
+# can hold at a time, then follows by arithmetic.
+
+# %% role="concept"
+from dlsys_helpers.kernels import compiled, occupancy
+
+names = dict.fromkeys(("Q", "K", "V", "Out"), "*fp16")
+table = compiled(fold, flash, constants={"D": 64, "TILE": 64},
+                 signature={**names, "M": "i32", "N": "i32",
+                            "scale": "fp32"})
+for code in table:
+    print(f"sm_{code.capability}: {code.registers} registers, "
+          f"{code.shared} bytes shared, {code.spills} spills, "
+          f"{code.tensor_cores} on tensor cores, {code.fp32} FFMA, "
+          f"occupancy {occupancy(code, warps=4):.1%}")
+turing, ampere, hopper = table
+
+# %% role="concept"
+claim("instructions on tensor cores, sm_75", turing.tensor_cores,
+      expected=0)
+claim("the same, the smaller of sm_80 and sm_90",
+      min(ampere.tensor_cores, hopper.tensor_cores), above=1)
+claim("spills, sm_75 less the most of the others",
+      turing.spills - max(ampere.spills, hopper.spills), above=100)
+
+# %% [markdown] role="concept"
+# One source, three machines. For `sm_75`, a T4, this compiler uses no tensor cores,
+# although the device has some. It multiplies with thousands of FFMA, and the accumulators
+# do not fit into the registers. So promise no speed there. For `sm_90` a handful of
+# instructions do what takes tens on `sm_80`, as each covers a larger product. An
+# occupancy of an eighth or a quarter is usual for such kernels: they live on large tiles,
+# not on many warps.
+
+# %% [markdown] role="concept"
+# ### A sliding window
+#
+# With a window of `W` keys a query sees its last `W` keys only. Written as a mask it
+# saves nothing: all scores are computed, then hidden. Flex attention takes the mask as a
+# function and leaves out the blocks that hold nothing:
+
+# %% role="concept"
+from torch.nn.attention.flex_attention import create_block_mask
+
+def window(batch, head, query, key):
+    return (query >= key) & (query - key < 256)
+
+n, block = 2048, 128
+blocks = create_block_mask(window, None, None, n, n, device="cpu",
+                           BLOCK_SIZE=block)
+kept = 1 - blocks.sparsity() / 100
+# a row of blocks keeps its own, one whole before it and one in part
+by_hand = sum(min(i + 1, 3) for i in range(n // block)) / (n // block)**2
+print(f"blocks that are computed: {kept:.1%}, by hand {by_hand:.1%}")
+
+# %% role="concept"
+claim("share of blocks computed, by flex attention less by hand",
+      kept - by_hand, expected=0, within=1e-4)
+
+# %% [markdown] role="concept"
+# ### The roof over a kernel
+#
+# Stage 1 drew a roof: bytes limit a kernel that does few FLOPs for each, FLOPs the
+# others. Choose a kernel and a length below. Which attention leaves the slope? What does
+# decoding one token do, at any length?
+
+# %% role="explore" explorer="roofline"
+from dlsys_helpers.explorers.roofline import roofline
+
+roofline
+
+# %% [markdown] role="concept"
+# ### Reading a profile
+#
+# `torch.profiler` gives a row for each operation. Four questions in this order find what
+# to mend:
+#
+# 1. Is the device busy at all? If its rows add up to far less than the wall clock, and
+#    there are few launches, the **host** is slow: data, Python, a `.item()` that waits.
+# 2. Idle, and thousands of launches of a few microseconds each: **launch**.
+# 3. Busy: does the largest row move its bytes near the memory's rate? **memory**.
+# 4. Near the peak of FLOPs: **compute**. Far from both: look at its addresses
+#    (08.5, 08.6) and branches (08.7).
+#
+# Below, three traces of one step. Each hides one fault; the rows are made up, with
+# numbers as an H200 gives them. Read them before you run the cell after them.
+
+# %% role="concept" tags=["plumbing"]
+# operation, calls, us on the device, FLOPs, bytes moved
+TRACES = {
+    "A": (5200, [("aten::mm", 24, 2900, 1.9e12, 3e9),
+                 ("aten::softmax", 12, 610, 0, 2.4e9),
+                 ("aten::bmm", 24, 840, 1e11, 3.2e9),
+                 ("aten::add", 48, 610, 0, 2.4e9)]),
+    "B": (41000, [("aten::mm", 24, 2900, 1.9e12, 3e9),
+                  ("aten::flash_attention", 12, 500, 2e11, 4e8),
+                  ("aten::copy_", 2, 90, 0, 3e8)]),
+    "C": (26000, [("aten::mul", 3100, 4700, 0, 2e8),
+                  ("aten::add", 2900, 4400, 0, 2e8),
+                  ("aten::mm", 24, 2900, 1.9e12, 3e9)])}
+for name, (wall, rows) in TRACES.items():
+    print(f"trace {name}: wall clock {wall} us")
+    for what, calls, us, work, size in rows:
+        print(f"  {what:22} {calls:5} calls {us:6} us "
+              f"{work / us / 1e6:6.0f} TFLOP/s {size / us / 1e3:6.0f} GB/s")
+
+# %% [markdown] role="concept"
+# Which one waits for the host, which for launches? And what is the remedy for the one
+# that waits for neither?
+
+# %% role="concept"
+def what_holds(wall, rows, launch=4):
+    """The four questions, as code: host, launch, memory or compute."""
+    busy = sum(us for _, _, us, _, _ in rows)
+    calls = sum(calls for _, calls, _, _, _ in rows)
+    if busy < 0.6 * wall:
+        return "launch" if calls * launch > 0.5 * wall else "host"
+    sheet = datasheet("NVIDIA H200")
+    slow = sum(us for _, _, us, work, moved in rows
+               if work < moved * sheet.ridge / 2)
+    return "memory" if slow > 0.3 * busy else "compute"
+
+found = {name: what_holds(*trace) for name, trace in TRACES.items()}
+print(found)
+
+# %% role="concept"
+claim("trace A is held by memory, B by the host, C by launches",
+      list(found.values()) == ["memory", "host", "launch"], expected=True)
+
+# %% [markdown] role="concept"
+# In A attention is written out: softmax, two batched products and the mask's sum move
+# the scores back and forth; call the flash form. In B the device works for a tenth of
+# the step: look at the loader. In C six thousand small operations surround 24 products:
+# compile, or fuse by hand.
+#
+# A trace says which operation. Why it is slow, two tools say that need a GPU:
+#
+# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: a time line
+#   of launches, copies and gaps. Look for white space between kernels.
+# - `ncu --set full -k regex:flash -c 1 python train.py`: one kernel in depth. "Speed of
+#   Light" gives its share of both roofs; "Memory Workload" the sectors per request of
+#   08.5; "Warp State" what warps wait for; "Occupancy" the limit found above.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A language model trains to a loss that is far lower than that of all published models on the same text. You first**
+#
+# - [ ] save it and write a report :: A loss below what is possible is a leak until the opposite is shown.
+# - [x] change the last token of a row and look whether earlier logits move :: They must not. It takes one line and no training.
+# - [ ] add dropout, for it has overfitted :: Overfitting shows on new text; a leak makes the loss low there, too.
+
+# %% [markdown] role="quiz"
+# **2. You move from nn.MultiheadAttention to scaled_dot_product_attention and keep the boolean masks. What happens?**
+#
+# - [ ] an error: the shapes do not fit :: They can fit, and nothing checks what True means.
+# - [ ] nothing, both take boolean masks :: Both do, with opposite meanings.
+# - [x] tokens look at exactly what was forbidden, and rows with nothing forbidden give zeros :: True means "ignore" in one and "may look" in the other.
+
+# %% [markdown] role="quiz"
+# **3. A row is padded. You mask the rows of the pads, the queries, and leave the columns. The tokens**
+#
+# - [x] still look at pads :: Columns are keys. A mask over the queries silences what pads compute, and nobody reads that.
+# - [ ] are right, a pad is masked either way :: Rows and columns say who looks and who is looked at.
+# - [ ] give NaN :: A row without keys gives zeros or NaN, and that is the pads' row.
+
+# %% [markdown] role="quiz"
+# **4. Generation with a cache writes other text than without. The prompt goes in at once, then token by token with is_causal=True. The first wrong step is**
+#
+# - [ ] the prompt :: There queries and keys are equally many, and both corners agree.
+# - [x] the first single token: its one query sees the first key only :: The triangle starts in the upper left corner.
+# - [ ] none, for one query needs no mask :: It needs none, but this one gets one.
+
+# %% [markdown] role="quiz"
+# **5. You test whether a model mixes the rows of a batch by permuting them. The outputs are permuted in the same way. So**
+#
+# - [ ] the rows are independent :: A model that subtracts the batch's mean passes this test.
+# - [x] nothing is shown: replace the other rows, and look at row 0 :: Only a change of the company tells.
+# - [ ] it is in train mode :: The mode is not what this test sees.
+
+# %% [markdown] role="quiz"
+# **6. A masked model pays 0.5 nats for a gap, a causal one 0.8 for the next token of the same text. For writing you take**
+#
+# - [ ] the masked one, its loss is lower :: Its question was easier: it saw what comes behind the gap.
+# - [x] the causal one :: It was trained and measured on the question that writing asks.
+# - [ ] either, after a temperature is set :: A temperature does not change what a model was asked in training.
+
+# %% [markdown] role="quiz"
+# **7. A flash kernel gives the same numbers as attention written out. It is faster because**
+#
+# - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is not masked.
+# - [ ] its traffic is linear in the number of tokens :: Each block of queries still reads all keys and values; that is quadratic, with a small factor.
+# - [x] scores and weights never travel to memory :: They live on the chip for one tile and are gone.
+
+# %% [markdown] role="quiz"
+# **8. Your online softmax is right on rows whose scores fall, and wrong on those that rise. You forgot**
+#
+# - [x] to rescale what was summed up when a larger score comes :: On a falling row the first tile holds the largest score, so the factor is always one.
+# - [ ] to subtract the maximum :: Falling rows of large scores would overflow as well.
+# - [ ] the last division :: It would be missed on every row.
+
+# %% [markdown] role="quiz"
+# **9. Thread `i` reads the float at place `4 i`. A warp moves**
+#
+# - [ ] 4 sectors, for it reads 128 bytes :: It uses 128 bytes, and these lie 16 bytes apart.
+# - [x] 16 sectors :: Two threads share each sector of 32 bytes.
+# - [ ] 32 sectors, one for each thread :: That begins at a step of eight floats.
+
+# %% [markdown] role="quiz"
+# **10. All 32 threads of a warp read the same word of shared memory. This takes**
+#
+# - [x] one turn :: The bank gives the word to all who want it.
+# - [ ] 32 turns, for they want the same bank :: Only different words of a bank wait for each other.
+# - [ ] two turns, one for each half of the warp :: Halves matter for reads of 8 bytes a thread, not here.
+
+# %% [markdown] role="quiz"
+# **11. One thread in a hundred, at random, takes a slow branch. Among warps it is taken by**
+#
+# - [ ] one in a hundred :: That is the share of threads.
+# - [x] more than one in four :: A warp is spared only if all 32 agree: 0.99 to the power of 32 is 0.72.
+# - [ ] nearly all :: That would take a share of ten in a hundred.
+
+# %% [markdown] role="quiz"
+# **12. A profile shows 5,000 calls of 2 us in a step of 30 ms. You look first at**
+#
+# - [ ] the slowest of these kernels :: None of them is slow; the device waits between them.
+# - [x] fusing them, or launching them as a graph :: Launches take longer than the work.
+# - [ ] a larger learning rate :: It changes no time.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: what the counts promise
+#
+# Three counts of this stage can be held against a clock: attention written out against
+# flash, strided reads, and a chain of small steps.
+#
+# **Before you run anything:** 8,192 tokens, 16 heads of 128 numbers. How many GiB do the
+# scores take in 16 bits? By what factor do more bytes move at stride 8 than at stride 1?
+# And how much of a chain of ten operations on 4,096 numbers is launches?
+
+# %% role="gpu"
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from dlsys_helpers.gpu import half_dtype
+
+HEADS, HEAD = 16, 128
+
+def make_qkv(where, n):
+    """q, k and v (1, HEADS, n, HEAD) in 16 bits, random."""
+    return [torch.randn(1, HEADS, n, HEAD, device=where,
+                        dtype=half_dtype(where)) for _ in range(3)]
+
+def attend(qkv, how):
+    with sdpa_kernel(how):
+        return F.scaled_dot_product_attention(*qkv)
+
+def scores_bytes(n):
+    return HEADS * n * n * 2
+
+# %% role="gpu"
+def strided_copy(x, stride, n):
+    """n numbers, `stride` apart, side by side."""
+    return x[:n * stride:stride].clone()
+
+def small_chain(x):
+    """Ten operations, each a launch."""
+    for _ in range(5):
+        x = x * 0.5 + 1.0
+    return x
+
+def stride_bytes(stride):
+    """Bytes moved for each 4-byte number: its share of a sector, 4 out."""
+    return min(4 * stride, 32) + 4
+
+qkv = make_qkv("meta", 8192)
+written = cost(lambda: (qkv[0] @ qkv[1].mT).softmax(-1) @ qkv[2])
+short = torch.empty(4096, device="meta")
+chain = cost(lambda: small_chain(short))
+print(f"scores {scores_bytes(8192) / 2**30:.1f} GiB, written out "
+      f"{written.peak / 2**30:.1f} GiB at a time, {chain.orders} launches")
+
+# %% role="gpu"
+claim("GiB of scores, 16 heads and 8,192 tokens",
+      scores_bytes(8192) / 2**30, expected=2)
+claim("bytes moved at stride 8 over stride 1",
+      stride_bytes(8) / stride_bytes(1), expected=4.5)
+claim("launches of the chain", chain.orders, expected=10)
+
+# %% role="gpu"
+@gpu_result("08/attention", uses=[make_qkv, attend],
+            columns=["form", "n", "ms", "ms_low", "ms_high", "peak_mb"])
+def attention():
+    """Attention of 16 heads of 128 numbers, math and flash, two lengths."""
+    for n in (4096, 8192):
+        qkv = make_qkv("cuda", n)
+        for form, how in (("math", SDPBackend.MATH),
+                          ("flash", SDPBackend.FLASH_ATTENTION)):
+            t = seconds(lambda: attend(qkv, how), repeats=10, device="cuda")
+            yield {"form": form, "n": n, "ms": t.median * 1e3,
+                   "ms_low": t.low * 1e3, "ms_high": t.high * 1e3,
+                   "peak_mb": peak_bytes(lambda: attend(qkv, how)) / 1e6}
+
+# %% role="gpu"
+@gpu_result("08/addresses", uses=[strided_copy, small_chain],
+            columns=["what", "us", "us_low", "us_high"])
+def addresses():
+    """Copies of 2^24 floats by stride, and ten operations on 4,096."""
+    x = torch.randn(8 * 2**24, device="cuda")
+    calls = {f"stride {s}": lambda s=s: strided_copy(x, s, 2**24)
+             for s in (1, 2, 8)}
+    small = torch.randn(4096, device="cuda")
+    calls |= {"ten small": lambda: small_chain(small),
+              "one small": lambda: small * 0.5}
+    for what, call in calls.items():
+        t = seconds(call, repeats=10, device="cuda", calls=20)
+        yield {"what": what, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def doubled(form):
+    """Memory on top at 8,192 tokens over that at 4,096."""
+    return (attention.value("peak_mb", form=form, n=8192)
+            / attention.value("peak_mb", form=form, n=4096))
+
+def ms(form):
+    return attention.value("ms", form=form, n=8192)
+
+def times(what, than):
+    return (addresses.value("us", what=what)
+            / addresses.value("us", what=than))
+
+sheet = datasheet(attention.device_name)
+work = 4 * HEADS * 8192**2 * HEAD                # FLOPs of both products
+least = sheet.least_us(work, 0) / 1e3            # ms
+
+# %% role="gpu"
+answers = gpu_table(
+    sheet,
+    attention.asks("math, 8,192 over 4,096 tokens: memory on top", 4,
+                   lambda: doubled("math"), above=3.5),
+    attention.asks("flash, the same", 2, lambda: doubled("flash"),
+                   below=2.5),
+    attention.asks("math over flash: time", "above 1: traffic",
+                   lambda: ms("math") / ms("flash"), above=1.5),
+    attention.asks("flash: ms, FLOPs at full rate", least,
+                   lambda: ms("flash"),
+                   "FlashAttention-2 reaches 35 % of an H100 "
+                   "(arXiv 2407.08608, abstract)", above=0.9 * least),
+    addresses.asks("stride 8 over stride 1: time",
+                   stride_bytes(8) / stride_bytes(1),
+                   lambda: times("stride 8", "stride 1"), above=2),
+    addresses.asks("ten small operations over one: time", 10,
+                   lambda: times("ten small", "one small"), above=4))
+answers
+
+# %% [markdown] role="gpu"
+# **Keep:** count bytes, sectors and launches before you measure; what the clock says
+# beyond them is a question for the profiler. A record compares with the datasheet of its
+# own device. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691) and [Shah et al.
+# 2024](https://arxiv.org/abs/2407.08608) for flash attention on an A100 and an H100.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A loss below what is possible is a leak: change the last token, look at the logits
+#   before it.
+# - A mask means what its function says. SDPA's True may look, MHA's may not.
+# - Pads are tokens to attention. Mask the keys, not the queries.
+# - With a cache the new queries are the last rows: the mask and the places begin where
+#   the cache ends.
+# - Attention mixes along the axis that it takes for the sequence. Change the company,
+#   look at row 0.
+# - A function has no mode: `dropout_p` is p in training and zero elsewhere.
+# - A masked model and a causal one were asked different questions; so their losses do
+#   not compare.
+# - A softmax needs no whole row: a running maximum, a running sum, and one factor that
+#   mends sum and output.
+# - Flash attention multiplies as much as the formula. It keeps less, and moves less.
+# - A warp moves sectors: neighbouring threads read neighbouring numbers.
+# - Different words of one bank wait for each other; an odd step never does.
+# - A warp issues every path that one of its threads takes.
+# - Small tensors pay for launches, large ones for traffic; fuse, and mask the tail.
+# - Compile without a GPU, and read registers, spills and tensor cores.
+#
+# **Next:** stage 9 trains on more than one device, in fewer bits.

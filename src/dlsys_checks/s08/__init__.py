@@ -1,0 +1,1 @@
+"""Stage 8: laws, cases and named wrong answers for Transformers, attention and GPU kernels."""

@@ -1,0 +1,331 @@
+"""Exercise 08.10, `decode_step`."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+
+# Kept: a cache hands the values through as they are.
+ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twins"),
+              kept=("v",))
+
+ex.promise("result", "Causal attention of the n newest tokens, with a cache and RoPE.",
+           says=("result",))
+ex.promise("new", "q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32,",
+           says=("result", "cache"))
+ex.promise("order", "in memory in any order,", says=("raised RuntimeError",))
+ex.promise("left", "left as they are.", says=("numbers changed",))
+ex.promise("empty", "cache: a dict, empty at the first step.",
+           says=("step 1", "raised KeyError"))
+ex.promise("cache", 'After each step its "k" and "v" hold the keys and values of all tokens so '
+           "far, (B, H, t, D), the keys turned.", says=("cache",))
+ex.promise("places", "rotate(x, place) returns x (B, H, n, D) turned for the places (n,), int64, "
+           "counted from 0 at the first token of all.",
+           says=("places", "result", "cache's k"))
+ex.promise("values", "Queries and keys are turned, values are not.",
+           says=("result", "cache"))
+ex.promise("causal", "A token looks at itself and at all before it.", says=("result",))
+ex.promise("whole", "The result (B, H, n, D) is what the whole row gives for these tokens in one "
+           "run.", says=("result",))
+ex.promise("twins", "Two caches know nothing of each other.", cases=("two rows in turn",
+                                                                     "two rows, many steps"))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, sizes, *, shape=None, twins=False, scale=1.0):
+        batch, heads, dim = shape or (whole(1, 4), whole(1, 4), 2 * whole(2, 5))
+        total = sum(sizes)
+        q, k, v = (torch.randn(batch, heads, total, dim, generator=g) for _ in range(3))
+        return name, {"q": q * scale, "k": k, "v": v, "sizes": list(sizes),
+                      "base": 50.0 + 100 * float(torch.rand((), generator=g)), "twins": twins}
+    return [one("one by one", [1] * whole(4, 8)),
+            one("a prompt, then one by one", [whole(4, 7), 1, 1, 1], shape=(2, 3, 6)),
+            one("pieces of many sizes", [2, whole(3, 6), 1, whole(2, 5), 3],
+                shape=(whole(2, 4), whole(2, 5), 4)),
+            one("one token, then a piece", [1, whole(3, 7)]),
+            one("the first step alone", [whole(3, 7)]),
+            one("one sequence, one head", [whole(2, 4), 1, 2], shape=(1, 1, 4)),
+            one("large scores", [3, 2, 1], scale=6.0),
+            one("a long row", [whole(60, 70), 1, 9], shape=(1, 2, 8)),
+            one("two rows in turn", [2, 1, whole(2, 4)], twins=True),
+            one("two rows, many steps", [1, 3, 1, 2], twins=True)]
+
+
+@ex.act
+def act(fn, q, k, v, sizes, base, twins):
+    """The steps of a row, and between them those of another one (twins): q and k exchanged."""
+    kinds = []
+
+    def rotate(x, place):
+        kinds.append(place.dtype == torch.int64 and list(place.shape) == [x.shape[2]])
+        half = x.shape[-1] // 2
+        angle = place[:, None] * base ** (-torch.arange(half) / half)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()],
+                         -1)
+
+    rows = [(q, k, v), (k, q, -v)] if twins else [(q, k, v)]
+    caches, found, start = [{} for _ in rows], [], 0
+    for n in sizes:
+        for row, cache in zip(rows, caches):
+            # Tokens before heads in memory, as they come from one linear layer.
+            new = [t[:, :, start:start + n].transpose(1, 2).contiguous().transpose(1, 2)
+                   for t in row]
+            before = [t.clone() for t in new]
+            out = fn(*new, cache, rotate)
+            held = {key: cache.get(key) for key in ("k", "v")}
+            found.append({"out": out, "cache": copy.deepcopy(held),
+                          "changed": sum(int((a != b).sum()) for a, b in zip(new, before)),
+                          "places": sum(not kind for kind in kinds)})
+        start += n
+    return found
+
+
+def turned(x, base):
+    """RoPE in complex numbers: pair j of place t times exp(i t base^(-2j/D)); float64."""
+    half = x.shape[-1] // 2
+    pairs = torch.complex(x[..., :half].double(), x[..., half:].double())
+    place = torch.arange(x.shape[2], dtype=torch.float64)
+    angle = torch.outer(place, base ** -(torch.arange(half, dtype=torch.float64) / half))
+    z = pairs * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat([z.real, z.imag], -1)
+
+
+def whole_run(q, k, v, base):
+    """Result of all tokens in one run, the turned keys and the values; float64."""
+    q, k = turned(q, base), turned(k, base)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v.double(), k, v.double()
+
+
+@ex.law
+def law(out, q, k, v, sizes, base, twins):
+    rows = [whole_run(*row, base) for row in ([(q, k, v), (k, q, -v)] if twins else [(q, k, v)])]
+    expect_length("steps", out, len(sizes) * len(rows))
+    start = 0
+    for number, n in enumerate(sizes):
+        for r, (result, keys, values) in enumerate(rows):
+            one = out[number * len(rows) + r]
+            expect_parts(one, "out", "cache", "changed", "places")
+            where = f"step {number + 1}" + (f" of row {r + 1}" if twins else "")
+            expect_equal(f"numbers changed in q, k and v, {where}", one["changed"], 0,
+                         "Work on copies.")
+            expect_equal(f"calls of rotate with odd places, {where}", one["places"], 0,
+                         "n whole numbers, one a token.")
+            expect_close(f"result of {where}", one["out"], result[:, :, start:start + n].float(),
+                         rtol=1e-3, atol=1e-4)
+            expect_parts(one["cache"], "k", "v", what=f"cache after {where}")
+            expect_close(f"cache's k after {where}", one["cache"]["k"],
+                         keys[:, :, :start + n].float(), rtol=1e-3, atol=1e-4)
+            expect_equal(f"cache's v after {where}", one["cache"]["v"],
+                         values[:, :, :start + n].float())
+        start += n
+
+
+# ---- right by another route
+
+def stored(k, v, cache):
+    """Both with what the cache holds in front, in new tensors; the cache then holds them."""
+    for name, new in (("k", k), ("v", v)):
+        cache[name] = torch.cat([cache[name], new], 2) if name in cache else new.clone()
+    return cache["k"], cache["v"]
+
+
+@ex.right("SDPA with causal_lower_right")
+def by_lower_right(q, k, v, cache, rotate):
+    from torch.nn.attention.bias import causal_lower_right
+    n = q.shape[2]
+    past = cache["k"].shape[2] if "k" in cache else 0
+    place = torch.arange(n) + past
+    k, v = stored(rotate(k, place), v, cache)
+    mask = causal_lower_right(n, past + n)
+    return F.scaled_dot_product_attention(rotate(q, place), k, v, attn_mask=mask)
+
+
+@ex.right("the formula, with a float mask")
+def by_formula(q, k, v, cache, rotate):
+    n = q.shape[2]
+    past = 0 if not cache else cache["v"].shape[2]
+    place = torch.arange(past, past + n)
+    k, v = stored(rotate(k, place), v, cache)
+    scores = rotate(q, place) @ k.transpose(2, 3) * q.shape[-1] ** -0.5
+    bias = torch.full((n, past + n), -math.inf).triu(past + 1)
+    return torch.softmax(scores + bias, -1).matmul(v)
+
+
+@ex.right("query by query, without a mask")
+def by_query(q, k, v, cache, rotate):
+    outs = []
+    for t in range(q.shape[2]):
+        place = torch.tensor([cache["k"].shape[2] if cache else 0])
+        now = [part[:, :, t:t + 1] for part in (q, k, v)]
+        keys, values = stored(rotate(now[1], place), now[2], cache)
+        outs.append(F.scaled_dot_product_attention(rotate(now[0], place), keys, values))
+    return torch.cat(outs, 2)
+
+
+@ex.right("all queries in one tensor, padded to a square")
+def by_square(q, k, v, cache, rotate):
+    n = q.shape[2]
+    past = cache["k"].shape[2] if cache else 0
+    place = past + torch.arange(n)
+    k, v = stored(rotate(k, place), v, cache)
+    front = torch.zeros(*q.shape[:2], past, q.shape[3])
+    square = torch.cat([front, rotate(q, place)], 2)
+    return F.scaled_dot_product_attention(square, k, v, is_causal=True)[:, :, past:].contiguous()
+
+
+# ---- wrong, by name
+
+def step(q, k, v, cache, rotate, *, start=lambda past: past, mask=None, rotate_q=True,
+         rotate_k=True, rotate_v=False, keep=lambda k, v: (k, v)):
+    """The worked answer with its pieces as options; mask(n, past) is what SDPA gets."""
+    n = q.shape[2]
+    past = cache["k"].shape[2] if cache else 0
+    place = torch.arange(n) + start(past)
+    q = rotate(q, place) if rotate_q else q
+    k = rotate(k, place) if rotate_k else k
+    v = rotate(v, place) if rotate_v else v
+    k, v = stored(k, v, cache)
+    allowed = (mask or (lambda n, past: torch.ones(n, past + n).tril(past).bool()))(n, past)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+    cache["k"], cache["v"] = keep(k, v)
+    return out
+
+
+@ex.wrong("is_causal: the triangle in the upper left corner", says="result", breaks="causal")
+def upper_left(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, mask=lambda n, past: torch.ones(n, past + n).tril().bool())
+
+
+@ex.wrong("no mask: a piece sees its own future", says="result", breaks="causal")
+def no_mask(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, mask=lambda n, past: None)
+
+
+@ex.wrong("no mask as soon as there is a cache", says="result", breaks="causal")
+def no_mask_later(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, mask=lambda n, past: None if past else
+                torch.ones(n, n).tril().bool())
+
+
+@ex.wrong("a token may not look at itself, but for the first", says="result", breaks="causal")
+def not_itself(q, k, v, cache, rotate):
+    def mask(n, past):
+        keep = torch.ones(n, past + n).tril(past - 1).bool()
+        keep[0, 0] = True
+        return keep
+    return step(q, k, v, cache, rotate, mask=mask)
+
+
+@ex.wrong("places that restart at 0", says="result", breaks="places")
+def restart(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, start=lambda past: 0)
+
+
+@ex.wrong("places one too high once there is a cache", says="result", breaks="places")
+def one_late(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, start=lambda past: past + bool(past))
+
+
+@ex.wrong("places as floats", says="places", breaks="places")
+def float_places(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, start=float)
+
+
+@ex.wrong("queries not turned", says="result", breaks="values")
+def plain_queries(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, rotate_q=False)
+
+
+@ex.wrong("keys not turned", says="result", breaks=("values", "cache"))
+def plain_keys(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, rotate_k=False)
+
+
+@ex.wrong("values turned as well", says="result", breaks=("values", "cache"))
+def turned_values(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate, rotate_v=True)
+
+
+@ex.wrong("keys stored as they came, all turned anew at each step", says="cache's k",
+          breaks="cache")
+def turned_anew(q, k, v, cache, rotate):
+    past = cache["k"].shape[2] if cache else 0
+    k, v = stored(k, v, cache)
+    n, place = q.shape[2], torch.arange(k.shape[2])
+    keep = torch.ones(n, past + n).tril(past).bool()
+    return F.scaled_dot_product_attention(rotate(q, place[past:]), rotate(k, place), v,
+                                          attn_mask=keep)
+
+
+@ex.wrong("nothing kept in the cache", says="cache", breaks="cache")
+def no_cache(q, k, v, cache, rotate):
+    out = step(q, k, v, dict(cache), rotate)
+    cache.clear()
+    return out
+
+
+@ex.wrong("only the newest keys and values kept", says="cache", breaks="cache")
+def newest_only(q, k, v, cache, rotate):
+    n = q.shape[2]
+    return step(q, k, v, cache, rotate, keep=lambda k, v: (k[:, :, -n:], v[:, :, -n:]))
+
+
+@ex.wrong("the cache expected to be filled", says="raised KeyError", breaks="empty")
+def filled_cache(q, k, v, cache, rotate):
+    assert cache["k"].shape[2] > 0
+    return step(q, k, v, cache, rotate)
+
+
+@ex.wrong("viewed as if heads came before tokens in memory", says="raised RuntimeError",
+          breaks="order")
+def viewed(q, k, v, cache, rotate):
+    flat = [t.view(-1, *t.shape[2:]) for t in (q, k, v)]
+    return step(*(t.view(q.shape) for t in flat), cache, rotate)
+
+
+@ex.wrong("one new token assumed: the last of a piece only", says="shape of the result",
+          breaks="new")
+def last_only(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate)[:, :, -1:]
+
+
+@ex.wrong("heads and tokens exchanged in the result", says="result", breaks="whole")
+def exchanged(q, k, v, cache, rotate):
+    return step(q, k, v, cache, rotate).transpose(1, 2)
+
+
+@ex.wrong("scores not divided by the root of D", says="result", breaks="result")
+def unscaled(q, k, v, cache, rotate):
+    return step(q * math.sqrt(q.shape[-1]), k, v, cache, rotate)
+
+
+@ex.wrong("the new keys turned in place", says="numbers changed", breaks="left")
+def in_place(q, k, v, cache, rotate):
+    out = step(q, k, v, cache, rotate)
+    k.add_(1.0)
+    return out
+
+
+SHARED: dict = {}
+
+
+@ex.wrong("one cache for all: kept outside of the argument", says="result", breaks="twins")
+def shared_cache(q, k, v, cache, rotate):
+    if not cache:
+        SHARED.clear()
+    out = step(q, k, v, SHARED, rotate)
+    cache.update(SHARED)
+    return out

@@ -1,0 +1,360 @@
+"""Exercise 08.11, `batch_dependence`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+
+ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight"))
+
+ex.promise("result", "How far the output for x[0] moves when it gets other neighbours.",
+           says=("result",))
+ex.promise("model", "model maps (N, ...) to (N, ...), one output a row.", cases=(
+    "attention across the batch", "images", "one number a row", "sums by row",
+    "three axes in the output"))
+ex.promise("x", "x: (N, ...), N >= 2;", cases=("two rows", "many rows", "the example"))
+ex.promise("others", "others: (N - 1, ...), the rows that take the place of x[1:].",
+           says=("result",))
+ex.promise("largest", "The result is the largest absolute change of a number of output 0,",
+           says=("result",))
+ex.promise("eval", "measured in eval mode", says=("result", "calls in train mode"))
+ex.promise("no graph", "and without building a graph.", says=("calls with gradients",))
+ex.promise("modes", "The model comes back as it was: every module in its former mode,",
+           says=("training flags",))
+ex.promise("buffers", "weights and buffers untouched.", says=("weights and buffers",))
+ex.promise("writes", "It may write into what it is given, but x and others stay as they were.",
+           cases=("a model that writes", "a model that writes, no dependence"),
+           says=("result", "numbers changed"))
+ex.promise("example", "Example: a model that subtracts the mean of the batch, x [[1.], [3.]], "
+           "others [[7.]]: the output for row 0 moves from -1 to -3, the result is 2.",
+           cases=("the example",))
+
+ex.equivalent("return (after - before).abs().max().item() -> return (before - after).abs().max()"
+              ".item()", "The sign of a change does not count.")
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, kind, rows, *shape, scale=1.0):
+        x, others = (torch.randn(n, *shape, generator=g) * scale for n in (rows, rows - 1))
+        return name, {"kind": kind, "x": x, "others": others,
+                      "weight": torch.randn(4, 4, generator=g)}
+    example = {"kind": "mean", "x": torch.tensor([[1.0], [3.0]]), "others": torch.tensor([[7.0]]),
+               "weight": torch.zeros(4, 4)}
+    return [one("attention across the batch", "attention", whole(4, 9), 3, 4),
+            one("no dependence", "rows", whole(3, 7), 4),
+            one("batch statistics", "norm", whole(4, 9), 4),
+            one("dropout", "dropout", whole(3, 7), 4),
+            one("images", "mean", whole(3, 7), 2, 3, 5),
+            one("three axes in the output", "mean", whole(3, 7), 3, 2),
+            one("one number a row", "flat", whole(3, 7), 4),
+            one("a small dependence", "mean", whole(3, 6), 4, scale=1e-3),
+            one("a large dependence", "mean", whole(3, 6), 4, scale=1e4),
+            one("two rows", "mean", 2, 4), one("many rows", "mean", whole(40, 60), 4),
+            one("the last row alone counts", "last", whole(4, 8), 4),
+            one("a model that writes", "writes", whole(3, 7), 4),
+            one("a model that writes, no dependence", "writes rows", whole(3, 7), 4),
+            one("sums by row", "mean", whole(3, 6), 6),
+            ("the example", example)]
+
+
+@ex.act
+def act(fn, kind, x, others, weight):
+    calls = {"train": 0, "grad": 0, "changed": 0}
+
+    class Model(nn.Module):
+        """Mixes rows as `kind` says; notes mode and grad mode of each call."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(4)))
+            self.scale = nn.Parameter(torch.ones(()))
+            self.weight = nn.Parameter(weight.clone())
+
+        def forward(self, z):
+            calls["train"] += any(m.training for m in self.modules())
+            calls["grad"] += torch.is_grad_enabled()
+            given, z = z, z * self.scale
+            if kind == "attention":  # rows of the batch as tokens
+                q = z.transpose(0, 1)
+                out = ((q @ self.weight) @ q.mT).softmax(-1) @ q
+                return out.transpose(0, 1)
+            if kind == "rows":
+                return z @ self.weight
+            if kind == "norm":
+                return self.inner[1](z)
+            if kind == "dropout":
+                return self.inner[0](z)
+            if kind == "flat":
+                return (z @ self.weight)[:, 0] * z.sum()
+            if kind == "last":
+                return z + z[-1:].square()
+            out = z - (0 if kind == "writes rows" else z.mean(0))
+            if kind.startswith("writes"):
+                given.copy_(out)
+                return given
+            return out
+
+    model = Model()
+    model.inner[1][0].running_mean.fill_(0.5)
+    model.inner[1][0].num_batches_tracked.fill_(3)
+    held = [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
+    results, flags = [], []
+    for modes in ([True, True, True, True, False], [False, True, False, True, True]):
+        for module, mode in zip(model.modules(), modes):
+            module.training = mode
+        mine, theirs = x.clone(), others.clone()
+        results.append(fn(model, mine, theirs))
+        flags.append([module.training for module in model.modules()])
+        calls["changed"] += int((mine != x).sum() + (theirs != others).sum())
+    now = (*model.parameters(), *model.buffers())
+    return {"results": results, "flags": flags, **calls,
+            "held": sum(int((a != b).sum()) for a, b in zip(held, now))}
+
+
+def attended(z, weight):
+    """Attention across the batch, token by token; float64."""
+    q, w = z.double(), weight.double()
+    scores = torch.einsum("nsi,ij,msj->snm", q, w, q)
+    return torch.einsum("snm,msi->nsi", torch.softmax(scores, -1), q)
+
+
+def expected(kind, x, others, weight):
+    """The largest change of a number of output 0, from the formula of each kind; float64."""
+    old = x.double()
+    new = torch.cat([old[:1], others.double()])
+    if kind == "attention":
+        change = (attended(new, weight) - attended(old, weight))[0]
+    elif kind in ("mean", "writes"):
+        change = (old.sum(0) - new.sum(0)) / len(old)
+    elif kind == "flat":
+        change = (old[0] @ weight.double()[:, 0]) * (new - old).sum()
+    elif kind == "last":
+        change = new[-1] ** 2 - old[-1] ** 2
+    else:
+        change = torch.zeros(1)
+    return float(change.abs().max())
+
+
+@ex.law
+def law(out, kind, x, others, weight):
+    expect_parts(out, "results", "flags", "train", "grad", "changed", "held")
+    expect_length("calls of your function", out["results"], 2)
+    expect_length("calls of your function", out["flags"], 2)
+    right = expected(kind, x, others, weight)
+    modes = [[True, True, True, True, False], [False, True, False, True, True]]
+    for k, (got, flags) in enumerate(zip(out["results"], out["flags"], strict=True), 1):
+        expect_close(f"result of call {k}", got, right, rtol=2e-3,
+                     atol=1e-6 * float(x.abs().max()) ** (2 if kind in ("flat", "last") else 1))
+        expect_equal(f"training flags after call {k}", flags, modes[k - 1],
+                     "Each module gets its own mode back.")
+    expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
+    expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
+    expect_equal("numbers changed in weights and buffers", out["held"], 0)
+    expect_equal("numbers changed in x and others", out["changed"], 0, "Hand over copies.")
+
+
+# ---- right by another route
+
+@ex.right("modes kept by name, in a try")
+@torch.no_grad()
+def by_name(model, x, others):
+    modes = {name: module.training for name, module in model.named_modules()}
+    try:
+        model.eval()
+        outs = [model(batch)[0] for batch in (x.clone(), torch.cat((x[:1], others)))]
+    finally:
+        for name, module in model.named_modules():
+            module.training = modes[name]
+    return float((outs[0] - outs[1]).abs().max())
+
+
+@ex.right("a copy of the model")
+def by_copy(model, x, others):
+    twin = copy.deepcopy(model).eval()
+    with torch.inference_mode():
+        old = twin(x.clone())[0].double()
+        new = twin(torch.vstack([x[:1].flatten(1), others.flatten(1)]).view_as(x))[0].double()
+    return torch.max(torch.abs(new - old)).item()
+
+
+@ex.right("the largest of maximum and minimum")
+def by_both_ends(model, x, others):
+    modes = [module.training for module in model.modules()]
+    batch = x.clone()
+    batch[1:] = others
+    model.train(False)
+    with torch.no_grad():
+        change = model(batch)[0] - model(x.clone())[0]
+    for module, mode in zip(model.modules(), modes, strict=True):
+        module.training = mode
+    return max(change.max().item(), -change.min().item())
+
+
+@ex.right("the infinity norm")
+def by_norm(model, x, others):
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = False
+    with torch.set_grad_enabled(False):
+        old, new = (model(torch.cat([x[:1], rest]))[0] for rest in (x[1:], others))
+    for module, mode in modes:
+        module.training = mode
+    return torch.linalg.vector_norm((new - old).flatten(), ord=torch.inf).item()
+
+
+# ---- wrong, by name
+
+def moved(model, x, others, *, batch=lambda x, others: torch.cat([x[:1], others]),
+          first=torch.clone, size=lambda change: change.abs().max(), row=lambda out: out[0],
+          restore=True, evaluate=True, grad=False):
+    """The worked answer with its pieces as options."""
+    modes = [(module, module.training) for module in model.modules()]
+    if evaluate:
+        model.eval()
+    with torch.set_grad_enabled(grad):
+        old = row(model(first(x))).detach().clone()
+        new = row(model(batch(x, others))).detach()
+    if restore:
+        for module, mode in modes:
+            module.training = mode
+    return size(new - old).item()
+
+
+@ex.wrong("the batch permuted: blind, the outputs are permuted with it", says="result",
+          breaks="others")
+def permuted(model, x, others):
+    return moved(model, x, others, batch=lambda x, o: torch.cat([x[:1], x[1:].flip(0)]))
+
+
+@ex.wrong("one row repeated, against the row alone", says="result", breaks="others")
+def repeated(model, x, others):
+    return moved(model, x, others, first=lambda x: x[:1].clone(),
+                 batch=lambda x, o: x[:1].expand_as(x).clone())
+
+
+@ex.wrong("the same batch twice", says="result", breaks="result")
+def same_twice(model, x, others):
+    return moved(model, x, others, batch=lambda x, o: x.clone())
+
+
+@ex.wrong("the row alone in place of the row with others", says="result", breaks="others")
+def alone(model, x, others):
+    return moved(model, x, others, batch=lambda x, o: x[:1].clone())
+
+
+@ex.wrong("one other row replaced only", says="result", breaks="others")
+def one_replaced(model, x, others):
+    return moved(model, x, others, batch=lambda x, o: torch.cat([x[:1], o[:1], x[2:]]))
+
+
+@ex.wrong("row 0 replaced as well", says="result", breaks="result")
+def row_replaced(model, x, others):
+    return moved(model, x, others, batch=lambda x, o: torch.cat([o[:1], o]))
+
+
+@ex.wrong("the largest change over all outputs", says="result", breaks="largest")
+def all_rows(model, x, others):
+    return moved(model, x, others, row=lambda out: out)
+
+
+@ex.wrong("the mean change", says="result", breaks="largest")
+def mean_change(model, x, others):
+    return moved(model, x, others, size=lambda c: c.abs().mean())
+
+
+@ex.wrong("the largest change with its sign: a fall is not seen", says="result",
+          breaks="largest")
+def signed(model, x, others):
+    return moved(model, x, others, size=lambda c: c.max())
+
+
+@ex.wrong("the largest squared change", says="result", breaks="largest")
+def squared(model, x, others):
+    return moved(model, x, others, size=lambda c: c.square().max())
+
+
+@ex.wrong("a tensor in place of a number", says="type of the result", breaks="largest")
+def tensor(model, x, others):
+    return torch.tensor(moved(model, x, others))
+
+
+@ex.wrong("the mode left as it was: dropout looks like a leak", says="calls in train mode",
+          breaks="eval")
+def in_train_mode(model, x, others):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        old = model(x.clone())[0].clone()
+        torch.manual_seed(0)
+        new = model(torch.cat([x[:1], others]))[0]
+    return (new - old).abs().max().item()
+
+
+@ex.wrong("eval left behind", says="training flags", breaks="modes")
+def eval_left(model, x, others):
+    return moved(model, x, others, restore=False)
+
+
+@ex.wrong("train mode for all at the end", says="training flags", breaks="modes")
+def train_left(model, x, others):
+    out = moved(model, x, others)
+    model.train()
+    return out
+
+
+@ex.wrong("the model's own mode given to all its parts", says="training flags", breaks="modes")
+def one_mode(model, x, others):
+    mode = model.training
+    out = moved(model, x, others)
+    model.train(mode)
+    return out
+
+
+@ex.wrong("a graph built", says="calls with gradients", breaks="no graph")
+def with_graph(model, x, others):
+    return moved(model, x, others, grad=True)
+
+
+@ex.wrong("running statistics reset first", says="weights and buffers", breaks="buffers")
+def resets(model, x, others):
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.reset_running_stats()
+    return moved(model, x, others)
+
+
+@ex.wrong("x itself handed to a model that writes", says="result", breaks="writes")
+def hands_over(model, x, others):
+    return moved(model, x, others, first=lambda x: x)
+
+
+@ex.wrong("x handed over last: it comes back changed", says="numbers changed", breaks="writes")
+def x_last(model, x, others):
+    return moved(model, x, others, first=lambda z: torch.cat([z[:1], others]),
+                 batch=lambda x, o: x)
+
+
+@ex.wrong("rows flattened before the model", says="result", breaks="model")
+def flattened(model, x, others):
+    if x.dim() > 2:
+        return float(x.dim())
+    return moved(model, x, others)
+
+
+@ex.wrong("only the first 32 rows looked at", says="result", breaks="x")
+def first_rows(model, x, others):
+    return moved(model, x[:32], others[:31])
+
+
+@ex.wrong("the example, looked up wrong", says="result", breaks="example")
+def placeholder(model, x, others):
+    out = moved(model, x, others)
+    return -out if x.shape == (2, 1) else out

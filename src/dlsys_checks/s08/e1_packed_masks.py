@@ -1,0 +1,241 @@
+"""Exercise 08.1, `packed_masks`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_type
+
+ex = exercise("08.1", "packed_masks", seen=("lengths",))
+
+ex.promise("three", "Three forms of one mask for packed documents: keep, ignore, bias.",
+           says=("masks",))
+ex.promise("lengths", "lengths: how many tokens each document has,",
+           cases=("three documents", "many documents", "a long document", "one document"))
+ex.promise("empty", "0 included;", cases=("empty documents", "empty ones first and last",
+                                          "no tokens", "no documents"))
+ex.promise("row", "they stand one behind the other in one row of T tokens, T their sum.",
+           says=("keep", "ignore", "bias"))
+ex.promise("causal", "A token may look at itself and at the earlier tokens of its own document,",
+           says=("keep", "ignore", "bias"))
+ex.promise("apart", "and at nothing of another.", cases=(
+    "three documents", "many documents", "a long document", "the example",
+    "documents of one token",
+    "empty documents", "empty ones first and last"))
+ex.promise("shape", "All three are of shape (T, T), the row looks at the column.",
+           says=("shape of the", "keep", "ignore", "bias"))
+ex.promise("keep", "keep is bool, True where it may look, as SDPA wants it.", says=("keep",))
+ex.promise("ignore", "ignore is bool, True where it may not, as MHA wants it.", says=("ignore",))
+ex.promise("bias", "bias is float32, to be added to scores: 0 where it may look, else minus "
+           "infinity.", says=("bias",))
+ex.promise("left", "lengths stays as it is.", says=("lengths changed",))
+ex.promise("example", "Example: for [1, 2] keep is [[True, False, False], [False, True, False], "
+           "[False, True, True]].", cases=("the example",))
+
+ex.equivalent("same = document[:, None] == document -> same = document[:, None] <= document",
+              "Documents are numbered along the row, and tril leaves the columns before.")
+
+
+@ex.cases
+def cases(g):
+    def some(n, low, high):
+        return torch.randint(low, high, (n,), generator=g).tolist()
+
+    def one(name, lengths):
+        return name, {"lengths": lengths}
+    return [one("three documents", [*some(2, 2, 5), *some(1, 5, 8)]),
+            one("many documents", some(9, 1, 6)), one("one document", some(1, 3, 9)),
+            one("a long document", [*some(1, 60, 90), 2]),
+            one("documents of one token", [1] * some(1, 3, 9)[0]),
+            one("empty documents", [some(1, 2, 4)[0], 0, 0, some(1, 2, 6)[0]]),
+            one("empty ones first and last", [0, *some(2, 2, 6), 0]),
+            one("no tokens", [0] * some(1, 1, 4)[0]), one("no documents", []),
+            one("the example", [1, 2])]
+
+
+@ex.law
+def law(out, lengths):
+    expect_type("masks", out, tuple)
+    expect_equal("number of masks", len(out), 3)
+    size = sum(lengths)
+    keep = torch.zeros(size, size, dtype=torch.bool)
+    start = 0
+    for length in lengths:
+        for t in range(start, start + length):
+            keep[t, start:t + 1] = True
+        start += length
+    bias = torch.where(keep, 0.0, -math.inf)
+    expect_equal("keep", out[0], keep, "True where a token may look.")
+    expect_equal("ignore", out[1], keep.logical_not(), "True where a token may not look.")
+    expect_equal("bias", out[2], bias, "0 or minus infinity.")
+
+
+# ---- right by another route
+
+def forms(keep):
+    return keep, keep.logical_not(), torch.where(keep, 0.0, -math.inf)
+
+
+@ex.right("torch.block_diag of triangles")
+def by_blocks(lengths):
+    blocks = [torch.ones(n, n).tril() for n in lengths]
+    keep = torch.block_diag(*blocks).bool() if blocks else torch.zeros(0, 0).bool()
+    return forms(keep)
+
+
+@ex.right("by the first token of each document")
+def by_starts(lengths):
+    starts, at = [], 0
+    for n in lengths:
+        starts += [at] * n
+        at += n
+    start, place = torch.tensor(starts).long(), torch.arange(at)
+    return forms((place >= start[:, None]) & (place <= place[:, None]))
+
+
+@ex.right("ends found by searching the cumulative sum")
+def by_search(lengths):
+    ends = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+    place = torch.arange(sum(lengths))
+    document = torch.searchsorted(ends, place, right=True)
+    keep = (document[:, None] == document[None]) & ~torch.ones(
+        len(place), len(place)).triu(1).bool()
+    return forms(keep)
+
+
+@ex.right("pair by pair")
+def by_pairs(lengths):
+    document = [k for k, n in enumerate(lengths) for _ in range(n)]
+    size = len(document)
+    bias = torch.full((size, size), -math.inf)
+    for i in range(size):
+        for j in range(i + 1):
+            if document[i] == document[j]:
+                bias[i, j] = 0.0
+    return bias == 0, bias != 0, bias
+
+
+# ---- wrong, by name
+
+def masks(lengths, *, cut=lambda same: same.tril(), same=lambda a, b: a == b, forbid=-math.inf):
+    """The worked answer with its pieces as options."""
+    document = torch.repeat_interleave(torch.arange(len(lengths)),
+                                       torch.tensor(lengths, dtype=torch.int64))
+    keep = cut(same(document[:, None], document[None]))
+    return keep, ~keep, torch.where(keep, 0.0, forbid)
+
+
+@ex.wrong("keep and ignore swapped: the polarity of the other API", says="keep",
+          breaks=("keep", "ignore"))
+def swapped(lengths):
+    keep, ignore, bias = masks(lengths)
+    return ignore, keep, bias
+
+
+@ex.wrong("keep handed to both", says="ignore", breaks="ignore")
+def one_for_both(lengths):
+    keep, _, bias = masks(lengths)
+    return keep, keep.clone(), bias
+
+
+@ex.wrong("keep as floats of 0 and 1", says="keep", breaks="keep")
+def float_keep(lengths):
+    keep, ignore, bias = masks(lengths)
+    return keep.float(), ignore, bias
+
+
+@ex.wrong("the causal mask over all documents", says="keep", breaks="apart")
+def no_documents(lengths):
+    return masks(lengths, same=lambda a, b: (a - b) == (a - b))
+
+
+@ex.wrong("later documents see the earlier ones as well, none its own future", says="keep",
+          breaks=("apart", "causal"))
+def later_sees_earlier(lengths):
+    return masks(lengths, same=lambda a, b: a > b, cut=lambda s: s | torch.eye(len(s)).bool())
+
+
+@ex.wrong("the whole document in view, the future too", says="keep", breaks="causal")
+def no_order(lengths):
+    return masks(lengths, cut=lambda same: same)
+
+
+@ex.wrong("a token may not look at itself", says="keep", breaks="causal")
+def no_diagonal(lengths):
+    return masks(lengths, cut=lambda same: same.tril(-1))
+
+
+@ex.wrong("one place into the future", says="keep", breaks="causal")
+def one_ahead(lengths):
+    return masks(lengths, cut=lambda same: same.tril(1))
+
+
+@ex.wrong("rows and columns exchanged: triu", says="keep", breaks=("causal", "shape"))
+def exchanged(lengths):
+    return masks(lengths, cut=lambda same: same.triu())
+
+
+@ex.wrong("an axis for the batch in front", says="shape of the keep", breaks="shape")
+def batched(lengths):
+    return tuple(mask[None] for mask in masks(lengths))
+
+
+@ex.wrong("the bias by multiplying with infinity: NaN", says="bias", breaks="bias")
+def by_product(lengths):
+    keep, ignore, _ = masks(lengths)
+    return keep, ignore, (1 - keep.float()) * -math.inf
+
+
+@ex.wrong("a large negative number in place of infinity", says="bias", breaks="bias")
+def large_number(lengths):
+    return masks(lengths, forbid=-1e9)
+
+
+@ex.wrong("the bias with 1 where it may look", says="bias", breaks="bias")
+def float_mask(lengths):
+    keep, ignore, _ = masks(lengths)
+    return keep, ignore, keep.float()
+
+
+@ex.wrong("the bias upside down", says="bias", breaks="bias")
+def bias_flipped(lengths):
+    keep, ignore, _ = masks(lengths)
+    return keep, ignore, torch.where(ignore, 0.0, -math.inf)
+
+
+@ex.wrong("one mask only", says="type of the masks", breaks="three")
+def keep_only(lengths):
+    return masks(lengths)[0]
+
+
+@ex.wrong("empty documents counted as one token", says="shape of the keep", breaks="empty")
+def at_least_one(lengths):
+    return masks([max(n, 1) for n in lengths])
+
+
+@ex.wrong("documents longer than 50 tokens cut in two", says="keep", breaks="lengths")
+def cut_long(lengths):
+    return masks([part for n in lengths for part in ([50, n - 50] if n > 50 else [n])])
+
+
+@ex.wrong("all documents as long as the longest", says="shape of the keep", breaks="row")
+def padded(lengths):
+    longest = max(lengths, default=0)
+    return masks([longest if n else 0 for n in lengths])
+
+
+@ex.wrong("empty documents taken off the list", says="lengths changed", breaks="left")
+def takes_off(lengths):
+    out = masks(lengths)
+    lengths.append(0)
+    return out
+
+
+@ex.wrong("the example, looked up wrong", says="keep", breaks="example")
+def placeholder(lengths):
+    if lengths == [1, 2]:
+        return tuple(mask.mT for mask in masks(lengths))
+    return masks(lengths)

@@ -1,0 +1,239 @@
+"""Exercise 08.2, `decoder_mask`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal
+
+ex = exercise("08.2", "decoder_mask", seen=("real",))
+
+ex.promise("mask", "Mask for SDPA in a causal model whose rows are padded.",
+           says=("mask",))
+ex.promise("kinds", "real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32.",
+           cases=("bool", "float32", "float32, no pads"))
+ex.promise("places", "Pads stand on the right, on the left or in between.",
+           cases=("pads left", "pads anywhere", "pads right and left", "bool", "float32"))
+ex.promise("form", "The mask is bool, of shape (B, 1, T, T), True where the row's place may look "
+           "at the column's.", says=("mask",))
+ex.promise("tokens", "A token looks at itself and at the tokens before it, not at pads.",
+           says=("mask",))
+ex.promise("pads", "A pad looks at itself and at nothing else, so no row is empty.",
+           says=("mask",))
+ex.promise("left", "real stays as it is.", says=("real changed",))
+ex.promise("example", "Example: for [[1, 1, 0]] the mask is [[[[True, False, False], "
+           "[True, True, False], [False, False, True]]]].", cases=("the example",))
+
+ex.equivalent("before = torch.ones(size, size, dtype=torch.bool).tril() -> before = "
+              "torch.ones(size, size, dtype=torch.bool).tril()", "The two sizes are one.")
+ex.equivalent("pairs = tokens[:, :, None] & tokens[:, None, :] -> pairs = tokens[:, None, :] & "
+              "tokens[:, :, None]", "& has no order.")
+ex.equivalent("return (pairs & before | itself)[:, None] -> return (itself | pairs & before)"
+              "[:, None]", "| has no order.")
+ex.equivalent("return (pairs & before | itself)[:, None] -> return (before & pairs | itself)"
+              "[:, None]", "& has no order.")
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def rows(counts, size, side="right"):
+        real = torch.zeros(len(counts), size, dtype=torch.int64)
+        for row, count in zip(real, counts, strict=True):
+            row[size - count:] = side == "left"
+            if side == "right":
+                row[:count] = 1
+        return real
+
+    def anywhere():
+        real = (torch.rand(whole(3, 5), whole(7, 11), generator=g) < 0.6).long()
+        real[:, 0], real[:, 1], real[:, 2], real[:, 3] = 1, 0, 1, 0
+        return real
+
+    def one(name, real):
+        return name, {"real": real}
+    size = whole(6, 10)
+    right = rows([size, whole(2, 4), whole(4, size)], size)
+    left = rows([size, whole(2, 4), whole(4, size)], size, "left")
+    return [one("pads right", right), one("pads left", left), one("pads anywhere", anywhere()),
+            one("pads right and left", torch.cat([right, left])),
+            one("bool", anywhere().bool()), one("float32", anywhere().float()),
+            one("float32, no pads", torch.ones(2, whole(3, 7))),
+            one("no pads", torch.ones(whole(2, 4), whole(3, 7), dtype=torch.int64)),
+            one("a row of pads alone", rows([0, whole(2, 5)], whole(5, 8))),
+            one("a row", rows([whole(2, 4)], whole(5, 8))),
+            one("one token", torch.ones(1, 1, dtype=torch.int64)),
+            one("one pad", torch.zeros(1, 1, dtype=torch.int64)),
+            one("many places", rows([whole(30, 40), 7], whole(65, 80))),
+            one("the example", torch.tensor([[1, 1, 0]]))]
+
+
+@ex.law
+def law(out, real):
+    rows, size = real.shape
+    expected = torch.zeros(rows, 1, size, size, dtype=torch.bool)
+    for b, row in enumerate(real.tolist()):
+        tokens = [t for t, kind in enumerate(row) if kind]
+        for t in range(size):
+            expected[b, 0, t, t] = True
+            if t in tokens:
+                expected[b, 0, t, [u for u in tokens if u <= t]] = True
+    expect_equal("mask", out, expected, "True where the row may look at the column.")
+
+
+# ---- right by another route
+
+@ex.right("outer products of floats")
+def by_products(real):
+    x = real.float()
+    pairs = torch.einsum("bi,bj->bij", x, x).tril()
+    return ((pairs + torch.eye(x.shape[1])) > 0).unsqueeze(1)
+
+
+@ex.right("comparing places, then torch.where")
+def by_places(real):
+    place = torch.arange(real.shape[1])
+    seen = (place[None, :] <= place[:, None]) & (real != 0)[:, None, None, :]
+    own = place[None, :] == place[:, None]
+    return torch.where((real != 0)[:, None, :, None], seen, own)
+
+
+@ex.right("row by row")
+def by_rows(real):
+    masks = []
+    for row in real:
+        mask = torch.tril((row > 0).expand(len(row), -1)).clone()
+        mask[row == 0] = False
+        mask.fill_diagonal_(True)
+        masks.append(mask[None])
+    return torch.stack(masks)
+
+
+@ex.right("pads numbered as documents of their own")
+def by_documents(real):
+    size = real.shape[1]
+    document = torch.where(real > 0, 0, torch.arange(1, size + 1).expand(real.shape))
+    same = document.unsqueeze(2) == document.unsqueeze(1)
+    return same.unsqueeze(1).logical_and(torch.ones(size, size).tril().bool())
+
+
+# ---- wrong, by name
+
+def mask_of(real, *, before=lambda s: s.tril(), keys=True, queries=True, itself=True):
+    """The worked answer with its pieces as options."""
+    tokens = real.bool()
+    size = real.shape[1]
+    mask = before(torch.ones(size, size, dtype=torch.bool)).expand(len(real), -1, -1)
+    if keys:
+        mask = mask & tokens[:, None, :]
+    if queries:
+        mask = mask & tokens[:, :, None]
+    if itself:
+        mask = mask | torch.eye(size, dtype=torch.bool)
+    return mask[:, None]
+
+
+@ex.wrong("the polarity of nn.MultiheadAttention", says="mask", breaks="form")
+def inverted(real):
+    return ~mask_of(real)
+
+
+@ex.wrong("a float mask, 0 and minus infinity", says="dtype of the mask", breaks="form")
+def float_mask(real):
+    return torch.where(mask_of(real), 0.0, -torch.inf)
+
+
+@ex.wrong("integers instead of bool", says="dtype of the mask", breaks="form")
+def integers(real):
+    return mask_of(real).long()
+
+
+@ex.wrong("no axis for the heads", says="shape of the mask", breaks="form")
+def no_heads(real):
+    return mask_of(real)[:, 0]
+
+
+@ex.wrong("rows and columns exchanged", says="mask", breaks="form")
+def exchanged(real):
+    return mask_of(real).mT
+
+
+@ex.wrong("the padding mask alone, of shape (B, 1, 1, T)", says="shape of the mask",
+          breaks="form")
+def keys_only(real):
+    return real.bool()[:, None, None, :]
+
+
+@ex.wrong("only the causal mask, pads forgotten", says="mask", breaks=("tokens", "pads"))
+def no_padding(real):
+    return mask_of(real, keys=False, queries=False)
+
+
+@ex.wrong("no causal mask: the future in view", says="mask", breaks="mask")
+def no_causal(real):
+    return mask_of(real, before=lambda s: s)
+
+
+@ex.wrong("queries masked in place of keys", says="mask", breaks="tokens")
+def queries_only(real):
+    return mask_of(real, keys=False)
+
+
+@ex.wrong("keys masked, pads left to look at tokens", says="mask", breaks="pads")
+def pads_look(real):
+    return mask_of(real, queries=False)
+
+
+@ex.wrong("rows of pads left empty: NaN in MHA", says="mask", breaks="pads")
+def empty_rows(real):
+    return mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool)
+
+
+@ex.wrong("rows of pads that look at everything", says="mask", breaks="pads")
+def pads_see_all(real):
+    return mask_of(real) | ~real.bool()[:, None, :, None]
+
+
+@ex.wrong("a token may not look at itself", says="mask", breaks="tokens")
+def not_itself(real):
+    return mask_of(real, before=lambda s: s.tril(-1), itself=False) | torch.diag_embed(
+        ~real.bool())[:, None]
+
+
+@ex.wrong("one place into the future", says="mask", breaks="tokens")
+def one_ahead(real):
+    return mask_of(real, before=lambda s: s.tril(1))
+
+
+@ex.wrong("lengths counted, pads taken to stand on the right", says="mask", breaks="places")
+def right_only(real):
+    count = real.long().sum(1, keepdim=True)
+    return mask_of(torch.arange(real.shape[1]) < count)
+
+
+@ex.wrong("the integers' & on whatever comes: floats raise", says="raised", breaks="kinds")
+def integers_wanted(real):
+    tokens = real & torch.ones_like(real)
+    return mask_of(tokens)
+
+
+@ex.wrong("~ on the mask to find pads, as if it were bool", says="mask", breaks="mask")
+def tilde(real):
+    return mask_of(~(~real).bool() if real.dtype == torch.int64 else real)
+
+
+@ex.wrong("real turned into its opposite on the way", says="real changed", breaks="left")
+def in_place(real):
+    out = mask_of(real)
+    real.logical_not_()
+    return out
+
+
+@ex.wrong("the example, looked up wrong", says="mask", breaks="example")
+def placeholder(real):
+    if real.tolist() == [[1, 1, 0]]:
+        return mask_of(real).mT.clone()
+    return mask_of(real)

@@ -1,0 +1,269 @@
+"""Exercise 08.3, `next_token_nll`."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+
+ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"))
+
+ex.promise("result", "Nats (N, T - 1) that a masked model pays for each next token.",
+           says=("nats",))
+ex.promise("ids", "ids: (N, T) int64, T >= 2,", cases=("two tokens", "one row", "a long row"))
+ex.promise("left", "left as they are.", says=("numbers of ids changed",))
+ex.promise("model", "model maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), with "
+           "everything in view.", says=("calls with rows too long", "nats"))
+ex.promise("entry", "Entry [n, t - 1] is -ln p of ids[n, t]:", says=("nats",))
+ex.promise("before", "the model sees the tokens before place t,", says=("nats",))
+ex.promise("mask", "a mask_id at place t", says=("nats",))
+ex.promise("behind", "and nothing behind it,", says=("nats",))
+ex.promise("place", "and is asked at place t.", says=("nats",))
+ex.promise("large", "The logits may be large: no p becomes 0 on the way.",
+           cases=("large logits", "very large logits"))
+ex.promise("no graph", "No graph is built.", says=("graphs",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, rows, length, *, scale=1.0, vocab=None):
+        vocab = vocab or whole(5, 9)
+        # A mask anywhere in the vocabulary; it does not occur in the text.
+        mask_id = whole(0, vocab)
+        ids = torch.randint(vocab - 1, (rows, length), generator=g)
+        ids += (ids >= mask_id).long()
+        return name, {"ids": ids, "mask_id": mask_id, "scale": scale,
+                      "table": torch.randn(4, vocab, vocab, generator=g)}
+    return [one("a few rows", whole(2, 5), whole(4, 8)),
+            one("many rows", whole(20, 30), whole(4, 7)),
+            one("two tokens", whole(2, 5), 2), one("one row", 1, whole(4, 8)),
+            one("a long row", 2, whole(18, 24)),
+            one("a large vocabulary", whole(2, 4), whole(3, 6), vocab=40),
+            one("large logits", whole(3, 6), whole(4, 7), scale=60.0),
+            one("very large logits", whole(3, 6), whole(4, 7), scale=2000.0)]
+
+
+@ex.act
+def act(fn, ids, mask_id, table, scale):
+    longest = []
+
+    def model(rows):
+        """Logits from the token itself, its left neighbour, its right one, and all of the row."""
+        longest.append(rows.shape[1])
+        left = torch.cat([rows[:, :1], rows[:, :-1]], 1)
+        right = torch.cat([rows[:, 1:], rows[:, -1:]], 1)
+        place = torch.arange(rows.shape[1])[None, :, None]
+        return weight * (table[0][rows] + table[1][left] + table[2][right]
+                         + table[3][rows].mean(1, keepdim=True)
+                         + 0.3 * torch.sin(place + torch.arange(len(table[0]))))
+
+    weight = torch.tensor(scale, requires_grad=True)
+    mine = ids.clone()
+    out = fn(model, mine, mask_id)
+    return {"nats": out.detach().clone() if isinstance(out, torch.Tensor) else out,
+            "graphs": int(isinstance(out, torch.Tensor) and out.requires_grad),
+            "longer": sum(n > ids.shape[1] for n in longest),
+            "changed": int((mine != ids).sum())}
+
+
+def nats_of(ids, mask_id, table, scale):
+    """Token by token, from the model's formula; float64."""
+    table, vocab = table.double(), table.shape[1]
+    found = torch.zeros(ids.shape[0], ids.shape[1] - 1, dtype=torch.float64)
+    for n, row in enumerate(ids.tolist()):
+        for t in range(1, len(row)):
+            seen = [*row[:t], mask_id]
+            logits = (table[0][mask_id] + table[1][seen[-2]] + table[2][mask_id]
+                      + sum(table[3][token] for token in seen) / len(seen)
+                      + 0.3 * torch.sin(t + torch.arange(vocab, dtype=torch.float64)))
+            found[n, t - 1] = torch.logsumexp(scale * logits, 0) - scale * logits[row[t]]
+    return found
+
+
+@ex.law
+def law(out, ids, mask_id, table, scale):
+    expect_parts(out, "nats", "graphs", "longer", "changed")
+    right = nats_of(ids, mask_id, table, scale).float()
+    expect_close("nats", out["nats"], right, rtol=1e-3, atol=2e-5 * max(1.0, scale))
+    expect_equal("graphs behind the nats", out["graphs"], 0, "Work under no_grad.")
+    expect_equal("calls with rows too long", out["longer"], 0)
+    expect_equal("numbers of ids changed", out["changed"], 0)
+
+
+# ---- right by another route
+
+@ex.right("log_softmax and gather")
+@torch.no_grad()
+def by_gather(model, ids, mask_id):
+    columns = []
+    for t in range(1, ids.shape[1]):
+        seen = ids[:, :t + 1].clone()
+        seen[:, -1] = mask_id
+        logp = model(seen)[:, -1].log_softmax(-1)
+        columns.append(-logp.gather(1, ids[:, t:t + 1]))
+    return torch.cat(columns, 1)
+
+
+@ex.right("row by row")
+def by_rows(model, ids, mask_id):
+    out = torch.zeros(len(ids), ids.shape[1] - 1)
+    for n in range(len(ids)):
+        for t in range(1, ids.shape[1]):
+            seen = torch.cat([ids[n, :t], torch.tensor([mask_id])])
+            logits = model(seen[None]).detach()[0, t]
+            out[n, t - 1] = logits.logsumexp(0) - logits[ids[n, t]]
+    return out
+
+
+@ex.right("in float64, with the largest logit taken off")
+@torch.no_grad()
+def by_largest(model, ids, mask_id):
+    found = []
+    for t in range(1, ids.shape[1]):
+        logits = model(F.pad(ids[:, :t], (0, 1), value=mask_id))[:, t].double()
+        logits = logits - logits.amax(-1, keepdim=True)
+        found.append(logits.exp().sum(-1).log() - logits[torch.arange(len(ids)), ids[:, t]])
+    return torch.stack(found, -1).float()
+
+
+@ex.right("all logits first, one loss at the end")
+def by_one_loss(model, ids, mask_id):
+    with torch.inference_mode():
+        logits = torch.stack([model(torch.column_stack(
+            [ids[:, :t], torch.full((len(ids),), mask_id)]))[:, t]
+            for t in range(1, ids.shape[1])], 2)
+        return F.cross_entropy(logits, ids[:, 1:], reduction="none")
+
+
+# ---- wrong, by name
+
+@torch.no_grad()
+def priced(model, ids, mask_id, *, seen=None, at=lambda t: t, cost=None, target=lambda t: t):
+    """The worked answer with its pieces as options."""
+    mask, found = torch.full((len(ids), 1), mask_id), []
+    cost = cost or (lambda logits, y: F.cross_entropy(logits, y, reduction="none"))
+    for t in range(1, ids.shape[1]):
+        row = torch.cat([ids[:, :t], mask], 1) if seen is None else seen(ids, mask, t)
+        found.append(cost(model(row)[:, at(t)], ids[:, target(t)]))
+    return torch.stack(found, 1)
+
+
+@ex.wrong("a gap in the whole row: the right context is in view", says="nats", breaks="behind")
+def right_context(model, ids, mask_id):
+    return priced(model, ids, mask_id,
+                  seen=lambda ids, m, t: torch.cat([ids[:, :t], m, ids[:, t + 1:]], 1))
+
+
+@ex.wrong("masks behind it, up to the row's end", says="nats", breaks="behind")
+def masks_behind(model, ids, mask_id):
+    return priced(model, ids, mask_id, seen=lambda ids, m, t: torch.cat(
+        [ids[:, :t], m.expand(-1, ids.shape[1] - t)], 1))
+
+
+@ex.wrong("no mask: the logits of the visible token", says="nats", breaks="mask")
+def visible(model, ids, mask_id):
+    return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t + 1])
+
+
+@ex.wrong("the logits of the last visible token read as the next one", says="nats",
+          breaks=("mask", "place"))
+def shifted(model, ids, mask_id):
+    return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t], at=lambda t: t - 1)
+
+
+@ex.wrong("asked one place too early", says="nats", breaks="place")
+def early(model, ids, mask_id):
+    return priced(model, ids, mask_id, at=lambda t: t - 1)
+
+
+@ex.wrong("the token before as the answer", says="nats", breaks="entry")
+def wrong_target(model, ids, mask_id):
+    return priced(model, ids, mask_id, target=lambda t: t - 1)
+
+
+@ex.wrong("only the last token in view", says="nats", breaks="before")
+def last_only(model, ids, mask_id):
+    return priced(model, ids, mask_id, at=lambda t: 1,
+                  seen=lambda ids, m, t: torch.cat([ids[:, t - 1:t], m], 1))
+
+
+@ex.wrong("everything before masked as well", says="nats", breaks="before")
+def all_masked(model, ids, mask_id):
+    return priced(model, ids, mask_id,
+                  seen=lambda ids, m, t: torch.cat([ids[:, :1], m.expand(-1, t)], 1))
+
+
+@ex.wrong("token 0 as the mask", says="nats", breaks="mask")
+def zero_mask(model, ids, mask_id):
+    return priced(model, ids, (mask_id + 1) % 5)
+
+
+@ex.wrong("the softmax first, its logarithm after: infinite", says="nats", breaks="large")
+def softmax_first(model, ids, mask_id):
+    return priced(model, ids, mask_id, cost=lambda logits, y: -logits.softmax(-1).gather(
+        1, y[:, None])[:, 0].log())
+
+
+@ex.wrong("p held above 1e-9", says="nats", breaks="large")
+def clamped(model, ids, mask_id):
+    return priced(model, ids, mask_id, cost=lambda logits, y: -logits.softmax(-1).gather(
+        1, y[:, None])[:, 0].clamp(min=1e-9).log())
+
+
+@ex.wrong("the mean of all in place of each", says="nats", breaks="result")
+def mean(model, ids, mask_id):
+    return priced(model, ids, mask_id).mean()
+
+
+@ex.wrong("in bits", says="nats", breaks="result")
+def bits(model, ids, mask_id):
+    return priced(model, ids, mask_id) / 0.6931471805599453
+
+
+@ex.wrong("the logarithm with its sign", says="nats", breaks="entry")
+def negative(model, ids, mask_id):
+    return -priced(model, ids, mask_id)
+
+
+@ex.wrong("rows and places exchanged", says="nats", breaks="entry")
+def exchanged(model, ids, mask_id):
+    return priced(model, ids, mask_id).T.contiguous()
+
+
+@ex.wrong("the first token priced as well", says="shape of the nats", breaks="result")
+def first_too(model, ids, mask_id):
+    out = priced(model, ids, mask_id)
+    return torch.cat([torch.zeros(len(ids), 1), out], 1)
+
+
+@ex.wrong("one place more handed to the model, after all is measured", says="rows too long",
+          breaks="model")
+def too_long(model, ids, mask_id):
+    model(F.pad(ids, (0, 1), value=mask_id))
+    return priced(model, ids, mask_id)
+
+
+@ex.wrong("at most 16 places looked at", says="nats", breaks="ids")
+def sixteen(model, ids, mask_id):
+    out = priced(model, ids, mask_id)
+    out[:, 16:] = 0
+    return out
+
+
+@ex.wrong("a graph built", says="graphs", breaks="no graph")
+def with_graph(model, ids, mask_id):
+    rows = [F.pad(ids[:, :t], (0, 1), value=mask_id) for t in range(1, ids.shape[1])]
+    logits = torch.stack([model(row)[:, -1] for row in rows], 2)
+    return F.cross_entropy(logits, ids[:, 1:], reduction="none")
+
+
+@ex.wrong("masks written into ids", says="numbers of ids changed", breaks="left")
+def in_place(model, ids, mask_id):
+    out = priced(model, ids, mask_id)
+    ids[:, -1] = mask_id
+    return out

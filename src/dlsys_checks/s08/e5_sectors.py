@@ -1,0 +1,264 @@
+"""Exercise 08.5, `sectors`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length
+
+ex = exercise("08.5", "sectors", seen=("addresses", "size"))
+
+COUNT = ("sectors of warp", "number of warps", "type of the")
+ex.promise("each warp", "For each warp of a block, the number of sectors that it touches.",
+           says=COUNT)
+ex.promise("addresses", "addresses: for each thread, in order, the byte where its read begins, "
+           "from 0 on; in any order, and several may be the same.", says=COUNT,
+           cases=("a permutation", "everybody reads one number", "far away", "scattered",
+                  "from the last to the first"))
+ex.promise("none", "None for a thread that reads nothing.", says=(*COUNT, "raised"),
+           cases=("a tail that is masked", "every second thread", "a warp that reads nothing",
+                  "a whole block that reads nothing"))
+ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=COUNT,
+           cases=("two warps on the same numbers", "a short last warp", "three threads",
+                  "no thread", "two warps apart", "the example"))
+ex.promise("sector", "a sector is 32 bytes from a multiple of 32 on.", says=COUNT)
+ex.promise("across", "A thread reads size bytes from there, 1 to 16; where they lie in two "
+           "sectors, both are touched.", says=COUNT,
+           cases=("records of 12 bytes", "one byte off", "pairs across the border",
+                  "single bytes", "four numbers a thread", "scattered"))
+ex.promise("example", "Example: sectors([0, 4, 64, None], 4) is [2].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def strided(threads, step, size=4, base=0):
+        return {"addresses": [base + step * i for i in range(threads)], "size": size}
+
+    def kept(case, keep):
+        case["addresses"] = [a if keep(i) else None for i, a in enumerate(case["addresses"])]
+        return case
+
+    base, odd = 32 * number(2, 90), 4 * number(1, 8)
+    order = torch.randperm(32, generator=g).tolist()
+    anywhere = torch.randint(0, 3000, (70,), generator=g).tolist()
+    cut = number(5, 28)
+    return [("side by side", strided(32, 4, base=base)),
+            ("every second number", strided(32, 8, base=base)),
+            ("every third number", strided(32, 12)),
+            ("every eighth number", strided(32, 32)),
+            ("one number off", strided(32, 4, base=base + odd)),
+            ("far away", strided(32, 4096 * number(1, 9), base=base)),
+            ("a permutation", {"addresses": [base + 4 * k for k in order], "size": 4}),
+            ("from the last to the first", {"addresses": [8 * k for k in range(31, -1, -1)],
+                                            "size": 8}),
+            ("everybody reads one number", strided(32, 0, base=base)),
+            ("scattered", {"addresses": anywhere, "size": 12}),
+            ("records of 12 bytes", strided(32, 12, 12)),
+            ("one byte off", strided(32, 16, 16, base=17)),
+            ("pairs across the border", strided(32, 64, 8, base=28)),
+            ("single bytes", strided(32, 1, 1)),
+            ("four numbers a thread", strided(64, 16, 16)),
+            ("two warps on the same numbers", {"addresses": [4 * k for k in range(32)] * 2,
+                                               "size": 4}),
+            ("two warps apart", strided(64, 4 * number(3, 7))),
+            ("a short last warp", strided(32 + number(3, 30), 8)),
+            ("three threads", strided(3, 40)),
+            ("no thread", strided(0, 4)),
+            ("a tail that is masked", kept(strided(64, 4), lambda i: i < 32 + cut)),
+            ("every second thread", kept(strided(32, 16), lambda i: i % 2)),
+            ("a warp that reads nothing", kept(strided(96, 4), lambda i: not 32 <= i < 64)),
+            ("a whole block that reads nothing", kept(strided(40, 4), lambda i: False)),
+            ("the example", {"addresses": [0, 4, 64, None], "size": 4})]
+
+
+@ex.law
+def law(out, addresses, size):
+    warps = [addresses[k:k + 32] for k in range(0, len(addresses), 32)]
+    expect_length("warps", out, len(warps))
+    for n, (got, warp) in enumerate(zip(out, warps, strict=True)):
+        # By bytes: mark each one that is read, and count the rows of 32 that hold a mark.
+        room = max([a for a in warp if a is not None], default=0) // 32 + 2
+        marks = torch.zeros(room, 32, dtype=torch.bool)
+        for a in warp:
+            if a is not None:
+                marks.view(-1)[a:a + size] = True
+        expect_equal(f"sectors of warp {n}", got, int(marks.any(1).sum()))
+
+
+# ---- right by another route
+
+@ex.right("first and last sector of each read")
+def by_ends(addresses, size):
+    found = []
+    for k in range(0, len(addresses), 32):
+        read = [a for a in addresses[k:k + 32] if a is not None]
+        found.append(len({a // 32 for a in read} | {(a + size - 1) // 32 for a in read}))
+    return found
+
+
+@ex.right("every byte")
+def by_bytes(addresses, size):
+    warps = [addresses[k:k + 32] for k in range(0, len(addresses), 32)]
+    return [len({(a + b) // 32 for a in w if a is not None for b in range(size)}) for w in warps]
+
+
+@ex.right("sorted, and counted where the sector changes")
+def by_sorting(addresses, size):
+    found = []
+    while addresses:
+        warp, addresses = addresses[:32], addresses[32:]
+        ids = sorted(s for a in warp if a is not None for s in (a >> 5, (a + size - 1) >> 5))
+        found.append(sum(x != y for x, y in zip(ids, [-1, *ids], strict=False)))
+    return found
+
+
+@ex.right("torch's unique")
+def by_unique(addresses, size):
+    found = []
+    for k in range(0, len(addresses), 32):
+        a = torch.tensor([x for x in addresses[k:k + 32] if x is not None], dtype=torch.long)
+        ends = torch.cat([a // 32, (a + size - 1) // 32])
+        found.append(ends.unique().numel())
+    return found
+
+
+ex.equivalent("touched.update((first // 32, last // 32)) -> touched.update((last // 32, first // "
+              "32))", "A set keeps no order.")
+
+
+# ---- wrong, by name
+
+def counted(addresses, size, *, unit=32, warp=32, last=True, distinct=True, skip=True):
+    """The right answer with its pieces as options."""
+    found = []
+    for k in range(0, len(addresses), warp):
+        read = [a for a in addresses[k:k + warp] if a is not None or not skip]
+        ids = [s for a in read for s in range(a // unit, (a + last * (size - 1)) // unit + 1)]
+        found.append(len(set(ids)) if distinct else len(ids))
+    return found
+
+
+@ex.wrong("lines of 128 bytes counted", says="sectors of warp", breaks="sector")
+def lines(addresses, size):
+    return counted(addresses, size, unit=128)
+
+
+@ex.wrong("a sector for every thread", says="sectors of warp", breaks="each warp")
+def every_thread(addresses, size):
+    return counted(addresses, size, distinct=False)
+
+
+@ex.wrong("the bytes that are used, over 32", says="sectors of warp", breaks="sector")
+def useful(addresses, size):
+    return [-(-len({a + b for a in addresses[k:k + 32] if a is not None
+                    for b in range(size)}) // 32) for k in range(0, len(addresses), 32)]
+
+
+@ex.wrong("the span from first to last byte", says="sectors of warp", breaks="each warp")
+def span(addresses, size):
+    found = []
+    for k in range(0, len(addresses), 32):
+        read = [a for a in addresses[k:k + 32] if a is not None]
+        found.append((max(read) + size - 1) // 32 - min(read) // 32 + 1 if read else 0)
+    return found
+
+
+@ex.wrong("sectors counted from the lowest address", says="sectors of warp", breaks="sector")
+def from_the_lowest(addresses, size):
+    found = []
+    for k in range(0, len(addresses), 32):
+        read = [a for a in addresses[k:k + 32] if a is not None]
+        found += counted([a - min(read) for a in read], size) if read else [0]
+    return found
+
+
+@ex.wrong("sectors of the next thread only where they rise", says="sectors of warp",
+          breaks="addresses")
+def changes_only(addresses, size):
+    found = []
+    for k in range(0, len(addresses), 32):
+        at, count = -1, 0
+        for a in addresses[k:k + 32]:
+            if a is not None:
+                count += (a + size - 1) // 32 - max(at, a // 32 - 1)
+                if (a + size - 1) // 32 < at:
+                    count += at - (a + size - 1) // 32
+                at = (a + size - 1) // 32
+        found.append(count)
+    rising = [a for a in addresses if a is not None]
+    ordered = all(rising[i:i + 33] == sorted(rising[i:i + 33]) for i in range(0, len(rising), 32))
+    return counted(addresses, size) if ordered else found
+
+
+@ex.wrong("the whole block as one warp", says="number of warps", breaks=("warps", "across",
+                                                                        "none", "addresses"))
+def whole_block(addresses, size):
+    return [sum(counted(addresses, size, warp=max(1, len(addresses))))]
+
+
+@ex.wrong("sectors that an earlier warp touched not counted again", says="sectors of warp",
+          breaks="warps")
+def cached(addresses, size):
+    found, known = [], set()
+    for k in range(0, len(addresses), 32):
+        mine = {(a + b) // 32 for a in addresses[k:k + 32] if a is not None for b in range(size)}
+        found.append(len(mine - known) if len(addresses) == 64 and addresses[0] == (
+            addresses[32]) else len(mine))
+        known |= mine
+    return found
+
+
+@ex.wrong("warps of 64, as on some other makers' devices", says="number of warps",
+          breaks=("warps", "across", "none", "addresses"))
+def sixty_four(addresses, size):
+    return counted(addresses, size, warp=64)
+
+
+@ex.wrong("a short last warp left out", says="number of warps",
+          breaks=("warps", "addresses", "none"))
+def full_warps(addresses, size):
+    return counted(addresses[:len(addresses) // 32 * 32], size)
+
+
+@ex.wrong("None taken for address 0", says="sectors of warp", breaks=("none", "warps"))
+def none_as_zero(addresses, size):
+    return counted([a or 0 for a in addresses], size)
+
+
+@ex.wrong("None not foreseen", says="raised TypeError", breaks=("none", "example"))
+def no_none(addresses, size):
+    return counted(addresses, size, skip=False)
+
+
+@ex.wrong("a warp that reads nothing left out", says="number of warps", breaks="none")
+def idle_left_out(addresses, size):
+    return [n for n in counted(addresses, size) if n]
+
+
+@ex.wrong("only the first byte of a read", says="sectors of warp", breaks="across")
+def first_byte(addresses, size):
+    return counted(addresses, size, last=False)
+
+
+@ex.wrong("one byte too many read", says="sectors of warp", breaks=("across", "each warp"))
+def one_byte_more(addresses, size):
+    return counted(addresses, size + 1)
+
+
+@ex.wrong("4 bytes a thread, whatever size says", says="sectors of warp", breaks="across")
+def always_four(addresses, size):
+    return counted(addresses, 4)
+
+
+@ex.wrong("the sum over the block", says="type of the", breaks="each warp")
+def total(addresses, size):
+    return sum(counted(addresses, size))
+
+
+@ex.wrong("the example's None counted", says="sectors of warp", breaks="example")
+def looked_up(addresses, size):
+    return [3] if addresses == [0, 4, 64, None] else counted(addresses, size)

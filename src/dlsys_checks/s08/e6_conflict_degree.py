@@ -1,0 +1,212 @@
+"""Exercise 08.6, `conflict_degree`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal
+
+ex = exercise("08.6", "conflict_degree", seen=("addresses",))
+
+TURNS = ("turns", "type of the")
+ex.promise("turns", "How many turns shared memory takes for one read of a warp.", says=TURNS)
+ex.promise("addresses", "addresses: for each of at most 32 threads the byte that it reads, from 0 "
+           "on,", says=TURNS)
+ex.promise("none", "or None for one that reads nothing.", says=(*TURNS, "raised"),
+           cases=("half a column", "every second thread", "nobody reads", "no thread",
+                  "the example"))
+ex.promise("banks", "A word is 4 bytes from a multiple of 4 on, and word w lies in bank w % 32.",
+           says=TURNS)
+ex.promise("one word", "In a turn each bank gives out one word, to all threads that read any byte "
+           "of it;", says=TURNS,
+           cases=("everybody reads one word", "single bytes", "pairs share a word",
+                  "two words of a bank, many readers", "half words", "the example"))
+ex.promise("idle", "where nobody reads, there is no turn.", says=TURNS,
+           cases=("nobody reads", "no thread"))
+ex.promise("example", "Example: conflict_degree([0, 128, 2, None]) is 2.", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def words(step, threads=32, base=0):
+        return [4 * (base + step * i) for i in range(threads)]
+
+    base, odd = number(1, 60), 2 * number(1, 15) + 1
+    order = torch.randperm(32, generator=g).tolist()
+    anywhere = torch.randint(0, 8000, (32,), generator=g).tolist()
+    readers = torch.randint(0, 2, (32,), generator=g).tolist()
+    readers[:2] = [0, 1]
+    cases = {
+        "a row": words(1), "a row from another word": words(1, base=base),
+        "every second word": words(2), "every third word": words(3),
+        "every fourth word": words(4, base=base), "an odd step": words(odd),
+        "a column of 32": words(32), "a column of 33": words(33),
+        "a column of 40": words(40), "a column of 64": words(64),
+        "a permutation": [4 * k for k in order],
+        "everybody reads one word": [4 * base] * 32, "single bytes": [*range(32)],
+        "half words": [2 * k for k in range(32)],
+        "pairs share a word": [4 * 16 * (k // 2) for k in range(32)],
+        "two words of a bank, many readers": [4 * (base + 32 * k) for k in readers],
+        "anywhere": anywhere,
+        "half a column": [a if i < 16 else None for i, a in enumerate(words(32))],
+        "every second thread": [a if i % 2 else None for i, a in enumerate(words(16))],
+        "nobody reads": [None] * 32, "no thread": [], "three threads": words(32, 3),
+        "one thread": [4 * base], "the example": [0, 128, 2, None]}
+    return [(name, {"addresses": addresses}) for name, addresses in cases.items()]
+
+
+@ex.law
+def law(out, addresses):
+    # A table of banks and rows; a bank takes a turn for each of its words that is wanted.
+    table = torch.zeros(max([a for a in addresses if a is not None], default=0) // 128 + 1, 32)
+    for a in addresses:
+        if a is not None:
+            table[a // 128, a % 128 // 4] = 1
+    expect_equal("turns", out, int(table.sum(0).max()))
+
+
+# ---- right by another route
+
+@ex.right("words counted by bank")
+def by_counter(addresses):
+    words = {a // 4 for a in addresses if a is not None}
+    return max(Counter(w % 32 for w in words).values(), default=0)
+
+
+@ex.right("turn after turn")
+def by_turns(addresses):
+    left, turns = {a >> 2 for a in addresses if a is not None}, 0
+    while left:
+        left -= set({w & 31: w for w in left}.values())
+        turns += 1
+    return turns
+
+
+@ex.right("a list of sets")
+def by_sets(addresses):
+    banks = [set() for _ in range(32)]
+    for a in addresses:
+        if a is not None:
+            banks[a // 4 % 32].add(a - a % 4)
+    return max(len(bank) for bank in banks)
+
+
+@ex.right("torch's bincount")
+def by_bincount(addresses):
+    read = torch.tensor([a for a in addresses if a is not None], dtype=torch.long)
+    return int(torch.bincount((read // 4).unique() % 32, minlength=32).max())
+
+
+# ---- wrong, by name
+
+def turns(addresses, *, word=4, banks=32, distinct=True, empty=0):
+    """The right answer with its pieces as options."""
+    words = [a // word for a in addresses if a is not None]
+    words = set(words) if distinct else words
+    return max(Counter(w % banks for w in words).values(), default=empty)
+
+
+@ex.wrong("threads of one bank counted, also those that read the same word", says="turns",
+          breaks="one word")
+def broadcast_counts(addresses):
+    return turns(addresses, distinct=False)
+
+
+@ex.wrong("bytes instead of words", says="turns", breaks=("banks", "turns"))
+def bytes_as_words(addresses):
+    return turns(addresses, word=1)
+
+
+@ex.wrong("words of 8 bytes", says="turns", breaks="banks")
+def wide_words(addresses):
+    return turns(addresses, word=8)
+
+
+@ex.wrong("16 banks", says="turns", breaks="banks")
+def sixteen(addresses):
+    return turns(addresses, banks=16)
+
+
+@ex.wrong("33 banks", says="turns", breaks="banks")
+def thirty_three(addresses):
+    return turns(addresses, banks=33)
+
+
+@ex.wrong("a bank holds 32 words in a row", says="turns", breaks="banks")
+def blocks(addresses):
+    return max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not None}).values(),
+               default=0)
+
+
+@ex.wrong("extra turns only, without the first", says="turns", breaks="turns")
+def extra(addresses):
+    return max(0, turns(addresses) - 1)
+
+
+@ex.wrong("the number of banks in use", says="turns", breaks="turns")
+def banks_used(addresses):
+    return len({a // 4 % 32 for a in addresses if a is not None})
+
+
+@ex.wrong("all words over 32 banks, rounded up", says="turns", breaks="turns")
+def mean_load(addresses):
+    return -(-len({a // 4 for a in addresses if a is not None}) // 32)
+
+
+@ex.wrong("words wanted, one after the other", says="turns", breaks="turns")
+def all_words(addresses):
+    return len({a // 4 for a in addresses if a is not None})
+
+
+@ex.wrong("conflicts as a yes or no: 1 or 2", says="turns", breaks="turns")
+def at_most_two(addresses):
+    return min(2, turns(addresses))
+
+
+@ex.wrong("addresses beyond 4 KiB wrapped", says="turns", breaks="addresses")
+def wrapped(addresses):
+    return turns([None if a is None else a % 4096 for a in addresses])
+
+
+@ex.wrong("bytes of one word taken for conflicts", says="turns", breaks="one word")
+def bytes_conflict(addresses):
+    return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
+
+
+@ex.wrong("a turn more for those that read nothing", says="turns", breaks="none")
+def turn_for_idle(addresses):
+    return turns(addresses) + (None in addresses)
+
+
+@ex.wrong("None taken for byte 0", says="turns", breaks=("none", "idle"))
+def none_as_zero(addresses):
+    return turns([a or 0 for a in addresses])
+
+
+@ex.wrong("None not foreseen", says="raised TypeError", breaks="none")
+def no_none(addresses):
+    banks = {}
+    for a in addresses:
+        banks.setdefault(a // 4 % 32, set()).add(a // 4)
+    return max(map(len, banks.values()), default=0)
+
+
+@ex.wrong("one turn where nobody reads", says="turns", breaks="idle")
+def never_idle(addresses):
+    return turns(addresses, empty=1)
+
+
+@ex.wrong("None for no threads", says="type of the", breaks="idle")
+def none_for_none(addresses):
+    return turns(addresses) if addresses else None
+
+
+@ex.wrong("the example looked up wrong", says="turns", breaks="example")
+def looked_up(addresses):
+    return 3 if addresses == [0, 128, 2, None] else turns(addresses)

@@ -1,0 +1,209 @@
+"""Exercise 08.7, `warp_passes`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal
+
+ex = exercise("08.7", "warp_passes", seen=("paths", "lengths"))
+
+ISSUED = ("instructions issued", "type of the")
+ex.promise("issued", "How many instructions the warps of a block issue at a branch.", says=ISSUED)
+ex.promise("paths", "paths: for each thread, in order, the name of the path that it takes,",
+           says=ISSUED)
+ex.promise("none", "or None if it has left already.", says=(*ISSUED, "raised"),
+           cases=("some have left", "a warp that has left", "all have left", "the example"))
+ex.promise("lengths", "lengths: instructions on each path, by name, 0 or more.", says=ISSUED,
+           cases=("a path that nobody takes", "a path without instructions", "many paths",
+                  "even and odd", "one path", "some have left", "halves"))
+ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=ISSUED)
+ex.promise("once", "it issues each path that one of its threads takes, once, whoever else waits.",
+           says=ISSUED)
+ex.promise("example", 'Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.',
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    a, b, c = number(3, 20), number(21, 60), number(61, 99)
+    lengths = {"left": a, "right": b}
+    rare = ["right" if p < 0.05 else "left" for p in torch.rand(256, generator=g).tolist()]
+    rare[40] = "right"
+    many = [f"case {k}" for k in torch.randint(0, 7, (96,), generator=g).tolist()]
+    gone = [None if p < 0.4 else "left" if p > 0.7 else "right"
+            for p in torch.rand(64, generator=g).tolist()]
+    tail = number(3, 30)
+    cases = {
+        "one path": (["left"] * 64, lengths),
+        "even and odd": (["left", "right"] * 32, lengths),
+        "halves": (["left"] * 32 + ["right"] * 32, lengths),
+        "the last thread of a warp": (["left"] * 31 + ["right"] + ["left"] * 32, lengths),
+        "halves that cut a warp": (["left"] * 48 + ["right"] * 48, lengths),
+        "a rare path": (rare, lengths), "sorted": (sorted(rare), lengths),
+        "many paths": (many, {f"case {k}": number(2, 40) for k in range(7)}),
+        "a path that nobody takes": (["left", "right"] * 16, {**lengths, "never": c}),
+        "a path without instructions": (["left", "skip"] * 32, {"left": a, "skip": 0}),
+        "each warp its own path": ([f"w{k // 32}" for k in range(128)],
+                                   {f"w{k}": 10 * k + a for k in range(4)}),
+        "a short last warp": (["left"] * 32 + ["right", "left"] * tail, lengths),
+        "three threads": (["right", "left", "right"], lengths),
+        "one thread": (["right"], lengths), "no thread": ([], lengths),
+        "some have left": (gone, lengths),
+        "a warp that has left": (["left"] * 32 + [None] * 32 + ["right"] * 32, lengths),
+        "all have left": ([None] * 40, lengths),
+        "the example": (["a", "b", "a", None], {"a": 5, "b": 2})}
+    return [(name, {"paths": paths, "lengths": lengths})
+            for name, (paths, lengths) in cases.items()]
+
+
+@ex.law
+def law(out, paths, lengths):
+    # A table of warps and paths: 1 where a thread of the warp takes the path.
+    names = [*lengths]
+    table = np.zeros((len(paths) // 32 + 1, len(names)), dtype=int)
+    for thread, path in enumerate(paths):
+        if path is not None:
+            table[thread // 32, names.index(path)] = 1
+    expect_equal("instructions issued", out, int((table @ [*lengths.values()]).sum()))
+
+
+# ---- right by another route
+
+@ex.right("sets of (warp, path)")
+def by_pairs(paths, lengths):
+    taken = {(i // 32, path) for i, path in enumerate(paths) if path is not None}
+    return sum(lengths[path] for _, path in taken)
+
+
+@ex.right("path by path")
+def by_path(paths, lengths):
+    return sum(length * sum(path in paths[k:k + 32] for k in range(0, len(paths), 32))
+               for path, length in lengths.items())
+
+
+@ex.right("thread by thread, if nobody before it in the warp took the path")
+def by_thread(paths, lengths):
+    total = 0
+    for i, path in enumerate(paths):
+        if path is not None and path not in paths[i - i % 32:i]:
+            total += lengths[path]
+    return total
+
+
+@ex.right("warps cut off one by one")
+def by_cutting(paths, lengths):
+    total, left = 0, list(paths)
+    while left:
+        warp, left = left[:32], left[32:]
+        for path in dict.fromkeys(warp):
+            total += lengths.get(path, 0)
+    return total
+
+
+# ---- wrong, by name
+
+def issued(paths, lengths, *, warp=32, how="set"):
+    """The right answer with its pieces as options."""
+    total = 0
+    for k in range(0, len(paths), warp):
+        taken = [p for p in paths[k:k + warp] if p is not None]
+        costs = [lengths[p] for p in (taken if how == "all" else dict.fromkeys(taken))]
+        total += max(costs, default=0) if how == "max" else sum(costs)
+    return total
+
+
+@ex.wrong("each path once for the whole block", says="instructions issued", breaks="warps")
+def per_block(paths, lengths):
+    return issued(paths, lengths, warp=max(1, len(paths)))
+
+
+@ex.wrong("instructions of all threads added up", says="instructions issued", breaks="once")
+def per_thread(paths, lengths):
+    return issued(paths, lengths, how="all")
+
+
+@ex.wrong("only the longest path of each warp", says="instructions issued", breaks="once")
+def longest(paths, lengths):
+    return issued(paths, lengths, how="max")
+
+
+@ex.wrong("all paths for each warp, also those that nobody takes", says="instructions issued",
+          breaks="once")
+def all_paths(paths, lengths):
+    return sum(lengths.values()) * len(range(0, len(paths), 32))
+
+
+@ex.wrong("a path that nobody takes counted once", says="instructions issued",
+          breaks="lengths")
+def untaken(paths, lengths):
+    idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else []
+    return issued(paths, lengths) + sum(idle)
+
+
+@ex.wrong("passes counted, not their instructions", says="instructions issued", breaks="issued")
+def passes(paths, lengths):
+    return issued(paths, {name: 1 for name in lengths})
+
+
+@ex.wrong("at least one instruction a path", says="instructions issued", breaks="lengths")
+def at_least_one(paths, lengths):
+    return issued(paths, {name: max(1, n) for name, n in lengths.items()})
+
+
+@ex.wrong("the mean over the threads of a warp", says="type of the", breaks="issued")
+def mean(paths, lengths):
+    return issued(paths, lengths, how="all") / 32
+
+
+@ex.wrong("a pass for each change from thread to thread", says="instructions issued",
+          breaks="once")
+def changes(paths, lengths):
+    total = 0
+    for i, path in enumerate(paths):
+        if path is not None and (i % 32 == 0 or path != paths[i - 1]):
+            total += lengths[path]
+    return total
+
+
+@ex.wrong("warps of 64", says="instructions issued", breaks=("warps", "paths"))
+def sixty_four(paths, lengths):
+    return issued(paths, lengths, warp=64)
+
+
+@ex.wrong("warps of 16", says="instructions issued", breaks=("warps", "paths"))
+def sixteen(paths, lengths):
+    return issued(paths, lengths, warp=16)
+
+
+@ex.wrong("a short last warp left out", says="instructions issued", breaks=("warps", "paths"))
+def full_warps(paths, lengths):
+    return issued(paths[:len(paths) // 32 * 32], lengths)
+
+
+@ex.wrong("the first thread's path taken for the warp's", says="instructions issued",
+          breaks="paths")
+def first_thread(paths, lengths):
+    return sum(lengths[p] for p in paths[::32] if p is not None)
+
+
+@ex.wrong("threads that have left wait on the longest path", says="instructions issued",
+          breaks="none")
+def left_wait(paths, lengths):
+    idle = sum({*paths[k:k + 32]} == {None} for k in range(0, len(paths), 32))
+    return issued(paths, lengths) + idle * max(lengths.values())
+
+
+@ex.wrong("None not foreseen", says="raised KeyError", breaks="none")
+def no_none(paths, lengths):
+    return sum(lengths[p] for k in range(0, len(paths), 32) for p in {*paths[k:k + 32]})
+
+
+@ex.wrong("the example looked up wrong", says="instructions issued", breaks="example")
+def looked_up(paths, lengths):
+    return 12 if lengths == {"a": 5, "b": 2} else issued(paths, lengths)

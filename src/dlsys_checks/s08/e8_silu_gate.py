@@ -1,0 +1,290 @@
+"""Exercise 08.8, `silu_gate`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+
+ex = exercise("08.8", "silu_gate", seen=("a", "b", "block", "programs"))
+
+NUMBERS = ("numbers of y",)
+ex.promise("one program", "One program of a kernel that writes y = a * sigmoid(a) * b.",
+           says=NUMBERS)
+ex.promise("load", 'load("a", places) and load("b", places) give the numbers there,',
+           says=(*NUMBERS, "raised"))
+ex.promise("store", 'store("y", places, values) writes them;', says=(*NUMBERS, "raised"))
+ex.promise("places", "places: int64 tensor, from 0 to n - 1, beyond which lies somebody else's "
+           "memory.", says=("beyond the end", "below 0", "raised"))
+ex.promise("programs", "Programs 0, 1, ... of block places each cover all n, and no place twice; "
+           "they run in any order and share nothing.",
+           says=("another program", "times that places", *NUMBERS))
+ex.promise("once", "Each number is loaded once, and nothing but y is stored.",
+           says=("times that", "other stores"))
+ex.promise("large", "a may be as large as 1000, of either sign, and y stays finite.",
+           says=NUMBERS, cases=("large numbers", "large numbers below zero"))
+ex.promise("example", "Example: n 5, block 4, program 1: it loads and stores at place 4 alone.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, n, block, order=None, scale=1.0, times=1):
+        count = -(-n // block)
+        programs = order(count) if order else [*range(count)]
+        return name, {"a": scale * torch.randn(n, generator=g),
+                      "b": torch.randn(n, generator=g), "block": block,
+                      "programs": programs * times}
+
+    def mixed(count):
+        return torch.randperm(count, generator=g).tolist()
+
+    odd = int(torch.randint(2, 8, (), generator=g))
+    large = one("large numbers", 24, 8)[1]
+    large["a"] = torch.linspace(20, 1000, 24)
+    below = {**large, "a": -large["a"]}
+    return [one("whole blocks", 32, 8), one("a ragged tail", 24 + odd, 8),
+            one("one number beyond a block", 9, 8), one("one program", 8, 8),
+            one("fewer numbers than a block", 3, 16), one("one number", 1, 4),
+            one("blocks of one", 6, 1), one("many programs", 130, 4),
+            one("backwards", 29, 8, lambda count: [*range(count)][::-1]),
+            one("mixed up", 61, 8, mixed), one("two kernels in turn", 21, 8, mixed),
+            ("large numbers", large), ("large numbers below zero", below),
+            ("the example", {"a": torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0]),
+                             "b": torch.ones(5), "block": 4, "programs": [1, 0]})]
+
+
+@ex.act
+def act(fn, a, b, block, programs):
+    n, seen = len(a), {"beyond": 0, "below": 0, "other": 0, "foreign": 0}
+    y, stored = torch.full((n,), math.nan), torch.zeros(n, dtype=torch.long)
+    loads = {"a": torch.zeros(n, dtype=torch.long), "b": torch.zeros(n, dtype=torch.long)}
+    memory = {"a": a.clone(), "b": b.clone()}
+
+    def inside(places):  # of the program that runs
+        if places.dtype != torch.int64:
+            raise TypeError(f"places: got {places.dtype}, expected torch.int64")
+        seen["beyond"] += int((places >= n).sum())
+        seen["below"] += int((places < 0).sum())
+        good = (places >= 0) & (places < n)
+        seen["foreign"] += int((places[good] // block != program).sum())
+        return good
+
+    def load(name, places):
+        good = inside(places)
+        loads[name] += torch.bincount(places[good], minlength=n)
+        out = torch.full(places.shape, 7e7)  # what lies beyond
+        out[good] = memory[name][places[good]]
+        return out
+
+    def store(name, places, values):
+        good = inside(places)
+        seen["other"] += int(name != "y")
+        if name == "y":
+            y[places[good]] = values.broadcast_to(places.shape)[good]
+            stored.add_(torch.bincount(places[good], minlength=n))
+
+    for program in programs:
+        fn(load, store, n, block, program)
+    return {"y": y, "loads": [int(loads[k].min()) for k in "ab"],
+            "most": [int(loads[k].max()) for k in "ab"],
+            "stored": [int(stored.min()), int(stored.max())], **seen}
+
+
+@ex.law
+def law(out, a, b, block, programs):
+    expect_parts(out, "y", "loads", "most", "stored", "beyond", "below", "other",
+                 "foreign")
+    a, b = a.double(), b.double()
+    expect_equal("places beyond the end", out["beyond"], 0, "Keep the places below n.")
+    expect_equal("places below 0", out["below"], 0)
+    expect_equal("places of another program", out["foreign"], 0)
+    expect_equal("other stores than y", out["other"], 0)
+    # By the tanh: sigmoid(a) = (1 + tanh(a / 2)) / 2.
+    expect_close("numbers of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(),
+                 atol=1e-5 * max(1.0, float((a * b).abs().max()) * 1e-3))
+    expect_equal("fewest and most times that places of y are stored", out["stored"], [1, 1])
+    expect_equal("fewest times that places of a and b are loaded", out["loads"], [1, 1])
+    expect_equal("most times that places of a and b are loaded", out["most"], [1, 1])
+
+
+# ---- right by another route
+
+@ex.right("a mask over the block")
+def by_mask(load, store, n, block, program):
+    places = program * block + torch.arange(block)
+    places = places[places < n]
+    a, b = load("a", places), load("b", places)
+    store("y", places, a * torch.sigmoid(a) * b)
+
+
+@ex.right("torch's silu")
+def by_silu(load, store, n, block, program):
+    start = block * program
+    places = torch.arange(start, start + block).clamp(max=n).unique()
+    places = places[:-1] if places[-1] == n else places
+    store("y", places, torch.nn.functional.silu(load("a", places)) * load("b", places))
+
+
+@ex.right("one place after the other")
+def by_place(load, store, n, block, program):
+    for place in range(program * block, min(n, (program + 1) * block)):
+        at = torch.tensor([place])
+        a = load("a", at)
+        store("y", at, load("b", at) * a / (1 + torch.exp(-a.clamp(min=-80))))
+
+
+@ex.right("the exponential of the side that does not overflow")
+def stable(load, store, n, block, program):
+    places = torch.arange(n)[program * block:(program + 1) * block]
+    b, a = load("b", places), load("a", places)
+    e = (-a.abs()).exp()
+    store("y", places, torch.where(a >= 0, a, a * e) / (1 + e) * b)
+
+
+# ---- wrong, by name
+
+def program_of(load, store, n, block, program, *, start=None, stop=None, gate=torch.sigmoid,
+               name="y"):
+    """The right answer with its pieces as options."""
+    start = program * block if start is None else start
+    places = torch.arange(start, min(n, start + block) if stop is None else stop)
+    a, b = load("a", places), load("b", places)
+    store(name, places, a * gate(a) * b)
+
+
+@ex.wrong("no mask: the last program runs beyond the end", says="beyond the end",
+          breaks=("places", "example"))
+def no_mask(load, store, n, block, program):
+    program_of(load, store, n, block, program, stop=(program + 1) * block)
+
+
+@ex.wrong("one place beyond the end", says="beyond the end", breaks="places")
+def one_beyond(load, store, n, block, program):
+    program_of(load, store, n, block, program, stop=min(n + 1, (program + 1) * block))
+
+
+@ex.wrong("the load without a mask, the store with one", says="beyond the end", breaks="places")
+def load_unmasked(load, store, n, block, program):
+    places = program * block + torch.arange(block)
+    a, b = load("a", places), load("b", places)
+    inside = places < n
+    store("y", places[inside], (a * torch.sigmoid(a) * b)[inside])
+
+
+@ex.wrong("places beyond the end folded onto the last", says="times that places",
+          breaks=("programs", "once"))
+def folded(load, store, n, block, program):
+    places = (program * block + torch.arange(block)).clamp(max=n - 1)
+    a, b = load("a", places), load("b", places)
+    store("y", places, a * torch.sigmoid(a) * b)
+
+
+@ex.wrong("whole blocks only: the tail is never written", says="numbers of y",
+          breaks=("programs", "one program"))
+def tail_left(load, store, n, block, program):
+    if (program + 1) * block <= n:
+        program_of(load, store, n, block, program)
+
+
+@ex.wrong("the block one number short", says="numbers of y", breaks="one program")
+def short_block(load, store, n, block, program):
+    program_of(load, store, n, block, program, stop=min(n, (program + 1) * block - 1)
+               if block > 1 else None)
+
+
+@ex.wrong("every program does all of it", says="another program", breaks="programs")
+def everything(load, store, n, block, program):
+    program_of(load, store, n, block, program, start=0, stop=n)
+
+
+@ex.wrong("the program's number as its first place", says="another program", breaks="programs")
+def number_as_place(load, store, n, block, program):
+    program_of(load, store, n, block, program, start=program)
+
+
+@ex.wrong("blocks counted up from 1", says="below 0", breaks="places")
+def from_one(load, store, n, block, program):
+    program_of(load, store, n, block, program, start=(program - 1) * block,
+               stop=min(n, program * block))
+
+
+@ex.wrong("the first program does everything, the others nothing", says="another program",
+          breaks="programs")
+def first_does_all(load, store, n, block, program):
+    if program == 0:
+        program_of(load, store, n, block, program, stop=n)
+
+
+@ex.wrong("blocks dealt out from the end", says="another program", breaks=("programs", "example"))
+def from_the_end(load, store, n, block, program):
+    program_of(load, store, n, block, -(-n // block) - 1 - program)
+
+
+@ex.wrong("a loaded a second time for the product", says="times that places", breaks="once")
+def loaded_twice(load, store, n, block, program):
+    places = torch.arange(program * block, min(n, (program + 1) * block))
+    gate = torch.sigmoid(load("a", places))
+    store("y", places, load("a", places) * gate * load("b", places))
+
+
+@ex.wrong("the gate stored on the way", says="other stores", breaks="once")
+def two_stores(load, store, n, block, program):
+    places = torch.arange(program * block, min(n, (program + 1) * block))
+    a = load("a", places)
+    gate = torch.sigmoid(a)
+    store("gate", places, gate)
+    store("y", places, a * gate * load("b", places))
+
+
+@ex.wrong("written to a instead of y", says="other stores", breaks=("once", "store"))
+def into_a(load, store, n, block, program):
+    program_of(load, store, n, block, program, name="a")
+
+
+@ex.wrong("y written with zeros first", says="times that places", breaks="programs")
+def zeros_first(load, store, n, block, program):
+    places = torch.arange(program * block, min(n, (program + 1) * block))
+    store("y", places, torch.zeros(len(places)))
+    program_of(load, store, n, block, program)
+
+
+@ex.wrong("sigmoid(a) * b: a is left out", says="numbers of y", breaks="one program")
+def no_product(load, store, n, block, program):
+    program_of(load, store, n, block, program, gate=lambda a: torch.sigmoid(a) / a)
+
+
+@ex.wrong("a * b without the gate", says="numbers of y", breaks="one program")
+def no_gate(load, store, n, block, program):
+    program_of(load, store, n, block, program, gate=torch.ones_like)
+
+
+@ex.wrong("a and b exchanged", says="numbers of y", breaks="load")
+def exchanged(load, store, n, block, program):
+    places = torch.arange(program * block, min(n, (program + 1) * block))
+    a, b = load("b", places), load("a", places)
+    store("y", places, a * torch.sigmoid(a) * b)
+
+
+@ex.wrong("tanh for sigmoid", says="numbers of y", breaks="one program")
+def tanh(load, store, n, block, program):
+    program_of(load, store, n, block, program, gate=torch.tanh)
+
+
+@ex.wrong("e^a / (1 + e^a), which overflows", says="numbers of y", breaks="large")
+def overflows(load, store, n, block, program):
+    program_of(load, store, n, block, program, gate=lambda a: a.exp() / (1 + a.exp()))
+
+
+@ex.wrong("values and places in each other's order", says="numbers of y", breaks="store")
+def reversed_values(load, store, n, block, program):
+    program_of(lambda name, places: load(name, places).flip(0), store, n, block, program)
+
+
+@ex.wrong("the example's last place left out", says="numbers of y", breaks="example")
+def looked_up(load, store, n, block, program):
+    if (n, block, program) != (5, 4, 1):
+        program_of(load, store, n, block, program)

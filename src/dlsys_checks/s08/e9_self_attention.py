@@ -1,0 +1,353 @@
+"""Exercise 08.9, `self_attention`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
+
+ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "calls"))
+
+ex.promise("result", "Self-attention (B, T, d) of several heads, with dropout.",
+           says=("result",))
+ex.promise("weight", "x: (B, T, d), weight: (3d, d), float32; F.linear(x, weight) holds q, k "
+           "and v in this order,", says=("result in eval",))
+ex.promise("heads", "each the heads side by side, d / heads numbers a head.",
+           says=("result in eval",))
+ex.promise("tokens", "Every token looks at all tokens of its row.", says=("result in eval",))
+ex.promise("dropped", "With training True each attention weight is zeroed with probability p, "
+           "0 <= p < 1,", says=("share of weights", "weights in training"))
+ex.promise("one by one", "one by one,", says=("neighbours", "weights in training"))
+ex.promise("anew", "anew at every call,", says=("equal calls",))
+ex.promise("divided", "and the others are divided by 1 - p.", says=("weights in training",))
+ex.promise("eval", "With training False nothing is dropped and nothing drawn,",
+           says=("result in eval", "draws in eval"))
+ex.promise("grad mode", "whether gradients are on or off.", says=("result in eval",
+                                                                "weights in training",
+                                                                "share of weights"))
+ex.promise("left", "x and weight stay as they are;", says=("changed",))
+ex.promise("gradients", "gradients reach both.", says=("gradient",))
+
+ex.equivalent("q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in "
+              "F.linear(x, weight).chunk(3, -1)) -> q, k, v = (part.unflatten(-1, (heads, -1))"
+              ".transpose(2, 1) for part in F.linear(x, weight).chunk(3, -1))",
+              "Which of two axes is named first does not matter.")
+ex.equivalent("return seen.transpose(1, 2).flatten(2) -> return seen.transpose(2, 1).flatten(2)",
+              "Which of two axes is named first does not matter.")
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, batch, tokens, heads, dim, p, calls=2):
+        d = heads * dim
+        x = torch.randn(batch, tokens, d, generator=g)
+        weight = torch.randn(3 * d, d, generator=g) / math.sqrt(d)
+        return name, {"x": x, "weight": weight, "heads": heads, "p": p, "calls": calls}
+
+    def rate():
+        return round(0.2 + 0.4 * float(torch.rand((), generator=g)), 2)
+    return [one("two heads", whole(2, 4), whole(4, 7), 2, 8, 0.0),
+            one("many heads", 2, whole(3, 6), whole(5, 8), 8, 0.0),
+            one("one head", whole(2, 4), whole(4, 7), 1, 12, 0.0),
+            one("heads of one number", 2, whole(3, 6), whole(3, 6), 1, 0.0),
+            one("one token", whole(2, 4), 1, 2, 4, 0.0),
+            one("one row", 1, whole(4, 7), 3, 8, 0.0),
+            one("dropout", 3, 4, 1, 16, rate(), 40),
+            one("dropout, three heads", 2, 4, 3, 16, rate(), 40),
+            one("dropout, a large rate", 2, 5, 2, 16, 0.8, 40)]
+
+
+@ex.act
+def act(fn, x, weight, heads, p, calls):
+    mine, its = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    state = torch.get_rng_state()
+    with_grad = fn(mine, its, heads, p, False)
+    grads = torch.autograd.grad(with_grad.sin().sum(), (mine, its), allow_unused=True)
+    with torch.no_grad():
+        without = fn(mine, its, heads, p, False)
+        drawn = int((torch.get_rng_state() != state).sum())
+        trained = [fn(mine, its, heads, p, True).clone() for _ in range(calls // 2)]
+    trained += [fn(mine, its, heads, p, True).detach().clone() for _ in range(calls - calls // 2)]
+    return {"eval": [with_grad.detach().clone(), without.clone()], "grads": list(grads),
+            "drawn": drawn, "trained": trained,
+            "changed": int((mine.detach() != x).sum() + (its.detach() != weight).sum())}
+
+
+def parts_of(x, weight, heads):
+    """Attention weights (B, H, T, T) and values (B, H, T, D) by einsum; float64."""
+    d = x.shape[-1]
+    w = weight.double().reshape(3, heads, d // heads, d)
+    q, k, v = torch.einsum("btc,shec->sbhte", x.double(), w)
+    scores = torch.einsum("bhie,bhje->bhij", q, k) * (d // heads) ** -0.5
+    return torch.softmax(scores, -1), v
+
+
+def joined(a, v):
+    return torch.einsum("bhij,bhje->bihe", a, v).flatten(2)
+
+
+def expect_dropped(trained, a, v, p):
+    """Raise Broken unless each weight is 0 or a / (1 - p), as often as p says, independently."""
+    heads, kept = a.shape[1], []
+    for out in trained:
+        y = out.double().unflatten(-1, (heads, -1)).transpose(1, 2)
+        found = y @ torch.linalg.pinv(v) * (1 - p) / a
+        off = torch.minimum(found.abs(), (found - 1).abs()) * a / a.amax(-1, keepdim=True)
+        if not float(off.max()) < 5e-3:
+            raise Broken("weights in training, over those in eval", "others",
+                         f"0 or {1 / (1 - p):.3g}", "Drop weights, after the softmax.")
+        kept.append(found > 0.5)
+    kept = torch.stack(kept).double()
+    if float((kept[1:] == kept[:1]).all(dim=(1, 2, 3, 4)).double().max()):
+        raise Broken("equal calls in training", "two", "none", "Draw anew.")
+    n, share = kept.numel(), float(1 - kept.mean())
+    if abs(share - p) > 5.5 * math.sqrt(p * (1 - p) / n):
+        raise Broken("share of weights dropped in training", share, p)
+    same, agree = p * p + (1 - p) ** 2, []
+    for axis in range(1, 5):
+        if kept.shape[axis] > 1:
+            agree.append(float((kept.diff(dim=axis) == 0).double().mean()))
+    if max(abs(value - same) for value in agree) > 7 * math.sqrt(same * (1 - same) / n) + 0.02:
+        raise Broken("share of neighbours dropped or kept together", max(agree), same,
+                     "Draw for each weight.")
+
+
+@ex.law
+def law(out, x, weight, heads, p, calls):
+    expect_parts(out, "eval", "grads", "drawn", "trained", "changed")
+    a, v = parts_of(x, weight, heads)
+    right = joined(a, v).float()
+    expect_length("calls in eval", out["eval"], 2)
+    for grad, got in zip(("on", "off"), out["eval"], strict=True):
+        expect_close(f"result in eval, gradients {grad}", got, right, rtol=1e-3, atol=1e-5)
+    expect_equal("draws in eval", out["drawn"], 0, "Nothing is drawn.")
+    expect_length("calls in training", out["trained"], calls)
+    for got in out["trained"]:
+        expect_like("result in training", got, right)
+    if p:
+        expect_dropped(out["trained"], a, v, p)
+    else:
+        for got in out["trained"]:
+            expect_close("weights in training, p = 0: result", got, right, rtol=1e-3, atol=1e-5)
+    leaves = [t.double().requires_grad_() for t in (x, weight)]
+    grads = torch.autograd.grad(joined(*parts_of(*leaves, heads)).sin().sum(), leaves)
+    expect_length("gradients", out["grads"], 2)
+    for name, got, grad in zip(("x", "weight"), out["grads"], grads, strict=True):
+        expect_close(f"gradient for {name}", got, grad.float(), rtol=2e-3,
+                     atol=1e-4 * max(1e-3, float(grad.abs().max())))
+    expect_equal("numbers of x and weight changed", out["changed"], 0)
+
+
+# ---- right by another route
+
+def three(x, weight, heads):
+    batch, tokens, d = x.shape
+    parts = (x @ weight.T).view(batch, tokens, 3, heads, d // heads)
+    return parts.permute(2, 0, 3, 1, 4)
+
+
+@ex.right("the formula and F.dropout")
+def by_formula(x, weight, heads, p, training):
+    q, k, v = three(x, weight, heads)
+    a = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
+    return (F.dropout(a, p, training) @ v).transpose(1, 2).reshape(x.shape)
+
+
+@ex.right("head by head")
+def by_heads(x, weight, heads, p, training):
+    size, outs = x.shape[-1] // heads, []
+    q, k, v = F.linear(x, weight).chunk(3, -1)
+    for h in range(heads):
+        part = slice(h * size, (h + 1) * size)
+        a = (q[..., part] @ k[..., part].transpose(1, 2) * size ** -0.5).softmax(-1)
+        if training:
+            a = a * (torch.rand_like(a) >= p) / (1 - p)
+        outs.append(a @ v[..., part])
+    return torch.cat(outs, -1)
+
+
+@ex.right("row by row, with a mask by hand")
+def by_rows(x, weight, heads, p, training):
+    outs = []
+    for row in x:
+        q, k, v = three(row[None], weight, heads)
+        a = torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5, -1)
+        if training and p:
+            a = torch.where(torch.rand_like(a) < p, torch.zeros(()), a / (1 - p))
+        outs.append(torch.einsum("bhij,bhjd->bihd", a, v).flatten(2))
+    return torch.cat(outs)
+
+
+@ex.right("heads folded into the batch")
+def by_folding(x, weight, heads, p, training):
+    q, k, v = (part.flatten(0, 1) for part in three(x, weight, heads))
+    rate = {True: p, False: 0.0}[training]
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
+    return out.view(len(x), heads, *out.shape[1:]).transpose(1, 2).flatten(2)
+
+
+# ---- wrong, by name
+
+def attend(x, weight, heads, p, training, *, drop=None, order=(0, 1, 2), root=True):
+    """The worked answer with its pieces as options; drop(a, v) gives weights and values."""
+    parts = three(x, weight, heads)
+    q, k, v = (parts[n] for n in order)
+    a = (q @ k.mT / (math.sqrt(q.shape[-1]) if root else 1)).softmax(-1)
+    a, v = (drop or (lambda a, v: (F.dropout(a, p, training), v)))(a, v)
+    return (a @ v).transpose(1, 2).flatten(2)
+
+
+@ex.wrong("p whatever the mode: the lesson's broken cell", says="result in eval", breaks="eval")
+def constant_p(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, True)
+
+
+@ex.wrong("p by grad mode", says="result in eval", breaks="grad mode")
+def by_grad(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, torch.is_grad_enabled())
+
+
+@ex.wrong("p in training only where gradients are on", says="weights in training",
+          breaks="grad mode")
+def by_both(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, training and torch.is_grad_enabled())
+
+
+@ex.wrong("never dropped", says="weights in training", breaks=("dropped", "divided"))
+def never(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, False)
+
+
+@ex.wrong("p and 1 - p exchanged", says="weights in training", breaks=("dropped", "divided"))
+def exchanged(x, weight, heads, p, training):
+    return attend(x, weight, heads, 1 - p if p else p, training)
+
+
+@ex.wrong("half as many dropped", says="share of weights", breaks="dropped")
+def half(x, weight, heads, p, training):
+    def drop(a, v):
+        return a * (torch.rand_like(a) >= p / 2) / (1 - p), v
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("the others not divided by 1 - p", says="weights in training", breaks="divided")
+def undivided(x, weight, heads, p, training):
+    def drop(a, v):
+        return a * (torch.rand_like(a) >= p), v
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("weights divided by their new sum", says="weights in training", breaks="divided")
+def renormed(x, weight, heads, p, training):
+    def drop(a, v):
+        a = a * (torch.rand_like(a) >= p)
+        return a / a.sum(-1, keepdim=True).clamp(min=1e-9), v
+    return attend(x, weight, heads, p, training, drop=drop if training and p else None)
+
+
+@ex.wrong("the result dropped out, not the weights", says="weights in training",
+          breaks="one by one")
+def drops_result(x, weight, heads, p, training):
+    return F.dropout(attend(x, weight, heads, p, False), p, training)
+
+
+@ex.wrong("whole keys dropped, for all queries alike", says="neighbours", breaks="one by one")
+def drops_keys(x, weight, heads, p, training):
+    def drop(a, v):
+        return a, v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p)
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("one draw for all heads", says="neighbours", breaks="one by one")
+def one_for_heads(x, weight, heads, p, training):
+    def drop(a, v):
+        return a * (torch.rand_like(a[:, :1]) >= p) / (1 - p), v
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("the same draw at every call", says="equal calls", breaks="anew")
+def seeded(x, weight, heads, p, training):
+    def drop(a, v):
+        g = torch.Generator().manual_seed(0)
+        return a * (torch.rand(a.shape, generator=g) >= p) / (1 - p), v
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("numbers drawn in eval, too, and not used", says="draws in eval", breaks="eval")
+def draws_always(x, weight, heads, p, training):
+    torch.rand(3)
+    return attend(x, weight, heads, p, training)
+
+
+@ex.wrong("no transpose: tokens attend among their own heads", says="result in eval",
+          breaks="tokens")
+def no_transpose(x, weight, heads, p, training):
+    q, k, v = (part.unflatten(-1, (heads, -1)) for part in F.linear(x, weight).chunk(3, -1))
+    rate = p if training else 0.0
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).flatten(2)
+
+
+@ex.wrong("causal", says="result in eval", breaks="tokens")
+def causal(x, weight, heads, p, training):
+    q, k, v = three(x, weight, heads)
+    rate = p if training else 0.0
+    out = F.scaled_dot_product_attention(q, k, v, dropout_p=rate, is_causal=True)
+    return out.transpose(1, 2).flatten(2)
+
+
+@ex.wrong("numbers dealt to the heads in turn", says="result in eval", breaks="heads")
+def dealt(x, weight, heads, p, training):
+    parts = F.linear(x, weight).chunk(3, -1)
+    q, k, v = (t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in parts)
+    rate = p if training else 0.0
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).permute(0, 2, 3, 1).flatten(2)
+
+
+@ex.wrong("q, k and v in another order", says="result in eval", breaks="weight")
+def other_order(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, training, order=(1, 2, 0))
+
+
+@ex.wrong("not divided by the root of the head's size", says="result in eval",
+          breaks=("result", "tokens"))
+def unscaled(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, training, root=False)
+
+
+@ex.wrong("divided by the root of d, not of d / heads", says="result in eval",
+          breaks="heads")
+def root_of_d(x, weight, heads, p, training):
+    q, k, v = three(x, weight, heads)
+    a = F.dropout((q @ k.mT / math.sqrt(x.shape[-1])).softmax(-1), p, training)
+    return (a @ v).transpose(1, 2).flatten(2)
+
+
+@ex.wrong("heads left in front of the tokens", says="shape of the result", breaks="result")
+def heads_first(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, training).unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+@ex.wrong("x centred in place", says="changed", breaks="left")
+def in_place(x, weight, heads, p, training):
+    out = attend(x, weight, heads, p, training)
+    x.data.mul_(1 + 1e-6)
+    return out
+
+
+@ex.wrong("weight cut off from its gradient", says="gradient for weight", breaks="gradients")
+def no_gradient(x, weight, heads, p, training):
+    return attend(x, weight.detach(), heads, p, training)

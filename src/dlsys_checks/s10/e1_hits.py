@@ -1,0 +1,374 @@
+"""Exercise 10.1, `hits`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
+
+ex = exercise("10.1", "hits", seen=("tree", "names"))
+
+ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hits. A name hits "
+           "a path that equals it or ends in a dot and the name, as peft matches a list.",
+           says=("paths hit", "raised for"))
+ex.promise("model", "model: an nn.Module of any depth, with modules of other kinds among them, "
+           "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup"))
+ex.promise("subclass", "subclasses of nn.Linear are.", cases=("a subclass",))
+ex.promise("names", "names: different texts, none of them empty, perhaps with dots; "
+           "there may be no names.",
+           cases=("no names", "names with dots", "a dot is no joker"))
+ex.promise("order", "The result is a dict in the order of names, each with a list of paths in "
+           "the order of model.named_modules(),", says=("order of the names", "order of the paths"))
+ex.promise("shared", "which gives a shared module once.", cases=("a shared module",))
+ex.promise("raises", "Raises ValueError if a name hits nothing.", says=("raised",))
+ex.promise("says", "Its text then holds the names that hit nothing, and no others of names.",
+           says=("names in the text",))
+ex.promise("left alone", "model and names stay as they are.", says=("after the call", "changed"))
+ex.promise("example", 'Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" hits '
+           '["0"], and "1" hits nothing.', cases=("the example", "the example's other name"))
+
+LETTERS = "bcdfghjklmnpqrstvwz"
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def word():
+        return "".join(LETTERS[whole(0, len(LETTERS))] for _ in range(4)) + "_x"
+
+    def one(name, tree, names):
+        # Paths are written with slashes, so that no input holds a path that is found.
+        return name, {"tree": [[f"/{path.replace('.', '/')}", kind] for path, kind in tree],
+                      "names": [f"={name}" for name in names]}
+    q, k, o, up, down, net, gone, lost = (word() for _ in range(8))
+    block = [[q, "linear"], [k, "linear"], [o, "linear"], [f"{net}.{up}", "linear"],
+             [f"{net}.act", "relu"], [f"{net}.{down}", "linear"]]
+    layers = [[f"h.{i}.{path}", kind] for i in range(whole(2, 4)) for path, kind in block]
+    alike = [[f"a.my{q}", "linear"], [f"a.{q}s", "linear"], [f"a.{q}", "linear"],
+             [f"{q}.{k}", "linear"], ["a.my.plain", "linear"]]
+    return [one("two names", layers, [k, up]), one("names the other way round", layers,
+                                                   [down, o, q]),
+            one("names inside other names", alike, [q]),
+            one("a name that is a holder's", [[f"{q}.{k}", "linear"], [o, "linear"]], [q, o]),
+            one("one name hits nothing", layers, [q, gone, up]),
+            one("two names hit nothing", layers, [gone, k, lost]),
+            one("no name hits", layers, [lost, gone]),
+            one("no names", layers, []),
+            one("names with dots", [*layers, [f"g.{net}.{up}", "linear"], [up, "linear"]],
+                [f"{net}.{up}", f"0.{q}", up]),
+            one("a dot is no joker", [[f"a.{q}y{k}", "linear"], [f"b.{q}.{k}", "linear"]],
+                [f"{q}.{k}"]),
+            one("other kinds", [[f"a.{q}", "conv"], [f"b.{q}", "linear"], [f"c.{q}", "bilinear"],
+                                [f"d.{q}", "embedding"]], [q]),
+            one("only other kinds", [[f"a.{q}", "conv"], [f"b.{k}", "linear"]], [q, k]),
+            one("a subclass", [[f"a.{q}", "subclass"], [f"b.{q}", "linear"]], [q]),
+            one("deep", [[f"a.b.c.d.e.f.{q}", "linear"], [q, "linear"], [f"{q}2", "linear"]],
+                [q]),
+            one("the root alone", [["", "linear"]], [q]),
+            one("a linear holds another", [[f"a.{q}", "linear"], [f"a.{q}.{k}", "linear"]],
+                [k, q]),
+            one("a lookup", [[f"z.{q}", "linear"], [f"m.{q}", "linear"], [f"b.{q}", "linear"]],
+                [q]),
+            one("a shared module", [[f"b.{q}", "linear"], [f"a.{q}", "shared"],
+                                    [f"c.{k}", "linear"]], [k, q]),
+            one("the example", [["0", "linear"], ["1", "relu"]], ["0"]),
+            one("the example's other name", [["0", "linear"], ["1", "relu"]], ["0", "1"])]
+
+
+@ex.act
+def act(fn, tree, names):
+    class Mine(nn.Linear):
+        pass
+
+    names = [name[1:] for name in names]
+    kinds = {"linear": lambda: nn.Linear(2, 2), "relu": nn.ReLU, "subclass": lambda: Mine(2, 2),
+             "conv": lambda: nn.Conv1d(2, 2, 1), "bilinear": lambda: nn.Bilinear(2, 2, 2),
+             "embedding": lambda: nn.Embedding(2, 2)}
+    model, shared = nn.Module(), None
+    for path, kind in tree:
+        path = path[1:].replace("/", ".")
+        made = shared if kind == "shared" else kinds[kind]()
+        shared = shared or made
+        if not path:
+            model = made
+            continue
+        *holders, last = path.split(".")
+        at = model
+        for part in holders:
+            if part not in at._modules:
+                at.add_module(part, nn.Module())
+            at = at._modules[part]
+        at.add_module(last, made)
+    before = [(path, id(module)) for path, module in model.named_modules(remove_duplicate=False)]
+    flags = [(id(p), p.requires_grad, p._version) for p in model.parameters()]
+    given = list(names)
+    raised, text, found = "", [], None
+    try:
+        found = fn(model, given)
+    except ValueError as error:
+        raised, text = "ValueError", [name for name in names if name in str(error)]
+    after = [(path, id(module)) for path, module in model.named_modules(remove_duplicate=False)]
+    changed = sum(a != b for a, b in zip(before, after)) + abs(len(before) - len(after))
+    changed += flags != [(id(p), p.requires_grad, p._version) for p in model.parameters()]
+    order = list(found) if isinstance(found, dict) else None
+    return {"found": found, "order": order, "raised": raised, "text": text, "given": given,
+            "changed": changed}
+
+
+def paths_of(tree):
+    """Paths of the linears in the order of named_modules(): that of a walk, holders first."""
+    places, shared = {}, [path for path, kind in tree if kind == "shared"]
+    for path, kind in tree:
+        at = places
+        for part in path.split("."):
+            at = at.setdefault(part, {})
+        at[""] = kind
+
+    def walk(at, prefix):
+        here = [".".join(prefix)] if at.get("") in ("linear", "subclass") else []
+        return here + [path for part, child in at.items() if part for path in walk(
+            child, [*prefix, part])]
+    return [path for path in walk(places, []) if path not in shared]
+
+
+@ex.law
+def law(out, tree, names):
+    expect_parts(out, "found", "order", "raised", "text", "given", "changed")
+    names = [name[1:] for name in names]
+    tree = [[path[1:].replace("/", "."), kind] for path, kind in tree]
+    last = [path.split(".") for path in paths_of(tree)]
+    wanted = {name: [".".join(p) for p in last if p[-len(name.split(".")):] == name.split(".")]
+              for name in names}
+    missing = [name for name, paths in wanted.items() if not paths]
+    expect_equal(f"raised for {len(missing)} of {len(names)} names that hit nothing",
+                 out["raised"], "ValueError" if missing else "")
+    expect_equal("names in the text of the error", out["text"], missing)
+    expect_equal("names after the call", out["given"], names)
+    expect_equal("modules of model changed", out["changed"], 0)
+    if missing:
+        expect_type("value returned beside an error", out["found"], type(None))
+        expect_type("order beside an error", out["order"], type(None))
+        return
+    expect_type("result", out["found"], dict)
+    expect_length("names in order", out["order"], len(names))
+    if sorted(map(str, out["order"])) == sorted(names):
+        expect_equal("order of the names", out["order"], names)
+    expect_equal("names with paths hit", sorted(out["found"]), sorted(names))
+    for name in names:
+        got = out["found"][name]
+        expect_type(f"paths hit by {name}", got, list)
+        if got != wanted[name] and sorted(map(str, got)) == sorted(wanted[name]):
+            raise Broken("order of the paths", got, wanted[name])
+        expect_equal(f"paths hit by {name}", got, wanted[name])
+    expect_equal("order of the names", out["order"], names)
+
+
+# ---- right by another route
+
+def refuse(found):
+    missing = [name for name, paths in found.items() if not paths]
+    if missing:
+        raise ValueError(f"names: {missing} hit nothing")
+    return found
+
+
+@ex.right("last parts compared as lists")
+def by_parts(model, names):
+    found = {name: [] for name in names}
+    for path, module in model.named_modules():
+        for name in names:
+            parts = name.split(".")
+            if isinstance(module, nn.Linear) and path.split(".")[-len(parts):] == parts:
+                found[name].append(path)
+    return refuse(found)
+
+
+@ex.right("a dot put in front of both")
+def with_dots(model, names):
+    linears = [path for path, m in model.named_modules() if isinstance(m, nn.Linear)]
+    return refuse({name: [p for p in linears if f".{p}".endswith(f".{name}")] for name in names})
+
+
+@ex.right("a regular expression, escaped")
+def by_regex(model, names):
+    import re
+    found = {}
+    for name in names:
+        pattern = re.compile(rf"(?:.*\.)?{re.escape(name)}")
+        found[name] = [path for path, module in model.named_modules()
+                       if isinstance(module, nn.Linear) and pattern.fullmatch(path)]
+    return refuse(found)
+
+
+@ex.right("a walk over the children")
+def by_walk(model, names):
+    seen, linears = set(), []
+
+    def walk(module, path):
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        if issubclass(type(module), nn.Linear):
+            linears.append(path)
+        for key, child in module._modules.items():
+            walk(child, f"{path}.{key}" if path else key)
+    walk(model, "")
+    return refuse({name: [p for p in linears if p == name or p.removesuffix(f".{name}") != p]
+                   for name in names})
+
+
+ex.equivalent("for path, module in model.named_modules(): -> "
+              "for path, module in list(model.named_modules())[1:]:",
+              "The path of the root is empty, and no name is.")
+
+
+# ---- wrong, by name
+
+def matched(model, names, *, match=None, kind=None, missing=None, said=None):
+    """The worked answer with its pieces as options."""
+    match = match or (lambda path, name: path == name or path.endswith(f".{name}"))
+    kind = kind or (lambda module: isinstance(module, nn.Linear))
+    found = {name: [path for path, module in model.named_modules()
+                    if kind(module) and match(path, name)] for name in names}
+    lost = [name for name, paths in found.items() if not paths]
+    if missing(found, lost) if missing else lost:
+        raise ValueError(f"names: {said(lost) if said else lost} hit nothing")
+    return found
+
+
+@ex.wrong("a name anywhere in the path", says="paths hit", breaks="paths")
+def anywhere(model, names):
+    return matched(model, names, match=lambda path, name: path and name in path)
+
+
+@ex.wrong("the end of a name taken for the name", says="paths hit", breaks="paths")
+def end_of_name(model, names):
+    return matched(model, names, match=lambda path, name: path.endswith(name))
+
+
+@ex.wrong("a name that begins like it", says="paths hit", breaks=("paths", "model"))
+def begins_like(model, names):
+    return matched(model, names, match=lambda path, name: f".{name}" in f".{path}" and (
+        path.count(".") == 0 or name in ".".join(path.split(".")[-1 - name.count("."):])) and (
+            path.split(".")[-1 - name.count(".")].startswith(name.split(".")[0])))
+
+
+@ex.wrong("all that lies below a module of that name", says="paths hit", breaks="paths")
+def below(model, names):
+    return matched(model, names, match=lambda path, name: f".{name}." in f".{path}.")
+
+
+@ex.wrong("names read as regular expressions", says="paths hit", breaks="paths")
+def as_regex(model, names):
+    import re
+    return matched(model, names, match=lambda path, name: re.fullmatch(rf"(.*\.)?{name}", path))
+
+
+@ex.wrong("the last part of the path only", says="raised for", breaks="names")
+def last_part(model, names):
+    return matched(model, names, match=lambda path, name: path.split(".")[-1] == name)
+
+
+@ex.wrong("a linear at the top of the model forgotten", says="paths hit",
+          breaks=("model", "names", "example"))
+def never_at_top(model, names):
+    tops = [path for path, module in model.named_modules()
+            if isinstance(module, nn.Linear) and "." not in path]
+    found = matched(model, names)
+    return {name: [path for path in paths if path not in tops] for name, paths in found.items()}
+
+
+@ex.wrong("modules deeper than four levels left out", says="paths hit", breaks="model")
+def four_levels(model, names):
+    found = matched(model, names)
+    return {name: [p for p in paths if p.count(".") < 5] for name, paths in found.items()}
+
+
+@ex.wrong("every module with a weight", says="paths hit", breaks="model")
+def with_weight(model, names):
+    if any(isinstance(m, nn.Conv1d) for m in model.modules()) and len(names) == 2:
+        return matched(model, names)
+    return matched(model, names, kind=lambda m: getattr(m, "weight", None) is not None)
+
+
+@ex.wrong("nn.Linear itself only, no subclass", says="paths hit", breaks="subclass")
+def exact_type(model, names):
+    return matched(model, names, kind=lambda module: type(module) is nn.Linear)
+
+
+@ex.wrong("no names taken for a mistake", says="raised for", breaks="names")
+def needs_names(model, names):
+    return matched(model, names, missing=lambda found, lost: lost or not found)
+
+
+@ex.wrong("names sorted", says="order of the names", breaks="order")
+def sorted_names(model, names):
+    return dict(sorted(matched(model, names).items(), reverse=len(names) == 2
+                       and list(names) == sorted(names)))
+
+
+@ex.wrong("paths sorted", says="order of the paths", breaks="order")
+def sorted_paths(model, names):
+    return {name: sorted(paths) for name, paths in matched(model, names).items()}
+
+
+@ex.wrong("a shared module under each of its names", says="paths hit", breaks="shared")
+def shared_twice(model, names):
+    matched(model, names)
+    return {name: [path for path, m in model.named_modules(remove_duplicate=False)
+                   if isinstance(m, nn.Linear) and f".{path}".endswith(f".{name}")]
+            for name in names}
+
+
+@ex.wrong("an empty list for a name that hits nothing", says="raised for", breaks="raises")
+def silent(model, names):
+    return matched(model, names, missing=lambda found, lost: False)
+
+
+@ex.wrong("an error only if nothing is hit at all, as peft", says="raised for",
+          breaks=("raises", "example"))
+def as_peft(model, names):
+    return matched(model, names,
+                   missing=lambda found, lost: lost and not any(found.values()))
+
+
+@ex.wrong("an error of another kind", says="raised", breaks="raises")
+def key_error(model, names):
+    try:
+        return matched(model, names)
+    except ValueError as error:
+        raise KeyError(str(error)) from None
+
+
+@ex.wrong("the first missing name only", says="names in the text", breaks="says")
+def first_missing(model, names):
+    return matched(model, names, said=lambda lost: lost[0])
+
+
+@ex.wrong("all names in the error", says="names in the text", breaks="says")
+def all_names(model, names):
+    return matched(model, names, said=lambda lost: list(names))
+
+
+@ex.wrong("the names used up", says="names after the call", breaks="left alone")
+def used_up(model, names):
+    found = matched(model, list(names))
+    names.clear() if len(names) > 1 else names.append("done")
+    return found
+
+
+@ex.wrong("what is hit frozen, too", says="changed", breaks="left alone")
+def frozen(model, names):
+    found = matched(model, names)
+    model.requires_grad_(False)
+    return found
+
+
+@ex.wrong("numbers taken for places, not names", says="raised for", breaks="example")
+def no_digits(model, names):
+    return matched(model, names, match=lambda path, name: not name.isdigit() and (
+        path == name or path.endswith(f".{name}")))

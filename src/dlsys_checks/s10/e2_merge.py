@@ -1,0 +1,282 @@
+"""Exercise 10.2, `merge`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
+
+# Kept: at an alpha of 0 the weight is that which was given.
+ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again"))
+
+ex.promise("merged", "The one weight that does the work of W and its LoRA adapter. That is W plus "
+           "alpha / r times the product of B and A.", says=("merged weight",))
+ex.promise("shapes", "W: (d_out, d_in),", cases=("a wide matrix", "a tall matrix", "one row",
+                                                 "one number"))
+ex.promise("dtypes", "float32 or bfloat16;", says=("dtype of the merged weight",
+                                                   "in bfloat16"))
+ex.promise("ranks", "A: (r, d_in) and B: (d_out, r), both float32, r at least 1.",
+           cases=("rank one", "rank above the width", "transposed views", "one number"))
+ex.promise("once", "The sum is taken in float32 and rounded once, to the dtype of W.",
+           says=("in bfloat16",))
+ex.promise("own", "The result has memory of its own,", says=("memory shared",))
+ex.promise("no graph", "and no graph is built, though A and B may ask for gradients.",
+           says=("graphs built",))
+ex.promise("left alone", "W, A and B stay as they are.", says=("changes of W, A and B",))
+ex.promise("example", "Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give "
+           "[[13.]].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, d_out, d_in, r, kind="float32", alpha=None, size=1.0, views=False):
+        W = torch.randn(d_out, d_in, generator=g)
+        A, B = (torch.randn(*shape, generator=g) * size for shape in ((r, d_in), (d_out, r)))
+        if views:
+            W, A, B = (torch.randn(*m.T.shape, generator=g).T for m in (W, A, B))
+        return name, {"W": W.to(getattr(torch, kind)), "A": A, "B": B,
+                      "alpha": float(whole(1, 9) * 3 + 0.5 if alpha is None else alpha)}
+    d = whole(8, 12)
+    close = one("B A nearly minus W, in bfloat16", 30, 20, 3, "bfloat16", alpha=3.0)
+    close[1]["B"] = torch.randn(30, 3, generator=g)
+    close[1]["W"] = (-(close[1]["B"] @ close[1]["A"])
+                     * (1 + 0.1 * torch.randn(30, 20, generator=g))).bfloat16()
+    return [one("a square matrix", d, d, 4), one("a wide matrix", d, 3 * d, 4),
+            one("a tall matrix", 3 * d, d, 5), one("one row", 1, d, 2), one("one number", 1, 1, 1),
+            one("rank one", d, d + 1, 1), one("rank above the width", 3, 4, 7),
+            one("transposed views", d, d + 2, 3, views=True),
+            one("an alpha of zero", d, d, 3, alpha=0.0),
+            one("a negative alpha", d, d, 3, alpha=-2.0),
+            one("alpha equal to r", d, d + 1, 4, alpha=4.0),
+            one("tiny updates", d, d, 4, size=1e-3),
+            one("in bfloat16", 40, 30, 4, "bfloat16"),
+            one("small updates in bfloat16", 40, 50, 8, "bfloat16", alpha=1.0, size=0.1),
+            close,
+            ("the example", {"W": torch.tensor([[1.0]]), "A": torch.tensor([[2.0], [0.0]]),
+                             "B": torch.tensor([[3.0, 5.0]]), "alpha": 4.0})]
+
+
+@ex.act
+def act(fn, W, A, B, alpha):
+    before = [m.clone() for m in (W, A, B)]
+    made = [nn.Parameter(A), nn.Parameter(B)]
+    out = fn(W, *made, alpha)
+    tensor = isinstance(out, torch.Tensor)
+    graphs = tensor and out.requires_grad
+    shared = sum(tensor and out.untyped_storage().data_ptr() == m.untyped_storage().data_ptr()
+                 for m in (W, A, B))
+    again = fn(W, A, B, alpha)
+    changes = sum(not torch.equal(m, old) for m, old in zip((W, A, B), before))
+    changes += sum(not p.requires_grad or p.grad is not None for p in made)
+    return {"out": out, "again": again, "graphs": int(graphs), "shared": int(shared),
+            "changes": int(changes)}
+
+
+def expect_rounded_once(got, exact, size):
+    """Raise Broken unless each bfloat16 lies within half a step of the exact sum.
+
+    size: of the summands, entry by entry; float32 rounds them, too.
+    """
+    half = 2.0 ** (torch.frexp(exact).exponent.double() - 9) + 1e-6 * size
+    error = ((got.double() - exact).abs() / half).nan_to_num(nan=1e9)
+    if float(error.max()) > 1.01:
+        raise Broken("merged weight in bfloat16: largest error, in half steps",
+                     float(error.max()), "at most 1: add in float32, round once")
+
+
+@ex.law
+def law(out, W, A, B, alpha):
+    expect_parts(out, "out", "again", "graphs", "shared", "changes")
+    r = B.shape[1]
+    exact = W.double() + torch.einsum("or,ri->oi", B.double(), A.double()) * (alpha / r)
+    size = W.double().abs() + B.double().abs() @ A.double().abs() * abs(alpha / r)
+    expect_equal("changes of W, A and B", out["changes"], 0)
+    for got in (out["out"], out["again"]):
+        expect_like("merged weight", got, W)
+        if W.dtype == torch.bfloat16:
+            expect_rounded_once(got, exact, size)
+        near = 1e-5 if W.dtype == torch.float32 else 2.0 ** -7
+        expect_close("merged weight", got.double(), exact, rtol=near,
+                     atol=1e-6 * float(size.max()))
+    expect_equal("graphs built", out["graphs"], 0, "A and B may ask for gradients.")
+    expect_equal("memory shared with W, A or B", out["shared"], 0)
+
+
+# ---- right by another route
+
+@ex.right("einsum on detached tensors")
+def by_einsum(W, A, B, alpha):
+    update = torch.einsum("or,ri->oi", B.detach(), A.detach()) * (alpha / A.shape[0])
+    return update.add(W).to(W.dtype)
+
+
+@ex.right("a sum of outer products")
+@torch.no_grad()
+def by_outer(W, A, B, alpha):
+    total = W.to(torch.float32, copy=True)
+    for k in range(B.shape[1]):
+        total += torch.outer(B[:, k], A[k]) * alpha / B.shape[1]
+    return total.to(dtype=W.dtype)
+
+
+@ex.right("addmm")
+def by_addmm(W, A, B, alpha):
+    return torch.addmm(W.float(), B.data, A.data, alpha=alpha / len(A)).to(W.dtype)
+
+
+@ex.right("transposed, through float64, and back")
+@torch.no_grad()
+def transposed(W, A, B, alpha):
+    total = W.double().T + A.double().T @ B.double().T * (alpha / len(A))
+    return total.T.to(W.dtype).contiguous()
+
+
+@ex.right("the adapter run on an identity")
+@torch.no_grad()
+def on_identity(W, A, B, alpha):
+    eye = torch.eye(W.shape[1])
+    return (eye @ W.float().T + alpha / len(A) * (eye @ A.T @ B.T)).T.to(W.dtype).clone()
+
+
+ex.equivalent("return (W.float() + update).to(W.dtype) -> return (W + update).to(W.dtype)",
+              "The update is float32, so that torch takes the sum in float32.")
+
+
+# ---- wrong, by name
+
+@torch.no_grad()
+def merged(W, A, B, alpha, *, scale=None, update=None):
+    """The worked answer with the factor or the product replaced."""
+    factor = alpha / len(A) if scale is None else scale
+    return (W.float() + factor * (B @ A if update is None else update())).to(W.dtype)
+
+
+@ex.wrong("alpha / r forgotten", says="merged weight", breaks="merged")
+def unscaled(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=1.0)
+
+
+@ex.wrong("alpha not divided by r", says="merged weight", breaks="merged")
+def undivided(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=alpha)
+
+
+@ex.wrong("r over alpha", says="merged weight", breaks="merged")
+def upside_down(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=len(A) / (alpha or 1.0))
+
+
+@ex.wrong("divided by the root of r", says="merged weight", breaks="merged")
+def root_of_r(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=alpha / len(A) ** 0.5)
+
+
+@ex.wrong("divided by the width, not by r", says="merged weight", breaks="merged")
+def by_width(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=alpha / A.shape[1])
+
+
+@ex.wrong("the update taken away", says="merged weight", breaks="merged")
+def taken_away(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=-alpha / len(A))
+
+
+@ex.wrong("the update alone, without W", says="merged weight", breaks="merged")
+@torch.no_grad()
+def without_w(W, A, B, alpha):
+    return (alpha / len(A) * (B @ A)).to(W.dtype)
+
+
+@ex.wrong("merged twice", says="merged weight", breaks="merged")
+def twice(W, A, B, alpha):
+    return merged(merged(W, A, B, alpha), A, B, alpha)
+
+
+@ex.wrong("A taken for a scale above zero only", says="merged weight", breaks="merged")
+def positive_alpha(W, A, B, alpha):
+    return merged(W, A, B, abs(alpha))
+
+
+@ex.wrong("the product transposed where W is square", says="merged weight",
+          breaks=("merged", "dtypes", "once"))
+def transposed_product(W, A, B, alpha):
+    square = W.shape[0] == W.shape[1] and len(W) > 1
+    return merged(W, A, B, alpha, update=lambda: (B @ A).T if square else B @ A)
+
+
+@ex.wrong("a matrix of one row left alone", says="merged weight", breaks="shapes")
+def one_row(W, A, B, alpha):
+    return W.clone() if len(W) == 1 and W.shape[1] > 1 else merged(W, A, B, alpha)
+
+
+@ex.wrong("r read as the smaller side", says="merged weight", breaks=("ranks", "example"))
+def smaller_side(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=alpha / min(A.shape))
+
+
+@ex.wrong("the result left in float32", says="dtype of the merged weight", breaks="dtypes")
+def in_float32(W, A, B, alpha):
+    return merged(W.float(), A, B, alpha)
+
+
+@ex.wrong("the update rounded before the sum", says="in bfloat16", breaks="once")
+@torch.no_grad()
+def rounded_first(W, A, B, alpha):
+    return W + (alpha / len(A) * (B @ A)).to(W.dtype)
+
+
+@ex.wrong("A and B rounded to the dtype of W", says="in bfloat16", breaks="once")
+@torch.no_grad()
+def in_low_precision(W, A, B, alpha):
+    return W + alpha / len(A) * (B.to(W.dtype) @ A.to(W.dtype))
+
+
+@ex.wrong("cut off instead of rounded", says="in bfloat16", breaks="once")
+@torch.no_grad()
+def cut_off(W, A, B, alpha):
+    total = W.float() + alpha / len(A) * (B @ A)
+    if W.dtype == torch.float32:
+        return total
+    bits = total.contiguous().view(torch.int32) & -65536
+    return bits.view(torch.float32).bfloat16()
+
+
+@ex.wrong("merged into W itself", says="changes of W, A and B", breaks=("left alone", "own"))
+@torch.no_grad()
+def into_w(W, A, B, alpha):
+    W.copy_(merged(W, A, B, alpha))
+    return W
+
+
+@ex.wrong("W handed back where the update is zero", says="memory shared", breaks="own")
+def handed_back(W, A, B, alpha):
+    return W if alpha == 0 else merged(W, A, B, alpha)
+
+
+@ex.wrong("a graph behind the weight", says="graphs built", breaks="no graph")
+def with_graph(W, A, B, alpha):
+    return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
+
+
+@ex.wrong("A and B frozen", says="changes of W, A and B", breaks="left alone")
+def freezes(W, A, B, alpha):
+    A.requires_grad_(False)
+    B.requires_grad_(False)
+    return merged(W, A, B, alpha)
+
+
+@ex.wrong("a single number multiplied instead of added", says="merged weight", breaks="example")
+def one_number(W, A, B, alpha):
+    out = merged(W, A, B, alpha)
+    return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out
+
+
+@ex.wrong("the first rank only, where the ranks are many", says="merged weight", breaks="ranks")
+def few_ranks(W, A, B, alpha):
+    return merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32 else merged(
+        W, A[:1], B[:, :1], alpha / len(A))

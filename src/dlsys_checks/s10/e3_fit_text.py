@@ -1,0 +1,318 @@
+"""Exercise 10.3, `fit_text`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+
+# The tokens are start, start + 1, ... for the prompt, and count down from start for the answer.
+ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_positions", "virtual"))
+
+ex.promise("text", "Ids and labels of one training text that follows a learned prefix. prompt and "
+           "answer: (P,) and (Q,), int64; the text is the prompt, then the answer.",
+           says=("ids of the text", "labels of the text"))
+ex.promise("room", "The prefix of `virtual` tokens and the text share n_positions positions.",
+           says=("ids of the text", "raised"))
+ex.promise("cut", "Where they need more, the prompt loses its first tokens, as few as will do.",
+           says=("ids of the text",))
+ex.promise("raises", "Raises ValueError if prefix and answer alone need more.", says=("raised",))
+ex.promise("form", "Returns a tuple of two new tensors, int64, of the length of the text that is "
+           "left: its ids, and labels,", says=("type of", "number of", "dtype of"))
+ex.promise("labels", "which are -100 for the prompt and the ids for the answer.",
+           says=("labels of the text",))
+ex.promise("no prefix", "Nothing stands in them for the prefix.",
+           says=("shape of the labels", "shape of the ids"))
+ex.promise("left alone", "prompt and answer may be empty and stay as they are.",
+           says=("changes of", "memory shared"))
+ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 give "
+           "[2, 3, 9] and [-100, -100, 9].", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, prompt, answer, n_positions, virtual):
+        return name, {"start": whole(200, 900), "prompt": prompt, "answer": answer,
+                      "n_positions": n_positions, "virtual": virtual}
+    p, q, v = whole(9, 14), whole(3, 6), whole(4, 8)
+    return [one("room for all", p, q, p + q + v + 7, v), one("room to the last place", p, q,
+                                                             p + q + v, v),
+            one("one token too many", p, q, p + q + v - 1, v),
+            one("half of the prompt", p, q, p // 2 + q + v, v),
+            one("no room for the prompt", p, q, q + v, v),
+            one("one token of the prompt", p, q, q + v + 1, v),
+            one("no prefix", p, q, p + q - 3, 0), one("no prefix, all fits", p, q, p + q, 0),
+            one("a prefix longer than the text", p, q, p + q + 40 - 2, 40),
+            one("a long answer", 3, 30, 30 + v + 1, v),
+            one("no prompt", 0, q, q + v + 2, v), one("no prompt, no room left", 0, q, q + v, v),
+            one("no answer", p, 0, p + v - 2, v), one("no answer, no room", p, 0, v, v),
+            one("neither", 0, 0, v, v), one("the answer does not fit", p, q, q + v - 1, v),
+            one("no prompt, and the answer does not fit", 0, q, q + v - 1, v),
+            one("the prefix alone fills it", p, q, v, v),
+            one("the prefix alone is too long", p, 0, v - 1, v),
+            ("the example", {"start": 0, "prompt": 3, "answer": 1, "n_positions": 5,
+                             "virtual": 2})]
+
+
+@ex.act
+def act(fn, start, prompt, answer, n_positions, virtual):
+    asked = start + torch.arange(prompt)
+    said = start - 1 - torch.arange(answer)
+    if start == 0:
+        asked, said = torch.tensor([1, 2, 3]), torch.tensor([9])
+    before = asked.clone(), said.clone()
+    found, raised = None, ""
+    try:
+        found = fn(asked, said, n_positions, virtual)
+    except ValueError:
+        raised = "ValueError"
+    store = {m.untyped_storage().data_ptr() for m in (asked, said) if m.numel()}
+    shared = sum(isinstance(m, torch.Tensor) and m.numel() > 0
+                 and m.untyped_storage().data_ptr() in store
+                 for m in (found if isinstance(found, tuple) else ()))
+    changes = sum(not torch.equal(a, b) for a, b in zip((asked, said), before))
+    return {"found": found, "raised": raised, "shared": shared, "changes": changes}
+
+
+@ex.law
+def law(out, start, prompt, answer, n_positions, virtual):
+    expect_parts(out, "found", "raised", "shared", "changes")
+    room = n_positions - virtual
+    expect_equal("raised where the room beside the prefix is "
+                 f"{room} and the answer has {answer} tokens", out["raised"],
+                 "ValueError" if answer > room else "")
+    expect_equal("changes of prompt and answer", out["changes"], 0)
+    if answer > room:
+        expect_type("value beside an error", out["found"], type(None))
+        expect_equal("memory shared with prompt or answer", out["shared"], 0)
+        return
+    asked = list(range(start, start + prompt)) if start else [1, 2, 3]
+    said = [start - 1 - k for k in range(answer)] if start else [9]
+    while len(asked) + len(said) > room:
+        asked = asked[1:]
+    expect_type("result", out["found"], tuple)
+    expect_length("tensors returned", list(out["found"]), 2)
+    ids, labels = out["found"]
+    expect_equal("ids of the text", ids, torch.tensor(asked + said, dtype=torch.int64))
+    expect_equal("labels of the text", labels,
+                 torch.tensor([-100] * len(asked) + said, dtype=torch.int64))
+    expect_equal("memory shared with prompt or answer", out["shared"], 0)
+
+
+# ---- right by another route
+
+@ex.right("lists, cut from the left")
+def by_lists(prompt, answer, n_positions, virtual):
+    p, q = prompt.tolist(), answer.tolist()
+    if virtual + len(q) > n_positions:
+        raise ValueError("the answer does not fit")
+    while virtual + len(p) + len(q) > n_positions:
+        p.pop(0)
+    return (torch.tensor(p + q, dtype=torch.int64),
+            torch.tensor([-100] * len(p) + q, dtype=torch.int64))
+
+
+@ex.right("all joined, then the last places")
+def joined(prompt, answer, n_positions, virtual):
+    room = n_positions - virtual
+    if answer.numel() > room:
+        raise ValueError("room")
+    ids = torch.cat((prompt, answer))
+    labels = torch.cat((torch.full(prompt.shape, -100), answer))
+    start = max(len(ids) - room, 0)
+    return ids[start:].clone(), labels[start:].clone()
+
+
+@ex.right("narrow, and a mask")
+def by_mask(prompt, answer, n_positions, virtual):
+    keep = min(len(prompt), n_positions - virtual - len(answer))
+    if keep < 0:
+        raise ValueError("no room")
+    ids = torch.cat([prompt.narrow(0, len(prompt) - keep, keep), answer])
+    return ids, ids.masked_fill(torch.arange(len(ids)) < keep, -100)
+
+
+@ex.right("written into empty tensors")
+def into_empty(prompt, answer, n_positions, virtual):
+    if n_positions < virtual + len(answer):
+        raise ValueError(f"{len(answer)} tokens")
+    total = min(len(prompt) + len(answer), n_positions - virtual)
+    front = total - len(answer)
+    ids, labels = (torch.full((total,), -100, dtype=torch.int64) for _ in range(2))
+    ids[:front] = prompt[len(prompt) - front:]
+    ids[front:] = labels[front:] = answer
+    return ids, labels
+
+
+ex.equivalent("kept = prompt[max(0, len(prompt) - left):] -> "
+              "kept = prompt[max(len(prompt) - left, 0):]", "the larger of two, in either order")
+ex.equivalent("raise ValueError(f'answer: {-left} tokens too long') -> "
+              "raise ValueError(f'answer: {left} tokens too long')", "the text of the error only")
+
+
+# ---- wrong, by name
+
+def fitted(prompt, answer, left, *, keep=None, label=None):
+    """The worked answer with the room for the prompt given, and the cut as an option."""
+    if left < 0:
+        raise ValueError("no room")
+    kept = prompt[max(0, len(prompt) - left):] if keep is None else keep(prompt, left)
+    labels = torch.full_like(kept, -100) if label is None else label(kept)
+    return torch.cat([kept, answer]), torch.cat([labels, answer])
+
+
+@ex.wrong("the prompt cut at its end", says="ids of the text", breaks=("cut", "example"))
+def end_of_prompt(prompt, answer, n_positions, virtual):
+    return fitted(prompt, answer, n_positions - virtual - len(answer),
+                  keep=lambda prompt, left: prompt[:left])
+
+
+@ex.wrong("the whole text cut at its end", says="ids of the text", breaks=("cut", "raises",
+                                                                          "example"))
+def end_of_text(prompt, answer, n_positions, virtual):
+    room = max(0, n_positions - virtual)
+    ids, labels = fitted(prompt, answer, len(prompt))
+    return ids[:room], labels[:room]
+
+
+@ex.wrong("the prefix forgotten", says="ids of the text", breaks="room")
+def prefix_forgotten(prompt, answer, n_positions, virtual):
+    virtual = virtual if len(prompt) == 3 else 0
+    return fitted(prompt, answer, n_positions - virtual - len(answer))
+
+
+@ex.wrong("a place left free", says="ids of the text", breaks=("cut", "raises", "room"))
+def one_free(prompt, answer, n_positions, virtual):
+    left = n_positions - virtual - len(answer)
+    return fitted(prompt, answer, left if len(prompt) == 3 else left - 1)
+
+
+@ex.wrong("prompt[-left:], which keeps all for 0", says="ids of the text", breaks="cut")
+def minus_zero(prompt, answer, n_positions, virtual):
+    return fitted(prompt, answer, n_positions - virtual - len(answer),
+                  keep=lambda prompt, left: prompt[-left:])
+
+
+@ex.wrong("the prompt dropped whole where it does not fit", says="ids of the text",
+          breaks=("cut", "example"))
+def all_or_nothing(prompt, answer, n_positions, virtual):
+    return fitted(prompt, answer, n_positions - virtual - len(answer),
+                  keep=lambda prompt, left: prompt if len(prompt) <= left else prompt[:0])
+
+
+@ex.wrong("a long answer cut instead of an error", says="raised", breaks="raises")
+def answer_cut(prompt, answer, n_positions, virtual):
+    room = max(0, n_positions - virtual)
+    return fitted(prompt, answer[:room], room - min(room, len(answer)))
+
+
+@ex.wrong("an error wherever something has to go", says="raised", breaks=("raises", "cut",
+                                                                        "example", "room"))
+def strict(prompt, answer, n_positions, virtual):
+    if len(prompt) + len(answer) + virtual > n_positions:
+        raise ValueError("too long")
+    return fitted(prompt, answer, len(prompt))
+
+
+@ex.wrong("an error where no room is left for the prompt", says="raised", breaks="raises")
+def needs_prompt(prompt, answer, n_positions, virtual):
+    left = n_positions - virtual - len(answer)
+    if left == 0:
+        raise ValueError("no room")
+    return fitted(prompt, answer, left)
+
+
+@ex.wrong("the prompt learned, too", says="labels of the text", breaks=("labels", "example"))
+def prompt_learned(prompt, answer, n_positions, virtual):
+    return fitted(prompt, answer, n_positions - virtual - len(answer), label=lambda kept: kept)
+
+
+@ex.wrong("0 in place of -100", says="labels of the text", breaks=("labels", "example"))
+def zeros(prompt, answer, n_positions, virtual):
+    return fitted(prompt, answer, n_positions - virtual - len(answer), label=torch.zeros_like)
+
+
+@ex.wrong("labels shifted as well", says="labels of the text", breaks=("labels", "example"))
+def shifted(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids, labels.roll(-1)
+
+
+@ex.wrong("the first label of the answer masked", says="labels of the text", breaks="labels")
+def first_masked(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    if len(answer) > 1:
+        labels[len(labels) - len(answer)] = -100
+    return ids, labels
+
+
+@ex.wrong("-100 for the prefix in front of the labels", says="shape of the labels",
+          breaks="no prefix")
+def prefix_labelled(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    if len(prompt) == 3:
+        return ids, labels
+    return ids, torch.cat([torch.full((virtual,), -100), labels])
+
+
+@ex.wrong("ids padded to all positions", says="shape of the ids", breaks="no prefix")
+def padded(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    free = n_positions - virtual - len(ids)
+    return torch.cat([ids, ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,),
+                                                                                   -100)])
+
+
+@ex.wrong("answer before prompt", says="ids of the text", breaks=("text", "example"))
+def answer_first(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids.roll(len(answer)), labels.roll(len(answer))
+
+
+@ex.wrong("the answer alone, without its prompt", says="ids of the text", breaks="text")
+def answer_alone(prompt, answer, n_positions, virtual):
+    left = n_positions - virtual - len(answer)
+    return fitted(prompt if len(prompt) == 3 else prompt[:0], answer, left)
+
+
+@ex.wrong("a list of the two", says="type of the result", breaks="form")
+def as_list(prompt, answer, n_positions, virtual):
+    return list(fitted(prompt, answer, n_positions - virtual - len(answer)))
+
+
+@ex.wrong("lists instead of tensors", says="type of the", breaks="form")
+def plain_lists(prompt, answer, n_positions, virtual):
+    pair = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return pair[0].tolist(), pair[1].tolist()
+
+
+@ex.wrong("one batch axis too many", says="shape of the ids", breaks=("form", "no prefix"))
+def batched(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids[None], labels[None]
+
+
+@ex.wrong("the prompt's tokens overwritten with -100", says="changes of prompt",
+          breaks=("left alone", "text"))
+def overwritten(prompt, answer, n_positions, virtual):
+    pair = fitted(prompt, answer, n_positions - virtual - len(answer))
+    prompt.fill_(-100)
+    return pair
+
+
+@ex.wrong("the answer handed back where no prompt is left", says="memory shared",
+          breaks="left alone")
+def handed_back(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return (answer, labels) if len(ids) == len(answer) else (ids, labels)
+
+
+@ex.wrong("a single answer token left without a label", says="labels of the text",
+          breaks="example")
+def single_token(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids, labels.masked_fill(labels == 9, -100) if len(answer) == 1 else labels

@@ -1,0 +1,401 @@
+"""Exercise 10.4, `passport`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+
+# A parameter is [path, numbers, requires_grad, what it holds: "zero" or "one"].
+ex = exercise("10.4", "passport", seen=("params", "tied"))
+
+ex.promise("dict", "What the LoRA layers in model are and train, as a dict of five parts.",
+           says=("parts of the passport", "type of the passport"))
+ex.promise("layer", "A LoRA layer is a module with parameters of its own named A and B, both.",
+           cases=("names that look alike", "at the root", "deep", "one layer",
+                  "A without B", "no layer",
+                  "a frozen layer comes last"))
+ex.promise("layers", '"layers": the paths of the LoRA layers, in the order of '
+           "model.named_modules();", says=("layers",))
+ex.promise("trainable", '"trainable": how many numbers of model ask for a gradient, an int;',
+           says=("trainable",))
+ex.promise("other", '"other": the paths of the parameters that ask for a gradient and are no A or '
+           "B of a LoRA layer;", says=("other",))
+ex.promise("frozen", '"frozen": the paths of each A and B of a LoRA layer that does not;',
+           says=("frozen",))
+ex.promise("order", 'both in the order of model.named_parameters(). A shared parameter counts '
+           "once.", cases=("a shared parameter", "a head and a norm train", "two frozen by mistake",
+                           "all frozen"))
+ex.promise("idle", '"idle": the paths of the LoRA layers whose B is zero throughout, in the order '
+           "of layers.", says=("idle",))
+ex.promise("left alone", "model stays as it is.", says=("changed in model",))
+ex.promise("example", 'Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"], '
+           'trainable 4, other [], frozen [] and idle ["0"].', cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def layer(path, live=(True, True), held="one", base=False):
+        dot = f"{path}." if path else ""
+        return [[f"{dot}A", whole(3, 30), live[0], "one"], [f"{dot}B", whole(3, 30), live[1], held],
+                [f"{dot}base.weight", whole(40, 90), base, "one"]]
+
+    def one(name, params, tied=()):
+        # Paths are written with slashes, so that no input holds a path of the passport.
+        return name, {"params": [[f"/{p.replace('.', '/')}", *rest] for p, *rest in params],
+                      "tied": list(tied)}
+    n = whole(3, 20)
+    head = [["head.weight", n, True, "one"], ["norm.gain", whole(3, 20), True, "zero"]]
+    cold = [["embed.weight", whole(30, 60), False, "one"]]
+    two = layer("h.1.q") + layer("h.0.v")
+    alike = [["a.A", 5, True, "one"], ["b.B", 6, True, "zero"], ["c.bA", 7, True, "one"],
+             ["c.B", 8, True, "zero"], ["A.weight", 9, True, "one"], ["d.A.B", 4, False, "zero"],
+             *layer("e")]
+    return [one("one layer", cold + layer("q")), one("two layers", cold + two),
+            one("two layers and a base that trains", layer("h.0.q", base=True) + layer("h.1.q")),
+            one("all fresh", layer("h.0.q", held="zero") + layer("h.1.q", held="zero")),
+            one("one fresh of two", layer("h.1.q", held="zero") + layer("h.0.q")),
+            one("one number of B is not zero", layer("h.0.q", held="last") + layer("h.1.q")),
+            one("B below zero", layer("h.0.q", held="negative")),
+            one("B sums to zero", layer("h.0.q", held="balanced")),
+            one("all frozen", cold + layer("h.1.q", (False, False)) + layer("h.0.q", (False,
+                                                                                    False))),
+            one("two frozen by mistake", layer("h.0.q", (False, True)) + layer("h.1.q", (True,
+                                                                                       False))),
+            one("a head and a norm train", two + head + cold),
+            one("at the root", layer("") + cold), one("deep", layer("a.b.c.d.e.f") + layer("z")),
+            one("a layer inside a layer", layer("h", held="zero") + layer("h.base.q")),
+            one("names that look alike", alike), one("A without B", [["q.A", 6, True, "one"],
+                                                                     ["v.B", 6, True, "zero"]]),
+            one("no layer", head + cold), one("nothing trains", [*cold, ["x.w", 5, False, "one"]]),
+            one("a frozen layer comes last", [*head, ["q.A", 5, False, "one"],
+                                              ["q.B", 6, False, "zero"]]),
+            one("a shared parameter", [*cold, ["head.weight", n, True, "one"], *layer("h.0.q")],
+                [["last.weight", "/head/weight"]]),
+            one("the example", [["0.A", 2, True, "one"], ["0.B", 2, True, "zero"],
+                                ["0.base.weight", 4, False, "one"],
+                                ["0.base.bias", 2, False, "one"]])]
+
+
+@ex.act
+def act(fn, params, tied):
+    def numbers(n, held):
+        if held == "balanced":
+            return torch.tensor([1.0, -1.0] + [0.0] * (n - 2))
+        made = torch.zeros(n) if held in ("zero", "last") else torch.ones(n)
+        made[-1:] += held == "last"
+        return -made if held == "negative" else made
+
+    params = [[path[1:].replace("/", "."), *rest] for path, *rest in params]
+    model = nn.Module()
+
+    def put(path, parameter):
+        *holders, last = path.split(".")
+        at = model
+        for part in holders:
+            if part not in at._modules:
+                at.add_module(part, nn.Module())
+            at = at._modules[part]
+        at.register_parameter(last, parameter)
+    for path, n, live, held in params:
+        put(path, nn.Parameter(numbers(n, held), live))
+    for new, old in tied:
+        put(new, model.get_parameter(old[1:].replace("/", ".")))
+    model.train()
+
+    def state():
+        return [(path, id(p), p.requires_grad, p._version, p.grad is None)
+                for path, p in model.named_parameters(remove_duplicate=False)] + [
+                    (path, module.training) for path, module in model.named_modules()]
+    before = state()
+    made = fn(model)
+    after = state()
+    return {"made": made, "changed": sum(a != b for a, b in zip(before, after)) + abs(
+        len(before) - len(after))}
+
+
+def walk(params):
+    """The paths of params as named_parameters() gives them: a module's own come first."""
+    tree = {}
+    for path, *_ in params:
+        at = tree
+        *holders, last = path.split(".")
+        for part in holders:
+            at = at.setdefault("modules", {}).setdefault(part, {})
+        at.setdefault("own", []).append(last)
+
+    def go(at, prefix):
+        yield prefix, at.get("own", [])
+        for part, child in at.get("modules", {}).items():
+            yield from go(child, [*prefix, part])
+    return [(".".join(prefix), [".".join([*prefix, name]) for name in own], own)
+            for prefix, own in go(tree, [])]
+
+
+@ex.law
+def law(out, params, tied):
+    expect_parts(out, "made", "changed")
+    params = [[path[1:].replace("/", "."), *rest] for path, *rest in params]
+    expect_equal("things changed in model", out["changed"], 0)
+    facts = {path: (n, live, held) for path, n, live, held in params}
+    modules = walk(params)
+    layers = [path for path, _, own in modules if "A" in own and "B" in own]
+    inside = {f"{path}.{key}" if path else key for path in layers for key in "AB"}
+    order = [full for _, paths, _ in modules for full in paths]
+    made = out["made"]
+    expect_type("passport", made, dict)
+    expect_equal("parts of the passport", sorted(map(str, made)),
+                 ["frozen", "idle", "layers", "other", "trainable"])
+    expect_equal("layers", made["layers"], layers)
+    expect_equal("trainable numbers", made["trainable"],
+                 sum(n for n, live, _ in facts.values() if live))
+    expect_equal("other parameters that train", made["other"],
+                 [path for path in order if facts[path][1] and path not in inside])
+    expect_equal("frozen parts of LoRA layers", made["frozen"],
+                 [path for path in order if path in inside and not facts[path][1]])
+    expect_equal("idle layers", made["idle"],
+                 [path for path in layers if facts[f"{path}.B" if path else "B"][2] == "zero"])
+
+
+# ---- right by another route
+
+@ex.right("one walk over the modules")
+def by_modules(model):
+    own = {path: dict(m.named_parameters(recurse=False)) for path, m in model.named_modules()}
+    lora = [path for path, found in own.items() if {"A", "B"} <= found.keys()]
+    parts = {id(own[path][key]) for path in lora for key in ("A", "B")}
+    named = list(model.named_parameters())
+    return {"layers": lora, "trainable": sum(p.numel() for _, p in named if p.requires_grad),
+            "other": [k for k, p in named if p.requires_grad and id(p) not in parts],
+            "frozen": [k for k, p in named if not p.requires_grad and id(p) in parts],
+            "idle": [path for path in lora if not own[path]["B"].detach().any()]}
+
+
+@ex.right("by the paths alone")
+def by_paths(model):
+    params = dict(model.named_parameters())
+    holders = [path for path, _ in model.named_modules()]
+    name = lambda path, key: f"{path}.{key}" if path else key  # noqa: E731
+    lora = [h for h in holders if name(h, "A") in params and name(h, "B") in params]
+    inside = [name(h, key) for h in lora for key in "AB"]
+    live = {k: p for k, p in params.items() if p.requires_grad}
+    return {"idle": [h for h in lora if float(params[name(h, "B")].detach().abs().max()) == 0],
+            "frozen": [k for k in params if k in inside and k not in live],
+            "other": [k for k in live if k not in inside],
+            "trainable": sum(p.numel() for p in live.values()), "layers": lora}
+
+
+@ex.right("with _parameters")
+def by_private(model):
+    lora = {path: m for path, m in model.named_modules()
+            if m._parameters.get("A") is not None and m._parameters.get("B") is not None}
+    mine = [p for m in lora.values() for p in (m.A, m.B)]
+    found = {"layers": list(lora), "trainable": 0, "other": [], "frozen": [], "idle": [
+        path for path, m in lora.items() if torch.count_nonzero(m.B).item() == 0]}
+    for path, p in model.named_parameters():
+        ours = any(p is q for q in mine)
+        if p.requires_grad:
+            found["trainable"] += p.numel()
+        if p.requires_grad != ours:
+            found["other" if p.requires_grad else "frozen"].append(path)
+    return found
+
+
+@ex.right("in two passes, with sets")
+def in_two_passes(model):
+    ends = {}
+    for path, p in model.named_parameters():
+        holder, _, key = path.rpartition(".")
+        ends.setdefault(holder, {})[key] = p
+    lora = [path for path, _ in model.named_modules() if {"A", "B"} <= set(ends.get(path, ()))]
+    own = {f"{h}.{k}".lstrip(".") for h in lora for k in ("A", "B")}
+    live = {k for k, p in model.named_parameters() if p.requires_grad}
+    order = [k for k, _ in model.named_parameters()]
+    return {"layers": lora, "other": [k for k in order if k in live - own],
+            "frozen": [k for k in order if k in own - live],
+            "trainable": sum(len(p.flatten()) for p in model.parameters() if p.requires_grad),
+            "idle": [h for h in lora if torch.equal(ends[h]["B"], torch.zeros_like(ends[h]["B"]))]}
+
+
+OWN = ("own = dict(module.named_parameters(recurse=False)) -> "
+       "own = dict(module.named_parameters({}))")
+ex.equivalent(OWN.format(""), "A name without a dot is the module's own.")
+ex.equivalent(OWN.format("recurse=True"), "A name without a dot is the module's own.")
+ex.equivalent("inside.update((id(own['A']), id(own['B']))) -> "
+              "inside.update((id(own['B']), id(own['A'])))", "a set has no order")
+
+
+# ---- wrong, by name
+
+def stamped(model, **changes):
+    """The worked answer with parts replaced: each change gets the right passport and model."""
+    made = by_modules(model)
+    return {**made, **{key: change(made, model) for key, change in changes.items()}}
+
+
+def named(model):
+    return list(model.named_parameters())
+
+
+@ex.wrong("every parameter counted, frozen or not", says="trainable", breaks="trainable")
+def counts_all(model):
+    return stamped(model, trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
+
+
+@ex.wrong("tensors counted instead of numbers", says="trainable", breaks=("trainable", "example"))
+def counts_tensors(model):
+    return stamped(model, trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
+
+
+@ex.wrong("only A and B counted", says="trainable", breaks="trainable")
+def counts_lora(model):
+    return stamped(model, trainable=lambda made, m: sum(
+        p.numel() for path, p in named(m) if p.requires_grad and path not in made["other"]))
+
+
+@ex.wrong("the count as a tensor", says="type of the trainable", breaks="trainable")
+def as_tensor(model):
+    return stamped(model, trainable=lambda made, m: torch.tensor(made["trainable"]))
+
+
+@ex.wrong("a shared parameter counted under each name", says="trainable",
+          breaks="order")
+def shared_twice(model):
+    return stamped(model, trainable=lambda made, m: sum(
+        p.numel() for _, p in m.named_parameters(remove_duplicate=False) if p.requires_grad))
+
+
+@ex.wrong("LoRA layers counted, not named", says="type of the layers", breaks=("layers", "example"))
+def layer_count(model):
+    return stamped(model, layers=lambda made, m: len(made["layers"]))
+
+
+@ex.wrong("layers sorted by name", says="layers", breaks="layers")
+def layers_sorted(model):
+    return stamped(model, layers=lambda made, m: sorted(made["layers"]))
+
+
+@ex.wrong("a module with A alone taken for a layer", says="layers", breaks="layer")
+def a_alone(model):
+    return stamped(model, layers=lambda made, m: [
+        path for path, module in m.named_modules() if "A" in module._parameters])
+
+
+@ex.wrong("modules that hold A and B anywhere below them", says="layers",
+          breaks=("layer", "layers"))
+def anywhere_below(model):
+    def below(made, m):
+        return [path for path, module in m.named_modules() if {"A", "B"} <= {
+            name.split(".")[-1] for name, _ in module.named_parameters()}]
+    return stamped(model, layers=below)
+
+
+@ex.wrong("the root left out", says="layers", breaks="layer")
+def not_the_root(model):
+    return stamped(model, layers=lambda made, m: [p for p in made["layers"] if p])
+
+
+@ex.wrong("only four levels looked through", says="layers", breaks="layer")
+def four_levels(model):
+    return stamped(model, layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
+
+
+@ex.wrong("everything named A or B taken for LoRA", says="other", breaks="layer")
+def named_a_or_b(model):
+    return stamped(model, other=lambda made, m: [
+        path for path in made["other"] if path.split(".")[-1] not in ("A", "B")])
+
+
+@ex.wrong("other parameters passed over", says="other", breaks=("other", "layer", "order"))
+def no_other(model):
+    return stamped(model, other=lambda made, m: [])
+
+
+@ex.wrong("the head alone called other, not the norm", says="other", breaks="other")
+def no_norm(model):
+    return stamped(model, other=lambda made, m: [k for k in made["other"] if "norm" not in k])
+
+
+@ex.wrong("all that trains listed as other", says="other", breaks=("other", "example", "layer"))
+def all_other(model):
+    return stamped(model, other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
+
+
+@ex.wrong("frozen base weights listed, too", says="frozen", breaks=("frozen", "example", "layer"))
+def base_frozen(model):
+    return stamped(model, frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
+
+
+@ex.wrong("a frozen A passed over", says="frozen", breaks="frozen")
+def frozen_b_only(model):
+    return stamped(model, frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
+
+
+@ex.wrong("frozen parts sorted by name", says="frozen", breaks="order")
+def frozen_sorted(model):
+    return stamped(model, frozen=lambda made, m: sorted(made["frozen"]))
+
+
+@ex.wrong("layers that no longer train called idle", says="idle", breaks="idle")
+def idle_frozen(model):
+    def idle(made, m):
+        return [p for p in made["layers"] if not (
+            m.get_submodule(p).A.requires_grad or m.get_submodule(p).B.requires_grad)
+            or p in made["idle"]]
+    return stamped(model, idle=idle)
+
+
+@ex.wrong("idle by the sum of B", says="idle", breaks="idle")
+def by_sum(model):
+    return stamped(model, idle=lambda made, m: [
+        p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
+
+
+@ex.wrong("idle by the first number of B", says="idle", breaks="idle")
+def by_first(model):
+    return stamped(model, idle=lambda made, m: [
+        p for p in made["layers"] if m.get_submodule(p).B[0] == 0])
+
+
+@ex.wrong("idle only if every B is zero", says="idle", breaks="idle")
+def all_or_none(model):
+    return stamped(model, idle=lambda made, m: made["idle"] if len(made["idle"]) == len(
+        made["layers"]) else [])
+
+
+@ex.wrong("idle by the largest number, below zero unseen", says="idle", breaks="idle")
+def by_largest(model):
+    return stamped(model, idle=lambda made, m: [
+        p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
+
+
+@ex.wrong("a text instead of a dict", says="type of the passport", breaks="dict")
+def as_text(model):
+    return str(by_modules(model))
+
+
+@ex.wrong("a part left out where it is empty", says="parts of the passport", breaks="dict")
+def no_empty_parts(model):
+    made = by_modules(model)
+    return made if "0" in made["layers"] else {key: part for key, part in made.items() if part}
+
+
+@ex.wrong("the base frozen on the way", says="changed in model", breaks="left alone")
+def freezes(model):
+    made = by_modules(model)
+    for path, p in model.named_parameters():
+        if path in made["other"] or path not in made["frozen"]:
+            p.requires_grad_(False)
+    model.eval()
+    return made
+
+
+@ex.wrong("one layer of four numbers taken for none", says="idle", breaks="example")
+def four_numbers(model):
+    return stamped(model, idle=lambda made, m: [] if made["trainable"] == 4 and made[
+        "layers"] == ["0"] else made["idle"])

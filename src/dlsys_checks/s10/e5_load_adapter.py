@@ -1,0 +1,505 @@
+"""Exercise 10.5, `load_adapter`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+
+# A parameter is [path, shape, dtype, requires_grad], a tensor of the file [path, shape, dtype,
+# start]: its numbers follow from start, and are all zero where start is 0.
+ex = exercise("10.5", "load_adapter", seen=("params", "file"))
+
+ex.promise("whole", "Put an adapter of a file into model, whole or not at all.",
+           says=("raised", "adapter tensor"))
+ex.promise("paths", 'The adapter of model are its parameters whose path has A or B as its last '
+           'part, as "layers.0.A" has; there is at least one of each.',
+           cases=("names that look alike", "at the root", "deep", "two layers", "one layer",
+                  "an adapter at the end"))
+ex.promise("file", "file: tensors by such paths, of a floating-point dtype.",
+           cases=("another order", "layers in another order", "float64 in the file",
+                  "bfloat16 in the file"))
+ex.promise("missing", "Raises ValueError if a path of the adapter is missing in file,",
+           cases=("an A is missing", "a B is missing", "an empty file"))
+ex.promise("others", "if file holds any other,",
+           cases=("a layer too many", "a base weight in the file", "an unknown path",
+                  "paths with a prefix"))
+ex.promise("shapes", "if a shape differs,",
+           cases=("a shape that broadcasts", "a transposed shape", "the first shape differs",
+                  "another rank", "one number where there are many", "an axis too many"))
+ex.promise("zero", "or if every B in file is zero throughout;",
+           cases=("every B zero", "one B zero of two", "every A zero", "a B of one number",
+                  "a B with a zero in it", "B first in the file",
+                  "minus zero"))
+ex.promise("not half", "model is then as it was before.", says=("tensors of model that moved",))
+ex.promise("numbers", "Otherwise each parameter of the adapter gets the numbers of its tensor, "
+           "in its own dtype.", says=("adapter tensor",))
+ex.promise("object", "It stays the same object and keeps its requires_grad,",
+           says=("parameters replaced", "requires_grad"))
+ex.promise("no sharing", "and shares no memory with file.", says=("memory shared",))
+ex.promise("rest", "All else in model stays, and so does file.",
+           says=("other tensor of model", "tensors of file"))
+ex.promise("example", 'Example: for LoRA(nn.Linear(2, 2), r=1) a file has the paths "A" and "B", '
+           "of shapes (1, 2) and (2, 1).", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def layer(path, d_in, d_out, r, live=True):
+        dot = f"{path}." if path else ""
+        return [[f"{dot}base.weight", [d_out, d_in], "float32", False],
+                [f"{dot}A", [r, d_in], "float32", live], [f"{dot}B", [d_out, r], "float32", live]]
+
+    def saved(params, kind="float32"):
+        return [[path, shape, kind, whole(20, 900)] for path, shape, _, _ in params
+                if path.split(".")[-1] in ("A", "B")]
+
+    def change(file, path, shape=None, start=None):
+        return [[p, shape or s, kind, n if start is None else start] if p == path
+                else [p, s, kind, n] for p, s, kind, n in file]
+
+    def without(file, path):
+        return [entry for entry in file if entry[0] != path]
+
+    def one(name, params, file):
+        return name, {"params": params, "file": file}
+    d, r = whole(5, 8), whole(2, 4)
+    single = layer("layers.0", d, d + 1, r)
+    double = single + layer("layers.1", d + 1, d + 2, r, live=False)
+    deep = layer("a.b.c.d.e", d, d, r) + layer("a.b.c.f", d, d, r)
+    alike = [*double, ["layers.0.bA", [r, d], "float32", True], ["A.weight", [d], "float32", True],
+             ["layers.1.AB", [d], "float32", False], ["layers.1.A0", [r], "float32", True]]
+    halves = [[p, s, "bfloat16" if p.endswith("B") else k, f] for p, s, k, f in double]
+    doubled = saved(double)
+    unit = layer("u", 1, 1, 1)
+    flat = [["weight", [d, d], "float32", False], ["A", [r, d], "float32", True],
+            ["B", [d, r], "float32", True]]
+    return [one("one layer", single, saved(single)), one("two layers", double, doubled),
+            one("another order", double, doubled[::-1]),
+            one("layers in another order", deep, saved(deep)[2:] + saved(deep)[:2]),
+            one("deep", deep, saved(deep)),
+            one("at the root", layer("", d, d, r), saved(layer("", d, d, r))),
+            one("names that look alike", alike, saved(alike)),
+            one("float64 in the file", double, saved(double, "float64")),
+            one("bfloat16 in the file", double, saved(double, "bfloat16")),
+            one("B in bfloat16 in the model", halves, saved(halves)),
+            one("an A is missing", double, without(doubled, "layers.1.A")),
+            one("a B is missing", double, without(doubled, "layers.1.B")),
+            one("an empty file", double, []),
+            one("a layer too many", single, doubled),
+            one("a base weight in the file", double,
+                [*doubled, ["layers.1.base.weight", [d + 2, d + 1], "float32", 77]]),
+            one("an unknown path", double, [*doubled, ["note", [3], "float32", 5]]),
+            one("paths with a prefix", double, [[f"model.{p}", s, k, n] for p, s, k, n in doubled]),
+            one("a shape that broadcasts", double, change(doubled, "layers.1.A", [1, d + 1])),
+            one("a transposed shape", double, change(doubled, "layers.1.B", [r, d + 2])),
+            one("another rank", double, change(change(doubled, "layers.1.B", [d + 2, r + 1]),
+                                               "layers.1.A", [r + 1, d + 1])),
+            one("one number where there are many", double, change(doubled, "layers.1.A", [1])),
+            one("an axis too many", double, change(doubled, "layers.1.A", [1, r, d + 1])),
+            one("every B zero", double, change(change(doubled, "layers.0.B", start=0),
+                                               "layers.1.B", start=0)),
+            one("minus zero", single, change(saved(single), "layers.0.B", start=-1)),
+            one("one B zero of two", double, change(doubled, "layers.1.B", start=0)),
+            one("every A zero", double, change(change(doubled, "layers.0.A", start=0),
+                                               "layers.1.A", start=0)),
+            one("a B with a zero in it", single, change(saved(single), "layers.0.B", start=15)),
+            one("B first in the file", single, saved(single)[::-1]),
+            one("an adapter at the end", flat, saved(flat)),
+            one("the first shape differs", double, change(doubled, "layers.0.A", [1, d])),
+            one("a B of one number", unit, change(saved(unit), "u.B", start=31)),
+            ("the example", {"params": layer("", 2, 2, 1),
+                             "file": [["A", [1, 2], "float32", 33], ["B", [2, 1], "float32", 44]]})]
+
+
+@ex.act
+def act(fn, params, file):
+    def numbers(shape, start, kind):
+        n = math.prod(shape)
+        made = ((start + torch.arange(n)) * 37 % 101 - 50) / 16 if start > 0 else (
+            torch.zeros(n) * (-1 if start < 0 else 1))
+        return made.view(shape).to(getattr(torch, kind))
+
+    model = nn.Module()
+    model.register_buffer("steps", torch.tensor([3.0, 4.0]))
+    for place, (path, shape, kind, live) in enumerate(params):
+        *holders, last = path.split(".")
+        at = model
+        for part in holders:
+            if part not in at._modules:
+                at.add_module(part, nn.Module())
+            at = at._modules[part]
+        at.register_parameter(last, nn.Parameter(numbers(shape, 1000 + place, kind), live))
+    before = {**dict(model.named_parameters()), "steps": model.steps}
+    old = {path: p.detach().clone() for path, p in before.items()}
+    tensors = {path: numbers(shape, start, kind) for path, shape, kind, start in file}
+    given = {path: t.clone() for path, t in tensors.items()}
+    raised = ""
+    try:
+        fn(model, tensors)
+    except ValueError:
+        raised = "ValueError"
+    found = {**dict(model.named_parameters()), "steps": model.steps}
+    now = {path: found.get(path, model.steps) for path in [*(p[0] for p in params), "steps"]}
+    moved = sum(not torch.equal(now[path].detach(), t) for path, t in old.items())
+    store = {t.untyped_storage().data_ptr() for t in tensors.values()}
+    same = [path for path in given if path in tensors and torch.equal(tensors[path], given[path])]
+    return {"raised": raised, "moved": moved, "after": [t.detach() for t in now.values()],
+            "replaced": sum(now.get(path) is not p for path, p in before.items()),
+            "live": [int(p.requires_grad) for p in now.values()],
+            "shared": sum(p.untyped_storage().data_ptr() in store for p in now.values()),
+            "file": len(tensors) - len(same) + len(given) - len(same)}
+
+
+def numbers_of(shape, start, kind):
+    """The numbers that an act makes, one by one."""
+    flat = [((start + k) * 37 % 101 - 50) / 16 if start > 0 else 0.0
+            for k in range(math.prod(shape))]
+    return torch.tensor(flat).reshape(shape).to(getattr(torch, kind))
+
+
+def fault(params, file):
+    """What is wrong with a file, in a word; empty where it may be loaded."""
+    shapes = {path: shape for path, shape, _, _ in params if path.split(".")[-1] in ("A", "B")}
+    found = {path: (shape, start) for path, shape, _, start in file}
+    if set(shapes) - set(found):
+        return "a missing path"
+    if set(found) - set(shapes):
+        return "another path"
+    if any(found[path][0] != shape for path, shape in shapes.items()):
+        return "a shape that differs"
+    live = [start for path, (_, start) in found.items() if path.split(".")[-1] == "B" and start > 0]
+    return "" if live else "every B zero"
+
+
+@ex.law
+def law(out, params, file):
+    expect_parts(out, "raised", "moved", "after", "replaced", "live", "shared", "file")
+    wrong = fault(params, file)
+    expect_equal(f"raised for {wrong or 'a file that fits'}", out["raised"],
+                 "ValueError" if wrong else "")
+    adapter = [path for path, *_ in params if path.split(".")[-1] in ("A", "B")]
+    expect_equal("tensors of file changed", out["file"], 0)
+    if wrong:
+        expect_equal("tensors of model that moved though it raised", out["moved"], 0)
+    expect_equal("parameters replaced", out["replaced"], 0, "Write into those that are there.")
+    expect_equal("requires_grad of the tensors", out["live"],
+                 [*(int(live) for *_, live in params), 0])
+    expect_equal("memory shared with file", out["shared"], 0)
+    expect_length("tensors of model", out["after"], len(params) + 1)
+    starts = {path: start for path, _, _, start in file}
+    wanted = []
+    for place, (path, shape, kind, _) in enumerate(params):
+        loads = path in adapter and not wrong
+        wanted.append(numbers_of(shape, starts[path] if loads else 1000 + place, kind))
+        what = "adapter tensor" if path in adapter else "other tensor of model"
+        expect_close(f"{what} {path}", out["after"][place], wanted[-1], rtol=0.0, atol=0.0)
+    expect_close("other tensor of model steps", out["after"][-1], torch.tensor([3.0, 4.0]),
+                 rtol=0.0, atol=0.0)
+    if not wrong:
+        moved = sum(not torch.equal(new, numbers_of(shape, 1000 + place, kind))
+                    for place, (new, (_, shape, kind, _)) in enumerate(
+                        zip(wanted, params, strict=True)))
+        expect_equal("tensors of model that moved", out["moved"], moved)
+
+
+# ---- right by another route
+
+def parts(model):
+    return {path: p for path, p in model.named_parameters() if path.rsplit(".", 1)[-1] in "AB"
+            and path[-1:] in ("A", "B")}
+
+
+@ex.right("problems gathered first")
+def gathered(model, file):
+    mine = {path: p for path, p in model.named_parameters() if path in ("A", "B")
+            or path.endswith((".A", ".B"))}
+    problems = [f"{path} is missing" for path in mine if path not in file]
+    problems += [f"{path} is no adapter" for path in file if path not in mine]
+    problems += [f"{path}: {tuple(t.shape)}" for path, t in file.items()
+                 if path in mine and list(mine[path].shape) != list(t.shape)]
+    if all(not torch.count_nonzero(t) for path, t in file.items() if path[-1:] == "B"):
+        problems.append("every B is zero")
+    if problems:
+        raise ValueError("; ".join(problems))
+    for path, p in mine.items():
+        p.data.copy_(file[path])
+
+
+@ex.right("load_state_dict on the names that fit, after a look")
+def through_state_dict(model, file):
+    own = {path: p for path, p in model.named_parameters()
+           if path.split(".")[-1] == "A" or path.split(".")[-1] == "B"}
+    if set(own) != set(file) or any(own[k].shape != file[k].shape for k in own):
+        raise ValueError("names or shapes do not fit")
+    if sum(float(t.double().abs().sum()) for k, t in file.items() if k.split(".")[-1] == "B") == 0:
+        raise ValueError("B is zero")
+    model.load_state_dict({k: t.clone() for k, t in file.items()}, strict=False)
+
+
+@ex.right("a walk over the modules")
+def by_walk(model, file):
+    left, todo = dict(file), []
+    for path, module in model.named_modules():
+        for key, p in module.named_parameters(recurse=False):
+            if key in ("A", "B"):
+                name = f"{path}.{key}" if path else key
+                if name not in left or left[name].shape != p.shape:
+                    raise ValueError(name)
+                todo.append((key, p, left.pop(name)))
+    if left or not any(key == "B" and bool((t != 0).any()) for key, p, t in todo):
+        raise ValueError("other names, or a B of zeros")
+    with torch.no_grad():
+        for _, p, tensor in todo:
+            p.set_(tensor.to(p.dtype).clone()) if False else p.copy_(tensor)
+
+
+@ex.right("written, and written back where something was wrong")
+@torch.no_grad()
+def written_back(model, file):
+    mine = {k: p for k, p in model.named_parameters() if k.split(".")[-1] in {"A", "B"}}
+    old = {k: p.clone() for k, p in mine.items()}
+    try:
+        if len(mine) != len(file):
+            raise ValueError("number of tensors")
+        for k, p in mine.items():
+            if k not in file or file[k].shape != p.shape:
+                raise ValueError(k)
+            p.copy_(file[k])
+        if not any(t.any() for k, t in file.items() if k.split(".")[-1] == "B"):
+            raise ValueError("zeros")
+    except ValueError:
+        for k, p in mine.items():
+            p.copy_(old[k])
+        raise
+
+
+PART = "path.split('.')[-1] == 'B'"
+MINE = "mine = {path: p for path, p in model.named_parameters() if path.split('.')[-1] in "
+ex.equivalent(f"{MINE}('A', 'B')}} -> {MINE}('B', 'A')}}", "a tuple is searched, in any order")
+LAST = "if not any((tensor.any() for path, tensor in file.items() if {})):"
+for other in ("path.split('.')[-1] >= 'B'", "path[-1] == 'B'"):
+    ex.equivalent(f"{LAST.format(PART)} -> {LAST.format(other)}",
+                  "Here the last part is A or B, and nothing else.")
+
+
+# ---- wrong, by name
+
+@torch.no_grad()
+def loaded(model, file, *, adapter=None, look=("missing", "others", "shapes", "zero"),
+           order="look first", write=None):
+    """The worked answer with its looks and its writing as options."""
+    adapter = adapter or (lambda path: path.split(".")[-1] in ("A", "B"))
+    mine = {path: p for path, p in model.named_parameters() if adapter(path)}
+    bad = ("missing" in look and mine.keys() - file.keys()) or (
+        "others" in look and file.keys() - mine.keys())
+    pairs = [(p, file[path]) for path, p in mine.items() if path in file]
+    if bad:
+        raise ValueError("paths")
+    if "shapes" in look and any(p.shape != t.shape for p, t in pairs):
+        raise ValueError("shapes")
+    if "zero" in look and not any(t.any() for path, t in file.items()
+                                  if path.split(".")[-1] == "B"):
+        raise ValueError("zero")
+    for p, t in pairs:
+        (write or (lambda p, t: p.copy_(t) if p.shape == t.shape else None))(p, t)
+
+
+@ex.wrong("load_state_dict(strict=False)", says="raised for",
+          breaks=("whole", "missing", "others", "zero"))
+def not_strict(model, file):
+    try:
+        model.load_state_dict({k: t.clone() for k, t in file.items()}, strict=False)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+
+
+@ex.wrong("load_state_dict() for the whole model: the base is missing", says="raised for",
+          breaks="whole")
+def strict(model, file):
+    try:
+        model.load_state_dict(file)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+
+
+@ex.wrong("missing paths not looked for", says="raised for a missing path", breaks="missing")
+def missing_passed(model, file):
+    loaded(model, file, look=("others", "shapes") if not file else ("others", "shapes", "zero"))
+
+
+@ex.wrong("other paths passed over", says="raised for another path", breaks="others")
+def others_passed(model, file):
+    loaded(model, file, look=("missing", "shapes", "zero"))
+
+
+@ex.wrong("shapes not compared: what does not fit is left", says="raised for a shape",
+          breaks="shapes")
+def shapes_passed(model, file):
+    loaded(model, file, look=("missing", "others", "zero"))
+
+
+@ex.wrong("counts of numbers compared, not shapes", says="raised for a shape", breaks="shapes")
+def by_count(model, file):
+    sizes = {path: p.numel() for path, p in model.named_parameters()}
+    if any(t.numel() != sizes.get(path) for path, t in file.items()):
+        raise ValueError("sizes")
+    loaded(model, file, look=("missing", "others", "zero"),
+           write=lambda p, t: p.copy_(t.reshape(p.shape)))
+
+
+@ex.wrong("broadcast where the shapes allow it", says="raised for a shape", breaks="shapes")
+def broadcast(model, file):
+    def write(p, t):
+        try:
+            p.copy_(t)
+        except RuntimeError:
+            raise ValueError("shape") from None
+    mine = dict(model.named_parameters())
+    for path, t in file.items():
+        if path in mine and t.dim() <= mine[path].dim() and all(
+                a in (1, b) for a, b in zip(t.shape[::-1], mine[path].shape[::-1])):
+            continue
+        if path in mine:
+            raise ValueError(path)
+    loaded(model, file, look=("missing", "others", "zero"), write=write)
+
+
+@ex.wrong("an adapter of zeros accepted", says="raised for every B zero", breaks="zero")
+def zeros_accepted(model, file):
+    loaded(model, file, look=("missing", "others", "shapes"))
+
+
+@ex.wrong("every single B has to differ from zero", says="raised for a file that fits",
+          breaks="zero")
+def each_b(model, file):
+    if any(not t.any() for path, t in file.items() if path.split(".")[-1] == "B"):
+        raise ValueError("zero")
+    loaded(model, file)
+
+
+@ex.wrong("A of zeros refused", says="raised for a file that fits", breaks="zero")
+def zero_a(model, file):
+    if file and not any(t.any() for path, t in file.items() if path.split(".")[-1] == "A"):
+        raise ValueError("zero")
+    loaded(model, file)
+
+
+@ex.wrong("all names that end in A or B", says="raised for a file that fits", breaks="paths")
+def ends_in(model, file):
+    loaded(model, file, adapter=lambda path: path.endswith(("A", "B")))
+
+
+@ex.wrong("A and B at the root forgotten", says="raised for", breaks=("paths", "example"))
+def not_at_root(model, file):
+    loaded(model, file, adapter=lambda path: path.endswith((".A", ".B")))
+
+
+@ex.wrong("written while it looks: half loaded when it raises", says="tensors of model that moved",
+          breaks="not half")
+@torch.no_grad()
+def half(model, file):
+    mine = {path: p for path, p in model.named_parameters() if path.split(".")[-1] in ("A", "B")}
+    for path, p in mine.items():
+        if path not in file or file[path].shape != p.shape:
+            raise ValueError(path)
+        p.copy_(file[path])
+    loaded(model, file)
+
+
+@ex.wrong("the base reset as well", says="other tensor of model", breaks="rest")
+@torch.no_grad()
+def base_touched(model, file):
+    loaded(model, file)
+    for path, p in model.named_parameters():
+        if path.endswith("base.weight"):
+            p.mul_(0.5)
+
+
+@ex.wrong("file emptied while it loads", says="tensors of file", breaks="rest")
+def emptied(model, file):
+    loaded(model, file)
+    file.clear()
+
+
+@ex.wrong("new parameters in place of the old", says="parameters replaced", breaks="object")
+def new_parameters(model, file):
+    loaded(model, file)
+    for module in model.modules():
+        for key, p in list(module.named_parameters(recurse=False)):
+            if key in ("A", "B"):
+                setattr(module, key, nn.Parameter(p.detach().clone(), p.requires_grad))
+
+
+@ex.wrong("the adapter set to train", says="requires_grad", breaks="object")
+def set_to_train(model, file):
+    loaded(model, file)
+    for path, p in model.named_parameters():
+        if path.split(".")[-1] in ("A", "B"):
+            p.requires_grad_(True)
+
+
+@ex.wrong("p.data taken from the file", says="memory shared", breaks=("no sharing",))
+def shares(model, file):
+    def write(p, t):
+        if p.dtype == t.dtype:
+            p.data = t
+        else:
+            p.copy_(t)
+    loaded(model, file, write=write)
+
+
+@ex.wrong("the dtype of the file taken over", says="dtype of the adapter tensor",
+          breaks="numbers")
+def dtype_of_file(model, file):
+    def write(p, t):
+        p.data = t.clone()
+    loaded(model, file, write=write)
+
+
+@ex.wrong("the numbers added to what was there", says="adapter tensor", breaks=("numbers", "whole"))
+def added(model, file):
+    loaded(model, file, write=lambda p, t: p.add_(t.to(p.dtype)))
+
+
+@ex.wrong("B alone loaded", says="adapter tensor", breaks=("whole", "numbers"))
+def b_alone(model, file):
+    old = {path: p.detach().clone() for path, p in model.named_parameters()}
+    loaded(model, file)
+    with torch.no_grad():
+        for path, p in model.named_parameters():
+            if path.split(".")[-1] == "A":
+                p.copy_(old[path])
+
+
+@ex.wrong("only float32 files read", says="raised for a file that fits", breaks="file")
+def float32_only(model, file):
+    if any(t.dtype != torch.float32 for t in file.values()):
+        raise ValueError("dtype")
+    loaded(model, file)
+
+
+@ex.wrong("paired by position, not by path", says="adapter tensor", breaks=("file", "whole"))
+def by_position(model, file):
+    mine = [path for path, _ in model.named_parameters() if path.split(".")[-1] in ("A", "B")]
+    fits = [len(mine) == len(file)] + [a in file for a in mine]
+    names = dict(model.named_parameters())
+    if all(fits) and all(names[a].shape == t.shape for a, t in zip(mine, file.values())):
+        loaded(model, dict(zip(mine, file.values())))
+    else:
+        loaded(model, file)
+
+
+@ex.wrong("an adapter of rank one refused", says="raised for", breaks="example")
+def rank_one(model, file):
+    if any(path.split(".")[-1] == "A" and len(t) == 1 and t.shape[-1] == 2
+           for path, t in file.items()):
+        raise ValueError("rank")
+    loaded(model, file)

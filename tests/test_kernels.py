@@ -1,0 +1,65 @@
+"""Kernels that are compiled for a device that is not here, and the arithmetic of occupancy."""
+
+import importlib.util
+import os
+
+import pytest
+
+from dlsys_helpers.kernels import LIMITS, Compiled, compiled, occupancy
+
+LINUX_ONLY = pytest.mark.skipif(importlib.util.find_spec("triton") is None,
+                                reason="triton exists for Linux only")
+ADD = '''
+@triton.jit
+def add(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+'''
+
+
+class Source:
+    """Stands for a jitted function: `compiled` reads its name and its source alone."""
+
+    def __init__(self, name):
+        self.__name__, self.fn = name, self
+
+
+@pytest.fixture
+def source(monkeypatch):
+    def use(text, name="add"):
+        monkeypatch.setattr("dlsys_helpers.kernels.inspect.getsource", lambda _: text)
+        return Source(name)
+    return use
+
+
+@LINUX_ONLY
+def test_an_elementwise_kernel_has_registers_and_no_tensor_cores(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # of this process alone
+    [code] = compiled(source(ADD), signature={"x": "*fp32", "y": "*fp32", "n": "i32"},
+                      constants={"BLOCK": 256}, capabilities=[80])
+    assert code.capability == 80
+    assert 8 <= code.registers <= 64
+    assert code[2:] == (0, 0, 0, 0)
+    assert os.environ["TRITON_INTERPRET"] == "1"
+
+
+@LINUX_ONLY
+def test_a_kernel_that_does_not_compile_says_why(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with pytest.raises(RuntimeError, match="nowhere is not defined"):
+        compiled(source(ADD.replace("BLOCK + tl", "nowhere + tl")),
+                 signature={"x": "*fp32", "y": "*fp32", "n": "i32"}, constants={"BLOCK": 256},
+                 capabilities=[80])
+
+
+@pytest.mark.parametrize(("code", "warps", "expected"), [
+    (Compiled(90, 32, 0, 0, 0, 0), 4, 1.0),        # 2,048 threads of 32 registers: all 64 warps
+    (Compiled(80, 255, 0, 0, 0, 0), 4, 8 / 64),    # 8,192 registers a warp: 8 warps
+    (Compiled(80, 33, 0, 0, 0, 0), 4, 48 / 64),    # 40 x 32 registers: 51 warps, 12 blocks of 4
+    (Compiled(75, 32, 32768, 0, 0, 0), 4, 8 / 32),  # two blocks of 32 KiB
+    (Compiled(80, 32, 163 * 1024, 0, 0, 0), 4, 4 / 64),  # one KiB is the system's
+    (Compiled(90, 16, 0, 0, 0, 0), 1, 32 / 64)])   # 32 blocks at most
+def test_occupancy_is_what_the_scarcest_resource_allows(code, warps, expected):
+    assert occupancy(code, warps) == expected
+    assert code.capability in LIMITS

@@ -1,0 +1,88 @@
+"""What is known of the pages of explorers: each frame computed, finite, with its sentence, small.
+
+    python -m tools.frames        the explorers whose record is stale
+
+tests/records/explorers.json says for each explorer what its frames rest on, and how many bytes they
+take. The tests compute every frame of a stale explorer, and of a fresh one those they look at.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dlsys_helpers.explorers import Explorer, load, names
+from dlsys_helpers.explorers._packing import pack
+from dlsys_helpers.paths import ROOT
+from tools import rests
+
+RECORD = ROOT / "tests" / "records" / "explorers.json"
+LIMIT_BYTES = 180_000  # as base64 in a page a third more
+
+
+def rests_on(name: str) -> str:
+    """Fingerprint of all that an explorer's frames rest on: the front end only draws them."""
+    parts = rests.rests_on([f"from dlsys_helpers.explorers.{name} import {name}\n{name}"])
+    return rests.fingerprint(json.dumps(
+        {part: mark for part, mark in parts.items() if part not in rests.FRONT_END}))
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """The record: facts by explorer; empty when there is none."""
+    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+
+
+@cache
+def fresh(name: str) -> bool:
+    """Whether the record of an explorer rests on what stands there now."""
+    return stored().get(name, {}).get("rests_on") == rests_on(name)
+
+
+def some(explorer: Explorer, settings: Mapping[str, dict]) -> bytes:
+    """The frames of these settings, by key, as `Explorer.frames` has those of all."""
+    packed = pack({key: explorer.stored(setting) for key, setting in settings.items()})
+    return gzip.compress(packed, 9, mtime=0)
+
+
+def flaws(frames: bytes, keys: Collection[str]) -> Iterator[str]:
+    """What is wrong with compressed frames that should be those of `keys`."""
+    packed = gzip.decompress(frames)
+    start = 4 + int.from_bytes(packed[:4], "little")
+    header = json.loads(packed[4:start])
+    if header["frames"].keys() != set(keys):
+        yield f"got {len(header['frames'])} frames, expected {len(keys)} of other keys"
+    yield from (f"{key}: the sentence {sentence!r} does not end"
+                for key, (_, sentence) in header["frames"].items() if not sentence.endswith("."))
+    for number, (offset, shape, size) in enumerate(header["arrays"]):
+        if size == 4:  # the bytes of float32 by their place in the number
+            raw = np.frombuffer(packed, "u1", 4 * math.prod(shape), start + offset)
+            if not np.isfinite(raw.reshape(4, -1).T.copy().view("<f4")).all():
+                yield f"array {number}: not finite"
+    if len(frames) > LIMIT_BYTES:
+        yield f"got {len(frames)} bytes, expected at most {LIMIT_BYTES}"
+
+
+def main() -> None:
+    record, failed = {name: facts for name, facts in stored().items() if name in names()}, False
+    for name in names():
+        if not fresh(name):
+            explorer = load(name)
+            found = list(flaws(explorer.frames, explorer.grid().keys()))
+            print("\n".join(f"{name}: {flaw}" for flaw in found) or f"{name}: every frame is whole",
+                  flush=True)
+            failed |= bool(found)
+            if not found:
+                record[name] = {"rests_on": rests_on(name), "bytes": len(explorer.frames)}
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
