@@ -29,7 +29,7 @@ READ = """box => {
   };
   const read = figure => ({
     x: ticks(figure, "x", "x"), y: ticks(figure, "y", "y"),
-    curves: paths(figure, ".xp-canvas > * .xp-line"), heat: heat(figure.querySelector("canvas")),
+    curves: paths(figure, ".xp-canvas > svg .xp-line"), heat: heat(figure.querySelector("canvas")),
     points: paths(figure, ".xp-plot .xp-point"),
     shifts: [...figure.querySelectorAll(".xp-plot .xp-point")].map(shifted),
     ways: paths(figure, ".xp-plot .xp-way"),

@@ -91,6 +91,15 @@ def test_what_the_notebook_folds_is_folded_on_the_page():
     assert drawing.metadata.mystnb.image.alt == "A rising line."
 
 
+def test_the_two_cells_of_the_set_up_have_different_names():
+    values = cell("code", "SEED = 0", "setup")
+    values.metadata.tags = ["parameters"]
+    imports = cell("code", "import torch", "setup")
+    book.dress(lesson(values, imports))
+    assert [c.metadata.mystnb["code_prompt_show"] for c in (values, imports)] == [
+        "Settings", "Setup"]
+
+
 def test_a_page_has_no_headings_of_steps():
     shown = book.without_steps(lesson(
         cell("markdown", build.PREDICT.format("01.2", "A title") + "\n\nGuess.", "predict",

@@ -322,6 +322,10 @@ CUT = """[...document.querySelectorAll('.cell_input pre')]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"""
 
 
+CUT_ENDS = """[...document.querySelectorAll('.prev-next-area a')]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
+
+
 # All pages of traps are made by one template: these are opened, the articles of the others shown in
 # one of them.
 SOME_TRAPS = {TRAP, "traps/01-1", "traps/04-9"}
@@ -329,11 +333,13 @@ SOME_TRAPS = {TRAP, "traps/01-1", "traps/04-9"}
 
 def flaws(page, name: str) -> dict:
     """All that is wrong with an open page, each looked at once: requests, errors, code that is cut,
-    its width on a phone and what no keyboard reaches there, axe at the desk."""
+    links at its end that a phone cuts, its width and what no keyboard reaches there, axe at the
+    desk."""
     found = {"refused": page.refused[:], "problems": page.problems[:]}
     page.set_viewport_size(LAPTOP)
     found["cut"] = page.evaluate(CUT)
     page.set_viewport_size(PHONE)
+    found["ends"] = page.evaluate(CUT_ENDS)
     found["wide"] = page.evaluate(WIDE)
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
     found["phone"] = page.evaluate(UNREACHED)
@@ -411,6 +417,8 @@ PLANTED = {
             "document.createElement('div'), {style: 'width: 900px; height: 9px'}))",
     "phone": "document.querySelector('article').insertAdjacentHTML('beforeend', '<aside style="
              "\"overflow: auto\">' + '9'.repeat(300) + '</aside>')",
+    "ends": "document.querySelector('.prev-next-area').insertAdjacentHTML('beforeend', '<a style="
+            "\"overflow: hidden\"><div style=\"min-width: 900px\">Next</div></a>')",
     "cut": "document.querySelector('article').insertAdjacentHTML('beforeend', '<div class="
            "cell_input><pre>' + '9'.repeat(200) + '</pre></div>')",
     "light": "document.querySelector('article').append(new Image())",

@@ -125,6 +125,23 @@ def narrow(page, e):
     expect(canvas).to_have_attribute("viewBox", wide)
 
 
+BEYOND_THE_CARD = """box => [...box.querySelectorAll("text, span, label, p")]
+  .filter(node => node.checkVisibility())
+  .filter(node => node.getBoundingClientRect().right > box.getBoundingClientRect().right)
+  .map(node => node.textContent)"""
+
+
+def narrowest(page, e):
+    """On a phone of 320 pixels, of which a lesson leaves 256 to the card, no text leaves it."""
+    canvas = page.locator(".xp-canvas svg").first
+    wide = canvas.get_attribute("viewBox")
+    page.set_viewport_size({"width": 272, "height": 800})
+    expect(canvas).to_have_attribute("viewBox", re.compile(r"^0 0 [12]\d\d "))
+    yield from page.locator(".xp").evaluate(BEYOND_THE_CARD)
+    page.set_viewport_size(DESK)
+    expect(canvas).to_have_attribute("viewBox", wide)
+
+
 def far_off(page, e):
     """Settings in which all controls are moved at once show what Python computes."""
     box, now = page.locator(".xp"), e.defaults
@@ -140,7 +157,7 @@ def asked_and_thrown(page, e):
     yield from page.refused + page.problems
 
 
-LOOKS = (themes, tab_order, keyboard, narrow, far_off, asked_and_thrown)
+LOOKS = (themes, tab_order, keyboard, narrow, narrowest, far_off, asked_and_thrown)
 
 
 @every
@@ -156,6 +173,8 @@ PLANTED = {
     tab_order: "document.querySelector('.xp input').tabIndex = -1",
     narrow: "document.querySelector('main').append(Object.assign(document.createElement('p'),"
             " {style: 'width: 600px; height: 9px'}))",
+    narrowest: "document.querySelector('.xp').append(Object.assign(document.createElement('p'),"
+               " {textContent: 'beyond', style: 'position: relative; left: 300px'}))",
     asked_and_thrown: "await fetch('http://example.com/').catch(() => null)",
 }
 

@@ -59,10 +59,16 @@ def test_answers_are_gone_and_the_rest_is_there(work):
 
 
 @pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
-def test_every_trap_is_folded_where_it_breaks(work, number):
-    folded = [cell["metadata"]["dlsys"]["trap"] for cell in cells(copies.start(number).lesson)
-              if cell["metadata"].get("jp-MarkdownHeadingCollapsed")]
-    assert folded == [trap.id for trap in catalog.traps(number)]
+def test_nothing_that_answers_a_question_is_open_below_it(work, number):
+    """As JupyterLab folds: what a folded heading heads is hidden up to the next heading."""
+    folded, shown = False, set()
+    for cell in cells(copies.start(number).lesson):
+        if cell["cell_type"] == "markdown" and "".join(cell["source"]).startswith("#"):
+            folded = cell["metadata"].get("jp-MarkdownHeadingCollapsed", False)
+        elif not folded:
+            shown.add(cell["metadata"]["dlsys"]["role"])
+    assert not shown & {"break", "look", "repair", "folklore", "keep"}
+    assert shown >= {"predict", "exercise", "quiz"}
 
 
 def lesson(*of_cells: dict, code: str = "a1") -> bytes:
@@ -70,13 +76,14 @@ def lesson(*of_cells: dict, code: str = "a1") -> bytes:
                        "nbformat": 4, "cells": of_cells}).encode()
 
 
-def test_break_it_is_folded_and_other_headings_are_not():
+def test_headings_that_answer_are_folded_and_others_are_not():
     made = copies.lesson_copy(lesson(*(
         {"cell_type": "markdown", "metadata": {"dlsys": {"role": "step"}}, "source": source}
-        for source in ("### Break it", ["### Look\n"], "Break it"))), catalog.written()[0], "w")
+        for source in ("### Break it", ["### Look\n"], "### Your turn", "Break it"))),
+        catalog.written()[0], "w")
     folded = [cell["metadata"].get("jp-MarkdownHeadingCollapsed") for cell in
               json.loads(made)["cells"]]
-    assert folded == [True, None, None]
+    assert folded == [True, True, None, None]
 
 
 def test_what_is_there_stays(work):

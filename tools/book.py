@@ -151,7 +151,7 @@ def dress_code(cell: NotebookNode, facts: dict) -> None:
     if alts:
         cell.metadata.mystnb["image"] = {"alt": " ".join(alts)}
     if facts.get("role") == "setup":
-        fold(cell, "Setup")
+        fold(cell, "Settings" if "parameters" in cell.metadata.get("tags", []) else "Setup")
     # The form says all that the code says, and so does what comes back to it.
     elif {"guess", "measured"} & {*cell.metadata.get("tags", [])}:
         cell.metadata.tags.append("remove-input")

@@ -22,7 +22,9 @@ WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
 _ANSWERING = {"break", "look", "repair"}
-_BREAK_HEADING = re.compile(r"#{2,6} Break it\b")
+# So do the texts under these headings: JupyterLab folds each, and opens it when one runs on.
+_ANSWERING_HEADING = re.compile(
+    r"#{2,6} (Break it|Look|Why, and the repair|Told and measured|Keep)\b")
 
 
 class Started(NamedTuple):
@@ -70,7 +72,7 @@ def worksheet_copy(shipped: bytes, stage: Stage, lesson: str) -> bytes:
 def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
     """A lesson with links into the learner's worksheet, and without what gives answers away.
 
-    What a trap's heading *Break it* heads is folded in JupyterLab, where there is such a heading.
+    The steps of a trap that answer its question are folded in JupyterLab.
     """
     book = json.loads(shipped)
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
@@ -80,7 +82,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
             _link(cell, stage, f"{worksheet}#cell-id={cell['id']}")
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
             _empty(cell)
-        if _BREAK_HEADING.match("".join(cell["source"])):
+        if _ANSWERING_HEADING.match("".join(cell["source"])):
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
     return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
 

@@ -126,7 +126,7 @@ def _count(row: StageState) -> str:
 
 def _trap_line(row: TrapState) -> str:
     mark = f'<span role="img" aria-label="{row.state}" title="{row.state}">'
-    core = " <small>· core</small>" if row.trap.core else ""
+    core = " <small>·\N{NO-BREAK SPACE}core</small>" if row.trap.core else ""
     return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}{core}</li>"
 
 
@@ -171,7 +171,14 @@ def start_menu():
             display(HTML(_started_html(menu.value)))
 
     button.on_click(begin)
-    return _lasting(widgets.VBox([widgets.HBox([menu, button]), answer]))
+    return _lasting(widgets.VBox([_row(menu, button), answer]))
+
+
+def _row(*parts):
+    """Parts side by side; in a narrow panel the last ones move below the first."""
+    import ipywidgets as widgets
+
+    return widgets.HBox(parts, layout={"flex_flow": "row wrap"})
 
 
 def _lasting(box):
@@ -209,7 +216,7 @@ def review_menu():
                             layout=wide)
     button, desk = widgets.Button(description="Ask me", layout=wide), widgets.VBox()
     button.on_click(lambda _: _open(desk, menu.value))
-    return _lasting(widgets.VBox([widgets.HBox([menu, button]), desk]))
+    return _lasting(widgets.VBox([_row(menu, button), desk]))
 
 
 def _open(desk, number: int) -> None:

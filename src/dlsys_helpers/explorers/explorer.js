@@ -131,9 +131,19 @@ function xAxis(box, X, label) {
   const group = svg("g", { class: "xp-x" });
   for (const v of X.ticks((box.right - box.left) / 60))
     group.append(svg("text", { x: X(v), y: box.bottom + 18 }, format(v)));
-  const middle = (box.left + box.right) / 2;
-  group.append(svg("text", { x: middle, y: box.bottom + 36, class: "xp-label" }, label));
+  group.append(axisLabel(box, label));
   return group;
+}
+
+// Under the middle of the axis, as long as it is not cut off; on a phone it may have to be smaller.
+function axisLabel(box, label) {
+  const width = box.right + 10; // of the figure, whose least margin this is
+  const size = Math.min(12, (1.9 * width) / label.length);
+  const half = 0.26 * size * label.length;
+  const x = Math.max(half, Math.min((box.left + box.right) / 2, width - half));
+  const text = svg("text", { x, y: box.bottom + 36, class: "xp-label" }, label);
+  text.style.fontSize = size + "px";
+  return text;
 }
 
 const yTicks = (box, Y) => Y.ticks((box.bottom - box.top) / 36);
@@ -204,6 +214,15 @@ function spread(wanted, gap, box) {
   return placed;
 }
 
+// Where labels do not stand at the curves: a piece of each line, and its label.
+function lineKey(labels) {
+  const entries = labels.map((label, i) => {
+    const line = svg("path", { d: "M0 6H26", class: `xp-line xp-s${i}` });
+    return el("span", {}, svg("svg", { viewBox: "0 0 26 12", class: "xp-dash" }, line), label);
+  });
+  return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
+}
+
 // A label at the end of each curve: no legend to look up, no colour to match.
 function endLabels(labels, curves, Y, box) {
   const ends = spread(curves.map((ys) => Y(ys[ys.length - 1])), 16, box);
@@ -228,10 +247,11 @@ function rule(view, frame, box, X) {
 
 function linesView(view, host) {
   const root = svg("svg", { role: "img", "aria-label": view.title });
-  host.append(root);
-  const tip = tipIn(host);
   const names = Object.keys(view.ys);
   const labels = Object.values(view.ys);
+  const key = lineKey(labels);
+  host.append(root, key);
+  const tip = tipIn(host);
   const room = labels.length > 1 ? Math.max(...labels.map((l) => l.length)) * 8 + 10 : 14;
   const clipId = uniqueId();
   let shown; // what the pointer reads: the last drawing's scales and data
@@ -239,7 +259,8 @@ function linesView(view, host) {
   function draw(frame) {
     const width = host.clientWidth;
     const height = Math.max(190, Math.min(260, width * 0.56));
-    const box = { top: 8, bottom: height - 44, right: width - Math.min(room, width * 0.4) };
+    const narrow = room > width * 0.4; // beside the curves the labels would be cut off
+    const box = { top: 8, bottom: height - 44, right: width - (narrow ? 14 : room) };
     const xs = frame.arrays[view.x].data;
     const curves = names.map((name) => frame.arrays[name].data);
     const ylim = view.ylim ?? padded(extent(curves), view.ylog);
@@ -249,7 +270,8 @@ function linesView(view, host) {
     const paths = curves.map((ys, i) =>
       svg("path", { d: curve(xs, ys, X, Y, view.step), class: `xp-line xp-s${i}` }));
     const drawn = svg("g", { "clip-path": `url(#${clipId})` }, ...paths);
-    const ends = labels.length > 1 ? [endLabels(labels, curves, Y, box)] : [];
+    const ends = labels.length > 1 && !narrow ? [endLabels(labels, curves, Y, box)] : [];
+    key.hidden = !narrow;
     const cursor = svg("line", { class: "xp-cursor", y1: box.top, y2: box.bottom });
     resize(root, width, height);
     root.replaceChildren(clip(box, clipId), gridLines(box, Y), xAxis(box, X, view.xlabel),
@@ -335,14 +357,6 @@ function wayMarks(ways, arrays, X, Y) {
   return [0, 1, 2, 3].flatMap((layer) => marks.map((parts) => parts[layer]));
 }
 
-function wayKey(ways) {
-  const entries = Object.keys(ways.paths).map((label, i) => {
-    const line = svg("path", { d: "M0 6H26", class: `xp-line xp-s${i}` });
-    return el("span", {}, svg("svg", { viewBox: "0 0 26 12", class: "xp-dash" }, line), label);
-  });
-  return el("div", { class: "xp-groups", "aria-hidden": "true" }, ...entries);
-}
-
 // An inner svg cuts off what lies outside of it; the sheet's rules are for outer ones.
 function inside(box, marks) {
   const [width, height] = [box.right - box.left, box.bottom - box.top];
@@ -382,7 +396,7 @@ function heatmapView(view, host) {
   const colours = palette(view.ramp);
   host.append(el("div", { class: "xp-plot" }, canvas, root), colourKey(view));
   if (view.points) host.append(pointKey(view.points));
-  if (view.ways) host.append(wayKey(view.ways));
+  if (view.ways) host.append(lineKey(Object.keys(view.ways.paths)));
 
   return function draw(frame) {
     const matrix = frame.arrays[view.z];
