@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
-NAMED = re.compile(r"(trap|exercise)-\d\d-\d")  # ids that never change
+NAMED = re.compile(r"(trap|exercise)-\d\d-\d+")  # ids that never change
 # The names of functions, followed by anything but a bracket, keep a thin space as in print.
 FUNCTION = re.compile(r"(<mi>(?:arccos|cos|exp|ln|log|sin|tanh)</mi>)(?!<mo stretchy)")
 UPRIGHT = re.compile(r"<mrow>((?:<mi mathvariant=\"normal\">\w</mi>){2,})</mrow>")
