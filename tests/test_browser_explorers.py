@@ -208,7 +208,7 @@ def test_the_sentence_is_announced_and_a_slider_says_its_value(activations_page)
 def test_the_pointer_reads_the_nearest_value(activations_page):
     page = activations_page
     figure = page.locator("figure").first
-    figure.locator("svg").hover(position={"x": 60, "y": 60})
+    figure.get_by_role("img").hover(position={"x": 60, "y": 60})
     expect(figure.locator(".xp-tip")).to_have_text(
         re.compile("^pre-activation \N{MINUS SIGN}[67][.0-9]*: value 0, derivative 0$"))
     page.locator("h1").hover()

@@ -93,7 +93,7 @@ function linearTicks(low, high, count) {
   const ticks = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++)
     ticks.push(i * step);
-  return ticks;
+  return ticks.length < 2 ? linearTicks(low, high, 2 * count) : ticks; // one tells no scale
 }
 
 function logTicks(low, high, count) {
