@@ -76,8 +76,8 @@ def hint_html(hints: list[str]) -> str:
 
 def show_verdict(verdict: Verdict, trap: Trap) -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog."""
-    passed = (f"{trap.points} of {trap.points} points. In a terminal, dlsys answer {trap.id} "
-              "shows the worked answer beside yours.")
+    passed = (f"{trap.points} of {trap.points} points. The worked answer beside yours: "
+              f"dlsys answer {trap.id}")
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
     see = verdict.see({entry.id: entry.title for entry in catalog.traps()}.get(verdict.trap))
