@@ -215,7 +215,7 @@ claim("causal: nats paid for the next token of a prefix", prefix_c.mean(),
 # %% [markdown] trap="08.1" role="repair"
 # You need no training to find such a leak, and no dice. Change the last token of a row:
 # with a right mask the logits of all places before it stay. That works for any model
-# that claims to be causal, once dropout is off.
+# that claims to be causal, in eval mode.
 
 # %% trap="08.1" role="repair"
 def leak(model, **mask):

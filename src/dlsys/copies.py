@@ -22,9 +22,9 @@ WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
 _ANSWERING = {"break", "look", "repair"}
-# So do the texts under these headings: JupyterLab folds each, and opens it when one runs on.
-_ANSWERING_HEADING = re.compile(
-    r"#{2,6} (Break it|Look|Why, and the repair|Told and measured|Keep)\b")
+# So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
+# The exercise alone gives nothing away.
+_OPEN_STEP = "Your turn"
 
 
 class Started(NamedTuple):
@@ -82,7 +82,8 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
             _link(cell, stage, f"{worksheet}#cell-id={cell['id']}")
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
             _empty(cell)
-        if _ANSWERING_HEADING.match("".join(cell["source"])):
+        source = "".join(cell["source"])
+        if facts.get("role") == "step" and source.startswith("#") and _OPEN_STEP not in source:
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
     return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
 
