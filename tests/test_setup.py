@@ -22,10 +22,10 @@ from dlsys_helpers.stages import Stage
 from tools import lab, lock, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-DEV = PROJECT["optional-dependencies"]["dev"]
-GRADE = PROJECT["optional-dependencies"]["grade"]
-LANGUAGE = PROJECT["optional-dependencies"]["language"]
-ALL = PROJECT["dependencies"] + GRADE + LANGUAGE + DEV
+EXTRAS = PROJECT["optional-dependencies"]
+DEV = EXTRAS["dev"]
+USED = PROJECT["dependencies"] + [pin for name in EXTRAS if name != "dev" for pin in EXTRAS[name]]
+ALL = USED + DEV
 # name, or name with one version constraint: the short form of conda's MatchSpec.
 MATCH_SPEC = re.compile(r"[a-z0-9_][a-z0-9_.-]*((=|==|>=|<=|<|>)\d+(\.\d+)*(\.\*)?)?")
 OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LICENSE-text",
@@ -310,7 +310,7 @@ def test_only_platforms_with_cuda_wheels_get_them():
 def test_conda_gets_the_same_pins_and_the_rest_from_the_lock():
     pip = conda()["dependencies"][-1]["pip"]
     direct = [line for line in pip if not line.startswith("-")]
-    assert pins(direct) == pins(PROJECT["dependencies"] + GRADE + LANGUAGE)
+    assert pins(direct) == pins(USED)
     assert [line for line in pip if line.startswith("-")] == ["-c requirements.lock", "-e ."]
 
 

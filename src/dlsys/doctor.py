@@ -63,17 +63,23 @@ def python() -> Iterator[Finding]:
         yield Finding(OK, here)
 
 
+# Extra of pyproject.toml -> whose packages, and what they are needed for.
+EXTRAS = {
+    "grade": ("the grader", "dlsys grade only: make setup"),
+    "language": ("stages 8 to 10", "the stages on language models only: make setup"),
+    "compress": ("stage 11", "stage 11 only: make setup"),
+    "track": ("stage 12", "stage 12 only: make setup"),
+    "dev": ("contributors", "the tests only: make test"),
+}
+
+
 def packages() -> Iterator[Finding]:
     """Installed versions against the pins of pyproject."""
     project = _project()
     yield from _compare("packages", project["dependencies"], FAIL, SETUP)
     extras = project["optional-dependencies"]
-    yield from _compare("graders' packages", extras["grade"], WARN,
-                        "Needed for dlsys grade only: make setup")
-    yield from _compare("packages of stages 8 to 10", extras["language"], WARN,
-                        "Needed for the stages on language models only: make setup")
-    yield from _compare("contributors' packages", extras["dev"], WARN,
-                        "Needed for the tests only: make test")
+    for extra, (whose, needed_for) in EXTRAS.items():
+        yield from _compare(f"packages of {whose}", extras[extra], WARN, f"Needed for {needed_for}")
 
 
 def _compare(what: str, requirements: list[str], missing_is: str, remedy: str):
