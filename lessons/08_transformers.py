@@ -2043,9 +2043,14 @@ claim("grouped queries and keys repeated four times: largest gap",
 # queries, a cache. One of its attention layers, written with what stands above, gives
 # the same numbers; and its own decoding from a cache agrees with the whole run.
 
-# %% role="concept"
-from transformers import LlamaConfig, LlamaForCausalLM
+# %% role="concept" tags=["plumbing"]
+import contextlib
+import io
 
+with contextlib.redirect_stderr(io.StringIO()):   # notes of the imports
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+# %% role="concept"
 llama = LlamaForCausalLM(LlamaConfig(
     vocab_size=64, hidden_size=32, intermediate_size=64,
     num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
