@@ -240,10 +240,10 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
     be no names.
 
     The result is a dict in the order of names, each with a list of paths
-    in the order of model.named_modules(), which gives a shared module
-    once. Raises ValueError if a name hits nothing. Its text then holds the
-    names that hit nothing, and no others of names. model and names stay as
-    they are.
+    in the order of model.named_modules(), which gives a shared module once,
+    under its first path. Raises ValueError if a name hits nothing. Its text
+    then holds the names that hit nothing, and no others of names. model and
+    names stay as they are. Nothing is kept from one call to the next.
 
     Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" hits
     ["0"], and "1" hits nothing.
@@ -411,8 +411,9 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
     That is W plus alpha / r times the product of B and A. W: (d_out, d_in),
     float32 or bfloat16; A: (r, d_in) and B: (d_out, r), both float32, r at
     least 1. The sum is taken in float32 and rounded once, to the dtype of
-    W. The result has memory of its own, and no graph is built, though A and
-    B may ask for gradients. W, A and B stay as they are.
+    W. The result has memory of its own at each call, and no graph is built,
+    though all three may ask for gradients. W, A and B stay as they are, and
+    so does the grad mode.
 
     Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give
     [[13.]].
