@@ -547,15 +547,16 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
     """Ids and labels of one training text that follows a learned prefix.
 
     prompt and answer: (P,) and (Q,), int64; the text is the prompt, then
-    the answer. The prefix of `virtual` tokens and the text share
-    n_positions positions. Where they need more, the prompt loses its first
-    tokens, as few as will do. Raises ValueError if prefix and answer alone
-    need more.
+    the answer. An id may come twice, and in both. The prefix of `virtual`
+    tokens and the text share n_positions positions. Where they need more,
+    the prompt loses its first tokens, as few as will do. Raises ValueError
+    if prefix and answer alone need more.
 
-    Returns a tuple of two new tensors, int64, of the length of the text
-    that is left: its ids, and labels, which are -100 for the prompt and the
-    ids for the answer. Nothing stands in them for the prefix. prompt and
-    answer may be empty and stay as they are.
+    Returns a tuple of two tensors, int64, of the length of the text that is
+    left: its ids, and labels, which are -100 for the prompt and the ids for
+    the answer. Nothing stands in them for the prefix. Each has memory of
+    its own at each call. prompt and answer may be empty and stay as they
+    are.
 
     Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2
     give [2, 3, 9] and [-100, -100, 9].
