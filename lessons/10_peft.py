@@ -1088,11 +1088,12 @@ def lm_labels(ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Labels for a causal language model that shifts them itself.
 
     They are the ids as far as each text goes, and -100 after it, whatever
-    ids stand there. ids: (N, T) int64, texts padded on the right; lengths:
-    (N,) int64, the tokens of each text, its EOS among them, from 0 to T.
-    The id of the padding may be that of EOS or of any other token, and EOS
-    may stand inside a text. The result is a new int64 tensor; ids and
-    lengths stay as they are.
+    ids stand there. ids: (N, T) int64, and there may be no rows; texts
+    padded on the right; lengths: (N,) int64, the tokens of each text, its
+    EOS among them, from 0 to T. The id of the padding may be that of EOS or
+    of any other token, and EOS may stand inside a text. The result is int64
+    and has memory of its own at each call; ids and lengths stay as they
+    are.
 
     Example: ids [[5, 0, 0]] with lengths [2] give [[5, 0, -100]].
     """
