@@ -16,11 +16,13 @@ ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hi
            "a path that equals it or ends in a dot and the name, as peft matches a list.",
            says=("paths hit", "raised for"))
 ex.promise("model", "model: an nn.Module of any depth, with modules of other kinds among them, "
-           "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup"))
+           "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup",
+                                           "many layers", "odd ones of the kind"))
 ex.promise("subclass", "subclasses of nn.Linear are.", cases=("a subclass",))
 ex.promise("names", "names: different texts, none of them empty, perhaps with dots; "
            "there may be no names.",
-           cases=("no names", "names with dots", "a dot is no joker", "names inside other names"))
+           cases=("no names", "no names, no linear module", "no names, a linear module alone",
+                  "names of three parts", "missing names with dots", "names with dots", "a dot is no joker", "names inside other names"))
 ex.promise("order", "The result is a dict in the order of names, each with a list of paths in "
            "the order of model.named_modules(),", says=("order of the names", "order of the paths"))
 ex.promise("shared", "which gives a shared module once, under its first path.",
@@ -33,6 +35,7 @@ ex.promise("calls", "Nothing is kept from one call to the next.", says=("second 
 ex.promise("example", 'Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" hits '
            '["0"], and "1" hits nothing.', cases=("the example", "the example's other name"))
 
+LINEARS = ("linear", "subclass", "no bias", "frozen", "one output", "tied")
 LETTERS = "bcdfghjklmnpqrstvwz"
 
 
@@ -54,7 +57,7 @@ def cases(g):
     layers = [[f"h.{i}.{path}", kind] for i in range(whole(2, 4)) for path, kind in block]
     deep = ".".join("abcdefghijklm")
     alike = [[f"a.my{q}", "linear"], [f"a.my-{q}", "linear"], [f"a.{q}s", "linear"],
-             [f"a.{q}", "linear"],
+             [f"a.{q}", "linear"], [f"b.{q.upper()}", "linear"],
              [f"{q}.{k}", "linear"], ["a.my.plain", "linear"]]
     return [one("two names", layers, [k, up]), one("names the other way round", layers,
                                                    [down, o, q]),
@@ -64,13 +67,22 @@ def cases(g):
             one("two names hit nothing", layers, [gone, k, lost]),
             one("three names hit nothing", layers, [gone, k, lost, word()]),
             one("no name hits", layers, [lost, gone]),
-            one("no names", layers, []),
+            one("missing names with dots", layers, [f"{gone}.{q}", up, f"h.?.{q}", f"h.{q}"]),
+            one("no names", layers, []), one("no names, no linear module", [["a", "relu"]], []),
+            one("no names, a linear module alone", [["", "linear"]], []),
+            one("many layers", [[f"h.{i}.{part}", "linear"] for i in range(12) for part in (
+                q, k, o, up, down)], [o, down, k, q, up]),
+            one("odd ones of the kind", [[f"a.{q}", "no bias"], [f"b.{q}", "frozen"],
+                                         [f"c.{q}", "one output"], [f"d.{q}", "tied"]], [q]),
+            one("names of three parts", [[f"x.g.{net}.{up}", "linear"], [f"{net}.{up}", "linear"]],
+                [f"g.{net}.{up}", up]),
             one("names with dots", [*layers, [f"g.{net}.{up}", "linear"], [up, "linear"]],
                 [f"{net}.{up}", f"0.{q}", up]),
             one("a dot is no joker", [[f"a.{q}y{k}", "linear"], [f"b.{q}.{k}", "linear"]],
                 [f"{q}.{k}"]),
             one("other kinds", [[f"a.{q}", "conv"], [f"b.{q}", "linear"], [f"c.{q}", "bilinear"],
-                                [f"d.{q}", "embedding"], [f"e.{q}", "namesake"]], [q]),
+                                [f"d.{q}", "embedding"], [f"e.{q}", "namesake"],
+                                [f"f.{q}", "identity"]], [q]),
             one("only other kinds", [[f"a.{q}", "conv"], [f"b.{k}", "linear"]], [q, k]),
             one("a subclass", [[f"a.{q}", "subclass"], [f"b.{q}", "linear"]], [q]),
             one("deep", [[f"{deep}.{q}", "linear"], [q, "linear"], [f"{q}2", "linear"]],
@@ -104,7 +116,10 @@ def act(fn, tree, names):
     names = [name[1:] for name in names]
     kinds = {"linear": lambda: nn.Linear(2, 2), "relu": nn.ReLU, "subclass": lambda: Mine(2, 2),
              "conv": lambda: nn.Conv1d(2, 2, 1), "bilinear": lambda: nn.Bilinear(2, 2, 2),
-             "embedding": lambda: nn.Embedding(2, 2), "namesake": Linear}
+             "embedding": lambda: nn.Embedding(2, 2), "namesake": Linear,
+             "identity": nn.Identity, "no bias": lambda: nn.Linear(2, 2, bias=False),
+             "frozen": lambda: nn.Linear(2, 2).requires_grad_(False),
+             "one output": lambda: nn.Linear(2, 1), "tied": lambda: nn.Linear(2, 2)}
 
     def put(model, path, made):
         *holders, last = path.split(".")
@@ -115,7 +130,7 @@ def act(fn, tree, names):
         model.add_module(last, made)
 
     def state():
-        return [(path, id(m), m.training, len(m._forward_hooks), len(m._forward_pre_hooks))
+        return [(path, id(m), m.training, sorted(vars(m)), len(m._forward_hooks), len(m._forward_pre_hooks))
                 for path, m in model.named_modules(remove_duplicate=False)] + [
                     (path, id(p), p.requires_grad, p.grad is None, p.tolist())
                     for path, p in model.named_parameters()]
@@ -125,6 +140,8 @@ def act(fn, tree, names):
         path = path[1:].replace("/", ".")
         made = shared if kind == "shared" else kinds[kind]()
         shared = shared or made
+        if kind == "tied":
+            made.weight = shared.weight
         if path:
             put(model, path, made)
         else:
@@ -132,7 +149,7 @@ def act(fn, tree, names):
     for place, module in enumerate(model.modules()):
         module.training = place % 2 == 1
     before, given = state(), list(names)
-    raised, text, found, order, again = "", [], None, None, None
+    raised, text, found, order, again = "no error", [], None, None, None
     try:
         found = fn(model, given)
     except ValueError as error:
@@ -164,7 +181,7 @@ def paths_of(tree):
         at[""] = kind
 
     def walk(at, prefix):
-        here = [".".join(prefix)] if at.get("") in ("linear", "subclass") else []
+        here = [".".join(prefix)] if at.get("") in LINEARS else []
         return here + [path for part, child in at.items() if part for path in walk(
             child, [*prefix, part])]
     return [path for path in walk(places, []) if path not in shared]
@@ -185,7 +202,7 @@ def law(out, tree, names):
     wanted = wanted_paths(tree, names)
     missing = [name for name, paths in wanted.items() if not paths]
     expect_equal(f"raised for {len(missing)} of {len(names)} names that hit nothing",
-                 out["raised"], "ValueError" if missing else "")
+                 out["raised"], "ValueError" if missing else "no error")
     expect_type("names in the text of the error", out["text"], list)
     # A single digit may stand in a text as a count.
     expect_equal("names in the text of the error",
@@ -373,6 +390,37 @@ def with_weight(model, names):
 @ex.wrong("by what a module holds, not by its kind", says="paths hit", breaks="model")
 def by_attributes(model, names):
     return matched(model, names, kind=lambda m: hasattr(m, "in_features"))
+
+
+@ex.wrong("found by their weights, a tied one once", says="paths hit", breaks="model")
+def by_weights(model, names):
+    tied = {id(m.weight): path for path, m in reversed(list(model.named_modules()))
+            if isinstance(m, nn.Linear)}
+    found = matched(model, names)
+    return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}
+
+
+@ex.wrong("only what asks for a gradient", says="paths hit", breaks="model")
+def asks_only(model, names):
+    return matched(model, names, kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
+
+
+@ex.wrong("capital letters taken for small ones", says="paths hit", breaks="paths")
+def any_case(model, names):
+    return matched(model, names, match=lambda path, name: f".{path}".lower().endswith(
+        f".{name}".lower()))
+
+
+@ex.wrong("a question mark read as a joker", says="names in the text", breaks="names")
+def joker(model, names):
+    import fnmatch
+    return matched(model, names, match=lambda path, name: path == name or path.endswith(
+        f".{name}") or fnmatch.fnmatchcase(path, name))
+
+
+@ex.wrong("the last parts of the missing names", says="names in the text", breaks=("says", "names"))
+def last_parts(model, names):
+    return matched(model, names, said=lambda lost: [name.split(".")[-1] for name in lost])
 
 
 @ex.wrong("nn.Linear itself only, no subclass", says="paths hit", breaks="subclass")
