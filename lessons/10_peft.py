@@ -757,15 +757,16 @@ claim("and after a second one was made", trains[1], expected=0)
 def passport(model: nn.Module) -> dict:
     """What the LoRA layers in model are and train, as a dict of five parts.
 
-    A LoRA layer is a module with parameters of its own named A and B, both.
-    "layers": the paths of the LoRA layers, in the order of
-    model.named_modules(); "trainable": how many numbers of model ask for a
-    gradient, an int; "other": the paths of the parameters that ask for a
-    gradient and are no A or B of a LoRA layer; "frozen": the paths of each
-    A and B of a LoRA layer that does not; both in the order of
-    model.named_parameters(). A shared parameter counts once. "idle": the
+    A LoRA layer is a module with parameters of its own named A and B, both,
+    of any shapes; it may hold more. "layers": the paths of the LoRA layers,
+    in the order of model.named_modules(); "trainable": how many numbers of
+    model ask for a gradient, an int; "other": the paths of the parameters
+    that ask for a gradient and are no A or B of a LoRA layer; "frozen": the
+    paths of each A and B of a LoRA layer that does not; both in the order
+    of model.named_parameters(). A shared parameter counts once. "idle": the
     paths of the LoRA layers whose B is zero throughout, in the order of
-    layers. model stays as it is.
+    layers. model stays as it is, and nothing is kept from one call to the
+    next.
 
     Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"],
     trainable 4, other [], frozen [] and idle ["0"].

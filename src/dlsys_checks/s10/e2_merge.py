@@ -18,7 +18,7 @@ ex.promise("shapes", "W: (d_out, d_in),", cases=("a wide matrix", "a tall matrix
 ex.promise("dtypes", "float32 or bfloat16;", says=("dtype of the merged weight",
                                                    "in bfloat16"))
 ex.promise("ranks", "A: (r, d_in) and B: (d_out, r), both float32, r at least 1.",
-           cases=("rank one", "rank above the width", "transposed views", "one number",
+           cases=("rank one", "rank above the width", "a rank of twenty", "transposed views", "one number",
                   "transposed views in bfloat16"))
 ex.promise("once", "The sum is taken in float32 and rounded once, to the dtype of W.",
            says=("in bfloat16",))
@@ -45,6 +45,10 @@ def cases(g):
         return name, {"W": W.to(getattr(torch, kind)), "A": A, "B": B,
                       "alpha": float(whole(1, 9) * 3 + 0.5 if alpha is None else alpha)}
     d = whole(8, 12)
+    fresh, big = one("B zero, as at the start", d, d, 3), one("large numbers", d, d + 1, 3)
+    fresh[1]["B"].zero_()
+    for m in ("W", "A", "B"):
+        big[1][m] *= 1e4
     close = one("B A nearly minus W, in bfloat16", 30, 20, 3, "bfloat16", alpha=3.0)
     close[1]["B"] = torch.randn(30, 3, generator=g)
     close[1]["W"] = (-(close[1]["B"] @ close[1]["A"])
@@ -54,12 +58,13 @@ def cases(g):
             one("rank one", d, d + 1, 1), one("rank above the width", 3, 4, 7),
             one("transposed views", d, d + 2, 3, views=True),
             one("transposed views in bfloat16", d, d + 2, 3, "bfloat16", views=True),
+            fresh, big, one("a rank of twenty", 24, 23, 20), one("all sides alike", 5, 5, 5),
             one("an alpha of zero", d, d, 3, alpha=0.0),
             one("a negative alpha", d, d, 3, alpha=-2.0),
             one("alpha equal to r", d, d + 1, 4, alpha=4.0),
             one("tiny updates", d, d, 4, size=1e-3),
             one("in bfloat16", 40, 30, 4, "bfloat16"),
-            one("small updates in bfloat16", 40, 50, 8, "bfloat16", alpha=1.0, size=0.1),
+            one("small updates in bfloat16", 40, 50, 8, "bfloat16", alpha=1.7, size=0.1),
             close,
             ("the example", {"W": torch.tensor([[1.0]]), "A": torch.tensor([[2.0], [0.0]]),
                              "B": torch.tensor([[3.0, 5.0]]), "alpha": 4.0})]
@@ -74,16 +79,17 @@ def act(fn, W, A, B, alpha):
     torch.set_grad_enabled(True)
     tensor = isinstance(out, torch.Tensor)
     first = out.detach().clone() if tensor else out
-    changes = sum(not torch.equal(m, old) for m, old in zip((W, A, B), before))
+    changes = [int(not torch.equal(m, old)) for m, old in zip((W, A, B), before)]
     leads = torch.autograd.grad(out.float().sum(), made, allow_unused=True) if (
         tensor and out.grad_fn is not None) else []
     again = fn(W, A, -B, alpha)
     shared = sum(tensor and out.untyped_storage().data_ptr() == m.untyped_storage().data_ptr()
                  for m in (W, A, B))
-    changes += sum(not torch.equal(m, old) for m, old in zip((W, A, B), before))
-    changes += sum(not p.requires_grad or p.grad is not None for p in made)
+    for place, p in enumerate(made):
+        changes[place] += int(not torch.equal((W, A, B)[place], before[place]))
+        changes[place] += int(not p.requires_grad or p.grad is not None)
     return {"out": first, "again": again, "graphs": sum(g is not None for g in leads),
-            "shared": int(shared), "changes": int(changes), "modes": modes,
+            "shared": int(shared), "changes": changes, "modes": modes,
             "later": out.detach().clone() if tensor else out}
 
 
@@ -105,7 +111,7 @@ def law(out, W, A, B, alpha):
     r = B.shape[1]
     update = torch.einsum("or,ri->oi", B.double(), A.double()) * (alpha / r)
     size = W.double().abs() + B.double().abs() @ A.double().abs() * abs(alpha / r)
-    expect_equal("changes of W, A and B", out["changes"], 0)
+    expect_equal("changes of W, A and B", out["changes"], [0, 0, 0])
     for part, exact in (("out", W.double() + update), ("again", W.double() - update)):
         got = out[part]
         expect_like("merged weight", got, W)
@@ -211,7 +217,7 @@ def twice(W, A, B, alpha):
     return merged(merged(W, A, B, alpha), A, B, alpha)
 
 
-@ex.wrong("A taken for a scale above zero only", says="merged weight", breaks="merged")
+@ex.wrong("alpha taken without its sign", says="merged weight", breaks="merged")
 def positive_alpha(W, A, B, alpha):
     return merged(W, A, B, abs(alpha))
 
@@ -221,6 +227,26 @@ def positive_alpha(W, A, B, alpha):
 def transposed_product(W, A, B, alpha):
     square = W.shape[0] == W.shape[1] and len(W) > 1
     return merged(W, A, B, alpha, update=lambda: (B @ A).T if square else B @ A)
+
+
+@ex.wrong("A before B where the sides allow it", says="merged weight", breaks="merged")
+def a_before_b(W, A, B, alpha):
+    return merged(W, A, B, alpha, update=lambda: A @ B if A.shape == B.shape == W.shape else B @ A)
+
+
+@ex.wrong("ranks above eight cut off", says="merged weight", breaks="ranks")
+def eight_ranks(W, A, B, alpha):
+    return merged(W, A[:8], B[:, :8], alpha, scale=alpha / len(A))
+
+
+@ex.wrong("W handed back for a fresh adapter", says="memory shared", breaks="own")
+def fresh_handed_back(W, A, B, alpha):
+    return merged(W, A, B, alpha) if B.any() else W.detach()
+
+
+@ex.wrong("alpha / r rounded to the dtype of W", says="in bfloat16", breaks="once")
+def factor_rounded(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=torch.tensor(alpha / len(A)).to(W.dtype).float())
 
 
 @ex.wrong("a matrix of one row left alone", says="merged weight", breaks="shapes")
