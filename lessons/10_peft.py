@@ -77,7 +77,9 @@ claim("numbers of A and B over those of W", added, expected=1 / 128)
 
 # %% role="concept" tags=["plumbing"]
 import contextlib
+import hashlib
 import io
+import pathlib
 import warnings
 
 with contextlib.redirect_stderr(io.StringIO()):   # notes of the imports
@@ -85,7 +87,10 @@ with contextlib.redirect_stderr(io.StringIO()):   # notes of the imports
     from peft import (
         LoraConfig, PeftConfig, PeftModel, get_peft_model,
     )
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import (
+        AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM,
+    )
+from dlsys_helpers.errors import UserError
 transformers.logging.set_verbosity_error()
 # One of the two libraries calls the other by an old name.
 warnings.filterwarnings("ignore", "`is_gradient_checkpointing`")
@@ -924,17 +929,17 @@ claim("warnings", len(told), above=0)
 def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
     """Put an adapter of a file into model, whole or not at all.
 
-    The adapter of model are its parameters whose path has A or B as its
-    last part, as "layers.0.A" has; there is at least one of each. file:
-    tensors by such paths, of a floating-point dtype. Raises ValueError if a
-    path of the adapter is missing in file, if file holds any other, if a
-    shape differs, or if every B in file is zero throughout; model is then
-    as it was before.
+    The adapter of model are its parameters whose path in
+    model.named_parameters() has A or B as its last part, as "layers.0.A"
+    has; there is at least one of each. file: tensors by such paths, of a
+    floating-point dtype. Raises ValueError if a path of the adapter is
+    missing in file, if file holds any other, if a shape differs, or if
+    every B in file is zero throughout; model is then as it was before.
 
     Otherwise each parameter of the adapter gets the numbers of its tensor,
     in its own dtype. It stays the same object and keeps its requires_grad,
-    and shares no memory with file. All else in model stays, and so does
-    file.
+    and shares no memory with file. All else in model stays, and so do file
+    and the grad mode.
 
     Example: for LoRA(nn.Linear(2, 2), r=1) a file has the paths "A" and
     "B", of shapes (1, 2) and (2, 1).
@@ -1160,6 +1165,70 @@ claim("gradient norm of B at the first step", at_start["B"], above=0.01)
 claim("A and B zero: gradient norm of both together", stuck, expected=0)
 
 # %% [markdown] role="concept"
+# ### A passport for an adapter
+#
+# Each trap of this stage shows in a number that you can write down when you save an
+# adapter, and compare when you load it. One is still missing: an adapter fits each base
+# of the same shapes, and was trained for one. A hash of the base tells them apart.
+
+# %% role="concept" tags=["plumbing"]
+def fingerprint(model):
+    """A hash of all numbers of a model, and of their paths."""
+    digest = hashlib.sha256()
+    for path, tensor in model.state_dict().items():
+        digest.update(path.encode())
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+@torch.no_grad()
+def merge_error(model, ids):
+    """Largest change of a logit by merging, over the largest logit."""
+    beside = model(input_ids=ids).logits
+    merged = copy.deepcopy(model).merge_and_unload()(input_ids=ids).logits
+    return ((merged - beside).abs().max() / beside.abs().max()).item()
+
+# %% role="concept"
+def adapter_passport(model, base, ids):
+    """What to keep beside the file of a LoRA adapter of peft."""
+    layers = [m for m in model.modules() if hasattr(m, "lora_A")]
+    config = model.peft_config[model.active_adapter]
+    B = [m.lora_B[model.active_adapter].weight for m in layers]
+    return {"target names": len(config.target_modules),
+            "matrices hit": len(layers),
+            "numbers of A and B": sum(p.numel() for path, p in
+                                      model.named_parameters()
+                                      if "lora_" in path),
+            "B not zero": sum(b.any().item() for b in B),
+            "merge error": merge_error(model, ids),
+            "hash of the base": fingerprint(base)}
+
+# %% role="concept"
+other = learn(small_llama(), old, steps=60)      # another base, same shapes
+passports, losses = {}, {}
+for name, its_base in (("its own base", base), ("another base", other)):
+    model = PeftModel.from_pretrained(copy.deepcopy(its_base), folder)
+    passports[name] = adapter_passport(model, its_base, new_ids[:8])
+    losses[name] = loss_on(model, new_ids)
+mine, strange = passports.values()
+for row in mine:
+    print(f"{row:<19}", "same" if mine[row] == strange[row] else
+          "another", *[mine[row]] * isinstance(mine[row], int))
+
+# %% role="concept"
+claim("matrices that were hit and whose B is not zero, of 14",
+      min(mine["matrices hit"], mine["B not zero"]), expected=14)
+claim("merge error on its own base, over the largest logit",
+      mine["merge error"], below=1e-4)
+claim("loss on the new language, on another base less on its own",
+      losses["another base"] - losses["its own base"], above=0.3)
+
+# %% [markdown] role="concept"
+# The other base takes the adapter without an error or a warning, and all that counts
+# modules agrees. The hash does not, and the loss says why it matters. peft notes the
+# *name* of the base in the configuration of the adapter; a name does not change when the
+# weights behind it do.
+
+# %% [markdown] role="concept"
 # ### Five kinds of adapters
 #
 # *DoRA* trains the length of each row of $W$ apart from its direction. *IA3* trains
@@ -1253,31 +1322,44 @@ lora_rank
 # ### Counting for a Llama-2-7B
 #
 # On the meta device a model has shapes and no numbers, so that seven billion of them
-# cost nothing. (If you have such a model: build it with its own configuration here, and
-# the counts are yours.)
+# cost nothing. If you have a model of your own on this machine, write its folder below:
+# the last line then counts for its shapes. Nothing else needs one.
 
 # %% role="concept"
-with torch.device("meta"):
-    llama_7b = LlamaForCausalLM(LlamaConfig())   # its defaults are the 7B's
-numbers = sum(p.numel() for p in llama_7b.parameters())
+MODEL_7B = ""          # a folder with config.json; empty for none
 
-def added(r, *words):
-    """Numbers of LoRA in all linears whose path holds one of the words."""
-    return sum(r * (module.in_features + module.out_features)
-               for path, module in llama_7b.named_modules()
-               if isinstance(module, nn.Linear)
-               and any(word in path for word in words))
+def count(config):
+    """Numbers of a model, and of LoRA of rank 16 in attention and in all."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    sides = {path: m.in_features + m.out_features
+             for path, m in model.named_modules()
+             if isinstance(m, nn.Linear) and "lm_head" not in path}
+    return (sum(p.numel() for p in model.parameters()),
+            16 * sum(n for path, n in sides.items() if "attn" in path),
+            16 * sum(sides.values()))
 
-counts = {"r 8, q and v": added(8, "q_proj", "v_proj"),
-          "r 16, attention": added(16, "self_attn"),
-          "r 16, all": added(16, "self_attn", "mlp")}
-print(f"base {numbers:,}", {k: f"{n:,}" for k, n in counts.items()})
+numbers, in_attention, in_all = count(LlamaConfig())  # defaults of the 7B
+print(f"base {numbers:,}, LoRA in attention {in_attention:,}, in all "
+      f"{in_all:,}")
+
+# %% role="concept" tags=["plumbing"]
+def config_in(folder):
+    """The configuration in a folder, from files on this machine alone."""
+    path = pathlib.Path(folder).expanduser()
+    if not (path / "config.json").is_file():
+        raise UserError(f"MODEL_7B: got {folder!r}, expected a folder with "
+                        "config.json. Write its path, or leave it empty.")
+    return AutoConfig.from_pretrained(path, local_files_only=True)
+
+if MODEL_7B:
+    print("your model:", *(f"{n:,}" for n in count(config_in(MODEL_7B))))
 
 # %% role="concept"
 claim("numbers of the base", numbers, expected=6_738_415_616)
-claim("r 16 in all matrices of attention", counts["r 16, attention"],
+claim("r 16 in all matrices of attention", in_attention,
       expected=16_777_216)
-claim("r 16 in all matrices, over the base", counts["r 16, all"] / numbers,
+claim("r 16 in all matrices, over the base", in_all / numbers,
       expected=0.006, within=1e-4)
 
 # %% [markdown] role="concept"
@@ -1436,32 +1518,42 @@ claim("loss on the new language, QLoRA less LoRA",
 #
 # Training all weights with AdamW holds four numbers for each: the weight, its gradient
 # and two running means. LoRA holds one for each frozen weight, and four for its own few.
+# QLoRA holds half a byte for each frozen weight, and a scale for each block of 64.
 #
 # **Before you run anything:** a stack of eight matrices of 4096 x 4096 in float32. How
-# many bytes does a step hold besides its activations, once with all weights and once
-# with LoRA of rank 16? And does LoRA save time to the same degree? Its step still has
-# to go forward and back through the frozen matrices.
+# many bytes does a step hold besides its activations with all weights, with LoRA of rank
+# 16, and with QLoRA? And is time saved to the same degree? A step with LoRA still goes
+# forward and back through the frozen matrices, and QLoRA has to unpack them each time.
 
 # %% role="gpu"
+def four_bit(linear, where):
+    """A linear module with its weight in NF4."""
+    four = bnb.nn.Linear4bit(linear.in_features, linear.out_features,
+                             bias=False, compute_dtype=torch.float32)
+    four.weight = bnb.nn.Params4bit(
+        linear.weight.data, requires_grad=False, quant_type="nf4",
+        compress_statistics=False)
+    return four.to(where)
+
 def stack(kind, where, width=4096, layers=8, r=16):
-    """Square matrices in a row; with LoRA unless kind is full."""
-    weights = [torch.randn(width, width, device=where) / 64
-               for _ in range(layers)]
+    """Square matrices in a row: full, with LoRA or with QLoRA."""
     modules = []
-    for weight in weights:
-        linear = nn.Linear(1, 1, bias=False, device=where)
-        linear.weight = nn.Parameter(weight)
-        linear.out_features, linear.in_features = weight.shape
+    for _ in range(layers):
+        linear = nn.Linear(width, width, bias=False, device=where)
+        if kind == "QLoRA":
+            linear = four_bit(linear, where)
         modules.append(linear if kind == "full" else LoRA(linear, r))
     return nn.Sequential(*modules).to(where)
 
-def held_bytes(net):
-    """Weights, and gradient and two means of AdamW for those that train."""
-    return sum(p.nbytes * (4 if p.requires_grad else 1)
-               for p in net.parameters())
-
 # %% role="gpu"
-held = {kind: held_bytes(stack(kind, "meta")) for kind in ("full", "LoRA")}
+def held_bytes(net):
+    """Weights, scales, and what AdamW and a gradient hold beside them."""
+    total = 0
+    for p in net.parameters():
+        scales = getattr(p, "quant_state", None)
+        total += p.nbytes * (4 if p.requires_grad else 1)
+        total += scales.absmax.nbytes if scales is not None else 0
+    return total
 
 def step_flops(kind, width=256, rows=512):
     """FLOPs of a step, over those of its forward pass with all weights."""
@@ -1469,23 +1561,32 @@ def step_flops(kind, width=256, rows=512):
     step = flops(lambda: net(x).square().mean().backward())
     return step / (2 * rows * width * width * 4)
 
-work = {kind: step_flops(kind) for kind in held}
-for kind in held:
-    print(f"{kind}: {held[kind] / 1e9:.2f} GB held, work of a step "
-          f"{work[kind]:.2f} forward passes")
+# %% role="gpu"
+kinds = ("full", "LoRA", "QLoRA")
+# Two matrices of 1024 and rank 4: a 64th of all that is held.
+held = {kind: 64 * held_bytes(stack(kind, "cpu", 1024, 2, 4))
+        for kind in kinds}
+work = {kind: step_flops(kind) for kind in ("full", "LoRA")}
+for kind in kinds:
+    print(f"{kind}: {held[kind] / 1e9:.2f} GB held")
+print(f"work of a step in forward passes: {work['full']:.2f} full, "
+      f"{work['LoRA']:.2f} with LoRA")
 
 # %% role="gpu"
 claim("bytes held, LoRA over full", held["LoRA"] / held["full"],
       expected=0.258, within=0.002)
+claim("bytes held, QLoRA over full", held["QLoRA"] / held["full"],
+      expected=0.043, within=0.002)
 claim("FLOPs of a step, LoRA over full", work["LoRA"] / work["full"],
       above=0.6, below=0.8)
 
 # %% role="gpu"
-@gpu_result("10/steps", uses=[stack],
-            columns=["kind", "ms", "ms_low", "ms_high", "peak_mb"])
+@gpu_result("10/steps", uses=[LoRA, four_bit, stack, held_bytes],
+            columns=["kind", "ms", "ms_low", "ms_high", "rows_s", "held_mb",
+                     "peak_mb"])
 def steps():
     """Steps of 2,048 rows through eight matrices of 4096 x 4096."""
-    for kind in ("full", "LoRA"):
+    for kind in ("full", "LoRA", "QLoRA"):
         net = stack(kind, "cuda")
         x = torch.randn(2048, 4096, device="cuda")
         opt = torch.optim.AdamW([p for p in net.parameters()
@@ -1496,25 +1597,41 @@ def steps():
             opt.step()
         t = seconds(step, repeats=10, device="cuda", calls=3)
         yield {"kind": kind, "ms": t.median * 1e3, "ms_low": t.low * 1e3,
-               "ms_high": t.high * 1e3, "peak_mb": peak_bytes(step) / 1e6}
+               "ms_high": t.high * 1e3, "rows_s": 2048 / t.median,
+               "held_mb": held_bytes(net) / 1e6,
+               "peak_mb": peak_bytes(step) / 1e6}
 
 # %% role="gpu"
-def over(column):
-    return (steps.value(column, kind="LoRA")
-            / steps.value(column, kind="full"))
+def over(column, kind="LoRA", other="full"):
+    return (steps.value(column, kind=kind)
+            / steps.value(column, kind=other))
 
 answers_here = gpu_table(
     datasheet(steps.device_name),
-    steps.asks("LoRA over full: time of a step",
-               work["LoRA"] / work["full"], lambda: over("ms"), below=1.1),
-    steps.asks("LoRA over full: memory on top", "below 1",
-               lambda: over("peak_mb"), below=1))
+    steps.asks("LoRA over full: rows a second",
+               work["full"] / work["LoRA"], lambda: over("rows_s"),
+               above=0.9),
+    steps.asks("QLoRA over LoRA: rows a second", "1 or less",
+               lambda: over("rows_s", "QLoRA", "LoRA"), below=1.1),
+    steps.asks("LoRA over full: bytes held",
+               held["LoRA"] / held["full"], lambda: over("held_mb"),
+               below=0.3),
+    steps.asks("QLoRA over LoRA: bytes held", held["QLoRA"] / held["LoRA"],
+               lambda: over("held_mb", "QLoRA", "LoRA"),
+               published="0.16 for one matrix, torchtune", below=0.2))
 answers_here
 
 # %% [markdown] role="gpu"
+# Others measured a whole Llama-2-7B: with LoRA a training run reserves 15.57 GB, with
+# QLoRA 9.29 GB. Activations, and the matrices that were not adapted, stay in 16 bits there,
+# which is why a sixth of the weights' bytes does not make a sixth of the memory.
+#
 # **Keep:** LoRA saves most of the memory of a step and about a third of its work: the
 # gradients of the frozen weights are not formed, but the way back still leads through
-# them. **Source:** the formula of bytes is that of stage 4, the FLOPs are counted above.
+# them. QLoRA saves memory once more, and no work. **Source:** torchtune's tutorial
+# [Finetuning Llama2 with
+# QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
+# for one matrix of 512 x 512 and for the 7B.
 
 # %% [markdown] role="summary"
 # ## What you take with you

@@ -30,8 +30,7 @@ ex.promise("other", '"other": the paths of the parameters that ask for a gradien
 ex.promise("frozen", '"frozen": the paths of each A and B of a LoRA layer that does not;',
            says=("frozen",))
 ex.promise("order", 'both in the order of model.named_parameters(). A shared parameter counts '
-           "once.", cases=("a shared parameter", "a head and a norm train", "two frozen by mistake",
-                           "all frozen", "one A for two layers", "one layer in two places"))
+           "once.", says=("trainable", "other", "frozen", "layers"))
 ex.promise("idle", '"idle": the paths of the LoRA layers whose B is zero throughout, in the order '
            "of layers.", says=("idle",))
 ex.promise("left alone", "model stays as it is, and nothing is kept from one call to the next.",
@@ -63,7 +62,7 @@ def cases(g):
     alike = [["a.A", [5], True, "one"], ["b.B", [6], True, "zero"], ["c.bA", [7], True, "one"],
              ["c.B", [8], True, "zero"], ["A.weight", [9], True, "one"],
              ["d.A.B", [4], False, "zero"], *layer("e")]
-    own = [["buffers.A", [2, 3], False, "buffer"], ["buffers.B", [3, 2], False, "buffer"],
+    own = [["kept.A", [2, 3], False, "buffer"], ["kept.B", [3, 2], False, "buffer"],
            ["plain.A", [2, 3], False, "plain"], ["plain.B", [3, 2], False, "plain"],
            ["none.A", [2, 3], False, "none"], ["none.B", [3, 2], True, "zero"],
            *layer("through.inner")]
