@@ -7,15 +7,15 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
-# Token k of the prompt is start + (3 k + k // 4) % 8, of the answer start + (5 k + 2) % 6: ids come
-# twice, and in both. A start below zero stands for the example.
+# Token k of the prompt is start + (3 (k // 2) + k // 4) % 8, of the answer start + (5 k + 2) % 6: ids
+# come twice, and in both. A start below zero stands for the example.
 ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_positions", "virtual"))
 
 ex.promise("text", "Ids and labels of one training text that follows a learned prefix. prompt and "
            "answer: (P,) and (Q,), int64; the text is the prompt, then the answer.",
            says=("ids of the text", "labels of the text"))
 ex.promise("repeats", "An id may come twice, and in both.",
-           says=("labels of the text",))
+           says=("labels of the text", "ids of the text"))
 ex.promise("room", "The prefix of `virtual` tokens and the text share n_positions positions.",
            says=("ids of the text", "raised"))
 ex.promise("cut", "Where they need more, the prompt loses its first tokens, as few as will do.",
@@ -59,6 +59,8 @@ def cases(g):
             one("no prompt, and the answer does not fit", 0, q, q + v - 1, v),
             one("the prefix alone fills it", p, q, v, v),
             one("the prefix alone is too long", p, 0, v - 1, v),
+            ("ids above 32 bits", {"start": 10 ** 11, "prompt": p, "answer": q, "virtual": v,
+                                   "n_positions": p + q + v - 3}),
             ("ids from 0", {"start": 0, "prompt": p, "answer": q, "n_positions": p + q + v - 2,
                             "virtual": v}),
             ("the example", {"start": -1, "prompt": 3, "answer": 1, "n_positions": 5,
@@ -71,11 +73,12 @@ def act(fn, start, prompt, answer, n_positions, virtual):
         return torch.stack([ids, ids], 1)[:, 0]
 
     p, q = torch.arange(prompt), torch.arange(answer)
-    asked, said = every_second(start + (3 * p + p // 4) % 8), every_second(start + (5 * q + 2) % 6)
+    asked, said = every_second(start + (p // 2 * 3 + p // 4) % 8), every_second(
+        start + (5 * q + 2) % 6)
     if start < 0:
         asked, said = torch.tensor([1, 2, 3]), torch.tensor([9])
     before = asked.clone(), said.clone()
-    found, raised, later, other = None, "", 0, None  # other: of a second call
+    found, raised, later, other = None, "no error", 0, None  # other: of a second call
     try:
         found = fn(asked, said, n_positions, virtual)
     except ValueError:
@@ -100,7 +103,7 @@ def law(out, start, prompt, answer, n_positions, virtual):
     room = n_positions - virtual
     expect_equal("raised where the room beside the prefix is "
                  f"{room} and the answer has {answer} tokens", out["raised"],
-                 "ValueError" if answer > room else "")
+                 "ValueError" if answer > room else "no error")
     expect_equal("changes of prompt and answer", out["changes"], 0)
     if answer > room:
         for part in ("found", "other"):
@@ -108,7 +111,7 @@ def law(out, start, prompt, answer, n_positions, virtual):
         expect_equal("memory shared with prompt or answer, ids with labels", out["shared"], [0, 0])
         expect_equal("tensors that changed after a second call", out["later"], 0)
         return
-    asked = [start + (3 * k + k // 4) % 8 for k in range(prompt)] if start >= 0 else [1, 2, 3]
+    asked = [start + (k // 2 * 3 + k // 4) % 8 for k in range(prompt)] if start >= 0 else [1, 2, 3]
     said = [start + (5 * k + 2) % 6 for k in range(answer)] if start >= 0 else [9]
     while len(asked) + len(said) > room:
         asked = asked[1:]
@@ -228,7 +231,7 @@ def all_or_nothing(prompt, answer, n_positions, virtual):
                   keep=lambda prompt, left: prompt if len(prompt) <= left else prompt[:0])
 
 
-@ex.wrong("a long answer cut instead of an error", says="raised", breaks="raises")
+@ex.wrong("no error for a long answer, which is cut", says="raised", breaks="raises")
 def answer_cut(prompt, answer, n_positions, virtual):
     room = max(0, n_positions - virtual)
     return fitted(prompt, answer[:room], room - min(room, len(answer)))
@@ -339,6 +342,17 @@ def handed_back(prompt, answer, n_positions, virtual):
 def by_id(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids, labels.masked_fill(torch.isin(ids, prompt), -100)
+
+
+@ex.wrong("ids through 32 bits", says="ids of the text", breaks="text")
+def in_32_bits(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids.int().long(), labels
+
+
+@ex.wrong("an id that follows itself taken once", says="ids of the text", breaks="repeats")
+def taken_once(prompt, answer, n_positions, virtual):
+    return fitted(torch.unique_consecutive(prompt), answer, n_positions - virtual - len(answer))
 
 
 @ex.wrong("one tensor as both where no prompt is left", says="memory shared", breaks="new")

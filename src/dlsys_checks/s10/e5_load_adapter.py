@@ -502,8 +502,7 @@ def zero_by_cast(model, file):
     loaded(model, file, zero=lambda t: not t.float().any())
 
 
-@ex.wrong("B of the model looked at, not of the file", says="raised for a file that fits",
-          breaks="zero")
+@ex.wrong("B of the model looked at, not of the file", says="raised", breaks="zero")
 def b_of_model(model, file):
     if not any(p.any() for path, p in model.named_parameters() if path.split(".")[-1] == "B"):
         raise ValueError("zero")
@@ -547,8 +546,8 @@ def eight(model, file):
     loaded(model, file, write=write)
 
 
-@ex.wrong("prefixes of the file cut off", says="raised for another path", breaks=("others",
-                                                                               "missing"))
+@ex.wrong("prefixes of the file cut off", says="raised for a missing path",
+          breaks=("others", "missing"))
 def cuts_prefixes(model, file):
     loaded(model, {path.removeprefix("base_model.model."): t for path, t in file.items()})
 
@@ -662,10 +661,12 @@ def emptied(model, file):
 @ex.wrong("new parameters in place of the old", says="parameters replaced", breaks="object")
 def new_parameters(model, file):
     loaded(model, file)
+    made = {}
     for module in model.modules():
         for key, p in list(module.named_parameters(recurse=False)):
             if key in ("A", "B"):
-                setattr(module, key, nn.Parameter(p.detach().clone(), p.requires_grad))
+                twin = nn.Parameter(p.detach().clone(), p.requires_grad)
+                setattr(module, key, made.setdefault(p, twin))
 
 
 @ex.wrong("the adapter set to train", says="requires_grad", breaks="object")

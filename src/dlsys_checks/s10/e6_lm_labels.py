@@ -13,7 +13,8 @@ ex.promise("labels", "Labels for a causal language model that shifts them itself
            "as far as each text goes,", says=("labels",))
 ex.promise("masked", "and -100 after it, whatever ids stand there.", says=("labels",))
 ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column", "transposed ids",
-                                               "many rows", "ids of a million millions"))
+                                               "many rows", "ids of a million millions",
+                                               "as many rows as places", "long rows"))
 ex.promise("rows", "and there may be no rows;", cases=("no rows",))
 ex.promise("lengths", "texts padded on the right; lengths: (N,) int64, the tokens of each "
            "text, its EOS among them, from 0 to T.",
@@ -72,6 +73,7 @@ def cases(g):
             one("lengths that grow", t - 1, t, lengths=range(1, t)),
             one("one row", 1, t), one("one column", 3, 1, lengths=[1, 0, 1]),
             one("many rows", 40, t), turned, large, one("no rows", 0, t),
+            one("as many rows as places", 6, 6), one("long rows", 2, 300),
             one("nothing to mask", 3, t, lengths=[t, t, t]),
             ("the example", {"ids": torch.tensor([[5, 0, 0]]), "lengths": torch.tensor([2])})]
 
@@ -217,7 +219,7 @@ def zero_filled(ids, lengths):
         torch.arange(ids.shape[1]) >= lengths[:, None], 0)
 
 
-@ex.wrong("a length below zero where the text is empty", says="labels", breaks="lengths")
+@ex.wrong("an empty text left whole", says="labels", breaks="lengths")
 def empty_text(ids, lengths):
     out = labelled(ids, lengths)
     out[lengths == 0] = ids[lengths == 0]
@@ -271,6 +273,18 @@ LABELS: dict = {}
 def one_tensor(ids, lengths):
     found = labelled(ids, lengths)
     return LABELS.setdefault(found.shape, found).copy_(found)
+
+
+@ex.wrong("places compared with lengths along the row", says="labels", breaks="ids")
+def along_the_row(ids, lengths):
+    n, t = ids.shape
+    return ids.masked_fill(torch.arange(t) >= lengths, -100) if n == t else labelled(ids, lengths)
+
+
+@ex.wrong("places counted in 8 bits", says="labels", breaks="ids")
+def in_8_bits(ids, lengths):
+    places = torch.arange(ids.shape[1]).to(torch.uint8).long()
+    return ids.masked_fill(places >= lengths[:, None], -100)
 
 
 @ex.wrong("ids through float32, which holds 24 bits", says="labels", breaks="ids")
