@@ -22,7 +22,8 @@ ex.promise("subclass", "subclasses of nn.Linear are.", cases=("a subclass",))
 ex.promise("names", "names: different texts, none of them empty, perhaps with dots; "
            "there may be no names.",
            cases=("no names", "no names, no linear module", "no names, a linear module alone",
-                  "names of three parts", "missing names with dots", "names with dots", "a dot is no joker", "names inside other names"))
+                  "names of three parts", "missing names with dots", "names with dots",
+                  "a dot is no joker", "names inside other names"))
 ex.promise("order", "The result is a dict in the order of names, each with a list of paths in "
            "the order of model.named_modules(),", says=("order of the names", "order of the paths"))
 ex.promise("shared", "which gives a shared module once, under its first path.",
@@ -130,7 +131,7 @@ def act(fn, tree, names):
         model.add_module(last, made)
 
     def state():
-        return [(path, id(m), m.training, sorted(vars(m)), len(m._forward_hooks), len(m._forward_pre_hooks))
+        return [(path, id(m), m.training, sorted(vars(m)), len(m._forward_hooks))
                 for path, m in model.named_modules(remove_duplicate=False)] + [
                     (path, id(p), p.requires_grad, p.grad is None, p.tolist())
                     for path, p in model.named_parameters()]

@@ -18,7 +18,8 @@ ex.promise("shapes", "W: (d_out, d_in),", cases=("a wide matrix", "a tall matrix
 ex.promise("dtypes", "float32 or bfloat16;", says=("dtype of the merged weight",
                                                    "in bfloat16"))
 ex.promise("ranks", "A: (r, d_in) and B: (d_out, r), both float32, r at least 1.",
-           cases=("rank one", "rank above the width", "a rank of twenty", "transposed views", "one number",
+           cases=("rank one", "rank above the width", "a rank of twenty", "transposed views",
+                  "one number",
                   "transposed views in bfloat16"))
 ex.promise("once", "The sum is taken in float32 and rounded once, to the dtype of W.",
            says=("in bfloat16",))

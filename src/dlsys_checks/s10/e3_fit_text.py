@@ -7,8 +7,8 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
-# Token k of the prompt is start + (3 (k // 2) + k // 4) % 8, of the answer start + (5 k + 2) % 6: ids
-# come twice, and in both. A start below zero stands for the example.
+# Token k of the prompt is start + (3 (k // 2) + k // 4) % 8, of the answer start + (5 k + 2) % 6:
+# ids come twice, and in both. A start below zero stands for the example.
 ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_positions", "virtual"))
 
 ex.promise("text", "Ids and labels of one training text that follows a learned prefix. prompt and "

@@ -457,7 +457,7 @@ def by_int(model):
 @ex.wrong("attributes A and B, parameters or not", says="layers", breaks="layer")
 def attributes(model):
     return stamped(model, layers=lambda made, m: [
-        path for path, module in m.named_modules() if path == "" and path in made["layers"]
+        path for path, module in m.named_modules() if (path == "" and path in made["layers"])
         or all(isinstance(getattr(module, key, None), torch.Tensor) for key in "AB")])
 
 

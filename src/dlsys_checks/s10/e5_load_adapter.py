@@ -34,7 +34,8 @@ ex.promise("others", "if file holds any other,",
                   "paths with a prefix"))
 ex.promise("shapes", "if a shape differs,",
            cases=("a shape that broadcasts", "a transposed shape", "the first shape differs",
-                  "a B that broadcasts", "another rank", "one number where there are many", "an axis too many"))
+                  "a B that broadcasts", "another rank", "one number where there are many",
+                  "an axis too many"))
 ex.promise("zero", "or if every B in file is zero throughout;",
            cases=("every B zero", "one B zero of two", "every A zero", "a B of one number",
                   "a B with a zero in it", "B first in the file", "minus zero",
@@ -126,7 +127,8 @@ def cases(g):
             one("a base weight in the file", double,
                 [*doubled, ["layers.1.base.weight", [d + 2, d + 1], "float32", 77]]),
             one("an unknown path", double, [*doubled, ["note", [3], "float32", 5]]),
-            one("paths with a prefix", double, [[f"base_model.model.{p}", s, k, n] for p, s, k, n in doubled]),
+            one("paths with a prefix", double,
+                [[f"base_model.model.{p}", *rest] for p, *rest in doubled]),
             one("a shape that broadcasts", double, change(doubled, "layers.1.A", [1, d + 1])),
             one("a B that broadcasts", double, change(doubled, "layers.1.B", [d + 2, 1])),
             one("a transposed shape", double, change(doubled, "layers.1.B", [r, d + 2])),
