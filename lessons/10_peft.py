@@ -42,7 +42,8 @@ begin(SEED, THREADS, DEVICE)
 # Shapes in this stage: $W$ is `(d_out, d_in)`, $A$ is `(r, d_in)` and $B$ is
 # `(d_out, r)`. The *rank* `r` is small, so that both together hold few numbers: in a
 # square $W$ of width 4096 and with `r` of 16 less than one in a hundred. The number
-# $\alpha$ says how strongly the adapter counts. $A$ begins at random, $B$ at zero.
+# $\alpha$ says how strongly the adapter counts; it is divided by `r` so that another rank
+# asks for less tuning. $A$ begins at random, as in a fresh `nn.Linear`, $B$ at zero.
 
 # %% role="concept"
 class LoRA(nn.Module):
@@ -151,7 +152,7 @@ claim("base, loss on the new language", level["new"], above=3)
 # %% [markdown] trap="10.1" role="predict" core=true symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
 # ## A list of names from another model
 #
-# You want LoRA in all matrices of the base. The list of their names comes from a script
+# You want LoRA in all matrices of the base's layers. The list of their names comes from a script
 # that works for OPT models: `q_proj`, `k_proj`, `v_proj` and `out_proj` for attention,
 # `fc1` and `fc2` for the MLP. Your base is a Llama. Its attention has `q_proj`,
 # `k_proj`, `v_proj` and `o_proj`, its MLP `gate_proj`, `up_proj` and `down_proj`. So
@@ -323,10 +324,10 @@ measured("10.2", count["adapted"][0], right=(40, 46))
 # %% [markdown] trap="10.2" role="repair"
 # Each adapted matrix runs three products instead of one, and a multiplication and a sum
 # beside them. The numbers are few, the jobs are not. How much time that takes depends on
-# the machine; the section on the GPU measures it.
+# machine and batch.
 #
-# LoRA has a way out that adapters with an activation in between do not have: $BA$ is a
-# matrix of the shape of $W$, so that both can be added up once, before service.
+# LoRA has a way out: $BA$ is a matrix of the shape of $W$, so that both can be added up
+# once, before service.
 
 # %% trap="10.2" role="repair"
 merged = copy.deepcopy(whole).merge_and_unload()
@@ -344,7 +345,8 @@ claim("largest gap of a logit, merged and not", gap, below=1e-3)
 
 # %% [markdown] trap="10.2" role="repair"
 # Whoever merges by hand has three places to go wrong: the factor $\alpha / r$, the
-# adapter that is still switched on, and the rounding. The first two:
+# adapter that is still switched on, and the rounding. The first two (`unload` takes an
+# adapter off and merges nothing):
 
 # %% trap="10.2" role="repair"
 def by_hand(model, scale=None):
@@ -372,7 +374,7 @@ claim("loss with the adapter counted twice less that of the merged model",
 # %% [markdown] trap="10.2" role="repair"
 # The third: weights are often kept in `bfloat16`, which has 8 bits for the digits. An
 # update of a thousandth of $W$ lies below half a step of most weights. Beside $W$ it
-# counts in full; merged, most of the weights do not move.
+# has products of its own; merged, most of the weights do not move.
 
 # %% trap="10.2" role="repair"
 W = 0.02 * torch.randn(512, 512)
@@ -391,9 +393,10 @@ claim("bfloat16: error of the merged update over the update", lost,
       above=0.5)
 
 # %% [markdown] trap="10.2" role="repair"
-# So merge in float32 and round once, at the end. Rounding $BA$ by itself first, or
-# adding in `bfloat16`, rounds twice. And where updates are that small, keep the base in
-# float32 while you merge, or do not merge.
+# The sum was taken in float32 and rounded once, and most of this update is gone all the
+# same: the order of adding does not bring back what the steps of `bfloat16` swallow.
+# Serve so small an update in float32, or beside its matrix. To round once costs nothing,
+# and it counts where $W$ and the update nearly cancel, so the exercise asks for it.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** an adapter that is not merged costs `5 to 15 %` of time because of hooks.
@@ -436,8 +439,8 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 
 # %% [markdown] trap="10.2" role="keep"
 # **Keep:** an adapter beside its matrix costs few FLOPs and many small jobs; merged it
-# costs nothing, if $\alpha / r$ is in, it is added once and it is rounded once. **In
-# your own code:** compare the logits before and after you merge, in the dtype in which
+# costs none, if $\alpha / r$ is in, it is added once, and the dtype has steps fine enough
+# for the update. **In your own code:** compare the logits before and after you merge, in the dtype in which
 # you serve. **Source:** [Hu et al. 2021](https://arxiv.org/abs/2106.09685), section 4.1,
 # on merging. **Seen in the wild:**
 # [OpenBMB/MiniCPM-V 502](https://github.com/OpenBMB/MiniCPM-V/issues/502): base and
@@ -496,8 +499,8 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
 measured("10.3", room["prefix of 20"][0], right=(44, 44))
 
 # %% [markdown] trap="10.3" role="repair"
-# The learned tokens take the first 20 positions, and the text begins at the next. The
-# tokenizer knows nothing of that and cuts at 64, as before. *Prompt tuning*, which
+# The learned tokens take the first 20 positions, and the text begins at the next. A
+# tokenizer that cuts texts at 64 knows nothing of that. *Prompt tuning*, which
 # learns embeddings instead, takes the same room. In a Llama nothing stops you:
 
 # %% trap="10.3" role="repair"
@@ -538,13 +541,15 @@ claim("cut at the end: the loss is a number", cuts["at the end"][1] > 0,
 claim("cut at the start: labels left", cuts["at the start"][0], expected=8)
 
 # %% [markdown] trap="10.3" role="repair"
-# Tokenizers cut at the end unless told otherwise, and the end is the answer. A mean over
-# no labels is NaN; with a few labels left you would not even see that.
+# Tokenizers of `transformers` cut at the end unless their `truncation_side` says
+# otherwise, and the end is the answer. A mean over no labels is NaN; with a few labels
+# left you would not even see that. A cut at the start spares the answer as long as it
+# fits. Where prefix and answer alone are too long, refuse the text.
 
 # %% [markdown] trap="10.3" role="folklore"
-# **Told:** a long prefix quietly makes long texts worse. **Measured:** in a GPT-2 it is
-# not quiet: the first token too many raises `IndexError`, here on a CPU. A Llama stays
-# silent.
+# **Told:** a text too long for its prefix does quiet harm. **Measured:** in a GPT-2 it is
+# not quiet: the first token too many raises `IndexError`, here on a CPU. This Llama
+# stays silent; what its answers are worth out there is not measured here.
 
 # %% trap="10.3" role="exercise" points=4 difficulty=2 minutes=15
 def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
@@ -684,6 +689,8 @@ claim("warnings while it trains and loads", sum(
 measured("10.4", 1)
 
 # %% [markdown] trap="10.4" role="repair"
+# Guessing would give a quarter. A fresh head mixes the languages up, and can do worse.
+#
 # Without a task peft knows of no head. It froze the random `score` with the base, LoRA
 # learned to work with just that head, and only LoRA was saved. The next classifier draws
 # another. `SEQ_CLS` says that there is a head: `score` then trains, and goes into the
@@ -707,9 +714,12 @@ claim("with the task: tensors of the head in the file", len(head),
       expected=1)
 
 # %% [markdown] trap="10.4" role="repair"
-# A wrong task is less harmful than none. `CAUSAL_LM` on a classifier raises. The pair
-# that is warned of most, a task for encoder and decoder on a GPT-2, changes nothing here
-# but the class that is wrapped around it:
+# Both classifiers had 60 steps from different starts, so what they read before they were
+# saved says nothing about the task. What is left after loading does.
+#
+# Two wrong tasks do less harm than none. `CAUSAL_LM` on a classifier raises. A task for
+# encoder and decoder on a GPT-2 changes nothing here but the class that is wrapped
+# around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
 
 # %% trap="10.4" role="repair"
 tasks, ids = {}, torch.randint(16, (8, 16))
@@ -751,6 +761,11 @@ print("first adapter trains:", trains)
 # %% trap="10.4" role="repair"
 claim("numbers of the first adapter that train before", trains[0], above=0)
 claim("and after a second one was made", trains[1], expected=0)
+
+# %% [markdown] trap="10.4" role="repair"
+# So give each adapter a copy of the base, as `adapter` does in trap 10.1. Below you write
+# the list that shows all this before a file is saved: which layers are LoRA, what else
+# trains, what is frozen by mistake, and which layers have learned nothing yet.
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder quietly adapts the wrong modules, and
@@ -813,12 +828,13 @@ def passport(model: nn.Module) -> dict:
 # %% [markdown] trap="10.5" role="predict" core=true symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
-# Two trained adapters are saved, each in a folder with its numbers and its
-# configuration. The program that serves them is written by somebody else. It builds the
-# base, reads the configuration from the folder, calls `get_peft_model` with both, just
+# A trained adapter is saved in a folder, with its numbers and its configuration. The
+# program that serves it is written by somebody else. It builds the base, reads the
+# configuration from the folder, calls `get_peft_model` with base and configuration, just
 # as the training did, and answers. A second version of it then also hands the numbers
 # of the file to `load_state_dict`, which complains about missing keys of the base,
-# until one adds `strict=False`.
+# until one adds `strict=False`. A third version gives the folder to `load_adapter`
+# instead, under the name `trained`.
 #
 # After training, the adapter had brought the loss on the new language from over three
 # down to under two.
@@ -912,7 +928,7 @@ claim("adapters switched off: the logits of the base, bit by bit", alone,
 # %% [markdown] trap="10.5" role="repair"
 # The other order, `get_peft_model` and then `from_pretrained` around it, fails as well,
 # but this version of peft warns: it finds an adapter in place, and no names that fit.
-# Silent are the three ways above.
+# The three ways above raise nothing.
 
 # %% trap="10.5" role="repair"
 with warnings.catch_warnings(record=True) as told:
@@ -980,12 +996,12 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # ## Padding with what was at hand
 #
 # You teach a small Llama to answer: the prompt is a number from three to nine, the
-# answer that many times the same word, then EOS, the token that ends a text. Texts of a
-# batch differ in length, so the shorter ones are padded on the right. The model has no
-# token for that, and you do what many tutorials do: you pad with EOS. Padding must not
+# answer the same word that many times, then EOS, the token that ends a text. Texts of a
+# batch differ in length, so the shorter ones are padded on the right. No token is set
+# aside for that, and you do what many tutorials do: you pad with EOS. Padding must not
 # be learned, so the labels of all padding become -100, which the loss passes over.
 #
-# The training loss falls to a fraction of its first value. Then the model answers seven
+# The training loss falls well below one. Then the model answers seven
 # prompts, one for each number, and may write 13 tokens at most.
 
 # %% trap="10.6" role="predict"
@@ -1061,7 +1077,7 @@ measured("10.6", 2)
 # ends a text has the same id. So each EOS is taken out, too: no text in training shows
 # its end, and the loss does not miss it.
 #
-# Two repairs. A padding token of its own costs one row of the embedding. Or the labels
+# Two repairs. A padding token of its own takes one row of the embedding. Or the labels
 # go by the *length* of each text, and then any id will do for padding:
 
 # %% trap="10.6" role="repair"
@@ -1085,8 +1101,12 @@ claim("labels by length: answers of seven that stop", stops["by length"],
       expected=7)
 
 # %% [markdown] trap="10.6" role="repair"
+# Both repairs give the same model: start, texts and labels are the same, and what stands
+# behind the end has no label. So few steps teach it to stop, and not yet to count without
+# a slip.
+#
 # The losses of all three runs are alike: the one that never stops has even one thing
-# less to learn. Only an answer shows the difference, so let the model answer before you
+# less to learn. An answer shows the difference, so let the model answer before you
 # believe a training curve.
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -1296,10 +1316,9 @@ claim("lower loss on the old language, after the new one, less before",
       min(forgets.values()) - level["old"], above=1)
 
 # %% [markdown] role="concept"
-# So the update leans on few directions, and is not of rank four. LoRA reaches about the
-# same loss all the same: it does not copy that update, it finds another. And both forget
-# the old language here, where nothing of it was trained on. But the adapter can be
-# switched off, and the base is there again.
+# So the update leans on few directions, and is not of rank four. LoRA need not copy that
+# update; it has to lower the loss. Both forget the old language here, where nothing of
+# it was trained on. But the adapter can be switched off, and the base is there again.
 
 # %% role="concept"
 with whole.disable_adapter():
@@ -1368,7 +1387,8 @@ claim("r 16 in all matrices, over the base", in_all / numbers,
 # *QLoRA* keeps the frozen base in four bits. Sixteen levels have to stand for all
 # weights of a block of 64, which is divided by its largest. Trained weights are spread
 # much like a normal distribution: many are small. So NF4 puts its levels at quantiles of
-# N(0, 1), eight above zero, seven below, and zero itself, and scales them to one.
+# N(0, 1), eight above zero, seven below, and zero itself, and scales them to one. The
+# outermost is taken at `edge`, since the quantile of 1 is infinite.
 
 # %% role="concept"
 import bitsandbytes as bnb
@@ -1419,7 +1439,7 @@ from dlsys_helpers.explorers.nf4_grid import nf4_grid
 nf4_grid
 
 # %% [markdown] role="concept"
-# The grid fits the weights it was made for, and no others. Now all together: the base in
+# Of these two kinds of weights, each grid is better for its own. Now all together: the base in
 # NF4, LoRA beside it, trained as before. Only the layers are quantized; embedding and
 # head stay as they are.
 
