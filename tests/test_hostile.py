@@ -426,6 +426,17 @@ def test_many_processes_share_one_memory_limit(grade):
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
+    assert "GiB of memory together" in entry(result, "01.1")["message"]
+
+
+def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurry):
+    many = ("import os, time\nfor _ in range(26):\n    if os.fork() == 0:\n"
+            "        time.sleep(1e6)\ntime.sleep(1e6)")
+
+    result = grade_in_a_hurry(worksheet(many))
+
+    assert result["ended_by"] == ""
+    assert result["points"] == FULL, statuses(result)
 
 
 @pytest.mark.parametrize("what", [
@@ -851,6 +862,7 @@ def test_the_limit_for_a_whole_submission_holds(grader):
     assert time.monotonic() - started < limits.total + 15
     assert result["ended_by"] == "time"
     assert result["points"] == 0
+    assert "took more than 3 s together" in entry(result, "01.1")["message"]
 
 
 # ---- files of the machine that a program holds without opening them

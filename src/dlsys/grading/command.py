@@ -112,6 +112,9 @@ def _grade(args: argparse.Namespace) -> int:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
     _fill(args, [])  # a gradebook that cannot be filled in is known before the work
     lines = [_left_out(found.left_out)] if found.left_out else []
+    if args.key:
+        lines.append(f"The cases are those of {args.key}: who has read its feedback may know "
+                     "something about them.")
     with contextlib.closing(_journal(args)) as journal:
         journal.expect(one.name for one in found.submissions)
         n = len(found.submissions)
