@@ -403,6 +403,34 @@ def test_an_answer_that_spoils_torch_while_it_runs_does_not_spoil_the_next(grade
     assert lost(result) == {"01.1"}
 
 
+IMPORTS = {
+    "above the others": "import not_here\nimport torch as kept",
+    "in one line with others": "import not_here, torch as kept",
+    "behind a semicolon": "x = 1; import not_here; import torch as kept",
+    "two that are missing": "from not_here import a\nimport not_there.b as c, torch as kept",
+    "below a magic": "%matplotlib inline\nimport not_here  # for later\nimport torch as kept",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_a_package_that_is_missing_costs_what_needs_it(grade, name):
+    uses = right_answers()["01.1"].replace("torch.", "kept.")
+    assert "kept." in uses
+
+    result = grade(worksheet(IMPORTS[name], e1=uses))
+
+    expect_stopped(result, 2)
+    assert result["cells"][0]["error"].startswith("ModuleNotFoundError: No module named 'not_here'")
+
+
+def test_an_import_that_fails_inside_a_function_stops_its_cell(grade):
+    result = grade(worksheet("def load():\n    import not_here\nload()\nkept = 1",
+                             e1="assert kept\n" + right_answers()["01.1"]))
+
+    assert [report["number"] for report in result["cells"]][:1] == [2]
+    assert lost(result) == {"01.1"}
+
+
 def test_the_message_names_cell_line_and_code(grade):
     result = grade(worksheet(e4="def dead_units(h):\n    x = 1\n    return h.sun()"))
 

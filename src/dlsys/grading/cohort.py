@@ -176,6 +176,19 @@ class Journal:
         last = max((r.get("draw", 0) for r in results), default=0)
         return Journal(folder, run, file, done, last + (folder / GRADES).exists())
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Have these learners' or submissions' results made again. Raises RunError for a stranger.
+        """
+        for name in names:
+            of_name = [key for key, result in self.done.items()
+                       if name in (result["name"], result["learner"]["name"])]
+            if not of_name:
+                known = some(sorted({r["learner"]["name"] for r in self.done.values()}), 3)
+                raise RunError(f"--regrade: got {clean(name)}, expected a learner of this run, "
+                               f"such as {known}.")
+            for key in of_name:
+                del self.done[key]
+
     def expect(self, names: Iterable[str]) -> None:
         """Raise RunError if a graded submission is not among `names`: the reports would lose it."""
         if gone := sorted({name for name, _ in self.done} - set(names)):

@@ -7,6 +7,7 @@ happened again in a fresh process, alone.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import importlib
 import resource
@@ -94,7 +95,7 @@ class Judge:
         judged = time.process_time() - own
         return {
             **sitting.result(),
-            "wall": self.wall, "ended_by": sandbox.used["ended_by"],
+            "code": code_digest(notebook), "wall": self.wall, "ended_by": sandbox.used["ended_by"],
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(sandbox.used["cpu_seconds"] + judged, 3),
             "peak_mib": round(sandbox.used["peak_bytes"] / 2**20),
@@ -188,6 +189,12 @@ def probe(hidden):
         holes.append("hidden files of the project")
     return holes
 '''
+
+
+def code_digest(notebook: Notebook) -> str:
+    """A digest of all code of a notebook, apart from blanks: two with the same one are copies."""
+    words = " ".join(word for _, source in notebook.cells for word in source.split())
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def seed_of(key: bytes, id: str, number: int, draw: int = 0) -> int:
