@@ -1616,8 +1616,7 @@ claim("FLOPs of a step, LoRA over full", work["LoRA"] / work["full"],
       above=0.6, below=0.8)
 
 # %% role="gpu"
-@gpu_result("10/steps", uses=[Beside.__init__, Beside.forward, four_bit,
-                             stack, held_bytes],
+@gpu_result("10/steps", uses=[four_bit, stack, held_bytes],
             columns=["kind", "ms", "ms_low", "ms_high", "rows_s", "held_mb",
                      "peak_mb"])
 def steps():
