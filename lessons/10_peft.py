@@ -42,8 +42,8 @@ begin(SEED, THREADS, DEVICE)
 # Shapes in this stage: $W$ is `(d_out, d_in)`, $A$ is `(r, d_in)` and $B$ is
 # `(d_out, r)`. The *rank* `r` is small, so that both together hold few numbers: in a
 # square $W$ of width 4096 and with `r` of 16 less than one in a hundred. The number
-# $\alpha$ says how strongly the adapter counts; it is divided by `r` so that another rank
-# asks for less tuning. $A$ begins at random, as in a fresh `nn.Linear`, $B$ at zero.
+# $\alpha$ says how strongly the adapter counts; it is divided by `r`, which was meant to
+# spare tuning at another rank. $A$ begins at random, as in a fresh `nn.Linear`, $B$ at zero.
 
 # %% role="concept"
 class LoRA(nn.Module):
@@ -195,7 +195,7 @@ claim("warnings", len(told), expected=0)
 measured("10.1", 2)
 
 # %% [markdown] trap="10.1" role="look"
-# Only when *no* name fits, peft raises. With one that fits, all others may be wrong:
+# Only when *no* name fits, peft raises. With one that fits, all others may hit nothing:
 
 # %% trap="10.1" role="look"
 try:
@@ -215,7 +215,8 @@ claim("one right name among four: numbers that train", one_right,
 # The names were meant as a list of wishes, and peft takes it as a filter: it walks
 # through the model and adapts each module whose path equals a name or ends in a dot and
 # the name. A name that hits nothing is not noticed. So ask the model for its names, or
-# let peft do it: `"all-linear"` takes every linear module but the output head.
+# let peft do it: `"all-linear"` takes every linear module but the output
+# head of a language model.
 
 # %% trap="10.1" role="repair"
 whole = adapter(base, "all-linear")
@@ -374,7 +375,7 @@ claim("loss with the adapter counted twice less that of the merged model",
 # %% [markdown] trap="10.2" role="repair"
 # The third: weights are often kept in `bfloat16`, which has 8 bits for the digits. An
 # update of a thousandth of $W$ lies below half a step of most weights. Beside $W$ it
-# has products of its own; merged, most of the weights do not move.
+# has products of its own; merged, most of the weights do not move here.
 
 # %% trap="10.2" role="repair"
 W = 0.02 * torch.randn(512, 512)
@@ -395,8 +396,9 @@ claim("bfloat16: error of the merged update over the update", lost,
 # %% [markdown] trap="10.2" role="repair"
 # The sum was taken in float32 and rounded once, and most of this update is gone all the
 # same: the order of adding does not bring back what the steps of `bfloat16` swallow.
-# Serve so small an update in float32, or beside its matrix. To round once costs nothing,
-# and it counts where $W$ and the update nearly cancel, so the exercise asks for it.
+# Serve so small an update in float32. Beside its matrix it lasts only where the outputs
+# are added up in float32, too: peft adds them in the dtype of the base. To round once
+# costs nothing, and it counts where $W$ and the update nearly cancel, so the exercise asks for it.
 
 # %% [markdown] trap="10.2" role="folklore"
 # **Told:** an adapter that is not merged costs `5 to 15 %` of time because of hooks.
@@ -542,8 +544,8 @@ claim("cut at the start: labels left", cuts["at the start"][0], expected=8)
 
 # %% [markdown] trap="10.3" role="repair"
 # Tokenizers of `transformers` cut at the end unless their `truncation_side` says
-# otherwise, and the end is the answer. A mean over no labels is NaN; with a few labels
-# left you would not even see that. A cut at the start spares the answer as long as it
+# otherwise, and the end is the answer. A mean over no labels is NaN, in a batch where no
+# text has one; beside other texts, or with a few labels left, you would not even see that. A cut at the start spares the answer as long as it
 # fits. Where prefix and answer alone are too long, refuse the text.
 
 # %% [markdown] trap="10.3" role="folklore"
@@ -587,8 +589,8 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 # 3. Glue with `torch.cat`, once with the prompt that is left, once with -100 in its place.
 
 # %% [markdown] trap="10.3" role="keep"
-# **Keep:** learned tokens take positions, so a text has the context length less the
-# prefix; cut the prompt at its start, never the answer. **In your own code:** set the
+# **Keep:** in peft, learned tokens shift the positions of a text, so it has the context
+# length less the prefix; cut the prompt at its start, never the answer. **In your own code:** set the
 # tokenizer's longest length to what is left, and count the labels of each batch.
 # **Source:** [Li & Liang 2021](https://arxiv.org/abs/2101.00190), section 4, on the
 # prefix as positions before the text. **Seen in the wild:**
@@ -717,9 +719,9 @@ claim("with the task: tensors of the head in the file", len(head),
 # Both classifiers had 60 steps from different starts, so what they read before they were
 # saved says nothing about the task. What is left after loading does.
 #
-# Two wrong tasks do less harm than none. `CAUSAL_LM` on a classifier raises. A task for
-# encoder and decoder on a GPT-2 changes nothing here but the class that is wrapped
-# around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
+# Two wrong tasks, with LoRA, do less harm here than none. `CAUSAL_LM` on a classifier
+# raises. A task for encoder and decoder on a GPT-2 changes nothing but the class that is
+# wrapped around it (`fan_in_fan_out` says that a GPT-2 keeps its matrices transposed):
 
 # %% trap="10.4" role="repair"
 tasks, ids = {}, torch.randint(16, (8, 16))
@@ -745,7 +747,9 @@ claim("CAUSAL_LM on a classifier is refused", bool(refused), expected=True)
 
 # %% [markdown] trap="10.4" role="repair"
 # What trains can also be lost later. A second `get_peft_model` on the same base works
-# on the base itself, and freezes what it finds, the first adapter included:
+# on the base itself. Here the second one is a prefix, and it freezes what it finds, the
+# first adapter included (a second LoRA of the same name would start the first one anew,
+# with a warning):
 
 # %% trap="10.4" role="repair"
 shared = copy.deepcopy(gpt2)
@@ -769,9 +773,9 @@ claim("and after a second one was made", trains[1], expected=0)
 
 # %% [markdown] trap="10.4" role="folklore"
 # **Told:** `SEQ_2_SEQ_LM` on a decoder quietly adapts the wrong modules, and
-# `print_trainable_parameters` shows it. **Measured:** on this GPT-2 the same numbers
-# train and the loss is the same to the last digit, so there is nothing to show. What
-# does harm is a head that nobody named.
+# `print_trainable_parameters` shows it. **Measured:** with LoRA on this GPT-2 the same
+# numbers train and the loss is the same to the last digit, so there is nothing to show.
+# What does harm is a head that nobody named.
 
 # %% trap="10.4" role="exercise" points=4 difficulty=3 minutes=20
 def passport(model: nn.Module) -> dict:
@@ -819,11 +823,8 @@ def passport(model: nn.Module) -> dict:
 # keys of the file; load once more and compare. **Source:** the text on `modules_to_save`
 # in [peft's LoraConfig](https://huggingface.co/docs/peft/package_reference/lora).
 # **Seen in the wild:**
-# [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): the head of a
-# classifier is not in the saved adapter;
-# [huggingface/peft 876](https://github.com/huggingface/peft/issues/876): a reloaded
-# classifier is much worse than the trained one, and a maintainer asks for
-# `modules_to_save` first.
+# [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an early
+# version of peft, the head of a classifier is not in the saved adapter.
 
 # %% [markdown] trap="10.5" role="predict" core=true symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
@@ -982,8 +983,8 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # 3. `copy_` under `no_grad` writes numbers into a parameter and changes neither the object nor its dtype. But it broadcasts: compare shapes yourself.
 
 # %% [markdown] trap="10.5" role="keep"
-# **Keep:** an adapter that was not loaded is no error, it is the base. **In your own
-# code:** after loading, count the keys that found no place, look for a $B$ that is not
+# **Keep:** a LoRA adapter that was not loaded is no error, it is the base; a prefix that
+# was not loaded is a random one. **In your own code:** after loading, count the keys that found no place, look for a $B$ that is not
 # zero, and compare an answer with that of the base. **Source:**
 # [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads with
 # `from_pretrained`. **Seen in the wild:**
@@ -1077,7 +1078,8 @@ measured("10.6", 2)
 # ends a text has the same id. So each EOS is taken out, too: no text in training shows
 # its end, and the loss does not miss it.
 #
-# Two repairs. A padding token of its own takes one row of the embedding. Or the labels
+# Two repairs. A padding token of its own takes a row of the embedding, and one of the
+# head where the two are not tied. Or the labels
 # go by the *length* of each text, and then any id will do for padding:
 
 # %% trap="10.6" role="repair"
@@ -1105,8 +1107,8 @@ claim("labels by length: answers of seven that stop", stops["by length"],
 # behind the end has no label. So few steps teach it to stop, and not yet to count without
 # a slip.
 #
-# The losses of all three runs are alike: the one that never stops has even one thing
-# less to learn. An answer shows the difference, so let the model answer before you
+# The losses do not betray it: the model that never stops has one thing less to learn. An
+# answer shows the difference, so let the model answer before you
 # believe a training curve.
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
@@ -1179,7 +1181,8 @@ claim("gradient norm of A at the first step", at_start["A"], expected=0)
 claim("gradient norm of B at the first step", at_start["B"], above=0.01)
 
 # %% [markdown] role="concept"
-# In the first step only $B$ moves, and from the second on both. With $A$ at zero as well:
+# In the first step only $B$ gets a gradient, and from the second on both. With $A$ at zero
+# as well:
 
 # %% role="concept"
 claim("A and B zero: gradient norm of both together", stuck, expected=0)
@@ -1189,15 +1192,17 @@ claim("A and B zero: gradient norm of both together", stuck, expected=0)
 #
 # Each trap of this stage shows in a number that you can write down when you save an
 # adapter, and compare when you load it. One is still missing: an adapter fits each base
-# of the same shapes, and was trained for one. A hash of the base tells them apart.
+# of the same shapes, and was trained for one. A hash of the base's numbers tells apart what
+# differs in its weights; settings such as its angles' base stand in its configuration,
+# which you keep beside it.
 
 # %% role="concept" tags=["plumbing"]
 def fingerprint(model):
-    """A hash of all numbers of a model, and of their paths."""
+    """A hash of the numbers in a model's state_dict, and of their paths."""
     digest = hashlib.sha256()
     for path, tensor in model.state_dict().items():
         digest.update(path.encode())
-        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 @torch.no_grad()
@@ -1506,7 +1511,7 @@ claim("loss on the new language, QLoRA less LoRA",
 # - [ ] the rank, which merging reduces :: The sum has whatever rank `W` and the update give it; nothing is cut off.
 
 # %% [markdown] role="quiz"
-# **4. A loaded adapter gives exactly the logits of the base. That means**
+# **4. A loaded LoRA adapter gives exactly the logits of the base. That means**
 #
 # - [ ] training changed nothing :: It may have. A trained $B$ is hardly zero to the last bit in all layers.
 # - [x] what answers is a fresh adapter, or none :: With $B$ zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is switched on.
@@ -1524,7 +1529,7 @@ claim("loss on the new language, QLoRA less LoRA",
 #
 # - [ ] by comparing ids with the id of the padding :: That takes out each EOS as well, and the model never learns to stop.
 # - [x] by the length of each text :: Then the EOS that ends the text keeps its label, and all behind it loses it.
-# - [ ] not at all, as EOS after EOS does no harm :: The model then learns to write EOS after EOS, and most of the loss goes to padding.
+# - [ ] not at all, as EOS after EOS does no harm :: It does teach the model to stop. But steps and a mean loss are spent on places that no answer has, and a batch with much padding looks better than it is.
 
 # %% [markdown] role="quiz"
 # **7. A model with 2048 learned positions gets a prefix of 48 tokens. Your longest training text has 2048 tokens. You**
@@ -1661,8 +1666,8 @@ answers_here
 # QLoRA 9.29 GB. There the frozen base is in 16 bits, so four bits save less of it than
 # here, and what is not adapted stays as it is, activations among it.
 #
-# **Keep:** LoRA saves most of the memory of a step and about a third of its work: the
-# gradients of the frozen weights are not formed, but the way back still leads through
+# **Keep:** LoRA saves most of what a step holds for weights, gradients and optimizer,
+# nothing of the activations, and about a third of its work: the gradients of the frozen weights are not formed, but the way back still leads through
 # them. QLoRA saves memory once more, and no work. **Source:** torchtune's tutorial
 # [Finetuning Llama2 with
 # QLoRA](https://github.com/pytorch/torchtune/blob/main/docs/source/tutorials/qlora_finetune.rst),
@@ -1674,9 +1679,9 @@ answers_here
 # - A list of target names is a filter. Count what it hit.
 # - An adapter beside its matrix costs small jobs at each call. Merge with the factor
 #   $\alpha / r$, once, in float32, and compare the logits.
-# - Learned tokens take positions. Cut the prompt at its start, never the answer.
+# - In peft, learned tokens shift the positions of a text. Cut the prompt at its start, never the answer.
 # - A head that nobody names is neither trained nor saved.
-# - An adapter that was not loaded is the base, to the last bit.
+# - A LoRA adapter that was not loaded is the base, to the last bit.
 # - Labels go by the length of a text. An id that means two things cannot say where it
 #   ends.
 #
