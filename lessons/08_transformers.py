@@ -299,7 +299,7 @@ def packed_masks(lengths: list[int]) -> tuple:
     keep is bool, True where it may look, as SDPA wants it. ignore is bool,
     True where it may not, as MHA wants it. bias is float32, to be added to
     scores: 0 where it may look, else minus infinity. lengths stays as it
-    is.
+    is. Each call makes new masks and leaves earlier ones alone.
 
     Example: for [1, 2] keep is [[True, False, False], [False, True, False],
     [False, True, True]].
@@ -459,12 +459,13 @@ claim("MHA on rows of pads alone: share of NaN",
 def decoder_mask(real: torch.Tensor) -> torch.Tensor:
     """Mask for SDPA in a causal model whose rows are padded.
 
-    real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32.
-    Pads stand on the right, on the left or in between. The mask is bool, of
-    shape (B, 1, T, T), True where the row's place may look at the column's.
-    A token looks at itself and at the tokens before it, not at pads. A pad
-    looks at itself and at nothing else, so no row is empty. real stays as
-    it is.
+    real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32,
+    B and T from 1 on, in memory in any order. Pads stand on the right, on the left or in
+    between. The mask is bool, of shape (B, 1, T, T), True where the row's
+    place may look at the column's. A token looks at itself and at the
+    tokens before it, not at pads. A pad looks at itself and at nothing
+    else, so no row is empty. real stays as it is, and a later call leaves
+    this mask alone.
 
     Example: for [[1, 1, 0]] the mask is [[[[True, False, False],
     [True, True, False], [False, False, True]]]].
@@ -619,11 +620,13 @@ claim("share of places at which it names the token in view", copied,
 def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
     """Nats (N, T - 1) that a masked model pays for each next token.
 
-    ids: (N, T) int64, T >= 2, left as they are. model maps tokens (N, t),
-    1 <= t <= T, to logits (N, t, vocab), with everything in view. Entry
+    ids: (N, T) int64, T >= 2, in memory in any order, left as they are;
+    mask_id may stand in the text as well. model maps tokens (N, t), 1 <= t
+    <= T, to logits (N, t, vocab), float32, with everything in view. Entry
     [n, t - 1] is -ln p of ids[n, t]: the model sees the tokens before place
     t, a mask_id at place t and nothing behind it, and is asked at place t.
-    The logits may be large: no p becomes 0 on the way. No graph is built.
+    The logits may be large: no p becomes 0 on the way. No graph is built,
+    and the grad mode is as before afterwards.
     """
     # BEGIN SOLUTION
     rows, length = ids.shape
@@ -821,13 +824,17 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
     """Causal attention of M queries over a cache, tile keys at a time.
 
-    q: (M, D), k: (N, D), v: (N, E), float32, left as they are; of the
-    cache only the first length slots are filled, 0 <= length <= N, and
-    what the others hold, NaN included, changes nothing. The queries are
-    the last M of these length positions: query i sees the keys 0 to
-    i + length - M. A query that sees no key gives zeros. Scores are divided
-    by sqrt(D) and may reach thousands, of either sign. The largest tensor
-    that is made does not grow with N; torch's own attention is not called.
+    q: (M, D), k: (N, D), v: (N, E), float32, M, D and E from 1 on, in
+    memory in any order, left as they are; of the cache only the first
+    length slots are filled, 0 <= length <= N, and what the others hold, NaN
+    and infinity included, changes nothing. The queries are the last M of
+    these length positions: query i sees the keys 0 to i + length - M. A
+    query that sees no key gives zeros. Scores are divided by sqrt(D) and
+    may reach tens of thousands, of either sign. No tensor that is made
+    grows with N or with length, or is larger than M * max(D, E, tile)
+    numbers where M is no less than tile; torch's own attention is not
+    called. Each call reads the cache anew, and leaves earlier results
+    alone.
 
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
     2 and tile 1 give [[2.]].
@@ -961,7 +968,7 @@ def sectors(addresses: list, size: int) -> list:
 
     addresses: for each thread, in order, the byte where its read begins,
     from 0 on; in any order, and several may be the same. None for a thread
-    that reads nothing. A warp is 32 threads in a row, the last one maybe
+    that reads nothing. The list is left as it is. A warp is 32 threads in a row, the last one maybe
     fewer; a sector is 32 bytes from a multiple of 32 on. A thread reads
     size bytes from there, 1 to 16; where they lie in two sectors, both are
     touched.
@@ -1070,7 +1077,7 @@ def conflict_degree(addresses: list) -> int:
     0 on, or None for one that reads nothing. A word is 4 bytes from a
     multiple of 4 on, and word w lies in bank w % 32. In a turn each bank
     gives out one word, to all threads that read any byte of it; where
-    nobody reads, there is no turn.
+    nobody reads, there is no turn. The list is left as it is.
 
     Example: conflict_degree([0, 128, 2, None]) is 2.
     """
@@ -1168,9 +1175,10 @@ def warp_passes(paths: list, lengths: dict) -> int:
 
     paths: for each thread, in order, the name of the path that it takes,
     or None if it has left already. lengths: instructions on each path, by
-    name, 0 or more. A warp is 32 threads in a row, the last one maybe
-    fewer; it issues each path that one of its threads takes, once, whoever
-    else waits.
+    name, 0 or more; two paths may be of one length. A warp is 32 threads in
+    a row, the last one maybe fewer; it issues each path that one of its
+    threads takes, once, whoever else waits. paths and lengths are left as
+    they are.
 
     Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.
     """
@@ -1283,11 +1291,12 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
     """One program of a kernel that writes y = a * sigmoid(a) * b.
 
     load("a", places) and load("b", places) give the numbers there,
-    store("y", places, values) writes them; places: int64 tensor, from 0 to
-    n - 1, beyond which lies somebody else's memory. Programs 0, 1, ... of
-    block places each cover all n, and no place twice; they run in any order
-    and share nothing. Each number is loaded once, and nothing but y is
-    stored. a may be as large as 1000, of either sign, and y stays finite.
+    store("y", places, values) writes as many; places: an int64 tensor (m,),
+    from 0 to n - 1, beyond which lies somebody else's memory. Programs 0,
+    1, ... of block places each cover all n, and no place twice; they run in
+    any order, those of other kernels between them, and share nothing. Each
+    number is loaded once, and nothing but y is stored. a may be as large as
+    1000, of either sign, and y stays finite.
 
     Example: n 5, block 4, program 1: it loads and stores at place 4 alone.
     """
@@ -1425,13 +1434,15 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
                    p: float, training: bool) -> torch.Tensor:
     """Self-attention (B, T, d) of several heads, with dropout.
 
-    x: (B, T, d), weight: (3d, d), float32; F.linear(x, weight) holds q, k
-    and v in this order, each the heads side by side, d / heads numbers a
-    head. Every token looks at all tokens of its row. With training True
-    each attention weight is zeroed with probability p, 0 <= p < 1, one by
-    one, anew at every call, and the others are divided by 1 - p. With
-    training False nothing is dropped and nothing drawn, whether gradients
-    are on or off. x and weight stay as they are; gradients reach both.
+    x: (B, T, d), weight: (3d, d), float32, in memory in any order;
+    F.linear(x, weight) holds q, k and v in this order, each the heads side
+    by side, d / heads numbers a head. Every token looks at all tokens of
+    its row. With training True each attention weight is zeroed with
+    probability p, 0 <= p < 1, one by one, anew at every call, and the
+    others are divided by 1 - p. With training False nothing is dropped and
+    nothing drawn, whether gradients are on or off. x and weight stay as
+    they are; gradients reach both, in training and out of it. Each call
+    computes anew, and leaves earlier results alone.
     """
     # BEGIN SOLUTION
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -1583,14 +1594,15 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     """Causal attention of the n newest tokens, with a cache and RoPE.
 
     q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in memory in
-    any order, left as they are. cache: a dict, empty at the first step.
+    any order, left as they are, by later steps too. cache: a dict, empty at the first step.
     After each step its "k" and "v" hold the keys and values of all tokens
     so far, (B, H, t, D), the keys turned. rotate(x, place) returns x (B,
     H, n, D) turned for the places (n,), int64, counted from 0 at the first
     token of all. Queries and keys are turned, values are not. A token
     looks at itself and at all before it. The result (B, H, n, D) is what
     the whole row gives for these tokens in one run. Two caches know
-    nothing of each other.
+    nothing of each other. The cache holds all that is kept: a deep copy of
+    it goes on alike.
     """
     # BEGIN SOLUTION
     past = cache["k"].shape[2] if cache else 0
@@ -1743,12 +1755,14 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
                      others: torch.Tensor) -> float:
     """How far the output for x[0] moves when it gets other neighbours.
 
-    model maps (N, ...) to (N, ...), one output a row. x: (N, ...), N >= 2;
-    others: (N - 1, ...), the rows that take the place of x[1:]. The result
-    is the largest absolute change of a number of output 0, measured in eval
-    mode and without building a graph. The model comes back as it was: every
-    module in its former mode, weights and buffers untouched. It may write
-    into what it is given, but x and others stay as they were.
+    model maps (N, ...) to (N, ...), one output a row. x: (N, ...), N >= 2,
+    float32 or int64, in memory in any order; others: (N - 1, ...), the rows
+    that take the place of x[1:]. The result is the largest absolute change
+    of a number of output 0, measured in eval mode and without building a
+    graph; the grad mode is as before afterwards. The model comes back as it
+    was: every module in its former mode, parameters and buffers untouched,
+    their dtype, gradients and requires_grad included. It may write into
+    what it is given, but x and others stay as they were.
 
     Example: a model that subtracts the mean of the batch, x [[1.], [3.]],
     others [[7.]]: the output for row 0 moves from -1 to -3, the result is
@@ -2097,12 +2111,18 @@ claim("seven tokens, then three from the cache: gap to the whole run",
 # Triton writes a program for a *block* of numbers. `tl.load` with a mask fetches,
 # `tl.dot` multiplies matrices, and a GPU runs as many copies as there are blocks of
 # queries. Where there is none, the set-up cell sets `TRITON_INTERPRET=1` before triton is
-# imported, and the same source runs on a CPU. Triton exists for Linux. First the step of
-# the online softmax:
+# imported, and the same source runs on a CPU. Triton exists for Linux: elsewhere the cells
+# below say so in one line and show what was recorded there. First the step of the online
+# softmax:
 
 # %% role="concept"
-import triton
-import triton.language as tl
+from dlsys_helpers.kernels import absent, recorded
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:                    # macOS, Windows: kernels to read
+    triton = tl = absent
 
 @triton.jit
 def fold(top, total, out, scores, values):
@@ -2161,10 +2181,12 @@ laws = {"a ragged last tile": (50, 50, 1), "more keys": (20, 70, 1),
         "rows without a key": (40, 20, 1), "scores times 40": (50, 50, 40),
         "one token": (1, 1, 1)}
 gaps = {}
-for name, (M, N, times) in laws.items():
+for name, (M, N, times) in laws.items() if triton is not absent else ():
     q, k, v = (torch.randn(rows, 32) for rows in (M, N, N))
     gap = (by_kernel(q * times, k, v) - exact(q * times, k, v)).abs().max()
     gaps[name] = gap.item()
+gaps = gaps or recorded("gaps")
+for name, gap in gaps.items():
     print(f"{name}: largest gap {gap:.0e}")
 
 # %% role="concept"
@@ -2192,11 +2214,15 @@ def twice(x, y, n, MASKED: tl.constexpr, BLOCK: tl.constexpr):
     keep = (i < n) | (not MASKED)
     tl.store(y + i, 2 * tl.load(x + i, mask=keep), mask=keep)
 
-x, broken = torch.ones(128, device=device()), {}
-for masked in (False, True):
-    y = torch.full_like(x, 7.0)                  # 100 numbers, 28 guards
+def overwritten(masked):
+    """How many of 28 guards behind 100 numbers the kernel writes to."""
+    x = torch.ones(128, device=device())
+    y = torch.full_like(x, 7.0)
     twice[(2,)](x, y, 100, MASKED=masked, BLOCK=64)
-    broken[masked] = (y[100:] != 7).sum().item()
+    return (y[100:] != 7).sum().item()
+
+broken = recorded("guards") if triton is absent else {
+    masked: overwritten(masked) for masked in (False, True)}
 print(f"guards overwritten: {broken[False]} without a mask, "
       f"{broken[True]} with one")
 
@@ -2205,7 +2231,8 @@ claim("guards overwritten without a mask", broken[False], expected=28)
 claim("guards overwritten with a mask", broken[True], expected=0)
 
 # %% [markdown] role="concept"
-# A race needs programs that run at the same time. Write a program as a generator that
+# Guards see a write, and only as far as they reach; a read beyond the end leaves no trace
+# in them. A race needs programs that run at the same time. Write a program as a generator that
 # pauses between its load and its store, and let chance decide who goes on. Here eight
 # programs count numbers into four bins that they share:
 
@@ -2263,9 +2290,9 @@ claim("numbers counted, interleaved, a set of bins for each program",
 from dlsys_helpers.kernels import compiled, occupancy
 
 names = dict.fromkeys(("Q", "K", "V", "Out"), "*fp16")
-table = compiled(fold, flash, constants={"D": 64, "TILE": 64},
-                 signature={**names, "M": "i32", "N": "i32",
-                            "scale": "fp32"})
+types = {**names, "M": "i32", "N": "i32", "scale": "fp32"}
+table = recorded("flash") if triton is absent else compiled(
+    fold, flash, constants={"D": 64, "TILE": 64}, signature=types)
 for code in table:
     print(f"sm_{code.capability}: {code.registers} registers, "
           f"{code.shared} bytes shared, {code.spills} spills, "
@@ -2294,10 +2321,14 @@ claim("spills, sm_75 less the most of the others",
 #
 # With a window of `W` keys a query sees its last `W` keys only. Written as a mask it
 # saves nothing: all scores are computed, then hidden. Flex attention takes the mask as a
-# function and leaves out the blocks that hold nothing:
+# function and, compiled for a GPU, leaves out the blocks that hold nothing:
 
 # %% role="concept"
-from torch.nn.attention.flex_attention import create_block_mask
+import warnings
+
+from torch.nn.attention.flex_attention import (
+    create_block_mask, flex_attention,
+)
 
 def window(batch, head, query, key):
     return (query >= key) & (query - key < 256)
@@ -2313,6 +2344,25 @@ print(f"blocks that are computed: {kept:.1%}, by hand {by_hand:.1%}")
 # %% role="concept"
 claim("share of blocks computed, by flex attention less by hand",
       kept - by_hand, expected=0, within=1e-4)
+
+# %% [markdown] role="concept"
+# Without a compiler it runs as well, here on a shorter row: it then computes all scores,
+# as its own warning says. So a CPU can tell that the function says what you mean, and not
+# what the window saves.
+
+# %% role="concept"
+q, k, v = torch.randn(3, 1, 2, 512, 32)
+blocks = create_block_mask(window, None, None, 512, 512, device="cpu")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")              # it is not compiled
+    flexed = flex_attention(q, k, v, block_mask=blocks)
+place = torch.arange(512)
+keep = window(0, 0, place[:, None], place)       # the same, as a mask
+masked = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+
+# %% role="concept"
+claim("flex attention and SDPA with the window's mask: largest gap",
+      (flexed - masked).abs().max(), below=1e-5)
 
 # %% [markdown] role="concept"
 # ### The roof over a kernel
@@ -2332,63 +2382,98 @@ roofline
 # `torch.profiler` gives a row for each operation. Four questions in this order find what
 # to mend:
 #
-# 1. Is the device busy at all? If its rows add up to far less than the wall clock, and
-#    there are few launches, the **host** is slow: data, Python, a `.item()` that waits.
-# 2. Idle, and thousands of launches of a few microseconds each: **launch**.
-# 3. Busy: does the largest row move its bytes near the memory's rate? **memory**.
-# 4. Near the peak of FLOPs: **compute**. Far from both: look at its addresses
+# 1. Does the **host** hold it up? Numbers fetched one by one with `.item()`, data,
+#    Python. On a GPU each fetch waits until all that was launched is done.
+# 2. Many calls that move a few bytes each: **launch**.
+# 3. Few FLOPs for each byte moved: **memory**.
+# 4. Many: **compute**. If a GPU then stays far below both roofs, look at the addresses
 #    (08.5, 08.6) and branches (08.7).
 #
-# Below, three traces of one step. Each hides one fault; the rows are made up, with
-# numbers as an H200 gives them. Read them before you run the cell after them.
+# Here are three steps, traced on this CPU as they run. Each sends the same 512 rows
+# through the same two layers, and each has one fault of its own besides. Read the
+# rows and name it before you open the cell that made them.
 
 # %% role="concept" tags=["plumbing"]
-# operation, calls, us on the device, FLOPs, bytes moved
-TRACES = {
-    "A": (5200, [("aten::mm", 24, 2900, 1.9e12, 3e9),
-                 ("aten::softmax", 12, 610, 0, 2.4e9),
-                 ("aten::bmm", 24, 840, 1e11, 3.2e9),
-                 ("aten::add", 48, 610, 0, 2.4e9)]),
-    "B": (41000, [("aten::mm", 24, 2900, 1.9e12, 3e9),
-                  ("aten::flash_attention", 12, 500, 2e11, 4e8),
-                  ("aten::copy_", 2, 90, 0, 3e8)]),
-    "C": (26000, [("aten::mul", 3100, 4700, 0, 2e8),
-                  ("aten::add", 2900, 4400, 0, 2e8),
-                  ("aten::mm", 24, 2900, 1.9e12, 3e9)])}
-for name, (wall, rows) in TRACES.items():
-    print(f"trace {name}: wall clock {wall} us")
-    for what, calls, us, work, size in rows:
-        print(f"  {what:22} {calls:5} calls {us:6} us "
-              f"{work / us / 1e6:6.0f} TFLOP/s {size / us / 1e3:6.0f} GB/s")
+os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
+from torch.profiler import ProfilerActivity, profile
+
+net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+inputs, small, wide = torch.randn(512, 256), torch.ones(64), torch.ones(2**21)
+
+def chain(x, times):
+    for _ in range(times):
+        x = x * 0.5 + 1.0
+
+STEPS = {"A": lambda: (net(inputs), chain(wide, 12)),
+         "B": lambda: [row.norm().item() for row in net(inputs)],
+         "C": lambda: (net(inputs), chain(small, 800))}
+COUNTED = {"addmm", "gelu", "mul", "add", "linalg_vector_norm",
+           "_local_scalar_dense"}                # what .item() calls
+
+def traced(step):
+    """Operation, calls, us, FLOPs and bytes moved of a step's rows."""
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU],
+                                  record_shapes=True,
+                                  with_flops=True) as trace:
+        step()
+    rows = []
+    for row in trace.key_averages(group_by_input_shape=True):
+        name = row.key.removeprefix("aten::")
+        sizes = [math.prod(shape) for shape in row.input_shapes]
+        if name in COUNTED:                      # all inputs, and one result
+            moved = 4 * row.count * (sum(sizes) + max(sizes))
+            rows.append((name, row.count, row.self_cpu_time_total,
+                         row.flops, moved))
+    return sorted(rows, key=lambda row: -row[2])
+
+TRACES = {name: traced(step) for name, step in STEPS.items()}
+
+# %% role="concept" tags=["plumbing"]
+for name, rows in TRACES.items():
+    print(f"trace {name}")
+    for what, calls, us, work, moved in rows:
+        print(f"  {what:20} {calls:5} calls {us:8.0f} us "
+              f"{work / 1e6:6.1f} MFLOP {moved / 1e6:7.2f} MB")
 
 # %% [markdown] role="concept"
 # Which one waits for the host, which for launches? And what is the remedy for the one
-# that waits for neither?
+# that waits for neither? The times are those of your machine; calls, FLOPs and bytes are
+# the step's own, and a GPU would count the same. So the questions, as code, ask for
+# these:
 
 # %% role="concept"
-def what_holds(wall, rows, launch=4):
-    """The four questions, as code: host, launch, memory or compute."""
-    busy = sum(us for _, _, us, _, _ in rows)
-    calls = sum(calls for _, calls, _, _, _ in rows)
-    if busy < 0.6 * wall:
-        return "launch" if calls * launch > 0.5 * wall else "host"
-    sheet = datasheet("NVIDIA H200")
-    slow = sum(us for _, _, us, work, moved in rows
-               if work < moved * sheet.ridge / 2)
-    return "memory" if slow > 0.3 * busy else "compute"
+def what_holds(rows):
+    """The four questions: host, launch, memory or compute."""
+    calls, _, work, moved = (sum(row[k] for row in rows)
+                             for k in range(1, 5))
+    fetched = sum(row[1] for row in rows if row[0] == "_local_scalar_dense")
+    if fetched > 100:
+        return "host"
+    if moved / calls < 1e5:                      # bytes a call
+        return "launch"
+    return "memory" if work / moved < 10 else "compute"
 
-found = {name: what_holds(*trace) for name, trace in TRACES.items()}
+found = {name: what_holds(rows) for name, rows in TRACES.items()}
+found["the two layers alone"] = what_holds(traced(lambda: net(inputs)))
+mended = traced(lambda: net(inputs).norm(dim=1).tolist())
 print(found)
 
 # %% role="concept"
 claim("trace A is held by memory, B by the host, C by launches",
-      list(found.values()) == ["memory", "host", "launch"], expected=True)
+      [found[name] for name in "ABC"] == ["memory", "host", "launch"],
+      expected=True)
+claim("the two layers without any of the faults: compute",
+      found["the two layers alone"] == "compute", expected=True)
+claim("calls that fetch a number in B, with all norms at once",
+      sum(row[1] for row in mended if row[0] == "_local_scalar_dense"),
+      expected=0)
 
 # %% [markdown] role="concept"
-# In A attention is written out: softmax, two batched products and the mask's sum move
-# the scores back and forth; call the flash form. In B the device works for a tenth of
-# the step: look at the loader. In C six thousand small operations surround 24 products:
-# compile, or fuse by hand.
+# In A a long tensor goes to memory and back for each of two dozen small operations: fuse
+# them, as in trap 08.8. In B every row's norm is fetched by itself: compute them all,
+# then fetch once. In C sixteen hundred operations on 64 numbers surround two products:
+# compile, or fuse by hand. A GPU's trace has the device's own times as well: where they
+# add up to far less than the wall clock, the device waited, as it would in B and C.
 #
 # A trace says which operation. Why it is slow, two tools say that need a GPU:
 #
