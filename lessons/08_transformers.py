@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" draft=true
+# %% [markdown] role="hook"
 # # 8. Transformers, attention and GPU kernels
 #
 # Your team has written its own transformer: a hundred lines, three kinds of masks, a
@@ -460,12 +460,12 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
     """Mask for SDPA in a causal model whose rows are padded.
 
     real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32,
-    B and T from 1 on, in memory in any order. Pads stand on the right, on the left or in
-    between. The mask is bool, of shape (B, 1, T, T), True where the row's
-    place may look at the column's. A token looks at itself and at the
-    tokens before it, not at pads. A pad looks at itself and at nothing
-    else, so no row is empty. real stays as it is, and a later call leaves
-    this mask alone.
+    B and T from 1 on, in memory in any order. Pads stand on the right, on
+    the left or in between. The mask is bool, of shape (B, 1, T, T), True
+    where the row's place may look at the column's. A token looks at itself
+    and at the tokens before it, not at pads. A pad looks at itself and at
+    nothing else, so no row is empty. real stays as it is, and a later call
+    leaves this mask alone.
 
     Example: for [[1, 1, 0]] the mask is [[[[True, False, False],
     [True, True, False], [False, False, True]]]].
@@ -968,10 +968,10 @@ def sectors(addresses: list, size: int) -> list:
 
     addresses: for each thread, in order, the byte where its read begins,
     from 0 on; in any order, and several may be the same. None for a thread
-    that reads nothing. The list is left as it is. A warp is 32 threads in a row, the last one maybe
-    fewer; a sector is 32 bytes from a multiple of 32 on. A thread reads
-    size bytes from there, 1 to 16; where they lie in two sectors, both are
-    touched.
+    that reads nothing. The list is left as it is. A warp is 32 threads in a
+    row, the last one maybe fewer; a sector is 32 bytes from a multiple of
+    32 on. A thread reads size bytes from there, 1 to 16; where they lie in
+    two sectors, both are touched.
 
     Example: sectors([0, 4, 64, None], 4) is [2].
     """
@@ -1594,13 +1594,13 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
     """Causal attention of the n newest tokens, with a cache and RoPE.
 
     q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32, in memory in
-    any order, left as they are, by later steps too. cache: a dict, empty at the first step.
-    After each step its "k" and "v" hold the keys and values of all tokens
-    so far, (B, H, t, D), the keys turned. rotate(x, place) returns x (B,
-    H, n, D) turned for the places (n,), int64, counted from 0 at the first
-    token of all. Queries and keys are turned, values are not. A token
-    looks at itself and at all before it. The result (B, H, n, D) is what
-    the whole row gives for these tokens in one run. Two caches know
+    any order, left as they are, by later steps too. cache: a dict, empty at
+    the first step. After each step its "k" and "v" hold the keys and values
+    of all tokens so far, (B, H, t, D), the keys turned. rotate(x, place)
+    returns x (B, H, n, D) turned for the places (n,), int64, counted from 0
+    at the first token of all. Queries and keys are turned, values are not.
+    A token looks at itself and at all before it. The result (B, H, n, D) is
+    what the whole row gives for these tokens in one run. Two caches know
     nothing of each other. The cache holds all that is kept: a deep copy of
     it goes on alike.
     """
@@ -2398,7 +2398,8 @@ os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
 from torch.profiler import ProfilerActivity, profile
 
 net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
-inputs, small, wide = torch.randn(512, 256), torch.ones(64), torch.ones(2**21)
+inputs = torch.randn(512, 256)
+small, wide = torch.ones(64), torch.ones(2**21)
 
 def chain(x, times):
     for _ in range(times):
@@ -2407,28 +2408,29 @@ def chain(x, times):
 STEPS = {"A": lambda: (net(inputs), chain(wide, 12)),
          "B": lambda: [row.norm().item() for row in net(inputs)],
          "C": lambda: (net(inputs), chain(small, 800))}
+
+# %% role="concept" tags=["plumbing"]
 COUNTED = {"addmm", "gelu", "mul", "add", "linalg_vector_norm",
            "_local_scalar_dense"}                # what .item() calls
 
 def traced(step):
     """Operation, calls, us, FLOPs and bytes moved of a step's rows."""
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU],
-                                  record_shapes=True,
-                                  with_flops=True) as trace:
+    with torch.no_grad(), profile(
+            activities=[ProfilerActivity.CPU], record_shapes=True,
+            with_flops=True) as trace:
         step()
     rows = []
     for row in trace.key_averages(group_by_input_shape=True):
         name = row.key.removeprefix("aten::")
         sizes = [math.prod(shape) for shape in row.input_shapes]
-        if name in COUNTED:                      # all inputs, and one result
+        if name in COUNTED:                      # inputs, and one result
             moved = 4 * row.count * (sum(sizes) + max(sizes))
             rows.append((name, row.count, row.self_cpu_time_total,
                          row.flops, moved))
     return sorted(rows, key=lambda row: -row[2])
 
-TRACES = {name: traced(step) for name, step in STEPS.items()}
-
 # %% role="concept" tags=["plumbing"]
+TRACES = {name: traced(step) for name, step in STEPS.items()}
 for name, rows in TRACES.items():
     print(f"trace {name}")
     for what, calls, us, work, moved in rows:

@@ -16,7 +16,7 @@ ex.promise("result", "How far the output for x[0] moves when it gets other neigh
            says=("result",))
 ex.promise("model", "model maps (N, ...) to (N, ...), one output a row.", cases=(
     "attention across the batch", "images", "one number a row", "sums by row",
-    "three axes in the output"))
+    "three axes in the output", "columns first in memory"))
 ex.promise("x", "x: (N, ...), N >= 2,", cases=("two rows", "many rows", "the example"))
 ex.promise("tokens", "float32 or int64,", cases=("tokens, by their embedding",))
 ex.promise("memory", "in memory in any order;", cases=("columns first in memory",))
@@ -129,7 +129,7 @@ def act(fn, kind, x, others, weight, order):
 
     def facts():
         now = [*model.parameters(), *model.buffers()]
-        return [[a is b, str(a.dtype), a.requires_grad, a.grad is None or a.grad.item()]
+        return [[a is b, str(a.dtype), a.requires_grad, "none" if a.grad is None else a.grad.item()]
                 for a, b in zip(now, tensors)]
 
     before = facts()
@@ -381,13 +381,6 @@ def all_asking(model, x, others):
     model.requires_grad_(False)
     out = moved(model, x, others)
     model.requires_grad_(True)
-    return out
-
-
-@ex.wrong("the model turned into float64", says="facts of parameters", breaks="facts")
-def in_double(model, x, others):
-    out = moved(model, x, others)
-    model.double()
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -17,7 +18,8 @@ ex.promise("lengths", "lengths: how many tokens each document has,",
            cases=("three documents", "many documents", "a long document", "one document",
                   "hundreds of documents"))
 ex.promise("empty", "0 included;", cases=("empty documents", "empty ones first and last",
-                                          "hundreds of documents", "no tokens", "no documents"))
+                                          "hundreds of documents", "no tokens", "no documents",
+                                          "one token between empty ones"))
 ex.promise("row", "they stand one behind the other in one row of T tokens, T their sum.",
            says=("keep", "ignore", "bias"))
 ex.promise("causal", "A token may look at itself and at the earlier tokens of its own document,",
@@ -64,12 +66,11 @@ def cases(g):
 @ex.act
 def act(fn, lengths):
     """The masks, and those of two more calls; the first ones are written to before the third."""
+    def copied(out):
+        return copy.deepcopy(out) if isinstance(out, (tuple, torch.Tensor)) else out
+
     first = fn(lengths)
-    masks = tuple(m.clone() if isinstance(m, torch.Tensor) else m for m in first) if isinstance(
-        first, tuple) else first
-    second = fn(lengths[::-1])
-    later = tuple(m.clone() if isinstance(m, torch.Tensor) else m for m in first) if isinstance(
-        first, tuple) else first
+    masks, second, later = copied(first), copied(fn(lengths[::-1])), copied(first)
     for mask in first if isinstance(first, tuple) else ():
         if isinstance(mask, torch.Tensor):
             mask.fill_(1)

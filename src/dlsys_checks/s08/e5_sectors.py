@@ -18,7 +18,7 @@ ex.promise("addresses", "addresses: for each thread, in order, the byte where it
                   "from the last to the first", "beyond 2^40", "any number of bytes"))
 ex.promise("none", "None for a thread that reads nothing.", says=(*COUNT, "raised"),
            cases=("a tail that is masked", "every second thread", "a warp that reads nothing",
-                  "a whole block that reads nothing"))
+                  "half of the first warp reads nothing", "a whole block that reads nothing"))
 ex.promise("left", "The list is left as it is.", says=("inputs after the call",))
 ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=COUNT,
            cases=("two warps on the same numbers", "a short last warp", "three threads",
@@ -78,6 +78,8 @@ def cases(g):
             ("no thread", strided(0, 4)),
             ("a tail that is masked", kept(strided(64, 4), lambda i: i < 32 + cut)),
             ("every second thread", kept(strided(32, 16), lambda i: i % 2)),
+            ("half of the first warp reads nothing",
+             kept(strided(64, 12), lambda i: not 3 <= i < 20)),
             ("a warp that reads nothing", kept(strided(96, 4), lambda i: not 32 <= i < 64)),
             ("a whole block that reads nothing", kept(strided(40, 4), lambda i: False)),
             ("the example", {"addresses": [0, 4, 64, None], "size": 4})]
