@@ -33,8 +33,7 @@ ex.promise("values", "Queries and keys are turned, values are not.",
 ex.promise("causal", "A token looks at itself and at all before it.", says=("result",))
 ex.promise("whole", "The result (B, H, n, D) is what the whole row gives for these tokens in one "
            "run.", says=("result",))
-ex.promise("twins", "Two caches know nothing of each other.", cases=("two rows in turn",
-                                                                     "two rows, many steps"))
+ex.promise("twins", "Two caches know nothing of each other.", says=("result of step", "cache"))
 ex.promise("copy", "The cache holds all that is kept: a deep copy of it goes on alike.",
            says=("of a copy",))
 

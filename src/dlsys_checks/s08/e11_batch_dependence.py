@@ -28,7 +28,8 @@ ex.promise("eval", "measured in eval mode", says=("result", "calls in train mode
 ex.promise("no graph", "and without building a graph;", says=("calls with gradients",))
 ex.promise("grad mode", "the grad mode is as before afterwards.",
            says=("grad mode after the call",))
-ex.promise("modes", "The model comes back as it was: every module in its former mode,",
+ex.promise("modes", "The model, which writes no buffer in eval mode, comes back as it was: "
+           "every module in its former mode,",
            says=("training flags",))
 ex.promise("buffers", "parameters and buffers untouched,", says=("weights and buffers",))
 ex.promise("facts", "their dtype, gradients and requires_grad included.",
@@ -66,6 +67,7 @@ def cases(g):
             one("three axes in the output", "mean", whole(3, 7), 3, 2),
             one("one number a row", "flat", whole(3, 7), 4),
             one("a small dependence", "mean", whole(3, 6), 4, scale=1e-3),
+            one("a tiny dependence", "mean", whole(3, 6), 4, scale=1e-7),
             one("a large dependence", "mean", whole(3, 6), 4, scale=1e4),
             one("two rows", "mean", 2, 4), one("many rows", "mean", whole(40, 60), 4),
             one("the last row alone counts", "last", whole(4, 8), 4),
@@ -86,7 +88,8 @@ def act(fn, kind, x, others, weight, order):
 
         def __init__(self):
             super().__init__()
-            self.inner = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(4)))
+            self.inner = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(4)),
+                                       nn.Dropout(0.5))
             self.scale = nn.Parameter(torch.ones(()))
             self.weight = nn.Parameter(weight.clone())
 
@@ -129,25 +132,28 @@ def act(fn, kind, x, others, weight, order):
 
     def facts():
         now = [*model.parameters(), *model.buffers()]
-        return [[a is b, str(a.dtype), a.requires_grad, "none" if a.grad is None else a.grad.item()]
-                for a, b in zip(now, tensors)]
+        return [[id(t) for t in now], [str(t.dtype) for t in now], [t.requires_grad for t in now],
+                ["none" if t.grad is None else t.grad.item() for t in now],
+                [sorted(vars(model)), len(model._forward_hooks)]]
 
     before = facts()
     results, flags = [], []
-    for modes in ([True, True, True, True, False], [False, True, False, True, True]):
+    for modes in ([True, True, True, True, False, False], [False, True, False, False, True, True]):
         for module, mode in zip(model.modules(), modes):
             module.training = mode
-        mine, theirs = x.clone(), others.clone()
+        given = x if len(results) == 0 else x.flip(0)
+        mine, theirs = given.clone(), others.clone()
         if order == "columns":
             mine, theirs = (t.mT.contiguous().mT for t in (mine, theirs))
         results.append(fn(model, mine, theirs))
         calls["left"] += not torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         flags.append([module.training for module in model.modules()])
-        calls["changed"] += int((mine != x).sum() + (theirs != others).sum())
+        calls["changed"] += int((mine != given).sum() + (theirs != others).sum()
+                                + mine.requires_grad + theirs.requires_grad)
     now = (*model.parameters(), *model.buffers())
     return {"results": results, "flags": flags, **calls,
-            "facts": sum(a != b for a, b in zip(facts(), before)),
+            "facts": [int(a != b) for a, b in zip(facts(), before)],
             "held": sum(int((a != b).sum()) for a, b in zip(held, now))}
 
 
@@ -183,18 +189,18 @@ def law(out, kind, x, others, weight, order):
     expect_parts(out, "results", "flags", "train", "grad", "changed", "left", "facts", "held")
     expect_length("calls of your function", out["results"], 2)
     expect_length("calls of your function", out["flags"], 2)
-    right = expected(kind, x, others, weight)
-    modes = [[True, True, True, True, False], [False, True, False, True, True]]
+    modes = [[True, True, True, True, False, False], [False, True, False, False, True, True]]
     for k, (got, flags) in enumerate(zip(out["results"], out["flags"], strict=True), 1):
-        expect_close(f"result of call {k}", got, right, rtol=2e-3,
+        right = expected(kind, x if k == 1 else x.flip(0), others, weight)
+        expect_close(f"result of call {k}", got, right, rtol=2e-4,
                      atol=1e-6 * float(x.abs().max()) ** (2 if kind in ("flat", "last") else 1))
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
                      "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
     expect_equal("numbers changed in weights and buffers", out["held"], 0)
-    expect_equal("facts of parameters and buffers that changed", out["facts"], 0,
-                 "Leave objects, dtype, gradients and requires_grad.")
+    expect_equal("facts of parameters that changed (objects, dtype, requires_grad, gradients, "
+                 "attributes and hooks of the model)", out["facts"], [0] * 5)
     expect_equal("grad mode after the call: times that it is off", out["left"], 0,
                  "Use with torch.no_grad().")
     expect_equal("numbers changed in x and others", out["changed"], 0, "Hand over copies.")
@@ -334,6 +340,31 @@ def in_train_mode(model, x, others):
         torch.manual_seed(0)
         new = model(torch.cat([x[:1], others]))[0]
     return (new - old).abs().max().item()
+
+
+@ex.wrong("modes put back by type", says="training flags", breaks="modes")
+def by_type(model, x, others):
+    modes = {type(module): module.training for module in model.modules()}
+    out = moved(model, x, others)
+    for module in model.modules():
+        module.training = modes[type(module)]
+    return out
+
+
+@ex.wrong("a change below 1e-6 taken for none", says="result", breaks="largest")
+def tiny_as_none(model, x, others):
+    out = moved(model, x, others)
+    return out if out > 1e-6 else 0.0
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("the result remembered by the model", says="result of call 2", breaks="result")
+def remembered(model, x, others):
+    if KNOWN.get("model") is not model:
+        KNOWN.update(model=model, result=moved(model, x, others))
+    return KNOWN["result"]
 
 
 @ex.wrong("eval left behind", says="training flags", breaks="modes")

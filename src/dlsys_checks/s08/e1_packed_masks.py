@@ -17,10 +17,11 @@ ex.promise("three", "Three forms of one mask for packed documents: keep, ignore,
 ex.promise("lengths", "lengths: how many tokens each document has,",
            cases=("three documents", "many documents", "a long document", "one document",
                   "hundreds of documents"))
+ex.promise("no list", "the list may be empty.", cases=("no documents",))
 ex.promise("empty", "0 included;", cases=("empty documents", "empty ones first and last",
-                                          "hundreds of documents", "no tokens", "no documents",
+                                          "hundreds of documents", "no tokens",
                                           "one token between empty ones"))
-ex.promise("row", "they stand one behind the other in one row of T tokens, T their sum.",
+ex.promise("row", "They stand one behind the other in one row of T tokens, T their sum.",
            says=("keep", "ignore", "bias"))
 ex.promise("causal", "A token may look at itself and at the earlier tokens of its own document,",
            says=("keep", "ignore", "bias"))
@@ -248,6 +249,12 @@ def at_least_one(lengths):
 @ex.wrong("documents longer than 50 tokens cut in two", says="keep", breaks="lengths")
 def cut_long(lengths):
     return masks([part for n in lengths for part in ([50, n - 50] if n > 50 else [n])])
+
+
+@ex.wrong("an empty list turned into floats", says="raised", breaks="no list")
+def floats(lengths):
+    torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return masks(lengths)
 
 
 @ex.wrong("all documents as long as the longest", says="shape of the keep", breaks="row")

@@ -222,6 +222,12 @@ def pads_look(real):
     return mask_of(real, queries=False)
 
 
+@ex.wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at "
+          "nothing", says="mask", breaks="pads")
+def both_alone(real):
+    return mask_of(real, queries=False, itself=False)
+
+
 @ex.wrong("rows of pads left empty: NaN in MHA", says="mask", breaks="pads")
 def empty_rows(real):
     return mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool)

@@ -201,6 +201,13 @@ def shifted(model, ids, mask_id):
     return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t], at=lambda t: t - 1)
 
 
+@ex.wrong("one call on the whole row, its logits read one place off", says="nats",
+          breaks=("mask", "place", "behind", "before"))
+@torch.no_grad()
+def whole_row(model, ids, mask_id):
+    return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
+
+
 @ex.wrong("asked one place too early", says="nats", breaks="place")
 def early(model, ids, mask_id):
     return priced(model, ids, mask_id, at=lambda t: t - 1)

@@ -238,6 +238,11 @@ def none_as_zero(addresses, size):
     return counted([a or 0 for a in addresses], size)
 
 
+@ex.wrong("address 0 taken for None", says="sectors of warp", breaks=("addresses", "each warp"))
+def zero_as_none(addresses, size):
+    return counted([a or None for a in addresses], size)
+
+
 @ex.wrong("None not foreseen", says="raised TypeError", breaks=("none", "example"))
 def no_none(addresses, size):
     return counted(addresses, size, skip=False)

@@ -203,6 +203,11 @@ def none_as_zero(addresses):
     return turns([a or 0 for a in addresses])
 
 
+@ex.wrong("byte 0 taken for None", says="turns", breaks="turns")
+def zero_as_none(addresses):
+    return turns([a or None for a in addresses])
+
+
 @ex.wrong("None not foreseen", says="raised TypeError", breaks="none")
 def no_none(addresses):
     banks = {}

@@ -19,14 +19,16 @@ ex.promise("load", 'load("a", places) and load("b", places) give the numbers the
 ex.promise("store", 'store("y", places, values) writes as many;', says=(*NUMBERS, "raised"))
 ex.promise("places", "places: an int64 tensor (m,), from 0 to n - 1, beyond which lies somebody "
            "else's memory.", says=("beyond the end", "below 0", "raised"))
-ex.promise("programs", "Programs 0, 1, ... of block places each cover all n, and no place twice; "
-           "they run in any order,", says=("another program", "times that places", *NUMBERS))
+ex.promise("programs", "Program p has the places from p * block on, block of them or what is left; "
+           "there are as many programs as n needs. They run in any order,",
+           says=("another program", "times that places", *NUMBERS))
 ex.promise("others", "those of other kernels between them, and share nothing.",
            says=("another program", *NUMBERS), cases=("two kernels in turn",))
 ex.promise("once", "Each number is loaded once, and nothing but y is stored.",
            says=("times that", "other stores"))
-ex.promise("large", "a may be as large as 1000, of either sign, and y stays finite.",
-           says=NUMBERS, cases=("large numbers", "large numbers below zero"))
+ex.promise("large", "a may be as large as 1000 and b as large as a million, of either sign, and y "
+           "stays finite.", says=NUMBERS,
+           cases=("large numbers", "large numbers below zero", "a large b"))
 ex.promise("example", "Example: n 5, block 4, program 1: it loads and stores at place 4 alone.",
            cases=("the example",))
 
@@ -53,6 +55,9 @@ def cases(g):
             one("blocks of one", 6, 1), one("many programs", 130, 4),
             one("backwards", 29, 8, lambda count: [*range(count)][::-1]),
             one("mixed up", 61, 8, mixed), one("two kernels in turn", 21, 8, mixed),
+            one("blocks of six", 20, 6), one("blocks of five", 5 * odd, 5),
+            ("a large b", {**large, "a": torch.linspace(-40, 6, 24),
+                           "b": torch.linspace(1e6, -9e5, 24)}),
             ("large numbers", large), ("large numbers below zero", below),
             ("the example", {"a": torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0]),
                              "b": torch.ones(5), "block": 4, "programs": [1, 0],
@@ -124,7 +129,7 @@ def law(out, a, b, block, programs, other):
     expect_equal("places of another program", out["foreign"], 0)
     expect_equal("other stores than y", out["other"], 0)
     # By the tanh: sigmoid(a) = (1 + tanh(a / 2)) / 2.
-    near = {"atol": 1e-5 * max(1.0, float((a * b).abs().max()) * 1e-3)}
+    near = {"atol": 1e-7 * max(1e-3, float(b.abs().max()))}
     expect_close("numbers of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(), **near)
     if other:
         expect_close("numbers of y of the other kernel, on -a and -b", out["opposite"],
@@ -302,6 +307,18 @@ def tanh(load, store, n, block, program):
 @ex.wrong("e^a / (1 + e^a), which overflows", says="numbers of y", breaks="large")
 def overflows(load, store, n, block, program):
     program_of(load, store, n, block, program, gate=lambda a: a.exp() / (1 + a.exp()))
+
+
+@ex.wrong("b held between -10 and 10", says="numbers of y", breaks="large")
+def b_held(load, store, n, block, program):
+    program_of(lambda name, places: load(name, places).clamp(-10, 10) if name == "b" else
+               load(name, places), store, n, block, program)
+
+
+@ex.wrong("blocks of powers of two", says="numbers of y", breaks="programs")
+def powers_of_two(load, store, n, block, program):
+    program_of(load, store, n, block, program,
+               stop=min(n, program * block + (1 << (block.bit_length() - 1))))
 
 
 @ex.wrong("values and places in each other's order", says="numbers of y", breaks="store")

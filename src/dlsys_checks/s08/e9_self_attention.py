@@ -74,6 +74,7 @@ def cases(g):
             one("one row", 1, whole(4, 7), 3, 8, 0.0),
             one("columns first in memory", 2, whole(4, 7), 2, 6, 0.0, order="columns"),
             one("dropout", 3, 4, 1, 16, rate(), 40),
+            one("dropout, one token", 3, 1, 2, 8, rate(), 40),
             one("dropout, three heads", 2, 4, 3, 16, rate(), 40),
             one("dropout, a large rate", 2, 5, 2, 16, 0.8, 40)]
 
@@ -91,7 +92,8 @@ def act(fn, x, weight, heads, p, calls, order):
     with torch.no_grad():
         without = fn(mine, its, heads, p, False)
         drawn = int((torch.get_rng_state() != state).sum())
-        trained = [fn(mine, its, heads, p, True) for _ in range(calls // 2)]
+        plain, its_plain = mine.detach(), its.detach()  # which ask for no gradient
+        trained = [fn(plain, its_plain, heads, p, True) for _ in range(calls // 2)]
     trained += [fn(mine, its, heads, p, True) for _ in range(calls - calls // 2)]
     shown = trained[-1].detach().clone()
     its_grads = torch.autograd.grad(trained[-1].sin().sum(), (mine, its), allow_unused=True)
@@ -139,13 +141,15 @@ def expect_dropped(trained, a, v, p):
     n, share = kept.numel(), float(1 - kept.mean())
     if abs(share - p) > 5.5 * math.sqrt(p * (1 - p) / n):
         raise Broken("share of weights dropped in training", share, p)
-    same, agree = p * p + (1 - p) ** 2, []
-    for axis in range(1, 5):
-        if kept.shape[axis] > 1:
-            agree.append(float((kept.diff(dim=axis) == 0).double().mean()))
-    if max(abs(value - same) for value in agree) > 7 * math.sqrt(same * (1 - same) / n) + 0.02:
-        raise Broken("share of neighbours dropped or kept together", max(agree), same,
-                     "Draw for each weight.")
+    same = p * p + (1 - p) ** 2
+    for axis, name in enumerate(("rows of the batch", "heads", "queries", "keys"), 1):
+        for lag in range(1, kept.shape[axis]):
+            ahead = kept.narrow(axis, lag, kept.shape[axis] - lag)
+            alike = ahead == kept.narrow(axis, 0, kept.shape[axis] - lag)
+            share = float(alike.double().mean())
+            if abs(share - same) > 7 * math.sqrt(same * (1 - same) / alike.numel()) + 0.02:
+                raise Broken(f"share of neighbours among {name} that are dropped or kept together",
+                             share, same, "Draw for each weight.")
     return kept[-1]
 
 
@@ -308,6 +312,28 @@ def drops_keys(x, weight, heads, p, training):
     def drop(a, v):
         return a, v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p)
     return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("whole queries dropped, for all keys alike", says="neighbours among keys",
+          breaks="one by one")
+def drops_queries(x, weight, heads, p, training):
+    def drop(a, v):
+        return a * (torch.rand(*a.shape[:3], 1) >= p) / (1 - p), v
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("one draw for all rows of the batch", says="neighbours among rows",
+          breaks="one by one")
+def one_for_rows(x, weight, heads, p, training):
+    def drop(a, v):
+        return a * (torch.rand_like(a[:1]) >= p) / (1 - p), v
+    return attend(x, weight, heads, p, training, drop=drop if training else None)
+
+
+@ex.wrong("dropped only where a gradient is asked for", says="weights in training",
+          breaks="dropped")
+def where_asked(x, weight, heads, p, training):
+    return attend(x, weight, heads, p, training and (x.requires_grad or weight.requires_grad))
 
 
 @ex.wrong("one draw for all heads", says="neighbours", breaks="one by one")
