@@ -309,7 +309,7 @@ claim("whole rows, logits shifted, no mask: last loss in training",
 # writes random tokens. **Measured, on dice:** it goes to zero where whole rows go in. Where
 # the last token is cut off before, the last place has nothing to copy, and the loss stays
 # at its share of ln 16. And the predictions in use are worse than random: they cost more
-# than ln 16.
+# than ln 16, for a model that met rows of one length only.
 
 # %% trap="08.1" role="exercise" points=3 difficulty=2 minutes=10
 def packed_masks(lengths: list[int]) -> tuple:
@@ -458,7 +458,8 @@ claim("floats, or queries masked: smaller of the two shares on pads",
 #
 # One more row deserves a thought: one without any token. MHA gives NaN for it, in
 # training too, unless it is called with `need_weights=False`; and a single NaN in a
-# batch reaches the loss. A way out: let each pad look at itself. Then no row is empty.
+# batch reaches the loss, or, where pads are left out of it, the gradients. A way out: let
+# each pad look at itself. Then no row is empty.
 
 # %% trap="08.2" role="repair"
 try:
@@ -844,9 +845,10 @@ online_softmax
 
 # %% [markdown] trap="08.4" role="folklore"
 # **Told:** flash attention makes the traffic linear in the number of tokens. **Counted**
-# for blocks of 128 queries and heads of 64 numbers: what is *kept* is linear. What is
-# *moved* still grows fourfold when the tokens double, from a start that is four times
-# smaller.
+# for blocks of 128 queries and heads of 64 numbers, and without any cache between chip and
+# memory: what is *kept* is linear. What is *moved* still grows fourfold when long rows
+# double, from a start that is four times smaller. A GPU's L2 cache meets many of these
+# reads.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -1571,7 +1573,8 @@ claim("three queries, lower right, two ways: gap to the whole row's run",
 # Llama and many others turn queries and keys by an angle that grows with the place, a
 # *rotary embedding* (RoPE): pairs of numbers are turned like the hands of a clock, each
 # pair at its own speed. Turned by a and by b, a query and a key meet at an angle of
-# a - b: the score depends on the distance alone.
+# a - b: the score depends on the distance alone, up to the rounding of the angles, which
+# belong in float32. Here number i of a head makes a pair with number i + D/2.
 
 # %% trap="08.10" role="repair"
 def rotate(x, place):
@@ -1741,7 +1744,7 @@ measured("08.11", 1)
 
 # %% [markdown] trap="08.11" role="repair"
 # Torch's encoder layers expect `(T, N, d)`, tokens first, and take `(N, T, d)` as it
-# comes: no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
+# comes: without a mask no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
 # digit never meets row 4 of the same digit; it looks at row 3 of all other digits in
 # the batch. The model learned to read a digit by its company.
 #
@@ -1843,7 +1846,9 @@ def batch_dependence(model: nn.Module, x: torch.Tensor,
 #
 # A score is a sum of `D` products. Where the numbers of queries and keys are N(0, 1),
 # its variance is `D`: the larger a head, the larger its scores, and the closer the
-# softmax comes to choosing a single key. Dividing by the root of `D` takes that away.
+# softmax comes to choosing a single key. Dividing by the root of `D` takes that away, as
+# long as queries and keys are independent; where training makes them alike, scores still
+# grow with `D`.
 
 # %% role="concept"
 def mean_entropy(scores):
@@ -2315,7 +2320,8 @@ claim("numbers counted, interleaved, a set of bins for each program",
       counted["interleaved, own bins"], expected=400)
 
 # %% [markdown] role="concept"
-# One after the other, as the interpreter runs them, the fault is invisible. Give each
+# One after the other, as the interpreter runs them, the fault is invisible. With many
+# bins and few collisions it would also hide among programs that run at once. Give each
 # program bins of its own and add them at the end, or use `tl.atomic_add`, which lets
 # nobody in between.
 
@@ -2515,8 +2521,11 @@ claim("calls that fetch a number in B, with all norms at once",
 # %% [markdown] role="concept"
 # In A a long tensor goes to memory and back for each of two dozen small operations: fuse
 # them, as in trap 08.8. In B every row's norm is fetched by itself: compute them all,
-# then fetch once. In C sixteen hundred operations on 64 numbers surround two products:
-# compile, or fuse by hand. A GPU's trace has the device's own times as well: where they
+# then fetch once. B had a second fault behind the first, hundreds of small norms: after each
+# repair ask the questions again. In C sixteen hundred operations on 64 numbers surround
+# two products: compile, or fuse by hand. The limits in the code are rules of thumb: ten
+# FLOPs a byte stand for a CPU's ridge. A GPU's ridge is higher, and what is compute here
+# may be memory, or launch, there. A GPU's trace has the device's own times as well: where they
 # add up to far less than the wall clock, the device waited, as it would in B and C.
 #
 # A trace says which operation. Why it is slow, two tools say that need a GPU:
@@ -2578,7 +2587,7 @@ claim("calls that fetch a number in B, with all norms at once",
 # **7. A flash kernel gives the same numbers as attention written out. It is faster because**
 #
 # - [ ] it skips keys whose weight is small :: It multiplies every query with every key that is not masked.
-# - [ ] its traffic is linear in the number of tokens :: Each block of queries still reads all keys and values; that is quadratic, with a small factor.
+# - [ ] its traffic is linear in the number of tokens :: Counted without a cache, each block of queries still reads all keys and values; that is quadratic, with a small factor.
 # - [x] scores and weights never travel to memory :: They live on the chip for one tile and are gone.
 
 # %% [markdown] role="quiz"

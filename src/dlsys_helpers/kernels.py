@@ -49,7 +49,6 @@ LIMITS = {75: Multiprocessor(32, 65536, 64 * 1024, 16),
           80: Multiprocessor(64, 65536, 164 * 1024, 32),
           90: Multiprocessor(64, 65536, 228 * 1024, 32)}
 
-
 # They stand for triton, and tl, where there is none; what cells of lesson 8 found where it runs.
 absent = type("absent", (), {"jit": staticmethod(lambda fn: fn), "constexpr": int})
 RECORDED = {"gaps": {"all five laws": 3e-6}, "guards": {False: 28, True: 0}, "flash": [

@@ -70,7 +70,7 @@ def cases(g):
         if empty is not None:
             k[length:], v[length:] = empty, empty
         return name, {"q": q, "k": k, "v": v, "length": length, "tile": tile, "order": order,
-                      "sizes": [4, 64] if name in MEASURED else []}
+                      "sizes": [4, 16] if name in MEASURED else []}
 
     def ordered(name, sign):
         """Scores that rise (or fall) by hundreds from key to key, and many tiles."""
@@ -184,7 +184,7 @@ def law(out, q, k, v, length, tile, sizes, order):
                  out["second"], -expected, **near)
     expect_close("rows of attention, looked at after a second call", out["later"], expected,
                  **near)
-    expect_equal("bytes by which the largest tensor grows, cache of 512 slots against 32",
+    expect_equal("bytes by which the largest tensor grows, cache of 128 slots against 32",
                  out["grown"], 0, "Keep one tile at a time.")
     expect_equal("bytes too many of the largest tensor for tiles of 2 keys, 64 queries",
                  out["wide"], 0, "Keep to the tile that is asked for.")

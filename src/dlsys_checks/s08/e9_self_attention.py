@@ -136,7 +136,8 @@ def expect_dropped(trained, a, v, p):
                          f"0 or {1 / (1 - p):.3g}", "Drop weights, after the softmax.")
         kept.append(found > 0.5)
     kept = torch.stack(kept).double()
-    if float((kept[1:] == kept[:1]).all(dim=(1, 2, 3, 4)).double().max()):
+    # A few weights may well be drawn alike twice.
+    if kept[0].numel() > 20 and float((kept[1:] == kept[:1]).all(dim=(1, 2, 3, 4)).double().max()):
         raise Broken("equal calls in training", "two", "none", "Draw anew.")
     n, share = kept.numel(), float(1 - kept.mean())
     if abs(share - p) > 5.5 * math.sqrt(p * (1 - p) / n):
