@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import dlsys_checks
-from dlsys.grading import notebooks, submissions, walls
+from dlsys.grading import notebooks, overrides, submissions, walls
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
@@ -215,7 +215,8 @@ class Journal:
 
     def finish(self, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """Write grades.json, the one source of all reports: the results of these submissions."""
-        results = [self.done[key] for key in names]
+        judged = [self.done[key] for key in names]
+        results = overrides.applied(judged, overrides.read(self.folder))
         grades = {"schema": SCHEMA, "run": self.run, "results": results}
         write_private(self.folder / GRADES, json.dumps(grades, indent=1) + "\n")
         return grades
