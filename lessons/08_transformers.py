@@ -2640,11 +2640,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dlsys_helpers.gpu import half_dtype
 
-HEADS, HEAD = 16, 128
-
 def make_qkv(where, n):
-    """q, k and v (1, HEADS, n, HEAD) in 16 bits, random."""
-    return [torch.randn(1, HEADS, n, HEAD, device=where,
+    """q, k and v (1, 16, n, 128) in 16 bits, random."""
+    return [torch.randn(1, 16, n, 128, device=where,
                         dtype=half_dtype(where)) for _ in range(3)]
 
 def attend(qkv, how):
@@ -2652,7 +2650,7 @@ def attend(qkv, how):
         return F.scaled_dot_product_attention(*qkv)
 
 def scores_bytes(n):
-    return HEADS * n * n * 2
+    return 16 * n * n * 2
 
 # %% role="gpu"
 def strided_copy(x, stride, n):
@@ -2727,7 +2725,7 @@ def times(what, than):
             / addresses.value("us", what=than))
 
 sheet = datasheet(attention.device_name)
-work = 4 * HEADS * 8192**2 * HEAD                # FLOPs of both products
+work = 4 * 16 * 8192**2 * 128                    # FLOPs of both products
 least = sheet.least_us(work, 0) / 1e3            # ms
 
 # %% role="gpu"
