@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 
@@ -14,21 +16,27 @@ ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hi
            "a path that equals it or ends in a dot and the name, as peft matches a list.",
            says=("paths hit", "raised for"))
 ex.promise("model", "model: an nn.Module of any depth, with modules of other kinds among them, "
-           "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup"))
+           "which are not hit;", cases=("other kinds", "deep", "the root alone", "a lookup",
+                                           "many layers", "odd ones of the kind"))
 ex.promise("subclass", "subclasses of nn.Linear are.", cases=("a subclass",))
 ex.promise("names", "names: different texts, none of them empty, perhaps with dots; "
            "there may be no names.",
-           cases=("no names", "names with dots", "a dot is no joker"))
+           cases=("no names", "no names, no linear module", "no names, a linear module alone",
+                  "names of three parts", "missing names with dots", "names with dots",
+                  "a dot is no joker", "names inside other names"))
 ex.promise("order", "The result is a dict in the order of names, each with a list of paths in "
            "the order of model.named_modules(),", says=("order of the names", "order of the paths"))
-ex.promise("shared", "which gives a shared module once.", cases=("a shared module",))
+ex.promise("shared", "which gives a shared module once, under its first path.",
+           cases=("a shared module", "a shared module by its second path"))
 ex.promise("raises", "Raises ValueError if a name hits nothing.", says=("raised",))
 ex.promise("says", "Its text then holds the names that hit nothing, and no others of names.",
            says=("names in the text",))
 ex.promise("left alone", "model and names stay as they are.", says=("after the call", "changed"))
+ex.promise("calls", "Nothing is kept from one call to the next.", says=("second call",))
 ex.promise("example", 'Example: in nn.Sequential(nn.Linear(2, 2), nn.ReLU()) the name "0" hits '
            '["0"], and "1" hits nothing.', cases=("the example", "the example's other name"))
 
+LINEARS = ("linear", "subclass", "no bias", "frozen", "one output", "tied")
 LETTERS = "bcdfghjklmnpqrstvwz"
 
 
@@ -48,7 +56,9 @@ def cases(g):
     block = [[q, "linear"], [k, "linear"], [o, "linear"], [f"{net}.{up}", "linear"],
              [f"{net}.act", "relu"], [f"{net}.{down}", "linear"]]
     layers = [[f"h.{i}.{path}", kind] for i in range(whole(2, 4)) for path, kind in block]
-    alike = [[f"a.my{q}", "linear"], [f"a.{q}s", "linear"], [f"a.{q}", "linear"],
+    deep = ".".join("abcdefghijklm")
+    alike = [[f"a.my{q}", "linear"], [f"a.my-{q}", "linear"], [f"a.{q}s", "linear"],
+             [f"a.{q}", "linear"], [f"b.{q.upper()}", "linear"],
              [f"{q}.{k}", "linear"], ["a.my.plain", "linear"]]
     return [one("two names", layers, [k, up]), one("names the other way round", layers,
                                                    [down, o, q]),
@@ -56,17 +66,27 @@ def cases(g):
             one("a name that is a holder's", [[f"{q}.{k}", "linear"], [o, "linear"]], [q, o]),
             one("one name hits nothing", layers, [q, gone, up]),
             one("two names hit nothing", layers, [gone, k, lost]),
+            one("three names hit nothing", layers, [gone, k, lost, word()]),
             one("no name hits", layers, [lost, gone]),
-            one("no names", layers, []),
+            one("missing names with dots", layers, [f"{gone}.{q}", up, f"h.?.{q}", f"h.{q}"]),
+            one("no names", layers, []), one("no names, no linear module", [["a", "relu"]], []),
+            one("no names, a linear module alone", [["", "linear"]], []),
+            one("many layers", [[f"h.{i}.{part}", "linear"] for i in range(12) for part in (
+                q, k, o, up, down)], [o, down, k, q, up]),
+            one("odd ones of the kind", [[f"a.{q}", "no bias"], [f"b.{q}", "frozen"],
+                                         [f"c.{q}", "one output"], [f"d.{q}", "tied"]], [q]),
+            one("names of three parts", [[f"x.g.{net}.{up}", "linear"], [f"{net}.{up}", "linear"]],
+                [f"g.{net}.{up}", up]),
             one("names with dots", [*layers, [f"g.{net}.{up}", "linear"], [up, "linear"]],
                 [f"{net}.{up}", f"0.{q}", up]),
             one("a dot is no joker", [[f"a.{q}y{k}", "linear"], [f"b.{q}.{k}", "linear"]],
                 [f"{q}.{k}"]),
             one("other kinds", [[f"a.{q}", "conv"], [f"b.{q}", "linear"], [f"c.{q}", "bilinear"],
-                                [f"d.{q}", "embedding"]], [q]),
+                                [f"d.{q}", "embedding"], [f"e.{q}", "namesake"],
+                                [f"f.{q}", "identity"]], [q]),
             one("only other kinds", [[f"a.{q}", "conv"], [f"b.{k}", "linear"]], [q, k]),
             one("a subclass", [[f"a.{q}", "subclass"], [f"b.{q}", "linear"]], [q]),
-            one("deep", [[f"a.b.c.d.e.f.{q}", "linear"], [q, "linear"], [f"{q}2", "linear"]],
+            one("deep", [[f"{deep}.{q}", "linear"], [q, "linear"], [f"{q}2", "linear"]],
                 [q]),
             one("the root alone", [["", "linear"]], [q]),
             one("a linear holds another", [[f"a.{q}", "linear"], [f"a.{q}.{k}", "linear"]],
@@ -75,6 +95,8 @@ def cases(g):
                 [q]),
             one("a shared module", [[f"b.{q}", "linear"], [f"a.{q}", "shared"],
                                     [f"c.{k}", "linear"]], [k, q]),
+            one("a shared module by its second path", [[f"b.{q}", "linear"], [f"a.{q}", "shared"],
+                                                       [f"c.{k}", "linear"]], [f"a.{q}", k]),
             one("the example", [["0", "linear"], ["1", "relu"]], ["0"]),
             one("the example's other name", [["0", "linear"], ["1", "relu"]], ["0", "1"])]
 
@@ -84,39 +106,70 @@ def act(fn, tree, names):
     class Mine(nn.Linear):
         pass
 
+    class Linear(nn.Module):
+        """Named as torch's, with all that it holds, and none of its kind."""
+
+        def __init__(self):
+            super().__init__()
+            self.in_features, self.out_features, self.bias = 2, 2, None
+            self.weight = nn.Parameter(torch.ones(2, 2))
+
     names = [name[1:] for name in names]
     kinds = {"linear": lambda: nn.Linear(2, 2), "relu": nn.ReLU, "subclass": lambda: Mine(2, 2),
              "conv": lambda: nn.Conv1d(2, 2, 1), "bilinear": lambda: nn.Bilinear(2, 2, 2),
-             "embedding": lambda: nn.Embedding(2, 2)}
+             "embedding": lambda: nn.Embedding(2, 2), "namesake": Linear,
+             "identity": nn.Identity, "no bias": lambda: nn.Linear(2, 2, bias=False),
+             "frozen": lambda: nn.Linear(2, 2).requires_grad_(False),
+             "one output": lambda: nn.Linear(2, 1), "tied": lambda: nn.Linear(2, 2)}
+
+    def put(model, path, made):
+        *holders, last = path.split(".")
+        for part in holders:
+            if part not in model._modules:
+                model.add_module(part, nn.Module())
+            model = model._modules[part]
+        model.add_module(last, made)
+
+    def state():
+        return [(path, id(m), m.training, sorted(vars(m)), len(m._forward_hooks))
+                for path, m in model.named_modules(remove_duplicate=False)] + [
+                    (path, id(p), p.requires_grad, p.grad is None, p.tolist())
+                    for path, p in model.named_parameters()]
+
     model, shared = nn.Module(), None
     for path, kind in tree:
         path = path[1:].replace("/", ".")
         made = shared if kind == "shared" else kinds[kind]()
         shared = shared or made
-        if not path:
+        if kind == "tied":
+            made.weight = shared.weight
+        if path:
+            put(model, path, made)
+        else:
             model = made
-            continue
-        *holders, last = path.split(".")
-        at = model
-        for part in holders:
-            if part not in at._modules:
-                at.add_module(part, nn.Module())
-            at = at._modules[part]
-        at.add_module(last, made)
-    before = [(path, id(module)) for path, module in model.named_modules(remove_duplicate=False)]
-    flags = [(id(p), p.requires_grad, p._version) for p in model.parameters()]
-    given = list(names)
-    raised, text, found = "", [], None
+    for place, module in enumerate(model.modules()):
+        module.training = place % 2 == 1
+    before, given = state(), list(names)
+    raised, text, found, order, again = "no error", [], None, None, None
     try:
         found = fn(model, given)
     except ValueError as error:
         raised, text = "ValueError", [name for name in names if name in str(error)]
-    after = [(path, id(module)) for path, module in model.named_modules(remove_duplicate=False)]
+    after = state()
     changed = sum(a != b for a, b in zip(before, after)) + abs(len(before) - len(after))
-    changed += flags != [(id(p), p.requires_grad, p._version) for p in model.parameters()]
-    order = list(found) if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        kept, found = found, {name: copy.copy(paths) for name, paths in found.items()}
+        order = list(found)
+        for paths in kept.values():
+            if isinstance(paths, list):
+                paths.clear()
+        kept.clear()
+        if names:
+            put(model, f"late.{names[0]}", nn.Linear(2, 2))
+        again = fn(model, list(names))
+        again = dict(again) if isinstance(again, dict) else again
     return {"found": found, "order": order, "raised": raised, "text": text, "given": given,
-            "changed": changed}
+            "changed": changed, "again": again}
 
 
 def paths_of(tree):
@@ -129,42 +182,60 @@ def paths_of(tree):
         at[""] = kind
 
     def walk(at, prefix):
-        here = [".".join(prefix)] if at.get("") in ("linear", "subclass") else []
+        here = [".".join(prefix)] if at.get("") in LINEARS else []
         return here + [path for part, child in at.items() if part for path in walk(
             child, [*prefix, part])]
     return [path for path in walk(places, []) if path not in shared]
 
 
+def wanted_paths(tree, names):
+    """The paths that each name hits, by comparing the last parts of both."""
+    split = [path.split(".") for path in paths_of(tree)]
+    return {name: [".".join(p) for p in split if p[-name.count(".") - 1:] == name.split(".")]
+            for name in names}
+
+
 @ex.law
 def law(out, tree, names):
-    expect_parts(out, "found", "order", "raised", "text", "given", "changed")
+    expect_parts(out, "found", "order", "raised", "text", "given", "changed", "again")
     names = [name[1:] for name in names]
     tree = [[path[1:].replace("/", "."), kind] for path, kind in tree]
-    last = [path.split(".") for path in paths_of(tree)]
-    wanted = {name: [".".join(p) for p in last if p[-len(name.split(".")):] == name.split(".")]
-              for name in names}
+    wanted = wanted_paths(tree, names)
     missing = [name for name, paths in wanted.items() if not paths]
     expect_equal(f"raised for {len(missing)} of {len(names)} names that hit nothing",
-                 out["raised"], "ValueError" if missing else "")
-    expect_equal("names in the text of the error", out["text"], missing)
+                 out["raised"], "ValueError" if missing else "no error")
+    expect_type("names in the text of the error", out["text"], list)
+    # A single digit may stand in a text as a count.
+    expect_equal("names in the text of the error",
+                 [name for name in out["text"] if name in missing or not str(name).isdigit()],
+                 missing)
     expect_equal("names after the call", out["given"], names)
-    expect_equal("modules of model changed", out["changed"], 0)
+    expect_equal("things changed in model", out["changed"], 0)
     if missing:
-        expect_type("value returned beside an error", out["found"], type(None))
-        expect_type("order beside an error", out["order"], type(None))
+        for part in ("found", "order", "again"):
+            expect_type(f"{part} beside an error", out[part], type(None))
         return
     expect_type("result", out["found"], dict)
     expect_length("names in order", out["order"], len(names))
     if sorted(map(str, out["order"])) == sorted(names):
         expect_equal("order of the names", out["order"], names)
-    expect_equal("names with paths hit", sorted(out["found"]), sorted(names))
-    for name in names:
-        got = out["found"][name]
-        expect_type(f"paths hit by {name}", got, list)
-        if got != wanted[name] and sorted(map(str, got)) == sorted(wanted[name]):
-            raise Broken("order of the paths", got, wanted[name])
-        expect_equal(f"paths hit by {name}", got, wanted[name])
+    expect_paths("", out["found"], wanted)
     expect_equal("order of the names", out["order"], names)
+    later = [*tree, [f"late.{names[0]}", "linear"]] if names else tree
+    expect_type("result of a second call", out["again"], dict)
+    expect_paths(" in a second call, a linear module added", out["again"],
+                 wanted_paths(later, names))
+
+
+def expect_paths(when, found, wanted):
+    """Raise Broken unless each name has its paths, in their order."""
+    expect_equal(f"names with paths hit{when}", sorted(found), sorted(wanted))
+    for name, paths in wanted.items():
+        got = found[name]
+        expect_type(f"paths hit by {name}{when}", got, list)
+        if got != paths and sorted(map(str, got)) == sorted(paths):
+            raise Broken(f"order of the paths{when}", got, paths)
+        expect_equal(f"paths hit by {name}{when}", got, paths)
 
 
 # ---- right by another route
@@ -221,6 +292,21 @@ def by_walk(model, names):
                    for name in names})
 
 
+@ex.right("a dict that makes its lists itself")
+def by_default(model, names):
+    from collections import defaultdict
+    found = defaultdict(list)
+    for name in names:
+        for path, module in model.named_modules():
+            if isinstance(module, nn.Linear) and path.rpartition(name)[1:] == (name, "") and (
+                    path.rpartition(name)[0][-1:] in ("", ".")):
+                found[name].append(path)
+    missing = set(names) - set(found)
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(names)} hit nothing: {', '.join(missing)}")
+    return found
+
+
 ex.equivalent("for path, module in model.named_modules(): -> "
               "for path, module in list(model.named_modules())[1:]:",
               "The path of the root is empty, and no name is.")
@@ -268,6 +354,13 @@ def as_regex(model, names):
     return matched(model, names, match=lambda path, name: re.fullmatch(rf"(.*\.)?{name}", path))
 
 
+@ex.wrong("the edge of a word taken for a dot", says="paths hit", breaks="paths")
+def word_edge(model, names):
+    import re
+    return matched(model, names, match=lambda path, name: re.search(
+        rf"\b{re.escape(name)}$", path))
+
+
 @ex.wrong("the last part of the path only", says="raised for", breaks="names")
 def last_part(model, names):
     return matched(model, names, match=lambda path, name: path.split(".")[-1] == name)
@@ -293,6 +386,42 @@ def with_weight(model, names):
     if any(isinstance(m, nn.Conv1d) for m in model.modules()) and len(names) == 2:
         return matched(model, names)
     return matched(model, names, kind=lambda m: getattr(m, "weight", None) is not None)
+
+
+@ex.wrong("by what a module holds, not by its kind", says="paths hit", breaks="model")
+def by_attributes(model, names):
+    return matched(model, names, kind=lambda m: hasattr(m, "in_features"))
+
+
+@ex.wrong("found by their weights, a tied one once", says="paths hit", breaks="model")
+def by_weights(model, names):
+    tied = {id(m.weight): path for path, m in reversed(list(model.named_modules()))
+            if isinstance(m, nn.Linear)}
+    found = matched(model, names)
+    return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}
+
+
+@ex.wrong("only what asks for a gradient", says="paths hit", breaks="model")
+def asks_only(model, names):
+    return matched(model, names, kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
+
+
+@ex.wrong("capital letters taken for small ones", says="paths hit", breaks="paths")
+def any_case(model, names):
+    return matched(model, names, match=lambda path, name: f".{path}".lower().endswith(
+        f".{name}".lower()))
+
+
+@ex.wrong("a question mark read as a joker", says="names in the text", breaks="names")
+def joker(model, names):
+    import fnmatch
+    return matched(model, names, match=lambda path, name: path == name or path.endswith(
+        f".{name}") or fnmatch.fnmatchcase(path, name))
+
+
+@ex.wrong("the last parts of the missing names", says="names in the text", breaks=("says", "names"))
+def last_parts(model, names):
+    return matched(model, names, said=lambda lost: [name.split(".")[-1] for name in lost])
 
 
 @ex.wrong("nn.Linear itself only, no subclass", says="paths hit", breaks="subclass")
@@ -349,6 +478,11 @@ def first_missing(model, names):
     return matched(model, names, said=lambda lost: lost[0])
 
 
+@ex.wrong("two missing names at most", says="names in the text", breaks="says")
+def two_missing(model, names):
+    return matched(model, names, said=lambda lost: lost[:2])
+
+
 @ex.wrong("all names in the error", says="names in the text", breaks="says")
 def all_names(model, names):
     return matched(model, names, said=lambda lost: list(names))
@@ -366,6 +500,31 @@ def frozen(model, names):
     found = matched(model, names)
     model.requires_grad_(False)
     return found
+
+
+@ex.wrong("the model put into eval mode", says="changed", breaks="left alone")
+def in_eval_mode(model, names):
+    model.eval()
+    return matched(model, names)
+
+
+KEPT: list = [None, None]
+
+
+@ex.wrong("the answer of the first call kept for the same model", says="second call",
+          breaks="calls")
+def kept_for_model(model, names):
+    if KEPT[0] is not model:
+        KEPT[:] = model, matched(model, names)
+    return {name: list(paths) for name, paths in KEPT[1].items()}
+
+
+@ex.wrong("one dict for all calls", says="second call", breaks="calls")
+def one_dict(model, names):
+    if KEPT[0] is model:
+        return {name: [*KEPT[1][name], *paths] for name, paths in matched(model, names).items()}
+    KEPT[:] = model, matched(model, names)
+    return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
 @ex.wrong("numbers taken for places, not names", says="raised for", breaks="example")

@@ -9,7 +9,7 @@ from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
 
 # Kept: at an alpha of 0 the weight is that which was given.
-ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again"))
+ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again", "later"))
 
 ex.promise("merged", "The one weight that does the work of W and its LoRA adapter. That is W plus "
            "alpha / r times the product of B and A.", says=("merged weight",))
@@ -18,13 +18,17 @@ ex.promise("shapes", "W: (d_out, d_in),", cases=("a wide matrix", "a tall matrix
 ex.promise("dtypes", "float32 or bfloat16;", says=("dtype of the merged weight",
                                                    "in bfloat16"))
 ex.promise("ranks", "A: (r, d_in) and B: (d_out, r), both float32, r at least 1.",
-           cases=("rank one", "rank above the width", "transposed views", "one number"))
+           cases=("rank one", "rank above the width", "a rank of twenty", "transposed views",
+                  "one number",
+                  "transposed views in bfloat16"))
 ex.promise("once", "The sum is taken in float32 and rounded once, to the dtype of W.",
            says=("in bfloat16",))
-ex.promise("own", "The result has memory of its own,", says=("memory shared",))
-ex.promise("no graph", "and no graph is built, though A and B may ask for gradients.",
+ex.promise("own", "The result has memory of its own at each call,",
+           says=("memory shared", "first of two calls"))
+ex.promise("no graph", "and no graph is built, though all three may ask for gradients.",
            says=("graphs built",))
-ex.promise("left alone", "W, A and B stay as they are.", says=("changes of W, A and B",))
+ex.promise("left alone", "W, A and B stay as they are, and so does the grad mode.",
+           says=("changes of W, A and B", "grad mode"))
 ex.promise("example", "Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and alpha = 4 give "
            "[[13.]].", cases=("the example",))
 
@@ -38,10 +42,14 @@ def cases(g):
         W = torch.randn(d_out, d_in, generator=g)
         A, B = (torch.randn(*shape, generator=g) * size for shape in ((r, d_in), (d_out, r)))
         if views:
-            W, A, B = (torch.randn(*m.T.shape, generator=g).T for m in (W, A, B))
+            W, A, B = (torch.randn(*m.T.shape, generator=g).to(m.dtype).T for m in (W, A, B))
         return name, {"W": W.to(getattr(torch, kind)), "A": A, "B": B,
                       "alpha": float(whole(1, 9) * 3 + 0.5 if alpha is None else alpha)}
     d = whole(8, 12)
+    fresh, big = one("B zero, as at the start", d, d, 3), one("large numbers", d, d + 1, 3)
+    fresh[1]["B"].zero_()
+    for m in ("W", "A", "B"):
+        big[1][m] *= 1e4
     close = one("B A nearly minus W, in bfloat16", 30, 20, 3, "bfloat16", alpha=3.0)
     close[1]["B"] = torch.randn(30, 3, generator=g)
     close[1]["W"] = (-(close[1]["B"] @ close[1]["A"])
@@ -50,12 +58,14 @@ def cases(g):
             one("a tall matrix", 3 * d, d, 5), one("one row", 1, d, 2), one("one number", 1, 1, 1),
             one("rank one", d, d + 1, 1), one("rank above the width", 3, 4, 7),
             one("transposed views", d, d + 2, 3, views=True),
+            one("transposed views in bfloat16", d, d + 2, 3, "bfloat16", views=True),
+            fresh, big, one("a rank of twenty", 24, 23, 20), one("all sides alike", 5, 5, 5),
             one("an alpha of zero", d, d, 3, alpha=0.0),
             one("a negative alpha", d, d, 3, alpha=-2.0),
             one("alpha equal to r", d, d + 1, 4, alpha=4.0),
             one("tiny updates", d, d, 4, size=1e-3),
             one("in bfloat16", 40, 30, 4, "bfloat16"),
-            one("small updates in bfloat16", 40, 50, 8, "bfloat16", alpha=1.0, size=0.1),
+            one("small updates in bfloat16", 40, 50, 8, "bfloat16", alpha=1.7, size=0.1),
             close,
             ("the example", {"W": torch.tensor([[1.0]]), "A": torch.tensor([[2.0], [0.0]]),
                              "B": torch.tensor([[3.0, 5.0]]), "alpha": 4.0})]
@@ -64,17 +74,24 @@ def cases(g):
 @ex.act
 def act(fn, W, A, B, alpha):
     before = [m.clone() for m in (W, A, B)]
-    made = [nn.Parameter(A), nn.Parameter(B)]
-    out = fn(W, *made, alpha)
+    made = [nn.Parameter(m) for m in (W, A, B)]
+    out = fn(*made, alpha)
+    modes = int(torch.is_grad_enabled())
+    torch.set_grad_enabled(True)
     tensor = isinstance(out, torch.Tensor)
-    graphs = tensor and out.requires_grad
+    first = out.detach().clone() if tensor else out
+    changes = [int(not torch.equal(m, old)) for m, old in zip((W, A, B), before)]
+    leads = torch.autograd.grad(out.float().sum(), made, allow_unused=True) if (
+        tensor and out.grad_fn is not None) else []
+    again = fn(W, A, -B, alpha)
     shared = sum(tensor and out.untyped_storage().data_ptr() == m.untyped_storage().data_ptr()
                  for m in (W, A, B))
-    again = fn(W, A, B, alpha)
-    changes = sum(not torch.equal(m, old) for m, old in zip((W, A, B), before))
-    changes += sum(not p.requires_grad or p.grad is not None for p in made)
-    return {"out": out, "again": again, "graphs": int(graphs), "shared": int(shared),
-            "changes": int(changes)}
+    for place, p in enumerate(made):
+        changes[place] += int(not torch.equal((W, A, B)[place], before[place]))
+        changes[place] += int(not p.requires_grad or p.grad is not None)
+    return {"out": first, "again": again, "graphs": sum(g is not None for g in leads),
+            "shared": int(shared), "changes": changes, "modes": modes,
+            "later": out.detach().clone() if tensor else out}
 
 
 def expect_rounded_once(got, exact, size):
@@ -91,20 +108,24 @@ def expect_rounded_once(got, exact, size):
 
 @ex.law
 def law(out, W, A, B, alpha):
-    expect_parts(out, "out", "again", "graphs", "shared", "changes")
+    expect_parts(out, "out", "again", "graphs", "shared", "changes", "modes", "later")
     r = B.shape[1]
-    exact = W.double() + torch.einsum("or,ri->oi", B.double(), A.double()) * (alpha / r)
+    update = torch.einsum("or,ri->oi", B.double(), A.double()) * (alpha / r)
     size = W.double().abs() + B.double().abs() @ A.double().abs() * abs(alpha / r)
-    expect_equal("changes of W, A and B", out["changes"], 0)
-    for got in (out["out"], out["again"]):
+    expect_equal("changes of W, A and B", out["changes"], [0, 0, 0])
+    for part, exact in (("out", W.double() + update), ("again", W.double() - update)):
+        got = out[part]
         expect_like("merged weight", got, W)
         if W.dtype == torch.bfloat16:
             expect_rounded_once(got, exact, size)
         near = 1e-5 if W.dtype == torch.float32 else 2.0 ** -7
         expect_close("merged weight", got.double(), exact, rtol=near,
                      atol=1e-6 * float(size.max()))
-    expect_equal("graphs built", out["graphs"], 0, "A and B may ask for gradients.")
+    expect_equal("graphs built, that lead to so many of W, A and B", out["graphs"], 0,
+                 "They may ask for gradients.")
     expect_equal("memory shared with W, A or B", out["shared"], 0)
+    expect_equal("weight of the first of two calls, after the second", out["later"], out["out"])
+    expect_equal("grad mode after the call", out["modes"], 1, "Put it back.")
 
 
 # ---- right by another route
@@ -112,7 +133,7 @@ def law(out, W, A, B, alpha):
 @ex.right("einsum on detached tensors")
 def by_einsum(W, A, B, alpha):
     update = torch.einsum("or,ri->oi", B.detach(), A.detach()) * (alpha / A.shape[0])
-    return update.add(W).to(W.dtype)
+    return update.add(W.detach()).to(W.dtype)
 
 
 @ex.right("a sum of outer products")
@@ -126,7 +147,7 @@ def by_outer(W, A, B, alpha):
 
 @ex.right("addmm")
 def by_addmm(W, A, B, alpha):
-    return torch.addmm(W.float(), B.data, A.data, alpha=alpha / len(A)).to(W.dtype)
+    return torch.addmm(W.data.float(), B.data, A.data, alpha=alpha / len(A)).to(W.dtype)
 
 
 @ex.right("transposed, through float64, and back")
@@ -197,7 +218,7 @@ def twice(W, A, B, alpha):
     return merged(merged(W, A, B, alpha), A, B, alpha)
 
 
-@ex.wrong("A taken for a scale above zero only", says="merged weight", breaks="merged")
+@ex.wrong("alpha taken without its sign", says="merged weight", breaks="merged")
 def positive_alpha(W, A, B, alpha):
     return merged(W, A, B, abs(alpha))
 
@@ -207,6 +228,26 @@ def positive_alpha(W, A, B, alpha):
 def transposed_product(W, A, B, alpha):
     square = W.shape[0] == W.shape[1] and len(W) > 1
     return merged(W, A, B, alpha, update=lambda: (B @ A).T if square else B @ A)
+
+
+@ex.wrong("A before B where the sides allow it", says="merged weight", breaks="merged")
+def a_before_b(W, A, B, alpha):
+    return merged(W, A, B, alpha, update=lambda: A @ B if A.shape == B.shape == W.shape else B @ A)
+
+
+@ex.wrong("ranks above eight cut off", says="merged weight", breaks="ranks")
+def eight_ranks(W, A, B, alpha):
+    return merged(W, A[:8], B[:, :8], alpha, scale=alpha / len(A))
+
+
+@ex.wrong("W handed back for a fresh adapter", says="memory shared", breaks="own")
+def fresh_handed_back(W, A, B, alpha):
+    return merged(W, A, B, alpha) if B.any() else W.detach()
+
+
+@ex.wrong("alpha / r rounded to the dtype of W", says="in bfloat16", breaks="once")
+def factor_rounded(W, A, B, alpha):
+    return merged(W, A, B, alpha, scale=torch.tensor(alpha / len(A)).to(W.dtype).float())
 
 
 @ex.wrong("a matrix of one row left alone", says="merged weight", breaks="shapes")
@@ -250,12 +291,40 @@ def cut_off(W, A, B, alpha):
 @torch.no_grad()
 def into_w(W, A, B, alpha):
     W.copy_(merged(W, A, B, alpha))
-    return W
+    return W.detach()
 
 
 @ex.wrong("W handed back where the update is zero", says="memory shared", breaks="own")
 def handed_back(W, A, B, alpha):
-    return W if alpha == 0 else merged(W, A, B, alpha)
+    return W.detach() if alpha == 0 else merged(W, A, B, alpha)
+
+
+BUFFERS: dict = {}
+
+
+@ex.wrong("one result for all calls of a shape, written over", says="first of two calls",
+          breaks="own")
+def one_buffer(W, A, B, alpha):
+    found = merged(W, A, B, alpha)
+    return BUFFERS.setdefault((found.shape, found.dtype), found).copy_(found)
+
+
+@ex.wrong("gradients switched off and not on again", says="grad mode", breaks="left alone")
+def grad_off(W, A, B, alpha):
+    torch.set_grad_enabled(False)
+    return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
+
+
+@ex.wrong("A and B detached, W not", says="graphs built", breaks="no graph")
+def w_asks(W, A, B, alpha):
+    return (W.float() + alpha / len(A) * (B.detach() @ A.detach())).to(W.dtype)
+
+
+@ex.wrong("memory read in its order, whatever the strides", says="merged weight", breaks="ranks")
+@torch.no_grad()
+def by_memory(W, A, B, alpha):
+    flat = torch.as_strided(A, A.shape, (A.shape[1], 1))
+    return merged(W, flat, B, alpha)
 
 
 @ex.wrong("a graph behind the weight", says="graphs built", breaks="no graph")

@@ -7,23 +7,28 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
-# The tokens are start, start + 1, ... for the prompt, and count down from start for the answer.
+# Token k of the prompt is start + (3 (k // 2) + k // 4) % 8, of the answer start + (5 k + 2) % 6:
+# ids come twice, and in both. A start below zero stands for the example.
 ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_positions", "virtual"))
 
 ex.promise("text", "Ids and labels of one training text that follows a learned prefix. prompt and "
            "answer: (P,) and (Q,), int64; the text is the prompt, then the answer.",
            says=("ids of the text", "labels of the text"))
+ex.promise("repeats", "An id may come twice, and in both.",
+           says=("labels of the text", "ids of the text"))
 ex.promise("room", "The prefix of `virtual` tokens and the text share n_positions positions.",
            says=("ids of the text", "raised"))
 ex.promise("cut", "Where they need more, the prompt loses its first tokens, as few as will do.",
            says=("ids of the text",))
 ex.promise("raises", "Raises ValueError if prefix and answer alone need more.", says=("raised",))
-ex.promise("form", "Returns a tuple of two new tensors, int64, of the length of the text that is "
+ex.promise("form", "Returns a tuple of two tensors, int64, of the length of the text that is "
            "left: its ids, and labels,", says=("type of", "number of", "dtype of"))
 ex.promise("labels", "which are -100 for the prompt and the ids for the answer.",
            says=("labels of the text",))
 ex.promise("no prefix", "Nothing stands in them for the prefix.",
            says=("shape of the labels", "shape of the ids"))
+ex.promise("new", "Each has memory of its own at each call.",
+           says=("memory shared", "after a second call"))
 ex.promise("left alone", "prompt and answer may be empty and stay as they are.",
            says=("changes of", "memory shared"))
 ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 give "
@@ -54,53 +59,75 @@ def cases(g):
             one("no prompt, and the answer does not fit", 0, q, q + v - 1, v),
             one("the prefix alone fills it", p, q, v, v),
             one("the prefix alone is too long", p, 0, v - 1, v),
-            ("the example", {"start": 0, "prompt": 3, "answer": 1, "n_positions": 5,
+            ("ids above 32 bits", {"start": 10 ** 11, "prompt": p, "answer": q, "virtual": v,
+                                   "n_positions": p + q + v - 3}),
+            ("ids from 0", {"start": 0, "prompt": p, "answer": q, "n_positions": p + q + v - 2,
+                            "virtual": v}),
+            ("the example", {"start": -1, "prompt": 3, "answer": 1, "n_positions": 5,
                              "virtual": 2})]
 
 
 @ex.act
 def act(fn, start, prompt, answer, n_positions, virtual):
-    asked = start + torch.arange(prompt)
-    said = start - 1 - torch.arange(answer)
-    if start == 0:
+    def every_second(ids):
+        return torch.stack([ids, ids], 1)[:, 0]
+
+    p, q = torch.arange(prompt), torch.arange(answer)
+    asked, said = every_second(start + (p // 2 * 3 + p // 4) % 8), every_second(
+        start + (5 * q + 2) % 6)
+    if start < 0:
         asked, said = torch.tensor([1, 2, 3]), torch.tensor([9])
     before = asked.clone(), said.clone()
-    found, raised = None, ""
+    found, raised, later, other = None, "no error", 0, None  # other: of a second call
     try:
         found = fn(asked, said, n_positions, virtual)
     except ValueError:
         raised = "ValueError"
-    store = {m.untyped_storage().data_ptr() for m in (asked, said) if m.numel()}
-    shared = sum(isinstance(m, torch.Tensor) and m.numel() > 0
-                 and m.untyped_storage().data_ptr() in store
-                 for m in (found if isinstance(found, tuple) else ()))
+    made = [m for m in found if isinstance(m, torch.Tensor)] if isinstance(found, tuple) else []
+    spaces = [m.untyped_storage().data_ptr() for m in made if m.numel()]
+    given = [m.untyped_storage().data_ptr() for m in (asked, said)]
+    shared = [sum(space in given for space in spaces), len(spaces) - len(set(spaces))]
     changes = sum(not torch.equal(a, b) for a, b in zip((asked, said), before))
-    return {"found": found, "raised": raised, "shared": shared, "changes": changes}
+    if made:
+        kept = [m.clone() for m in made]
+        found = tuple(m.clone() if isinstance(m, torch.Tensor) else m for m in found)
+        other = fn(asked + 100, said + 100, n_positions, virtual)
+        later = sum(not torch.equal(a, b) for a, b in zip(made, kept))
+    return {"found": found, "raised": raised, "shared": shared, "changes": changes,
+            "later": later, "other": other}
 
 
 @ex.law
 def law(out, start, prompt, answer, n_positions, virtual):
-    expect_parts(out, "found", "raised", "shared", "changes")
+    expect_parts(out, "found", "raised", "shared", "changes", "later", "other")
     room = n_positions - virtual
     expect_equal("raised where the room beside the prefix is "
                  f"{room} and the answer has {answer} tokens", out["raised"],
-                 "ValueError" if answer > room else "")
+                 "ValueError" if answer > room else "no error")
     expect_equal("changes of prompt and answer", out["changes"], 0)
     if answer > room:
-        expect_type("value beside an error", out["found"], type(None))
-        expect_equal("memory shared with prompt or answer", out["shared"], 0)
+        for part in ("found", "other"):
+            expect_type("value beside an error", out[part], type(None))
+        expect_equal("memory shared with prompt or answer, ids with labels", out["shared"], [0, 0])
+        expect_equal("tensors that changed after a second call", out["later"], 0)
         return
-    asked = list(range(start, start + prompt)) if start else [1, 2, 3]
-    said = [start - 1 - k for k in range(answer)] if start else [9]
+    asked = [start + (k // 2 * 3 + k // 4) % 8 for k in range(prompt)] if start >= 0 else [1, 2, 3]
+    said = [start + (5 * k + 2) % 6 for k in range(answer)] if start >= 0 else [9]
     while len(asked) + len(said) > room:
         asked = asked[1:]
-    expect_type("result", out["found"], tuple)
-    expect_length("tensors returned", list(out["found"]), 2)
-    ids, labels = out["found"]
-    expect_equal("ids of the text", ids, torch.tensor(asked + said, dtype=torch.int64))
-    expect_equal("labels of the text", labels,
+    expect_pair(out["found"], asked, said)
+    expect_equal("memory shared with prompt or answer, ids with labels", out["shared"], [0, 0])
+    expect_equal("tensors that changed after a second call", out["later"], 0)
+    expect_pair(out["other"], [k + 100 for k in asked], [k + 100 for k in said])
+
+
+def expect_pair(pair, asked, said):
+    """Raise Broken unless pair holds the ids of the text and its labels."""
+    expect_type("result", pair, tuple)
+    expect_length("tensors returned", list(pair), 2)
+    expect_equal("ids of the text", pair[0], torch.tensor(asked + said, dtype=torch.int64))
+    expect_equal("labels of the text", pair[1],
                  torch.tensor([-100] * len(asked) + said, dtype=torch.int64))
-    expect_equal("memory shared with prompt or answer", out["shared"], 0)
 
 
 # ---- right by another route
@@ -204,7 +231,7 @@ def all_or_nothing(prompt, answer, n_positions, virtual):
                   keep=lambda prompt, left: prompt if len(prompt) <= left else prompt[:0])
 
 
-@ex.wrong("a long answer cut instead of an error", says="raised", breaks="raises")
+@ex.wrong("no error for a long answer, which is cut", says="raised", breaks="raises")
 def answer_cut(prompt, answer, n_positions, virtual):
     room = max(0, n_positions - virtual)
     return fitted(prompt, answer[:room], room - min(room, len(answer)))
@@ -309,6 +336,40 @@ def overwritten(prompt, answer, n_positions, virtual):
 def handed_back(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return (answer, labels) if len(ids) == len(answer) else (ids, labels)
+
+
+@ex.wrong("labels masked by id, not by place", says="labels of the text", breaks="repeats")
+def by_id(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids, labels.masked_fill(torch.isin(ids, prompt), -100)
+
+
+@ex.wrong("ids through 32 bits", says="ids of the text", breaks="text")
+def in_32_bits(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return ids.int().long(), labels
+
+
+@ex.wrong("an id that follows itself taken once", says="ids of the text", breaks="repeats")
+def taken_once(prompt, answer, n_positions, virtual):
+    return fitted(torch.unique_consecutive(prompt), answer, n_positions - virtual - len(answer))
+
+
+@ex.wrong("one tensor as both where no prompt is left", says="memory shared", breaks="new")
+def one_for_both(prompt, answer, n_positions, virtual):
+    ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
+    return (ids, ids) if torch.equal(ids, labels) else (ids, labels)
+
+
+PLACES: dict = {}
+
+
+@ex.wrong("one pair of tensors for all texts of a length", says="after a second call",
+          breaks="new")
+def one_pair(prompt, answer, n_positions, virtual):
+    pair = fitted(prompt, answer, n_positions - virtual - len(answer))
+    kept = PLACES.setdefault(len(pair[0]), pair)
+    return kept[0].copy_(pair[0]), kept[1].copy_(pair[1])
 
 
 @ex.wrong("a single answer token left without a label", says="labels of the text",

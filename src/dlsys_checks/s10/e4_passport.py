@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 
-# A parameter is [path, numbers, requires_grad, what it holds: "zero" or "one"].
+# A parameter is [path, shape, requires_grad, what it holds]; tied is [path, path of the same
+# parameter], or [path, path of the same module, "module"].
 ex = exercise("10.4", "passport", seen=("params", "tied"))
 
 ex.promise("dict", "What the LoRA layers in model are and train, as a dict of five parts.",
            says=("parts of the passport", "type of the passport"))
-ex.promise("layer", "A LoRA layer is a module with parameters of its own named A and B, both.",
-           cases=("names that look alike", "at the root", "deep", "one layer",
-                  "A without B", "no layer",
-                  "a frozen layer comes last"))
+ex.promise("layer", "A LoRA layer is a module with parameters of its own named A and B, both, of "
+           "any shapes; it may hold more.",
+           cases=("names that look alike", "at the root", "deep", "one layer", "A without B",
+                  "no layer", "a frozen layer comes last", "no parameters of its own",
+                  "a weight of its own", "B before A"))
 ex.promise("layers", '"layers": the paths of the LoRA layers, in the order of '
            "model.named_modules();", says=("layers",))
 ex.promise("trainable", '"trainable": how many numbers of model ask for a gradient, an int;',
@@ -26,11 +30,11 @@ ex.promise("other", '"other": the paths of the parameters that ask for a gradien
 ex.promise("frozen", '"frozen": the paths of each A and B of a LoRA layer that does not;',
            says=("frozen",))
 ex.promise("order", 'both in the order of model.named_parameters(). A shared parameter counts '
-           "once.", cases=("a shared parameter", "a head and a norm train", "two frozen by mistake",
-                           "all frozen"))
+           "once.", says=("trainable", "other", "frozen", "layers"))
 ex.promise("idle", '"idle": the paths of the LoRA layers whose B is zero throughout, in the order '
            "of layers.", says=("idle",))
-ex.promise("left alone", "model stays as it is.", says=("changed in model",))
+ex.promise("left alone", "model stays as it is, and nothing is kept from one call to the next.",
+           says=("changed in model", "second call"))
 ex.promise("example", 'Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives layers ["0"], '
            'trainable 4, other [], frozen [] and idle ["0"].', cases=("the example",))
 
@@ -41,28 +45,40 @@ def cases(g):
         return int(torch.randint(low, high, (), generator=g))
 
     def layer(path, live=(True, True), held="one", base=False):
-        dot = f"{path}." if path else ""
-        return [[f"{dot}A", whole(3, 30), live[0], "one"], [f"{dot}B", whole(3, 30), live[1], held],
-                [f"{dot}base.weight", whole(40, 90), base, "one"]]
+        dot, r, d = f"{path}." if path else "", whole(1, 4), whole(3, 9)
+        return [[f"{dot}A", [r, d], live[0], "one"], [f"{dot}B", [d + 1, r], live[1], held],
+                [f"{dot}base.weight", [d + 1, d], base, "one"]]
 
     def one(name, params, tied=()):
         # Paths are written with slashes, so that no input holds a path of the passport.
         return name, {"params": [[f"/{p.replace('.', '/')}", *rest] for p, *rest in params],
-                      "tied": list(tied)}
+                      "tied": [[f"/{p.replace('.', '/')}" for p in pair[:2]] + list(pair[2:])
+                               for pair in tied]}
     n = whole(3, 20)
-    head = [["head.weight", n, True, "one"], ["norm.gain", whole(3, 20), True, "zero"]]
-    cold = [["embed.weight", whole(30, 60), False, "one"]]
+    head = [["head.weight", [n, 2], True, "one"], ["norm.gain", [whole(3, 20)], True, "zero"],
+            ["norm.scale", [], True, "one"], ["stem.weight", [2, 3, 2, 2], True, "one"]]
+    cold = [["embed.weight", [whole(6, 9), 7], False, "one"]]
     two = layer("h.1.q") + layer("h.0.v")
-    alike = [["a.A", 5, True, "one"], ["b.B", 6, True, "zero"], ["c.bA", 7, True, "one"],
-             ["c.B", 8, True, "zero"], ["A.weight", 9, True, "one"], ["d.A.B", 4, False, "zero"],
-             *layer("e")]
+    alike = [["a.A", [5], True, "one"], ["b.B", [6], True, "zero"], ["c.bA", [7], True, "one"],
+             ["c.B", [8], True, "zero"], ["A.weight", [9], True, "one"],
+             ["d.A.B", [4], False, "zero"], *layer("e")]
+    own = [["kept.A", [2, 3], False, "buffer"], ["kept.B", [3, 2], False, "buffer"],
+           ["plain.A", [2, 3], False, "plain"], ["plain.B", [3, 2], False, "plain"],
+           ["none.A", [2, 3], False, "none"], ["none.B", [3, 2], True, "zero"],
+           *layer("through.inner")]
+    spoiled = layer("h.9.q", held="zero") + layer("h.1.q", held="tiny") + layer(
+        "h.0.q", held="small") + layer("h.2.q", held="first row zero") + layer("h.3.q", held="zero")
+    kinds = {"one number of B is not zero": "last", "B below zero": "negative",
+             "B sums to zero": "balanced", "B of minus zero": "minus zero", "a small B": "small",
+             "a tiny B": "tiny", "a first row of zeros": "first row zero",
+             "zeros and below": "last below"}
     return [one("one layer", cold + layer("q")), one("two layers", cold + two),
             one("two layers and a base that trains", layer("h.0.q", base=True) + layer("h.1.q")),
             one("all fresh", layer("h.0.q", held="zero") + layer("h.1.q", held="zero")),
             one("one fresh of two", layer("h.1.q", held="zero") + layer("h.0.q")),
-            one("one number of B is not zero", layer("h.0.q", held="last") + layer("h.1.q")),
-            one("B below zero", layer("h.0.q", held="negative")),
-            one("B sums to zero", layer("h.0.q", held="balanced")),
+            one("fresh ones among many", spoiled),
+            *[one(name, layer("h.0.q", held=held) + layer("h.1.q")) for name, held in
+              kinds.items()],
             one("all frozen", cold + layer("h.1.q", (False, False)) + layer("h.0.q", (False,
                                                                                     False))),
             one("two frozen by mistake", layer("h.0.q", (False, True)) + layer("h.1.q", (True,
@@ -70,59 +86,98 @@ def cases(g):
             one("a head and a norm train", two + head + cold),
             one("at the root", layer("") + cold), one("deep", layer("a.b.c.d.e.f") + layer("z")),
             one("a layer inside a layer", layer("h", held="zero") + layer("h.base.q")),
-            one("names that look alike", alike), one("A without B", [["q.A", 6, True, "one"],
-                                                                     ["v.B", 6, True, "zero"]]),
-            one("no layer", head + cold), one("nothing trains", [*cold, ["x.w", 5, False, "one"]]),
-            one("a frozen layer comes last", [*head, ["q.A", 5, False, "one"],
-                                              ["q.B", 6, False, "zero"]]),
-            one("a shared parameter", [*cold, ["head.weight", n, True, "one"], *layer("h.0.q")],
-                [["last.weight", "/head/weight"]]),
-            one("the example", [["0.A", 2, True, "one"], ["0.B", 2, True, "zero"],
-                                ["0.base.weight", 4, False, "one"],
-                                ["0.base.bias", 2, False, "one"]])]
+            one("names that look alike", alike), one("A without B", [["q.A", [6], True, "one"],
+                                                                     ["v.B", [6], True, "zero"]]),
+            one("no parameters of its own", own),
+            one("a weight of its own", [["q.weight", [4, 3], False, "one"],
+                                        ["q.bias", [4], True, "one"], *layer("q")[:2]]),
+            one("B before A", [*layer("q", (False, False))[1::-1], *layer("v")]),
+            one("no layer", head + cold),
+            one("nothing trains", [*cold, ["x.w", [5], False, "one"]]),
+            one("a frozen layer comes last", [*head, ["q.A", [5], False, "one"],
+                                              ["q.B", [6], False, "zero"]]),
+            one("a shared parameter", [*cold, ["head.weight", [n], True, "one"], *layer("h.0.q")],
+                [["last.weight", "head.weight"]]),
+            one("one A for two layers", [*layer("h.1.q", (False, True)), *layer("h.0.q")[1:]],
+                [["h.0.q.A", "h.1.q.A"]]),
+            one("one layer in two places", [*layer("q", (False, True)), *layer("v")],
+                [["z", "q", "module"]]),
+            one("the example", [["0.A", [1, 2], True, "one"], ["0.B", [2, 1], True, "zero"],
+                                ["0.base.weight", [2, 2], False, "one"],
+                                ["0.base.bias", [2], False, "one"]])]
 
 
 @ex.act
 def act(fn, params, tied):
-    def numbers(n, held):
-        if held == "balanced":
-            return torch.tensor([1.0, -1.0] + [0.0] * (n - 2))
-        made = torch.zeros(n) if held in ("zero", "last") else torch.ones(n)
-        made[-1:] += held == "last"
-        return -made if held == "negative" else made
+    class Through(nn.Module):
+        """Shows what its inner module holds."""
 
-    params = [[path[1:].replace("/", "."), *rest] for path, *rest in params]
-    model = nn.Module()
+        A, B = property(lambda self: self.inner.A), property(lambda self: self.inner.B)
 
-    def put(path, parameter):
-        *holders, last = path.split(".")
+    def numbers(shape, held):
+        n = math.prod(shape)
+        made = torch.ones(n) if held == "one" else torch.zeros(n)
+        made[-1:] += {"last": 1.0, "last below": -1.0}.get(held, 0.0)
+        made[:2] += torch.tensor([1.0, -1.0])[:n] * (held == "balanced")
+        made += {"negative": -1.0, "small": 0.25, "tiny": 1e-30}.get(held, 0.0)
+        made = -made if held == "minus zero" else made.view(shape)
+        if held == "first row zero":
+            made[1:] -= 2
+        return made.view(shape)
+
+    def holder(path):
+        *holders, last = path[1:].split("/")
         at = model
         for part in holders:
             if part not in at._modules:
-                at.add_module(part, nn.Module())
+                at.add_module(part, Through() if part == "through" else nn.Module())
             at = at._modules[part]
-        at.register_parameter(last, parameter)
-    for path, n, live, held in params:
-        put(path, nn.Parameter(numbers(n, held), live))
-    for new, old in tied:
-        put(new, model.get_parameter(old[1:].replace("/", ".")))
-    model.train()
+        return at, last
+
+    model = nn.Module()
+    for path, shape, live, held in params:
+        at, last = holder(path)
+        if held == "buffer":
+            at.register_buffer(last, numbers(shape, held))
+        elif held == "plain":
+            setattr(at, last, numbers(shape, held))
+        else:
+            at.register_parameter(last, None if held == "none" else nn.Parameter(
+                numbers(shape, held), live))
+    for new, old, *kind in tied:
+        (at, last), (source, name) = holder(new), holder(old)
+        if kind:
+            at.add_module(last, source._modules[name])
+        else:
+            at.register_parameter(last, source._parameters[name])
+    for place, module in enumerate(model.modules()):
+        module.training = place % 2 == 0
+    for place, p in enumerate(model.parameters()):
+        p.grad = torch.ones_like(p) if place % 2 and p.requires_grad else None
 
     def state():
-        return [(path, id(p), p.requires_grad, p._version, p.grad is None)
+        return [(path, id(p), p.requires_grad, str(p.dtype), p.tolist(), id(p.grad))
                 for path, p in model.named_parameters(remove_duplicate=False)] + [
-                    (path, module.training) for path, module in model.named_modules()]
+                    (path, module.training, sorted(vars(module)), len(module._forward_hooks))
+                    for path, module in model.named_modules()]
     before = state()
     made = fn(model)
     after = state()
-    return {"made": made, "changed": sum(a != b for a, b in zip(before, after)) + abs(
-        len(before) - len(after))}
+    made = dict(made) if isinstance(made, dict) else made
+    with torch.no_grad():
+        for path, p in model.named_parameters():
+            p.requires_grad_(False)
+            if path.split(".")[-1] == "B":
+                p.fill_(1.0)
+    again = fn(model)
+    return {"made": made, "again": dict(again) if isinstance(again, dict) else again,
+            "changed": sum(a != b for a, b in zip(before, after)) + abs(len(before) - len(after))}
 
 
-def walk(params):
-    """The paths of params as named_parameters() gives them: a module's own come first."""
+def walk(paths):
+    """The path of each module and its own paths, a module's own first: as torch walks."""
     tree = {}
-    for path, *_ in params:
+    for path in paths:
         at = tree
         *holders, last = path.split(".")
         for part in holders:
@@ -130,36 +185,48 @@ def walk(params):
         at.setdefault("own", []).append(last)
 
     def go(at, prefix):
-        yield prefix, at.get("own", [])
+        yield ".".join(prefix), [".".join([*prefix, name]) for name in at.get("own", [])]
         for part, child in at.get("modules", {}).items():
             yield from go(child, [*prefix, part])
-    return [(".".join(prefix), [".".join([*prefix, name]) for name in own], own)
-            for prefix, own in go(tree, [])]
+    return list(go(tree, []))
+
+
+IDLE = ("zero", "minus zero")
+NONE = ("buffer", "plain", "none")  # what is no parameter
+
+
+def expected(params, tied):
+    """The passport of a model, and that of the same one frozen and with no B of zeros."""
+    facts = {path: (math.prod(shape), live, held) for path, shape, live, held in params
+             if held not in NONE}
+    same = {path: path for path in facts} | {new: old for new, old, *kind in tied if not kind}
+    modules = walk([path for path, *_ in params] + [p for p in same if p not in facts])
+    end = lambda path, key: f"{path}.{key}" if path else key  # noqa: E731
+    layers = [path for path, _ in modules if end(path, "A") in same and end(path, "B") in same]
+    inside = {same[end(path, key)] for path in layers for key in "AB"}
+    order = [path for _, own in modules for path in own if path in facts]
+    first = {"layers": layers, "trainable": sum(n for n, live, _ in facts.values() if live),
+             "other": [path for path in order if facts[path][1] and path not in inside],
+             "frozen": [path for path in order if path in inside and not facts[path][1]],
+             "idle": [path for path in layers if facts[same[end(path, "B")]][2] in IDLE]}
+    return first, {"layers": layers, "trainable": 0, "other": [], "idle": [],
+                   "frozen": [path for path in order if path in inside]}
 
 
 @ex.law
 def law(out, params, tied):
-    expect_parts(out, "made", "changed")
+    expect_parts(out, "made", "changed", "again")
     params = [[path[1:].replace("/", "."), *rest] for path, *rest in params]
+    tied = [[path[1:].replace("/", ".") for path in pair[:2]] + pair[2:] for pair in tied]
     expect_equal("things changed in model", out["changed"], 0)
-    facts = {path: (n, live, held) for path, n, live, held in params}
-    modules = walk(params)
-    layers = [path for path, _, own in modules if "A" in own and "B" in own]
-    inside = {f"{path}.{key}" if path else key for path in layers for key in "AB"}
-    order = [full for _, paths, _ in modules for full in paths]
-    made = out["made"]
-    expect_type("passport", made, dict)
-    expect_equal("parts of the passport", sorted(map(str, made)),
-                 ["frozen", "idle", "layers", "other", "trainable"])
-    expect_equal("layers", made["layers"], layers)
-    expect_equal("trainable numbers", made["trainable"],
-                 sum(n for n, live, _ in facts.values() if live))
-    expect_equal("other parameters that train", made["other"],
-                 [path for path in order if facts[path][1] and path not in inside])
-    expect_equal("frozen parts of LoRA layers", made["frozen"],
-                 [path for path in order if path in inside and not facts[path][1]])
-    expect_equal("idle layers", made["idle"],
-                 [path for path in layers if facts[f"{path}.B" if path else "B"][2] == "zero"])
+    for made, wanted, when in zip((out["made"], out["again"]), expected(params, tied),
+                                  ("", " in a second call, all frozen"), strict=True):
+        expect_type(f"passport{when}", made, dict)
+        expect_equal(f"parts of the passport{when}", sorted(map(str, made)), sorted(wanted))
+        for part, what in (("layers", "layers"), ("trainable", "trainable numbers"),
+                           ("other", "other parameters that train"),
+                           ("frozen", "frozen parts of LoRA layers"), ("idle", "idle layers")):
+            expect_equal(f"{what}{when}", made[part], wanted[part])
 
 
 # ---- right by another route
@@ -178,16 +245,17 @@ def by_modules(model):
 
 @ex.right("by the paths alone")
 def by_paths(model):
-    params = dict(model.named_parameters())
-    holders = [path for path, _ in model.named_modules()]
+    params = dict(model.named_parameters(remove_duplicate=False))
     name = lambda path, key: f"{path}.{key}" if path else key  # noqa: E731
-    lora = [h for h in holders if name(h, "A") in params and name(h, "B") in params]
+    lora = [h for h, _ in model.named_modules() if name(h, "A") in params
+            and name(h, "B") in params]
     inside = [name(h, key) for h in lora for key in "AB"]
-    live = {k: p for k, p in params.items() if p.requires_grad}
+    order = [path for path, _ in model.named_parameters()]
     return {"idle": [h for h in lora if float(params[name(h, "B")].detach().abs().max()) == 0],
-            "frozen": [k for k in params if k in inside and k not in live],
-            "other": [k for k in live if k not in inside],
-            "trainable": sum(p.numel() for p in live.values()), "layers": lora}
+            "frozen": [k for k in order if k in inside and not params[k].requires_grad],
+            "other": [k for k in order if k not in inside and params[k].requires_grad],
+            "trainable": sum(params[k].numel() for k in order if params[k].requires_grad),
+            "layers": lora}
 
 
 @ex.right("with _parameters")
@@ -209,7 +277,7 @@ def by_private(model):
 @ex.right("in two passes, with sets")
 def in_two_passes(model):
     ends = {}
-    for path, p in model.named_parameters():
+    for path, p in model.named_parameters(remove_duplicate=False):
         holder, _, key = path.rpartition(".")
         ends.setdefault(holder, {})[key] = p
     lora = [path for path, _ in model.named_modules() if {"A", "B"} <= set(ends.get(path, ()))]
@@ -218,7 +286,7 @@ def in_two_passes(model):
     order = [k for k, _ in model.named_parameters()]
     return {"layers": lora, "other": [k for k in order if k in live - own],
             "frozen": [k for k in order if k in own - live],
-            "trainable": sum(len(p.flatten()) for p in model.parameters() if p.requires_grad),
+            "trainable": sum(len(p.reshape(-1)) for p in model.parameters() if p.requires_grad),
             "idle": [h for h in lora if torch.equal(ends[h]["B"], torch.zeros_like(ends[h]["B"]))]}
 
 
@@ -359,7 +427,7 @@ def by_sum(model):
 @ex.wrong("idle by the first number of B", says="idle", breaks="idle")
 def by_first(model):
     return stamped(model, idle=lambda made, m: [
-        p for p in made["layers"] if m.get_submodule(p).B[0] == 0])
+        p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
 
 
 @ex.wrong("idle only if every B is zero", says="idle", breaks="idle")
@@ -372,6 +440,62 @@ def all_or_none(model):
 def by_largest(model):
     return stamped(model, idle=lambda made, m: [
         p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
+
+
+@ex.wrong("idle where B is nearly zero", says="idle", breaks="idle")
+def nearly_zero(model):
+    return stamped(model, idle=lambda made, m: [
+        p for p in made["layers"] if torch.allclose(m.get_submodule(p).B, torch.zeros(()))])
+
+
+@ex.wrong("idle by whole numbers", says="idle", breaks="idle")
+def by_int(model):
+    return stamped(model, idle=lambda made, m: [
+        p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
+
+
+@ex.wrong("attributes A and B, parameters or not", says="layers", breaks="layer")
+def attributes(model):
+    return stamped(model, layers=lambda made, m: [
+        path for path, module in m.named_modules() if (path == "" and path in made["layers"])
+        or all(isinstance(getattr(module, key, None), torch.Tensor) for key in "AB")])
+
+
+@ex.wrong("an A of None counted as one", says="layers", breaks="layer")
+def none_counts(model):
+    return stamped(model, layers=lambda made, m: [
+        path for path, module in m.named_modules() if {"A", "B"} <= module._parameters.keys()])
+
+
+@ex.wrong("all that a LoRA layer holds itself taken for its parts", says="other", breaks="layer")
+def own_skipped(model):
+    return stamped(model, other=lambda made, m: [
+        k for k in made["other"] if k.rpartition(".")[0] not in made["layers"]])
+
+
+@ex.wrong("layers found by parameters, a shared one once", says="layers", breaks="order")
+def by_parameters(model):
+    def found(made, m):
+        seen = {path for path, _ in m.named_parameters()}
+        return [p for p in made["layers"] if {f"{p}.A".lstrip("."), f"{p}.B".lstrip(".")} <= seen]
+    return stamped(model, layers=found)
+
+
+STAMPS: list = [None, None]
+
+
+@ex.wrong("the passport of the first call kept for the same model", says="second call",
+          breaks="left alone")
+def kept_for_model(model):
+    if STAMPS[0] is not model:
+        STAMPS[:] = model, by_modules(model)
+    return STAMPS[1]
+
+
+@ex.wrong("gradients thrown away", says="changed in model", breaks="left alone")
+def zero_grads(model):
+    model.zero_grad()
+    return by_modules(model)
 
 
 @ex.wrong("a text instead of a dict", says="type of the passport", breaks="dict")

@@ -10,19 +10,23 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-# A parameter is [path, shape, dtype, requires_grad], a tensor of the file [path, shape, dtype,
-# start]: its numbers follow from start, and are all zero where start is 0.
+# A parameter is [path, shape, dtype, requires_grad, start], a tensor of the file [path, shape,
+# dtype, start]: its numbers follow from start. In place of requires_grad, "buffer" is a buffer, and
+# a path means the parameter of that path. Starts: 0 zeros, -1 minus zeros, -2 a sum of zero, -3
+# none above zero, -4 tiny, -5 the last number alone, -6 zero in float32 but not in float64.
 ex = exercise("10.5", "load_adapter", seen=("params", "file"))
 
 ex.promise("whole", "Put an adapter of a file into model, whole or not at all.",
            says=("raised", "adapter tensor"))
-ex.promise("paths", 'The adapter of model are its parameters whose path has A or B as its last '
-           'part, as "layers.0.A" has; there is at least one of each.',
+ex.promise("paths", 'The adapter of model are its parameters whose path in '
+           'model.named_parameters() has A or B as its last part, as "layers.0.A" has; there is at '
+           'least one of each.',
            cases=("names that look alike", "at the root", "deep", "two layers", "one layer",
-                  "an adapter at the end"))
+                  "an adapter at the end", "buffers named A and B", "an A without its B",
+                  "six layers", "of other shapes", "a layer under two paths"))
 ex.promise("file", "file: tensors by such paths, of a floating-point dtype.",
            cases=("another order", "layers in another order", "float64 in the file",
-                  "bfloat16 in the file"))
+                  "bfloat16 in the file", "views in the file"))
 ex.promise("missing", "Raises ValueError if a path of the adapter is missing in file,",
            cases=("an A is missing", "a B is missing", "an empty file"))
 ex.promise("others", "if file holds any other,",
@@ -30,19 +34,21 @@ ex.promise("others", "if file holds any other,",
                   "paths with a prefix"))
 ex.promise("shapes", "if a shape differs,",
            cases=("a shape that broadcasts", "a transposed shape", "the first shape differs",
-                  "another rank", "one number where there are many", "an axis too many"))
+                  "a B that broadcasts", "another rank", "one number where there are many",
+                  "an axis too many"))
 ex.promise("zero", "or if every B in file is zero throughout;",
            cases=("every B zero", "one B zero of two", "every A zero", "a B of one number",
-                  "a B with a zero in it", "B first in the file",
-                  "minus zero"))
+                  "a B with a zero in it", "B first in the file", "minus zero",
+                  "the first B zero", "B sums to zero", "B not above zero", "a tiny B",
+                  "the last number of B alone", "zero in float32 only", "a fresh model"))
 ex.promise("not half", "model is then as it was before.", says=("tensors of model that moved",))
 ex.promise("numbers", "Otherwise each parameter of the adapter gets the numbers of its tensor, "
            "in its own dtype.", says=("adapter tensor",))
 ex.promise("object", "It stays the same object and keeps its requires_grad,",
            says=("parameters replaced", "requires_grad"))
 ex.promise("no sharing", "and shares no memory with file.", says=("memory shared",))
-ex.promise("rest", "All else in model stays, and so does file.",
-           says=("other tensor of model", "tensors of file"))
+ex.promise("rest", "All else in model stays, and so do file and the grad mode.",
+           says=("other tensor of model", "tensors of file", "modes and gradients", "grad mode"))
 ex.promise("example", 'Example: for LoRA(nn.Linear(2, 2), r=1) a file has the paths "A" and "B", '
            "of shapes (1, 2) and (2, 1).", cases=("the example",))
 
@@ -69,15 +75,29 @@ def cases(g):
         return [entry for entry in file if entry[0] != path]
 
     def one(name, params, file):
-        return name, {"params": params, "file": file}
+        fresh = name == "a fresh model"
+        starts = [0 if fresh and p[0][-1] == "B" else 1000 + k for k, p in enumerate(params)]
+        return name, {"params": [[*p, start] for p, start in zip(params, starts)], "file": file}
+
+    def both(start, kind="float32"):
+        return [[p, s, kind, start if p[-1] == "B" else n] for p, s, _, n in doubled]
     d, r = whole(5, 8), whole(2, 4)
     single = layer("layers.0", d, d + 1, r)
     double = single + layer("layers.1", d + 1, d + 2, r, live=False)
     deep = layer("a.b.c.d.e", d, d, r) + layer("a.b.c.f", d, d, r)
     alike = [*double, ["layers.0.bA", [r, d], "float32", True], ["A.weight", [d], "float32", True],
-             ["layers.1.AB", [d], "float32", False], ["layers.1.A0", [r], "float32", True]]
+             ["layers.1.AB", [d], "float32", False], ["layers.1.A0", [r], "float32", True],
+             ["layers.0.a", [r, d], "float32", True], ["B.bias", [d], "float32", True]]
     halves = [[p, s, "bfloat16" if p.endswith("B") else k, f] for p, s, k, f in double]
     doubled = saved(double)
+    many = [part for k in range(6) for part in layer(f"layers.{k}", d, d, r)]
+    buffers = [*double, ["layers.0.mean.A", [d], "float32", "buffer"],
+               ["layers.0.mean.B", [d], "float32", "buffer"]]
+    alone = [*double, ["layers.2.A", [r, d], "float32", True]]
+    odd = [["c.A", [d], "float32", True], ["c.B", [2, 3, r], "float32", True], *single]
+    twice = [*double, ["z.A", [r, d + 1], "float32", "layers.1.A"],
+             ["z.B", [d + 2, r], "float32", "layers.1.B"]]
+    wide = [[p, s, "float64", f] for p, s, k, f in double]
     unit = layer("u", 1, 1, 1)
     flat = [["weight", [d, d], "float32", False], ["A", [r, d], "float32", True],
             ["B", [d, r], "float32", True]]
@@ -87,6 +107,16 @@ def cases(g):
             one("deep", deep, saved(deep)),
             one("at the root", layer("", d, d, r), saved(layer("", d, d, r))),
             one("names that look alike", alike, saved(alike)),
+            one("buffers named A and B", buffers, doubled), one("six layers", many, saved(many)),
+            one("an A without its B", alone, saved(alone)), one("of other shapes", odd, saved(odd)),
+            one("a layer under two paths", twice, doubled),
+            one("float64 in both", wide, saved(wide, "float64")),
+            one("views in the file", double, doubled),
+            one("the first B zero", double, change(doubled, "layers.0.B", start=0)),
+            one("B sums to zero", double, both(-2)), one("B not above zero", double, both(-3)),
+            one("a tiny B", double, both(-4)), one("the last number of B alone", double, both(-5)),
+            one("zero in float32 only", double, both(-6, "float64")),
+            one("a fresh model", double, doubled),
             one("float64 in the file", double, saved(double, "float64")),
             one("bfloat16 in the file", double, saved(double, "bfloat16")),
             one("B in bfloat16 in the model", halves, saved(halves)),
@@ -97,8 +127,10 @@ def cases(g):
             one("a base weight in the file", double,
                 [*doubled, ["layers.1.base.weight", [d + 2, d + 1], "float32", 77]]),
             one("an unknown path", double, [*doubled, ["note", [3], "float32", 5]]),
-            one("paths with a prefix", double, [[f"model.{p}", s, k, n] for p, s, k, n in doubled]),
+            one("paths with a prefix", double,
+                [[f"base_model.model.{p}", *rest] for p, *rest in doubled]),
             one("a shape that broadcasts", double, change(doubled, "layers.1.A", [1, d + 1])),
+            one("a B that broadcasts", double, change(doubled, "layers.1.B", [d + 2, 1])),
             one("a transposed shape", double, change(doubled, "layers.1.B", [r, d + 2])),
             one("another rank", double, change(change(doubled, "layers.1.B", [d + 2, r + 1]),
                                                "layers.1.A", [r + 1, d + 1])),
@@ -115,59 +147,102 @@ def cases(g):
             one("an adapter at the end", flat, saved(flat)),
             one("the first shape differs", double, change(doubled, "layers.0.A", [1, d])),
             one("a B of one number", unit, change(saved(unit), "u.B", start=31)),
-            ("the example", {"params": layer("", 2, 2, 1),
-                             "file": [["A", [1, 2], "float32", 33], ["B", [2, 1], "float32", 44]]})]
+            one("the example", layer("", 2, 2, 1), [["A", [1, 2], "float32", 33],
+                                                    ["B", [2, 1], "float32", 44]])]
 
 
 @ex.act
 def act(fn, params, file):
     def numbers(shape, start, kind):
         n = math.prod(shape)
-        made = ((start + torch.arange(n)) * 37 % 101 - 50) / 16 if start > 0 else (
-            torch.zeros(n) * (-1 if start < 0 else 1))
+        made = ((max(start, 0) + torch.arange(n)) * 37 % 101 - 50).double() / 48
+        if start <= 0:
+            made = torch.full((n,), {-1: -0.0, -3: -0.5, -4: 1e-30, -6: 1e-60}.get(start, 0.0),
+                              dtype=torch.float64)
+            ends = {-2: (1.0, -1.0), -3: (0.0, -0.5), -5: (0.0, 0.75)}.get(start, made[[0, -1]])
+            made[0], made[-1] = ends[0], ends[1]
         return made.view(shape).to(getattr(torch, kind))
 
-    model = nn.Module()
-    model.register_buffer("steps", torch.tensor([3.0, 4.0]))
-    for place, (path, shape, kind, live) in enumerate(params):
+    def holder(path):
         *holders, last = path.split(".")
         at = model
         for part in holders:
             if part not in at._modules:
                 at.add_module(part, nn.Module())
             at = at._modules[part]
-        at.register_parameter(last, nn.Parameter(numbers(shape, 1000 + place, kind), live))
-    before = {**dict(model.named_parameters()), "steps": model.steps}
+        return at, last
+
+    model = nn.Module()
+    model.register_buffer("steps", torch.tensor([3.0, 4.0]))
+    for path, shape, kind, live, start in params:
+        at, last = holder(path)
+        if live == "buffer":
+            at.register_buffer(last, numbers(shape, start, kind))
+        elif isinstance(live, str):
+            source, name = holder(live)
+            at.register_parameter(last, source._parameters[name])
+        else:
+            at.register_parameter(last, nn.Parameter(numbers(shape, start, kind), live))
+    for place, module in enumerate(model.modules()):
+        module.training = place % 2 == 0
+    for place, p in enumerate(model.parameters()):
+        p.grad = torch.ones_like(p) if place % 2 and p.requires_grad else None
+
+    def found():
+        every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        return {path: every[path] for path in [*(p[0] for p in params), "steps"] if path in every}
+
+    def modes():
+        return [(path, m.training, sorted(vars(m)), len(m._forward_hooks))
+                for path, m in model.named_modules()] + [
+                    (path, id(p.grad), None if p.grad is None else p.grad.tolist())
+                    for path, p in model.named_parameters()]
+
+    before, how = found(), modes()
     old = {path: p.detach().clone() for path, p in before.items()}
     tensors = {path: numbers(shape, start, kind) for path, shape, kind, start in file}
-    given = {path: t.clone() for path, t in tensors.items()}
-    raised = ""
+    tensors = {path: t.mT.contiguous().mT if t.dim() > 1 else t for path, t in tensors.items()}
+    given = {path: (t, t.clone()) for path, t in tensors.items()}
+    raised = "no error"
     try:
         fn(model, tensors)
     except ValueError:
         raised = "ValueError"
-    found = {**dict(model.named_parameters()), "steps": model.steps}
-    now = {path: found.get(path, model.steps) for path in [*(p[0] for p in params), "steps"]}
-    moved = sum(not torch.equal(now[path].detach(), t) for path, t in old.items())
-    store = {t.untyped_storage().data_ptr() for t in tensors.values()}
-    same = [path for path in given if path in tensors and torch.equal(tensors[path], given[path])]
-    return {"raised": raised, "moved": moved, "after": [t.detach() for t in now.values()],
-            "replaced": sum(now.get(path) is not p for path, p in before.items()),
-            "live": [int(p.requires_grad) for p in now.values()],
-            "shared": sum(p.untyped_storage().data_ptr() in store for p in now.values()),
-            "file": len(tensors) - len(same) + len(given) - len(same)}
+    grads = int(torch.is_grad_enabled())
+    torch.set_grad_enabled(True)
+    now = found()
+    kept = [path for path, (t, copy) in given.items() if tensors.get(path) is t
+            and t.dtype == copy.dtype and not t.requires_grad and torch.equal(t, copy)]
+    store = {t.untyped_storage().data_ptr() for t, _ in given.values()}
+    out = {"raised": raised, "after": [t.detach().clone() for t in now.values()], "grads": grads,
+           "moved": sum(path not in now or not torch.equal(now[path].detach(), t)
+                        for path, t in old.items()),
+           "replaced": sum(now.get(path) is not p for path, p in before.items()),
+           "live": [int(p.requires_grad) for p in now.values()],
+           "shared": sum(p.untyped_storage().data_ptr() in store for p in now.values()),
+           "file": abs(len(tensors) - len(kept)) + len(given) - len(kept),
+           "modes": sum(a != b for a, b in zip(modes(), how)), "again": []}
+    if raised == "no error":
+        fn(model, {path: -2 * copy for path, (t, copy) in given.items()})
+        out["again"] = [t.detach().clone() for t in found().values()]
+    return out
 
 
 def numbers_of(shape, start, kind):
     """The numbers that an act makes, one by one."""
-    flat = [((start + k) * 37 % 101 - 50) / 16 if start > 0 else 0.0
-            for k in range(math.prod(shape))]
-    return torch.tensor(flat).reshape(shape).to(getattr(torch, kind))
+    last = math.prod(shape) - 1
+    special = {0: lambda k: 0.0, -1: lambda k: -0.0, -2: lambda k: {0: 1.0, last: -1.0}.get(k, 0.0),
+               -3: lambda k: -0.5 if k else 0.0, -4: lambda k: 1e-30,
+               -5: lambda k: 0.75 if k == last else 0.0, -6: lambda k: 1e-60}
+    number = special.get(start, lambda k: ((start + k) * 37 % 101 - 50) / 48)
+    flat = torch.tensor([number(k) for k in range(last + 1)], dtype=torch.float64)
+    return flat.reshape(shape).to(getattr(torch, kind))
 
 
 def fault(params, file):
     """What is wrong with a file, in a word; empty where it may be loaded."""
-    shapes = {path: shape for path, shape, _, _ in params if path.split(".")[-1] in ("A", "B")}
+    shapes = {path: shape for path, shape, _, live, _ in params
+              if path.split(".")[-1] in ("A", "B") and not isinstance(live, str)}
     found = {path: (shape, start) for path, shape, _, start in file}
     if set(shapes) - set(found):
         return "a missing path"
@@ -175,39 +250,50 @@ def fault(params, file):
         return "another path"
     if any(found[path][0] != shape for path, shape in shapes.items()):
         return "a shape that differs"
-    live = [start for path, (_, start) in found.items() if path.split(".")[-1] == "B" and start > 0]
+    live = [start for path, (_, start) in found.items()
+            if path.split(".")[-1] == "B" and start not in (0, -1)]
     return "" if live else "every B zero"
 
 
 @ex.law
 def law(out, params, file):
-    expect_parts(out, "raised", "moved", "after", "replaced", "live", "shared", "file")
+    expect_parts(out, "raised", "moved", "after", "replaced", "live", "shared", "file", "modes",
+                 "grads", "again")
     wrong = fault(params, file)
     expect_equal(f"raised for {wrong or 'a file that fits'}", out["raised"],
-                 "ValueError" if wrong else "")
-    adapter = [path for path, *_ in params if path.split(".")[-1] in ("A", "B")]
+                 "ValueError" if wrong else "no error")
     expect_equal("tensors of file changed", out["file"], 0)
     if wrong:
         expect_equal("tensors of model that moved though it raised", out["moved"], 0)
     expect_equal("parameters replaced", out["replaced"], 0, "Write into those that are there.")
+    own = [p for p in params if p[3] == "buffer" or not isinstance(p[3], str)]
     expect_equal("requires_grad of the tensors", out["live"],
-                 [*(int(live) for *_, live in params), 0])
+                 [*(int(live is True) for *_, live, _ in own), 0])
     expect_equal("memory shared with file", out["shared"], 0)
-    expect_length("tensors of model", out["after"], len(params) + 1)
-    starts = {path: start for path, _, _, start in file}
-    wanted = []
-    for place, (path, shape, kind, _) in enumerate(params):
-        loads = path in adapter and not wrong
-        wanted.append(numbers_of(shape, starts[path] if loads else 1000 + place, kind))
-        what = "adapter tensor" if path in adapter else "other tensor of model"
-        expect_close(f"{what} {path}", out["after"][place], wanted[-1], rtol=0.0, atol=0.0)
-    expect_close("other tensor of model steps", out["after"][-1], torch.tensor([3.0, 4.0]),
-                 rtol=0.0, atol=0.0)
-    if not wrong:
-        moved = sum(not torch.equal(new, numbers_of(shape, 1000 + place, kind))
-                    for place, (new, (_, shape, kind, _)) in enumerate(
-                        zip(wanted, params, strict=True)))
-        expect_equal("tensors of model that moved", out["moved"], moved)
+    saved = {path: numbers_of(shape, start, kind) for path, shape, kind, start in file}
+    before = {path: numbers_of(shape, start, kind) for path, shape, kind, _, start in own}
+    after = before | ({} if wrong else {p: t.to(before[p].dtype) for p, t in saved.items()})
+    expect_tensors(out["after"], after, saved)
+    expect_equal("tensors of model that moved", out["moved"],
+                 sum(not torch.equal(after[path], t) for path, t in before.items()))
+    expect_equal("modes and gradients of model that changed", out["modes"], 0)
+    expect_equal("grad mode after the call", out["grads"], 1, "Put it back.")
+    if wrong:
+        expect_length("tensors after a second call", out["again"], 0)
+        return
+    again = after | {p: (-2 * t).to(before[p].dtype) for p, t in saved.items()}
+    expect_tensors(out["again"], again, saved, " after a second call")
+
+
+def expect_tensors(got, wanted, saved, when=""):
+    """Raise Broken unless the tensors of model are these; steps, a buffer, comes last."""
+    expect_length(f"tensors of model{when}", got, len(wanted) + 1)
+    for path, tensor, right in zip([*wanted, "steps"], got, [*wanted.values(), STEPS]):
+        what = "adapter tensor" if path in saved else "other tensor of model"
+        expect_close(f"{what} {path}{when}", tensor, right, rtol=0.0, atol=0.0)
+
+
+STEPS = torch.tensor([3.0, 4.0])
 
 
 # ---- right by another route
@@ -239,26 +325,26 @@ def through_state_dict(model, file):
            if path.split(".")[-1] == "A" or path.split(".")[-1] == "B"}
     if set(own) != set(file) or any(own[k].shape != file[k].shape for k in own):
         raise ValueError("names or shapes do not fit")
-    if sum(float(t.double().abs().sum()) for k, t in file.items() if k.split(".")[-1] == "B") == 0:
+    if sum(float(t.double().abs().max()) for k, t in file.items() if k.split(".")[-1] == "B") == 0:
         raise ValueError("B is zero")
     model.load_state_dict({k: t.clone() for k, t in file.items()}, strict=False)
 
 
 @ex.right("a walk over the modules")
 def by_walk(model, file):
-    left, todo = dict(file), []
+    left, todo, seen = dict(file), [], set()
     for path, module in model.named_modules():
         for key, p in module.named_parameters(recurse=False):
-            if key in ("A", "B"):
+            if key in ("A", "B") and p not in seen:
                 name = f"{path}.{key}" if path else key
                 if name not in left or left[name].shape != p.shape:
                     raise ValueError(name)
+                seen.add(p)
                 todo.append((key, p, left.pop(name)))
     if left or not any(key == "B" and bool((t != 0).any()) for key, p, t in todo):
         raise ValueError("other names, or a B of zeros")
-    with torch.no_grad():
-        for _, p, tensor in todo:
-            p.set_(tensor.to(p.dtype).clone()) if False else p.copy_(tensor)
+    for _, p, tensor in todo:
+        p.data = tensor.to(p.dtype).clone()
 
 
 @ex.right("written, and written back where something was wrong")
@@ -294,7 +380,7 @@ for other in ("path.split('.')[-1] >= 'B'", "path[-1] == 'B'"):
 
 @torch.no_grad()
 def loaded(model, file, *, adapter=None, look=("missing", "others", "shapes", "zero"),
-           order="look first", write=None):
+           zero=None, write=None):
     """The worked answer with its looks and its writing as options."""
     adapter = adapter or (lambda path: path.split(".")[-1] in ("A", "B"))
     mine = {path: p for path, p in model.named_parameters() if adapter(path)}
@@ -305,15 +391,15 @@ def loaded(model, file, *, adapter=None, look=("missing", "others", "shapes", "z
         raise ValueError("paths")
     if "shapes" in look and any(p.shape != t.shape for p, t in pairs):
         raise ValueError("shapes")
-    if "zero" in look and not any(t.any() for path, t in file.items()
-                                  if path.split(".")[-1] == "B"):
+    zero = zero or (lambda t: not t.any())
+    if "zero" in look and all(zero(t) for path, t in file.items() if path.split(".")[-1] == "B"):
         raise ValueError("zero")
     for p, t in pairs:
         (write or (lambda p, t: p.copy_(t) if p.shape == t.shape else None))(p, t)
 
 
 @ex.wrong("load_state_dict(strict=False)", says="raised for",
-          breaks=("whole", "missing", "others", "zero"))
+          breaks=("whole", "missing", "others", "zero", "not half"))
 def not_strict(model, file):
     try:
         model.load_state_dict({k: t.clone() for k, t in file.items()}, strict=False)
@@ -385,6 +471,109 @@ def each_b(model, file):
     loaded(model, file)
 
 
+@ex.wrong("the first B alone looked at", says="raised for a file that fits", breaks="zero")
+def first_b(model, file):
+    b = [t for path, t in file.items() if path.split(".")[-1] == "B"]
+    if b and not b[0].any():
+        raise ValueError("zero")
+    loaded(model, file)
+
+
+@ex.wrong("B zero by its sum", says="raised for a file that fits", breaks="zero")
+def by_sum(model, file):
+    loaded(model, file, zero=lambda t: t.sum() == 0)
+
+
+@ex.wrong("B zero by its largest number", says="raised for a file that fits", breaks="zero")
+def by_largest(model, file):
+    loaded(model, file, zero=lambda t: t.max() == 0)
+
+
+@ex.wrong("B zero by its first row", says="raised for a file that fits", breaks="zero")
+def by_first_row(model, file):
+    loaded(model, file, zero=lambda t: not t.flatten()[:2].any())
+
+
+@ex.wrong("B taken for zero where it is small", says="raised for a file that fits", breaks="zero")
+def nearly_zero(model, file):
+    loaded(model, file, zero=lambda t: float(t.float().abs().max()) < 1e-8)
+
+
+@ex.wrong("zero only once it is float32", says="raised for a file that fits", breaks="zero")
+def zero_by_cast(model, file):
+    loaded(model, file, zero=lambda t: not t.float().any())
+
+
+@ex.wrong("B of the model looked at, not of the file", says="raised", breaks="zero")
+def b_of_model(model, file):
+    if not any(p.any() for path, p in model.named_parameters() if path.split(".")[-1] == "B"):
+        raise ValueError("zero")
+    loaded(model, file)
+
+
+@ex.wrong("buffers taken for the adapter", says="raised for a file that fits", breaks="paths")
+def with_buffers(model, file):
+    if any(path.split(".")[-1] in ("A", "B") and path not in file
+           for path, _ in model.named_buffers()):
+        raise ValueError("missing")
+    loaded(model, file)
+
+
+@ex.wrong("A counted only where a B stands beside it", says="raised for a file that fits",
+          breaks="paths")
+def in_pairs(model, file):
+    if any(path[:-1] + "B" not in file for path in file if path.split(".")[-1] == "A"
+           and path in dict(model.named_parameters())):
+        raise ValueError("pairs")
+    loaded(model, file)
+
+
+@ex.wrong("a layer under two paths asked for twice", says="raised for a file that fits",
+          breaks="paths")
+def under_each_path(model, file):
+    if any(path.split(".")[-1] in ("A", "B") and path not in file
+           for path, _ in model.named_parameters(remove_duplicate=False)):
+        raise ValueError("missing")
+    loaded(model, file)
+
+
+@ex.wrong("eight tensors at most", says="adapter tensor", breaks="paths")
+def eight(model, file):
+    left = [8]
+
+    def write(p, t):
+        left[0] -= 1
+        if left[0] >= 0:
+            p.copy_(t)
+    loaded(model, file, write=write)
+
+
+@ex.wrong("prefixes of the file cut off", says="raised for a missing path",
+          breaks=("others", "missing"))
+def cuts_prefixes(model, file):
+    loaded(model, {path.removeprefix("base_model.model."): t for path, t in file.items()})
+
+
+@ex.wrong("shapes of A compared, those of B not", says="raised for a shape", breaks="shapes")
+def shape_of_a(model, file):
+    mine = dict(model.named_parameters())
+    loaded(model, {path: t.expand(mine[path].shape) if path in mine and path[-1] == "B"
+                   and t.dim() == 2 and t.shape[1] == 1 and len(t) == len(mine[path]) else t
+                   for path, t in file.items()})
+
+
+@ex.wrong("numbers through bfloat16", says="adapter tensor", breaks=("numbers", "file"))
+def through_bfloat16(model, file):
+    loaded(model, file, write=lambda p, t: p.copy_(t.bfloat16()))
+
+
+@ex.wrong("memory read in its order, whatever the strides", says="adapter tensor",
+          breaks=("file", "whole"))
+def by_memory(model, file):
+    loaded(model, file, write=lambda p, t: p.copy_(torch.as_strided(
+        t, t.shape, torch.empty(t.shape, device="meta").stride())))
+
+
 @ex.wrong("A of zeros refused", says="raised for a file that fits", breaks="zero")
 def zero_a(model, file):
     if file and not any(t.any() for path, t in file.items() if path.split(".")[-1] == "A"):
@@ -423,6 +612,48 @@ def base_touched(model, file):
             p.mul_(0.5)
 
 
+@ex.wrong("the model put into eval mode", says="modes and gradients", breaks="rest")
+def in_eval_mode(model, file):
+    loaded(model, file)
+    model.eval()
+
+
+@ex.wrong("gradients thrown away", says="modes and gradients", breaks="rest")
+def zero_grads(model, file):
+    loaded(model, file)
+    model.zero_grad()
+
+
+@ex.wrong("gradients switched off and not on again", says="grad mode", breaks="rest")
+def grad_off(model, file):
+    loaded(model, file)
+    torch.set_grad_enabled(False)
+
+
+@ex.wrong("the tensors of file cast in place", says="tensors of file", breaks="rest")
+def casts_file(model, file):
+    loaded(model, file)
+    for path, p in model.named_parameters():
+        if path in file:
+            file[path] = file[path].to(p.dtype, copy=True)
+
+
+@ex.wrong("looked at, and nothing written", says="adapter tensor", breaks=("whole", "numbers"))
+def nothing_written(model, file):
+    loaded(model, file, write=lambda p, t: None)
+
+
+DONE: list = [None]
+
+
+@ex.wrong("a model loaded once and not again", says="after a second call", breaks=("whole",
+                                                                                  "numbers"))
+def once(model, file):
+    if DONE[0] is not model:
+        loaded(model, file)
+    DONE[0] = model
+
+
 @ex.wrong("file emptied while it loads", says="tensors of file", breaks="rest")
 def emptied(model, file):
     loaded(model, file)
@@ -432,10 +663,12 @@ def emptied(model, file):
 @ex.wrong("new parameters in place of the old", says="parameters replaced", breaks="object")
 def new_parameters(model, file):
     loaded(model, file)
+    made = {}
     for module in model.modules():
         for key, p in list(module.named_parameters(recurse=False)):
             if key in ("A", "B"):
-                setattr(module, key, nn.Parameter(p.detach().clone(), p.requires_grad))
+                twin = nn.Parameter(p.detach().clone(), p.requires_grad)
+                setattr(module, key, made.setdefault(p, twin))
 
 
 @ex.wrong("the adapter set to train", says="requires_grad", breaks="object")

@@ -12,8 +12,10 @@ ex = exercise("10.6", "lm_labels", seen=("ids", "lengths"))
 ex.promise("labels", "Labels for a causal language model that shifts them itself. They are the ids "
            "as far as each text goes,", says=("labels",))
 ex.promise("masked", "and -100 after it, whatever ids stand there.", says=("labels",))
-ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column",
-                                               "transposed ids", "many rows"))
+ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column", "transposed ids",
+                                               "many rows", "ids of a million millions",
+                                               "as many rows as places", "long rows"))
+ex.promise("rows", "and there may be no rows;", cases=("no rows",))
 ex.promise("lengths", "texts padded on the right; lengths: (N,) int64, the tokens of each "
            "text, its EOS among them, from 0 to T.",
            cases=("a text of no tokens", "texts that fill the row", "all texts as long",
@@ -23,7 +25,8 @@ ex.promise("any id", "The id of the padding may be that of EOS or of any other t
            cases=("padded with EOS", "EOS inside the texts", "padded with a word",
                   "two paddings", "texts of padding only", "EOS is also the first token",
                   "the last token is no EOS"))
-ex.promise("new", "The result is a new int64 tensor;", says=("dtype of",))
+ex.promise("new", "The result is int64 and has memory of its own at each call;",
+           says=("dtype of", "memory shared", "after a second call"))
 ex.promise("left alone", "ids and lengths stay as they are.", says=("changes of",))
 ex.promise("example", "Example: ids [[5, 0, 0]] with lengths [2] give [[5, 0, -100]].",
            cases=("the example",))
@@ -54,6 +57,8 @@ def cases(g):
     two[1]["lengths"].clamp_(max=t - 3)
     turned = one("transposed ids", n, t)
     turned[1]["ids"] = turned[1]["ids"].T.contiguous().T
+    large = one("ids of a million millions", n, t)
+    large[1]["ids"] = large[1]["ids"] * 10 ** 12 + large[1]["ids"]
     only = one("texts of padding only", n, t)
     only[1]["ids"][1] = 0
     return [one("padded with EOS", n, t), one("padded with a token of its own", n, t, pad=1),
@@ -67,7 +72,9 @@ def cases(g):
             one("all texts as long", 3, t, lengths=[4, 4, 4]),
             one("lengths that grow", t - 1, t, lengths=range(1, t)),
             one("one row", 1, t), one("one column", 3, 1, lengths=[1, 0, 1]),
-            one("many rows", 40, t), turned,
+            one("many rows", 40, t), turned, large, one("no rows", 0, t),
+            one("as many rows as places", 6, 6), one("long rows", 2, 300),
+            one("nothing to mask", 3, t, lengths=[t, t, t]),
             ("the example", {"ids": torch.tensor([[5, 0, 0]]), "lengths": torch.tensor([2])})]
 
 
@@ -76,19 +83,33 @@ def act(fn, ids, lengths):
     before = ids.clone(), lengths.clone()
     out = fn(ids, lengths)
     changes = [int((a != b).sum()) for a, b in zip((ids, lengths), before)]
-    return {"out": out, "changes": changes}
+    if not isinstance(out, torch.Tensor):
+        return {"out": out, "changes": changes, "shared": 0, "later": 0, "again": out}
+    first, given = out.clone(), [m.untyped_storage().data_ptr() for m in (ids, lengths)]
+    again = fn(ids + 1, torch.stack([lengths, lengths], 1)[:, 0].flip(0))
+    return {"out": first, "changes": changes, "again": again,
+            "shared": int(out.numel() > 0 and out.untyped_storage().data_ptr() in given),
+            "later": 1 - int(torch.equal(out, first))}
 
 
 @ex.law
 def law(out, ids, lengths):
-    expect_parts(out, "out", "changes")
+    expect_parts(out, "out", "changes", "shared", "later", "again")
     expect_length("changes of the arguments", out["changes"], 2)
     for name, count in zip(("ids", "lengths"), out["changes"], strict=True):
         expect_equal(f"changes of {name} in the arguments", count, 0)
+    lengths = lengths.tolist()
+    expect_equal("labels", out["out"], cut(ids, lengths))
+    expect_equal("memory shared with ids or lengths", out["shared"], 0)
+    expect_equal("labels that changed after a second call", out["later"], 0)
+    expect_equal("labels of the second call", out["again"], cut(ids + 1, lengths[::-1]))
+
+
+def cut(ids, lengths):
+    """The ids as far as each text goes, by lists, and -100 behind it."""
     rows = [row[:length] + [-100] * (len(row) - length)
-            for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
-    wanted = torch.tensor(rows, dtype=torch.int64).reshape(ids.shape)
-    expect_equal("labels", out["out"], wanted)
+            for row, length in zip(ids.tolist(), lengths, strict=True)]
+    return torch.tensor(rows, dtype=torch.int64).reshape(ids.shape)
 
 
 # ---- right by another route
@@ -126,6 +147,14 @@ def by_lists(ids, lengths):
     made = [list(row[:n]) + [-100] * (len(row) - n)
             for row, n in zip(ids.tolist(), lengths.tolist(), strict=True)]
     return torch.tensor(made, dtype=torch.long).view(ids.shape)
+
+
+@ex.right("padded anew, row by row")
+def by_stack(ids, lengths):
+    labels = ids.new_full(ids.shape, -100)
+    for row, text, length in zip(labels, ids, lengths.tolist(), strict=True):
+        row[:length] = text[:length]
+    return labels
 
 
 # ---- wrong, by name
@@ -190,7 +219,7 @@ def zero_filled(ids, lengths):
         torch.arange(ids.shape[1]) >= lengths[:, None], 0)
 
 
-@ex.wrong("a length below zero where the text is empty", says="labels", breaks="lengths")
+@ex.wrong("an empty text left whole", says="labels", breaks="lengths")
 def empty_text(ids, lengths):
     out = labelled(ids, lengths)
     out[lengths == 0] = ids[lengths == 0]
@@ -219,7 +248,7 @@ def no_special(ids, lengths):
     return labelled(ids, lengths).masked_fill(special, -100)
 
 
-@ex.wrong("written into ids", says="changes of", breaks="left alone")
+@ex.wrong("written into ids", says="changes of", breaks=("left alone", "new"))
 def into_ids(ids, lengths):
     return ids.masked_fill_(torch.arange(ids.shape[1]) >= lengths[:, None], -100)
 
@@ -229,6 +258,45 @@ def uses_lengths(ids, lengths):
     out = labelled(ids, lengths)
     lengths -= 1
     return out
+
+
+@ex.wrong("ids handed back where nothing is masked", says="memory shared", breaks="new")
+def handed_back(ids, lengths):
+    return ids if bool((lengths == ids.shape[1]).all()) and len(ids) else labelled(ids, lengths)
+
+
+LABELS: dict = {}
+
+
+@ex.wrong("one tensor of labels for all batches of a shape", says="after a second call",
+          breaks="new")
+def one_tensor(ids, lengths):
+    found = labelled(ids, lengths)
+    return LABELS.setdefault(found.shape, found).copy_(found)
+
+
+@ex.wrong("places compared with lengths along the row", says="labels", breaks="ids")
+def along_the_row(ids, lengths):
+    n, t = ids.shape
+    return ids.masked_fill(torch.arange(t) >= lengths, -100) if n == t else labelled(ids, lengths)
+
+
+@ex.wrong("places counted in 8 bits", says="labels", breaks="ids")
+def in_8_bits(ids, lengths):
+    places = torch.arange(ids.shape[1]).to(torch.uint8).long()
+    return ids.masked_fill(places >= lengths[:, None], -100)
+
+
+@ex.wrong("ids through float32, which holds 24 bits", says="labels", breaks="ids")
+def through_float(ids, lengths):
+    return labelled(ids.float(), lengths).long()
+
+
+@ex.wrong("an error for a batch without rows", says="raised", breaks="rows")
+def needs_rows(ids, lengths):
+    rows = [torch.where(torch.arange(len(row)) < n, row, torch.tensor(-100))
+            for row, n in zip(ids, lengths, strict=True)]
+    return torch.stack(rows)
 
 
 @ex.wrong("floating-point labels", says="dtype of", breaks="new")

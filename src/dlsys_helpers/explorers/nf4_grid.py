@@ -5,7 +5,7 @@ import torch
 from dlsys_helpers.explorers import Bars, Choice, Heatmap, Slider, explorer
 
 EDGE = 0.9677083  # the outermost quantile of NF4; the next one, 1, would be infinite
-WEIGHTS = ("normal", "uniform", "one outlier a block")
+WEIGHTS = ("normal", "uniform", "one outlier in 256")
 BLOCKS = (16, 32, 64, 128, 256)
 COUNT = 4096
 LEVELS = [f"level {k}" for k in range(1, 17)]
@@ -32,7 +32,7 @@ def weights(kind, spread):
     if kind == "uniform":
         return (torch.rand(COUNT, generator=g, dtype=torch.float64) * 2 - 1) * spread
     drawn = torch.randn(COUNT, generator=g, dtype=torch.float64) * spread
-    if kind == "one outlier a block":
+    if kind == "one outlier in 256":
         drawn[::256] = 8 * spread
     return drawn
 
