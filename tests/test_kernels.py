@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from dlsys_helpers.kernels import LIMITS, Compiled, compiled, occupancy
+from dlsys_helpers.kernels import LIMITS, RECORDED, Compiled, absent, compiled, occupancy, recorded
+from dlsys_helpers.paths import NOTEBOOKS
 
 LINUX_ONLY = pytest.mark.skipif(importlib.util.find_spec("triton") is None,
                                 reason="triton exists for Linux only")
@@ -51,6 +52,22 @@ def test_a_kernel_that_does_not_compile_says_why(source, tmp_path, monkeypatch):
         compiled(source(ADD.replace("BLOCK + tl", "nowhere + tl")),
                  signature={"x": "*fp32", "y": "*fp32", "n": "i32"}, constants={"BLOCK": 256},
                  capabilities=[80])
+
+
+def test_without_triton_a_kernel_is_read_and_a_record_says_that_it_is_one(capsys):
+    def kernel(n: absent.constexpr):
+        return n
+
+    assert absent.jit(kernel) is kernel
+    assert recorded("guards") == {False: 28, True: 0}
+    assert "Recorded there with 3." in capsys.readouterr().out
+
+
+def test_the_record_is_what_the_notebook_of_lesson_8_shows():
+    text = (NOTEBOOKS / "08_transformers.ipynb").read_text("utf-8")
+    for code in RECORDED["flash"]:
+        assert (f"sm_{code.capability}: {code.registers} registers, {code.shared} bytes shared, "
+                f"{code.spills} spills, {code.tensor_cores} on tensor cores") in text
 
 
 @pytest.mark.parametrize(("code", "warps", "expected"), [

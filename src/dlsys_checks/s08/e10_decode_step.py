@@ -20,21 +20,22 @@ ex.promise("result", "Causal attention of the n newest tokens, with a cache and 
 ex.promise("new", "q, k, v: (B, H, n, D) of the new tokens, n >= 1, float32,",
            says=("result", "cache"))
 ex.promise("order", "in memory in any order,", says=("raised RuntimeError",))
-ex.promise("left", "left as they are.", says=("numbers changed",))
+ex.promise("left", "left as they are, by later steps too.", says=("numbers changed",))
 ex.promise("empty", "cache: a dict, empty at the first step.",
            says=("step 1", "raised KeyError"))
 ex.promise("cache", 'After each step its "k" and "v" hold the keys and values of all tokens so '
            "far, (B, H, t, D), the keys turned.", says=("cache",))
 ex.promise("places", "rotate(x, place) returns x (B, H, n, D) turned for the places (n,), int64, "
            "counted from 0 at the first token of all.",
-           says=("places", "result", "cache's k"))
+           says=("places", "result", "cache's k", "raised"))
 ex.promise("values", "Queries and keys are turned, values are not.",
            says=("result", "cache"))
 ex.promise("causal", "A token looks at itself and at all before it.", says=("result",))
 ex.promise("whole", "The result (B, H, n, D) is what the whole row gives for these tokens in one "
            "run.", says=("result",))
-ex.promise("twins", "Two caches know nothing of each other.", cases=("two rows in turn",
-                                                                     "two rows, many steps"))
+ex.promise("twins", "Two caches know nothing of each other.", says=("result of step", "cache"))
+ex.promise("copy", "The cache holds all that is kept: a deep copy of it goes on alike.",
+           says=("of a copy",))
 
 
 @ex.cases
@@ -64,10 +65,14 @@ def cases(g):
 @ex.act
 def act(fn, q, k, v, sizes, base, twins):
     """The steps of a row, and between them those of another one (twins): q and k exchanged."""
-    kinds = []
+    kinds = set()
 
     def rotate(x, place):
-        kinds.append(place.dtype == torch.int64 and list(place.shape) == [x.shape[2]])
+        shape = list(place.shape) if isinstance(place, torch.Tensor) else type(place).__name__
+        if x.dim() != 4 or shape != [x.shape[2]]:
+            raise ValueError(f"rotate: got x {tuple(x.shape)} and place {shape}, expected "
+                             "x (B, H, n, D) and place (n,)")
+        kinds.add(str(place.dtype))
         half = x.shape[-1] // 2
         angle = place[:, None] * base ** (-torch.arange(half) / half)
         a, b = x.chunk(2, -1)
@@ -75,19 +80,24 @@ def act(fn, q, k, v, sizes, base, twins):
                          -1)
 
     rows = [(q, k, v), (k, q, -v)] if twins else [(q, k, v)]
-    caches, found, start = [{} for _ in rows], [], 0
+    caches, found, given, start = [{} for _ in rows], [], [], 0
     for n in sizes:
         for row, cache in zip(rows, caches):
+            fork = copy.deepcopy(cache)  # takes the step first, with other values
             # Tokens before heads in memory, as they come from one linear layer.
             new = [t[:, :, start:start + n].transpose(1, 2).contiguous().transpose(1, 2)
                    for t in row]
             before = [t.clone() for t in new]
+            branch = fn(new[0], new[1], -new[2], fork, rotate) if start else None
             out = fn(*new, cache, rotate)
             held = {key: cache.get(key) for key in ("k", "v")}
-            found.append({"out": out, "cache": copy.deepcopy(held),
-                          "changed": sum(int((a != b).sum()) for a, b in zip(new, before)),
-                          "places": sum(not kind for kind in kinds)})
+            found.append({"out": out, "cache": copy.deepcopy(held), "copy": branch,
+                          "copy's v": fork.get("v") if start else None,
+                          "places": sorted(kinds)})
+            given.append(list(zip(new, before)))
         start += n
+    for one, pairs in zip(found, given):  # in the end: a cache may hold what it was handed
+        one["changed"] = [int((a != b).sum()) if a.shape == b.shape else -1 for a, b in pairs]
     return found
 
 
@@ -103,26 +113,39 @@ def turned(x, base):
 
 def whole_run(q, k, v, base):
     """Result of all tokens in one run, the turned keys and the values; float64."""
+    weights, k = weights_of(q, k, base)
+    return weights @ v.double(), k, v.double()
+
+
+def weights_of(q, k, base):
+    """The weights of all tokens in one run, and the turned keys; float64."""
     q, k = turned(q, base), turned(k, base)
     scores = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(q.shape[-1])
     later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    return torch.softmax(scores.masked_fill(later, -math.inf), -1) @ v.double(), k, v.double()
+    return torch.softmax(scores.masked_fill(later, -math.inf), -1), k
+
+
+def branched(q, k, v, base, start, n):
+    """Results and values of a copy that took the step of n tokens with -v; float64."""
+    v = torch.cat([v[:, :, :start], -v[:, :, start:start + n]], 2)
+    result = whole_run(q[:, :, :start + n], k[:, :, :start + n], v, base)[0]
+    return result[:, :, start:].float(), v
 
 
 @ex.law
 def law(out, q, k, v, sizes, base, twins):
-    rows = [whole_run(*row, base) for row in ([(q, k, v), (k, q, -v)] if twins else [(q, k, v)])]
+    given = [(q, k, v), (k, q, -v)] if twins else [(q, k, v)]
+    rows = [whole_run(*row, base) for row in given]
     expect_length("steps", out, len(sizes) * len(rows))
     start = 0
     for number, n in enumerate(sizes):
         for r, (result, keys, values) in enumerate(rows):
             one = out[number * len(rows) + r]
-            expect_parts(one, "out", "cache", "changed", "places")
+            expect_parts(one, "out", "cache", "copy", "copy's v", "changed", "places")
             where = f"step {number + 1}" + (f" of row {r + 1}" if twins else "")
-            expect_equal(f"numbers changed in q, k and v, {where}", one["changed"], 0,
+            expect_equal(f"numbers changed in q, k and v of {where}", one["changed"], [0, 0, 0],
                          "Work on copies.")
-            expect_equal(f"calls of rotate with odd places, {where}", one["places"], 0,
-                         "n whole numbers, one a token.")
+            expect_equal(f"dtypes of the places up to {where}", one["places"], ["torch.int64"])
             expect_close(f"result of {where}", one["out"], result[:, :, start:start + n].float(),
                          rtol=1e-3, atol=1e-4)
             expect_parts(one["cache"], "k", "v", what=f"cache after {where}")
@@ -130,6 +153,13 @@ def law(out, q, k, v, sizes, base, twins):
                          keys[:, :, :start + n].float(), rtol=1e-3, atol=1e-4)
             expect_equal(f"cache's v after {where}", one["cache"]["v"],
                          values[:, :, :start + n].float())
+            result, values = branched(*given[r], base, start, n) if start else (None, None)
+            if start:
+                expect_close(f"result of a copy that took {where} before", one["copy"], result,
+                             rtol=1e-3, atol=1e-4)
+            else:
+                expect_equal("no copy at the first step", one["copy"], None)
+            expect_equal(f"cache's v of a copy, {where}", one["copy's v"], values)
         start += n
 
 
@@ -312,11 +342,36 @@ def unscaled(q, k, v, cache, rotate):
     return step(q * math.sqrt(q.shape[-1]), k, v, cache, rotate)
 
 
-@ex.wrong("the new keys turned in place", says="numbers changed", breaks="left")
+@ex.wrong("the new keys changed in place", says="numbers changed", breaks="left")
 def in_place(q, k, v, cache, rotate):
     out = step(q, k, v, cache, rotate)
     k.add_(1.0)
     return out
+
+
+@ex.wrong("the first values kept as they came, and grown in place", says="numbers changed",
+          breaks="left")
+def grown_in_place(q, k, v, cache, rotate):
+    held = dict(cache)
+    out = step(q, k, v, held, rotate)
+    if not cache:
+        cache.update(k=held["k"], v=v)
+        return out
+    for name in ("k", "v"):
+        cache[name].set_(held[name])
+    return out
+
+
+@ex.wrong("places counted beside the cache, by its dict", says="of a copy", breaks="copy")
+def counted_beside(q, k, v, cache, rotate):
+    past = cache["k"].shape[2] if cache else 0
+    known = COUNTED.setdefault("seen", {})
+    start = known.get(id(cache), (None, 0))[1] if past else 0
+    known[id(cache)] = cache, start + q.shape[2]
+    return step(q, k, v, cache, rotate, start=lambda past: start)
+
+
+COUNTED: dict = {}
 
 
 SHARED: dict = {}

@@ -10,23 +10,30 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight"))
+ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight", "order"))
 
 ex.promise("result", "How far the output for x[0] moves when it gets other neighbours.",
            says=("result",))
 ex.promise("model", "model maps (N, ...) to (N, ...), one output a row.", cases=(
     "attention across the batch", "images", "one number a row", "sums by row",
-    "three axes in the output"))
-ex.promise("x", "x: (N, ...), N >= 2;", cases=("two rows", "many rows", "the example"))
+    "three axes in the output", "columns first in memory"))
+ex.promise("x", "x: (N, ...), N >= 2,", cases=("two rows", "many rows", "the example"))
+ex.promise("tokens", "float32 or int64,", cases=("tokens, by their embedding",))
+ex.promise("memory", "in memory in any order;", cases=("columns first in memory",))
 ex.promise("others", "others: (N - 1, ...), the rows that take the place of x[1:].",
            says=("result",))
 ex.promise("largest", "The result is the largest absolute change of a number of output 0,",
            says=("result",))
 ex.promise("eval", "measured in eval mode", says=("result", "calls in train mode"))
-ex.promise("no graph", "and without building a graph.", says=("calls with gradients",))
-ex.promise("modes", "The model comes back as it was: every module in its former mode,",
+ex.promise("no graph", "and without building a graph;", says=("calls with gradients",))
+ex.promise("grad mode", "the grad mode is as before afterwards.",
+           says=("grad mode after the call",))
+ex.promise("modes", "The model, which writes no buffer in eval mode, comes back as it was: "
+           "every module in its former mode,",
            says=("training flags",))
-ex.promise("buffers", "weights and buffers untouched.", says=("weights and buffers",))
+ex.promise("buffers", "parameters and buffers untouched,", says=("weights and buffers",))
+ex.promise("facts", "their dtype, gradients and requires_grad included.",
+           says=("facts of parameters",))
 ex.promise("writes", "It may write into what it is given, but x and others stay as they were.",
            cases=("a model that writes", "a model that writes, no dependence"),
            says=("result", "numbers changed"))
@@ -43,12 +50,15 @@ def cases(g):
     def whole(low, high):
         return int(torch.randint(low, high, (), generator=g))
 
-    def one(name, kind, rows, *shape, scale=1.0):
+    def one(name, kind, rows, *shape, scale=1.0, order="rows"):
         x, others = (torch.randn(n, *shape, generator=g) * scale for n in (rows, rows - 1))
-        return name, {"kind": kind, "x": x, "others": others,
+        if kind == "tokens":
+            x, others = (torch.randint(4, (n, *shape), generator=g) for n in (rows, rows - 1))
+            others[:] = 3 - x[1:]
+        return name, {"kind": kind, "x": x, "others": others, "order": order,
                       "weight": torch.randn(4, 4, generator=g)}
     example = {"kind": "mean", "x": torch.tensor([[1.0], [3.0]]), "others": torch.tensor([[7.0]]),
-               "weight": torch.zeros(4, 4)}
+               "weight": torch.zeros(4, 4), "order": "rows"}
     return [one("attention across the batch", "attention", whole(4, 9), 3, 4),
             one("no dependence", "rows", whole(3, 7), 4),
             one("batch statistics", "norm", whole(4, 9), 4),
@@ -57,31 +67,40 @@ def cases(g):
             one("three axes in the output", "mean", whole(3, 7), 3, 2),
             one("one number a row", "flat", whole(3, 7), 4),
             one("a small dependence", "mean", whole(3, 6), 4, scale=1e-3),
+            one("a tiny dependence", "mean", whole(3, 6), 4, scale=1e-7),
             one("a large dependence", "mean", whole(3, 6), 4, scale=1e4),
             one("two rows", "mean", 2, 4), one("many rows", "mean", whole(40, 60), 4),
             one("the last row alone counts", "last", whole(4, 8), 4),
             one("a model that writes", "writes", whole(3, 7), 4),
             one("a model that writes, no dependence", "writes rows", whole(3, 7), 4),
             one("sums by row", "mean", whole(3, 6), 6),
+            one("tokens, by their embedding", "tokens", whole(3, 7), 5),
+            one("columns first in memory", "mean", whole(3, 7), 4, 3, order="columns"),
             ("the example", example)]
 
 
 @ex.act
-def act(fn, kind, x, others, weight):
-    calls = {"train": 0, "grad": 0, "changed": 0}
+def act(fn, kind, x, others, weight, order):
+    calls = {"train": 0, "grad": 0, "changed": 0, "left": 0}
 
     class Model(nn.Module):
         """Mixes rows as `kind` says; notes mode and grad mode of each call."""
 
         def __init__(self):
             super().__init__()
-            self.inner = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(4)))
+            self.inner = nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.BatchNorm1d(4)),
+                                       nn.Dropout(0.5))
             self.scale = nn.Parameter(torch.ones(()))
             self.weight = nn.Parameter(weight.clone())
 
         def forward(self, z):
             calls["train"] += any(m.training for m in self.modules())
             calls["grad"] += torch.is_grad_enabled()
+            if kind == "tokens":
+                if z.dtype != torch.int64:
+                    raise TypeError(f"model: got {z.dtype}, expected int64 tokens, as x has them")
+                z = self.weight[z]
+                return z - z.mean(0)
             given, z = z, z * self.scale
             if kind == "attention":  # rows of the batch as tokens
                 q = z.transpose(0, 1)
@@ -106,17 +125,35 @@ def act(fn, kind, x, others, weight):
     model = Model()
     model.inner[1][0].running_mean.fill_(0.5)
     model.inner[1][0].num_batches_tracked.fill_(3)
-    held = [t.detach().clone() for t in (*model.parameters(), *model.buffers())]
+    model.scale.grad = torch.ones(())
+    model.weight.requires_grad_(False)
+    tensors = [*model.parameters(), *model.buffers()]
+    held = [t.detach().clone() for t in tensors]
+
+    def facts():
+        now = [*model.parameters(), *model.buffers()]
+        return [[id(t) for t in now], [str(t.dtype) for t in now], [t.requires_grad for t in now],
+                ["none" if t.grad is None else t.grad.item() for t in now],
+                [sorted(vars(model)), len(model._forward_hooks)]]
+
+    before = facts()
     results, flags = [], []
-    for modes in ([True, True, True, True, False], [False, True, False, True, True]):
+    for modes in ([True, True, True, True, False, False], [False, True, False, False, True, True]):
         for module, mode in zip(model.modules(), modes):
             module.training = mode
-        mine, theirs = x.clone(), others.clone()
+        given = x if len(results) == 0 else x.flip(0)
+        mine, theirs = given.clone(), others.clone()
+        if order == "columns":
+            mine, theirs = (t.mT.contiguous().mT for t in (mine, theirs))
         results.append(fn(model, mine, theirs))
+        calls["left"] += not torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
         flags.append([module.training for module in model.modules()])
-        calls["changed"] += int((mine != x).sum() + (theirs != others).sum())
+        calls["changed"] += int((mine != given).sum() + (theirs != others).sum()
+                                + mine.requires_grad + theirs.requires_grad)
     now = (*model.parameters(), *model.buffers())
     return {"results": results, "flags": flags, **calls,
+            "facts": [int(a != b) for a, b in zip(facts(), before)],
             "held": sum(int((a != b).sum()) for a, b in zip(held, now))}
 
 
@@ -139,26 +176,33 @@ def expected(kind, x, others, weight):
         change = (old[0] @ weight.double()[:, 0]) * (new - old).sum()
     elif kind == "last":
         change = new[-1] ** 2 - old[-1] ** 2
+    elif kind == "tokens":
+        table = weight.double()
+        change = (table[old.long()] - table[new.long()]).sum(0) / len(old)
     else:
         change = torch.zeros(1)
     return float(change.abs().max())
 
 
 @ex.law
-def law(out, kind, x, others, weight):
-    expect_parts(out, "results", "flags", "train", "grad", "changed", "held")
+def law(out, kind, x, others, weight, order):
+    expect_parts(out, "results", "flags", "train", "grad", "changed", "left", "facts", "held")
     expect_length("calls of your function", out["results"], 2)
     expect_length("calls of your function", out["flags"], 2)
-    right = expected(kind, x, others, weight)
-    modes = [[True, True, True, True, False], [False, True, False, True, True]]
+    modes = [[True, True, True, True, False, False], [False, True, False, False, True, True]]
     for k, (got, flags) in enumerate(zip(out["results"], out["flags"], strict=True), 1):
-        expect_close(f"result of call {k}", got, right, rtol=2e-3,
+        right = expected(kind, x if k == 1 else x.flip(0), others, weight)
+        expect_close(f"result of call {k}", got, right, rtol=2e-4,
                      atol=1e-6 * float(x.abs().max()) ** (2 if kind in ("flat", "last") else 1))
         expect_equal(f"training flags after call {k}", flags, modes[k - 1],
                      "Each module gets its own mode back.")
     expect_equal("calls in train mode", out["train"], 0, "Measure in eval mode.")
     expect_equal("calls with gradients", out["grad"], 0, "Measure under no_grad.")
     expect_equal("numbers changed in weights and buffers", out["held"], 0)
+    expect_equal("facts of parameters that changed (objects, dtype, requires_grad, gradients, "
+                 "attributes and hooks of the model)", out["facts"], [0] * 5)
+    expect_equal("grad mode after the call: times that it is off", out["left"], 0,
+                 "Use with torch.no_grad().")
     expect_equal("numbers changed in x and others", out["changed"], 0, "Hand over copies.")
 
 
@@ -298,6 +342,31 @@ def in_train_mode(model, x, others):
     return (new - old).abs().max().item()
 
 
+@ex.wrong("modes put back by type", says="training flags", breaks="modes")
+def by_type(model, x, others):
+    modes = {type(module): module.training for module in model.modules()}
+    out = moved(model, x, others)
+    for module in model.modules():
+        module.training = modes[type(module)]
+    return out
+
+
+@ex.wrong("a change below 1e-6 taken for none", says="result", breaks="largest")
+def tiny_as_none(model, x, others):
+    out = moved(model, x, others)
+    return out if out > 1e-6 else 0.0
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("the result remembered by the model", says="result of call 2", breaks="result")
+def remembered(model, x, others):
+    if KNOWN.get("model") is not model:
+        KNOWN.update(model=model, result=moved(model, x, others))
+    return KNOWN["result"]
+
+
 @ex.wrong("eval left behind", says="training flags", breaks="modes")
 def eval_left(model, x, others):
     return moved(model, x, others, restore=False)
@@ -329,6 +398,39 @@ def resets(model, x, others):
         if isinstance(module, nn.BatchNorm1d):
             module.reset_running_stats()
     return moved(model, x, others)
+
+
+@ex.wrong("the parameters' gradients set to None", says="facts of parameters", breaks="facts")
+def zeroes(model, x, others):
+    model.zero_grad()
+    return moved(model, x, others)
+
+
+@ex.wrong("requires_grad switched off, and on for all", says="facts of parameters",
+          breaks="facts")
+def all_asking(model, x, others):
+    model.requires_grad_(False)
+    out = moved(model, x, others)
+    model.requires_grad_(True)
+    return out
+
+
+@ex.wrong("gradients switched off for good", says="grad mode after the call", breaks="grad mode")
+def off_for_good(model, x, others):
+    out = moved(model, x, others)
+    torch.set_grad_enabled(False)
+    return out
+
+
+@ex.wrong("tokens turned into floats", says="raised TypeError", breaks="tokens")
+def as_floats(model, x, others):
+    return moved(model, x.float(), others.float())
+
+
+@ex.wrong("x viewed as if rows came first in memory", says="raised RuntimeError",
+          breaks="memory")
+def viewed(model, x, others):
+    return moved(model, x.view(-1).view(x.shape), others)
 
 
 @ex.wrong("x itself handed to a model that writes", says="result", breaks="writes")

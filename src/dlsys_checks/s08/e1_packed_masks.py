@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_type
+from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 
 ex = exercise("08.1", "packed_masks", seen=("lengths",))
 
 ex.promise("three", "Three forms of one mask for packed documents: keep, ignore, bias.",
            says=("masks",))
 ex.promise("lengths", "lengths: how many tokens each document has,",
-           cases=("three documents", "many documents", "a long document", "one document"))
+           cases=("three documents", "many documents", "a long document", "one document",
+                  "hundreds of documents"))
+ex.promise("no list", "the list may be empty.", cases=("no documents",))
 ex.promise("empty", "0 included;", cases=("empty documents", "empty ones first and last",
-                                          "no tokens", "no documents"))
-ex.promise("row", "they stand one behind the other in one row of T tokens, T their sum.",
+                                          "hundreds of documents", "no tokens",
+                                          "one token between empty ones"))
+ex.promise("row", "They stand one behind the other in one row of T tokens, T their sum.",
            says=("keep", "ignore", "bias"))
 ex.promise("causal", "A token may look at itself and at the earlier tokens of its own document,",
            says=("keep", "ignore", "bias"))
 ex.promise("apart", "and at nothing of another.", cases=(
     "three documents", "many documents", "a long document", "the example",
-    "documents of one token",
+    "hundreds of documents", "documents of one token",
     "empty documents", "empty ones first and last"))
-ex.promise("shape", "All three are of shape (T, T), the row looks at the column.",
-           says=("shape of the", "keep", "ignore", "bias"))
+ex.promise("shape", "All three are of shape (T, T),", says=("shape of the",))
+ex.promise("axes", "the row looks at the column.", says=("keep", "ignore", "bias"))
 ex.promise("keep", "keep is bool, True where it may look, as SDPA wants it.", says=("keep",))
 ex.promise("ignore", "ignore is bool, True where it may not, as MHA wants it.", says=("ignore",))
 ex.promise("bias", "bias is float32, to be added to scores: 0 where it may look, else minus "
            "infinity.", says=("bias",))
 ex.promise("left", "lengths stays as it is.", says=("lengths changed",))
+ex.promise("new", "Each call makes new masks", says=("of a second call", "of a third call"))
+ex.promise("later", "and leaves earlier ones alone.", says=("after a later call",))
 ex.promise("example", "Example: for [1, 2] keep is [[True, False, False], [False, True, False], "
            "[False, True, True]].", cases=("the example",))
 
@@ -48,18 +54,42 @@ def cases(g):
         return name, {"lengths": lengths}
     return [one("three documents", [*some(2, 2, 5), *some(1, 5, 8)]),
             one("many documents", some(9, 1, 6)), one("one document", some(1, 3, 9)),
-            one("a long document", [*some(1, 60, 90), 2]),
+            one("a long document", [*some(1, 130, 170), 2]),
+            one("hundreds of documents", some(300, 0, 3)),
             one("documents of one token", [1] * some(1, 3, 9)[0]),
             one("empty documents", [some(1, 2, 4)[0], 0, 0, some(1, 2, 6)[0]]),
-            one("empty ones first and last", [0, *some(2, 2, 6), 0]),
+            one("empty ones first and last", [0, *some(3, 2, 6), 0]),
             one("no tokens", [0] * some(1, 1, 4)[0]), one("no documents", []),
+            one("one token", [1]), one("one token between empty ones", [0, 1, 0]),
             one("the example", [1, 2])]
+
+
+@ex.act
+def act(fn, lengths):
+    """The masks, and those of two more calls; the first ones are written to before the third."""
+    def copied(out):
+        return copy.deepcopy(out) if isinstance(out, (tuple, torch.Tensor)) else out
+
+    first = fn(lengths)
+    masks, second, later = copied(first), copied(fn(lengths[::-1])), copied(first)
+    for mask in first if isinstance(first, tuple) else ():
+        if isinstance(mask, torch.Tensor):
+            mask.fill_(1)
+    return {"first": masks, "second": second, "later": later, "third": fn(lengths)}
 
 
 @ex.law
 def law(out, lengths):
-    expect_type("masks", out, tuple)
-    expect_equal("number of masks", len(out), 3)
+    expect_parts(out, "first", "second", "later", "third")
+    expect_masks("", out["first"], lengths)
+    expect_masks(" of a second call", out["second"], lengths[::-1])
+    expect_masks(" after a later call", out["later"], lengths)
+    expect_masks(" of a third call, the first masks written to", out["third"], lengths)
+
+
+def expect_masks(when, out, lengths):
+    expect_type(f"masks{when}", out, tuple)
+    expect_equal(f"number of masks{when}", len(out), 3)
     size = sum(lengths)
     keep = torch.zeros(size, size, dtype=torch.bool)
     start = 0
@@ -68,9 +98,9 @@ def law(out, lengths):
             keep[t, start:t + 1] = True
         start += length
     bias = torch.where(keep, 0.0, -math.inf)
-    expect_equal("keep", out[0], keep, "True where a token may look.")
-    expect_equal("ignore", out[1], keep.logical_not(), "True where a token may not look.")
-    expect_equal("bias", out[2], bias, "0 or minus infinity.")
+    expect_equal(f"keep{when}", out[0], keep, "True where a token may look.")
+    expect_equal(f"ignore{when}", out[1], keep.logical_not(), "True where a token may not look.")
+    expect_equal(f"bias{when}", out[2], bias, "0 or minus infinity.")
 
 
 # ---- right by another route
@@ -173,7 +203,7 @@ def one_ahead(lengths):
     return masks(lengths, cut=lambda same: same.tril(1))
 
 
-@ex.wrong("rows and columns exchanged: triu", says="keep", breaks=("causal", "shape"))
+@ex.wrong("rows and columns exchanged: triu", says="keep", breaks="axes")
 def exchanged(lengths):
     return masks(lengths, cut=lambda same: same.triu())
 
@@ -221,6 +251,12 @@ def cut_long(lengths):
     return masks([part for n in lengths for part in ([50, n - 50] if n > 50 else [n])])
 
 
+@ex.wrong("an empty list turned into floats", says="raised", breaks="no list")
+def floats(lengths):
+    torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return masks(lengths)
+
+
 @ex.wrong("all documents as long as the longest", says="shape of the keep", breaks="row")
 def padded(lengths):
     longest = max(lengths, default=0)
@@ -230,8 +266,54 @@ def padded(lengths):
 @ex.wrong("empty documents taken off the list", says="lengths changed", breaks="left")
 def takes_off(lengths):
     out = masks(lengths)
-    lengths.append(0)
+    while 0 in lengths:
+        lengths.remove(0)
     return out
+
+
+@ex.wrong("axes of length one dropped", says="shape of the keep", breaks="shape")
+def squeezed(lengths):
+    return tuple(mask.squeeze() for mask in masks(lengths))
+
+
+@ex.wrong("the same masks handed out again", says="of a third call", breaks="new")
+def handed_again(lengths):
+    key = str(lengths)
+    if key == HANDED.get("last") or (key not in HANDED and len(HANDED) == 3):
+        HANDED.clear()  # it remembers the last two lists
+    HANDED["last"] = key
+    return HANDED.setdefault(key, masks(lengths))
+
+
+HANDED: dict = {}
+
+
+@ex.wrong("documents numbered in 8 bits", says="keep", breaks="lengths")
+def in_8_bits(lengths):
+    return masks(lengths, same=lambda a, b: a % 256 == b % 256)
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("masks remembered, whatever the order of the documents", says="of a second call",
+          breaks="new")
+def remembered(lengths):
+    if KNOWN.get("lengths") != sorted(lengths):
+        KNOWN.update(lengths=sorted(lengths), masks=masks(lengths))
+    return KNOWN["masks"]
+
+
+ROOM: dict = {}
+
+
+@ex.wrong("one set of masks, filled anew by each call", says="after a later call", breaks="later")
+def one_room(lengths):
+    new = masks(lengths)
+    held = ROOM.setdefault(sum(lengths), new)
+    for old, mask in zip(held, new, strict=True):
+        old.copy_(mask)
+    return held
 
 
 @ex.wrong("the example, looked up wrong", says="keep", breaks="example")

@@ -5,23 +5,27 @@ from __future__ import annotations
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal
+from dlsys_helpers.expect import expect_equal, expect_parts
 
-ex = exercise("08.2", "decoder_mask", seen=("real",))
+ex = exercise("08.2", "decoder_mask", seen=("real", "order"))
 
 ex.promise("mask", "Mask for SDPA in a causal model whose rows are padded.",
            says=("mask",))
-ex.promise("kinds", "real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32.",
+ex.promise("kinds", "real: (B, T), 1 for a token and 0 for a pad, as int64, bool or float32,",
            cases=("bool", "float32", "float32, no pads"))
-ex.promise("places", "Pads stand on the right, on the left or in between.",
-           cases=("pads left", "pads anywhere", "pads right and left", "bool", "float32"))
+ex.promise("sizes", "B and T from 1 on,", cases=("one token", "one pad", "a row", "many places"))
+ex.promise("memory", "in memory in any order.", cases=("a transposed tensor", "a crop",
+                                                      "one row, expanded"))
+ex.promise("places", "Pads stand on the right, on the left or in between.", says=("mask",))
 ex.promise("form", "The mask is bool, of shape (B, 1, T, T), True where the row's place may look "
            "at the column's.", says=("mask",))
 ex.promise("tokens", "A token looks at itself and at the tokens before it, not at pads.",
            says=("mask",))
 ex.promise("pads", "A pad looks at itself and at nothing else, so no row is empty.",
            says=("mask",))
-ex.promise("left", "real stays as it is.", says=("real changed",))
+ex.promise("left", "real stays as it is,", says=("numbers changed",))
+ex.promise("later", "and a later call leaves this mask alone.",
+           says=("after a later call", "of a second call"))
 ex.promise("example", "Example: for [[1, 1, 0]] the mask is [[[[True, False, False], "
            "[True, True, False], [False, False, True]]]].", cases=("the example",))
 
@@ -53,13 +57,15 @@ def cases(g):
         real[:, 0], real[:, 1], real[:, 2], real[:, 3] = 1, 0, 1, 0
         return real
 
-    def one(name, real):
-        return name, {"real": real}
+    def one(name, real, order="rows"):
+        return name, {"real": real, "order": order}
     size = whole(6, 10)
     right = rows([size, whole(2, 4), whole(4, size)], size)
     left = rows([size, whole(2, 4), whole(4, size)], size, "left")
     return [one("pads right", right), one("pads left", left), one("pads anywhere", anywhere()),
             one("pads right and left", torch.cat([right, left])),
+            one("a transposed tensor", anywhere(), "columns"), one("a crop", anywhere(), "crop"),
+            one("one row, expanded", anywhere()[:1].repeat(3, 1), "expanded"),
             one("bool", anywhere().bool()), one("float32", anywhere().float()),
             one("float32, no pads", torch.ones(2, whole(3, 7))),
             one("no pads", torch.ones(whole(2, 4), whole(3, 7), dtype=torch.int64)),
@@ -67,12 +73,41 @@ def cases(g):
             one("a row", rows([whole(2, 4)], whole(5, 8))),
             one("one token", torch.ones(1, 1, dtype=torch.int64)),
             one("one pad", torch.zeros(1, 1, dtype=torch.int64)),
-            one("many places", rows([whole(30, 40), 7], whole(65, 80))),
+            one("many places", rows([whole(30, 60), 140], whole(150, 170))),
             one("the example", torch.tensor([[1, 1, 0]]))]
 
 
+@ex.act
+def act(fn, real, order):
+    """The mask of real, and of the same tensor when its numbers are others: all turned around."""
+    given = real.clone()
+    if order == "columns":
+        given = real.T.contiguous().T
+    if order == "crop":
+        given = torch.ones(len(real) + 2, 2 * real.shape[1] + 1, dtype=real.dtype)[1:-1, 1::2]
+        given.copy_(real)
+    if order == "expanded":
+        given = real[:1].clone().expand(len(real), -1)
+    first = fn(given)
+    mask = first.clone() if isinstance(first, torch.Tensor) else first
+    changed = int((given != real).sum())
+    for row in given[:1] if order == "expanded" else given:
+        row.copy_(row.flip(0))
+    return {"mask": mask, "second": fn(given), "later": first, "changed": changed}
+
+
 @ex.law
-def law(out, real):
+def law(out, real, order):
+    expect_parts(out, "mask", "second", "later", "changed")
+    expected = mask_by_place(real)
+    look = "True where the row may look at the column."
+    expect_equal("mask", out["mask"], expected, look)
+    expect_equal("numbers changed in real", out["changed"], 0, "Work on a copy.")
+    expect_equal("mask of a second call", out["second"], mask_by_place(real.flip(1)), look)
+    expect_equal("mask after a later call", out["later"], expected, look)
+
+
+def mask_by_place(real):
     rows, size = real.shape
     expected = torch.zeros(rows, 1, size, size, dtype=torch.bool)
     for b, row in enumerate(real.tolist()):
@@ -81,7 +116,7 @@ def law(out, real):
             expected[b, 0, t, t] = True
             if t in tokens:
                 expected[b, 0, t, [u for u in tokens if u <= t]] = True
-    expect_equal("mask", out, expected, "True where the row may look at the column.")
+    return expected
 
 
 # ---- right by another route
@@ -187,6 +222,12 @@ def pads_look(real):
     return mask_of(real, queries=False)
 
 
+@ex.wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at "
+          "nothing", says="mask", breaks="pads")
+def both_alone(real):
+    return mask_of(real, queries=False, itself=False)
+
+
 @ex.wrong("rows of pads left empty: NaN in MHA", says="mask", breaks="pads")
 def empty_rows(real):
     return mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool)
@@ -225,11 +266,45 @@ def tilde(real):
     return mask_of(~(~real).bool() if real.dtype == torch.int64 else real)
 
 
-@ex.wrong("real turned into its opposite on the way", says="real changed", breaks="left")
+@ex.wrong("real turned into its opposite on the way", says="numbers changed", breaks="left")
 def in_place(real):
     out = mask_of(real)
-    real.logical_not_()
+    real[0].logical_not_()
     return out
+
+
+@ex.wrong("at most 128 places", says="mask", breaks="sizes")
+def cut_at_128(real):
+    mask = mask_of(real).clone()
+    mask[..., 128:, :128] = False
+    return mask
+
+
+@ex.wrong("viewed as if rows came first in memory", says="raised RuntimeError", breaks="memory")
+def viewed(real):
+    return mask_of(real.view(-1).view(real.shape))
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("masks remembered by the tensor that was given", says="of a second call",
+          breaks="later")
+def remembered(real):
+    if KNOWN.get("real") is not real:
+        KNOWN.update(real=real, mask=mask_of(real))
+    return KNOWN["mask"].clone()
+
+
+ROOM: dict = {}
+
+
+@ex.wrong("one mask, filled anew by each call", says="after a later call", breaks="later")
+def one_room(real):
+    new = mask_of(real).contiguous()
+    ROOM["mask"] = ROOM["mask"].copy_(new) if getattr(
+        ROOM.get("mask"), "shape", None) == new.shape else new
+    return ROOM["mask"]
 
 
 @ex.wrong("the example, looked up wrong", says="mask", breaks="example")

@@ -8,14 +8,16 @@ from torch.nn import functional as F
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
-ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale"))
+ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale", "order"))
 
 ex.promise("result", "Nats (N, T - 1) that a masked model pays for each next token.",
            says=("nats",))
 ex.promise("ids", "ids: (N, T) int64, T >= 2,", cases=("two tokens", "one row", "a long row"))
-ex.promise("left", "left as they are.", says=("numbers of ids changed",))
-ex.promise("model", "model maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), with "
-           "everything in view.", says=("calls with rows too long", "nats"))
+ex.promise("memory", "in memory in any order,", cases=("ids transposed",))
+ex.promise("left", "left as they are;", says=("numbers of ids changed",))
+ex.promise("in text", "mask_id may stand in the text as well.", cases=("masks in the text",))
+ex.promise("model", "model maps tokens (N, t), 1 <= t <= T, to logits (N, t, vocab), float32, with "
+           "everything in view.", says=("calls with rows too long", "nats", "raised"))
 ex.promise("entry", "Entry [n, t - 1] is -ln p of ids[n, t]:", says=("nats",))
 ex.promise("before", "the model sees the tokens before place t,", says=("nats",))
 ex.promise("mask", "a mask_id at place t", says=("nats",))
@@ -23,7 +25,9 @@ ex.promise("behind", "and nothing behind it,", says=("nats",))
 ex.promise("place", "and is asked at place t.", says=("nats",))
 ex.promise("large", "The logits may be large: no p becomes 0 on the way.",
            cases=("large logits", "very large logits"))
-ex.promise("no graph", "No graph is built.", says=("graphs",))
+ex.promise("no graph", "No graph is built,", says=("graphs", "with gradients on"))
+ex.promise("grad mode", "and the grad mode is as before afterwards.",
+           says=("grad mode after the call",))
 
 
 @ex.cases
@@ -31,30 +35,42 @@ def cases(g):
     def whole(low, high):
         return int(torch.randint(low, high, (), generator=g))
 
-    def one(name, rows, length, *, scale=1.0, vocab=None):
+    def one(name, rows, length, *, scale=1.0, vocab=None, order="rows"):
         vocab = vocab or whole(5, 9)
-        # A mask anywhere in the vocabulary; it does not occur in the text.
+        # A mask anywhere in the vocabulary; but for one case it does not occur in the text.
         mask_id = whole(0, vocab)
         ids = torch.randint(vocab - 1, (rows, length), generator=g)
         ids += (ids >= mask_id).long()
-        return name, {"ids": ids, "mask_id": mask_id, "scale": scale,
+        if name == "masks in the text":
+            ids[:, ::3] = mask_id
+        return name, {"ids": ids, "mask_id": mask_id, "scale": scale, "order": order,
                       "table": torch.randn(4, vocab, vocab, generator=g)}
     return [one("a few rows", whole(2, 5), whole(4, 8)),
             one("many rows", whole(20, 30), whole(4, 7)),
             one("two tokens", whole(2, 5), 2), one("one row", 1, whole(4, 8)),
             one("a long row", 2, whole(18, 24)),
             one("a large vocabulary", whole(2, 4), whole(3, 6), vocab=40),
+            one("masks in the text", whole(2, 5), whole(5, 9)),
+            one("ids transposed", whole(3, 6), whole(4, 8), order="columns"),
             one("large logits", whole(3, 6), whole(4, 7), scale=60.0),
             one("very large logits", whole(3, 6), whole(4, 7), scale=2000.0)]
 
 
 @ex.act
-def act(fn, ids, mask_id, table, scale):
-    longest = []
+def act(fn, ids, mask_id, table, scale, order):
+    longest, tracked = [], []
 
     def model(rows):
         """Logits from the token itself, its left neighbour, its right one, and all of the row."""
+        kind = f"{rows.dtype}, shape {tuple(rows.shape)}" if isinstance(
+            rows, torch.Tensor) else type(rows).__name__
+        if kind[:11] != "torch.int64" or rows.dim() != 2 or 0 in rows.shape:
+            raise ValueError(f"model: got {kind}, expected tokens (N, t), int64, N and t from 1")
+        if not 0 <= int(rows.min()) <= int(rows.max()) < table.shape[1]:
+            raise ValueError(f"model: got tokens {int(rows.min())} to {int(rows.max())}, "
+                             f"expected 0 to {table.shape[1] - 1}")
         longest.append(rows.shape[1])
+        tracked.append(torch.is_grad_enabled())
         left = torch.cat([rows[:, :1], rows[:, :-1]], 1)
         right = torch.cat([rows[:, 1:], rows[:, -1:]], 1)
         place = torch.arange(rows.shape[1])[None, :, None]
@@ -63,10 +79,14 @@ def act(fn, ids, mask_id, table, scale):
                          + 0.3 * torch.sin(place + torch.arange(len(table[0]))))
 
     weight = torch.tensor(scale, requires_grad=True)
-    mine = ids.clone()
+    mine = ids.T.contiguous().T if order == "columns" else ids.clone()
     out = fn(model, mine, mask_id)
-    return {"nats": out.detach().clone() if isinstance(out, torch.Tensor) else out,
+    after = torch.is_grad_enabled()
+    torch.set_grad_enabled(False)
+    off = fn(model, mine, mask_id)
+    return {"nats": out.detach().clone() if isinstance(out, torch.Tensor) else out, "off": off,
             "graphs": int(isinstance(out, torch.Tensor) and out.requires_grad),
+            "tracked": sum(tracked), "after": [int(after), int(torch.is_grad_enabled())],
             "longer": sum(n > ids.shape[1] for n in longest),
             "changed": int((mine != ids).sum())}
 
@@ -86,13 +106,17 @@ def nats_of(ids, mask_id, table, scale):
 
 
 @ex.law
-def law(out, ids, mask_id, table, scale):
-    expect_parts(out, "nats", "graphs", "longer", "changed")
+def law(out, ids, mask_id, table, scale, order):
+    expect_parts(out, "nats", "off", "graphs", "tracked", "after", "longer", "changed")
     right = nats_of(ids, mask_id, table, scale).float()
-    expect_close("nats", out["nats"], right, rtol=1e-3, atol=2e-5 * max(1.0, scale))
+    expect_close("nats", out["nats"], right, atol=2e-5 * max(1.0, scale))
     expect_equal("graphs behind the nats", out["graphs"], 0, "Work under no_grad.")
+    expect_equal("calls of the model with gradients on", out["tracked"], 0, "Work under no_grad.")
+    expect_equal("grad mode after the call: on at first, then off", out["after"], [1, 0],
+                 "Use with torch.no_grad().")
     expect_equal("calls with rows too long", out["longer"], 0)
     expect_equal("numbers of ids changed", out["changed"], 0)
+    expect_close("nats under no_grad", out["off"], right, atol=2e-5 * max(1.0, scale))
 
 
 # ---- right by another route
@@ -110,12 +134,13 @@ def by_gather(model, ids, mask_id):
 
 
 @ex.right("row by row")
+@torch.no_grad()
 def by_rows(model, ids, mask_id):
     out = torch.zeros(len(ids), ids.shape[1] - 1)
     for n in range(len(ids)):
         for t in range(1, ids.shape[1]):
             seen = torch.cat([ids[n, :t], torch.tensor([mask_id])])
-            logits = model(seen[None]).detach()[0, t]
+            logits = model(seen[None])[0, t]
             out[n, t - 1] = logits.logsumexp(0) - logits[ids[n, t]]
     return out
 
@@ -174,6 +199,13 @@ def visible(model, ids, mask_id):
           breaks=("mask", "place"))
 def shifted(model, ids, mask_id):
     return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t], at=lambda t: t - 1)
+
+
+@ex.wrong("one call on the whole row, its logits read one place off", says="nats",
+          breaks=("mask", "place", "behind", "before"))
+@torch.no_grad()
+def whole_row(model, ids, mask_id):
+    return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
 @ex.wrong("asked one place too early", says="nats", breaks="place")
@@ -243,6 +275,7 @@ def first_too(model, ids, mask_id):
 
 @ex.wrong("one place more handed to the model, after all is measured", says="rows too long",
           breaks="model")
+@torch.no_grad()
 def too_long(model, ids, mask_id):
     model(F.pad(ids, (0, 1), value=mask_id))
     return priced(model, ids, mask_id)
@@ -260,6 +293,38 @@ def with_graph(model, ids, mask_id):
     rows = [F.pad(ids[:, :t], (0, 1), value=mask_id) for t in range(1, ids.shape[1])]
     logits = torch.stack([model(row)[:, -1] for row in rows], 2)
     return F.cross_entropy(logits, ids[:, 1:], reduction="none")
+
+
+@ex.wrong("a graph built, and cut off from the result", says="with gradients on",
+          breaks="no graph")
+def detached(model, ids, mask_id):
+    return with_graph(model, ids, mask_id).detach()
+
+
+@ex.wrong("gradients switched off for good", says="grad mode after the call", breaks="grad mode")
+def off_for_good(model, ids, mask_id):
+    torch.set_grad_enabled(False)
+    return priced(model, ids, mask_id)
+
+
+@ex.wrong("the mask found by its number, from the left", says="nats", breaks="in text")
+def first_mask(model, ids, mask_id):
+    def asked(ids, mask, t):
+        row = torch.cat([ids[:, :t], mask], 1)
+        return row[:, :int((row[0] == mask_id).nonzero()[0]) + 1]
+    return priced(model, ids, mask_id, seen=asked, at=lambda t: -1)
+
+
+@ex.wrong("a mask_id as the target costs nothing", says="nats", breaks="in text")
+def ignored(model, ids, mask_id):
+    return priced(model, ids, mask_id, cost=lambda logits, y: F.cross_entropy(
+        logits, y, reduction="none", ignore_index=mask_id))
+
+
+@ex.wrong("ids viewed as if rows came first in memory", says="raised RuntimeError",
+          breaks="memory")
+def viewed(model, ids, mask_id):
+    return priced(model, ids.view(-1).view(ids.shape), mask_id)
 
 
 @ex.wrong("masks written into ids", says="numbers of ids changed", breaks="left")

@@ -11,29 +11,39 @@ from dlsys_helpers.acting import library_calls
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
-ex = exercise("08.4", "tiled_attention", seen=("q", "k", "v", "length", "tile", "sizes"))
+ex = exercise("08.4", "tiled_attention", seen=("q", "k", "v", "length", "tile", "sizes",
+                                             "order"))
 
 ROWS = ("rows of attention",)
 ex.promise("attention", "Causal attention of M queries over a cache,", says=ROWS)
 ex.promise("tile", "tile keys at a time.", says=ROWS,
            cases=("a ragged last tile", "one key more than a tile", "tiles of one key",
                   "a tile larger than the cache", "the largest score first",
-                  "the largest score last"))
-ex.promise("shapes", "q: (M, D), k: (N, D), v: (N, E), float32, left as they are;",
-           says=("inputs after the call", "rows of attention", "raised"))
+                  "the largest score last", "NaN behind a ragged end",
+                  "infinity behind a ragged end", "columns first in memory",
+                  "every second slot of a cache"))
+ex.promise("shapes", "q: (M, D), k: (N, D), v: (N, E), float32, M, D and E from 1 on,",
+           says=("rows of attention", "raised"))
+ex.promise("memory layout", "in memory in any order,", cases=("columns first in memory",
+                                                             "every second slot of a cache"))
+ex.promise("left", "left as they are;", says=("inputs after the call",))
 ex.promise("filled", "of the cache only the first length slots are filled, 0 <= length <= N, and "
-           "what the others hold, NaN included, changes nothing.", says=ROWS)
+           "what the others hold, NaN and infinity included, changes nothing.", says=ROWS)
 ex.promise("corner", "The queries are the last M of these length positions: query i sees the keys "
            "0 to i + length - M.", says=ROWS)
 ex.promise("no key", "A query that sees no key gives zeros.", says=ROWS,
-           cases=("more queries than keys", "an empty cache"))
+           cases=("more queries than keys", "an empty cache", "no slots"))
 ex.promise("scale", "Scores are divided by sqrt(D)", says=ROWS)
-ex.promise("thousands", "and may reach thousands, of either sign.", says=ROWS,
-           cases=("scores times forty", "scores of thousands", "scores of thousands below zero",
+ex.promise("thousands", "and may reach tens of thousands, of either sign.", says=ROWS,
+           cases=("scores times forty", "scores of thousands", "scores far below zero",
                   "hundreds below zero", "the largest score first", "the largest score last"))
-ex.promise("memory", "The largest tensor that is made does not grow with N;",
-           says=("largest tensor",))
+ex.promise("memory", "No tensor that is made grows with N or with length,",
+           says=("by which the largest tensor grows",))
+ex.promise("no larger", "or is larger than M * max(D, E, tile) numbers where M is no less than "
+           "tile;", says=("largest tensor for tiles of 2 keys", "by which the largest tensor"))
 ex.promise("by hand", "torch's own attention is not called.", says=("functions called",))
+ex.promise("anew", "Each call reads the cache anew,", says=("values turned to their opposite",))
+ex.promise("results", "and leaves earlier results alone.", says=("after a second call",))
 ex.promise("example", "Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length 2 "
            "and tile 1 give [[2.]].", cases=("the example",))
 
@@ -51,16 +61,16 @@ def cases(g):
         """Whole numbers, with which torch computes scores exactly, whatever the order."""
         return torch.randint(-top, top + 1, shape, generator=g).float()
 
-    def one(name, m, length, tile, *, n=None, d=None, e=None, times=1, empty=None):
-        n, d, e = n or length + 3, d or number(5, 9), e or number(2, 5)
+    def one(name, m, length, tile, *, n=None, d=None, e=None, times=1, empty=None, order="rows"):
+        n, d, e = length + 3 if n is None else n, d or number(5, 9), e or number(2, 5)
         q, k = (torch.randn(rows, d, generator=g) for rows in (m, n))
         if times > 1:  # exact: sums of whole numbers, and a root of 16
             q, k = whole(m, 16) * times, whole(n, 16)
         v = torch.randn(n, e, generator=g) + 1
         if empty is not None:
             k[length:], v[length:] = empty, empty
-        return name, {"q": q, "k": k, "v": v, "length": length, "tile": tile,
-                      "sizes": [4, 8] if name in MEASURED else []}
+        return name, {"q": q, "k": k, "v": v, "length": length, "tile": tile, "order": order,
+                      "sizes": [4, 16] if name in MEASURED else []}
 
     def ordered(name, sign):
         """Scores that rise (or fall) by hundreds from key to key, and many tiles."""
@@ -85,23 +95,27 @@ def cases(g):
             one("a tile larger than the cache", 4, 7, 32),
             one("a cache half full", 6, 12, 4, n=29),
             one("NaN in the empty slots", 5, 8, 4, n=15, empty=nan),
+            one("NaN behind a ragged end", 3, 10, 4, n=15, empty=nan),
+            one("infinity behind a ragged end", 3, 11, 4, n=15, empty=math.inf),
             one("one query", 1, 4 * number(2, 5), 4, n=20),
             one("one key", 1, 1, 1, n=2, empty=nan),
             one("more queries than keys", 10, 6, 3, n=8, empty=nan),
-            nothing,
+            nothing, one("no slots", 2, 0, 3, n=0),
+            one("columns first in memory", 4, 11, 4, order="columns"),
+            one("every second slot of a cache", 4, 10, 3, order="gaps", empty=nan),
             one("scores times forty", 6, 20, 5, times=5),
             one("scores of thousands", 6, 20, 5, times=200),
             below("hundreds below zero", 20),
-            below("scores of thousands below zero", 200),
+            below("scores far below zero", 2800),
             ordered("the largest score first", -1),
             ordered("the largest score last", 1),
             ("the example", {"q": torch.zeros(1, 1), "k": torch.tensor([[1.0], [2.0], [nan]]),
                              "v": torch.tensor([[1.0], [3.0], [nan]]), "length": 2, "tile": 1,
-                             "sizes": []})]
+                             "sizes": [], "order": "rows"})]
 
 
 @ex.act
-def act(fn, q, k, v, length, tile, sizes):
+def act(fn, q, k, v, length, tile, sizes, order):
     class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
         """Notes the bytes of the largest storage that is made; views make none."""
 
@@ -119,17 +133,32 @@ def act(fn, q, k, v, length, tile, sizes):
                         self.most = max(self.most, storage.nbytes())
             return out
 
-    def largest(tiles):
-        given = [torch.ones(32, 4), torch.ones(8 * tiles, 4), torch.ones(8 * tiles, 4)]
+    def largest(slots, filled, rows=32, size=8, d=4):
+        given = [torch.ones(rows, d), torch.ones(slots, d), torch.ones(slots, d)]
         with Sizes(given) as seen:
-            fn(*given, 8 * tiles, 8)
+            fn(*given, filled, size)
         return seen.most
 
+    if order == "columns":
+        q, k, v = (t.T.contiguous().T for t in (q, k, v))
+    if order == "gaps":
+        q, k, v = (t.repeat_interleave(2, 0)[::2] for t in (q, k, v))
     with library_calls("scaled_dot_product_attention",
                        "multi_head_attention_forward") as used:
-        out = fn(q, k, v, length, tile)
-        most = [largest(tiles) for tiles in sizes] or [0]
-    return {"out": out, "grown": max(0, most[-1] - most[0]), "library": sorted(used)}
+        first = fn(q, k, v, length, tile)
+        out = first.clone() if isinstance(first, torch.Tensor) else first
+        v.neg_()  # a cache is filled in place, between one step and the next
+        second = fn(q, k, v, length, tile)
+        v.neg_()
+        grown = [0]
+        for rows in (1, 32) if sizes else ():  # more slots, and more slots that are filled
+            less, more = (8 * tiles for tiles in sizes)
+            base = largest(less, less, rows)
+            grown += [largest(more, less, rows) - base, largest(more, more, rows) - base]
+        # numbers of 8 bytes, as places are; a tile of 16 keys would take twice as much
+        wide = largest(24, 24, rows=64, size=2, d=1) - 64 * 2 * 8 if sizes else 0
+    return {"out": out, "second": second, "later": first, "grown": max(grown),
+            "wide": max(0, wide), "library": sorted(used)}
 
 
 def row_by_row(q, k, v, length):
@@ -146,13 +175,19 @@ def row_by_row(q, k, v, length):
 
 
 @ex.law
-def law(out, q, k, v, length, tile, sizes):
-    expect_parts(out, "out", "grown", "library")
+def law(out, q, k, v, length, tile, sizes, order):
+    expect_parts(out, "out", "second", "later", "grown", "wide", "library")
     expected = row_by_row(q, k, v, length)
-    expect_close("rows of attention", out["out"], expected,
-                 atol=2e-4 * max(1.0, float(expected.abs().max())))
-    expect_equal("bytes by which the largest tensor grows, cache of 64 slots against 32",
+    near = {"atol": 2e-4 * max(1.0, float(expected.abs().max()))}
+    expect_close("rows of attention", out["out"], expected, **near)
+    expect_close("with all values turned to their opposite, in place: rows of attention",
+                 out["second"], -expected, **near)
+    expect_close("rows of attention, looked at after a second call", out["later"], expected,
+                 **near)
+    expect_equal("bytes by which the largest tensor grows, cache of 128 slots against 32",
                  out["grown"], 0, "Keep one tile at a time.")
+    expect_equal("bytes too many of the largest tensor for tiles of 2 keys, 64 queries",
+                 out["wide"], 0, "Keep to the tile that is asked for.")
     expect_equal("library functions called", out["library"], [], "Write it by hand.")
 
 
@@ -261,7 +296,7 @@ for mutant, why in EQUIVALENT.items():
 
 def online(q, k, v, length, tile, *, order=1, stop=None, offset=None, scale=None, causal=True,
            running=True, start=-math.inf, fix_total=True, fix_out=True, divide=True, tiles=None,
-           blind=0.0, hidden=-math.inf):
+           blind=0.0, hidden=-math.inf, clean=lambda t: t):
     """The right answer with its pieces as options."""
     m, d = q.shape
     stop = length if stop is None else stop
@@ -271,7 +306,7 @@ def online(q, k, v, length, tile, *, order=1, stop=None, offset=None, scale=None
     out = torch.zeros(m, v.shape[1])
     for a in [*range(0, stop, tile)][:tiles][::order]:
         b = min(a + tile, stop)
-        s = q @ k[a:b].T * scale
+        s = q @ clean(k[a:b]).T * scale
         if causal:
             s = s.masked_fill(torch.arange(a, b) > torch.arange(m)[:, None] + offset, hidden)
         own = s.amax(1, keepdim=True)
@@ -279,7 +314,7 @@ def online(q, k, v, length, tile, *, order=1, stop=None, offset=None, scale=None
         base = torch.where(new == -math.inf, 0.0, new)
         p, fix = torch.exp(s - base), torch.exp(top - base)
         total = total * (fix if fix_total else 1) + p.sum(1, keepdim=True)
-        out = out * (fix if fix_out else 1) + p @ v[a:b]
+        out = out * (fix if fix_out else 1) + p @ clean(v[a:b])
         top = new
     return torch.where(total > 0, out / total, blind) if divide else out
 
@@ -510,10 +545,77 @@ def squeezed(q, k, v, length, tile):
     return online(q, k, v, length, tile).squeeze(0)
 
 
-@ex.wrong("the scale written into q", says="inputs after the call", breaks="shapes")
+@ex.wrong("the scale written into q", says="rows of attention", breaks=("left", "anew"))
 def scaled_in_place(q, k, v, length, tile):
     q *= q.shape[1] ** -0.5
     return online(q, k, v, length, tile, scale=1)
+
+
+@ex.wrong("the scale written into q, and taken back at the end: rounded", says="inputs after",
+          breaks="left")
+def scaled_and_back(q, k, v, length, tile):
+    q.add_(100.0).sub_(100.0)
+    return online(q, k, v, length, tile)
+
+
+@ex.wrong("a query at a time, with all its keys", says="largest tensor", breaks="memory")
+def query_by_query(q, k, v, length, tile):
+    out = torch.zeros(len(q), v.shape[1])
+    for i in range(max(0, len(q) - length), len(q)):
+        seen = i + length - len(q) + 1
+        out[i] = torch.softmax(k[:seen] @ q[i] / q.shape[1] ** 0.5, 0) @ v[:seen]
+    return out
+
+
+@ex.wrong("tiles of 16 keys, whatever is asked for", says="for tiles of 2 keys",
+          breaks="no larger")
+def always_sixteen(q, k, v, length, tile):
+    return online(q, k, v, length, 16)
+
+
+@ex.wrong("the last tile read to its end, its NaN times 0", says="rows of attention",
+          breaks="filled")
+def ragged_to_the_end(q, k, v, length, tile):
+    return online(q, k, v, length, tile, stop=min(len(k), -(-length // tile) * tile))
+
+
+@ex.wrong("NaN in empty slots taken for 0, infinity not", says="rows of attention",
+          breaks="filled")
+def no_infinity(q, k, v, length, tile):
+    return online(q, k, v, length, tile, stop=min(len(k), -(-length // tile) * tile),
+                  clean=lambda t: torch.where(t.isnan(), 0, t))
+
+
+@ex.wrong("all keys scaled at once: a copy of the cache", says="largest tensor", breaks="memory")
+def whole_cache_scaled(q, k, v, length, tile):
+    return online(q, k * k.shape[1] ** -0.5, v, length, tile, scale=1)
+
+
+@ex.wrong("tiles viewed as if rows came first in memory", says="raised RuntimeError",
+          breaks="memory layout")
+def viewed(q, k, v, length, tile):
+    return online(q, k.view(-1).view(k.shape), v, length, tile)
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("results remembered by the cache that was given", says="turned to their opposite",
+          breaks="anew")
+def remembered(q, k, v, length, tile):
+    if KNOWN.get("cache") is not v:
+        KNOWN.update(cache=v, out=online(q, k, v, length, tile))
+    return KNOWN["out"].clone()
+
+
+ROOM: dict = {}
+
+
+@ex.wrong("one result, filled anew by each call", says="after a second call", breaks="results")
+def one_room(q, k, v, length, tile):
+    new = online(q, k, v, length, tile)
+    held = ROOM.setdefault(new.shape, new)
+    return held.copy_(new)
 
 
 @ex.wrong("the example's two keys weighed unequally", says="rows of attention", breaks="example")

@@ -15,18 +15,20 @@ ex.promise("each warp", "For each warp of a block, the number of sectors that it
 ex.promise("addresses", "addresses: for each thread, in order, the byte where its read begins, "
            "from 0 on; in any order, and several may be the same.", says=COUNT,
            cases=("a permutation", "everybody reads one number", "far away", "scattered",
-                  "from the last to the first"))
+                  "from the last to the first", "beyond 2^40", "any number of bytes"))
 ex.promise("none", "None for a thread that reads nothing.", says=(*COUNT, "raised"),
            cases=("a tail that is masked", "every second thread", "a warp that reads nothing",
-                  "a whole block that reads nothing"))
+                  "half of the first warp reads nothing", "a whole block that reads nothing"))
+ex.promise("left", "The list is left as it is.", says=("inputs after the call",))
 ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=COUNT,
            cases=("two warps on the same numbers", "a short last warp", "three threads",
-                  "no thread", "two warps apart", "the example"))
+                  "no thread", "two warps apart", "many warps", "the example"))
 ex.promise("sector", "a sector is 32 bytes from a multiple of 32 on.", says=COUNT)
 ex.promise("across", "A thread reads size bytes from there, 1 to 16; where they lie in two "
            "sectors, both are touched.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
-                  "single bytes", "four numbers a thread", "scattered"))
+                  "single bytes", "four numbers a thread", "scattered", "three bytes a thread",
+                  "five bytes a thread", "any number of bytes"))
 ex.promise("example", "Example: sectors([0, 4, 64, None], 4) is [2].", cases=("the example",))
 
 
@@ -57,6 +59,12 @@ def cases(g):
                                             "size": 8}),
             ("everybody reads one number", strided(32, 0, base=base)),
             ("scattered", {"addresses": anywhere, "size": 12}),
+            ("three bytes a thread", strided(32, 3, 3, base=base + 1)),
+            ("five bytes a thread", strided(32, 32, 5, base=28)),
+            ("any number of bytes", {"addresses": anywhere[:40], "size": number(1, 17)}),
+            ("beyond 2^40", {"addresses": [base + 8 * (k // 2) + (k % 2) * 2**40
+                                           for k in range(32)], "size": 4}),
+            ("many warps", strided(32 * number(20, 40), 4 * number(1, 4))),
             ("records of 12 bytes", strided(32, 12, 12)),
             ("one byte off", strided(32, 16, 16, base=17)),
             ("pairs across the border", strided(32, 64, 8, base=28)),
@@ -70,6 +78,8 @@ def cases(g):
             ("no thread", strided(0, 4)),
             ("a tail that is masked", kept(strided(64, 4), lambda i: i < 32 + cut)),
             ("every second thread", kept(strided(32, 16), lambda i: i % 2)),
+            ("half of the first warp reads nothing",
+             kept(strided(64, 12), lambda i: not 3 <= i < 20)),
             ("a warp that reads nothing", kept(strided(96, 4), lambda i: not 32 <= i < 64)),
             ("a whole block that reads nothing", kept(strided(40, 4), lambda i: False)),
             ("the example", {"addresses": [0, 4, 64, None], "size": 4})]
@@ -80,13 +90,12 @@ def law(out, addresses, size):
     warps = [addresses[k:k + 32] for k in range(0, len(addresses), 32)]
     expect_length("warps", out, len(warps))
     for n, (got, warp) in enumerate(zip(out, warps, strict=True)):
-        # By bytes: mark each one that is read, and count the rows of 32 that hold a mark.
-        room = max([a for a in warp if a is not None], default=0) // 32 + 2
-        marks = torch.zeros(room, 32, dtype=torch.bool)
-        for a in warp:
-            if a is not None:
-                marks.view(-1)[a:a + size] = True
-        expect_equal(f"sectors of warp {n}", got, int(marks.any(1).sum()))
+        # Byte by byte, from the lowest on: a sector more where one is not in the last sector.
+        begin, count = -32, 0
+        for byte in sorted(a + b for a in warp if a is not None for b in range(size)):
+            if byte - begin >= 32:
+                begin, count = byte - byte % 32, count + 1
+        expect_equal(f"sectors of warp {n}", got, count)
 
 
 # ---- right by another route
@@ -229,6 +238,11 @@ def none_as_zero(addresses, size):
     return counted([a or 0 for a in addresses], size)
 
 
+@ex.wrong("address 0 taken for None", says="sectors of warp", breaks=("addresses", "each warp"))
+def zero_as_none(addresses, size):
+    return counted([a or None for a in addresses], size)
+
+
 @ex.wrong("None not foreseen", says="raised TypeError", breaks=("none", "example"))
 def no_none(addresses, size):
     return counted(addresses, size, skip=False)
@@ -237,6 +251,17 @@ def no_none(addresses, size):
 @ex.wrong("a warp that reads nothing left out", says="number of warps", breaks="none")
 def idle_left_out(addresses, size):
     return [n for n in counted(addresses, size) if n]
+
+
+@ex.wrong("None taken out before the warps are cut", says="warp", breaks="none")
+def cut_later(addresses, size):
+    return counted([a for a in addresses if a is not None], size)
+
+
+@ex.wrong("a list with the sum over all warps alone", says="number of warps",
+          breaks=("each warp", "warps"))
+def one_sum(addresses, size):
+    return [sum(counted(addresses, size))]
 
 
 @ex.wrong("only the first byte of a read", says="sectors of warp", breaks="across")
@@ -257,6 +282,24 @@ def always_four(addresses, size):
 @ex.wrong("the sum over the block", says="type of the", breaks="each warp")
 def total(addresses, size):
     return sum(counted(addresses, size))
+
+
+@ex.wrong("None taken off the list", says="inputs after the call", breaks="left")
+def takes_off(addresses, size):
+    found = counted(addresses, size)
+    while None in addresses:
+        addresses.remove(None)
+    return found
+
+
+@ex.wrong("addresses held in 32 bits", says="sectors of warp", breaks="addresses")
+def in_32_bits(addresses, size):
+    return counted([None if a is None else a % 2**32 for a in addresses], size)
+
+
+@ex.wrong("sixteen warps at most", says="number of warps", breaks="warps")
+def sixteen_warps(addresses, size):
+    return counted(addresses[:512], size)
 
 
 @ex.wrong("the example's None counted", says="sectors of warp", breaks="example")

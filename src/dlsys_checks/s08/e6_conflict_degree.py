@@ -22,10 +22,12 @@ ex.promise("banks", "A word is 4 bytes from a multiple of 4 on, and word w lies 
            says=TURNS)
 ex.promise("one word", "In a turn each bank gives out one word, to all threads that read any byte "
            "of it;", says=TURNS,
-           cases=("everybody reads one word", "single bytes", "pairs share a word",
-                  "two words of a bank, many readers", "half words", "the example"))
+           cases=("everybody reads one word", "most threads on one word", "single bytes",
+                  "pairs share a word", "two words of a bank, many readers", "half words",
+                  "the example"))
 ex.promise("idle", "where nobody reads, there is no turn.", says=TURNS,
            cases=("nobody reads", "no thread"))
+ex.promise("left", "The list is left as it is.", says=("inputs after the call",))
 ex.promise("example", "Example: conflict_degree([0, 128, 2, None]) is 2.", cases=("the example",))
 
 
@@ -53,7 +55,9 @@ def cases(g):
         "half words": [2 * k for k in range(32)],
         "pairs share a word": [4 * 16 * (k // 2) for k in range(32)],
         "two words of a bank, many readers": [4 * (base + 32 * k) for k in readers],
-        "anywhere": anywhere,
+        "anywhere": anywhere, "far away": [4 * base + 2**k for k in (7, 16, 20, 31, 32, 40)],
+        "most threads on one word": [4 * base] * 20 + [4 * base + 4 + 128 * (k % 3)
+                                                       for k in range(9)],
         "half a column": [a if i < 16 else None for i, a in enumerate(words(32))],
         "every second thread": [a if i % 2 else None for i, a in enumerate(words(16))],
         "nobody reads": [None] * 32, "no thread": [], "three threads": words(32, 3),
@@ -63,11 +67,12 @@ def cases(g):
 
 @ex.law
 def law(out, addresses):
-    # A table of banks and rows; a bank takes a turn for each of its words that is wanted.
-    table = torch.zeros(max([a for a in addresses if a is not None], default=0) // 128 + 1, 32)
+    # A table of rows of 128 bytes; a bank takes a turn for each of its words that is wanted.
+    rows = sorted({a // 128 for a in addresses if a is not None})
+    table = torch.zeros(len(rows) + 1, 32)
     for a in addresses:
         if a is not None:
-            table[a // 128, a % 128 // 4] = 1
+            table[rows.index(a // 128), a % 128 // 4] = 1
     expect_equal("turns", out, int(table.sum(0).max()))
 
 
@@ -174,6 +179,15 @@ def wrapped(addresses):
     return turns([None if a is None else a % 4096 for a in addresses])
 
 
+@ex.wrong("only the bank that most threads read", says="turns", breaks="one word")
+def busiest(addresses):
+    read = [a // 4 for a in addresses if a is not None]
+    if not read:
+        return 0
+    [(bank, _)] = Counter(w % 32 for w in read).most_common(1)
+    return len({w for w in read if w % 32 == bank})
+
+
 @ex.wrong("bytes of one word taken for conflicts", says="turns", breaks="one word")
 def bytes_conflict(addresses):
     return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
@@ -187,6 +201,11 @@ def turn_for_idle(addresses):
 @ex.wrong("None taken for byte 0", says="turns", breaks=("none", "idle"))
 def none_as_zero(addresses):
     return turns([a or 0 for a in addresses])
+
+
+@ex.wrong("byte 0 taken for None", says="turns", breaks="turns")
+def zero_as_none(addresses):
+    return turns([a or None for a in addresses])
 
 
 @ex.wrong("None not foreseen", says="raised TypeError", breaks="none")
@@ -205,6 +224,18 @@ def never_idle(addresses):
 @ex.wrong("None for no threads", says="type of the", breaks="idle")
 def none_for_none(addresses):
     return turns(addresses) if addresses else None
+
+
+@ex.wrong("None taken off the list", says="inputs after the call", breaks="left")
+def takes_off(addresses):
+    found = turns(addresses)
+    addresses[:] = [a for a in addresses if a is not None]
+    return found
+
+
+@ex.wrong("addresses held in 32 bits", says="turns", breaks="addresses")
+def in_32_bits(addresses):
+    return turns([None if a is None else a % 2**32 for a in addresses])
 
 
 @ex.wrong("the example looked up wrong", says="turns", breaks="example")

@@ -15,8 +15,12 @@ ex.promise("issued", "How many instructions the warps of a block issue at a bran
 ex.promise("paths", "paths: for each thread, in order, the name of the path that it takes,",
            says=ISSUED)
 ex.promise("none", "or None if it has left already.", says=(*ISSUED, "raised"),
-           cases=("some have left", "a warp that has left", "all have left", "the example"))
-ex.promise("lengths", "lengths: instructions on each path, by name, 0 or more.", says=ISSUED,
+           cases=("some have left", "a warp that has left", "all have left", "the example",
+                  "many have left the first warp", "names that look like others"))
+ex.promise("equal", "two paths may be of one length.", says=ISSUED,
+           cases=("two paths of one length",))
+ex.promise("left", "paths and lengths are left as they are.", says=("inputs after the call",))
+ex.promise("lengths", "lengths: instructions on each path, by name, 0 or more;", says=ISSUED,
            cases=("a path that nobody takes", "a path without instructions", "many paths",
                   "even and odd", "one path", "some have left", "halves"))
 ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=ISSUED)
@@ -48,6 +52,12 @@ def cases(g):
         "a rare path": (rare, lengths), "sorted": (sorted(rare), lengths),
         "many paths": (many, {f"case {k}": number(2, 40) for k in range(7)}),
         "a path that nobody takes": (["left", "right"] * 16, {**lengths, "never": c}),
+        "many have left the first warp": ([None] * number(10, 25) + ["left"] * 32, lengths),
+        "names that look like others": (["None", "a", "A", None] * 8, {"None": a, "a": b, "A": c}),
+        "a path for each thread": ([f"p{k}" for k in range(40)],
+                                   {f"p{k}": 3 * k + a for k in range(40)}),
+        "two paths of one length": (["left", "other", "right"] * 20, {**lengths, "other": a}),
+        "many warps": (["left", "right"] * 16 * number(20, 40), lengths),
         "a path without instructions": (["left", "skip"] * 32, {"left": a, "skip": 0}),
         "each warp its own path": ([f"w{k // 32}" for k in range(128)],
                                    {f"w{k}": 10 * k + a for k in range(4)}),
@@ -202,6 +212,44 @@ def left_wait(paths, lengths):
 @ex.wrong("None not foreseen", says="raised KeyError", breaks="none")
 def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), 32) for p in {*paths[k:k + 32]})
+
+
+@ex.wrong("those that have left taken out before the warps are cut", says="instructions issued",
+          breaks="none")
+def cut_later(paths, lengths):
+    return issued([path for path in paths if path is not None], lengths)
+
+
+@ex.wrong("at most eight paths a warp", says="instructions issued", breaks="once")
+def eight_paths(paths, lengths):
+    warps = [[*dict.fromkeys(paths[k:k + 32])] for k in range(0, len(paths), 32)]
+    return sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8])
+
+
+@ex.wrong("the right number, as a float", says="type of the", breaks="issued")
+def as_float(paths, lengths):
+    return float(issued(paths, lengths))
+
+
+@ex.wrong("paths of one length taken for one", says="instructions issued", breaks="equal")
+def by_length(paths, lengths):
+    total = 0
+    for k in range(0, len(paths), 32):
+        total += sum({lengths[p] for p in paths[k:k + 32] if p is not None})
+    return total
+
+
+@ex.wrong("those that have left taken off the list", says="inputs after the call", breaks="left")
+def takes_off(paths, lengths):
+    found = issued(paths, lengths)
+    paths[:] = [path for path in paths if path is not None]
+    lengths.pop("never", None)
+    return found
+
+
+@ex.wrong("sixteen warps at most", says="instructions issued", breaks="warps")
+def sixteen_warps(paths, lengths):
+    return issued(paths[:512], lengths)
 
 
 @ex.wrong("the example looked up wrong", says="instructions issued", breaks="example")

@@ -9,35 +9,38 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 
-ex = exercise("08.8", "silu_gate", seen=("a", "b", "block", "programs"))
+ex = exercise("08.8", "silu_gate", seen=("a", "b", "block", "programs", "other"))
 
 NUMBERS = ("numbers of y",)
 ex.promise("one program", "One program of a kernel that writes y = a * sigmoid(a) * b.",
            says=NUMBERS)
 ex.promise("load", 'load("a", places) and load("b", places) give the numbers there,',
            says=(*NUMBERS, "raised"))
-ex.promise("store", 'store("y", places, values) writes them;', says=(*NUMBERS, "raised"))
-ex.promise("places", "places: int64 tensor, from 0 to n - 1, beyond which lies somebody else's "
-           "memory.", says=("beyond the end", "below 0", "raised"))
-ex.promise("programs", "Programs 0, 1, ... of block places each cover all n, and no place twice; "
-           "they run in any order and share nothing.",
+ex.promise("store", 'store("y", places, values) writes as many;', says=(*NUMBERS, "raised"))
+ex.promise("places", "places: an int64 tensor (m,), from 0 to n - 1, beyond which lies somebody "
+           "else's memory.", says=("beyond the end", "below 0", "raised"))
+ex.promise("programs", "Program p has the places from p * block on, block of them or what is left; "
+           "there are as many programs as n needs. They run in any order,",
            says=("another program", "times that places", *NUMBERS))
+ex.promise("others", "those of other kernels between them, and share nothing.",
+           says=("another program", *NUMBERS), cases=("two kernels in turn",))
 ex.promise("once", "Each number is loaded once, and nothing but y is stored.",
            says=("times that", "other stores"))
-ex.promise("large", "a may be as large as 1000, of either sign, and y stays finite.",
-           says=NUMBERS, cases=("large numbers", "large numbers below zero"))
+ex.promise("large", "a may be as large as 1000 and b as large as a million, of either sign, and y "
+           "stays finite.", says=NUMBERS,
+           cases=("large numbers", "large numbers below zero", "a large b"))
 ex.promise("example", "Example: n 5, block 4, program 1: it loads and stores at place 4 alone.",
            cases=("the example",))
 
 
 @ex.cases
 def cases(g):
-    def one(name, n, block, order=None, scale=1.0, times=1):
+    def one(name, n, block, order=None):
         count = -(-n // block)
         programs = order(count) if order else [*range(count)]
-        return name, {"a": scale * torch.randn(n, generator=g),
+        return name, {"a": torch.randn(n, generator=g),
                       "b": torch.randn(n, generator=g), "block": block,
-                      "programs": programs * times}
+                      "programs": programs, "other": int(name == "two kernels in turn")}
 
     def mixed(count):
         return torch.randperm(count, generator=g).tolist()
@@ -52,21 +55,28 @@ def cases(g):
             one("blocks of one", 6, 1), one("many programs", 130, 4),
             one("backwards", 29, 8, lambda count: [*range(count)][::-1]),
             one("mixed up", 61, 8, mixed), one("two kernels in turn", 21, 8, mixed),
+            one("blocks of six", 20, 6), one("blocks of five", 5 * odd, 5),
+            ("a large b", {**large, "a": torch.linspace(-40, 6, 24),
+                           "b": torch.linspace(1e6, -9e5, 24)}),
             ("large numbers", large), ("large numbers below zero", below),
             ("the example", {"a": torch.tensor([1.0, -2.0, 0.0, 0.5, 3.0]),
-                             "b": torch.ones(5), "block": 4, "programs": [1, 0]})]
+                             "b": torch.ones(5), "block": 4, "programs": [1, 0],
+                             "other": 0})]
 
 
 @ex.act
-def act(fn, a, b, block, programs):
+def act(fn, a, b, block, programs, other):
     n, seen = len(a), {"beyond": 0, "below": 0, "other": 0, "foreign": 0}
     y, stored = torch.full((n,), math.nan), torch.zeros(n, dtype=torch.long)
+    opposite = torch.full((n,), math.nan)
     loads = {"a": torch.zeros(n, dtype=torch.long), "b": torch.zeros(n, dtype=torch.long)}
     memory = {"a": a.clone(), "b": b.clone()}
 
     def inside(places):  # of the program that runs
-        if places.dtype != torch.int64:
-            raise TypeError(f"places: got {places.dtype}, expected torch.int64")
+        kind = f"{places.dtype}, {places.dim()} axes" if isinstance(
+            places, torch.Tensor) else type(places).__name__
+        if kind != "torch.int64, 1 axes":
+            raise TypeError(f"places: got {kind}, expected an int64 tensor (m,)")
         seen["beyond"] += int((places >= n).sum())
         seen["below"] += int((places < 0).sum())
         good = (places >= 0) & (places < n)
@@ -74,6 +84,8 @@ def act(fn, a, b, block, programs):
         return good
 
     def load(name, places):
+        if name not in loads:
+            raise ValueError(f"load: got {name!r}, expected 'a' or 'b'")
         good = inside(places)
         loads[name] += torch.bincount(places[good], minlength=n)
         out = torch.full(places.shape, 7e7)  # what lies beyond
@@ -83,20 +95,33 @@ def act(fn, a, b, block, programs):
     def store(name, places, values):
         good = inside(places)
         seen["other"] += int(name != "y")
+        if not isinstance(values, torch.Tensor) or values.shape != places.shape:
+            shape = getattr(values, "shape", None)
+            raise ValueError(f"store: got values of shape {shape}, expected {places.shape}")
         if name == "y":
-            y[places[good]] = values.broadcast_to(places.shape)[good]
+            y[places[good]] = values[good].to(y.dtype)
             stored.add_(torch.bincount(places[good], minlength=n))
+
+    def load_opposite(name, places):
+        return -memory[name][places.clamp(0, n - 1)]
+
+    def store_opposite(name, places, values):
+        good = (places >= 0) & (places < n)
+        opposite[places[good]] = values[good].to(y.dtype)
 
     for program in programs:
         fn(load, store, n, block, program)
+        if other:  # the same program of a kernel on -a and -b, whose counts do not matter
+            fn(load_opposite, store_opposite, n, block, program)
     return {"y": y, "loads": [int(loads[k].min()) for k in "ab"],
             "most": [int(loads[k].max()) for k in "ab"],
-            "stored": [int(stored.min()), int(stored.max())], **seen}
+            "stored": [int(stored.min()), int(stored.max())],
+            "opposite": opposite if other else None, **seen}
 
 
 @ex.law
-def law(out, a, b, block, programs):
-    expect_parts(out, "y", "loads", "most", "stored", "beyond", "below", "other",
+def law(out, a, b, block, programs, other):
+    expect_parts(out, "y", "loads", "most", "stored", "opposite", "beyond", "below", "other",
                  "foreign")
     a, b = a.double(), b.double()
     expect_equal("places beyond the end", out["beyond"], 0, "Keep the places below n.")
@@ -104,8 +129,13 @@ def law(out, a, b, block, programs):
     expect_equal("places of another program", out["foreign"], 0)
     expect_equal("other stores than y", out["other"], 0)
     # By the tanh: sigmoid(a) = (1 + tanh(a / 2)) / 2.
-    expect_close("numbers of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(),
-                 atol=1e-5 * max(1.0, float((a * b).abs().max()) * 1e-3))
+    near = {"atol": 1e-7 * max(1e-3, float(b.abs().max()))}
+    expect_close("numbers of y", out["y"], (a * (1 + (a / 2).tanh()) / 2 * b).float(), **near)
+    if other:
+        expect_close("numbers of y of the other kernel, on -a and -b", out["opposite"],
+                     (a * (1 - (a / 2).tanh()) / 2 * b).float(), **near)
+    else:
+        expect_equal("another kernel", out["opposite"], None)
     expect_equal("fewest and most times that places of y are stored", out["stored"], [1, 1])
     expect_equal("fewest times that places of a and b are loaded", out["loads"], [1, 1])
     expect_equal("most times that places of a and b are loaded", out["most"], [1, 1])
@@ -279,9 +309,45 @@ def overflows(load, store, n, block, program):
     program_of(load, store, n, block, program, gate=lambda a: a.exp() / (1 + a.exp()))
 
 
+@ex.wrong("b held between -10 and 10", says="numbers of y", breaks="large")
+def b_held(load, store, n, block, program):
+    program_of(lambda name, places: load(name, places).clamp(-10, 10) if name == "b" else
+               load(name, places), store, n, block, program)
+
+
+@ex.wrong("blocks of powers of two", says="numbers of y", breaks="programs")
+def powers_of_two(load, store, n, block, program):
+    program_of(load, store, n, block, program,
+               stop=min(n, program * block + (1 << (block.bit_length() - 1))))
+
+
 @ex.wrong("values and places in each other's order", says="numbers of y", breaks="store")
 def reversed_values(load, store, n, block, program):
     program_of(lambda name, places: load(name, places).flip(0), store, n, block, program)
+
+
+KNOWN: dict = {}
+
+
+@ex.wrong("what a program has loaded remembered for the next one", says="numbers of y",
+          breaks="others")
+def remembered(load, store, n, block, program):
+    if KNOWN.get("at") != (n, block, program) or KNOWN["uses"] == 2:
+        KNOWN.update(at=(n, block, program), values={}, uses=0)
+    KNOWN["uses"] += 1
+    program_of(lambda name, places: KNOWN["values"].setdefault(name, load(name, places)), store,
+               n, block, program)
+
+
+@ex.wrong("places with an axis more", says="raised TypeError", breaks="places")
+def columns(load, store, n, block, program):
+    program_of(lambda name, places: load(name, places[:, None])[:, 0], store, n, block, program)
+
+
+@ex.wrong("one value for all places", says="raised ValueError", breaks="store")
+def one_value(load, store, n, block, program):
+    program_of(load, lambda name, places, values: store(name, places, values[0]), n, block,
+               program)
 
 
 @ex.wrong("the example's last place left out", says="numbers of y", breaks="example")
