@@ -1202,7 +1202,8 @@ def fingerprint(model):
     digest = hashlib.sha256()
     for path, tensor in model.state_dict().items():
         digest.update(path.encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        numbers = tensor.cpu().contiguous().reshape(-1)
+        digest.update(numbers.view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 @torch.no_grad()
