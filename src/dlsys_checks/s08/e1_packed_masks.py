@@ -301,7 +301,7 @@ KNOWN: dict = {}
 def remembered(lengths):
     if KNOWN.get("lengths") != sorted(lengths):
         KNOWN.update(lengths=sorted(lengths), masks=masks(lengths))
-    return KNOWN["masks"]
+    return tuple(mask.clone() for mask in KNOWN["masks"])
 
 
 ROOM: dict = {}

@@ -29,8 +29,6 @@ ex.promise("later", "and a later call leaves this mask alone.",
 ex.promise("example", "Example: for [[1, 1, 0]] the mask is [[[[True, False, False], "
            "[True, True, False], [False, False, True]]]].", cases=("the example",))
 
-ex.equivalent("before = torch.ones(size, size, dtype=torch.bool).tril() -> before = "
-              "torch.ones(size, size, dtype=torch.bool).tril()", "The two sizes are one.")
 ex.equivalent("pairs = tokens[:, :, None] & tokens[:, None, :] -> pairs = tokens[:, None, :] & "
               "tokens[:, :, None]", "& has no order.")
 ex.equivalent("return (pairs & before | itself)[:, None] -> return (itself | pairs & before)"
