@@ -540,6 +540,148 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212): "terrible to
 # debug".
 
+# %% [markdown] trap="12.7" role="predict" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
+# ## One batch is learned by heart
+#
+# Pictures and labels come from two files. The file of labels begins with a line too many,
+# so each picture has the label of its neighbour in the list. Nobody knows that yet. The
+# team follows a good old rule: "First overfit one batch. If the loss goes to zero, the
+# pipeline is right." The loss on one batch of 50 goes to nearly zero, the rule is kept,
+# and training on all digits begins.
+
+# %% trap="12.7" role="predict"
+guess("12.7", "What share of the test digits does it read afterwards?",
+      unit="%")
+
+# %% trap="12.7" role="break"
+shifted = y_train.roll(1)                        # one line off
+
+def trained(x, y, reduction="mean", shuffle=True, epochs=5):
+    """Share of test digits read after five epochs in batches of 50."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    opt = torch.optim.SGD(net.parameters(), lr=0.5)
+    for _ in range(epochs):
+        rows = torch.randperm(len(x)) if shuffle else torch.arange(len(x))
+        for part in rows.split(50):
+            opt.zero_grad()
+            F.cross_entropy(net(x[part]), y[part],
+                            reduction=reduction).backward()
+            opt.step()
+    with torch.no_grad():
+        last = F.cross_entropy(net(x[:50]), y[:50]).item()
+    return last, accuracy(net, x_test, y_test)
+
+# %% trap="12.7" role="look"
+one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
+_, read = trained(x_train, shifted)
+print(f"loss on one batch: {one_batch:.2f}")
+print(f"trained on all: {read:.0%} of the test digits read")
+
+# %% trap="12.7" role="look"
+claim("loss on one batch with shifted labels", one_batch, below=0.1)
+claim("share of test digits read", read, below=0.25)
+
+# %% trap="12.7" role="look"
+measured("12.7", 100 * read, right=(0, 25))
+
+# %% [markdown] trap="12.7" role="repair"
+# A net with more weights than a batch has numbers learns *any* labels by heart. The test
+# shows that gradients flow and that the loss can fall. It says nothing of whether labels
+# belong to their pictures, or how batches are put together.
+#
+# Each such fault has a test of its own, without training. For labels: do neighbours in
+# the data agree? For the order: how many classes are in a batch? For the scale of the
+# loss: is the loss of a batch taken twice the same?
+
+# %% trap="12.7" role="repair"
+def agreement(x, y):
+    """Share of rows whose nearest other row has the same label."""
+    gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)
+    return (y[gaps.argmin(1)] == y).float().mean().item()
+
+def doubled(reduction):
+    """Loss of a batch taken twice, over the loss of the batch."""
+    z, y = torch.randn(50, 10), y_train[:50]
+    one = F.cross_entropy(z, y, reduction=reduction)
+    twice = F.cross_entropy(z.repeat(2, 1), y.repeat(2),
+                            reduction=reduction)
+    return (twice / one).item()
+
+# %% trap="12.7" role="repair"
+order = y_train.argsort()
+scores = {"as it should be": trained(x_train, y_train)[1],
+          "a sum for the mean": trained(x_train, y_train, "sum")[1],
+          "sorted by label":
+          trained(x_train[order], y_train[order], shuffle=False)[1]}
+print({name: f"{share:.0%}" for name, share in scores.items()})
+print(f"neighbours agree: {agreement(x_train, y_train):.0%},"
+      f" shifted {agreement(x_train, shifted):.0%}")
+print(f"doubled: mean {doubled('mean'):.1f}, sum {doubled('sum'):.1f}")
+print("classes in a batch:", len(y_train[:50].unique()),
+      " sorted:", len(y_train[order][:50].unique()))
+
+# %% trap="12.7" role="repair"
+claim("share read, as it should be", scores["as it should be"], above=0.85)
+claim("share read with the sum in place of the mean, at the same rate",
+      scores["a sum for the mean"], below=0.4)
+claim("share read with the data sorted by label",
+      scores["sorted by label"], below=0.4)
+
+# %% [markdown] trap="12.7" role="repair"
+# All three faults look alike in the score, and one look at each cause tells them apart.
+
+# %% trap="12.7" role="repair"
+claim("neighbours that agree", agreement(x_train, y_train), above=0.9)
+claim("the same with shifted labels", agreement(x_train, shifted),
+      below=0.2)
+claim("loss of a batch taken twice, with a sum", doubled("sum"),
+      expected=2, within=0.001)
+
+# %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
+def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
+    """Name of the one fault that a training run has, or "none".
+
+    "frozen": no parameter of model asks for a gradient. "sum": the loss of
+    a batch taken twice is twice that of the batch. "order": each batch
+    holds a single class. "labels": of all rows of the epoch, less than half
+    have the label of their nearest other row (Euclidean distance, all
+    batches together).
+
+    model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape
+    (). batches: those of an epoch, a list of (x, y), x (N, F) float32 with
+    no row twice, y (N,) int64; N is 2 or more and may differ. There is at
+    most one fault. Nothing is trained: model stays as it is, with its
+    modes, buffers and gradients, and so do the batches.
+    """
+    # BEGIN SOLUTION
+    if not any(p.requires_grad for p in model.parameters()):
+        return "frozen"
+    x, y = batches[0]
+    z = copy.deepcopy(model).eval()(x)
+    twice = loss_fn(torch.cat([z, z]), torch.cat([y, y]))
+    if twice > 1.5 * loss_fn(z, y):
+        return "sum"
+    if all(len(y.unique()) == 1 for _, y in batches):
+        return "order"
+    x = torch.cat([x for x, _ in batches])
+    y = torch.cat([y for _, y in batches])
+    gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)
+    fitting = y[gaps.argmin(1)] == y
+    return "labels" if fitting.float().mean() < 0.5 else "none"
+    # END SOLUTION
+
+# %% [markdown] trap="12.7" role="hint"
+# 1. Four questions, one after the other; the first that says yes gives the name.
+# 2. For "sum", ask `loss_fn` about the same logits twice over; a copy of the model in eval mode gives them without moving a buffer.
+# 3. For "labels", `torch.cdist` of all rows with all rows, and infinity on its diagonal, as each row is its own nearest.
+
+# %% [markdown] trap="12.7" role="keep"
+# **Keep:** a batch learned by heart shows that gradients flow, and no more. **In your own
+# code:** look at ten pairs as they enter the model, at the classes of one batch, and at the
+# loss of a batch taken twice. **Source:** [Zhang et al. 2017, "Understanding deep learning
+# requires rethinking generalization"](https://arxiv.org/abs/1611.03530): nets learn random
+# labels by heart.
+
 # %% [markdown] trap="12.8" role="predict" core=true symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #

@@ -132,6 +132,8 @@ def mixed(logits, target, allowed, smoothing):
     return torch.lerp(hard, soft, smoothing)
 
 
+ex.equivalent("right = log_p.gather(1, target[:, None])[:, 0] -> "
+              "right = log_p.gather(1, target[:, None])[:, -1]", "there is one column")
 ex.equivalent("log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1) -> "
               "log_p = torch.where(allowed, logits, -torch.inf).log_softmax(-1)",
               "there are two axes")
@@ -201,7 +203,7 @@ def no_mask(logits, target, allowed, smoothing):
 
 
 @ex.wrong("zeros at the others, which still compete", says="cross-entropy",
-          breaks=("mean", "example"))
+          breaks=("mean", "spread", "example"))
 def zeros(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing, fill=0.0)
 
