@@ -397,6 +397,137 @@ def layer_report(model: nn.Module, step) -> dict:
 # code:** print the report once after the first hundred steps. **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html), sections 3 and 4.
 
+# %% [markdown] trap="12.3" role="predict" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
+# ## A seed for each worker
+#
+# A dataset shifts each picture by a random number from numpy. Two worker processes load
+# it. "Their numpy is not controlled by your seed," you have read, "so give each worker
+# one": `worker_init_fn=lambda id: np.random.seed(42 + id)`. Two runs are then alike,
+# which is what was asked for.
+#
+# You look at the shifts of the first epoch and at those of the second.
+
+# %% trap="12.3" role="predict"
+guess("12.3", "What share of the pictures has the same shift in both?",
+      unit="%")
+
+# %% trap="12.3" role="break"
+from torch.utils.data import DataLoader, Dataset
+
+class Shifted(Dataset):
+    """The shift alone, of 8 pictures."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return float(np.random.rand())
+
+def epochs(workers, init=None, data=None):
+    """Shifts of two epochs, each (8,), after the same manual_seed."""
+    torch.manual_seed(7)
+    loader = DataLoader(data or Shifted(), batch_size=2,
+                        num_workers=workers, worker_init_fn=init)
+    return [torch.cat(list(loader)) for _ in range(2)]
+
+one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
+
+# %% trap="12.3" role="look"
+same = (one == two).float().mean().item()
+print("first epoch: ", [f"{v:.2f}" for v in one.tolist()])
+print("second epoch:", [f"{v:.2f}" for v in two.tolist()])
+
+# %% trap="12.3" role="look"
+claim("share of pictures with the same shift", same, expected=1)
+
+# %% trap="12.3" role="look"
+measured("12.3", 100 * same, right=(95, 100))
+
+# %% [markdown] trap="12.3" role="repair"
+# Workers are started anew for each epoch, and each start seeds them alike. So every epoch
+# replays the first: the random shifts have become eight fixed ones.
+#
+# What the function was to cure does not exist here. Torch draws a seed for each epoch from
+# its own generator and, where numpy is installed, seeds torch, `random` and numpy in each worker with
+# it. With workers, `torch.manual_seed` alone is enough for two equal runs.
+
+# %% trap="12.3" role="repair"
+first, second = epochs(2)
+again, _ = epochs(2)
+alone, _ = epochs(1)
+none, also_none = epochs(0)[0], epochs(0)[0]
+print(f"two epochs alike: {(first == second).float().mean():.0%}")
+print(f"two runs alike: {(first == again).float().mean():.0%}")
+print(f"one worker and two alike: {(first == alone).float().mean():.0%}")
+print(f"two runs without workers: {(none == also_none).float().mean():.0%}")
+
+# %% trap="12.3" role="repair"
+claim("share of shifts that repeat in the second epoch",
+      (first == second).float().mean(), below=0.2)
+claim("share of shifts alike in two runs with one seed",
+      (first == again).float().mean(), expected=1)
+claim("share of shifts alike with one worker and with two",
+      (first == alone).float().mean(), below=0.9)
+
+# %% [markdown] trap="12.3" role="repair"
+# Two things remain. Who gets which picture depends on the number of workers. And without
+# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. If neither is
+# to count, nor where a run was resumed, the shift may hang on nothing but the seed, the
+# epoch and the picture. The sum of the three would give many pictures the same
+# shift; numpy mixes a tuple of numbers into one seed.
+
+# %% trap="12.3" role="repair"
+claim("share of shifts alike in two runs without workers",
+      (none == also_none).float().mean(), below=0.2)
+
+# %% trap="12.3" role="repair"
+class Keyed(Shifted):
+    """Its shift depends on seed, epoch and picture alone."""
+    epoch = 0
+
+    def __getitem__(self, index):
+        return np.random.default_rng((7, self.epoch, index)).random()
+
+keyed = [epochs(workers, data=Keyed())[0] for workers in (0, 1, 2)]
+spread = max((k - keyed[0]).abs().max().item() for k in keyed)
+print("largest gap between 0, 1 and 2 workers:", spread)
+
+# %% trap="12.3" role="repair"
+claim("largest gap between 0, 1 and 2 workers", spread, expected=0)
+
+# %% trap="12.3" role="exercise" points=3 difficulty=2 minutes=10
+def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
+    """Rows of x, each plus noise that depends on seed, epoch and row alone.
+
+    x: (N, F) float32, left as it is. rows: the numbers of the rows that a
+    worker was given, in its order; a row may come twice. seed and epoch: 0
+    or more. The noise of row i are the first F numbers of
+    numpy.random.default_rng((seed, epoch, i)).standard_normal(), times 0.1,
+    so it is the same whatever else stands in rows. Global generators are
+    not touched. Returns (len(rows), F) float32, new memory.
+
+    Example: rows [4, 2] gives what [4] and [2] give, one below the other.
+    """
+    # BEGIN SOLUTION
+    out = x[torch.tensor(rows, dtype=torch.long)]
+    for place, row in enumerate(rows):
+        rng = np.random.default_rng((seed, epoch, row))
+        noise = rng.standard_normal(x.shape[1])
+        out[place] += 0.1 * torch.from_numpy(noise).float()
+    return out
+    # END SOLUTION
+
+# %% [markdown] trap="12.3" role="hint"
+# 1. One generator for each row, made from the three numbers, and thrown away after it.
+# 2. Indexing with a tensor of row numbers copies; `x[2:4]` would not.
+
+# %% [markdown] trap="12.3" role="keep"
+# **Keep:** a constant seed in `worker_init_fn` replays the first epoch. What is to be the
+# same with any number of workers hangs on seed, epoch and sample. **In your own code:**
+# compare the first batch of two epochs; they have to differ. **Source:** PyTorch
+# documentation, [torch.utils.data, "Randomness in multi-process data
+# loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
+
 # %% [markdown] trap="12.5" role="predict" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
@@ -1066,7 +1197,55 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 #
 # Think first, then open a choice: each says why it is right or wrong.
 
+# %% [markdown] role="quiz"
+# **1. The loss is NaN, and anomaly mode names the backward of the loss function. The NaN**
+#
+# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same: the loss's backward is the first to return one.
+# - [x] may arise in any layer in front of it :: Gradients are computed from the loss backwards, so the first bad one says nothing of where the values went bad.
+# - [ ] arises in the first layer :: The first layer's gradient is the last to be computed.
+
+# %% [markdown] role="quiz"
+# **2. One gradient of a million is NaN. After `clip_grad_norm_` with a limit of 1**
+#
+# - [ ] it is 1 :: Nothing is compared with a limit number by number; all are multiplied by one factor.
+# - [ ] it is still the only one :: The factor is made from the norm of all gradients, and that norm is NaN.
+# - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor made from it.
+
+# %% [markdown] role="quiz"
+# **3. A regression loss stands where the variance of the targets is. The model**
+#
+# - [x] does no better than a constant :: The mean of the targets reaches this loss, whatever comes in.
+# - [ ] has learned half of what there is :: Half would be a loss of half the variance.
+# - [ ] has overfitted :: An overfitted model has a training loss below the variance.
+
+# %% [markdown] role="quiz"
+# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The augmentation**
+#
+# - [ ] differs from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
+# - [x] is that of the first epoch, ten times :: New workers, the same seeds, the same numbers.
+# - [ ] is the same in both workers :: They have different numbers, and so different seeds.
+
+# %% [markdown] role="quiz"
+# **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
+#
+# - [ ] is half written :: Nothing is written into `last.pt`; it only changes its name's owner.
+# - [ ] is gone :: `os.replace` takes the old file's place in one step, and it was not reached.
+# - [x] holds the former state :: The half-written file has another name.
+
+# %% [markdown] role="quiz"
+# **6. A loop skips steps whose loss is not finite. Logits of some classes are masked with minus infinity, labels are smoothed over all classes. The loop**
+#
+# - [x] skips each step :: The smoothed share of a masked class is multiplied by the logarithm of zero.
+# - [ ] skips steps whose label is masked, no other :: That is so without smoothing.
+# - [ ] skips nothing: `-inf` at a wrong class is harmless :: Without smoothing it is.
+
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A NaN of the forward pass is found on the way forward.
+# - A NaN of the forward pass is found on the way forward, by hooks.
+# - Beside a loss: what a constant would reach, and a number for each layer.
+# - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
+# - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
+# - One batch learned by heart shows that gradients flow, and no more.
+# - Write beside, sync, rename. Save the generator's state, too.
+# - Smoothing asks each class for its logarithm: spread it over the allowed ones.

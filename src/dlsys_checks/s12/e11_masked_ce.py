@@ -134,9 +134,6 @@ def mixed(logits, target, allowed, smoothing):
 
 ex.equivalent("right = log_p.gather(1, target[:, None])[:, 0] -> "
               "right = log_p.gather(1, target[:, None])[:, -1]", "there is one column")
-ex.equivalent("log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1) -> "
-              "log_p = torch.where(allowed, logits, -torch.inf).log_softmax(-1)",
-              "there are two axes")
 
 
 # ---- wrong, by name

@@ -16,16 +16,17 @@ ex = exercise("12.7", "diagnose", seen=("kind", "batches"))
 ex.promise("name", 'Name of the one fault that a training run has, or "none".',
            says=("name of the fault", "type of the name"))
 ex.promise("frozen", '"frozen": no parameter of model asks for a gradient.',
-           cases=("a frozen model", "a frozen body alone"))
+           cases=("a frozen model", "a frozen body alone", "all but the first frozen",
+                  "all but the last frozen"))
 ex.promise("sum", '"sum": the loss of a batch taken twice is twice that of the batch.',
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
-                  "a mean that is large"))
+                  "a mean that is large", "a mean over one row more"))
 ex.promise("order", '"order": each batch holds a single class.',
            cases=("sorted batches", "sorted, but for the last batch", "one mixed batch"))
 ex.promise("labels", '"labels": of all rows of the epoch, less than half have the label of their '
            "nearest other row (Euclidean distance, all batches together).",
            cases=("labels shifted", "exactly half fit", "neighbours in other batches",
-                  "two classes swapped"))
+                  "two classes swapped", "labels, a norm in train mode"))
 ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape ().",
            cases=("a norm in train mode", "a frozen model"))
 ex.promise("sizes", "batches: those of an epoch, a list of (x, y), x (N, F) float32 with no row "
@@ -92,7 +93,9 @@ def cases(g):
         inputs["batches"].insert(0, [x, y])
         return name, inputs
     return [one("nothing wrong", "none"), one("a frozen model", "frozen"),
-            one("a frozen body alone", "body"), one("a sum of cross-entropies", "sum"),
+            one("a frozen body alone", "body"), one("all but the first frozen", "first"),
+            one("all but the last frozen", "last"), one("a mean over one row more", "one more"),
+            one("a sum of cross-entropies", "sum"),
             one("a sum of squares", "squares"), one("a small sum", "small sum"),
             one("a mean that is large", "large mean"),
             one("sorted batches", "order", order="sorted"), nearly(), first_mixed(),
@@ -112,12 +115,17 @@ def act(fn, kind, batches):
         model.requires_grad_(False)
     if kind == "body":
         model[0].requires_grad_(False)
+    if kind in ("first", "last"):
+        model.requires_grad_(False)
+        list(model.parameters())[0 if kind == "first" else -1].requires_grad_(True)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
 
     def loss_fn(z, y):
         if kind == "squares":
             return (z - F.one_hot(y, 4)).square().sum()
+        if kind == "one more":
+            return F.cross_entropy(z, y, reduction="sum") / (len(y) + 1)
         if kind in ("small sum", "large mean"):
             scale = 1e-4 if kind == "small sum" else 1e4
             return scale * F.cross_entropy(z, y, reduction="sum" if "sum" in kind else "mean")
@@ -223,6 +231,18 @@ def row_by_row(model, loss_fn, batches):
     return "labels" if right < len(x) / 2 else "none"
 
 
+for mutant, why in {
+    "fitting = y[gaps.argmin(1)] == y -> fitting = y[gaps.argmin(0)] == y":
+        "distances are symmetric",
+    "gaps = torch.cdist(x, x).fill_diagonal_(torch.inf) -> "
+    "gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)": "both arguments are the same",
+    "if all((len(y.unique()) == 1 for _, y in batches)): -> "
+    "if all((len(y.unique()) <= 1 for _, y in batches)):": "a batch has a class",
+    "x, y = batches[0] -> x, y = batches[-1]": "any batch tells a sum from a mean",
+    "z = copy.deepcopy(model).eval()(x) -> z = copy.deepcopy(model)(x)":
+        "any logits tell a sum from a mean, and the copy is thrown away",
+}.items():
+    ex.equivalent(mutant, why)
 ex.equivalent("if twice > 1.5 * loss_fn(z, y): -> if twice >= 1.5 * loss_fn(z, y):",
               "the loss doubles or stays")
 
