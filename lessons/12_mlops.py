@@ -513,7 +513,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
     for place, row in enumerate(rows):
         rng = np.random.default_rng((seed, epoch, row))
         noise = rng.standard_normal(x.shape[1])
-        out[place] += 0.1 * torch.from_numpy(noise).float()
+        out[place] += 0.1 * torch.from_numpy(noise)
     return out
     # END SOLUTION
 
