@@ -610,6 +610,16 @@ print(f"loss {loss:.2f}, gradients NaN: {mended:.0%}, norm {norm:.2f}")
 claim("share of gradients that are NaN", mended, expected=0)
 claim("norm of all gradients", norm, above=0)
 
+# %% [markdown] trap="12.5" role="repair"
+# A NaN of the forward pass, as in trap 12.1, one of the backward pass and one that is
+# added to the loss leave three different traces. Choose a layer and guess which values and
+# which gradients are NaN, before you look.
+
+# %% role="explore" explorer="nan_hunt"
+from dlsys_helpers.explorers.nan_hunt import nan_hunt
+
+nan_hunt
+
 # %% [markdown] trap="12.5" role="folklore"
 # **Told:** a NaN is hardly ever a fault of the model's code. **Measured:** this family is,
 # and it shows in no loss. Each of the five lines below has a finite value. Some functions of

@@ -222,13 +222,14 @@ def by_bytes(path, parts, facts):
     os.rename(f"{path}~", path)
 
 
-@ex.right("a hidden file, opened without a buffer")
-def unbuffered(path, parts, facts):
+@ex.right("a hidden file, opened once more for os.fsync")
+def opened_again(path, parts, facts):
     folder, name = os.path.split(path)
     hidden = os.path.join(folder, "." + name)
-    with open(hidden, "wb", buffering=0) as file:
-        torch.save(collected(parts, facts), file)
-        os.fsync(file)
+    torch.save(collected(parts, facts), hidden)
+    fd = os.open(hidden, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
     os.replace(hidden, path)
 
 
