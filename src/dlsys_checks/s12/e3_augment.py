@@ -64,7 +64,8 @@ def act(fn, x, seed, epoch, rows):
     np.random.seed(5)
     torch.manual_seed(5)
     again = [fn(given, seed, epoch, [row]) for row in reversed(rows)][::-1]
-    again = torch.cat(again) if again else out
+    whole = again and all(isinstance(part, torch.Tensor) for part in again)
+    again = torch.cat(again) if whole else out
     return {"out": out, "again": again, "moved": moved, "shared": shared,
             "changed": int((given != x).sum())}
 
