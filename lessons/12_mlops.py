@@ -259,7 +259,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
-# log-softmax named in half precision, a BatchNorm in full precision, the cause not found.
+# log-softmax named in half precision, a BatchNorm in full precision.
 
 # %% [markdown] trap="12.2" role="predict" core=true symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
