@@ -222,10 +222,10 @@ def by_bytes(path, parts, facts):
     os.rename(f"{path}~", path)
 
 
-@ex.right("a hidden file, opened once more for os.fsync")
+@ex.right("another name, opened once more for os.fsync")
 def opened_again(path, parts, facts):
     folder, name = os.path.split(path)
-    hidden = os.path.join(folder, "." + name)
+    hidden = os.path.join(folder, "new " + name)
     torch.save(collected(parts, facts), hidden)
     fd = os.open(hidden, os.O_RDONLY)
     os.fsync(fd)
