@@ -1,0 +1,1261 @@
+# %% [markdown] role="hook" draft=true
+# # 12. Training stability and MLOps
+#
+# A run is in its third day. Overnight the loss has become `nan`. The log holds one
+# number a step, the last checkpoint does not open, and a second run from the same
+# settings goes another way.
+#
+# Nothing here needs a large model. This stage plants such accidents in a small reader
+# of digits, where each takes a second, and looks at what finds them: which module, which
+# layer, which file, which seed.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+import hashlib
+import math
+import os
+import random
+import tempfile
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, datasheet, digits, fit, gpu_result,
+    gpu_table, guess, measured, operations, seconds_in_turns,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## What is not a number stays
+#
+# A float has two values that say "this went wrong": an infinity, where the result was
+# too large or divided by zero, and `nan`, *not a number*, where no result exists:
+# `0/0`, `inf - inf`, `0 * inf`, the root of a negative number. In sums and products
+# `nan` stays `nan`. It compares as unequal with everything, itself included, so a
+# `loss > 100` never notices it.
+#
+# Shapes in this stage: `N` rows, `F` features, `C` classes.
+
+# %% role="concept"
+loss = torch.tensor([1.0, float("nan"), 2.0]).mean()
+print("mean:", loss, "  above 100:", bool(loss > 100))
+print("equal to itself:", bool(loss == loss))
+print("finite:", bool(loss.isfinite()))
+
+# %% role="concept"
+claim("is the mean with one nan in it finite", loss.isfinite(),
+      expected=False)
+claim("is it above 100", loss > 100, expected=False)
+
+# %% [markdown] role="concept"
+# The data are lesson 1's digits.
+
+# %% role="concept"
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+
+# %% [markdown] trap="12.1" role="predict" core=true symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
+# ## A blank page
+#
+# A reader of digits standardises its features in the middle: minus the mean, divided by
+# the standard deviation, row by row. The batch holds one blank page, all zeros. Its
+# features are all zero as well, so their deviation is zero, and `0/0` is `nan`. The loss
+# is a mean over the batch.
+#
+# You do not know any of this. You see a loss of `nan`, switch on
+# `torch.autograd.detect_anomaly()` and repeat the step. It stops with an error that
+# names an operation.
+
+# %% trap="12.1" role="predict"
+guess("12.1", "Which operation does it name?",
+      choices=["the division in the middle, where the NaN arises",
+               "the first linear layer, where the gradients end",
+               "the log-softmax of the loss",
+               "none: the step runs to its end"])
+
+# %% trap="12.1" role="break"
+class Standardize(nn.Module):
+    """Each row (N, F) minus its mean, over its standard deviation."""
+
+    def forward(self, h):
+        return (h - h.mean(1, keepdim=True)) / h.std(1, keepdim=True)
+
+reader = nn.Sequential(nn.Linear(64, 32, bias=False), nn.ReLU(),
+                       Standardize(), nn.Linear(32, 32), nn.ReLU(),
+                       nn.Linear(32, 10))
+pages, labels = x_train[:64].clone(), y_train[:64]
+pages[5] = 0                                 # a blank one
+
+# %% trap="12.1" role="break" tags=["plumbing"]
+import warnings
+
+def blamed(step):
+    """What anomaly mode says about a step; "" when it says nothing."""
+    with warnings.catch_warnings():          # it announces itself
+        warnings.simplefilter("ignore")
+        try:
+            with torch.autograd.detect_anomaly():
+                step()
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+# %% trap="12.1" role="look"
+loss = F.cross_entropy(reader(pages), labels)
+said = blamed(lambda: F.cross_entropy(reader(pages), labels).backward())
+print("loss:", loss.item())
+print("anomaly mode:", said)
+
+# %% trap="12.1" role="look"
+claim("does it name the log-softmax", "LogSoftmax" in said, expected=True)
+claim("does it name a division", "Div" in said, expected=False)
+
+# %% trap="12.1" role="look"
+measured("12.1", 2)
+
+# %% [markdown] trap="12.1" role="repair"
+# Anomaly mode looks at *gradients*, in the order in which they are computed: from the
+# loss backwards. A `nan` of the forward pass has reached the loss, so the first
+# operation on the way back already returns `nan`, and it is the last one of the forward
+# pass. The culprit stands further in front, with everything behind it spoilt.
+#
+# A NaN that arises on the way forward is met on the way forward: a hook on each module
+# looks at what comes out. The first module whose output is not finite, though all that
+# went in was, is the one.
+
+# %% trap="12.1" role="repair"
+def watch(model, x):
+    """(name, input is finite, output is finite), in order of computing."""
+    seen, handles = [], []
+    for name, module in model.named_modules():
+        def look(_, args, out, name=name):
+            fine = args[0].isfinite().all(), out.isfinite().all()
+            seen.append((name, *map(bool, fine)))
+        handles.append(module.register_forward_hook(look))
+    model(x)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+# %% trap="12.1" role="repair"
+report = watch(reader, pages)
+for name, into, out in report[:5]:
+    print(f"{name}: in {'finite' if into else 'nan'}"
+          f" -> out {'finite' if out else 'nan'}")
+
+# %% trap="12.1" role="repair"
+guilty = [name for name, into, out in report if into and not out]
+claim("number of the first module that makes a NaN from finite numbers",
+      int(guilty[0]), expected=2)
+
+# %% [markdown] trap="12.1" role="repair"
+# The last entry of that list is the whole model, with finite pages in and `nan` out: an
+# outer module ends after its parts, so the first one counts.
+#
+# Anomaly mode is right where a NaN arises on the way *back*, from finite numbers: there
+# it names the operation. And it is silent where a `nan` is only added to the loss, as
+# the gradient of a sum is one for each term.
+
+# %% trap="12.1" role="repair"
+def rooted():
+    root = torch.tensor([1.0, 0.0], requires_grad=True)
+    torch.where(root > 0, root.sqrt(), 0).sum().backward()
+
+back = blamed(rooted)
+linear, bad = nn.Linear(64, 1), torch.tensor(float("nan"))
+silent = blamed(lambda: (linear(x_train).mean() + bad).backward())
+print("a NaN of the backward pass:", back)
+print("a NaN added to the loss:", repr(silent))
+print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
+
+# %% trap="12.1" role="repair"
+claim("does it name the root on the way back", "SqrtBackward" in back,
+      expected=True)
+claim("does it say anything about a NaN added to the loss",
+      bool(silent), expected=False)
+
+# %% [markdown] trap="12.1" role="folklore"
+# **Told:** anomaly mode makes training `5` to `10` times slower. **Measured:** it keeps a
+# stack trace for each operation and looks at each gradient. That costs the more, the
+# smaller the tensors: on this CPU, for eight layers of 64 units, the cell compares a
+# batch of 16 rows with one of 1,024.
+
+# %% trap="12.1" role="folklore"
+def slower(rows):
+    """Time of a step in anomaly mode, over that of a plain one."""
+    layers = [part for _ in range(8)
+              for part in (nn.Linear(64, 64), nn.ReLU())]
+    net = nn.Sequential(*layers, nn.Linear(64, 10))
+    x = torch.rand(rows, 64)
+
+    def plain():
+        net(x).logsumexp(1).mean().backward()
+    once, twice = seconds_in_turns([plain, lambda: blamed(plain)], 10)
+    return twice.median / once.median
+
+cost = {rows: slower(rows) for rows in (16, 1024)}
+
+# %% trap="12.1" role="folklore"
+claim("anomaly mode over a plain step, 16 rows", cost[16], above=1.3)
+claim("the same, over that for 1,024 rows", cost[16] / cost[1024], above=1)
+
+# %% [markdown] trap="12.1" role="folklore"
+# A constant factor does not exist. Either way it belongs around the step in question
+# and not around a run.
+
+# %% trap="12.1" role="exercise" points=4 difficulty=3 minutes=15
+def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
+    """Name of the module in which a NaN or an infinity first arises.
+
+    That is a module whose call was given finite tensors alone and returned
+    one that is not; of several, the one whose call ended first. None when
+    there is no such module. Names are those of named_modules(), "" for the
+    model itself. Modules write into nothing they are given; they may take
+    keyword arguments, be called several times, and take and return tuples,
+    lists and dicts of tensors, nested as deep as one likes; what is no
+    tensor counts as finite. The model, called once as model(x), is left as
+    it was: weights, buffers, modes, gradients and hooks.
+
+    Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square
+    root, and x with a negative number: "0".
+    """
+    # BEGIN SOLUTION
+    def finite(value):
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list | tuple):
+            return all(finite(item) for item in value)
+        return not torch.is_tensor(value) or bool(value.isfinite().all())
+
+    found, twin = [], copy.deepcopy(model)
+    for name, module in twin.named_modules():
+        def look(module, args, kwargs, out, name=name):
+            if finite(args) and finite(kwargs) and not finite(out):
+                found.append(name)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return found[0] if found else None
+    # END SOLUTION
+
+# %% [markdown] trap="12.1" role="hint"
+# 1. A function that calls itself says whether a value is finite: a container is when each of its parts is.
+# 2. `register_forward_hook(hook, with_kwargs=True)` hands the hook the module, the arguments, the keyword arguments and the output.
+# 3. In train mode a pass moves the statistics of a BatchNorm, and a NaN would stay in them. Watch a copy of the model.
+
+# %% [markdown] trap="12.1" role="keep"
+# **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
+# on each module. Anomaly mode sees gradients: for such a NaN it names the end of the
+# net. **In your own code:** at the first loss that is not finite, save batch and weights,
+# and run the hooks on them. **Source:** PyTorch,
+# [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
+# "any backward computation that generate "nan" value will raise an error". **Seen in the
+# wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
+# log-softmax named in half precision, a BatchNorm in full precision.
+
+# %% [markdown] trap="12.2" role="predict" core=true symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
+# ## A loss that falls
+#
+# A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
+# number: mean squared error, plain SGD, 200 steps. The log shows one number a step. It
+# falls from far above to about 8, and then it moves little. "It learns," says the log's
+# owner, "it only needs more time."
+#
+# You keep the weights from before and compare. For a layer, divide the norm of the
+# change by the norm of what was there.
+
+# %% trap="12.2" role="predict"
+guess("12.2", "How far has the first layer's weight moved?",
+      choices=["about as far as the last one's",
+               "by a tenth to a hundredth of itself",
+               "by a hundredth to a thousandth",
+               "by less than a ten-thousandth"])
+
+# %% trap="12.2" role="break"
+values = y_train.float()[:, None]                # (1300, 1)
+
+def deep(activation):
+    """Eight hidden layers of 32 units, one output."""
+    sizes = [64] + [32] * 8
+    layers = [part for i, o in zip(sizes, sizes[1:])
+              for part in (nn.Linear(i, o), activation())]
+    return nn.Sequential(*layers, nn.Linear(32, 1))
+
+def run(net, lr, optimizer=torch.optim.SGD):
+    """(first and last loss, relative change of each weight)."""
+    before = [p.detach().clone() for p in net.parameters()]
+    losses = fit(net, x_train, values, steps=200, lr=lr,
+                 loss=F.mse_loss, optimizer=optimizer)
+    moved = [float((p.detach() - q).norm() / q.norm())
+             for p, q in zip(net.parameters(), before)]
+    return losses[0], np.mean(losses[-20:]), moved[::2]
+
+# %% trap="12.2" role="look"
+first, last, moved = run(deep(nn.Sigmoid), lr=0.02)
+print(f"loss {first:.1f} -> {last:.1f}")
+print("relative change, layer by layer:")
+print(" ".join(f"{m:.0e}" for m in moved))
+
+# %% trap="12.2" role="look"
+claim("last loss over the first", last / first, below=0.5)
+claim("relative change of the first layer", moved[0], below=1e-4)
+claim("relative change of the last layer", moved[-1], above=1)
+
+# %% trap="12.2" role="look"
+measured("12.2", 3)
+
+# %% [markdown] trap="12.2" role="repair"
+# Each sigmoid passes on a quarter of a gradient at most, and here, with small weights
+# between them, each layer keeps far less. So the last layer learned alone, and alone it can do
+# one thing: output the mean. The loss of a constant mean is the *variance* of the
+# targets, and that is where the loss stands.
+
+# %% trap="12.2" role="repair"
+variance = values.var(unbiased=False).item()
+print(f"loss {last:.2f}, variance of the targets {variance:.2f}")
+
+# %% trap="12.2" role="repair"
+claim("loss over the variance of the targets", last / variance,
+      expected=1, within=0.1)
+
+# %% [markdown] trap="12.2" role="repair"
+# With ReLU and He's initialisation (stage 5) the gradient reaches the first layer, and the
+# loss goes below the variance. So a log wants two more things than the loss: what a
+# constant would reach, and a line for each layer.
+
+# %% trap="12.2" role="repair"
+awake = deep(nn.ReLU)
+for layer in awake[:-1:2]:
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+_, awake_last, awake_moved = run(awake, lr=0.002)
+print(f"loss {awake_last:.1f}, variance {variance:.1f}")
+print(" ".join(f"{m:.2f}" for m in awake_moved))
+
+# %% trap="12.2" role="repair"
+claim("loss over the variance, with ReLU", awake_last / variance,
+      below=0.6)
+claim("relative change of the first layer, with ReLU", awake_moved[0],
+      above=0.03)
+
+# %% [markdown] trap="12.2" role="folklore"
+# **Told:** a layer that moves learns. **Measured:** not under Adam. It divides each
+# gradient by its own size, so the tiniest gradient makes a full step. The same sigmoid
+# net moves in all its layers and still outputs the mean: the report shows who sleeps,
+# not who learns.
+
+# %% trap="12.2" role="folklore"
+_, busy_last, busy = run(deep(nn.Sigmoid), 0.01, torch.optim.Adam)
+print("Adam:", " ".join(f"{m:.1f}" for m in busy))
+print(f"loss over the variance: {busy_last / variance:.2f}")
+
+# %% trap="12.2" role="folklore"
+claim("relative change of the first layer under Adam", busy[0], above=0.3)
+claim("loss over the variance under Adam", busy_last / variance, above=0.85)
+
+# %% trap="12.2" role="exercise" points=3 difficulty=2 minutes=10
+def layer_report(model: nn.Module, step) -> dict:
+    """How far step() moves each parameter, relative to the size before.
+
+    step: a function without arguments that trains model in place; it is
+    called once, and nothing else is done to the model. The report has the
+    names of named_parameters() in their order, frozen parameters as well.
+    Beside each stands |after - before| / |before| as a float, with norms
+    over all elements that no dtype of the parameters lets overflow; 0.0
+    where nothing moved; math.inf where zeros moved.
+
+    Example: a single weight of 2. that goes to 1.: {"weight": 0.5}.
+    """
+    # BEGIN SOLUTION
+    before = {name: p.detach().double().clone()
+              for name, p in model.named_parameters()}
+    step()
+    report = {}
+    for name, p in model.named_parameters():
+        moved = (p.detach().double() - before[name]).norm().item()
+        size = before[name].norm().item()
+        report[name] = 0.0 if not moved else (
+            moved / size if size else math.inf)
+    return report
+    # END SOLUTION
+
+# %% [markdown] trap="12.2" role="hint"
+# 1. Before the step, keep a copy of each parameter: `detach()` alone shares its memory and would move along.
+# 2. A half-precision norm of 300 is near the end of what its square can hold; go to `double()` first.
+# 3. Three cases: nothing moved, zeros moved, all else.
+
+# %% [markdown] trap="12.2" role="keep"
+# **Keep:** beside a loss belong the loss of a constant and one number for each layer.
+# Relative change shows who sleeps; under Adam it does not show who learns. **In your own
+# code:** print the report once after the first hundred steps. **Source:** [Glorot & Bengio
+# 2010](https://proceedings.mlr.press/v9/glorot10a.html), sections 3 and 4.
+
+# %% [markdown] trap="12.3" role="predict" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
+# ## A seed for each worker
+#
+# A dataset shifts each picture by a random number from numpy. Two worker processes load
+# it. "Their numpy is not controlled by your seed," you have read, "so give each worker
+# one": `worker_init_fn=lambda id: np.random.seed(42 + id)`. Two runs are then alike,
+# which is what was asked for.
+#
+# You look at the shifts of the first epoch and at those of the second.
+
+# %% trap="12.3" role="predict"
+guess("12.3", "What share of the pictures has the same shift in both?",
+      unit="%")
+
+# %% trap="12.3" role="break"
+from torch.utils.data import DataLoader, Dataset
+
+class Shifted(Dataset):
+    """The shift alone, of 8 pictures."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return float(np.random.rand())
+
+def epochs(workers, init=None, data=None):
+    """Shifts of two epochs, each (8,), after the same manual_seed."""
+    torch.manual_seed(7)
+    loader = DataLoader(data or Shifted(), batch_size=2,
+                        num_workers=workers, worker_init_fn=init)
+    return [torch.cat(list(loader)) for _ in range(2)]
+
+one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
+
+# %% trap="12.3" role="look"
+same = (one == two).float().mean().item()
+print("first epoch: ", [f"{v:.2f}" for v in one.tolist()])
+print("second epoch:", [f"{v:.2f}" for v in two.tolist()])
+
+# %% trap="12.3" role="look"
+claim("share of pictures with the same shift", same, expected=1)
+
+# %% trap="12.3" role="look"
+measured("12.3", 100 * same, right=(95, 100))
+
+# %% [markdown] trap="12.3" role="repair"
+# Workers are started anew for each epoch, and each start seeds them alike. So every epoch
+# replays the first: the random shifts have become eight fixed ones.
+#
+# What the function was to cure does not exist here. Torch draws a seed for each epoch from
+# its own generator and, where numpy is installed, seeds torch, `random` and numpy in each worker with
+# it. With workers, `torch.manual_seed` alone is enough for two equal runs.
+
+# %% trap="12.3" role="repair"
+first, second = epochs(2)
+again, _ = epochs(2)
+alone, _ = epochs(1)
+none, also_none = epochs(0)[0], epochs(0)[0]
+print(f"two epochs alike: {(first == second).float().mean():.0%}")
+print(f"two runs alike: {(first == again).float().mean():.0%}")
+print(f"one worker and two alike: {(first == alone).float().mean():.0%}")
+print(f"two runs without workers: {(none == also_none).float().mean():.0%}")
+
+# %% trap="12.3" role="repair"
+claim("share of shifts that repeat in the second epoch",
+      (first == second).float().mean(), below=0.2)
+claim("share of shifts alike in two runs with one seed",
+      (first == again).float().mean(), expected=1)
+claim("share of shifts alike with one worker and with two",
+      (first == alone).float().mean(), below=0.9)
+
+# %% [markdown] trap="12.3" role="repair"
+# Two things remain. Who gets which picture depends on the number of workers. And without
+# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. If neither is
+# to count, nor where a run was resumed, the shift may hang on nothing but the seed, the
+# epoch and the picture. The sum of the three would give many pictures the same
+# shift; numpy mixes a tuple of numbers into one seed.
+
+# %% trap="12.3" role="repair"
+claim("share of shifts alike in two runs without workers",
+      (none == also_none).float().mean(), below=0.2)
+
+# %% trap="12.3" role="repair"
+class Keyed(Shifted):
+    """Its shift depends on seed, epoch and picture alone."""
+    epoch = 0
+
+    def __getitem__(self, index):
+        return np.random.default_rng((7, self.epoch, index)).random()
+
+keyed = [epochs(workers, data=Keyed())[0] for workers in (0, 1, 2)]
+spread = max((k - keyed[0]).abs().max().item() for k in keyed)
+print("largest gap between 0, 1 and 2 workers:", spread)
+
+# %% trap="12.3" role="repair"
+claim("largest gap between 0, 1 and 2 workers", spread, expected=0)
+
+# %% trap="12.3" role="exercise" points=3 difficulty=2 minutes=10
+def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
+    """Rows of x, each plus noise that depends on seed, epoch and row alone.
+
+    x: (N, F) float32, left as it is. rows: the numbers of the rows that a
+    worker was given, in its order; a row may come twice. seed and epoch: 0
+    or more. The noise of row i are the first F numbers of
+    numpy.random.default_rng((seed, epoch, i)).standard_normal(), times 0.1,
+    so it is the same whatever else stands in rows. Global generators are
+    not touched. Returns (len(rows), F) float32, new memory.
+
+    Example: rows [4, 2] gives what [4] and [2] give, one below the other.
+    """
+    # BEGIN SOLUTION
+    out = x[torch.tensor(rows, dtype=torch.long)]
+    for place, row in enumerate(rows):
+        rng = np.random.default_rng((seed, epoch, row))
+        noise = rng.standard_normal(x.shape[1])
+        out[place] += 0.1 * torch.from_numpy(noise)
+    return out
+    # END SOLUTION
+
+# %% [markdown] trap="12.3" role="hint"
+# 1. One generator for each row, made from the three numbers, and thrown away after it.
+# 2. Indexing with a tensor of row numbers copies; `x[2:4]` would not.
+
+# %% [markdown] trap="12.3" role="keep"
+# **Keep:** a constant seed in `worker_init_fn` replays the first epoch. What is to be the
+# same with any number of workers hangs on seed, epoch and sample. **In your own code:**
+# compare the first batch of two epochs; they have to differ. **Source:** PyTorch
+# documentation, [torch.utils.data, "Randomness in multi-process data
+# loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
+
+# %% [markdown] trap="12.5" role="predict" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
+# ## The same picture twice
+#
+# A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
+# pictures: the root of the summed squares. Somebody knows that the slope of a root is
+# infinite at zero and has written `torch.where(d2 > 0, d2.sqrt(), 0)`. Gradients are
+# clipped to a norm of 1, "in case something explodes".
+#
+# In one batch of 64 pairs, one pair is the same picture twice. The loss of this batch is
+# 0.2, as always. You clip, take one step of SGD, and count.
+
+# %% trap="12.5" role="predict"
+guess("12.5", "What share of the net's weights is NaN after the step?",
+      unit="%")
+
+# %% trap="12.5" role="break"
+def guarded(d2):
+    return torch.where(d2 > 0, d2.sqrt(), 0)
+
+net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 8))
+left = x_train[torch.randint(1300, (64,))]
+right = x_train[torch.randint(1300, (64,))]
+right[7] = left[7]                           # the same picture
+
+def gradients(root):
+    """Loss of the 64 pairs; leaves the gradients in the net."""
+    d2 = ((net(left) - net(right)) ** 2).sum(1)          # (64,)
+    loss = root(d2).mean()
+    net.zero_grad()
+    loss.backward()
+    return loss.item()
+
+# %% trap="12.5" role="look"
+def nan_share(tensors):
+    return torch.cat([t.flatten() for t in tensors]).isnan().float().mean()
+
+loss = gradients(guarded)
+before = nan_share(p.grad for p in net.parameters())
+nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+after = nan_share(p.grad for p in net.parameters())
+spoilt = copy.deepcopy(net)
+for p, q in zip(spoilt.parameters(), net.parameters()):
+    p.data -= 0.1 * q.grad
+share = nan_share(spoilt.parameters())
+print(f"loss {loss:.2f}; gradients NaN: {before:.0%} before the clipping")
+print(f"{after:.0%} after it; weights NaN after a step: {share:.0%}")
+
+# %% trap="12.5" role="look"
+claim("loss", loss, above=0.1, below=0.4)
+claim("share of gradients that are NaN before the clipping", before,
+      above=0.2, below=0.95)
+claim("share of weights that are NaN after the step", share, expected=1)
+
+# %% trap="12.5" role="look"
+measured("12.5", 100 * share, right=(95, 100))
+
+# %% [markdown] trap="12.5" role="repair"
+# `where` chooses in the forward pass. On the way back it sends *zero* into the branch
+# that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`.
+# Where two branches meet again, `nan` plus a finite gradient is `nan`.
+#
+# Clipping then makes it complete: the norm of all gradients is `nan`, and each gradient
+# is multiplied by one over it. With an infinity in place of the NaN all others become
+# zero. What helps is that no branch sees a bad number: choose *before* the root, and
+# once more behind it.
+
+# %% trap="12.5" role="repair"
+def safe(d2):
+    apart = d2 > 0
+    inside = torch.where(apart, d2, 1)       # no zero reaches the root
+    return torch.where(apart, inside.sqrt(), 0)
+
+loss = gradients(safe)
+mended = nan_share(p.grad for p in net.parameters())
+norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0,
+                                error_if_nonfinite=True)
+print(f"loss {loss:.2f}, gradients NaN: {mended:.0%}, norm {norm:.2f}")
+
+# %% trap="12.5" role="repair"
+claim("share of gradients that are NaN", mended, expected=0)
+claim("norm of all gradients", norm, above=0)
+
+# %% [markdown] trap="12.5" role="repair"
+# A NaN of the forward pass, as in trap 12.1, one of the backward pass and one that is
+# added to the loss leave three different traces. Choose a layer and guess which values and
+# which gradients are NaN, before you look.
+
+# %% role="explore" explorer="nan_hunt"
+from dlsys_helpers.explorers.nan_hunt import nan_hunt
+
+nan_hunt
+
+# %% [markdown] trap="12.5" role="folklore"
+# **Told:** a NaN is hardly ever a fault of the model's code. **Measured:** this family is,
+# and it shows in no loss. Each of the five lines below has a finite value. Some functions of
+# torch are mended from within, such as `norm` at zero; look before you trust.
+
+# %% trap="12.5" role="folklore"
+def slope(f, *x):
+    x = torch.tensor(x, requires_grad=True)
+    value = f(x).sum()
+    value.backward()
+    return bool(value.isfinite()), bool(x.grad.isfinite().all())
+
+family = {
+    "where around sqrt": slope(guarded, 1.0, 0.0),
+    "where around x log x": slope(
+        lambda x: torch.where(x > 0, x * x.log(), 0), 1.0, 0.0),
+    "where around x ** 0.5": slope(
+        lambda x: torch.where(x > 0, x ** 0.5, 0), 1.0, 0.0),
+    "acos at 1": slope(torch.acos, 1.0),
+    "norm of zeros": slope(torch.linalg.vector_norm, 0.0, 0.0)}
+for name, (value, gradient) in family.items():
+    print(f"{name:22} value finite: {value}   gradient: {gradient}")
+
+# %% trap="12.5" role="folklore"
+claim("lines with a value that is not finite",
+      sum(not value for value, _ in family.values()), expected=0)
+claim("lines with a gradient that is not finite",
+      sum(not gradient for _, gradient in family.values()), expected=4)
+
+# %% trap="12.5" role="exercise" points=3 difficulty=2 minutes=10
+def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
+    """Square root of x where x is above 0, and 0 where it is 0 or less.
+
+    x: float32 or float64 of any shape, left as it is; its dtype is kept.
+    Where x is 0 or less its gradient is 0; elsewhere it is that of the
+    root, and no constant is added: the smallest x count exactly, too. A NaN
+    in x stays a NaN in the result: it is not this function's to hide.
+
+    Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.].
+    """
+    # BEGIN SOLUTION
+    out = x <= 0
+    return torch.where(out, 0, torch.where(out, 1, x).sqrt())
+    # END SOLUTION
+
+# %% [markdown] trap="12.5" role="hint"
+# 1. Two `where`: one in front of the root, so that it never sees a number it cannot take; one behind it.
+# 2. What does `nan > 0` say, and what does `nan <= 0`? The one that is asked decides where a NaN goes.
+
+# %% [markdown] trap="12.5" role="keep"
+# **Keep:** `where` hides a bad value, not its gradient. Keep the bad number out of the
+# function. Clipping spreads a NaN to all gradients; `error_if_nonfinite=True` stops
+# instead. **In your own code:** look for `sqrt`, `log`, `acos`, `/` and `**` inside of a
+# `where`, or times a mask, and try them at the edge. **Source:** PyTorch's
+# [tutorial on masked tensors](https://github.com/pytorch/tutorials/pull/2044), "Distinguishing
+# between 0 and NaN gradient". **Seen in the wild:**
+# [Ciela-Institute/caustics#83](https://github.com/Ciela-Institute/caustics/pull/83): NaN
+# gradients of two lens models, as `where` "does not protect from nans in the off branch";
+# [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212): "terrible to
+# debug".
+
+# %% [markdown] trap="12.7" role="predict" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
+# ## One batch is learned by heart
+#
+# Pictures and labels come from two files. The file of labels begins with a line too many,
+# so each picture has the label of its neighbour in the list. Nobody knows that yet. The
+# team follows a good old rule: "First overfit one batch. If the loss goes to zero, the
+# pipeline is right." The loss on one batch of 50 goes to nearly zero, the rule is kept,
+# and training on all digits begins.
+
+# %% trap="12.7" role="predict"
+guess("12.7", "What share of the test digits does it read afterwards?",
+      unit="%")
+
+# %% trap="12.7" role="break"
+shifted = y_train.roll(1)                        # one line off
+
+def trained(x, y, reduction="mean", shuffle=True, epochs=5):
+    """Share of test digits read after five epochs in batches of 50."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    opt = torch.optim.SGD(net.parameters(), lr=0.5)
+    for _ in range(epochs):
+        rows = torch.randperm(len(x)) if shuffle else torch.arange(len(x))
+        for part in rows.split(50):
+            opt.zero_grad()
+            F.cross_entropy(net(x[part]), y[part],
+                            reduction=reduction).backward()
+            opt.step()
+    with torch.no_grad():
+        last = F.cross_entropy(net(x[:50]), y[:50]).item()
+    return last, accuracy(net, x_test, y_test)
+
+# %% trap="12.7" role="look"
+one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
+_, read = trained(x_train, shifted)
+print(f"loss on one batch: {one_batch:.2f}")
+print(f"trained on all: {read:.0%} of the test digits read")
+
+# %% trap="12.7" role="look"
+claim("loss on one batch with shifted labels", one_batch, below=0.1)
+claim("share of test digits read", read, below=0.25)
+
+# %% trap="12.7" role="look"
+measured("12.7", 100 * read, right=(0, 25))
+
+# %% [markdown] trap="12.7" role="repair"
+# A net with more weights than a batch has numbers learns *any* labels by heart. The test
+# shows that gradients flow and that the loss can fall. It says nothing of whether labels
+# belong to their pictures, or how batches are put together.
+#
+# Each such fault has a test of its own, without training. For labels: do neighbours in
+# the data agree? For the order: how many classes are in a batch? For the scale of the
+# loss: is the loss of a batch taken twice the same?
+
+# %% trap="12.7" role="repair"
+def agreement(x, y):
+    """Share of rows whose nearest other row has the same label."""
+    gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)
+    return (y[gaps.argmin(1)] == y).float().mean().item()
+
+def doubled(reduction):
+    """Loss of a batch taken twice, over the loss of the batch."""
+    z, y = torch.randn(50, 10), y_train[:50]
+    one = F.cross_entropy(z, y, reduction=reduction)
+    twice = F.cross_entropy(z.repeat(2, 1), y.repeat(2),
+                            reduction=reduction)
+    return (twice / one).item()
+
+# %% trap="12.7" role="repair"
+order = y_train.argsort()
+scores = {"as it should be": trained(x_train, y_train)[1],
+          "a sum for the mean": trained(x_train, y_train, "sum")[1],
+          "sorted by label":
+          trained(x_train[order], y_train[order], shuffle=False)[1]}
+print({name: f"{share:.0%}" for name, share in scores.items()})
+print(f"neighbours agree: {agreement(x_train, y_train):.0%},"
+      f" shifted {agreement(x_train, shifted):.0%}")
+print(f"doubled: mean {doubled('mean'):.1f}, sum {doubled('sum'):.1f}")
+print("classes in a batch:", len(y_train[:50].unique()),
+      " sorted:", len(y_train[order][:50].unique()))
+
+# %% trap="12.7" role="repair"
+claim("share read, as it should be", scores["as it should be"], above=0.85)
+claim("share read with the sum in place of the mean, at the same rate",
+      scores["a sum for the mean"], below=0.4)
+claim("share read with the data sorted by label",
+      scores["sorted by label"], below=0.6)
+
+# %% [markdown] trap="12.7" role="repair"
+# All three faults look alike in the score, and one look at each cause tells them apart.
+
+# %% trap="12.7" role="repair"
+claim("neighbours that agree", agreement(x_train, y_train), above=0.9)
+claim("the same with shifted labels", agreement(x_train, shifted),
+      below=0.2)
+claim("loss of a batch taken twice, with a sum", doubled("sum"),
+      expected=2, within=0.001)
+
+# %% trap="12.7" role="exercise" points=4 difficulty=3 minutes=15
+def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
+    """Name of the one fault that a training run has, or "none".
+
+    "frozen": no parameter of model asks for a gradient. "sum": the loss of
+    a batch taken twice is twice that of the batch. "order": each batch
+    holds a single class. "labels": of all rows of the epoch, less than half
+    have the label of their nearest other row (Euclidean distance, all
+    batches together).
+
+    model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape
+    (). batches: those of an epoch, a list of (x, y), x (N, F) float32 with
+    no row twice, y (N,) int64; N is 2 or more and may differ. There is at
+    most one fault. Nothing is trained: model stays as it is, with its
+    modes, buffers and gradients, and so do the batches.
+    """
+    # BEGIN SOLUTION
+    if not any(p.requires_grad for p in model.parameters()):
+        return "frozen"
+    x, y = batches[0]
+    z = copy.deepcopy(model).eval()(x)
+    twice = loss_fn(torch.cat([z, z]), torch.cat([y, y]))
+    if twice > 1.5 * loss_fn(z, y):
+        return "sum"
+    if all(len(y.unique()) == 1 for _, y in batches):
+        return "order"
+    x = torch.cat([x for x, _ in batches])
+    y = torch.cat([y for _, y in batches])
+    gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)
+    fitting = y[gaps.argmin(1)] == y
+    return "labels" if fitting.float().mean() < 0.5 else "none"
+    # END SOLUTION
+
+# %% [markdown] trap="12.7" role="hint"
+# 1. Four questions, one after the other; the first that says yes gives the name.
+# 2. For "sum", ask `loss_fn` about the same logits twice over; a copy of the model in eval mode gives them without moving a buffer.
+# 3. For "labels", `torch.cdist` of all rows with all rows, and infinity on its diagonal, as each row is its own nearest.
+
+# %% [markdown] trap="12.7" role="keep"
+# **Keep:** a batch learned by heart shows that gradients flow, and no more. **In your own
+# code:** look at ten pairs as they enter the model, at the classes of one batch, and at the
+# loss of a batch taken twice. **Source:** [Zhang et al. 2017, "Understanding deep learning
+# requires rethinking generalization"](https://arxiv.org/abs/1611.03530): nets learn random
+# labels by heart.
+
+# %% [markdown] trap="12.8" role="predict" core=true symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
+# ## The file with the last state
+#
+# A job may be taken off its machine at any moment, so it saves its state every few
+# minutes: `torch.save(state, "last.pt")`. The new state takes the place of the old one,
+# as the disk is small. A checkpoint here has some 300 kB; a real one takes minutes to
+# write, and the job can be killed in the middle.
+#
+# You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
+# the kernel kills the child after a random number of bytes. Each time you load what is
+# there.
+
+# %% trap="12.8" role="predict"
+guess("12.8", "After how many of the 20 kills does last.pt load?",
+      unit="files")
+
+# %% trap="12.8" role="break" tags=["plumbing"]
+import resource
+import signal
+import warnings
+
+folder = tempfile.TemporaryDirectory()
+path = os.path.join(folder.name, "last.pt")
+
+# %% trap="12.8" role="break" tags=["plumbing"]
+def killed_after(n, save, *args):
+    """Run save(*args) in a child that dies when a file exceeds n bytes."""
+    with warnings.catch_warnings():          # this process has threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (n, hard))
+            save(*args)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+# %% trap="12.8" role="break"
+state = {"model": nn.Linear(300, 300).state_dict(), "step": 100}
+later = {"model": nn.Linear(300, 300).state_dict(), "step": 200}
+
+def step_in(file):
+    """The step of a checkpoint, None when it does not load."""
+    try:
+        return torch.load(file)["step"]
+    except Exception:         # OSError, RuntimeError, UnpicklingError
+        return None
+
+# %% trap="12.8" role="break"
+def loads(save, kills=20):
+    """(kills, files that load, those of step 100) after the kills."""
+    torch.save(state, path)
+    size, died, steps = os.path.getsize(path), 0, []
+    for _ in range(kills):
+        torch.save(state, path)
+        died += killed_after(random.randrange(1, size), save, later) < 0
+        steps.append(step_in(path))
+    return died, kills - steps.count(None), steps.count(100)
+
+# %% trap="12.8" role="look"
+over = loads(lambda new: torch.save(new, path))
+print(f"killed {over[0]} times; {over[1]} files load")
+
+# %% trap="12.8" role="look"
+claim("children that were killed while they wrote", over[0], expected=20)
+claim("files that load afterwards", over[1], expected=0)
+
+# %% trap="12.8" role="look"
+measured("12.8", over[1], right=(0, 0))
+
+# %% [markdown] trap="12.8" role="repair"
+# Opening a file to write empties it: from then on the old state is gone. The new one
+# cannot be read before its last byte is there, as a checkpoint is a zip archive and
+# its table of contents comes last.
+#
+# So write *beside* it and take the name when all is there. `os.replace` swaps a name in one
+# step: whoever opens `last.pt` finds the old file or the new one. `os.fsync` waits until
+# the bytes are on the disk, which a kill does not ask for and a power cut does.
+
+# %% trap="12.8" role="repair"
+def save_beside(new):
+    with open(path + ".part", "wb") as file:
+        torch.save(new, file)
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+
+beside = loads(save_beside)
+print(f"killed {beside[0]} times; {beside[1]} files load, "
+      f"{beside[2]} of step 100")
+
+# %% trap="12.8" role="repair"
+claim("children that were killed", beside[0], expected=20)
+claim("files that load, with the state before", beside[2], expected=20)
+
+# %% [markdown] trap="12.8" role="repair"
+# A whole file may still not load. `torch.load` opens no arbitrary Python objects by
+# default, as unpickling could run code. A validation loss that came out of numpy is such an
+# object, and it is the *loading* that says so, days later.
+
+# %% trap="12.8" role="repair"
+def opens(value):
+    torch.save({"val_loss": value}, path)
+    try:
+        return torch.load(path)["val_loss"] == value
+    except Exception as error:
+        return type(error).__name__
+
+losses = np.array([0.5, 0.25])
+print("losses.min():       ", opens(losses.min()))
+print("float(losses.min()):", opens(float(losses.min())))
+
+# %% trap="12.8" role="repair"
+claim("does numpy's number load", opens(losses.min()) is True,
+      expected=False)
+claim("does Python's", opens(float(losses.min())), expected=True)
+
+# %% [markdown] trap="12.8" role="repair"
+# And a file that loads may go on differently. The reader below has dropout and draws its
+# batches at random. It is saved after 20 steps and goes on for 20 more. Then the file is
+# given to a reader with other weights, another optimizer and, like a new process, another
+# state of the generator.
+
+# %% trap="12.8" role="repair"
+def fresh():
+    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2),
+                        nn.Linear(32, 10))
+    return net, torch.optim.Adam(net.parameters(), lr=1e-3)
+
+def go(net, opt, steps=20):
+    for _ in range(steps):
+        rows = torch.randint(1300, (32,))
+        opt.zero_grad()
+        F.cross_entropy(net(x_train[rows]), y_train[rows]).backward()
+        opt.step()
+
+net, opt = fresh()
+go(net, opt)
+save_beside({"net": net.state_dict(), "opt": opt.state_dict(),
+             "rng": torch.get_rng_state()})
+go(net, opt)                                  # the run without a break
+
+# %% trap="12.8" role="repair"
+def resumed(*parts):
+    """Largest gap of a weight to the run without a break."""
+    stored = torch.load(path)
+    other, other_opt = fresh()
+    other.load_state_dict(stored["net"])
+    if "opt" in parts:
+        other_opt.load_state_dict(stored["opt"])
+    if "rng" in parts:
+        torch.set_rng_state(stored["rng"])
+    go(other, other_opt)
+    return max((p - q).abs().max().item() for p, q in
+               zip(net.parameters(), other.parameters()))
+
+# %% trap="12.8" role="repair"
+gaps = {"weights": resumed(), "and optimizer": resumed("opt"),
+        "and generator": resumed("opt", "rng")}
+for name, gap in gaps.items():
+    print(f"{name:14} {gap:.1e}")
+
+# %% trap="12.8" role="repair"
+claim("gap with the weights alone", gaps["weights"], above=1e-3)
+claim("gap with the optimizer, too", gaps["and optimizer"], above=1e-3)
+claim("gap with the generator's state, too", gaps["and generator"],
+      expected=0)
+
+# %% [markdown] trap="12.8" role="folklore"
+# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** after a
+# kill one of them is whole; which one, no name says. Whoever resumes from the newer
+# file, as usual, finds the broken one.
+
+# %% trap="12.8" role="folklore"
+slots = [path + ".A", path + ".B"]
+torch.save(state, slots[0])
+killed_after(100_000, torch.save, later, slots[1])
+newest = max(slots, key=os.path.getmtime)
+found = step_in(newest)
+print("newest slot:", newest[-1], "  step:", found)
+
+# %% trap="12.8" role="folklore"
+claim("does the newer slot load", found is not None, expected=False)
+
+# %% trap="12.8" role="exercise" points=5 difficulty=3 minutes=15
+def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
+    """Write a checkpoint that a kill at any byte leaves whole.
+
+    path: a file in a folder that exists. parts: names and objects that have
+    a state_dict(). facts: names and numbers, Python's int, float and bool
+    or numpy's. torch.load(path), which reads weights only, returns a dict:
+    "parts" with the state_dicts by name, "facts" with Python's numbers by
+    name, "rng" with torch.get_rng_state() as it is at the call.
+
+    A process that is killed while it writes leaves at path what was there:
+    the former file or nothing. No byte is written into the former file. The
+    new one's bytes are on the disk, by os.fsync, before it has its name.
+    After a call that ends no other file is left behind, and what a killed
+    call has left does not stop the next. The state of the generator stays.
+    """
+    # BEGIN SOLUTION
+    state = {"parts": {name: part.state_dict()
+                       for name, part in parts.items()},
+             "facts": {name: fact.item() if isinstance(fact, np.generic)
+                       else fact for name, fact in facts.items()},
+             "rng": torch.get_rng_state()}
+    with open(path + ".part", "wb") as file:
+        torch.save(state, file)
+        os.fsync(file.fileno())
+    os.replace(path + ".part", path)
+    # END SOLUTION
+
+# %% [markdown] trap="12.8" role="hint"
+# 1. Three steps: collect the state, write it into a file beside, rename that file.
+# 2. numpy's scalars are of type `np.generic`, and `item()` makes Python's number of each.
+# 3. `os.fsync(file.fileno())` waits for the disk; the file must still be open for it.
+
+# %% [markdown] trap="12.8" role="keep"
+# **Keep:** write beside, `fsync`, `os.replace`. Store weights, optimizer, schedule, step
+# and generators, and plain numbers only. **In your own code:** kill a save once on
+# purpose, load, train on, and compare with a run that nobody killed. **Source:** Python
+# documentation, [os.replace](https://docs.python.org/3/library/os.html#os.replace): "the
+# renaming will be an atomic operation". **Seen in the wild:**
+# [Lightning-AI/pytorch-lightning#688](https://github.com/Lightning-AI/pytorch-lightning/issues/688):
+# a SIGKILL during the writing, "unexpected EOF" at the next load;
+# [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53): processes
+# ended during `torch.save`.
+
+# %% [markdown] trap="12.11" role="predict" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
+# ## A little smoothing against the NaN
+#
+# A reader is told of each digit whether it is even. So the classes of the other kind get a
+# logit of minus infinity, and the softmax gives them a probability of zero. The label
+# is always among the five classes left. The cross-entropy of a fresh reader is about
+# 1.6, the logarithm of five.
+#
+# Somebody has read that a probability of exactly zero makes the loss NaN, and that label
+# smoothing prevents it. So you pass `label_smoothing=0.1`.
+
+# %% trap="12.11" role="predict"
+guess("12.11", "What is the loss of the fresh reader now?",
+      choices=["about 1.6 still", "about 2.3, the logarithm of ten",
+               "infinite", "NaN"])
+
+# %% trap="12.11" role="break"
+classes = torch.arange(10)
+
+def masked(net, x, y):
+    """Logits (N, 10), minus infinity at classes of the other kind."""
+    return net(x).masked_fill(classes % 2 != y[:, None] % 2, -torch.inf)
+
+def small():
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+logits = masked(small(), x_train, y_train)
+plain = F.cross_entropy(logits, y_train).item()
+smooth = F.cross_entropy(logits, y_train, label_smoothing=0.1).item()
+nearly = logits.masked_fill(logits.isinf(), -1e9)
+huge = F.cross_entropy(nearly, y_train, label_smoothing=0.1).item()
+
+# %% trap="12.11" role="look"
+print(f"without smoothing {plain:.2f}, with smoothing {smooth}")
+print(f"with -1e9 in place of minus infinity {huge:.1e}")
+
+# %% trap="12.11" role="look"
+claim("loss without smoothing", plain, expected=1.6, within=0.1)
+claim("is the loss with smoothing infinite", math.isinf(smooth),
+      expected=True)
+claim("loss with -1e9 and smoothing", huge, above=1e7)
+
+# %% trap="12.11" role="look"
+measured("12.11", 2)
+
+# %% [markdown] trap="12.11" role="repair"
+# Without smoothing a logit of minus infinity is harmless as long as it is not the
+# label's: its probability of zero is never asked for. Smoothing asks for it. A share of the
+# target, here a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is
+# infinite. The finite `-1e9` gives millions in its place.
+#
+# What follows depends on who looks at the loss. Its *gradient* is finite: log-softmax
+# passes none through a masked class, so the net learns. A guard that skips steps with a
+# bad loss, as many loops have, skips all of them.
+
+# %% trap="12.11" role="repair"
+def learn(loss, guard, steps=200):
+    """(steps taken, share of test digits read) with a loss."""
+    net = small()
+    opt, taken = torch.optim.SGD(net.parameters(), lr=0.2), 0
+    for _ in range(steps):
+        rows = torch.randint(1300, (64,))
+        value = loss(masked(net, x_train[rows], y_train[rows]), rows)
+        if guard and not value.isfinite():
+            continue
+        opt.zero_grad()
+        value.backward()
+        opt.step()
+        taken += 1
+    read = masked(net, x_test, y_test).argmax(1) == y_test
+    return taken, read.float().mean().item()
+
+# %% trap="12.11" role="repair"
+def smoothed(z, rows):
+    return F.cross_entropy(z, y_train[rows], label_smoothing=0.1)
+
+def over_allowed(z, rows, share=0.1):
+    """The share spread over the classes that are not masked."""
+    log_p = z.log_softmax(1)
+    right = log_p.gather(1, y_train[rows, None])[:, 0]
+    spread = torch.where(z.isinf(), 0, log_p).sum(1) / 5
+    return -((1 - share) * right + share * spread).mean()
+
+runs = {"smoothed": learn(smoothed, guard=False),
+        "smoothed, guard": learn(smoothed, guard=True),
+        "over allowed, guard": learn(over_allowed, guard=True)}
+for name, (taken, read) in runs.items():
+    print(f"{name:20} {taken:3} steps taken, {read:.2f} read")
+
+# %% trap="12.11" role="repair"
+claim("steps that the guard lets pass", runs["smoothed, guard"][0],
+      expected=0)
+claim("share read when nobody looks at the loss", runs["smoothed"][1],
+      above=0.85)
+claim("share read with guard, smoothed over allowed classes",
+      runs["over allowed, guard"][1], above=0.85)
+
+# %% [markdown] trap="12.11" role="folklore"
+# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases. At a
+# wrong class it does nothing. At the label's class the loss is infinite. Only where all
+# classes are masked, it is NaN.
+
+# %% trap="12.11" role="folklore"
+rows = torch.tensor([[2.0, 1.0, -torch.inf]])
+wrong = F.cross_entropy(rows, torch.tensor([0])).item()
+label = F.cross_entropy(rows, torch.tensor([2])).item()
+none = F.cross_entropy(rows - torch.inf, torch.tensor([0])).item()
+print(f"wrong class {wrong:.2f}, label's class {label}, all {none}")
+
+# %% trap="12.11" role="folklore"
+claim("loss with minus infinity at a wrong class", wrong, below=1)
+claim("is the loss infinite at the label's class", math.isinf(label),
+      expected=True)
+claim("is it NaN with all classes masked", math.isnan(none), expected=True)
+
+# %% trap="12.11" role="exercise" points=3 difficulty=3 minutes=15
+def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
+    """Mean cross-entropy of rows that choose among their allowed classes.
+
+    logits: (N, C) float32. target: (N,) int64, an allowed class each.
+    allowed: (N, C) bool. What stands in logits at a class that is not
+    allowed changes nothing, be it an infinity or a NaN, and its gradient is
+    0. Of each row's target distribution, 1 - smoothing stands at the
+    target, and smoothing is spread evenly over all allowed classes of the
+    row, the target among them. Returns a tensor of shape () that has
+    gradients; the arguments are left as they are.
+
+    Example: a row with a single allowed class: 0.
+    """
+    # BEGIN SOLUTION
+    log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)
+    log_p = torch.where(allowed, log_p, 0)
+    right = log_p.gather(1, target[:, None])[:, 0]
+    spread = log_p.sum(1) / allowed.sum(1)
+    return -((1 - smoothing) * right + smoothing * spread).mean()
+    # END SOLUTION
+
+# %% [markdown] trap="12.11" role="hint"
+# 1. First the softmax among allowed classes: put minus infinity at the others with `where`, which also throws away a NaN.
+# 2. After the log-softmax put zeros at those places, before you sum.
+# 3. Rows may have different numbers of allowed classes: divide each by its own.
+
+# %% [markdown] trap="12.11" role="keep"
+# **Keep:** smoothing asks each class for its logarithm; spread it over the allowed ones.
+# **In your own code:** count the steps that a guard skips, and log the number. **Source:**
+# PyTorch documentation,
+# [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
+# `label_smoothing`: a mixture with a uniform distribution over all classes.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. The loss is NaN, and anomaly mode names the backward of the loss function. The NaN**
+#
+# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same: the loss's backward is the first to return one.
+# - [x] may arise in any layer in front of it :: Gradients are computed from the loss backwards, so the first bad one says nothing of where the values went bad.
+# - [ ] arises in the first layer :: The first layer's gradient is the last to be computed.
+
+# %% [markdown] role="quiz"
+# **2. One gradient of a million is NaN. After `clip_grad_norm_` with a limit of 1**
+#
+# - [ ] it is 1 :: Nothing is compared with a limit number by number; all are multiplied by one factor.
+# - [ ] it is still the only one :: The factor is made from the norm of all gradients, and that norm is NaN.
+# - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor made from it.
+
+# %% [markdown] role="quiz"
+# **3. A regression loss stands where the variance of the targets is. The model**
+#
+# - [x] does no better than a constant :: The mean of the targets reaches this loss, whatever comes in.
+# - [ ] has learned half of what there is :: Half would be a loss of half the variance.
+# - [ ] has overfitted :: An overfitted model has a training loss below the variance.
+
+# %% [markdown] role="quiz"
+# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The augmentation**
+#
+# - [ ] differs from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
+# - [x] is that of the first epoch, ten times :: New workers, the same seeds, the same numbers.
+# - [ ] is the same in both workers :: They have different numbers, and so different seeds.
+
+# %% [markdown] role="quiz"
+# **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
+#
+# - [ ] is half written :: Nothing is written into `last.pt`; it only changes its name's owner.
+# - [ ] is gone :: `os.replace` takes the old file's place in one step, and it was not reached.
+# - [x] holds the former state :: The half-written file has another name.
+
+# %% [markdown] role="quiz"
+# **6. A loop skips steps whose loss is not finite. Logits of some classes are masked with minus infinity, labels are smoothed over all classes. The loop**
+#
+# - [x] skips each step :: The smoothed share of a masked class is multiplied by the logarithm of zero.
+# - [ ] skips steps whose label is masked, no other :: That is so without smoothing.
+# - [ ] skips nothing: `-inf` at a wrong class is harmless :: Without smoothing it is.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A NaN of the forward pass is found on the way forward, by hooks.
+# - Beside a loss: what a constant would reach, and a number for each layer.
+# - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
+# - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
+# - One batch learned by heart shows that gradients flow, and no more.
+# - Write beside, sync, rename. Save the generator's state, too.
+# - Smoothing asks each class for its logarithm: spread it over the allowed ones.

@@ -1,0 +1,284 @@
+"""Stage 12: the first NaN, sleeping layers, worker seeds, where, one batch, files, smoothing."""
+
+import math
+
+from dlsys_checks.questions import asks, choice, number, whole
+
+# ---- 12.1 the first NaN
+
+
+@asks("12.1")
+def who_is_guilty(rng):
+    bad = rng.randint(1, 8)
+    return whole(
+        f"Ten modules run one after the other, numbered from 0. All inputs up to module {bad} are "
+        f"finite, and all outputs from module {bad} on hold a NaN. In which one did it arise?", bad,
+        "The first that was given finite numbers and returned something else.", bad + 1, 9)
+
+
+@asks("12.1")
+def what_anomaly_names(rng):
+    layer = rng.randint(2, 30)
+    return choice(
+        rng, f"Layer {layer} of 40 divides zero by zero on its way forward. What does "
+        "`detect_anomaly` name, with a cross-entropy at the end?", "the log-softmax of the loss",
+        [f"the division in layer {layer}", "the first layer", f"layer {layer + 1}"],
+        "It looks at gradients, and the first of them belong to the loss.")
+
+
+@asks("12.1")
+def spoilt_modules(rng):
+    n = rng.randint(6, 20)
+    bad = rng.randint(1, n - 2)
+    return whole(
+        f"A chain of {n} modules, numbered from 0, lies in one nn.Sequential. Module {bad} makes a "
+        "NaN that no later one removes. How many forward hooks see a NaN come out, that of the "
+        "Sequential included?", n - bad + 1, "The guilty one, all behind it, and the whole.",
+        n - bad, 1)
+
+
+@asks("12.1")
+def silent_nan(rng):
+    steps = rng.randint(100, 900)
+    return choice(
+        rng, f"At step {steps} a penalty that no weight enters is NaN and is added to the loss. "
+        "The weights after this step of SGD are", "finite: a constant has no gradient",
+        ["all NaN", "NaN in the last layer", "zero"],
+        "A constant adds nothing to the gradient, whatever it is.")
+
+
+# ---- 12.2 layers that sleep
+
+@asks("12.2")
+def relative_change(rng):
+    before, moved = rng.choice([2.0, 4.0, 5.0, 8.0]), rng.choice([0.1, 0.3, 0.6])
+    return number(
+        f"The norm of a weight was {before:g}; the norm of its change is {moved:g}. How far has it "
+        "moved, relative to its size?", moved / before, "The change over what was there.", moved,
+        before / moved)
+
+
+@asks("12.2")
+def constant_loss(rng):
+    a, b = rng.randint(0, 4), rng.randint(8, 13)
+    return number(
+        f"Half of all targets are {a}, half are {b}. What mean squared error does the best "
+        "constant reach?", ((b - a) / 2) ** 2, "The variance of the targets.", (b - a) / 2,
+        (b - a) ** 2)
+
+
+@asks("12.2")
+def through_sigmoids(rng):
+    layers = rng.randint(3, 9)
+    return number(
+        f"A sigmoid passes on a quarter of a gradient at most. What is left of it behind {layers} "
+        "of them, at most, with weights of one between?", 0.25**layers,
+        "A quarter to the power of the number of layers.", 0.25 / layers, 0.5**layers)
+
+
+@asks("12.2")
+def moves_under_adam(rng):
+    loss = rng.choice([3.2, 8.3, 12.5])
+    return choice(
+        rng, f"Under Adam all layers move by more than their own size. The loss stands at {loss}, "
+        "the variance of the targets. The net", "outputs the mean of the targets",
+        ["learns in all layers", "has layers that do not move", "overfits"],
+        "Adam makes a full step of the smallest gradient; moving is not learning.")
+
+
+# ---- 12.3 seeds of workers
+
+@asks("12.3")
+def different_shifts(rng):
+    images, epochs = rng.randint(20, 90), rng.randint(3, 30)
+    return whole(
+        f"{images} pictures, each shifted by a random number in a worker whose `worker_init_fn` "
+        f"seeds numpy with 42 plus its id; {epochs} epochs, in the same order of pictures. How "
+        "many different shifts does the training see?", images,
+        "Each epoch starts new workers with the same seeds.", images * epochs)
+
+
+@asks("12.3")
+def sum_of_keys(rng):
+    epoch, row = rng.randint(1, 9), rng.randint(10, 90)
+    return whole(
+        f"A generator is seeded with epoch + row. Which row of epoch {epoch + 3} gets the same "
+        f"noise as row {row} of epoch {epoch}?", row - 3, "The sums are equal.", row, row + 3)
+
+
+@asks("12.3")
+def what_is_needed(rng):
+    workers = rng.randint(1, 16)
+    return choice(
+        rng, f"A dataset draws from numpy's global generator in {workers} workers. What makes two "
+        "runs alike?", "torch.manual_seed alone",
+        ["np.random.seed in the main process alone", "a worker_init_fn, without which nothing does",
+         "nothing: workers run in parallel"],
+        "Torch seeds numpy in each worker with a number from its own generator.")
+
+
+@asks("12.3")
+def more_workers(rng):
+    few = rng.randint(1, 4)
+    return choice(
+        rng, f"The same seed, {few} workers in the first run and {few + 1} in the second; noise "
+        "comes from the workers' own generators. The noise of a picture", "may differ",
+        ["is the same", "differs in the first batch alone", "is that of the first epoch"],
+        "Who gets which picture depends on the number of workers.")
+
+
+# ---- 12.5 where
+
+@asks("12.5")
+def after_clipping(rng):
+    total, bad = rng.randint(50, 500), rng.randint(1, 9)
+    return whole(
+        f"{bad} of {total} gradients are NaN. How many are after `clip_grad_norm_`?", total,
+        "The norm is NaN, and it is a factor of each.", bad, 0)
+
+
+@asks("12.5")
+def inf_after_clipping(rng):
+    total = rng.randint(50, 500)
+    return whole(
+        f"One of {total} gradients is infinite, the others are 1. How many are zero after "
+        "`clip_grad_norm_` with a limit of 1?", total - 1,
+        "All are multiplied by one over infinity; the infinite one becomes NaN.", 0, total)
+
+
+@asks("12.5")
+def slope_of_root(rng):
+    x = rng.choice([4.0, 9.0, 16.0, 25.0])
+    return number(
+        f"`where(x > 0, sqrt(safe), 0)` with `safe = where(x > 0, x, 1)`. What is its slope at "
+        f"{x:g}?", 0.5 / math.sqrt(x), "That of the root, 1 / (2 sqrt(x)).", 1 / math.sqrt(x), 0.5)
+
+
+@asks("12.5")
+def which_where(rng):
+    name, word = rng.choice([("log", "logarithm"), ("sqrt", "root"), ("log2", "binary logarithm"),
+                             ("log10", "decimal logarithm")])
+    return choice(
+        rng, f"Which line has a finite gradient at x = 0 for the {word}?",
+        f"torch.where(x > 0, torch.where(x > 0, x, 1).{name}(), 0)",
+        [f"torch.where(x > 0, x.{name}(), 0)", f"x.{name}().nan_to_num()",
+         f"x.clamp(min=0).{name}()"], "The bad number must not reach the function.")
+
+
+# ---- 12.7 one batch
+
+@asks("12.7")
+def doubled_sum(rng):
+    loss = rng.choice([0.4, 1.5, 2.5, 3.5])
+    return number(
+        f"A batch has a loss of {loss}, summed over its rows. What is the loss of this batch taken "
+        "twice?", 2 * loss, "A sum doubles; a mean stays.", loss, loss / 2)
+
+
+@asks("12.7")
+def sum_is_a_rate(rng):
+    batch, rate = rng.choice([20, 50, 64]), rng.choice([0.1, 0.2, 0.5])
+    return number(
+        f"A loss is summed over {batch} rows where the recipe has a mean, with SGD at {rate}. To "
+        "which rate of the recipe does that correspond?", batch * rate,
+        "Each gradient is as many times larger.", rate, rate / batch)
+
+
+@asks("12.7")
+def what_one_batch_shows(rng):
+    rows = rng.choice([16, 32, 50, 64])
+    return choice(
+        rng, f"A net learns one batch of {rows} by heart. What does that show?",
+        "gradients flow and the loss can fall",
+        ["labels belong to their inputs", "the data are in a random order",
+         "it will do well on new data"], "Any labels can be learned by heart.")
+
+
+@asks("12.7")
+def agreement_of_shifted(rng):
+    classes = rng.randint(4, 20)
+    return number(
+        f"{classes} classes, equally many of each, in a random order. Labels are shifted by one "
+        "row. What share of neighbours has the same label, about, if neighbours nearly always "
+        "agreed before?", 1 / classes, "Now they agree by chance.", 0, 0.5, within=0.05)
+
+
+# ---- 12.8 files
+
+@asks("12.8")
+def files_that_load(rng):
+    kills = rng.randint(5, 60)
+    return whole(
+        f"A checkpoint is written over the former one, by torch.save to its name, and {kills} "
+        "times the process is killed before the last byte. After how many of them does it load?", 0,
+        "The old content is gone at the opening, and the table of contents comes last.", kills,
+        kills // 2)
+
+
+@asks("12.8")
+def files_written_beside(rng):
+    kills = rng.randint(5, 60)
+    return whole(
+        f"A checkpoint is written beside the former one and then takes its name by os.replace. "
+        f"{kills} times the process is killed while it writes. After how many of them does the "
+        "checkpoint load?", kills, "The former file is untouched until the last step.", 0)
+
+
+@asks("12.8")
+def lost_minutes(rng):
+    every = rng.choice([10, 20, 30, 60])
+    return whole(
+        f"A job saves every {every} minutes, beside and by os.replace. A save takes 2 minutes and "
+        "holds the state of its beginning. What is the largest number of minutes that a kill can "
+        "cost?", every + 2, "A kill at the last byte of a save falls back to the save before it.",
+        every, 2)
+
+
+@asks("12.8")
+def what_loads(rng):
+    value = rng.choice([0.25, 0.5, 1.5])
+    return choice(
+        rng, f"A checkpoint holds a loss of {value}. As what does torch.load refuse it?",
+        f"np.float64({value})", [f"{value}", f"torch.tensor({value})", "None"],
+        "Weights only: numpy's scalars are objects of another library.")
+
+
+# ---- 12.11 smoothing
+
+@asks("12.11")
+def share_of_masked(rng):
+    classes, masked = rng.randint(8, 20), rng.randint(2, 5)
+    return number(
+        f"Label smoothing of 0.1 over {classes} classes, {masked} of them masked. What share of "
+        "the target goes to masked classes?", 0.1 * masked / classes, "0.1 spread evenly over all.",
+        0.1, 0)
+
+
+@asks("12.11")
+def spread_allowed(rng):
+    classes, masked = rng.randint(8, 20), rng.randint(2, 5)
+    return number(
+        f"Smoothing of 0.2 is spread over the allowed ones of {classes} classes, {masked} of which "
+        "are not allowed. What share of the target has the label's class?",
+        0.8 + 0.2 / (classes - masked), "The rest, and its part of what is spread.", 0.8,
+        0.2 / classes, within=0.001)
+
+
+@asks("12.11")
+def three_cases(rng):
+    case, loss = rng.choice([("a wrong class", "finite"), ("the label's class", "infinite"),
+                             ("all classes", "NaN")])
+    return choice(
+        rng, f"No smoothing; the logit is minus infinity at {case}. The cross-entropy is", loss,
+        [other for other in ("finite", "infinite", "NaN") if other != loss],
+        "It asks for the label's logarithm, and for a sum that must not be zero.")
+
+
+@asks("12.11")
+def huge_loss(rng):
+    logit, classes, masked = rng.choice([1e4, 1e6, 1e9]), rng.randint(8, 20), rng.randint(1, 5)
+    return number(
+        f"{masked} of {classes} logits are {-logit:.0e} in place of minus infinity, the others are "
+        "near zero. Labels are smoothed by 0.1 over all classes. What is the loss, about?",
+        0.1 * masked / classes * logit, "The share of the masked classes times their logarithm.",
+        logit, 0.1 * logit, within=0.05)

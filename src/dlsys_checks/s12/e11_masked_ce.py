@@ -1,0 +1,265 @@
+"""Exercise 12.11, `masked_ce`."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
+
+ex = exercise("12.11", "masked_ce", seen=("logits", "target", "allowed", "smoothing"))
+
+ex.promise("mean", "Mean cross-entropy of rows that choose among their allowed classes.",
+           says=("cross-entropy",))
+ex.promise("sizes", "logits: (N, C) float32. target: (N,) int64, an allowed class each. "
+           "allowed: (N, C) bool.", cases=("one row", "two classes", "many classes"))
+ex.promise("nothing", "What stands in logits at a class that is not allowed changes nothing, be it "
+           "an infinity or a NaN,", cases=("infinities at the others", "a NaN at the others",
+                                           "large numbers at the others"))
+ex.promise("gradient 0", "and its gradient is 0.", says=("gradient where not allowed",))
+ex.promise("spread", "Of each row's target distribution, 1 - smoothing stands at the target, and "
+           "smoothing is spread evenly over all allowed classes of the row, the target among them.",
+           says=("cross-entropy", "gradient of the allowed"))
+ex.promise("result", "Returns a tensor of shape () that has gradients;",
+           says=("shape of the cross-entropy", "gradient of the allowed", "type of"))
+ex.promise("left", "the arguments are left as they are.",
+           says=("arguments that changed", "in-place"))
+ex.promise("example", "Example: a row with a single allowed class: 0.", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, rows, width, other=None, smoothing=None, chance=0.5):
+        logits = 3 * torch.randn(rows, width, generator=g)
+        target = torch.randint(width, (rows,), generator=g)
+        allowed = torch.rand(rows, width, generator=g) < chance
+        allowed[0, (target[0] + 1) % width] = False  # some class is not
+        allowed[0, (target[0] + 2) % width] = True   # and one beside the target is
+        allowed[torch.arange(rows), target] = True
+        if other is not None:
+            logits[~allowed] = other
+        if smoothing is None:
+            smoothing = (0.05 + 0.4 * torch.rand((), generator=g)).item()
+        return name, {"logits": logits, "target": target, "allowed": allowed,
+                      "smoothing": smoothing}
+    example = {"logits": 3 * torch.randn(1, 3, generator=g), "target": torch.tensor([1]),
+               "allowed": torch.tensor([[False, True, False]]), "smoothing": 0.1}
+    return [one("a few rows", 6, 5), one("no smoothing", 5, 4, smoothing=0.0),
+            one("smoothing alone", 4, 6, smoothing=1.0),
+            one("infinities at the others", 7, 5, -torch.inf),
+            one("a NaN at the others", 6, 6, torch.nan),
+            one("large numbers at the others", 5, 5, 1e30), one("one row", 1, 7),
+            one("two classes", 4, 2, chance=0.7), one("many classes", 3, 60),
+            one("nearly all allowed", 8, 6, chance=0.95),
+            one("others allowed after the call before", 6, 5), ("the example", example)]
+
+
+@ex.act
+def act(fn, logits, target, allowed, smoothing):
+    fn(torch.zeros(2, 3), torch.tensor([0, 2]), torch.ones(2, 3).bool(), 0.3)
+    given = logits.clone().requires_grad_()
+    copies = target.clone(), allowed.clone()
+    out = fn(given, *copies, smoothing)
+    if isinstance(out, torch.Tensor) and out.requires_grad:
+        (3 * out.sum()).backward()
+    changed = [not torch.equal(given.nan_to_num(7), logits.nan_to_num(7)),
+               not torch.equal(copies[0], target), not torch.equal(copies[1], allowed)]
+    return {"out": out, "changed": sum(changed),
+            "grad": torch.zeros_like(logits) if given.grad is None else given.grad}
+
+
+@ex.law
+def law(out, logits, target, allowed, smoothing):
+    expect_parts(out, "out", "changed", "grad")
+    loss, grad = by_rows(logits, target, allowed, smoothing)
+    expect_like("cross-entropy", out["out"], loss)
+    expect_close("cross-entropy", out["out"], loss, rtol=1e-4, atol=1e-5)
+    expect_like("gradient of the allowed classes", out["grad"], grad)
+    outside = out["grad"][~allowed] + 0.0
+    expect_equal("gradient where not allowed", outside, torch.zeros_like(outside))
+    expect_close("gradient of the allowed classes, times 3", out["grad"], grad, rtol=1e-3,
+                 atol=1e-5)
+    expect_equal("arguments that changed", out["changed"], 0)
+
+
+def by_rows(logits, target, allowed, smoothing):
+    """Loss and gradient, row by row in float64, with the classes that are not allowed cut out."""
+    grad, losses = torch.zeros_like(logits), []
+    for i, row in enumerate(logits.double()):
+        places = allowed[i].nonzero()[:, 0]
+        p = (row[places] - row[places].logsumexp(0)).exp()
+        wanted = torch.full_like(p, smoothing / len(places))
+        wanted[places == target[i]] += 1 - smoothing
+        losses.append(-(wanted * (row[places] - row[places].logsumexp(0))).sum())
+        grad[i, places] = (3 * (p - wanted) / len(logits)).float()
+    return torch.stack(losses).mean().float(), grad
+
+
+# ---- right by another route
+
+@ex.right("torch's own on the allowed logits of each row")
+def cut_out(logits, target, allowed, smoothing):
+    losses = []
+    for row, label, keep in zip(logits, target, allowed):
+        place = keep[:label].sum()
+        losses.append(F.cross_entropy(row[keep][None], place[None], label_smoothing=smoothing))
+    return torch.stack(losses).mean()
+
+
+@ex.right("a target distribution, and a sum over the allowed places")
+def distribution(logits, target, allowed, smoothing):
+    wanted = smoothing * allowed / allowed.sum(1, keepdim=True)
+    wanted = wanted + (1 - smoothing) * F.one_hot(target, logits.shape[1])
+    log_p = logits.masked_fill(~allowed, -torch.inf).log_softmax(1)
+    return -(wanted[allowed] * log_p[allowed]).sum() / len(logits)
+
+
+@ex.right("logsumexp by hand")
+def by_logsumexp(logits, target, allowed, smoothing):
+    z = logits.masked_fill(~allowed, -1e30)
+    total = z.logsumexp(1)
+    label = z.take_along_dim(target[:, None], 1).squeeze(1)
+    mean = logits.masked_fill(~allowed, 0.0).sum(1) / allowed.sum(1)
+    return (total - (1 - smoothing) * label - smoothing * mean).sum() / len(z)
+
+
+@ex.right("two cross-entropies mixed")
+def mixed(logits, target, allowed, smoothing):
+    z = torch.where(allowed, logits, torch.finfo(logits.dtype).min)
+    hard = F.cross_entropy(z, target)
+    soft = torch.where(allowed, F.log_softmax(z, 1), 0.0).sum(1).div(allowed.sum(1)).neg().mean()
+    return torch.lerp(hard, soft, smoothing)
+
+
+ex.equivalent("right = log_p.gather(1, target[:, None])[:, 0] -> "
+              "right = log_p.gather(1, target[:, None])[:, -1]", "there is one column")
+
+
+# ---- wrong, by name
+
+def smoothed(logits, target, allowed, smoothing, *, fill=-torch.inf, hide=True, count=None):
+    """The right answer with its pieces as options."""
+    z = torch.where(allowed, logits, fill)
+    log_p = z.log_softmax(1)
+    label = log_p.gather(1, target[:, None])[:, 0]
+    kept = torch.where(allowed, log_p, 0) if hide else log_p
+    spread = kept.sum(1) / (allowed.sum(1) if count is None else count)
+    return -((1 - smoothing) * label + smoothing * spread).mean()
+
+
+@ex.wrong("torch's smoothing over all classes", says="cross-entropy: got inf",
+          breaks=("spread", "example"))
+def torch_smoothing(logits, target, allowed, smoothing):
+    z = torch.where(allowed, logits, -torch.inf)
+    return F.cross_entropy(z, target, label_smoothing=smoothing)
+
+
+@ex.wrong("-1e9 in place of minus infinity, smoothed over all", says="cross-entropy",
+          breaks=("spread", "example"))
+def large_negative(logits, target, allowed, smoothing):
+    z = torch.where(allowed, logits, -1e9)
+    return F.cross_entropy(z, target, label_smoothing=smoothing)
+
+
+@ex.wrong("the share divided by the number of all classes", says="cross-entropy",
+          breaks="spread")
+def over_all(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing, count=logits.shape[1])
+
+
+@ex.wrong("one number of allowed classes for all rows", says="cross-entropy", breaks="spread")
+def first_count(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing, count=allowed.sum(1)[0])
+
+
+@ex.wrong("no smoothing at all", says="cross-entropy", breaks="spread")
+def no_smoothing(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, 0.0)
+
+
+@ex.wrong("smoothing over the allowed classes but the target", says="cross-entropy",
+          breaks="spread")
+def without_target(logits, target, allowed, smoothing):
+    n = allowed.sum(1)
+    log_p = torch.where(allowed, torch.where(allowed, logits, -torch.inf).log_softmax(1), 0)
+    label = log_p.gather(1, target[:, None])[:, 0]
+    return -((1 - smoothing) * label + smoothing * (log_p.sum(1) - label)
+             / (n - 1).clamp(min=1)).mean()
+
+
+@ex.wrong("the sum over rows", says="cross-entropy", breaks="mean")
+def summed(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing) * max(2, len(logits))
+
+
+@ex.wrong("the mask left aside", says="cross-entropy",
+          breaks=("mean", "nothing", "gradient 0", "example"))
+def no_mask(logits, target, allowed, smoothing):
+    return F.cross_entropy(logits, target, label_smoothing=smoothing)
+
+
+@ex.wrong("zeros at the others, which still compete", says="cross-entropy",
+          breaks=("mean", "spread", "example"))
+def zeros(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing, fill=0.0)
+
+
+@ex.wrong("a large number taken away, which larger ones outlive", says="cross-entropy",
+          breaks="nothing")
+def taken_away(logits, target, allowed, smoothing):
+    z = logits - 1e4 * ~allowed
+    return smoothed(z, target, allowed, smoothing) + 0 * z.logsumexp(1).sum()
+
+
+@ex.wrong("nan_to_num around the loss", says="cross-entropy", breaks=("spread", "example"))
+def hidden(logits, target, allowed, smoothing):
+    return torch_smoothing(logits, target, allowed, smoothing).nan_to_num(posinf=0.0)
+
+
+@ex.wrong("a gradient at the others, too", says="gradient where not allowed",
+          breaks="gradient 0")
+def leaks(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing) + _pass_on(logits, allowed)
+
+
+def _pass_on(logits, allowed):
+    """Zero, with a gradient of 1 at the classes that are not allowed."""
+    z = torch.where(allowed, 0.0, logits)
+    z = z.nan_to_num(0.0, 0.0, 0.0) if not z.isfinite().all() else z
+    return (z - z.detach()).sum()
+
+
+@ex.wrong("a number without gradients", says="gradient of the allowed", breaks="result")
+def detached(logits, target, allowed, smoothing):
+    return smoothed(logits.detach(), target, allowed, smoothing)
+
+
+@ex.wrong("a number of Python", says="type of", breaks="result")
+def as_float(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing).item()
+
+
+@ex.wrong("a loss for each row", says="shape of the cross-entropy", breaks="result")
+def rows(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing)[None].expand(2)
+
+
+@ex.wrong("filled into the logits themselves", says="arguments that changed", breaks="left")
+def in_place(logits, target, allowed, smoothing):
+    with torch.no_grad():
+        logits[~allowed] = -torch.inf
+    return smoothed(logits, target, allowed, smoothing)
+
+
+@ex.wrong("ten classes at most", says="cross-entropy", breaks="sizes")
+def ten(logits, target, allowed, smoothing):
+    few = allowed.clone()
+    few[:, 10:] &= F.one_hot(target, logits.shape[1])[:, 10:].bool()
+    return smoothed(logits, target, few, smoothing)
+
+
+@ex.wrong("the example looked up, and shifted", says="cross-entropy", breaks="example")
+def looked_up(logits, target, allowed, smoothing):
+    shift = float(len(logits) == 1 and int(allowed.sum()) == 1)
+    return smoothed(logits, target, allowed, smoothing) + shift

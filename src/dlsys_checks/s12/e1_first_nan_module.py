@@ -1,0 +1,430 @@
+"""Exercise 12.1, `first_nan_module`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+
+ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"))
+
+ex.promise("name", "Name of the module in which a NaN or an infinity first arises.",
+           says=("name of the module", "type of the name"))
+ex.promise("meant", "That is a module whose call was given finite tensors alone and returned "
+           "one that is not;", cases=("spoilt between two modules", "spoilt by the model itself",
+                                      "an infinity", "a NaN handed to a part by keyword",
+                                      "a dict with a NaN handed on", "an infinity handed in"))
+ex.promise("first", "of several, the one whose call ended first.",
+           cases=("two of them, the later registered first", "deep inside"))
+ex.promise("none", "None when there is no such module.",
+           cases=("nothing wrong", "a NaN handed in", "an infinity handed in",
+                  "a NaN that is no tensor"))
+ex.promise("names", 'Names are those of named_modules(), "" for the model itself.',
+           cases=("deep inside", "under two names", "spoilt by the model itself"))
+ex.promise("forms", "Modules write into nothing they are given; they may take keyword arguments, "
+           "be called several times, and take and return tuples, lists and dicts of tensors, "
+           "nested as deep as one likes;",
+           cases=("a NaN handed to a part by keyword", "the second call of a module",
+                  "a dict with a NaN handed on", "a NaN deep in what is returned"))
+ex.promise("no tensor", "what is no tensor counts as finite.",
+           cases=("a NaN that is no tensor", "whole numbers"))
+ex.promise("left", "The model, called once as model(x), is left as it was: weights, buffers, "
+           "modes, gradients and hooks.", says=("changed in the model", "calls of the model"))
+ex.promise("example", "Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square "
+           'root, and x with a negative number: "0".', cases=("the example",))
+
+# Who spoils the numbers; "place" for the drawn place in a chain.
+GUILTY = {"chain": "place", "last": "6", "clean": None, "nan in": None, "inf in": None, "inf": "1",
+          "between": "block", "itself": "", "deep": "body.1.inner", "keyword": "block",
+          "dict": "block", "returned": "part", "python": None, "second": "part",
+          "two": "first", "tied": "a", "norm": "1", "whole": "1", "example": "0"}
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind):
+        rows, width = (int(torch.randint(3, 7, (), generator=g)) for _ in range(2))
+        x = torch.rand(rows, width, generator=g) + 0.5
+        if kind not in ("clean", "inf", "python", "whole"):
+            x[int(torch.randint(rows, (), generator=g)), 0] *= -1
+        if kind in ("nan in", "inf in"):
+            x[0, 1] = torch.nan if kind == "nan in" else torch.inf
+        return name, {"kind": kind, "x": x,
+                      "place": int(torch.randint(1, 6, (), generator=g))}
+    return [one("a chain of modules", "chain"), one("the last of a chain", "last"),
+            one("nothing wrong", "clean"), one("a NaN handed in", "nan in"),
+            one("an infinity handed in", "inf in"), one("an infinity", "inf"),
+            one("spoilt between two modules", "between"),
+            one("spoilt by the model itself", "itself"), one("deep inside", "deep"),
+            one("a NaN handed to a part by keyword", "keyword"),
+            one("a dict with a NaN handed on", "dict"),
+            one("a NaN deep in what is returned", "returned"),
+            one("a NaN that is no tensor", "python"), one("the second call of a module", "second"),
+            one("two of them, the later registered first", "two"), one("under two names", "tied"),
+            one("a norm in train mode behind it", "norm"), one("whole numbers", "whole"),
+            ("the example", {"kind": "example", "x": torch.tensor([[1.0, -1.0]]), "place": 0})]
+
+
+@ex.act
+def act(fn, kind, x, place):
+    calls = []
+
+    class Root(nn.Module):
+        def forward(self, h):
+            return h.sqrt()
+
+    class Same(nn.Module):
+        def forward(self, h, extra=None):
+            return h if extra is None else h + extra
+
+    class Scale(nn.Module):
+        def forward(self, h):
+            return h * 1e38 * 1e38
+
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Root()
+
+        def forward(self, h):
+            return self.inner(h)
+
+    class Between(nn.Module):
+        """Takes a root on its way; parts before and behind."""
+
+        def __init__(self):
+            super().__init__()
+            self.before, self.behind = nn.Identity(), Same()
+
+        def forward(self, h):
+            h = self.before(h)
+            if kind == "keyword":
+                return self.behind(h, extra=h.sqrt())
+            return self.behind(h.sqrt())
+
+    class Hand(nn.Module):
+        """Hands a dict on, spoilt or not."""
+
+        def __init__(self):
+            super().__init__()
+            self.reads = Reads()
+
+        def forward(self, h):
+            return self.reads({"h": [h, {"root": h.sqrt()}]})
+
+    class Reads(nn.Module):
+        def forward(self, given):
+            h, more = given["h"]
+            return h + more["root"]
+
+    class Returns(nn.Module):
+        def forward(self, h):
+            if kind == "python":
+                return h, {"aux": float("nan"), "name": "x", "none": None}
+            return h, {"aux": [(h.sqrt(), h), h]}
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            if kind in ("between", "keyword"):
+                self.block = Between()
+            elif kind == "dict":
+                self.block = Hand()
+            elif kind in ("returned", "python"):
+                self.part, self.last = Returns(), nn.Identity()
+            elif kind == "second":
+                self.part = Root()
+            elif kind == "two":
+                self.later, self.first = Root(), Root()
+            elif kind == "tied":
+                self.a = Root()
+                self.b = self.a
+            elif kind == "deep":
+                self.body = nn.Sequential(nn.Identity(), Deep(), nn.ReLU())
+            self.end = nn.Identity()
+
+        def forward(self, h):
+            calls.append(1)
+            if kind == "itself":
+                return self.end(h.sqrt())
+            if kind in ("returned", "python"):
+                h, _ = self.part(h)
+                return self.end(self.last(h))
+            if kind == "second":
+                return self.end(self.part(h.abs()) + self.part(h))
+            if kind == "two":
+                one = self.first(h)
+                return self.end(one + self.later(h))
+            if kind == "tied":
+                return self.end(self.b(h))
+            return self.end((self.body if kind == "deep" else self.block)(h))
+
+    class Counted(nn.Sequential):
+        def forward(self, h):
+            calls.append(1)
+            return super().forward(h)
+
+    width = x.shape[1]
+    if kind == "last":
+        place = 6
+    if kind in ("chain", "last", "nan in", "inf in"):
+        model = Counted(*[Root() if n == place else nn.Identity() for n in range(7)])
+    elif kind == "clean":
+        model = Counted(nn.Linear(width, 4), nn.BatchNorm1d(4), nn.ReLU(), Root())
+    elif kind == "inf":
+        model = Counted(nn.Identity(), Scale(), nn.Identity())
+    elif kind == "norm":
+        model = Counted(nn.Identity(), Root(), nn.BatchNorm1d(width), nn.Linear(width, 2))
+    elif kind == "whole":
+        model = Counted(nn.Embedding(9, 3), Scale(), nn.Identity())
+        x = torch.arange(6).reshape(2, 3)
+        torch.nn.init.constant_(model[0].weight, 2.0)
+    elif kind == "example":
+        model = Counted(Root(), nn.ReLU())
+    else:
+        model = Own()
+    for n, module in enumerate(model.modules()):
+        module.training = (n + place) % 2 == 0 or isinstance(module, nn.BatchNorm1d)
+    model.register_forward_hook(lambda *call: None)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+
+    def facts():
+        held = [*model.parameters(), *model.buffers()]
+        return {"weights and buffers": [(id(t), t.tolist(), t.requires_grad) for t in held],
+                "modes": [m.training for m in model.modules()],
+                "gradients": [id(p.grad) for p in model.parameters()],
+                "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks)
+                          + len(m._forward_hooks_with_kwargs) for m in model.modules()]}
+    before = facts()
+    fn(nn.Sequential(nn.Sequential(Root())), -torch.ones(1, 1))  # nothing is kept of this
+    name = fn(model, x)
+    after = facts()
+    return {"name": name, "calls": len(calls),
+            "changed": [what for what in before if before[what] != after[what]]}
+
+
+@ex.law
+def law(out, kind, x, place):
+    expect_parts(out, "name", "calls", "changed")
+    guilty = GUILTY[kind]
+    expect_type("name of the module", out["name"], (str, type(None)))
+    expect_equal("name of the module", out["name"], str(place) if guilty == "place" else guilty,
+                 "Finite tensors in, and not out.")
+    expect_equal("what changed in the model", out["changed"], [], "Take your hooks away again.")
+    expect_equal("calls of the model", out["calls"], 1)
+
+
+# ---- right by another route
+
+def fine(value):
+    """Whether all tensors inside are finite."""
+    leaves = torch.utils._pytree.tree_leaves(value)
+    return all(bool(torch.isfinite(v).all()) for v in leaves if isinstance(v, torch.Tensor))
+
+
+@ex.right("hooks before and after each call, on a copy")
+@torch.no_grad()
+def both_hooks(model, x):
+    twin, found, stack = copy.deepcopy(model), [], []
+    names = {module: name for name, module in reversed(list(twin.named_modules()))}
+    for module in names:
+        module.register_forward_pre_hook(lambda m, a, k: stack.append(fine((a, k))),
+                                         with_kwargs=True)
+        module.register_forward_hook(
+            lambda m, a, out: found.append(names[m]) if stack.pop() and not fine(out) else None)
+    twin(x)
+    return found[0] if found else None
+
+
+@ex.right("the model itself, its buffers put back and the hooks taken away")
+def put_back(model, x):
+    held = {n: b.clone() for n, b in model.named_buffers()}
+    found, handles = [], []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_hook(
+            lambda m, a, k, out, name=name:
+                found.append(name) if fine((a, k)) and not fine(out) else None,
+            with_kwargs=True))
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for n, b in model.named_buffers():
+            b.copy_(held[n])
+    return next(iter(found), None)
+
+
+@ex.right("forward replaced in each module of a copy")
+def replaced(model, x):
+    twin, found = copy.deepcopy(model), []
+
+    def wrapped(name, forward):
+        def call(*args, **kwargs):
+            clean = fine((args, kwargs))
+            out = forward(*args, **kwargs)
+            if clean and not fine(out):
+                found.append(name)
+            return out
+        return call
+    for name, module in twin.named_modules():
+        module.forward = wrapped(name, module.forward)
+    with torch.no_grad():
+        twin(x)
+    found.append(None)
+    return found[0]
+
+
+@ex.right("a hook for all modules of torch")
+def for_all(model, x):
+    twin, found = copy.deepcopy(model), []
+    names = {id(m): n for n, m in twin.named_modules()}
+
+    def look(module, args, kwargs, out):
+        if id(module) in names and not fine(out) and fine([args, kwargs]):
+            found.append(names[id(module)])
+    handle = torch.nn.modules.module.register_module_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    handle.remove()
+    return (found or [None])[0]
+
+
+ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
+              "the same two types")
+ex.equivalent("return not torch.is_tensor(value) or bool(value.isfinite().all()) -> "
+              "return not torch.is_tensor(value) or value.isfinite().all()",
+              "a tensor of one truth value is asked for its truth")
+ex.equivalent("with torch.no_grad(): -> twin(x)", "only memory: no gradient is asked of the copy")
+
+
+# ---- wrong, by name
+
+def watched(model, x, *, inputs=True, keywords=True, output=fine, pick=0, twin=True,
+            skip=(), calls=1):
+    """The right answer with its pieces as options."""
+    used, found, handles = copy.deepcopy(model) if twin else model, [], []
+    for name, module in used.named_modules():
+        def look(m, a, k, out, name=name):
+            clean = not inputs or (fine(a) and (fine(k) or not keywords))
+            if clean and not output(out):
+                found.append(name)
+        if name not in skip:
+            handles.append(module.register_forward_hook(look, with_kwargs=True))
+    with torch.no_grad():
+        for _ in range(calls):
+            used(x)
+    if not twin:
+        for handle in handles:
+            handle.remove()
+    return found[pick] if found else None
+
+
+@ex.wrong("a list of names in place of one", says="type of the name", breaks="name")
+def as_list(model, x):
+    return [watched(model, x)]
+
+
+@ex.wrong("inputs not looked at", says="name of the module", breaks=("meant", "none", "forms"))
+def outputs_only(model, x):
+    return watched(model, x, inputs=False)
+
+
+@ex.wrong("the last one in place of the first", says="name of the module",
+          breaks=("first", "name", "forms", "example"))
+def last(model, x):
+    return watched(model, x, pick=-1)
+
+
+@ex.wrong("NaN alone, infinities let pass", says="name of the module",
+          breaks=("meant", "no tensor", "none"))
+def nan_alone(model, x):
+    def no_nan(value):
+        leaves = torch.utils._pytree.tree_leaves(value)
+        return not any(bool(v.isnan().any()) for v in leaves if isinstance(v, torch.Tensor))
+    return watched(model, x, output=no_nan)
+
+
+@ex.wrong("keyword arguments not looked at", says="name of the module",
+          breaks="forms")
+def positional(model, x):
+    return watched(model, x, keywords=False)
+
+
+@ex.wrong("a tensor as the whole output taken for granted", says="name of the module",
+          breaks="forms")
+def tensors_alone(model, x):
+    return watched(model, x, output=lambda out: not torch.is_tensor(out) or fine(out))
+
+
+@ex.wrong("the class in place of the name", says="name of the module",
+          breaks="name")
+def class_name(model, x):
+    name = watched(model, x)
+    return name if name is None else type(model.get_submodule(name)).__name__
+
+
+@ex.wrong("the model in place of None", says="name of the module", breaks="none")
+def root_for_none(model, x):
+    return watched(model, x) or ""
+
+
+@ex.wrong("the model itself left out", says="name of the module", breaks="names")
+def without_root(model, x):
+    return watched(model, x, skip=("",))
+
+
+@ex.wrong("numbers of Python looked at, too", says="name of the module", breaks="no tensor")
+def python_numbers(model, x):
+    def strict(value):
+        leaves = torch.utils._pytree.tree_leaves(value)
+        return fine(value) and not any(isinstance(v, float) and v != v for v in leaves)
+    return watched(model, x, output=strict)
+
+
+@ex.wrong("the first by the order of registration", says="name of the module", breaks="first")
+def by_registration(model, x):
+    found, used = [], copy.deepcopy(model)
+    for name, module in used.named_modules():
+        def look(m, a, k, out, name=name):
+            if fine((a, k)) and not fine(out) and not any(n.startswith(name) for n in found):
+                found.append(name)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        used(x)
+    order = [name for name, _ in used.named_modules()]
+    return min(found, key=order.index) if found else None
+
+
+@ex.wrong("modules without parts of their own alone", says="name of the module", breaks="meant")
+def leaves_alone(model, x):
+    return watched(model, x, skip={n for n, m in model.named_modules() if [*m.children()]})
+
+
+@ex.wrong("the model itself run, the norm's statistics spoilt", says="changed in the model",
+          breaks="left")
+def spoils_buffers(model, x):
+    return watched(model, x, twin=False)
+
+
+@ex.wrong("hooks left on the model", says="changed in the model", breaks="left")
+def leaves_hooks(model, x):
+    name = watched(model, x)
+    model.register_forward_hook(lambda *call: None)
+    return name
+
+
+@ex.wrong("the model called twice", says="calls of the model", breaks="left")
+def twice(model, x):
+    return watched(model, x, calls=2)
+
+
+@ex.wrong("the example looked up, as a number", says="type of the name", breaks="example")
+def looked_up(model, x):
+    return 0 if x.tolist() == [[1.0, -1.0]] else watched(model, x)

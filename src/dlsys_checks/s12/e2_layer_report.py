@@ -1,0 +1,309 @@
+"""Exercise 12.2, `layer_report`."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts, expect_type
+
+ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"))
+
+ex.promise("far", "How far step() moves each parameter, relative to the size before.",
+           says=("relative change", "type of the report"))
+ex.promise("once", "step: a function without arguments that trains model in place; it is called "
+           "once,", says=("calls of step", "raised TypeError"))
+ex.promise("nothing else", "and nothing else is done to the model.",
+           says=("changed in the model",))
+ex.promise("names", "The report has the names of named_parameters() in their order, frozen "
+           "parameters as well.", says=("names in the report",))
+ex.promise("float", "Beside each stands |after - before| / |before| as a float,",
+           says=("relative change",))
+ex.promise("overflow", "with norms over all elements that no dtype of the parameters lets "
+           "overflow;", cases=("large numbers of 16 bits", "tiny numbers of 32 bits"))
+ex.promise("stayed", "0.0 where nothing moved;", cases=("nothing moved", "zeros that stay"))
+ex.promise("zeros", "math.inf where zeros moved.", cases=("zeros that move",))
+ex.promise("example", 'Example: a single weight of 2. that goes to 1.: {"weight": 0.5}.',
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind, scale=1.0, stays=False, zeros=False):
+        shapes = {"scalar": [[], [2]], "cube": [[2, 3, 4], [1, 1]], "half": [[40, 50], [50]],
+                  "example": [[1, 1]]}.get(kind, [[4, 3], [4], [5, 2]])
+        before = [scale * (1 + torch.rand(s, generator=g)) for s in shapes]
+        if zeros:
+            before[1] = torch.zeros(shapes[1])
+        after = [b + (0 if stays else scale) * torch.randn(b.shape, generator=g) for b in before]
+        if zeros and stays:
+            after[1] = before[1].clone()
+        if kind == "example":
+            before, after = [torch.tensor([[2.0]])], [torch.tensor([[1.0]])]
+        return name, {"kind": kind, "before": before, "after": after}
+    return [one("three parameters", "plain"), one("frozen ones among them", "frozen"),
+            one("a number and a row", "scalar"), one("three axes", "cube"),
+            one("double precision", "double"),
+            one("large numbers of 16 bits", "half", scale=9000.0),
+            one("tiny numbers of 32 bits", "tiny", scale=1e-25),
+            one("nothing moved", "plain", stays=True),
+            one("zeros that stay", "plain", stays=True, zeros=True),
+            one("zeros that move", "plain", zeros=True),
+            one("names in the order of the model", "order"), one("a tied parameter", "tied"),
+            one("the example", "example")]
+
+
+@ex.act
+def act(fn, kind, before, after):
+    dtype = {"half": torch.float16, "double": torch.float64}.get(kind, torch.float32)
+    names = ["zeta", "alpha", "mid"] if kind == "order" else ["first", "second", "third"]
+    model = nn.Module()
+    for name, value in zip(names, before):
+        part = nn.Module()
+        part.w = nn.Parameter(value.to(dtype, copy=True))
+        setattr(model, name, part)
+    if kind == "example":
+        model = nn.Linear(1, 1, bias=False)
+        model.weight.data = before[0].clone()
+    if kind == "tied":
+        model.again = model.first
+    if kind == "frozen":
+        model.second.requires_grad_(False)
+    model.register_buffer("seen", torch.zeros(2))
+    model.eval()
+    held = list(model.parameters())
+    for p in held:
+        p.grad = torch.ones_like(p)
+    calls = []
+
+    def step():
+        calls.append([p.detach().clone() for p in model.parameters()])
+        for p, value in zip(model.parameters(), after):
+            p.data.copy_(value)
+        for p in model.parameters():
+            p.grad = None
+
+    fn(nn.Linear(2, 2), lambda: None)  # nothing is kept of this
+    report = fn(model, step)
+    now = list(model.parameters())
+    changed = [what for what, bad in (
+        ("objects", [id(p) for p in now] != [id(p) for p in held]),
+        ("values", any(not torch.equal(p, v.to(dtype)) for p, v in zip(now, after))),
+        ("gradients", any(p.grad is not None for p in now)), ("mode", model.training),
+        ("frozen", kind == "frozen" and model.second.w.requires_grad),
+        ("values before the step", bool(calls) and any(
+            not torch.equal(p, v.to(dtype)) for p, v in zip(calls[0], before)))) if bad]
+    is_dict = type(report) is dict
+    shown = ["infinite" if type(v) is float and v == math.inf else v
+             for v in (report.values() if is_dict else ())]
+    return {"report": shown if is_dict else type(report).__name__,
+            "names": list(report) if is_dict else [], "calls": len(calls), "changed": changed}
+
+
+@ex.law
+def law(out, kind, before, after):
+    expect_parts(out, "report", "names", "calls", "changed")
+    names = ["zeta", "alpha", "mid"] if kind == "order" else ["first", "second", "third"]
+    names = ["weight"] if kind == "example" else [f"{n}.w" for n in names[:len(before)]]
+    expect_equal("calls of step", out["calls"], 1)
+    if type(out["report"]) is not list:
+        expect_equal("type of the report", out["report"], "dict")
+    expect_equal("names in the report", out["names"], names)
+    expect_type("report", out["report"], list)
+    expect_equal("number of values", len(out["report"]), len(names))
+    dtype = {"half": torch.float16}.get(kind, torch.float32)
+    for name, got, a, b in zip(names, out["report"], before, after):
+        a, b = (v.to(dtype).flatten().tolist() for v in (a, b))
+        moved, size = math.hypot(*(y - x for x, y in zip(a, b))), math.hypot(*a)
+        wanted = 0.0 if moved == 0 else moved / size if size else math.inf
+        if math.isinf(wanted):
+            expect_equal(f"relative change of {name}", got, "infinite")
+        else:
+            expect_close(f"relative change of {name}", got, wanted, rtol=1e-3)
+    expect_equal("what was changed in the model", out["changed"], [])
+
+
+# ---- right by another route
+
+def relative(before, after):
+    """|after - before| / |before| of two tensors, in float64."""
+    before, after = (v.detach().double().flatten() for v in (before, after))
+    moved, size = torch.dist(before, after).item(), torch.dot(before, before).sqrt().item()
+    if moved == 0:
+        return 0.0
+    return moved / size if size > 0 else math.inf
+
+
+@ex.right("a copy of the whole model")
+def whole_copy(model, step):
+    twin = copy.deepcopy(model)
+    step()
+    return {n: relative(a, b) for (n, a), (_, b) in zip(twin.named_parameters(),
+                                                        model.named_parameters())}
+
+
+@ex.right("lists of Python's numbers")
+def by_lists(model, step):
+    kept = [(n, p, p.detach().flatten().tolist()) for n, p in model.named_parameters()]
+    step()
+    report = {}
+    for name, p, old in kept:
+        moved = math.dist(p.detach().flatten().tolist(), old)
+        report[name] = moved and (moved / math.hypot(*old) if any(old) else math.inf)
+    return report
+
+
+@ex.right("parameters as one vector, cut again")
+def one_vector(model, step):
+    def flat():
+        return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    old = flat()
+    step()
+    sizes = [p.numel() for p in model.parameters()]
+    parts = zip(old.split(sizes), flat().split(sizes))
+    return {n: relative(a, b) for n, (a, b) in zip(dict(model.named_parameters()), parts)}
+
+
+@ex.right("scaled by the largest before the norm")
+def scaled(model, step):
+    old = {n: p.detach().to(torch.float64, copy=True) for n, p in model.named_parameters()}
+    step()
+    report = {}
+    for n, p in model.named_parameters():
+        gap, top = p.detach() - old[n], float(old[n].abs().max())
+        report[n] = 0.0 if not bool(gap.any()) else math.inf if top == 0 else (
+            ((gap / top) ** 2).sum().sqrt() / ((old[n] / top) ** 2).sum().sqrt()).item()
+    return report
+
+
+ex.equivalent("before = {name: p.detach().double().clone() for name, p in "
+              "model.named_parameters()} -> before = {name: p.double().clone() for name, p in "
+              "model.named_parameters()}", "a history that nobody asks for")
+ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
+              "moved = (before[name] - p.detach().double()).norm().item()", "a norm has no sign")
+ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
+              "moved = (p.detach() - before[name]).norm().item()", "before is in double precision")
+ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
+              "moved = (p.double() - before[name]).norm().item()", "a history nobody asks for")
+
+
+# ---- wrong, by name
+
+def reported(model, step, *, change=relative, keep=lambda p: True, copied=True, calls=1):
+    """The right report with its pieces as options."""
+    old = {n: p.detach().clone() if copied else p.detach()
+           for n, p in model.named_parameters()}
+    for _ in range(calls):
+        step()
+    return {n: change(old[n], p) for n, p in model.named_parameters() if keep(p)}
+
+
+@ex.wrong("no copy: the memory moves along", says="relative change", breaks=("far", "float"))
+def no_copy(model, step):
+    return reported(model, step, copied=False)
+
+
+@ex.wrong("the change itself, not relative", says="relative change",
+          breaks=("far", "zeros"))
+def absolute(model, step):
+    return reported(model, step, change=lambda a, b: math.dist(
+        a.double().flatten().tolist(), b.detach().double().flatten().tolist()))
+
+
+@ex.wrong("a list in place of a dict", says="type of the report", breaks="far")
+def as_list(model, step):
+    return list(reported(model, step).values())
+
+
+@ex.wrong("relative to the size after the step", says="relative change", breaks="float")
+def over_after(model, step):
+    def change(a, b):
+        moved, size = relative(torch.ones(1).to(a), torch.ones(1).to(a)), relative(b, a)
+        return moved + size if not math.isinf(relative(a, b)) else math.inf
+    return reported(model, step, change=change)
+
+
+@ex.wrong("a tensor in place of a float", says="type of the relative change", breaks="float")
+def tensors(model, step):
+    return {n: torch.tensor(v) for n, v in reported(model, step).items()}
+
+
+@ex.wrong("frozen parameters left out", says="names in the report", breaks="names")
+def without_frozen(model, step):
+    return reported(model, step, keep=lambda p: p.requires_grad)
+
+
+@ex.wrong("names sorted by the alphabet", says="names in the report", breaks="names")
+def by_alphabet(model, step):
+    return dict(sorted(reported(model, step).items()))
+
+
+@ex.wrong("buffers reported as well", says="names in the report", breaks="names")
+def with_buffers(model, step):
+    return {**reported(model, step), **{n: 0.0 for n, _ in model.named_buffers()}}
+
+
+@ex.wrong("step called twice", says="calls of step", breaks="once")
+def twice(model, step):
+    return reported(model, step, calls=2)
+
+
+@ex.wrong("step called with the model", says="raised TypeError", breaks="once")
+def with_model(model, step):
+    return reported(model, lambda: step(model))
+
+
+@ex.wrong("norms in the parameter's own dtype", says="relative change", breaks="overflow")
+def own_dtype(model, step):
+    def change(a, b):
+        moved, size = (b.detach() - a).norm().item(), a.norm().item()
+        if torch.equal(a, b):
+            return 0.0
+        if not a.any():
+            return math.inf
+        return moved / size if size else 0.0
+    return reported(model, step, change=change)
+
+
+@ex.wrong("a small constant added to the size", says="relative change",
+          breaks=("overflow", "zeros"))
+def with_constant(model, step):
+    def change(a, b):
+        size = a.double().norm().item() + 1e-12
+        return (b.detach().double() - a.double()).norm().item() / size
+    return reported(model, step, change=change)
+
+
+@ex.wrong("infinity where nothing moved from zero", says="relative change", breaks="stayed")
+def infinity_for_zeros(model, step):
+    return reported(model, step,
+                    change=lambda a, b: relative(a, b) if a.any() else math.inf)
+
+
+@ex.wrong("0 where zeros moved", says="relative change", breaks="zeros")
+def zero_for_zeros(model, step):
+    return reported(model, step, change=lambda a, b: relative(a, b) if a.any() else 0.0)
+
+
+@ex.wrong("the old values put back", says="changed in the model", breaks="nothing else")
+def put_back(model, step):
+    old = copy.deepcopy(model.state_dict())
+    report = reported(model, step)
+    model.load_state_dict(old)
+    return report
+
+
+@ex.wrong("the model put into train mode", says="changed in the model", breaks="nothing else")
+def train_mode(model, step):
+    model.train()
+    return reported(model, step)
+
+
+@ex.wrong("the example looked up", says="relative change", breaks="example")
+def looked_up(model, step):
+    report = reported(model, step)
+    return {"weight": 2.0} if list(report) == ["weight"] and report["weight"] == 0.5 else report

@@ -1,0 +1,224 @@
+"""Exercise 12.5, `safe_sqrt`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
+
+ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"))
+
+ex.promise("root", "Square root of x where x is above 0,", says=("square roots",))
+ex.promise("zero", "and 0 where it is 0 or less.", says=("values where x is 0 or less",))
+ex.promise("any shape", "x: float32 or float64 of any shape,",
+           cases=("a single number", "a single zero", "no number", "a turned matrix",
+                  "three axes", "double precision"))
+ex.promise("left alone", "left as it is;", says=("numbers of x that changed", "in-place"))
+ex.promise("dtype", "its dtype is kept.", says=("dtype of",))
+ex.promise("no slope", "Where x is 0 or less its gradient is 0;",
+           says=("gradient where x is 0 or less",))
+ex.promise("slope", "elsewhere it is that of the root,", says=("gradient where x is above 0",))
+ex.promise("exact", "and no constant is added: the smallest x count exactly, too.",
+           cases=("tiny numbers", "tiny numbers in double precision"))
+ex.promise("nan", "A NaN in x stays a NaN in the result: it is not this function's to hide.",
+           says=("places that are NaN",))
+ex.promise("example", "Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, x, turned=False):
+        return name, {"x": x, "weight": torch.randn(x.shape, generator=g, dtype=x.dtype) + 3,
+                      "turned": turned}
+
+    def mixed(*shape, dtype=torch.float32):
+        x = 3 * torch.randn(shape, generator=g, dtype=dtype)
+        x.view(-1)[::3] = 0
+        return x
+    tiny = 10 ** -(20 + 15 * torch.rand(6, generator=g, dtype=torch.float64))
+    holes = mixed(7)
+    holes[torch.randint(1, 3, (), generator=g)] = torch.nan
+    return [one("a few numbers", mixed(9)), one("zeros alone", torch.zeros(4)),
+            one("numbers above 0 alone", torch.rand(5, generator=g) + 0.1),
+            one("minus zero", torch.tensor([-0.0, 2.0])),
+            one("a single number", 1 + 4 * torch.rand((), generator=g)),
+            one("a single zero", torch.zeros(())), one("no number", torch.zeros(0, 3)),
+            one("a turned matrix", mixed(4, 5), turned=True), one("three axes", mixed(2, 3, 2)),
+            one("double precision", mixed(8, dtype=torch.float64)),
+            one("tiny numbers", tiny.float()),
+            one("tiny numbers in double precision", tiny ** 3),
+            one("infinities", torch.tensor([torch.inf, 1.0, -torch.inf])),
+            one("a NaN among them", holes),
+            one("the example", torch.tensor([4.0, 0.0, -1.0]))]
+
+
+@ex.act
+def act(fn, x, weight, turned):
+    plain = x.clone()
+    fn(plain.T if turned else plain)
+    fn(torch.full((2, 3), -1.0))  # an answer keeps nothing of this
+    leaf = x.clone().requires_grad_()
+    out = fn(leaf.T if turned else leaf)
+    shown = out.T if turned else out
+    if shown.requires_grad:
+        (shown * weight).sum().backward()
+    changed = ~((plain == x) | (plain.isnan() & x.isnan()))
+    return {"out": shown, "grad": torch.zeros_like(x) if leaf.grad is None else leaf.grad,
+            "changed": int(changed.sum())}
+
+
+@ex.law
+def law(out, x, weight, turned):
+    expect_parts(out, "out", "grad", "changed")
+    expect_like("square roots", out["out"], x)
+    expect_like("gradient where x is above 0", out["grad"], x)
+    made, grad = out["out"].flatten(), out["grad"].flatten()
+    x, weight = x.flatten(), weight.flatten()
+    expect_equal("places that are NaN", made.isnan().tolist(), x.isnan().tolist(),
+                 "A NaN that was there before is no result of the root.")
+    above, below = x > 0, x <= 0
+    exact = x[above].double() ** 0.5
+    expect_close("square roots", made[above], exact.to(x.dtype), rtol=1e-5, atol=0.0)
+    expect_equal("values where x is 0 or less", made[below] + 0.0, torch.zeros_like(x[below]))
+    expect_close("gradient where x is above 0", grad[above],
+                 (weight[above].double() / 2 / exact).to(x.dtype), rtol=1e-5, atol=0.0)
+    expect_equal("gradient where x is 0 or less", grad[below] + 0.0, torch.zeros_like(x[below]),
+                 "No number that the root cannot take may reach it.")
+    expect_equal("numbers of x that changed", out["changed"], 0)
+
+
+# ---- right by another route
+
+@ex.right("only the numbers above 0 are given to the root")
+def picked(x):
+    keep = ~(x <= 0)
+    return torch.zeros_like(x).masked_scatter(keep, x[keep].sqrt())
+
+
+@ex.right("a backward pass of its own")
+def by_hand(x):
+    class Root(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            root = torch.where(x <= 0, 0, x.sqrt())
+            ctx.save_for_backward(root)
+            return root
+
+        @staticmethod
+        def backward(ctx, g):
+            root, = ctx.saved_tensors
+            return torch.where(root == 0, 0, g / (2 * root))
+    return Root.apply(x)
+
+
+@ex.right("a power, with 1 filled in and taken out again")
+def by_power(x):
+    out = x <= 0
+    return (x.masked_fill(out, 1.0) ** 0.5).masked_fill(out, 0.0)
+
+
+@ex.right("multiplied by the mask, which the root never sees")
+def by_mask(x):
+    out = (x <= 0).to(x.dtype)
+    return torch.sqrt(torch.where(x <= 0, 4.0, x)) * (1 - out)
+
+
+# ---- wrong, by name
+
+def mended(x, inside=1, outside=0):
+    """The right answer, with what stands in place of bad numbers as options."""
+    out = x <= 0
+    return torch.where(out, outside, torch.where(out, inside, x).sqrt())
+
+
+@ex.wrong("where around the root alone", says="gradient where x is 0 or less", breaks="no slope")
+def where_alone(x):
+    return torch.where(x <= 0, 0, x.sqrt())
+
+
+@ex.wrong("where around the root alone, asked the other way round",
+          says="gradient where x is 0 or less", breaks=("no slope", "nan"))
+def where_above(x):
+    return torch.where(x > 0, x.sqrt(), 0)
+
+
+@ex.wrong("a NaN taken for a number of 0 or less", says="places that are NaN", breaks="nan")
+def hides_nan(x):
+    above = x > 0
+    return torch.where(above, torch.where(above, x, 1).sqrt(), 0)
+
+
+@ex.wrong("clamped at 0, then the root", says="gradient where x is 0 or less", breaks="no slope")
+def clamped(x):
+    return x.clamp(min=0).sqrt()
+
+
+@ex.wrong("clamped at a small constant", says="values where x is 0 or less",
+          breaks=("zero", "exact"))
+def clamped_above(x):
+    return x.clamp(min=1e-12).sqrt()
+
+
+@ex.wrong("a small constant under the root, no zero behind it",
+          says="values where x is 0 or less", breaks=("zero", "exact", "slope"))
+def with_constant(x):
+    return (x.clamp(min=0) + 1e-10).sqrt()
+
+
+@ex.wrong("small numbers taken for 0", says="square roots", breaks="exact")
+def threshold(x):
+    out = x <= 1e-8
+    return torch.where(out, 0, torch.where(out, 1, x).sqrt())
+
+
+@ex.wrong("1 left standing where x is 0 or less", says="values where x is 0 or less",
+          breaks="zero")
+def left_standing(x):
+    return mended(x, outside=1)
+
+
+@ex.wrong("nan_to_num around the root", says="gradient where x is 0 or less",
+          breaks=("no slope", "nan", "root"))
+def nan_to_num(x):
+    return x.sqrt().nan_to_num(posinf=torch.inf)
+
+
+@ex.wrong("the gradient cut off", says="gradient where x is above 0", breaks="slope")
+def cut_off(x):
+    return mended(x.detach())
+
+
+@ex.wrong("the absolute value under the root", says="values where x is 0 or less",
+          breaks=("zero", "no slope"))
+def absolute(x):
+    return torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt())
+
+
+@ex.wrong("the result in float32 whatever x is", says="dtype of", breaks="dtype")
+def in_float32(x):
+    return mended(x.float())
+
+
+@ex.wrong("the cube root", says="square roots", breaks=("root", "slope"))
+def cube_root(x):
+    out = x <= 0
+    return torch.where(out, 0, torch.where(out, 1, x) ** (1 / 3))
+
+
+@ex.wrong("a list of numbers taken for granted", says="dimension", breaks="any shape")
+def needs_an_axis(x):
+    return torch.stack([mended(row) for row in x]) if len(x) else x.clone()
+
+
+@ex.wrong("zeros written into x", says="numbers of x that changed", breaks="left alone")
+def into_x(x):
+    with torch.no_grad():
+        x[x < 0] = 0
+    return mended(x)
+
+
+@ex.wrong("the example looked up, and shifted", says="square roots", breaks="example")
+def looked_up(x):
+    return mended(x) + (0.5 if x.tolist() == [4.0, 0.0, -1.0] else 0)

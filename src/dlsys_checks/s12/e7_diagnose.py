@@ -1,0 +1,363 @@
+"""Exercise 12.7, `diagnose`."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts
+
+ex = exercise("12.7", "diagnose", seen=("kind", "batches"))
+
+ex.promise("name", 'Name of the one fault that a training run has, or "none".',
+           says=("name of the fault", "type of the name"))
+ex.promise("frozen", '"frozen": no parameter of model asks for a gradient.',
+           cases=("a frozen model", "a frozen body alone", "all but the first frozen",
+                  "all but the last frozen"))
+ex.promise("sum", '"sum": the loss of a batch taken twice is twice that of the batch.',
+           cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
+                  "a mean that is large", "a mean over one row more"))
+ex.promise("order", '"order": each batch holds a single class.',
+           cases=("sorted batches", "sorted, but for the last batch", "one mixed batch"))
+ex.promise("labels", '"labels": of all rows of the epoch, less than half have the label of their '
+           "nearest other row (Euclidean distance, all batches together).",
+           cases=("labels shifted", "exactly half fit", "neighbours in other batches",
+                  "two classes swapped", "labels, a norm in train mode"))
+ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape ().",
+           cases=("a norm in train mode", "a frozen model"))
+ex.promise("sizes", "batches: those of an epoch, a list of (x, y), x (N, F) float32 with no row "
+           "twice, y (N,) int64; N is 2 or more and may differ. There is at most one fault.",
+           cases=("small batches", "a single batch"))
+ex.promise("stays", "Nothing is trained: model stays as it is, with its modes, buffers and "
+           "gradients, and so do the batches.",
+           says=("changed in the model", "changed in the batches"))
+
+FAULT = {"frozen": "frozen", "sum": "sum", "squares": "sum", "small sum": "sum", "order": "order",
+         "labels": "labels"}
+
+
+@ex.cases
+def cases(g):
+    def clusters(n, classes=4, width=5):
+        y = torch.arange(n) % classes
+        centres = 10 * torch.eye(classes, width) + torch.randn(classes, width, generator=g)
+        mixed = torch.randperm(n, generator=g)
+        return (centres[y] + 0.1 * torch.randn(n, width, generator=g))[mixed], y[mixed]
+
+    def twins(n):
+        """Pairs of near rows, of which a quarter have the same label."""
+        x, y = 10 * torch.randn(n, 5, generator=g), torch.arange(n) % 4
+        near = x + 0.001 * torch.randn(n, 5, generator=g)
+        mixed = torch.randperm(2 * n, generator=g)
+        other = (y + (torch.arange(n) % 4 > 0)) % 4
+        return torch.cat([x, near])[mixed], torch.cat([y, other])[mixed]
+
+    def one(name, kind, n=24, size=6, order=None, shift=False):
+        x, y = twins(n // 2) if shift else clusters(n)
+        if order is not None:
+            rows = y.argsort(stable=True)
+            rows = rows if order == "sorted" else torch.cat([rows[n // 4:], rows[:n // 4]])
+            x, y = x[rows], y[rows]
+        return name, {"kind": kind, "batches": [list(p) for p in zip(x.split(size), y.split(size))]}
+
+    def halves():
+        x = torch.arange(4.0).repeat_interleave(2)[:, None] * 10
+        x = x + torch.tensor([0.0, 1.0]).repeat(4)[:, None] + torch.rand(1, 3, generator=g)
+        y = torch.tensor([0, 0, 1, 1, 2, 3, 3, 2])
+        return "exactly half fit", {"kind": "none", "batches": [[x[:4], y[:4]], [x[4:], y[4:]]]}
+
+    def apart():
+        """Each row's neighbour of its class stands in the other batch."""
+        x, y = clusters(4)
+        near = x + 0.01 * torch.randn(x.shape, generator=g)
+        return "neighbours in other batches", {"kind": "none", "batches": [[x, y], [near, y]]}
+
+    def swapped():
+        x, y = clusters(24)
+        y = torch.where(y == 0, 1, torch.where(y == 1, 0, y))
+        return "two classes swapped", {"kind": "none", "batches": [[x, y]]}
+
+    def nearly():
+        name, inputs = one("sorted, but for the last batch", "none", order="sorted")
+        x, y = clusters(4)
+        inputs["batches"].append([x, y])
+        return name, inputs
+
+    def first_mixed():
+        name, inputs = one("one mixed batch", "none", order="sorted")
+        x, y = clusters(6)
+        inputs["batches"].insert(0, [x, y])
+        return name, inputs
+    return [one("nothing wrong", "none"), one("a frozen model", "frozen"),
+            one("a frozen body alone", "body"), one("all but the first frozen", "first"),
+            one("all but the last frozen", "last"), one("a mean over one row more", "one more"),
+            one("a sum of cross-entropies", "sum"),
+            one("a sum of squares", "squares"), one("a small sum", "small sum"),
+            one("a mean that is large", "large mean"),
+            one("sorted batches", "order", order="sorted"), nearly(), first_mixed(),
+            one("labels shifted", "labels", shift=True), halves(), apart(), swapped(),
+            one("a norm in train mode", "norm"), one("labels, a norm in train mode", "labels norm",
+                                                     shift=True),
+            one("small batches", "order", n=16, size=4, order="sorted"),
+            one("a single batch", "labels", n=20, size=20, shift=True)]
+
+
+@ex.act
+def act(fn, kind, batches):
+    width = batches[0][0].shape[1]
+    model = nn.Sequential(nn.Linear(width, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    model.train("norm" in kind or kind == "frozen")
+    if kind == "frozen":
+        model.requires_grad_(False)
+    if kind == "body":
+        model[0].requires_grad_(False)
+    if kind in ("first", "last"):
+        model.requires_grad_(False)
+        list(model.parameters())[0 if kind == "first" else -1].requires_grad_(True)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+
+    def loss_fn(z, y):
+        if kind == "squares":
+            return (z - F.one_hot(y, 4)).square().sum()
+        if kind == "one more":
+            return F.cross_entropy(z, y, reduction="sum") / (len(y) + 1)
+        if kind in ("small sum", "large mean"):
+            scale = 1e-4 if kind == "small sum" else 1e4
+            return scale * F.cross_entropy(z, y, reduction="sum" if "sum" in kind else "mean")
+        return F.cross_entropy(z, y, reduction="sum" if kind == "sum" else "mean")
+
+    def facts():
+        return [(p.tolist(), p.requires_grad) for p in model.parameters()], [
+            p.grad is not None and p.grad.tolist() for p in model.parameters()], [
+            b.tolist() for b in model.buffers()], [m.training for m in model.modules()]
+    given = [(x.clone(), y.clone()) for x, y in batches]
+    before = facts()
+    x = torch.eye(4)
+    fn(nn.Linear(4, 2), lambda z, y: z.sum() * 0, [(x, torch.tensor([0, 0, 1, 1]))])
+    name = fn(model, loss_fn, given)
+    changed = sum(a != b for a, b in zip(before, facts()))
+    spoilt = abs(len(given) - len(batches)) + sum(
+        not (torch.equal(a, c) and torch.equal(b, d)) for (a, b), (c, d) in zip(given, batches))
+    return {"name": f"fault: {name}" if type(name) is str else None, "changed": changed,
+            "spoilt": spoilt}
+
+
+@ex.law
+def law(out, kind, batches):
+    expect_parts(out, "name", "changed", "spoilt")
+    expect_equal("name of the fault", out["name"],
+                 f"fault: {FAULT.get(kind.removesuffix(' norm'), 'none')}")
+    expect_equal("parts that changed in the model", out["changed"], 0, "Ask a copy.")
+    expect_equal("parts that changed in the batches", out["spoilt"], 0)
+
+
+# ---- right by another route
+
+def frozen(model):
+    return all(not p.requires_grad for p in model.parameters())
+
+
+def is_sum(model, loss_fn, batches):
+    """Whether three times the rows are nearer to three times the loss than to the loss."""
+    x, y = batches[-1]
+    with torch.no_grad():
+        z = copy.deepcopy(model).eval()(x)
+        one, three = float(loss_fn(z, y)), float(loss_fn(z.repeat(3, 1), y.repeat(3)))
+    return abs(three - 3 * one) < abs(three - one)
+
+
+def share_fitting(x, y):
+    """Share of rows with the label of the nearest other row, by squared distances."""
+    gaps = (x[:, None] - x[None]).square().sum(2) + torch.diag(torch.full((len(x),), torch.inf))
+    return (y[gaps.min(1).indices] == y).double().mean().item()
+
+
+def whole(batches):
+    return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
+
+
+@ex.right("four tests, asked from the last on")
+def from_last(model, loss_fn, batches):
+    name = "none"
+    if share_fitting(*whole(batches)) < 0.5:
+        name = "labels"
+    if {len(set(y.tolist())) for _, y in batches} == {1}:
+        name = "order"
+    if is_sum(model, loss_fn, batches):
+        name = "sum"
+    return "frozen" if frozen(model) else name
+
+
+@ex.right("a table of verdicts")
+def table(model, loss_fn, batches):
+    verdicts = {"frozen": frozen(model), "sum": is_sum(model, loss_fn, batches),
+                "order": all(int(y.min()) == int(y.max()) for _, y in batches),
+                "labels": share_fitting(*whole(batches)) < 0.5}
+    return next((name for name, holds in verdicts.items() if holds), "none")
+
+
+@ex.right("the loss of made-up logits")
+def made_up(model, loss_fn, batches):
+    if frozen(model):
+        return "frozen"
+    y = batches[0][1]
+    z = torch.linspace(-1, 1, 4 * len(y)).view(len(y), 4)
+    if loss_fn(torch.cat([z] * 4), y.repeat(4)) > 2 * loss_fn(z, y):
+        return "sum"
+    if not any((y != y[0]).any() for _, y in batches):
+        return "order"
+    return "labels" if 2 * share_fitting(*whole(batches)) < 1 else "none"
+
+
+@ex.right("row by row")
+def row_by_row(model, loss_fn, batches):
+    if not [p for p in model.parameters() if p.requires_grad]:
+        return "frozen"
+    if is_sum(model, loss_fn, batches):
+        return "sum"
+    if max(y.unique().numel() for _, y in batches) == 1:
+        return "order"
+    x, y = whole(batches)
+    right = 0
+    for i in range(len(x)):
+        gaps = torch.linalg.vector_norm(x - x[i], dim=1)
+        gaps[i] = torch.inf
+        right += bool(y[gaps.argmin()] == y[i])
+    return "labels" if right < len(x) / 2 else "none"
+
+
+for mutant, why in {
+    "fitting = y[gaps.argmin(1)] == y -> fitting = y[gaps.argmin(0)] == y":
+        "distances are symmetric",
+    "gaps = torch.cdist(x, x).fill_diagonal_(torch.inf) -> "
+    "gaps = torch.cdist(x, x).fill_diagonal_(torch.inf)": "both arguments are the same",
+    "if all((len(y.unique()) == 1 for _, y in batches)): -> "
+    "if all((len(y.unique()) <= 1 for _, y in batches)):": "a batch has a class",
+    "x, y = batches[0] -> x, y = batches[-1]": "any batch tells a sum from a mean",
+    "z = copy.deepcopy(model).eval()(x) -> z = copy.deepcopy(model)(x)":
+        "any logits tell a sum from a mean, and the copy is thrown away",
+}.items():
+    ex.equivalent(mutant, why)
+ex.equivalent("if twice > 1.5 * loss_fn(z, y): -> if twice >= 1.5 * loss_fn(z, y):",
+              "the loss doubles or stays")
+
+
+# ---- wrong, by name
+
+def asked(model, loss_fn, batches, *, stuck=frozen, summed=is_sum, ordered=None, fits=None,
+          half=0.5):
+    """The right answer with its tests as options."""
+    ordered = ordered or (lambda bs: all(len(y.unique()) == 1 for _, y in bs))
+    fits = fits or (lambda bs: share_fitting(*whole(bs)))
+    if stuck(model):
+        return "frozen"
+    if summed(model, loss_fn, batches):
+        return "sum"
+    if ordered(batches):
+        return "order"
+    return "labels" if fits(batches) < half else "none"
+
+
+@ex.wrong("the rate blamed, whatever it is", says="name of the fault",
+          breaks=("name", "frozen", "sum", "order", "labels"))
+def rate(model, loss_fn, batches):
+    return "learning rate"
+
+
+@ex.wrong("None in place of the text", says="name of the fault", breaks="name")
+def none(model, loss_fn, batches):
+    name = asked(model, loss_fn, batches)
+    return None if name == "none" else name
+
+
+@ex.wrong("one frozen parameter taken for a frozen model", says="name of the fault",
+          breaks="frozen")
+def any_frozen(model, loss_fn, batches):
+    return asked(model, loss_fn, batches,
+                 stuck=lambda m: any(not p.requires_grad for p in m.parameters()))
+
+
+@ex.wrong("a large loss taken for a sum", says="name of the fault", breaks="sum")
+def large(model, loss_fn, batches):
+    def summed(model, loss_fn, batches):
+        x, y = batches[0]
+        return float(loss_fn(torch.zeros(len(x), 4), y)) > 3
+    return asked(model, loss_fn, batches, summed=summed)
+
+
+@ex.wrong("the first batch alone looked at for the order", says="name of the fault",
+          breaks="order")
+def first_batch(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, ordered=lambda bs: len(bs[0][1].unique()) == 1)
+
+
+@ex.wrong("any batch of one class taken for sorted data", says="name of the fault",
+          breaks="order")
+def any_batch(model, loss_fn, batches):
+    return asked(model, loss_fn, batches,
+                 ordered=lambda bs: any(len(y.unique()) == 1 for _, y in bs))
+
+
+@ex.wrong("neighbours looked for in their own batch", says="name of the fault",
+          breaks="labels")
+def own_batch(model, loss_fn, batches):
+    def fits(bs):
+        total = sum(len(y) for _, y in bs)
+        return sum(share_fitting(x, y) * len(y) for x, y in bs) / total
+    return asked(model, loss_fn, batches, fits=fits)
+
+
+@ex.wrong("every row its own neighbour", says="name of the fault", breaks=("labels", "sizes"))
+def itself(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, fits=lambda bs: 1.0)
+
+
+@ex.wrong("half taken for less than half", says="name of the fault", breaks="labels")
+def at_half(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, half=0.51)
+
+
+@ex.wrong("an epoch of one batch taken for sound", says="name of the fault", breaks="sizes")
+def one_batch(model, loss_fn, batches):
+    return asked(model, loss_fn, batches) if len(batches) > 1 else "none"
+
+
+@ex.wrong("logits of the model in train mode", says="changed in the model", breaks="stays")
+def in_train_mode(model, loss_fn, batches):
+    modes = [(m, m.training) for m in model.modules()]
+    model.train()
+    with torch.no_grad():
+        model(torch.cat([x for x, _ in batches]))
+    for m, mode in modes:
+        m.training = mode
+    return asked(model, loss_fn, batches)
+
+
+@ex.wrong("a backward pass, and its gradients left", says="changed in the model",
+          breaks="stays")
+def backward(model, loss_fn, batches):
+    name = asked(model, loss_fn, batches)
+    if name != "frozen":
+        for p in model.parameters():
+            p.grad = None
+    return name
+
+
+@ex.wrong("batches shuffled where they lie", says="changed in the batches", breaks="stays")
+def shuffled(model, loss_fn, batches):
+    name = asked(model, loss_fn, batches)
+    for x, y in batches:
+        x.copy_(x.flip(0))
+        y.copy_(y.flip(0))
+    return name
+
+
+@ex.wrong("a model in train mode taken for sound", says="name of the fault",
+          breaks="arguments")
+def eval_only(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, stuck=lambda m: frozen(m) and not m.training)

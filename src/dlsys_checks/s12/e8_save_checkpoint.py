@@ -1,0 +1,358 @@
+"""Exercise 12.8, `save_checkpoint`."""
+
+from __future__ import annotations
+
+import copy
+import glob
+import io
+import os
+import shutil
+import tempfile
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+
+ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
+
+ex.promise("whole", "Write a checkpoint that a kill at any byte leaves whole.",
+           says=("kills that spoilt",))
+ex.promise("path", "path: a file in a folder that exists.",
+           cases=("a name with a blank", "a name without a suffix"))
+ex.promise("parts", "parts: names and objects that have a state_dict().",
+           says=("parts in the file", "numbers of the parts"))
+ex.promise("facts", "facts: names and numbers, Python's int, float and bool or numpy's.",
+           says=("facts in the file", "keys of the file: got UnpicklingError"))
+ex.promise("loads", 'torch.load(path), which reads weights only, returns a dict: "parts" with the '
+           'state_dicts by name, "facts" with Python\'s numbers by name,',
+           says=("keys of the file", "parts in the file", "facts in the file"))
+ex.promise("rng", '"rng" with torch.get_rng_state() as it is at the call.',
+           says=("generator's state in the file",))
+ex.promise("former", "A process that is killed while it writes leaves at path what was there: the "
+           "former file or nothing.", says=("kills that spoilt",))
+ex.promise("not into", "No byte is written into the former file.",
+           says=("former file, by another name",))
+ex.promise("fsync", "The new one's bytes are on the disk, by os.fsync, before it has its name.",
+           says=("bytes on the disk",))
+ex.promise("no other", "After a call that ends no other file is left behind,",
+           says=("files in the folder",))
+ex.promise("next", "and what a killed call has left does not stop the next.",
+           says=("raised FileExistsError", "raised OSError"))
+ex.promise("generator", "The state of the generator stays.",
+           says=("generator's state after the call",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind, facts, kills=0):
+        shares = (0.02 + 0.95 * torch.rand(kills, generator=g)).tolist()
+        return name, {"kind": kind, "facts": facts, "kills": shares,
+                      "width": int(torch.randint(40, 80, (), generator=g))}
+
+    def number(dtype=torch.float64):
+        return torch.rand((), generator=g, dtype=dtype).item()
+    return [one("numbers of Python", "plain", {"loss": number(), "step": 7, "best": True}),
+            one("numbers of numpy", "numpy", {"loss": number(), "step": 1200, "best": False}),
+            one("numpy's half the width", "narrow", {"loss": 0.375, "step": 3}),
+            one("no facts", "plain", {}), one("one part", "one part", {"step": 2}),
+            one("three parts", "three parts", {"step": 2}),
+            one("killed three times", "plain", {"loss": number()}, kills=3),
+            one("killed at the first file", "first", {"loss": number()}, kills=2),
+            one("killed, then saved", "plain", {"step": 4}, kills=1),
+            one("a name with a blank", "blank", {"step": 5}),
+            one("a name without a suffix", "suffix", {"step": 6}, kills=1)]
+
+
+@ex.act
+def act(fn, kind, facts, kills, width):
+    import os
+    import resource
+    import signal
+    import tempfile
+    import warnings
+
+    import numpy as np
+
+    def killed_after(n):
+        """Save in a child that the kernel kills when its file exceeds n bytes."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
+            child = os.fork()
+        if child == 0:
+            try:
+                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+                limits = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+                resource.setrlimit(resource.RLIMIT_FSIZE, (n, limits))
+                fn(path, parts, numbers)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+    def content(name):
+        if not os.path.exists(name):
+            return b""
+        with open(name, "rb") as file:
+            return file.read()
+
+    model = nn.Sequential(nn.Linear(width, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.randn(8, width)).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+
+    def leaves(tree):
+        return torch.utils._pytree.tree_leaves(tree)
+
+    def alike(a, b):
+        if isinstance(a, torch.Tensor):
+            return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+        return type(a) is type(b) and a == b
+
+    step()
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    parts = dict(list(parts.items())[:{"one part": 1, "three parts": 3}.get(kind, 2)])
+    types = {"numpy": (np.float64, np.int64, np.bool_), "narrow": (np.float32, np.int32, np.bool_)}
+    numbers = dict(facts)
+    if kind in types:
+        made = dict(zip((float, int, bool), types[kind]))
+        numbers = {name: made[type(v)](v) for name, v in facts.items()}
+    with tempfile.TemporaryDirectory() as outer:
+        folder = os.path.join(outer, "run 1" if kind == "blank" else "run")
+        os.mkdir(folder)
+        path = os.path.join(folder, {"blank": "last one.pt", "suffix": "last"}.get(kind, "last.pt"))
+        fn(path, parts, numbers)
+        size, link = os.path.getsize(path), os.path.join(outer, "link")
+        if kind == "first":
+            os.remove(path)
+        else:
+            os.link(path, link)
+        former, spoilt = content(path), 0
+        step()
+        for share in kills:
+            killed_after(int(share * size))
+            spoilt += content(path) != former
+        state = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
+        torch.randn(3)
+        before, on_disk = torch.get_rng_state(), []
+        fsync = os.fsync
+
+        def noted(fd):
+            if content(path) in (former, b""):  # before it has its name
+                on_disk.append(os.fstat(fd).st_size)
+            fsync(fd)
+        os.fsync = noted
+        try:
+            fn(path, parts, numbers)
+        finally:
+            os.fsync = fsync
+        after = torch.get_rng_state()
+        try:
+            stored = torch.load(path, weights_only=True)
+            keys = " ".join(sorted(stored)) if type(stored) is dict else type(stored).__name__
+        except Exception as error:  # several kinds, all of them the answer's doing
+            stored, keys = {}, type(error).__name__
+        got = stored.get("parts", {}) if type(stored) is dict else {}
+        rng = stored.get("rng") if type(stored) is dict else None
+        wanted, found = leaves(state), leaves(got)
+        gaps = abs(len(wanted) - len(found)) + sum(not alike(a, b) for a, b in zip(wanted, found))
+        return {"keys": keys, "names": list(got) if type(got) is dict else [], "gaps": gaps,
+                "facts": stored.get("facts") if type(stored) is dict else None,
+                "rng": int(not alike(rng, before)), "moved": int(not torch.equal(before, after)),
+                "spoilt": spoilt, "linked": int(kind != "first" and content(link) != former),
+                "on disk": int(max(on_disk, default=0) == os.path.getsize(path)),
+                "files": len(os.listdir(folder)) + len(os.listdir(outer)) - (kind != "first")}
+
+
+@ex.law
+def law(out, kind, facts, kills, width):
+    expect_parts(out, "keys", "names", "gaps", "facts", "rng", "moved", "spoilt", "linked",
+                 "on disk", "files")
+    expect_equal("kills that spoilt what was at path", out["spoilt"], 0,
+                 "A file that is being written must have another name.")
+    expect_equal("keys of the file", out["keys"], "facts parts rng")
+    names = ["model", "optimizer", "schedule"][:{"one part": 1, "three parts": 3}.get(kind, 2)]
+    expect_equal("parts in the file", out["names"], names)
+    expect_equal("numbers of the parts that differ", out["gaps"], 0)
+    expect_type("facts in the file", out["facts"], dict)
+    expect_equal("facts in the file", out["facts"], facts)
+    expect_equal("generator's state in the file, differences", out["rng"], 0)
+    expect_equal("generator's state after the call, differences", out["moved"], 0)
+    expect_equal("former file, by another name, differences", out["linked"], 0,
+                 "Rename the new file; do not copy it over.")
+    expect_equal("bytes on the disk before the new file has its name: all of them", out["on disk"],
+                 1, "Flush, then os.fsync, then rename.")
+    expect_equal("files in the folder and the one around it", out["files"], 2)
+
+
+# ---- right by another route
+
+def collected(parts, facts):
+    """What the file holds."""
+    return {"rng": torch.random.get_rng_state(), "parts": {k: parts[k].state_dict() for k in parts},
+            "facts": {k: getattr(v, "item", lambda v=v: v)() for k, v in facts.items()}}
+
+
+@ex.right("a folder beside, and a rename out of it")
+def by_folder(path, parts, facts):
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.dirname(path))) as folder:
+        name = os.path.join(folder, "new")
+        torch.save(collected(parts, facts), name)
+        with open(name, "rb+") as file:
+            os.fsync(file.fileno())
+        os.rename(name, path)
+    for left in glob.glob(os.path.join(os.path.dirname(os.path.dirname(path)), "tmp*")):
+        shutil.rmtree(left)
+
+
+@ex.right("bytes in memory first, then one write")
+def by_bytes(path, parts, facts):
+    buffer = io.BytesIO()
+    torch.save(collected(parts, facts), buffer)
+    with open(f"{path}~", "wb") as file:
+        file.write(buffer.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}~", path)
+
+
+@ex.right("another name, opened once more for os.fsync")
+def opened_again(path, parts, facts):
+    folder, name = os.path.split(path)
+    hidden = os.path.join(folder, "new " + name)
+    torch.save(collected(parts, facts), hidden)
+    fd = os.open(hidden, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    os.replace(hidden, path)
+
+
+@ex.right("leftovers taken away first")
+def tidied(path, parts, facts):
+    beside = path.rpartition(os.sep)[0] + os.sep + "new.part"
+    if os.path.exists(beside):
+        os.remove(beside)
+    with open(beside, "xb") as file:
+        torch.save(collected(parts, facts), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+
+
+# ---- wrong, by name
+
+def written(path, state, *, beside=".part", mode="wb", sync=True, keep=False,
+            move=os.replace):
+    """The right way to write, with its pieces as options."""
+    with open(path + beside, mode) as file:
+        torch.save(state, file)
+        if sync:
+            os.fsync(file.fileno())
+    if beside:
+        move(path + beside, path)
+    if keep:
+        shutil.copy(path, path + ".bak")
+
+
+@ex.wrong("saved over the former file", says="former file, by another name",
+          breaks=("whole", "former", "not into", "fsync"))
+def over(path, parts, facts):
+    written(path, collected(parts, facts), beside="")
+
+
+@ex.wrong("the former file taken away first", says="kills that spoilt", breaks="former")
+def removed_first(path, parts, facts):
+    if os.path.exists(path):
+        os.remove(path)
+    written(path, collected(parts, facts))
+
+
+@ex.wrong("the first file written under its own name", says="kills that spoilt", breaks="whole")
+def first_in_place(path, parts, facts):
+    written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
+
+
+@ex.wrong("written beside, then copied over", says="former file, by another name",
+          breaks="not into")
+def copied(path, parts, facts):
+    def copy_over(new, old):
+        shutil.copyfile(new, old)
+        os.remove(new)
+    written(path, collected(parts, facts), move=copy_over)
+
+
+@ex.wrong("without os.fsync", says="bytes on the disk", breaks="fsync")
+def without_fsync(path, parts, facts):
+    written(path, collected(parts, facts), sync=False)
+
+
+@ex.wrong("numpy's numbers left as they are", says="got UnpicklingError", breaks="facts")
+def numpy_left(path, parts, facts):
+    written(path, {**collected(parts, {}), "facts": dict(facts)})
+
+
+@ex.wrong("all facts as floats", says="facts in the file", breaks="facts")
+def as_floats(path, parts, facts):
+    written(path, {**collected(parts, {}), "facts": {k: float(v) for k, v in facts.items()}})
+
+
+@ex.wrong("the objects in place of their state_dicts", says="got UnpicklingError",
+          breaks="loads")
+def objects(path, parts, facts):
+    written(path, {**collected({}, facts), "parts": dict(parts)})
+
+
+@ex.wrong("parts and facts side by side, without their keys", says="keys of the file",
+          breaks="loads")
+def flat(path, parts, facts):
+    state = collected(parts, facts)
+    written(path, {**state["parts"], **state["facts"], "rng": state["rng"]})
+
+
+@ex.wrong("the first part alone", says="parts in the file", breaks="parts")
+def first_part(path, parts, facts):
+    written(path, collected(dict(list(parts.items())[:1]), facts))
+
+
+@ex.wrong("parameters, no buffers", says="numbers of the parts", breaks="parts")
+def no_buffers(path, parts, facts):
+    state = collected(parts, facts)
+    state["parts"]["model"] = {k: v for k, v in state["parts"]["model"].items()
+                               if "running" not in k}
+    written(path, state)
+
+
+@ex.wrong("the seed in place of the generator's state", says="generator's state in the file",
+          breaks="rng")
+def seed(path, parts, facts):
+    written(path, {**collected(parts, facts), "rng": torch.initial_seed()})
+
+
+@ex.wrong("a copy of the file left beside", says="files in the folder", breaks="no other")
+def copy_left(path, parts, facts):
+    written(path, collected(parts, facts), keep=True)
+
+
+@ex.wrong("a leftover taken for another process at work", says="raised FileExistsError",
+          breaks="next")
+def exclusive(path, parts, facts):
+    written(path, collected(parts, facts), mode="xb")
+
+
+@ex.wrong("the generator seeded anew", says="generator's state after the call",
+          breaks="generator")
+def seeded(path, parts, facts):
+    written(path, collected(parts, facts))
+    torch.manual_seed(0)
+
+
+@ex.wrong("a suffix .pt put behind the path", says="FileNotFoundError", breaks="path")
+def suffix(path, parts, facts):
+    name = os.path.basename(path)
+    written(path if name == "last.pt" else path + ".pt", collected(parts, facts))
