@@ -1,0 +1,450 @@
+# %% [markdown] role="hook" draft=true
+# # 11. Quantization, pruning, distillation and export
+#
+# Your reader of digits is right, and too large. It has to move to a device with little
+# memory, no Python and a processor that likes small integers. So you round its weights,
+# take some of them out, train a smaller one to imitate it, and write it to a file that
+# another program runs.
+#
+# Each of these steps changes the numbers a little, and each has a way to change them a
+# lot: without an error message, and mostly without a change in the number that you
+# happened to look at. This stage measures sizes, errors and digits, and says which of
+# the three you need.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, digits, fit, guess, measured,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A grid for the weights
+#
+# To *quantize* is to store a weight as a small integer, its *code*. The codes stand for
+# levels at even distances; the distance is the *scale* $s$. With `bits` bits there are
+# $2^{bits}$ codes.
+#
+# | grid | scale | code of $w$ | what it stands for |
+# |---|---|---|---|
+# | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
+# | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
+#
+# An affine grid reaches from the least weight to the largest, or to 0 where all have
+# one sign: the code `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. What
+# falls beyond the last code is *clipped* to it. `N` are rows of data, a weight is
+# `(out, in)`.
+
+# %% role="concept"
+def symmetric(w, bits):
+    """Weights (G, n) after rounding, with one symmetric grid a row."""
+    top = 2 ** (bits - 1) - 1
+    scale = w.abs().amax(-1, keepdim=True) / top
+    return (w / scale).round().clamp(-top, top) * scale
+
+w = torch.tensor([[-0.9, 0.0, 0.4, 2.1]])
+low, high = -0.9, 2.1                    # an affine grid of 2 bits, by hand
+scale = (high - low) / (2**2 - 1)
+zero = round(-low / scale)
+codes = (w / scale).round() + zero
+by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 3)
+print("affine   ", codes.int().tolist()[0], "->",
+      (scale * (codes - zero)).tolist()[0])
+print("symmetric", [round(v, 1) for v in symmetric(w, 2).tolist()[0]])
+
+# %% role="concept"
+claim("largest gap between the affine grid by hand and torch's",
+      (scale * (codes - zero) - by_torch).abs().max(), below=1e-6)
+claim("weights of four that the symmetric grid of 2 bits sets to zero",
+      int((symmetric(w, 2) == 0).sum()), expected=3)
+
+# %% [markdown] role="concept"
+# One scale may serve the whole matrix, a row of it (the weights of one output, a
+# *channel*), or a *group* of neighbours within a row. Two things go wrong with a
+# weight: it lies between two levels (*rounding*), or beyond the last (*clipping*). A
+# narrower grid trades the one for the other.
+#
+# In the explorer below the first layer of a digit reader is rounded. The outlier is a
+# pixel in other units: its brightness is divided, its weights are multiplied, and the
+# reader computes what it did before. Guess first: is the clip that leaves the least
+# error in the *weights* also the one that leaves the least in the layer's *output*?
+
+# %% role="explore" explorer="quantization"
+from dlsys_helpers.explorers.quantization import quantization
+
+quantization
+
+# %% [markdown] trap="11.1" role="predict" core=true symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
+# ## Fewer and fewer bits
+#
+# A reader with four layers is trained on the digits. Then its weights are rounded,
+# all four matrices alike: symmetric grids, one scale for each matrix. You try 8 bits,
+# then 4, 3 and 2. Somewhere on this way it stops reading.
+#
+# At 4 bits the rounded weights are off by more than a tenth of their size.
+
+# %% trap="11.1" role="predict"
+guess("11.1", "Which is the first width that loses more than 20 of 100 "
+      "digits?", choices=["`8` bits", "`4` bits", "`3` bits", "`2` bits"])
+
+# %% trap="11.1" role="break"
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+
+def mlp(*sizes):
+    """Linear layers with a ReLU between each two."""
+    layers = [layer for i, o in zip(sizes, sizes[1:])
+              for layer in (nn.Linear(i, o), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+reader = mlp(64, 64, 64, 64, 10)
+losses = fit(reader, x_train, y_train, steps=400, lr=3e-3)
+
+# %% trap="11.1" role="break"
+def rounded(model, *rules):
+    """A copy; rule k (or the only one) rounds the k-th weight matrix."""
+    model = copy.deepcopy(model)
+    layers = [m for m in model if isinstance(m, nn.Linear)]
+    for k, layer in enumerate(layers):
+        w = layer.weight.data
+        layer.weight.data = rules[k % len(rules)](w).view_as(w)
+    return model
+
+# %% trap="11.1" role="look"
+def whole(bits):
+    """One symmetric grid for the whole matrix."""
+    return lambda w: symmetric(w.view(1, -1), bits)
+
+full = accuracy(reader, x_test, y_test)
+read = {bits: accuracy(rounded(reader, whole(bits)), x_test, y_test)
+        for bits in (8, 4, 3, 2)}
+w = reader[0].weight.data
+off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
+print(f"not rounded {full:.2f}", {b: f"{r:.2f}" for b, r in read.items()})
+print(f"size of the error in the first matrix at 4 bits: {off:.2f}")
+
+# %% trap="11.1" role="look"
+claim("share of the digits lost at 4 bits", full - read[4], below=0.05)
+claim("share lost at 3 bits", full - read[3], below=0.15)
+claim("share lost at 2 bits", full - read[2], above=0.25)
+
+# %% trap="11.1" role="look"
+measured("11.1", 3)
+
+# %% [markdown] trap="11.1" role="repair"
+# Errors of many weights add up like dice, and a good part cancels: the digit is decided
+# by sums of 64 products. At 2 bits something else happens. A symmetric grid has the
+# levels -1, 0 and 1 times the largest weight of the whole matrix, so every weight below
+# *half of the largest* becomes zero. How many are that?
+
+# %% trap="11.1" role="repair"
+matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
+gone = [(whole(2)(w) == 0).float().mean().item() for w in matrices]
+print("share of zeros at 2 bits:", [f"{share:.2f}" for share in gone])
+
+# %% trap="11.1" role="repair"
+claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
+claim("error of the weights at 4 bits, over their size", off, above=0.1)
+
+# %% [markdown] trap="11.1" role="repair"
+# So the levels are in the wrong place, and bits are only one way to mend that. A grid
+# of its own for each 16 neighbours lets the largest of sixteen decide, not the largest
+# of thousands. An affine grid uses the fourth code, too. And the two layers at the ends
+# may keep 8 bits.
+
+# %% trap="11.1" role="repair"
+def grouped(bits, size=16):
+    """An affine grid for each `size` neighbours of a row, by torch."""
+    def rule(w):
+        groups, top = w.reshape(-1, size), 2**bits - 1
+        low = groups.amin(1).clamp(max=0)
+        scale = (groups.amax(1).clamp(min=0) - low) / top
+        zero = (-low / scale).round().int()
+        return torch.fake_quantize_per_channel_affine(
+            groups, scale, zero, 0, 0, top)
+    return rule
+
+plans = {"whole matrices": [whole(2)],
+         "ends in 8 bits": [whole(8), whole(2), whole(2), whole(8)],
+         "groups of 16": [grouped(2)],
+         "both": [grouped(8), grouped(2), grouped(2), grouped(8)]}
+
+# %% trap="11.1" role="repair"
+two_bits = {plan: accuracy(rounded(reader, *rules), x_test, y_test)
+            for plan, rules in plans.items()}
+print({plan: f"{share:.2f}" for plan, share in two_bits.items()})
+
+# %% trap="11.1" role="repair"
+claim("2 bits in groups: share of the digits", two_bits["groups of 16"],
+      above=0.8)
+claim("2 bits in groups, ends in 8 bits", two_bits["both"], above=0.85)
+claim("2 bits, ends in 8, grids over matrices: under groups",
+      two_bits["ends in 8 bits"] - two_bits["both"], below=-0.04)
+
+# %% [markdown] trap="11.1" role="repair"
+# Grids are not free. Each group stores its scale and the code of zero; with 32 bits for
+# a scale, 2 bits in groups of 16 take more room than 4 bits with a scale for a row.
+
+# %% trap="11.1" role="repair"
+def bits_each(bits, group, scale=32, zero=0):
+    """Bits that a weight takes, its share of scale and zero included."""
+    return bits + (scale + zero) / group
+
+in_groups = bits_each(2, 16, zero=2)
+in_rows = bits_each(4, 64)
+print(f"2 bits in groups: {in_groups:.2f}, 4 bits in rows: {in_rows:.2f}")
+print(f"2 bits in groups of 64: {bits_each(2, 64, zero=2):.2f}")
+
+# %% trap="11.1" role="repair"
+claim("bits a weight: 2 in groups of 16, and their scales", in_groups,
+      expected=4.125)
+claim("bits a weight: 2 in groups of 64", bits_each(2, 64, zero=2),
+      below=2.6)
+
+# %% [markdown] trap="11.1" role="folklore"
+# **Told:** 4 bits cost several points, unless the first and the last layer stay at 8.
+# **Measured:** for this reader 4 bits everywhere cost next to nothing, and at 2 bits
+# the ends alone do not save it; the place of the levels does. The layer to spare is
+# found by rounding one at a time, and it is not the same for every training run.
+
+# %% trap="11.1" role="folklore"
+def only(k, rule):
+    """Share read when the k-th matrix alone is rounded."""
+    rules = [rule if j == k else (lambda w: w) for j in range(4)]
+    return accuracy(rounded(reader, *rules), x_test, y_test)
+
+alone = [only(k, whole(2)) for k in range(4)]
+print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
+
+# %% trap="11.1" role="folklore"
+claim("digits lost when all four are rounded, over the worst one alone",
+      (full - read[2]) / (full - min(alone)), above=0.7)
+
+# %% trap="11.1" role="exercise" points=3 difficulty=2 minutes=15
+def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
+    """(codes, scales, zeros) of an affine grid for each group of a row.
+
+    w: (R, C) float32 in any memory order, tiny or huge, left as it is. Each
+    row is cut into groups of `group` neighbours, which divides C. low is a
+    group's least weight, high its largest; 0 takes the place of a low above
+    it and of a high below it. scales: (high - low) / (2**bits - 1), or 1
+    for a group of zeros, float32. zeros: -low / scale, rounded, uint8. Both
+    are (R, C // group). codes: (R, C) uint8, each the one from 0 to
+    2**bits - 1 whose level, scale * (code - zero), is nearest.
+    bits: 1 to 8.
+
+    Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
+    """
+    # BEGIN SOLUTION
+    rows, top = w.shape[0], 2**bits - 1
+    groups = w.reshape(rows, -1, group)
+    low = groups.amin(2).clamp(max=0)
+    scales = (groups.amax(2).clamp(min=0) - low) / top
+    scales = torch.where(scales > 0, scales, 1.0)
+    zeros = (-low / scales).round()
+    codes = (groups / scales[..., None]).round() + zeros[..., None]
+    codes = codes.clamp(0, top).view(w.shape).to(torch.uint8)
+    return codes, scales, zeros.to(torch.uint8)
+    # END SOLUTION
+
+# %% [markdown] trap="11.1" role="hint"
+# 1. Reshape to `(R, C // group, group)`; then every step is one line over the last axis.
+# 2. A grid always holds 0: take the least weight, but at most 0, and the largest, but at least 0. A group of zeros has no distance to divide by.
+# 3. Round, add the code of 0, hold the codes between 0 and the last one, and only then turn them into bytes: a byte that is too large wraps round.
+
+# %% [markdown] trap="11.1" role="keep"
+# **Keep:** the error of the weights does not tell you how many digits flip; measure
+# the task. At few bits the place of the levels counts as much as their number, and
+# scales and zeros are part of the size. **In your own code:** round one layer at a time
+# and list the loss of each, before you decide which layers keep more bits. **Source:**
+# [Nagel et al. 2021, "A White Paper on Neural Network
+# Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
+
+# %% [markdown] trap="11.2" role="predict" core=true symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
+# ## Retraining a pruned net
+#
+# You set four fifths of a reader's weights to zero, those of least size, and it reads
+# far fewer digits. So you retrain it: `torch.nn.utils.prune.remove`, whose documentation
+# says that it makes the pruning permanent, then 100 steps of Adam. The reader is as good
+# as before it was pruned, and you write the report.
+
+# %% trap="11.2" role="predict"
+guess("11.2", "What share of its weights is zero now?", unit="%")
+
+# %% trap="11.2" role="break"
+from torch.nn.utils import prune
+
+dense = mlp(64, 64, 64, 10)
+losses = fit(dense, x_train, y_train, steps=300, lr=3e-3)
+
+def linears(model):
+    return [m for m in model if isinstance(m, nn.Linear)]
+
+def zeros(model):
+    """Share of the weights that are exactly zero."""
+    parts = [(m.weight == 0).flatten() for m in linears(model)]
+    return torch.cat(parts).float().mean().item()
+
+def cut(model, share):
+    """A copy whose smallest weights, by layer, are hidden by masks."""
+    model = copy.deepcopy(model)
+    for layer in linears(model):
+        prune.l1_unstructured(layer, "weight", amount=share)
+    return model
+
+# %% trap="11.2" role="break"
+pruned = cut(dense, 0.8)
+for layer in linears(pruned):
+    prune.remove(layer, "weight")
+retrained = copy.deepcopy(pruned)
+losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
+
+# %% trap="11.2" role="look"
+def report(name, model):
+    right = accuracy(model, x_test, y_test)
+    print(f"{name:10} reads {right:.2f}   zeros {zeros(model):.2f}")
+    return right
+
+before = report("dense", dense)
+at_once = report("pruned", pruned)
+after = report("retrained", retrained)
+
+# %% trap="11.2" role="look"
+claim("share of the digits that pruning costs", before - at_once,
+      above=0.05)
+claim("share read after retraining", after, above=0.92)
+claim("share of zeros after retraining", zeros(retrained), below=0.35)
+
+# %% trap="11.2" role="look"
+measured("11.2", 100 * zeros(retrained), right=(0, 40))
+
+# %% [markdown] trap="11.2" role="repair"
+# `remove` writes the zeros into the weight and forgets the mask. A zero is a number
+# like any other, so the first step moves it, unless its gradient is zero: what is
+# left are weights of pixels that are dark in the training digits. The good result
+# belongs to a dense net, and neither loss nor accuracy says so.
+#
+# Keep the masks, and set the pruned weights to zero after *each* step:
+
+# %% trap="11.2" role="repair"
+def retrain(model, after_backward=None, after_step=None, steps=100,
+            optimizer=None):
+    """Adam steps on random batches, with a call at either place."""
+    model = copy.deepcopy(model) if optimizer is None else model
+    opt = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        rows = torch.randint(len(x_train), (64,))
+        opt.zero_grad()
+        F.cross_entropy(model(x_train[rows]), y_train[rows]).backward()
+        if after_backward:
+            after_backward(model)
+        opt.step()
+        if after_step:
+            after_step(model)
+    return model
+
+# %% trap="11.2" role="repair"
+masks = [m.weight != 0 for m in linears(pruned)]
+
+@torch.no_grad()
+def zero_again(model):
+    for layer, mask in zip(linears(model), masks):
+        layer.weight[~mask] = 0
+
+kept = retrain(pruned, after_step=zero_again)
+right = report("masked", kept)
+
+# %% trap="11.2" role="repair"
+claim("share of zeros with masks", zeros(kept), above=0.79)
+claim("share read, masked, minus pruned at once", right - at_once,
+      above=0.03)
+claim("share read with masks", right, above=0.88)
+
+# %% [markdown] trap="11.2" role="repair"
+# A tempting half: set the *gradients* of pruned weights to zero, and leave the weights
+# alone. With a fresh optimizer that holds. With one that has trained the dense net
+# before it does not: Adam's averages remember, and move the weight without a gradient.
+
+# %% trap="11.2" role="repair"
+def zero_gradients(model):
+    for layer, mask in zip(linears(model), masks):
+        layer.weight.grad[~mask] = 0
+
+fresh = retrain(pruned, after_backward=zero_gradients)
+warm = copy.deepcopy(dense)
+used = torch.optim.Adam(warm.parameters(), lr=1e-3)
+retrain(warm, optimizer=used)                 # trained a little more, dense
+zero_again(warm)
+retrain(warm, after_backward=zero_gradients, optimizer=used)
+print(f"zeros: fresh {zeros(fresh):.2f}, used before {zeros(warm):.2f}")
+
+# %% trap="11.2" role="repair"
+claim("share of zeros, gradients masked, optimizer fresh", zeros(fresh),
+      above=0.79)
+claim("share of zeros, gradients masked, optimizer used before",
+      zeros(warm), below=0.5)
+
+# %% [markdown] trap="11.2" role="folklore"
+# **Told:** 50 to 80 % of the weights can go for less than 2 points. **Measured:** here,
+# all at once and without retraining, half of them cost little and four fifths much; with
+# masked retraining most of it comes back. And zeros alone save nothing: the dense tensor
+# has as many bytes and as many products as before. Whole rows make a layer smaller;
+# single zeros need a format and a kernel of their own.
+
+# %% trap="11.2" role="folklore"
+half = accuracy(cut(dense, 0.5), x_test, y_test)
+size = {name: sum(m.weight.nbytes for m in linears(model))
+        for name, model in (("dense", dense), ("pruned", kept))}
+print(f"half pruned reads {half:.2f}   bytes {size}")
+
+# %% trap="11.2" role="folklore"
+claim("what pruning half costs, as a share of what four fifths cost",
+      (before - half) / (before - at_once), below=0.6)
+claim("bytes of the pruned weights over those of the dense ones",
+      size["pruned"] / size["dense"], expected=1)
+
+# %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=10
+def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
+    """One step of the optimizer, after which each pruned weight is 0.
+
+    masks: {parameter: bool tensor of its shape}, False where it is pruned;
+    what has no mask is not pruned. A pruned weight is 0 even where it has no
+    gradient, or one that is NaN. All others end where optimizer.step() alone
+    brings them, in the same tensors. Gradients, masks and the optimizer's
+    settings stay as they are.
+
+    Example: SGD of rate 1, weights 2 and 2, gradients 3 and 3, mask False
+    and True: 0 and -1.
+    """
+    # BEGIN SOLUTION
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, mask in masks.items():
+            parameter.masked_fill_(~mask, 0)
+    # END SOLUTION
+
+# %% [markdown] trap="11.2" role="hint"
+# 1. What the optimizer remembers moves a weight even if its gradient is zero, so the step comes first and the zeros after it.
+# 2. A parameter is changed in place under `torch.no_grad()`.
+# 3. NaN times 0 is NaN: fill in zeros, do not multiply.
+
+# %% [markdown] trap="11.2" role="keep"
+# **Keep:** a pruned net is a mask and weights; without the mask an ordinary training
+# step brings the zeros back. Masked gradients suffice only where the optimizer
+# remembers nothing. **In your own code:** count the exact zeros in the file that you
+# ship, not in the model that you pruned. **Seen in the wild:**
+# [jacobgil/pytorch-pruning#41](https://github.com/jacobgil/pytorch-pruning/issues/41)
+# asks whether the step brings them back;
+# [he-y/filter-pruning-geometric-median#47](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
+# reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
+# [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
