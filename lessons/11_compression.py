@@ -418,10 +418,10 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
     """One step of the optimizer, after which each pruned weight is 0.
 
     masks: {parameter: bool tensor of its shape}, False where it is pruned;
-    what has no mask is not pruned. A pruned weight is 0 even where it has no
-    gradient, or one that is NaN. All others end where optimizer.step() alone
-    brings them, in the same tensors. Gradients, masks and the optimizer's
-    settings stay as they are.
+    what has no mask is not pruned. A pruned weight is 0 even where it has
+    no gradient, or one that is NaN. All others end where optimizer.step()
+    alone brings them, in the same tensors. Gradients, masks and the
+    optimizer's settings stay as they are.
 
     Example: SGD of rate 1, weights 2 and 2, gradients 3 and 3, mask False
     and True: 0 and -1.
@@ -448,3 +448,328 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # [he-y/filter-pruning-geometric-median#47](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
 # reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
 # [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
+
+# %% [markdown] trap="11.3" role="predict" core=true symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
+# ## Three temperatures for a small student
+#
+# A good reader, the *teacher*, shall teach a student with 16 hidden units. There are 100
+# digits for it. In place of the labels the student gets the teacher's probabilities,
+# divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$, for
+# both of them. A higher temperature makes them softer.
+#
+# You train students at `1`, at `4` and at `100`. A colleague warns of the last: "above
+# ten, the probabilities are all alike, and nothing is left to learn."
+
+# %% trap="11.3" role="predict"
+guess("11.3", "Which student reads the fewest digits?",
+      choices=["the one at `1`", "the one at `4`", "the one at `100`",
+               "they differ by less than half a point"])
+
+# %% trap="11.3" role="break"
+teacher = dense
+few = torch.randperm(len(x_train))[:100]
+x_few, y_few = x_train[few], y_train[few]
+with torch.no_grad():
+    z_teacher = teacher(x_few)                       # logits (100, 10)
+
+# %% trap="11.3" role="break"
+def taught(loss, students=3, steps=200):
+    """Mean share of the test digits that students read; loss(logits)."""
+    shares = []
+    for _ in range(students):
+        student = mlp(64, 16, 10)
+        opt = torch.optim.Adam(student.parameters(), lr=1e-2)
+        for _ in range(steps):
+            opt.zero_grad()
+            loss(student(x_few)).backward()
+            opt.step()
+        shares.append(accuracy(student, x_test, y_test))
+    return sum(shares) / students
+
+# %% trap="11.3" role="break"
+def soft(z, T):
+    """Divergence of the student's softened probabilities, a row's mean."""
+    return F.kl_div(F.log_softmax(z / T, 1), F.softmax(z_teacher / T, 1),
+                    reduction="batchmean")
+
+def hard(z):
+    return F.cross_entropy(z, y_few)
+
+reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
+reads["labels"] = taught(hard)
+
+# %% trap="11.3" role="look"
+print({name: f"{share:.3f}" for name, share in reads.items()})
+
+# %% trap="11.3" role="look"
+claim("temperature 1 minus temperature 4", reads[1] - reads[4], below=0)
+claim("temperature 1 minus temperature 100", reads[1] - reads[100],
+      below=0)
+claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
+      above=0.015)
+
+# %% trap="11.3" role="look"
+measured("11.3", 0)
+
+# %% [markdown] trap="11.3" role="repair"
+# The teacher is nearly certain: at temperature 1 the nine other digits share a few
+# hundredths, and the student sees labels with a little dust. What it could learn, which
+# digits look alike, stands in that dust. Divided by 4, it is a large part:
+
+# %% trap="11.3" role="repair"
+def others(T):
+    """What the teacher gives to all but its first choice, on average."""
+    return 1 - F.softmax(z_teacher / T, 1).amax(1).mean().item()
+
+print({T: f"{others(T):.2f}" for T in (1, 4, 20, 100)})
+
+# %% trap="11.3" role="repair"
+claim("given to the other digits at temperature 1", others(1), below=0.12)
+claim("given to them at temperature 4", others(4), above=0.25)
+
+# %% [markdown] trap="11.3" role="repair"
+# At 100 the probabilities are all but equal, yet their *differences* still carry the
+# teacher's logits, and a gradient reads differences. It is only small: both divisions
+# by $T$ shrink it, to the order of $1 / T^2$. So the loss is multiplied by $T^2$; then
+# it comes near to a squared error between the logits, each row's mean taken away.
+#
+# Adam, which follows the gradient's direction more than its size, hardly feels a
+# forgotten $T^2$ in a loss that has no other part. Beside labels it is another matter:
+
+# %% trap="11.3" role="repair"
+beside = {
+    "with": taught(lambda z: 0.5 * hard(z) + 0.5 * 20**2 * soft(z, 20)),
+    "without": taught(lambda z: 0.5 * hard(z) + 0.5 * soft(z, 20))}
+student = mlp(64, 16, 10)
+size = {}
+for T in (1, 20):
+    grads = torch.autograd.grad(soft(student(x_few), T),
+                                list(student.parameters()))
+    size[T] = torch.cat([g.flatten() for g in grads]).norm().item()
+print({name: f"{share:.3f}" for name, share in beside.items()})
+print(f"gradient at 1 over gradient at 20: {size[1] / size[20]:.0f}")
+
+# %% trap="11.3" role="repair"
+claim("labels and teacher at 20: with the square, minus without it",
+      beside["with"] - beside["without"], above=0.01)
+claim("gradient at temperature 1 over that at 20, without the square",
+      size[1] / size[20], above=40)
+claim("without the square, minus the best", beside["without"] - reads[4],
+      below=-0.01)
+
+# %% [markdown] trap="11.3" role="folklore"
+# **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
+# students learn at 20 and at 100 about as well as at 4, far better than from labels. A
+# teacher that is less certain, or a student too small for all of its logits, may move
+# the best place: try three temperatures.
+
+# %% trap="11.3" role="folklore"
+claim("temperature 20 minus labels alone", reads[20] - reads["labels"],
+      above=0.01)
+claim("temperature 100 minus labels alone", reads[100] - reads["labels"],
+      above=0.005)
+
+# %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=10
+def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
+            labels: torch.Tensor, T: float, alpha: float) -> torch.Tensor:
+    """(1 - alpha) times the cross-entropy of the labels, plus alpha times
+    T**2 times the divergence of the student from the teacher.
+
+    student, teacher: logits (N, K) float32, of any size; labels: (N,)
+    int64. The divergence of a row is the sum over classes of
+    p * (log p - log q), p the teacher's probabilities and q the student's,
+    both at temperature T > 0; the cross-entropy is at 1. Both are means
+    over the rows. The result is a scalar, finite also where a p or q is 0
+    in float32. Gradients flow to the student alone; nothing handed over
+    changes.
+
+    Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.
+    """
+    # BEGIN SOLUTION
+    hard = F.cross_entropy(student, labels)
+    log_p = F.log_softmax(teacher.detach() / T, 1)
+    log_q = F.log_softmax(student / T, 1)
+    soft = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+    return (1 - alpha) * hard + alpha * T**2 * soft
+    # END SOLUTION
+
+# %% [markdown] trap="11.3" role="hint"
+# 1. Work with `log_softmax` on both sides: the logarithm of a probability that is 0 is minus infinity.
+# 2. A mean over rows is `batchmean` in `F.kl_div`; `mean` divides by the classes as well.
+# 3. `F.kl_div(log_q, log_p, log_target=True)`: the student comes first. Detach the teacher.
+
+# %% [markdown] trap="11.3" role="keep"
+# **Keep:** distil with both sides divided by a temperature above 1 and the loss times
+# its square; print what the teacher gives to the other classes. **In your own code:**
+# `reduction="batchmean"`, not the default, and compare with a student that has labels
+# alone. **Seen in the wild:**
+# [IntelLabs/distiller#122](https://github.com/IntelLabs/distiller/issues/122), the
+# square forgotten;
+# [HikariTJU/LD#74](https://github.com/HikariTJU/LD/issues/74), a mean over classes that
+# makes the loss 17 times smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
+# the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531), section 2.
+
+# %% [markdown] trap="11.4" role="predict" core=true symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
+# ## Rounding one column after the other
+#
+# Rounding to nearest treats each weight alone. *GPTQ* goes through a layer's columns,
+# one for each input: it rounds a column, and moves all columns that are still to come,
+# so that they make up for the error in the layer's *output*. Inputs that go together
+# can stand in for each other.
+#
+# The columns of a digit reader's second layer go into 3 bits. Its inputs differ much in
+# size. You may choose the order.
+
+# %% trap="11.4" role="predict"
+guess("11.4", "Which order leaves the least error in the output?",
+      choices=["the smallest inputs first: the important columns then come "
+               "last, when the errors have been made up for",
+               "the largest inputs first",
+               "the columns as they stand",
+               "all the same within a tenth"])
+
+# %% trap="11.4" role="break"
+layer = linears(dense)[1]
+w = layer.weight.data.double()                       # (64, 64)
+with torch.no_grad():
+    x_in, x_new = (F.relu(dense[0](x)).double()      # (N, 64)
+                   for x in (x_train, x_test))
+
+# %% trap="11.4" role="break"
+def by_columns(w, x, order, bits=3, damp=0.01):
+    """W after GPTQ: a symmetric grid a row, columns in this order."""
+    w, top = w.clone(), 2 ** (bits - 1) - 1
+    scale = w.abs().amax(1) / top
+    H = x.T @ x                                      # (in, in)
+    H += damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
+    for k, j in enumerate(order):
+        rest = order[k + 1:]
+        error = w[:, j] - scale * (w[:, j] / scale).round().clamp(-top, top)
+        w[:, j] -= error
+        move = torch.linalg.solve(H[rest][:, rest], H[rest, j])
+        w[:, rest] += error[:, None] * move          # make up for it
+    return w
+
+# %% trap="11.4" role="look"
+def errors(found, w=w, x=x_new):
+    """Error over size: of the weights, and of the output on new rows."""
+    gap, out = found - w, x @ w.T
+    return (gap.norm() / w.norm()).item(), (
+        (x @ gap.T).norm() / out.norm()).item()
+
+large = x_in.square().sum(0).argsort(descending=True)
+orders = {"smallest first": large.flip(0), "as they stand": large.sort()[0],
+          "largest first": large}
+off = {name: errors(by_columns(w, x_in, order))
+       for name, order in orders.items()}
+off["to nearest"] = errors(symmetric(w, 3))
+for name, (weights, output) in off.items():
+    print(f"{name:15} weights {weights:.3f}   output {output:.3f}")
+
+# %% trap="11.4" role="look"
+claim("output's error: largest first over smallest first",
+      off["largest first"][1] / off["smallest first"][1], below=0.8)
+claim("output's error: largest first over to nearest",
+      off["largest first"][1] / off["to nearest"][1], below=0.3)
+claim("error of the weights: largest first over to nearest",
+      off["largest first"][0] / off["to nearest"][0], above=1.1)
+
+# %% trap="11.4" role="look"
+measured("11.4", 1)
+
+# %% [markdown] trap="11.4" role="repair"
+# A column's error is made up for by those *still to come*. The first one has 63 helpers,
+# the last one none: its rounding error stays as it is. So the columns whose errors cost
+# most go first, while there is help, and the last ones should be those that hardly
+# count. Implementations call it *act-order*.
+#
+# Mark what happened to the weights: they are *further* from the trained ones than after
+# rounding to nearest, and the output is several times nearer. The error of the weights
+# is the wrong number to look at.
+#
+# Help needs inputs that go together. Here is the control: independent inputs of one
+# size, where no column can stand in for another.
+
+# %% trap="11.4" role="repair"
+alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
+found = by_columns(w, alone, large)
+helped = errors(found, x=alone_new)[1]
+nearest = errors(symmetric(w, 3), x=alone_new)[1]
+print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
+
+# %% trap="11.4" role="repair"
+claim("independent inputs: GPTQ's error over rounding to nearest",
+      helped / nearest, above=0.97)
+
+# %% [markdown] trap="11.4" role="repair"
+# So GPTQ is as good as the rows that it is calibrated with resemble those to come. It
+# takes few of them, if they are of the right kind, and fails quietly with the wrong
+# ones:
+
+# %% trap="11.4" role="repair"
+rows = {"1300 digits": x_in, "40 digits": x_in[:40], "noise": alone}
+calibrated = {name: errors(by_columns(w, x, large))[1]
+              for name, x in rows.items()}
+print({name: f"{error:.3f}" for name, error in calibrated.items()})
+
+# %% trap="11.4" role="repair"
+claim("output's error: 40 digits over to nearest",
+      calibrated["40 digits"] / off["to nearest"][1], below=0.3)
+claim("output's error: noise over to nearest",
+      calibrated["noise"] / off["to nearest"][1], above=0.85)
+
+# %% [markdown] trap="11.4" role="folklore"
+# **Told:** weights with the largest influence are quantized last, as the others have
+# then made up for their errors. **Measured:** in this layer, at 3 bits and at 2, the
+# largest first is better. Whether it pays elsewhere depends on how much the inputs
+# differ; where all are alike, there is nothing to order.
+
+# %% trap="11.4" role="folklore"
+two = {name: errors(by_columns(w, x_in, order, bits=2))[1]
+       for name, order in orders.items()}
+print({name: f"{error:.3f}" for name, error in two.items()})
+
+# %% trap="11.4" role="folklore"
+claim("2 bits: largest first over smallest first",
+      two["largest first"] / two["smallest first"], below=0.8)
+
+# %% [markdown] trap="11.4" role="folklore"
+# The same help serves pruning. Take a whole input out of a layer, and the columns that
+# stay can make up for it, as far as the inputs go together. That is your exercise: there
+# is no order in it, as all that stays may move at once.
+
+# %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
+def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
+                ) -> torch.Tensor:
+    """Weights of a layer that no longer reads some of its inputs.
+
+    w: (O, I) and x: (N, I), both float64. The rows of x are inputs as they
+    come; N >= I, and no column of x follows from the others. drop: numbers
+    of inputs, each once, in any order, perhaps none or all. Returns (O, I)
+    float64: zeros in the columns of drop, all others such that x @ w.T
+    changes least, in the sum of squares. Arguments stay as they are.
+
+    Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
+    """
+    # BEGIN SOLUTION
+    rest = [j for j in range(w.shape[1]) if j not in drop]
+    H = x.T @ x
+    move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
+    out = torch.zeros_like(w)
+    out[:, rest] = w[:, rest] + w[:, drop] @ move.T
+    return out
+    # END SOLUTION
+
+# %% [markdown] trap="11.4" role="hint"
+# 1. What is lost is `x[:, drop] @ w[:, drop].T`. Find the columns that stay, whose products come nearest to it.
+# 2. That is a least-squares problem: `torch.linalg.lstsq`, or `solve` with `H = x.T @ x`, its rows and columns of what stays.
+# 3. Add the solution to the columns that stay; write both into a matrix of zeros.
+
+# %% [markdown] trap="11.4" role="keep"
+# **Keep:** judge rounding by the output on rows like those to come. An error can be
+# made up for only by columns that are still free, so the costly ones go first. **In
+# your own code:** measure the error of each layer's output, on rows that the
+# calibration has not seen, beside rounding to nearest. **Seen in the wild:**
+# [huggingface/optimum#1216](https://github.com/huggingface/optimum/pull/1216) offers
+# the order as `desc_act`, off for speed, on for a slightly better perplexity. **Source:**
+# [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
