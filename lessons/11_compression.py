@@ -395,7 +395,7 @@ claim("share of zeros, gradients masked, optimizer used before",
       zeros(warm), below=0.5)
 
 # %% [markdown] trap="11.2" role="folklore"
-# **Told:** 50 to 80 % of the weights can go for less than 2 points. **Measured:** here,
+# **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:** here,
 # all at once and without retraining, half of them cost little and four fifths much; with
 # masked retraining most of it comes back. And zeros alone save nothing: the dense tensor
 # has as many bytes and as many products as before. Whole rows make a layer smaller;
@@ -443,9 +443,9 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # step brings the zeros back. Masked gradients suffice only where the optimizer
 # remembers nothing. **In your own code:** count the exact zeros in the file that you
 # ship, not in the model that you pruned. **Seen in the wild:**
-# [jacobgil/pytorch-pruning#41](https://github.com/jacobgil/pytorch-pruning/issues/41)
+# [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41)
 # asks whether the step brings them back;
-# [he-y/filter-pruning-geometric-median#47](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
+# [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
 # reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
 # [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
 
@@ -603,10 +603,10 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # its square; print what the teacher gives to the other classes. **In your own code:**
 # `reduction="batchmean"`, not the default, and compare with a student that has labels
 # alone. **Seen in the wild:**
-# [IntelLabs/distiller#122](https://github.com/IntelLabs/distiller/issues/122), the
+# [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122), the
 # square forgotten;
-# [HikariTJU/LD#74](https://github.com/HikariTJU/LD/issues/74), a mean over classes that
-# makes the loss 17 times smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
+# [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74), a mean over classes that
+# makes the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
 # the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531), section 2.
 
 # %% [markdown] trap="11.4" role="predict" core=true symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
@@ -678,8 +678,8 @@ claim("error of the weights: largest first over to nearest",
 measured("11.4", 1)
 
 # %% [markdown] trap="11.4" role="repair"
-# A column's error is made up for by those *still to come*. The first one has 63 helpers,
-# the last one none: its rounding error stays as it is. So the columns whose errors cost
+# A column's error is made up for by those *still to come*. The first one has all the
+# others, the last one none: its rounding error stays as it is. So the columns whose errors cost
 # most go first, while there is help, and the last ones should be those that hardly
 # count. Implementations call it *act-order*.
 #
@@ -770,6 +770,214 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # made up for only by columns that are still free, so the costly ones go first. **In
 # your own code:** measure the error of each layer's output, on rows that the
 # calibration has not seen, beside rounding to nearest. **Seen in the wild:**
-# [huggingface/optimum#1216](https://github.com/huggingface/optimum/pull/1216) offers
+# [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
 # the order as `desc_act`, off for speed, on for a slightly better perplexity. **Source:**
 # [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
+
+# %% [markdown] trap="11.5" role="predict" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
+# ## How large is it now?
+#
+# A reader of 300,000 weights is quantized with `torchao`, the library for it: 8 bits
+# for each weight of a linear layer, biases left alone. Your report states the size. You
+# use the line that is found everywhere: for each parameter the number of its entries,
+# times the bytes of one.
+
+# %% trap="11.5" role="predict"
+guess("11.5", "What does the line say now, beside what it said before?",
+      choices=["about a quarter", "about a half", "the same", "zero"])
+
+# %% trap="11.5" role="break" tags=["plumbing"]
+import contextlib
+import io
+import warnings
+
+with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+# %% trap="11.5" role="break"
+large_reader = mlp(64, 512, 512, 10)
+losses = fit(large_reader, x_train, y_train, steps=100, lr=1e-3)
+small_reader = copy.deepcopy(large_reader).eval()
+quantize_(small_reader, Int8WeightOnlyConfig())
+
+def counted(model):
+    """The line that is found everywhere, in bytes."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+# %% trap="11.5" role="look"
+said = [counted(model) for model in (large_reader, small_reader)]
+both = [accuracy(model, x_test, y_test)
+        for model in (large_reader, small_reader)]
+print("bytes counted:", *said)
+print("digits read:  ", *[f"{share:.2f}" for share in both])
+
+# %% trap="11.5" role="look"
+claim("bytes counted after quantization over before", said[1] / said[0],
+      expected=1)
+claim("share of the digits that 8 bits cost", both[0] - both[1],
+      below=0.02)
+
+# %% trap="11.5" role="look"
+measured("11.5", 2)
+
+# %% [markdown] trap="11.5" role="repair"
+# The new weight is a wrapper. It *says* that it is a float32 matrix, so that the rest of
+# torch can go on with it, and keeps its numbers in other tensors: codes of one byte,
+# and a scale for each row. So ask for what is stored: write the file, and look how long
+# it is.
+
+# %% trap="11.5" role="repair"
+def saved(state):
+    """Bytes of the file that torch.save writes."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getbuffer().nbytes
+
+weight = small_reader[2].weight
+print("says:", weight.dtype, weight.element_size(), "bytes each")
+print("has: ", weight.qdata.dtype, tuple(weight.qdata.shape),
+      tuple(weight.scale.shape))
+files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
+print("files:", *files)
+
+# %% trap="11.5" role="repair"
+claim("file after quantization over before", files[1] / files[0],
+      above=0.25, below=0.28)
+claim("bytes of one code", weight.qdata.element_size(), expected=1)
+
+# %% [markdown] trap="11.5" role="repair"
+# A file has a trap of its own. `torch.save` writes *storages*, the memory behind the
+# tensors: each once, however many tensors share it, and all of it, also if the tensor
+# shows a few rows.
+
+# %% trap="11.5" role="repair"
+table = torch.randn(10_000, 16)
+rows = {"a view of ten rows": table[:10],
+        "a copy of them": table[:10].clone()}
+for name, tensor in rows.items():
+    print(f"{name}: {saved({'table': tensor})} bytes")
+
+# %% trap="11.5" role="repair"
+claim("file of ten rows, as a view, over the bytes of ten rows",
+      saved({"t": table[:10]}) / table[:10].nbytes, above=500)
+claim("file of a copy over that of the view",
+      saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
+      below=0.01)
+
+# %% [markdown] trap="11.5" role="folklore"
+# **Told:** with `quantize_dynamic`, the older function, a model shrinks to a third or
+# less, by the same line. **Measured:** its packed weights are no parameters at all, so
+# the line leaves them out. In this model nothing else is left, and it counts zero bytes;
+# the file says how large it is.
+
+# %% trap="11.5" role="folklore"
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")        # it is deprecated
+    packed = torch.ao.quantization.quantize_dynamic(
+        copy.deepcopy(large_reader), {nn.Linear}, dtype=torch.qint8)
+    packed_file = saved(packed.state_dict())
+print("counted", counted(packed), "  file", packed_file)
+
+# %% trap="11.5" role="folklore"
+claim("bytes counted in the packed model", counted(packed), expected=0)
+claim("its file over that of the float32 model", packed_file / files[0],
+      above=0.24, below=0.28)
+
+# %% trap="11.5" role="exercise" points=3 difficulty=2 minutes=10
+def stored_bytes(state: dict) -> int:
+    """Bytes of tensors that torch.save would write for a state dict.
+
+    state: a dict whose values are strided CPU tensors, or dicts, lists and
+    tuples of such, at any depth; whatever else is in it does not count.
+    Counted are storages, not tensors: each once, however many tensors share
+    it, and whole, even if a tensor shows a part of it or shows it often.
+    state is left as it is.
+
+    Example: {"a": torch.zeros(3)}: 12.
+    """
+    # BEGIN SOLUTION
+    found, left = {}, [state]
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            left.extend(value.values())
+        elif isinstance(value, list | tuple):
+            left.extend(value)
+    return sum(found.values())
+    # END SOLUTION
+
+# %% [markdown] trap="11.5" role="hint"
+# 1. `tensor.untyped_storage()` is the memory behind a tensor; it knows its `nbytes()`.
+# 2. Two tensors share it if its `data_ptr()` is the same; keep the sizes in a dict by that number.
+# 3. A list of what is still to look at saves you the recursion.
+
+# %% [markdown] trap="11.5" role="keep"
+# **Keep:** the size of a quantized model is the length of its file; a parameter may say
+# another type than it stores, or be no parameter. **In your own code:** compare the file
+# with your estimate of bits for weights, scales and zeros; where they differ, something
+# is not quantized, or a view drags its storage along. **Seen in the wild:**
+# [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317),
+# a model that seemed to have lost most of its parameters, answered with "check directly
+# the size of your files";
+# [`markovka17/dla#14`](https://github.com/markovka17/dla/pull/14), a course that measured
+# a factor of 87 for 8 bits. **Source:** PyTorch, [serialization
+# notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
+# loading tensors preserves views".
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
+#
+# - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
+# - [x] those below half of the largest :: The levels lie a whole largest weight apart, and half of that is the border.
+# - [ ] those below half of the mean :: The mean has no part in it; the largest weight alone sets the scale.
+
+# %% [markdown] role="quiz"
+# **2. Two ways to round a layer: A leaves the smaller error in the weights, B in the output on new rows. You take**
+#
+# - [ ] A: its weights are nearer to the trained ones :: Nobody reads the weights. In trap 11.4 the better output had the worse weights.
+# - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
+# - [ ] either: both errors measure the same :: They agree only where inputs are alike in size and independent.
+
+# %% [markdown] role="quiz"
+# **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
+#
+# - [ ] zero: without a gradient nothing moves :: The momentum remembers earlier gradients and moves them all the same.
+# - [x] no longer zero, where the momentum was not :: So set the weights to zero after the step, not the gradients before it.
+# - [ ] zero, if weight decay is on :: Decay acts on the weight's value, which is zero; the momentum still moves it.
+
+# %% [markdown] role="quiz"
+# **4. A student learns from labels and from a teacher at temperature 10, half and half, without the square. It**
+#
+# - [ ] learns from both equally :: The weights of the two losses are equal; their gradients are not.
+# - [x] learns nearly from labels alone :: The teacher's gradient is smaller by the square of the temperature.
+# - [ ] learns nearly from the teacher alone :: The division by the temperature makes gradients smaller, not larger.
+
+# %% [markdown] role="quiz"
+# **5. After quantization to 8 bits, `numel` times `element_size` over all parameters says what it said before. You conclude that**
+#
+# - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
+# - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
+# - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to hold.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A grid is a scale, the code of zero and a number of bits. Its ends are a choice.
+# - The error of the weights, of the output and of the task are three numbers. Only the
+#   last one is what you sell.
+# - Scales and zeros are part of the size.
+# - A pruned net is a mask and weights. Zeros come back with the next step.
+# - Distil at a temperature above 1, times its square.
+# - Round the columns that cost most while others can still make up for them; calibrate
+#   with rows like those to come.
+# - The size of a model is the length of its file.
+#
+# **Next:** stage 12 asks what to do when the loss is NaN at step 500.
