@@ -679,9 +679,9 @@ measured("11.4", 1)
 
 # %% [markdown] trap="11.4" role="repair"
 # A column's error is made up for by those *still to come*. The first one has all the
-# others, the last one none: its rounding error stays as it is. So the columns whose errors cost
-# most go first, while there is help, and the last ones should be those that hardly
-# count. Implementations call it *act-order*.
+# others, the last one none: its rounding error stays as it is. So the columns whose
+# errors cost most go first, while there is help, and the last ones should be those that
+# hardly count. Implementations call it *act-order*.
 #
 # Mark what happened to the weights: they are *further* from the trained ones than after
 # rounding to nearest, and the output is several times nearer. The error of the weights
@@ -745,9 +745,10 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 
     w: (O, I) and x: (N, I), both float64. The rows of x are inputs as they
     come; N >= I, and no column of x follows from the others. drop: numbers
-    of inputs, each once, in any order, perhaps none or all. Returns (O, I)
-    float64: zeros in the columns of drop, all others such that x @ w.T
-    changes least, in the sum of squares. Arguments stay as they are.
+    of inputs, at least one, each once, in any order, perhaps all. Returns
+    (O, I) float64: zeros in the columns of drop, all others such that
+    x @ w.T changes least, in the sum of squares. Arguments stay as they
+    are.
 
     Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
     """

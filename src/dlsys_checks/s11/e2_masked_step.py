@@ -6,7 +6,13 @@ import torch
 from torch import nn
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
 ex = exercise("11.2", "masked_step", seen=("kind", "weights", "grads", "masks", "plain"))
 
@@ -114,9 +120,8 @@ def law(out, kind, weights, grads, masks, plain):
 
 def compare(what, got, wanted, pruned):
     """The pruned weights are 0, and the others as near as single precision allows."""
-    expect_close("weights" if got.shape != wanted.shape else what,
-                 torch.where(pruned, 0.0, got) if got.shape == wanted.shape else got,
-                 wanted, rtol=1e-4, atol=1e-5)
+    expect_like(what, got, wanted)
+    expect_close(what, torch.where(pruned, 0.0, got), wanted, rtol=1e-4, atol=1e-5)
     left = int((got[pruned] != 0).sum())
     expect_equal("pruned weights that are not 0", left, 0, "The step comes first, zeros after it.")
 

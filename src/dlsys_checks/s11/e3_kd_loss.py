@@ -15,7 +15,8 @@ ex.promise("loss", "(1 - alpha) times the cross-entropy of the labels, plus alph
            says=("loss", "gradient of the student"))
 ex.promise("any size", "student, teacher: logits (N, K) float32, of any size; labels: (N,) int64.",
            cases=("two classes", "one row", "many rows", "many classes", "large logits",
-                  "very large logits", "the other way round in memory"))
+                  "very large logits", "the other way round in memory",
+                  "a temperature below 1"))
 ex.promise("divergence", "The divergence of a row is the sum over classes of "
            "p * (log p - log q), p the teacher's probabilities and q the student's,",
            says=("loss", "gradient of the student"))
