@@ -897,23 +897,25 @@ def stored_bytes(state: dict) -> int:
     Example: {"a": torch.zeros(3)}: 12.
     """
     # BEGIN SOLUTION
-    found, left = {}, [state]
-    while left:
-        value = left.pop()
+    found = {}
+
+    def look(value):
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             found[storage.data_ptr()] = storage.nbytes()
         elif isinstance(value, dict):
-            left.extend(value.values())
+            look(list(value.values()))
         elif isinstance(value, list | tuple):
-            left.extend(value)
+            for one in value:
+                look(one)
+    look(state)
     return sum(found.values())
     # END SOLUTION
 
 # %% [markdown] trap="11.5" role="hint"
 # 1. `tensor.untyped_storage()` is the memory behind a tensor; it knows its `nbytes()`.
 # 2. Two tensors share it if its `data_ptr()` is the same; keep the sizes in a dict by that number.
-# 3. A list of what is still to look at saves you the recursion.
+# 3. A small function that calls itself for each value of a dict, list or tuple goes to any depth.
 
 # %% [markdown] trap="11.5" role="keep"
 # **Keep:** the size of a quantized model is the length of its file; a parameter may say

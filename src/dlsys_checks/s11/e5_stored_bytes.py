@@ -112,6 +112,12 @@ def law(out, entries):
                  "Each storage counts once, and whole.")
 
 
+ex.equivalent("found[storage.data_ptr()] = storage.nbytes() -> found[storage] = storage.nbytes()",
+              "while it is held, a storage is one object, however many tensors share it")
+ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
+              "the order of the two types does not matter")
+
+
 # ---- right by another route
 
 def tensors(value):
