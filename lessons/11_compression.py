@@ -1,0 +1,1054 @@
+# %% [markdown] role="hook" draft=true
+# # 11. Quantization, pruning, distillation and export
+#
+# Your reader of digits is right, and too large. It has to move to a device with little
+# memory, no Python and a processor that likes small integers. So you round its weights,
+# take some of them out, train a smaller one to imitate it, and write it to a file that
+# another program runs.
+#
+# Each of these steps changes the numbers a little, and each has a way to change them a
+# lot: without an error message, and mostly without a change in the number that you
+# happened to look at. This stage measures sizes, errors and digits, and says which of
+# the three you need.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    accuracy, begin, check, claim, digits, fit, guess, measured,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## A grid for the weights
+#
+# To *quantize* is to store a weight as a small integer, its *code*. The codes stand for
+# levels at even distances; the distance is the *scale* $s$. With `bits` bits there are
+# $2^{bits}$ codes.
+#
+# | grid | scale | code of $w$ | what it stands for |
+# |---|---|---|---|
+# | *symmetric* | $\max \lvert w \rvert \,/\, (2^{bits-1} - 1)$ | $\mathrm{round}(w / s)$ | $s \cdot code$ |
+# | *affine* | $(high - low) \,/\, (2^{bits} - 1)$ | $\mathrm{round}(w / s) + zero$ | $s \cdot (code - zero)$ |
+#
+# An affine grid reaches from the least weight to the largest, or to 0 where all have
+# one sign: the code `zero` $= \mathrm{round}(-low / s)$ stands for exactly 0. What
+# falls beyond the last code is *clipped* to it. `N` are rows of data, a weight is
+# `(out, in)`.
+
+# %% role="concept"
+def symmetric(w, bits):
+    """Weights (G, n) after rounding, with one symmetric grid a row."""
+    top = 2 ** (bits - 1) - 1
+    scale = w.abs().amax(-1, keepdim=True) / top
+    return (w / scale).round().clamp(-top, top) * scale
+
+w = torch.tensor([[-0.9, 0.0, 0.4, 2.1]])
+low, high = -0.9, 2.1                    # an affine grid of 2 bits, by hand
+scale = (high - low) / (2**2 - 1)
+zero = round(-low / scale)
+codes = (w / scale).round() + zero
+by_torch = torch.fake_quantize_per_tensor_affine(w, scale, zero, 0, 3)
+print("affine   ", codes.int().tolist()[0], "->",
+      (scale * (codes - zero)).tolist()[0])
+print("symmetric", [round(v, 1) for v in symmetric(w, 2).tolist()[0]])
+
+# %% role="concept"
+claim("largest gap between the affine grid by hand and torch's",
+      (scale * (codes - zero) - by_torch).abs().max(), below=1e-6)
+claim("weights of four that the symmetric grid of 2 bits sets to zero",
+      int((symmetric(w, 2) == 0).sum()), expected=3)
+
+# %% [markdown] role="concept"
+# One scale may serve the whole matrix, a row of it (the weights of one output, a
+# *channel*), or a *group* of neighbours within a row. Two things go wrong with a
+# weight: it lies between two levels (*rounding*), or beyond the last (*clipping*). A
+# narrower grid trades the one for the other.
+#
+# In the explorer below the first layer of a digit reader is rounded. The outlier is a
+# pixel in other units: its brightness is divided, its weights are multiplied, and the
+# reader computes what it did before. Guess first: is the clip that leaves the least
+# error in the *weights* also the one that leaves the least in the layer's *output*?
+
+# %% role="explore" explorer="quantization"
+from dlsys_helpers.explorers.quantization import quantization
+
+quantization
+
+# %% [markdown] trap="11.1" role="predict" core=true symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
+# ## Fewer and fewer bits
+#
+# A reader with four layers is trained on the digits. Then its weights are rounded,
+# all four matrices alike: symmetric grids, one scale for each matrix. You try 8 bits,
+# then 4, 3 and 2. Somewhere on this way it stops reading.
+#
+# At 4 bits the rounded weights are off by more than a tenth of their size.
+
+# %% trap="11.1" role="predict"
+guess("11.1", "Which is the first width that loses more than 20 of 100 "
+      "digits?", choices=["`8` bits", "`4` bits", "`3` bits", "`2` bits"])
+
+# %% trap="11.1" role="break"
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+
+def mlp(*sizes):
+    """Linear layers with a ReLU between each two."""
+    layers = [layer for i, o in zip(sizes, sizes[1:])
+              for layer in (nn.Linear(i, o), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+reader = mlp(64, 64, 64, 64, 10)
+losses = fit(reader, x_train, y_train, steps=400, lr=3e-3)
+
+# %% trap="11.1" role="break"
+def rounded(model, *rules):
+    """A copy; rule k (or the only one) rounds the k-th weight matrix."""
+    model = copy.deepcopy(model)
+    layers = [m for m in model if isinstance(m, nn.Linear)]
+    for k, layer in enumerate(layers):
+        w = layer.weight.data
+        layer.weight.data = rules[k % len(rules)](w).view_as(w)
+    return model
+
+# %% trap="11.1" role="look"
+def whole(bits):
+    """One symmetric grid for the whole matrix."""
+    return lambda w: symmetric(w.view(1, -1), bits)
+
+full = accuracy(reader, x_test, y_test)
+read = {bits: accuracy(rounded(reader, whole(bits)), x_test, y_test)
+        for bits in (8, 4, 3, 2)}
+w = reader[0].weight.data
+off = (whole(4)(w).view_as(w) - w).norm() / w.norm()
+print(f"not rounded {full:.2f}", {b: f"{r:.2f}" for b, r in read.items()})
+print(f"size of the error in the first matrix at 4 bits: {off:.2f}")
+
+# %% trap="11.1" role="look"
+claim("share of the digits lost at 4 bits", full - read[4], below=0.05)
+claim("share lost at 3 bits", full - read[3], below=0.15)
+claim("share lost at 2 bits", full - read[2], above=0.25)
+
+# %% trap="11.1" role="look"
+measured("11.1", 3)
+
+# %% [markdown] trap="11.1" role="repair"
+# Errors of many weights add up like dice, and a good part cancels: the digit is decided
+# by sums of 64 products. At 2 bits something else happens. A symmetric grid has the
+# levels -1, 0 and 1 times the largest weight of the whole matrix, so every weight below
+# *half of the largest* becomes zero. How many are that?
+
+# %% trap="11.1" role="repair"
+matrices = [m.weight.data for m in reader if isinstance(m, nn.Linear)]
+gone = [(whole(2)(w) == 0).float().mean().item() for w in matrices]
+print("share of zeros at 2 bits:", [f"{share:.2f}" for share in gone])
+
+# %% trap="11.1" role="repair"
+claim("least share of zeros in a matrix at 2 bits", min(gone), above=0.7)
+claim("error of the weights at 4 bits, over their size", off, above=0.1)
+
+# %% [markdown] trap="11.1" role="repair"
+# So the levels are in the wrong place, and bits are only one way to mend that. A grid
+# of its own for each 16 neighbours lets the largest of sixteen decide, not the largest
+# of thousands. An affine grid uses the fourth code, too. And the two layers at the ends
+# may keep 8 bits.
+
+# %% trap="11.1" role="repair"
+def grouped(bits, size=16):
+    """An affine grid for each `size` neighbours of a row, by torch."""
+    def rule(w):
+        groups, top = w.reshape(-1, size), 2**bits - 1
+        low = groups.amin(1).clamp(max=0)
+        scale = (groups.amax(1).clamp(min=0) - low) / top
+        zero = (-low / scale).round().int()
+        return torch.fake_quantize_per_channel_affine(
+            groups, scale, zero, 0, 0, top)
+    return rule
+
+plans = {"whole matrices": [whole(2)],
+         "ends in 8 bits": [whole(8), whole(2), whole(2), whole(8)],
+         "groups of 16": [grouped(2)],
+         "both": [grouped(8), grouped(2), grouped(2), grouped(8)]}
+
+# %% trap="11.1" role="repair"
+two_bits = {plan: accuracy(rounded(reader, *rules), x_test, y_test)
+            for plan, rules in plans.items()}
+print({plan: f"{share:.2f}" for plan, share in two_bits.items()})
+
+# %% trap="11.1" role="repair"
+claim("2 bits in groups: share of the digits", two_bits["groups of 16"],
+      above=0.8)
+claim("2 bits in groups, ends in 8 bits", two_bits["both"], above=0.85)
+claim("2 bits, ends in 8, grids over matrices: under groups",
+      two_bits["ends in 8 bits"] - two_bits["both"], below=-0.04)
+
+# %% [markdown] trap="11.1" role="repair"
+# Grids are not free. Each group stores its scale and the code of zero; with 32 bits for
+# a scale, 2 bits in groups of 16 take more room than 4 bits with a scale for a row.
+
+# %% trap="11.1" role="repair"
+def bits_each(bits, group, scale=32, zero=0):
+    """Bits that a weight takes, its share of scale and zero included."""
+    return bits + (scale + zero) / group
+
+in_groups = bits_each(2, 16, zero=2)
+in_rows = bits_each(4, 64)
+print(f"2 bits in groups: {in_groups:.2f}, 4 bits in rows: {in_rows:.2f}")
+print(f"2 bits in groups of 64: {bits_each(2, 64, zero=2):.2f}")
+
+# %% trap="11.1" role="repair"
+claim("bits a weight: 2 in groups of 16, and their scales", in_groups,
+      expected=4.125)
+claim("bits a weight: 2 in groups of 64", bits_each(2, 64, zero=2),
+      below=2.6)
+
+# %% [markdown] trap="11.1" role="folklore"
+# **Told:** 4 bits cost several points, unless the first and the last layer stay at 8.
+# **Measured:** for this reader 4 bits everywhere cost next to nothing, and at 2 bits
+# the ends alone do not save it; the place of the levels does. The layer to spare is
+# found by rounding one at a time, and it is not the same for every training run.
+
+# %% trap="11.1" role="folklore"
+def only(k, rule):
+    """Share read when the k-th matrix alone is rounded."""
+    rules = [rule if j == k else (lambda w: w) for j in range(4)]
+    return accuracy(rounded(reader, *rules), x_test, y_test)
+
+alone = [only(k, whole(2)) for k in range(4)]
+print("2 bits in one matrix:", [f"{share:.2f}" for share in alone])
+
+# %% trap="11.1" role="folklore"
+claim("digits lost when all four are rounded, over the worst one alone",
+      (full - read[2]) / (full - min(alone)), above=0.7)
+
+# %% trap="11.1" role="exercise" points=3 difficulty=2 minutes=15
+def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
+    """(codes, scales, zeros) of an affine grid for each group of a row.
+
+    w: (R, C) float32 in any memory order, tiny or huge, left as it is. Each
+    row is cut into groups of `group` neighbours, which divides C. low is a
+    group's least weight, high its largest; 0 takes the place of a low above
+    it and of a high below it. scales: (high - low) / (2**bits - 1), or 1
+    for a group of zeros, float32. zeros: -low / scale, rounded, uint8. Both
+    are (R, C // group). codes: (R, C) uint8, each the one from 0 to
+    2**bits - 1 whose level, scale * (code - zero), is nearest.
+    bits: 1 to 8.
+
+    Example: [[0., 4., 6.]], bits 2, group 3: [[0, 2, 3]], [[2.]], [[0]].
+    """
+    # BEGIN SOLUTION
+    rows, top = w.shape[0], 2**bits - 1
+    groups = w.reshape(rows, -1, group)
+    low = groups.amin(2).clamp(max=0)
+    scales = (groups.amax(2).clamp(min=0) - low) / top
+    scales = torch.where(scales > 0, scales, 1.0)
+    zeros = (-low / scales).round()
+    codes = (groups / scales[..., None]).round() + zeros[..., None]
+    codes = codes.clamp(0, top).view(w.shape).to(torch.uint8)
+    return codes, scales, zeros.to(torch.uint8)
+    # END SOLUTION
+
+# %% [markdown] trap="11.1" role="hint"
+# 1. Reshape to `(R, C // group, group)`; then every step is one line over the last axis.
+# 2. A grid always holds 0: take the least weight, but at most 0, and the largest, but at least 0. A group of zeros has no distance to divide by.
+# 3. Round, add the code of 0, hold the codes between 0 and the last one, and only then turn them into bytes: a byte that is too large wraps round.
+
+# %% [markdown] trap="11.1" role="keep"
+# **Keep:** the error of the weights does not tell you how many digits flip; measure
+# the task. At few bits the place of the levels counts as much as their number, and
+# scales and zeros are part of the size. **In your own code:** round one layer at a time
+# and list the loss of each, before you decide which layers keep more bits. **Source:**
+# [Nagel et al. 2021, "A White Paper on Neural Network
+# Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
+
+# %% [markdown] trap="11.2" role="predict" core=true symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
+# ## Retraining a pruned net
+#
+# You set four fifths of a reader's weights to zero, those of least size, and it reads
+# far fewer digits. So you retrain it: `torch.nn.utils.prune.remove`, whose documentation
+# says that it makes the pruning permanent, then 100 steps of Adam. The reader is as good
+# as before it was pruned, and you write the report.
+
+# %% trap="11.2" role="predict"
+guess("11.2", "What share of its weights is zero now?", unit="%")
+
+# %% trap="11.2" role="break"
+from torch.nn.utils import prune
+
+dense = mlp(64, 64, 64, 10)
+losses = fit(dense, x_train, y_train, steps=300, lr=3e-3)
+
+def linears(model):
+    return [m for m in model if isinstance(m, nn.Linear)]
+
+def zeros(model):
+    """Share of the weights that are exactly zero."""
+    parts = [(m.weight == 0).flatten() for m in linears(model)]
+    return torch.cat(parts).float().mean().item()
+
+def cut(model, share):
+    """A copy whose smallest weights, by layer, are hidden by masks."""
+    model = copy.deepcopy(model)
+    for layer in linears(model):
+        prune.l1_unstructured(layer, "weight", amount=share)
+    return model
+
+# %% trap="11.2" role="break"
+pruned = cut(dense, 0.8)
+for layer in linears(pruned):
+    prune.remove(layer, "weight")
+retrained = copy.deepcopy(pruned)
+losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
+
+# %% trap="11.2" role="look"
+def report(name, model):
+    right = accuracy(model, x_test, y_test)
+    print(f"{name:10} reads {right:.2f}   zeros {zeros(model):.2f}")
+    return right
+
+before = report("dense", dense)
+at_once = report("pruned", pruned)
+after = report("retrained", retrained)
+
+# %% trap="11.2" role="look"
+claim("share of the digits that pruning costs", before - at_once,
+      above=0.05)
+claim("share read after retraining", after, above=0.92)
+claim("share of zeros after retraining", zeros(retrained), below=0.35)
+
+# %% trap="11.2" role="look"
+measured("11.2", 100 * zeros(retrained), right=(0, 40))
+
+# %% [markdown] trap="11.2" role="repair"
+# `remove` writes the zeros into the weight and forgets the mask. A zero is a number
+# like any other, so the first step moves it, unless its gradient is zero: what is
+# left are weights of pixels that are dark in the training digits. The good result
+# belongs to a dense net, and neither loss nor accuracy says so.
+#
+# Keep the masks, and set the pruned weights to zero after *each* step:
+
+# %% trap="11.2" role="repair"
+def retrain(model, after_backward=None, after_step=None, steps=100,
+            optimizer=None):
+    """Adam steps on random batches, with a call at either place."""
+    model = copy.deepcopy(model) if optimizer is None else model
+    opt = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        rows = torch.randint(len(x_train), (64,))
+        opt.zero_grad()
+        F.cross_entropy(model(x_train[rows]), y_train[rows]).backward()
+        if after_backward:
+            after_backward(model)
+        opt.step()
+        if after_step:
+            after_step(model)
+    return model
+
+# %% trap="11.2" role="repair"
+masks = [m.weight != 0 for m in linears(pruned)]
+
+@torch.no_grad()
+def zero_again(model):
+    for layer, mask in zip(linears(model), masks):
+        layer.weight[~mask] = 0
+
+kept = retrain(pruned, after_step=zero_again)
+right = report("masked", kept)
+
+# %% trap="11.2" role="repair"
+claim("share of zeros with masks", zeros(kept), above=0.79)
+claim("share read, masked, minus pruned at once", right - at_once,
+      above=0.03)
+claim("share read with masks", right, above=0.88)
+
+# %% [markdown] trap="11.2" role="repair"
+# A tempting half: set the *gradients* of pruned weights to zero, and leave the weights
+# alone. With a fresh optimizer that holds. With one that has trained the dense net
+# before it does not: Adam's averages remember, and move the weight without a gradient.
+
+# %% trap="11.2" role="repair"
+def zero_gradients(model):
+    for layer, mask in zip(linears(model), masks):
+        layer.weight.grad[~mask] = 0
+
+fresh = retrain(pruned, after_backward=zero_gradients)
+warm = copy.deepcopy(dense)
+used = torch.optim.Adam(warm.parameters(), lr=1e-3)
+retrain(warm, optimizer=used)                 # trained a little more, dense
+zero_again(warm)
+retrain(warm, after_backward=zero_gradients, optimizer=used)
+print(f"zeros: fresh {zeros(fresh):.2f}, used before {zeros(warm):.2f}")
+
+# %% trap="11.2" role="repair"
+claim("share of zeros, gradients masked, optimizer fresh", zeros(fresh),
+      above=0.79)
+claim("share of zeros, gradients masked, optimizer used before",
+      zeros(warm), below=0.5)
+
+# %% [markdown] trap="11.2" role="folklore"
+# **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:** here,
+# all at once and without retraining, half of them cost little and four fifths much; with
+# masked retraining most of it comes back. And zeros alone save nothing: the dense tensor
+# has as many bytes and as many products as before. Whole rows make a layer smaller;
+# single zeros need a format and a kernel of their own.
+
+# %% trap="11.2" role="folklore"
+half = accuracy(cut(dense, 0.5), x_test, y_test)
+size = {name: sum(m.weight.nbytes for m in linears(model))
+        for name, model in (("dense", dense), ("pruned", kept))}
+print(f"half pruned reads {half:.2f}   bytes {size}")
+
+# %% trap="11.2" role="folklore"
+claim("what pruning half costs, as a share of what four fifths cost",
+      (before - half) / (before - at_once), below=0.6)
+claim("bytes of the pruned weights over those of the dense ones",
+      size["pruned"] / size["dense"], expected=1)
+
+# %% trap="11.2" role="exercise" points=3 difficulty=2 minutes=10
+def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
+    """One step of the optimizer, after which each pruned weight is 0.
+
+    masks: {parameter: bool tensor of its shape}, False where it is pruned;
+    what has no mask is not pruned. A pruned weight is 0 even where it has
+    no gradient, or one that is NaN. All others end where optimizer.step()
+    alone brings them, in the same tensors. Gradients, masks and the
+    optimizer's settings stay as they are.
+
+    Example: SGD of rate 1, weights 2 and 2, gradients 3 and 3, mask False
+    and True: 0 and -1.
+    """
+    # BEGIN SOLUTION
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, mask in masks.items():
+            parameter.masked_fill_(~mask, 0)
+    # END SOLUTION
+
+# %% [markdown] trap="11.2" role="hint"
+# 1. What the optimizer remembers moves a weight even if its gradient is zero, so the step comes first and the zeros after it.
+# 2. A parameter is changed in place under `torch.no_grad()`.
+# 3. NaN times 0 is NaN: fill in zeros, do not multiply.
+
+# %% [markdown] trap="11.2" role="keep"
+# **Keep:** a pruned net is a mask and weights; without the mask an ordinary training
+# step brings the zeros back. Masked gradients suffice only where the optimizer
+# remembers nothing. **In your own code:** count the exact zeros in the file that you
+# ship, not in the model that you pruned. **Seen in the wild:**
+# [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41)
+# asks whether the step brings them back;
+# [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
+# reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
+# [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
+
+# %% [markdown] trap="11.3" role="predict" core=true symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
+# ## Three temperatures for a small student
+#
+# A good reader, the *teacher*, shall teach a student with 16 hidden units. There are 100
+# digits for it. In place of the labels the student gets the teacher's probabilities,
+# divided by a *temperature* $T$ before the softmax: $p_T = \mathrm{softmax}(z / T)$, for
+# both of them. A higher temperature makes them softer.
+#
+# You train students at `1`, at `4` and at `100`. A colleague warns of the last: "above
+# ten, the probabilities are all alike, and nothing is left to learn."
+
+# %% trap="11.3" role="predict"
+guess("11.3", "Which student reads the fewest digits?",
+      choices=["the one at `1`", "the one at `4`", "the one at `100`",
+               "they differ by less than half a point"])
+
+# %% trap="11.3" role="break"
+teacher = dense
+few = torch.randperm(len(x_train))[:100]
+x_few, y_few = x_train[few], y_train[few]
+with torch.no_grad():
+    z_teacher = teacher(x_few)                       # logits (100, 10)
+
+# %% trap="11.3" role="break"
+def taught(loss, students=3, steps=200):
+    """Mean share of the test digits that students read; loss(logits)."""
+    shares = []
+    for _ in range(students):
+        student = mlp(64, 16, 10)
+        opt = torch.optim.Adam(student.parameters(), lr=1e-2)
+        for _ in range(steps):
+            opt.zero_grad()
+            loss(student(x_few)).backward()
+            opt.step()
+        shares.append(accuracy(student, x_test, y_test))
+    return sum(shares) / students
+
+# %% trap="11.3" role="break"
+def soft(z, T):
+    """Divergence of the student's softened probabilities, a row's mean."""
+    return F.kl_div(F.log_softmax(z / T, 1), F.softmax(z_teacher / T, 1),
+                    reduction="batchmean")
+
+def hard(z):
+    return F.cross_entropy(z, y_few)
+
+reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
+reads["labels"] = taught(hard)
+
+# %% trap="11.3" role="look"
+print({name: f"{share:.3f}" for name, share in reads.items()})
+
+# %% trap="11.3" role="look"
+claim("temperature 1 minus temperature 4", reads[1] - reads[4], below=0)
+claim("temperature 1 minus temperature 100", reads[1] - reads[100],
+      below=0)
+claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
+      above=0.015)
+
+# %% trap="11.3" role="look"
+measured("11.3", 0)
+
+# %% [markdown] trap="11.3" role="repair"
+# The teacher is nearly certain: at temperature 1 the nine other digits share a few
+# hundredths, and the student sees labels with a little dust. What it could learn, which
+# digits look alike, stands in that dust. Divided by 4, it is a large part:
+
+# %% trap="11.3" role="repair"
+def others(T):
+    """What the teacher gives to all but its first choice, on average."""
+    return 1 - F.softmax(z_teacher / T, 1).amax(1).mean().item()
+
+print({T: f"{others(T):.2f}" for T in (1, 4, 20, 100)})
+
+# %% trap="11.3" role="repair"
+claim("given to the other digits at temperature 1", others(1), below=0.12)
+claim("given to them at temperature 4", others(4), above=0.25)
+
+# %% [markdown] trap="11.3" role="repair"
+# At 100 the probabilities are all but equal, yet their *differences* still carry the
+# teacher's logits, and a gradient reads differences. It is only small: both divisions
+# by $T$ shrink it, to the order of $1 / T^2$. So the loss is multiplied by $T^2$; then
+# it comes near to a squared error between the logits, each row's mean taken away.
+#
+# Adam, which follows the gradient's direction more than its size, hardly feels a
+# forgotten $T^2$ in a loss that has no other part. Beside labels it is another matter:
+
+# %% trap="11.3" role="repair"
+beside = {
+    "with": taught(lambda z: 0.5 * hard(z) + 0.5 * 20**2 * soft(z, 20)),
+    "without": taught(lambda z: 0.5 * hard(z) + 0.5 * soft(z, 20))}
+student = mlp(64, 16, 10)
+size = {}
+for T in (1, 20):
+    grads = torch.autograd.grad(soft(student(x_few), T),
+                                list(student.parameters()))
+    size[T] = torch.cat([g.flatten() for g in grads]).norm().item()
+print({name: f"{share:.3f}" for name, share in beside.items()})
+print(f"gradient at 1 over gradient at 20: {size[1] / size[20]:.0f}")
+
+# %% trap="11.3" role="repair"
+claim("labels and teacher at 20: with the square, minus without it",
+      beside["with"] - beside["without"], above=0.01)
+claim("gradient at temperature 1 over that at 20, without the square",
+      size[1] / size[20], above=40)
+claim("without the square, minus the best", beside["without"] - reads[4],
+      below=-0.01)
+
+# %% [markdown] trap="11.3" role="folklore"
+# **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
+# students learn at 20 and at 100 about as well as at 4, far better than from labels. A
+# teacher that is less certain, or a student too small for all of its logits, may move
+# the best place: try three temperatures.
+
+# %% trap="11.3" role="folklore"
+claim("temperature 20 minus labels alone", reads[20] - reads["labels"],
+      above=0.01)
+claim("temperature 100 minus labels alone", reads[100] - reads["labels"],
+      above=0.005)
+
+# %% trap="11.3" role="exercise" points=3 difficulty=2 minutes=10
+def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
+            labels: torch.Tensor, T: float, alpha: float) -> torch.Tensor:
+    """(1 - alpha) times the cross-entropy of the labels, plus alpha times
+    T**2 times the divergence of the student from the teacher.
+
+    student, teacher: logits (N, K) float32, of any size; labels: (N,)
+    int64. The divergence of a row is the sum over classes of
+    p * (log p - log q), p the teacher's probabilities and q the student's,
+    both at temperature T > 0; the cross-entropy is at 1. Both are means
+    over the rows. The result is a scalar, finite also where a p or q is 0
+    in float32. Gradients flow to the student alone; nothing handed over
+    changes.
+
+    Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.
+    """
+    # BEGIN SOLUTION
+    hard = F.cross_entropy(student, labels)
+    log_p = F.log_softmax(teacher.detach() / T, 1)
+    log_q = F.log_softmax(student / T, 1)
+    soft = F.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
+    return (1 - alpha) * hard + alpha * T**2 * soft
+    # END SOLUTION
+
+# %% [markdown] trap="11.3" role="hint"
+# 1. Work with `log_softmax` on both sides: the logarithm of a probability that is 0 is minus infinity.
+# 2. A mean over rows is `batchmean` in `F.kl_div`; `mean` divides by the classes as well.
+# 3. `F.kl_div(log_q, log_p, log_target=True)`: the student comes first. Detach the teacher.
+
+# %% [markdown] trap="11.3" role="keep"
+# **Keep:** distil with both sides divided by a temperature above 1 and the loss times
+# its square; print what the teacher gives to the other classes. **In your own code:**
+# `reduction="batchmean"`, not the default, and compare with a student that has labels
+# alone. **Seen in the wild:**
+# [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122), the
+# square forgotten;
+# [`HikariTJU/LD#74`](https://github.com/HikariTJU/LD/issues/74), a mean over classes that
+# makes the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
+# the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531), section 2.
+
+# %% [markdown] trap="11.4" role="predict" core=true symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
+# ## Rounding one column after the other
+#
+# Rounding to nearest treats each weight alone. *GPTQ* goes through a layer's columns,
+# one for each input: it rounds a column, and moves all columns that are still to come,
+# so that they make up for the error in the layer's *output*. Inputs that go together
+# can stand in for each other.
+#
+# The columns of a digit reader's second layer go into 3 bits. Its inputs differ much in
+# size. You may choose the order.
+
+# %% trap="11.4" role="predict"
+guess("11.4", "Which order leaves the least error in the output?",
+      choices=["the smallest inputs first: the important columns then come "
+               "last, when the errors have been made up for",
+               "the largest inputs first",
+               "the columns as they stand",
+               "all the same within a tenth"])
+
+# %% trap="11.4" role="break"
+layer = linears(dense)[1]
+w = layer.weight.data.double()                       # (64, 64)
+with torch.no_grad():
+    x_in, x_new = (F.relu(dense[0](x)).double()      # (N, 64)
+                   for x in (x_train, x_test))
+
+# %% trap="11.4" role="break"
+def by_columns(w, x, order, bits=3, damp=0.01):
+    """W after GPTQ: a symmetric grid a row, columns in this order."""
+    w, top = w.clone(), 2 ** (bits - 1) - 1
+    scale = w.abs().amax(1) / top
+    H = x.T @ x                                      # (in, in)
+    H += damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
+    for k, j in enumerate(order):
+        rest = order[k + 1:]
+        error = w[:, j] - scale * (w[:, j] / scale).round().clamp(-top, top)
+        w[:, j] -= error
+        move = torch.linalg.solve(H[rest][:, rest], H[rest, j])
+        w[:, rest] += error[:, None] * move          # make up for it
+    return w
+
+# %% trap="11.4" role="look"
+def errors(found, w=w, x=x_new):
+    """Error over size: of the weights, and of the output on new rows."""
+    gap, out = found - w, x @ w.T
+    return (gap.norm() / w.norm()).item(), (
+        (x @ gap.T).norm() / out.norm()).item()
+
+large = x_in.square().sum(0).argsort(descending=True)
+orders = {"smallest first": large.flip(0), "as they stand": large.sort()[0],
+          "largest first": large}
+off = {name: errors(by_columns(w, x_in, order))
+       for name, order in orders.items()}
+off["to nearest"] = errors(symmetric(w, 3))
+for name, (weights, output) in off.items():
+    print(f"{name:15} weights {weights:.3f}   output {output:.3f}")
+
+# %% trap="11.4" role="look"
+claim("output's error: largest first over smallest first",
+      off["largest first"][1] / off["smallest first"][1], below=0.8)
+claim("output's error: largest first over to nearest",
+      off["largest first"][1] / off["to nearest"][1], below=0.3)
+claim("error of the weights: largest first over to nearest",
+      off["largest first"][0] / off["to nearest"][0], above=1.1)
+
+# %% trap="11.4" role="look"
+measured("11.4", 1)
+
+# %% [markdown] trap="11.4" role="repair"
+# A column's error is made up for by those *still to come*. The first one has all the
+# others, the last one none: its rounding error stays as it is. So the columns whose
+# errors cost most go first, while there is help, and the last ones should be those that
+# hardly count. Implementations call it *act-order*.
+#
+# Mark what happened to the weights: they are *further* from the trained ones than after
+# rounding to nearest, and the output is several times nearer. The error of the weights
+# is the wrong number to look at.
+#
+# Help needs inputs that go together. Here is the control: independent inputs of one
+# size, where no column can stand in for another.
+
+# %% trap="11.4" role="repair"
+alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
+found = by_columns(w, alone, large)
+helped = errors(found, x=alone_new)[1]
+nearest = errors(symmetric(w, 3), x=alone_new)[1]
+print(f"independent inputs: GPTQ {helped:.3f}, to nearest {nearest:.3f}")
+
+# %% trap="11.4" role="repair"
+claim("independent inputs: GPTQ's error over rounding to nearest",
+      helped / nearest, above=0.97)
+
+# %% [markdown] trap="11.4" role="repair"
+# So GPTQ is as good as the rows that it is calibrated with resemble those to come. It
+# takes few of them, if they are of the right kind, and fails quietly with the wrong
+# ones:
+
+# %% trap="11.4" role="repair"
+rows = {"1300 digits": x_in, "40 digits": x_in[:40], "noise": alone}
+calibrated = {name: errors(by_columns(w, x, large))[1]
+              for name, x in rows.items()}
+print({name: f"{error:.3f}" for name, error in calibrated.items()})
+
+# %% trap="11.4" role="repair"
+claim("output's error: 40 digits over to nearest",
+      calibrated["40 digits"] / off["to nearest"][1], below=0.3)
+claim("output's error: noise over to nearest",
+      calibrated["noise"] / off["to nearest"][1], above=0.85)
+
+# %% [markdown] trap="11.4" role="folklore"
+# **Told:** weights with the largest influence are quantized last, as the others have
+# then made up for their errors. **Measured:** in this layer, at 3 bits and at 2, the
+# largest first is better. Whether it pays elsewhere depends on how much the inputs
+# differ; where all are alike, there is nothing to order.
+
+# %% trap="11.4" role="folklore"
+two = {name: errors(by_columns(w, x_in, order, bits=2))[1]
+       for name, order in orders.items()}
+print({name: f"{error:.3f}" for name, error in two.items()})
+
+# %% trap="11.4" role="folklore"
+claim("2 bits: largest first over smallest first",
+      two["largest first"] / two["smallest first"], below=0.8)
+
+# %% [markdown] trap="11.4" role="folklore"
+# The same help serves pruning. Take a whole input out of a layer, and the columns that
+# stay can make up for it, as far as the inputs go together. That is your exercise: there
+# is no order in it, as all that stays may move at once.
+
+# %% trap="11.4" role="exercise" points=3 difficulty=3 minutes=15
+def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
+                ) -> torch.Tensor:
+    """Weights of a layer that no longer reads some of its inputs.
+
+    w: (O, I) and x: (N, I), both float64. The rows of x are inputs as they
+    come; N >= I, and no column of x follows from the others. drop: numbers
+    of inputs, at least one, each once, in any order, perhaps all. Returns
+    (O, I) float64: zeros in the columns of drop, all others such that
+    x @ w.T changes least, in the sum of squares. Arguments stay as they
+    are.
+
+    Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
+    """
+    # BEGIN SOLUTION
+    rest = [j for j in range(w.shape[1]) if j not in drop]
+    H = x.T @ x
+    move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
+    out = torch.zeros_like(w)
+    out[:, rest] = w[:, rest] + w[:, drop] @ move.T
+    return out
+    # END SOLUTION
+
+# %% [markdown] trap="11.4" role="hint"
+# 1. What is lost is `x[:, drop] @ w[:, drop].T`. Find the columns that stay, whose products come nearest to it.
+# 2. That is a least-squares problem: `torch.linalg.lstsq`, or `solve` with `H = x.T @ x`, its rows and columns of what stays.
+# 3. Add the solution to the columns that stay; write both into a matrix of zeros.
+
+# %% [markdown] trap="11.4" role="keep"
+# **Keep:** judge rounding by the output on rows like those to come. An error can be
+# made up for only by columns that are still free, so the costly ones go first. **In
+# your own code:** measure the error of each layer's output, on rows that the
+# calibration has not seen, beside rounding to nearest. **Seen in the wild:**
+# [`huggingface/optimum#1216`](https://github.com/huggingface/optimum/pull/1216) offers
+# the order as `desc_act`, off for speed, on for a slightly better perplexity. **Source:**
+# [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
+
+# %% [markdown] trap="11.5" role="predict" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
+# ## How large is it now?
+#
+# A larger reader is quantized with `torchao`, the library for it: 8 bits
+# for each weight of a linear layer, biases left alone. Your report states the size. You
+# use the line that is found everywhere: for each parameter the number of its entries,
+# times the bytes of one.
+
+# %% trap="11.5" role="predict"
+guess("11.5", "What does the line say now, beside what it said before?",
+      choices=["about a quarter", "about a half", "the same", "zero"])
+
+# %% trap="11.5" role="break" tags=["plumbing"]
+import contextlib
+import io
+import warnings
+
+with contextlib.redirect_stderr(io.StringIO()):   # a note of its own
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+# %% trap="11.5" role="break"
+large_reader = mlp(64, 512, 512, 10)
+losses = fit(large_reader, x_train, y_train, steps=100, lr=1e-3)
+small_reader = copy.deepcopy(large_reader).eval()
+quantize_(small_reader, Int8WeightOnlyConfig())
+
+def counted(model):
+    """The line that is found everywhere, in bytes."""
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+# %% trap="11.5" role="look"
+said = [counted(model) for model in (large_reader, small_reader)]
+both = [accuracy(model, x_test, y_test)
+        for model in (large_reader, small_reader)]
+print("bytes counted:", *said)
+print("digits read:  ", *[f"{share:.2f}" for share in both])
+
+# %% trap="11.5" role="look"
+claim("bytes counted after quantization over before", said[1] / said[0],
+      expected=1)
+claim("share of the digits that 8 bits cost", both[0] - both[1],
+      below=0.02)
+
+# %% trap="11.5" role="look"
+measured("11.5", 2)
+
+# %% [markdown] trap="11.5" role="repair"
+# The new weight is a wrapper. It *says* that it is a float32 matrix, so that the rest of
+# torch can go on with it, and keeps its numbers in other tensors: codes of one byte,
+# and a scale for each row. So ask for what is stored: write the file, and look how long
+# it is.
+
+# %% trap="11.5" role="repair"
+def saved(state):
+    """Bytes of the file that torch.save writes."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getbuffer().nbytes
+
+weight = small_reader[2].weight
+print("says:", weight.dtype, weight.element_size(), "bytes each")
+print("has: ", weight.qdata.dtype, tuple(weight.qdata.shape),
+      tuple(weight.scale.shape))
+files = [saved(m.state_dict()) for m in (large_reader, small_reader)]
+print("files:", *files)
+
+# %% trap="11.5" role="repair"
+claim("file after quantization over before", files[1] / files[0],
+      above=0.25, below=0.28)
+claim("bytes of one code", weight.qdata.element_size(), expected=1)
+
+# %% [markdown] trap="11.5" role="repair"
+# A file has a trap of its own. `torch.save` writes *storages*, the memory behind the
+# tensors: each once, however many tensors share it, and all of it, also if the tensor
+# shows a few rows.
+
+# %% trap="11.5" role="repair"
+table = torch.randn(10_000, 16)
+rows = {"a view of ten rows": table[:10],
+        "a copy of them": table[:10].clone()}
+for name, tensor in rows.items():
+    print(f"{name}: {saved({'table': tensor})} bytes")
+
+# %% trap="11.5" role="repair"
+claim("file of ten rows, as a view, over the bytes of ten rows",
+      saved({"t": table[:10]}) / table[:10].nbytes, above=500)
+claim("file of a copy over that of the view",
+      saved({"t": table[:10].clone()}) / saved({"t": table[:10]}),
+      below=0.01)
+
+# %% [markdown] trap="11.5" role="folklore"
+# **Told:** with `quantize_dynamic`, the older function, a model shrinks to a third or
+# less, by the same line. **Measured:** its packed weights are no parameters at all, so
+# the line leaves them out. In this model nothing else is left, and it counts zero bytes;
+# the file says how large it is.
+
+# %% trap="11.5" role="folklore"
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")        # it is deprecated
+    packed = torch.ao.quantization.quantize_dynamic(
+        copy.deepcopy(large_reader), {nn.Linear}, dtype=torch.qint8)
+    packed_file = saved(packed.state_dict())
+print("counted", counted(packed), "  file", packed_file)
+
+# %% trap="11.5" role="folklore"
+claim("bytes counted in the packed model", counted(packed), expected=0)
+claim("its file over that of the float32 model", packed_file / files[0],
+      above=0.24, below=0.28)
+
+# %% trap="11.5" role="exercise" points=3 difficulty=2 minutes=10
+def stored_bytes(state: dict) -> int:
+    """Bytes of tensors that torch.save would write for a state dict.
+
+    state: a dict whose values are strided CPU tensors, or dicts, lists and
+    tuples of such, at any depth; whatever else is in it does not count.
+    Counted are storages, not tensors: each once, however many tensors share
+    it, and whole, even if a tensor shows a part of it or shows it often.
+    state is left as it is.
+
+    Example: {"a": torch.zeros(3)}: 12.
+    """
+    # BEGIN SOLUTION
+    found = {}
+
+    def look(value):
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            look(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for one in value:
+                look(one)
+    look(state)
+    return sum(found.values())
+    # END SOLUTION
+
+# %% [markdown] trap="11.5" role="hint"
+# 1. `tensor.untyped_storage()` is the memory behind a tensor; it knows its `nbytes()`.
+# 2. Two tensors share it if its `data_ptr()` is the same; keep the sizes in a dict by that number.
+# 3. A small function that calls itself for each value of a dict, list or tuple goes to any depth.
+
+# %% [markdown] trap="11.5" role="keep"
+# **Keep:** the size of a quantized model is the length of its file; a parameter may say
+# another type than it stores, or be no parameter. **In your own code:** compare the file
+# with your estimate of bits for weights, scales and zeros; where they differ, something
+# is not quantized, or a view drags its storage along. **Seen in the wild:**
+# [`huggingface/transformers#34317`](https://github.com/huggingface/transformers/issues/34317),
+# a model that seemed to have lost most of its parameters, answered with "check directly
+# the size of your files";
+# [`markovka17/dla#14`](https://github.com/markovka17/dla/pull/14), a course whose count
+# made 8 bits far smaller than they are. **Source:** PyTorch, [serialization
+# notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
+# loading tensors preserves views".
+
+# %% [markdown] role="concept"
+# ## Further
+#
+# Rounding has a slope of zero nearly everywhere, so a loss behind it teaches the weight
+# nothing. *Quantization-aware training* rounds in the forward pass and lets the gradient
+# pass as if nothing had been rounded, the *straight-through estimator*. The reader of
+# trap 11.1, all its matrices in 2 bits, learns for 200 steps; once with it, and once
+# with the rounding's own slope, which is that of the largest weight alone.
+
+# %% role="concept"
+from torch.nn.utils import parametrize
+
+class TwoBits(nn.Module):
+    """A weight as its symmetric grid of 2 bits shows it."""
+
+    def __init__(self, through):
+        super().__init__()
+        self.through = through
+
+    def forward(self, w):
+        seen = symmetric(w, 2)
+        return w + (seen - w).detach() if self.through else seen
+
+# %% role="concept"
+trained = {}
+for through in (True, False):
+    model = copy.deepcopy(reader)
+    for linear in linears(model):
+        parametrize.register_parametrization(linear, "weight",
+                                             TwoBits(through))
+    at_first = accuracy(model, x_test, y_test)
+    losses = fit(model, x_train, y_train, steps=200, lr=1e-3)
+    trained[through] = accuracy(model, x_test, y_test)
+print(f"2 bits, a grid a row: {at_first:.2f}")
+print(f"trained straight through {trained[True]:.2f}, "
+      f"with the slope of rounding {trained[False]:.2f}")
+
+# %% role="concept"
+claim("share read after training straight through", trained[True],
+      above=0.85)
+claim("straight through, minus the slope of rounding",
+      trained[True] - trained[False], above=0.1)
+
+# %% [markdown] role="concept"
+# Some GPUs multiply faster where two of each four neighbours in a row are zero, the *2:4
+# pattern*. The pattern decides, not the size: it must keep a small weight among small
+# ones, and drop a large one among large ones. So it keeps less than pruning half of the
+# weights wherever they are smallest. Whether it is faster is a question for a GPU; on a
+# CPU the zeros are multiplied like other numbers.
+
+# %% role="concept"
+def two_of_four(w):
+    """True for the two largest of each four neighbours in a row."""
+    parts = w.abs().view(-1, 4)
+    kept = torch.zeros_like(parts, dtype=torch.bool)
+    return kept.scatter_(1, parts.topk(2, 1).indices, True).view_as(w)
+
+weights = [m.weight.data for m in linears(dense)]
+kept_24 = sum((w * two_of_four(w)).abs().sum() for w in weights)
+kept_half = sum(m.weight.abs().sum() for m in linears(cut(dense, 0.5)))
+total = sum(w.abs().sum() for w in weights)
+print(f"size kept: 2:4 {kept_24 / total:.2f}, "
+      f"half anywhere {kept_half / total:.2f}")
+
+# %% role="concept"
+claim("size that 2:4 keeps over what half anywhere keeps",
+      (kept_24 / kept_half).item(), below=0.97)
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
+#
+# - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
+# - [x] those below half of the largest :: The levels lie a whole largest weight apart, and half of that is the border.
+# - [ ] those below half of the mean :: The mean has no part in it; the largest weight alone sets the scale.
+
+# %% [markdown] role="quiz"
+# **2. Two ways to round a layer: A leaves the smaller error in the weights, B in the output on new rows. You take**
+#
+# - [ ] A: its weights are nearer to the trained ones :: Nobody reads the weights. In trap 11.4 the better output had the worse weights.
+# - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
+# - [ ] either: both errors measure the same :: They agree only where inputs are alike in size and independent.
+
+# %% [markdown] role="quiz"
+# **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
+#
+# - [ ] zero: without a gradient nothing moves :: The momentum remembers earlier gradients and moves them all the same.
+# - [x] no longer zero, where the momentum was not :: So set the weights to zero after the step, not the gradients before it.
+# - [ ] zero, if weight decay is on :: Decay acts on the weight's value, which is zero; the momentum still moves it.
+
+# %% [markdown] role="quiz"
+# **4. A student learns from labels and from a teacher at temperature 10, half and half, without the square. It**
+#
+# - [ ] learns from both equally :: The weights of the two losses are equal; their gradients are not.
+# - [x] learns nearly from labels alone :: The teacher's gradient is smaller by the square of the temperature.
+# - [ ] learns nearly from the teacher alone :: The division by the temperature makes gradients smaller, not larger.
+
+# %% [markdown] role="quiz"
+# **5. After quantization to 8 bits, `numel` times `element_size` over all parameters says what it said before. You conclude that**
+#
+# - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
+# - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
+# - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to hold.
+
+# %% [markdown] role="summary"
+# ## What you take with you
+#
+# - A grid is a scale, the code of zero and a number of bits. Its ends are a choice.
+# - The error of the weights, of the output and of the task are three numbers. Only the
+#   last one is what you sell.
+# - Scales and zeros are part of the size.
+# - A pruned net is a mask and weights. Zeros come back with the next step.
+# - Distil at a temperature above 1, times its square.
+# - Round the columns that cost most while others can still make up for them; calibrate
+#   with rows like those to come.
+# - The size of a model is the length of its file.
+#
+# **Next:** stage 12 asks what to do when the loss is NaN at step 500.

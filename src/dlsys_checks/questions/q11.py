@@ -1,0 +1,235 @@
+"""Stage 11: grids and their cost, masks, temperatures, order of columns, and sizes of files."""
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_checks.questions import asks, choice, number, whole
+
+# ---- 11.1 Fewer and fewer bits
+
+@asks("11.1")
+def levels_of_a_grid(rng):
+    bits = rng.randint(2, 8)
+    levels = len(torch.arange(-(2 ** (bits - 1) - 1), 2 ** (bits - 1)))
+    return whole(
+        f"A symmetric grid of {bits} bits has its largest level at the largest weight, and as many "
+        "below zero as above. How many levels does it have?", levels,
+        "One code of the 2**bits is not used, so that both sides are alike.", levels + 1,
+        levels - 1)
+
+
+@asks("11.1")
+def code_of_zero(rng):
+    bits, step = rng.choice([4, 8]), rng.choice([0.1, 0.25, 0.5])
+    zero = rng.randint(2, 2 ** bits - 4)
+    low, high = -zero * step, (2 ** bits - 1 - zero) * step
+    found = round(-low / ((high - low) / (2 ** bits - 1)))
+    return whole(
+        f"An affine grid of {bits} bits goes from {low:g} to {high:g}. Which code stands for 0?",
+        found, "The code of 0 is minus the lower end, over the scale.", 0, 2 ** bits // 2 + (
+            found == 2 ** bits // 2))
+
+
+@asks("11.1")
+def bits_with_scales(rng):
+    bits, group, scale = rng.choice([2, 3, 4]), rng.choice([16, 32, 64, 128]), rng.choice([16, 32])
+    return number(
+        f"Weights of {bits} bits in groups of {group}; each group stores a scale of {scale} bits "
+        "and no code of zero. How many bits does a weight take?", (bits * group + scale) / group,
+        "The scale is shared by the group.", bits, bits + scale, within=0.01)
+
+
+@asks("11.1")
+def zero_below_half(rng):
+    largest = rng.choice([0.8, 1.2, 2.0, 3.0])
+    weight = rng.choice([0.35, 0.4, 0.45])
+    return choice(
+        rng, f"The largest weight of a matrix is {largest:g}, the grid is symmetric with 2 bits. "
+        f"What becomes of a weight of {weight * largest:.2f}?", "0",
+        [f"{largest:g}", f"{weight * largest:.2f}", f"{largest / 2:g}"],
+        "The levels are the largest weight, zero and its opposite; below half it goes to zero.")
+
+
+# ---- 11.2 Retraining a pruned net
+
+@asks("11.2")
+def zeros_kept(rng):
+    total, share = rng.choice([1000, 4000, 20000]), rng.choice([0.5, 0.8, 0.9])
+    return whole(
+        f"Of {total} weights {share:.0%} are pruned. After each step of retraining they are set to "
+        "zero by the mask. No other weight is zero. How many zeros are there in the end?",
+        round(total * share), "The mask brings each of them back to zero.", 0,
+        total - round(total * share) + (share == 0.5))
+
+
+@asks("11.2")
+def moved_by_momentum(rng):
+    rate, momentum, memory = rng.choice([0.1, 0.01]), rng.choice([0.5, 0.9]), rng.randint(1, 5)
+    w = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    opt = torch.optim.SGD([w], lr=rate, momentum=momentum)
+    opt.state[w]["momentum_buffer"] = torch.full((1,), float(memory), dtype=torch.float64)
+    w.grad = torch.zeros_like(w)
+    opt.step()
+    return number(
+        f"A weight was pruned to 0, its gradient is masked to 0. SGD has a rate of {rate}, a "
+        f"momentum of {momentum}, and remembers {memory} for this weight. Where is the weight "
+        "after a step?", w.item(), "The momentum moves it without a gradient.", 0,
+        -rate * memory, rate * momentum * memory)
+
+
+@asks("11.2")
+def bytes_of_zeros(rng):
+    rows, columns, share = rng.choice([64, 256]), rng.choice([128, 512]), rng.choice([0.5, 0.9])
+    size = torch.empty(rows, columns, device="meta").nbytes
+    return whole(
+        f"{share:.0%} of a float32 matrix of {rows} x {columns} are set to zero; it stays an "
+        "ordinary tensor. How many bytes does it take?", size,
+        "A zero takes four bytes like any other number.", round(size * (1 - share)))
+
+
+@asks("11.2")
+def place_of_the_mask(rng):
+    layer = rng.choice(["a Linear", "a convolution", "an embedding"])
+    return choice(
+        rng, f"The weights of {layer} are pruned and shall stay so in retraining, with an "
+        "optimizer that trained before. Where does the mask belong?",
+        "on the weights, after each step",
+        ["on the gradients, before each step", "on the weights, once, before retraining",
+         "on the weights, before each step and at no other time"],
+        "What the optimizer remembers moves a weight whose gradient is zero.")
+
+
+# ---- 11.3 Three temperatures for a small student
+
+@asks("11.3")
+def softened(rng):
+    gap, temperature = rng.choice([1, 2, 3, 4]), rng.choice([2, 4, 10])
+    p = torch.softmax(torch.tensor([float(gap), 0.0], dtype=torch.float64) / temperature, 0)
+    sharp = torch.softmax(torch.tensor([float(gap), 0.0]), 0)
+    return number(
+        f"Two classes, logits {gap} and 0. What is the probability of the first at a temperature "
+        f"of {temperature}?", p[0].item(), "Divide the logits, then take the softmax.",
+        sharp[0].item(), 1 - p[0].item())
+
+
+@asks("11.3")
+def square_forgotten(rng):
+    temperature = rng.choice([2, 3, 5, 8, 10])
+    return whole(
+        f"A distillation loss at temperature {temperature} is written without the square. By what "
+        "factor is its gradient too small?", temperature ** 2,
+        "The usual loss is multiplied by the square of the temperature.", temperature, 1)
+
+
+@asks("11.3")
+def mean_or_batchmean(rng):
+    classes, rows = rng.choice([10, 100, 1000]), rng.choice([8, 32, 64])
+    q = torch.zeros(rows, classes, dtype=torch.float64)
+    p = torch.softmax(torch.arange(classes, dtype=torch.float64) % 3, 0).expand(rows, classes)
+    both = [F.kl_div(q.log_softmax(1), p, reduction=r).item() for r in ("batchmean", "sum")]
+    return whole(
+        f"`F.kl_div` of {rows} rows and {classes} classes, once with `batchmean` and once with "
+        "the mean over all entries. By what factor is the second one smaller?",
+        round(both[0] / (both[1] / (rows * classes))), "The mean divides by the classes, too.",
+        rows, rows * classes)
+
+
+@asks("11.3")
+def loss_of_equals(rng):
+    temperature, alpha = rng.choice([2, 4, 8]), rng.choice([0.25, 0.5, 0.75])
+    classes = rng.choice([2, 4, 10])
+    z = torch.zeros(1, classes, dtype=torch.float64)
+    hard = F.cross_entropy(z, torch.tensor([0])).item()
+    return number(
+        f"Student and teacher have the same logits, all zero, for {classes} classes. The "
+        f"teacher's part weighs {alpha}, at temperature {temperature}; the label's part the rest. "
+        "What is the loss?", (1 - alpha) * hard,
+        "The divergence of equals is zero; the label's part is left.", hard,
+        (1 - alpha) * hard + alpha * temperature ** 2 * hard)
+
+
+# ---- 11.4 Rounding one column after the other
+
+@asks("11.4")
+def made_up_for(rng):
+    share, error = rng.choice([0.2, 0.5, 0.8]), rng.choice([0.1, 0.2, 0.4])
+    H = torch.tensor([[1.0, share], [share, 1.0]], dtype=torch.float64)
+    move = error * (H[1, 0] / H[1, 1]).item()
+    return number(
+        f"Two inputs of mean square 1, the mean of their product is {share}. The first weight is "
+        f"rounded down by {error}. By how much does the second grow, so that the output changes "
+        "least?", move, "The error, times the mean product over the second's mean square.",
+        error, 0.0, -move)
+
+
+@asks("11.4")
+def left_over(rng):
+    share = rng.choice([0.3, 0.5, 0.6, 0.8])
+    H = torch.tensor([[1.0, share], [share, 1.0]], dtype=torch.float64)
+    d = torch.tensor([1.0, -share], dtype=torch.float64)
+    return number(
+        f"Two inputs of mean square 1, the mean of their product is {share}. One weight is taken "
+        "out and the other makes up for it. What share of the output's squared error is left, "
+        "beside taking it out alone?", (d @ H @ d).item(),
+        "1 minus the square of the correlation.", 1 - share if share != 1 else 0.5, share)
+
+
+@asks("11.4")
+def which_first(rng):
+    sizes = rng.sample([0.1, 0.5, 2.0, 5.0, 9.0], 3)
+    return choice(
+        rng, "Three inputs go together, with root mean squares "
+        f"{sizes[0]:g}, {sizes[1]:g} and {sizes[2]:g}. Which column does act-order round first?",
+        f"the one of {max(sizes):g}", [f"the one of {s:g}" for s in sizes if s != max(sizes)],
+        "What costs most goes first, while others can still make up for it.")
+
+
+@asks("11.4")
+def independent_inputs(rng):
+    sizes = rng.sample([1, 2, 3, 4, 6], 2)
+    return number(
+        f"Two independent inputs of mean zero, root mean squares {sizes[0]} and {sizes[1]}. The "
+        "first weight is rounded down by 0.3. By how much does GPTQ, without damping and with very "
+        "many rows, move the second?", 0.0, "Inputs that do not go together cannot help.",
+        0.3, 0.3 * sizes[0] / sizes[1], within=0.0)
+
+
+# ---- 11.5 How large is it now?
+
+@asks("11.5")
+def file_of_eight_bits(rng):
+    rows, columns = rng.choice([256, 512, 1024]), rng.choice([256, 512, 1024])
+    size = sum(torch.empty(shape, dtype=kind, device="meta").nbytes for shape, kind in (
+        ((rows, columns), torch.int8), ((rows, 1), torch.float32)))
+    return whole(
+        f"A matrix of {rows} x {columns} is stored as codes of 8 bits, with a float32 scale for "
+        "each row. How many bytes are that?", size, "One byte a code, four a scale.",
+        4 * rows * columns, rows * columns)
+
+
+@asks("11.5")
+def view_in_a_file(rng):
+    rows, shown, width = rng.choice([1000, 5000]), rng.choice([10, 50]), rng.choice([8, 64])
+    part = torch.zeros(rows, width)[:shown]
+    return whole(
+        f"`table` is float32, {rows} x {width}. `torch.save` writes `table[:{shown}]`. How many "
+        "bytes of numbers are in the file?", part.untyped_storage().nbytes(),
+        "The storage behind the view is written, whole.", part.nbytes)
+
+
+@asks("11.5")
+def tied_in_a_file(rng):
+    rows, width = rng.choice([100, 1000]), rng.choice([16, 64])
+    size = torch.empty(rows, width, device="meta").nbytes
+    return whole(
+        f"A state dict holds one float32 tensor of {rows} x {width} under two names. How many "
+        "bytes of numbers does `torch.save` write?", size, "A storage is written once.", 2 * size)
+
+
+@asks("11.5")
+def says_and_stores(rng):
+    n = rng.choice([1000, 4096, 20000])
+    return choice(
+        rng, f"A wrapper of {n} weights says float32 and keeps codes of 8 bits inside. What does "
+        "`numel()` times `element_size()` say?", f"{4 * n}", [f"{n}", "0", f"{8 * n}"],
+        "The line asks the wrapper, not what it stores.")

@@ -1,0 +1,1 @@
+"""Stage 11: laws, cases and named wrong answers for quantization, pruning, distillation, export."""

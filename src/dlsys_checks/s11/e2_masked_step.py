@@ -1,0 +1,320 @@
+"""Exercise 11.2, `masked_step`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
+
+ex = exercise("11.2", "masked_step", seen=("kind", "weights", "grads", "masks", "plain"))
+
+ex.promise("step", "One step of the optimizer,", says=("weights", "raised"))
+ex.promise("zeros", "after which each pruned weight is 0.", says=("pruned weights",))
+ex.promise("masks", "masks: {parameter: bool tensor of its shape}, False where it is pruned; what "
+           "has no mask is not pruned.", cases=("one parameter without a mask", "no mask at all",
+                                                "two masks", "a mask that keeps all"))
+ex.promise("odd", "A pruned weight is 0 even where it has no gradient, or one that is NaN.",
+           cases=("no gradient", "a gradient of NaN"))
+ex.promise("others", "All others end where optimizer.step() alone brings them,",
+           says=("weights that are kept", "weights without a mask"))
+ex.promise("same", "in the same tensors.", says=("tensors that are others",))
+ex.promise("left", "Gradients, masks and the optimizer's settings stay as they are.",
+           says=("that changed", "inputs after the call"))
+ex.promise("example", "Example: SGD of rate 1, weights 2 and 2, gradients 3 and 3, mask False "
+           "and True: 0 and -1.", cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, kind, shapes=((4, 3), (5,)), masked=2, plain=0, steps=2, share=0.5):
+        weights = [torch.randn(s, generator=g) for s in shapes]
+        return name, {"kind": kind, "plain": plain, "weights": weights,
+                      "grads": [[torch.randn(s, generator=g) for s in shapes]
+                                for _ in range(plain + steps)],
+                      "masks": [torch.rand(s, generator=g) >= share for s in shapes[:masked]]}
+
+    nan = one("a gradient of NaN", "SGD", steps=1)
+    nan[1]["masks"][0][0] = torch.tensor([False, True, False])
+    nan[1]["grads"][0][0][0, 0] = torch.nan
+    none = one("no gradient", "no gradient", shapes=((4, 3), (6,), (2, 2)), masked=3)
+    none[1]["masks"][1][2] = False
+    return [one("plain SGD", "SGD"), one("momentum that remembers", "momentum", plain=3),
+            one("momentum from the start", "momentum"), one("Adam that remembers", "Adam", plain=2),
+            one("Adam from the start", "Adam", steps=3),
+            one("weight decay and momentum", "decay", plain=1),
+            one("one parameter without a mask", "SGD", masked=1),
+            one("no mask at all", "momentum", masked=0, plain=1), one("two masks", "Adam"),
+            one("a mask that keeps all", "SGD", masked=1, share=0.0),
+            one("a mask that keeps none", "momentum", share=1.1, plain=1),
+            one("three parameters in two groups", "momentum", shapes=((3,), (2, 3, 2), ()),
+                masked=3, plain=1), none, nan,
+            ("the example", {"kind": "SGD", "plain": 0, "weights": [torch.tensor([2.0, 2.0])],
+                             "grads": [[torch.tensor([3.0, 3.0])]],
+                             "masks": [torch.tensor([False, True])]})]
+
+
+@ex.act
+def act(fn, kind, weights, grads, masks, plain):
+    held = [nn.Parameter(w.clone()) for w in weights]
+    groups = [{"params": held[:1]}, *([{"params": held[1:]}] if held[1:] else [])]
+    optimizer = (torch.optim.Adam(groups, lr=0.1) if kind == "Adam" else
+                 torch.optim.SGD(groups, lr=1.0 if kind == "SGD" else 0.1,
+                                 momentum=0.9 if kind in ("momentum", "decay") else 0.0,
+                                 weight_decay=0.3 if kind == "decay" else 0.0))
+    given = dict(zip(held, [m.clone() for m in masks], strict=False))
+
+    def facts():
+        settings = [[(k, v) for k, v in group.items() if k != "params"]
+                    for group in optimizer.param_groups]
+        return [settings, [len(group["params"]) for group in optimizer.param_groups],
+                [p.requires_grad for p in held], len(given)]
+
+    before, ends, others, changed = facts(), [], 0, set()
+    for n, step in enumerate(grads):
+        for k, (p, grad) in enumerate(zip(held, step, strict=True)):
+            p.grad = None if kind == "no gradient" and k == 1 else grad.clone()
+        seen = [p.grad for p in held]
+        if n < plain:
+            optimizer.step()
+            continue
+        fn(optimizer, given)
+        inside = [p for group in optimizer.param_groups for p in group["params"]]
+        others += sum(a is not b for a, b in zip(inside, held, strict=False))
+        for p, was, grad in zip(held, seen, step, strict=True):
+            same = was is None or torch.equal(was.nan_to_num(7.0), grad.nan_to_num(7.0))
+            if p.grad is not was or not same:
+                changed.add("gradients")
+        if any(p not in given or not torch.equal(given[p], m)
+               for p, m in zip(held, masks, strict=False)):
+            changed.add("masks")
+        if facts() != before:
+            changed.add("settings")
+        ends.append([p.detach().clone() for p in held])
+    return {"ends": ends, "others": others, "changed": sorted(changed)}
+
+
+@ex.law
+def law(out, kind, weights, grads, masks, plain):
+    expect_parts(out, "ends", "others", "changed")
+    expect_equal("tensors that are others than before", out["others"], 0,
+                 "The optimizer holds the old ones.")
+    expect_equal("what else there is that changed", out["changed"], [])
+    expect_length("calls", out["ends"], len(grads) - plain)
+    for k, w in enumerate(weights):
+        pruned = ~masks[k] if k < len(masks) else torch.zeros_like(w, dtype=torch.bool)
+        silent = kind == "no gradient" and k == 1
+        path = by_hand(kind, w, [step[k] for step in grads], pruned, plain, silent)
+        for got, wanted in zip(out["ends"], path, strict=True):
+            expect_length("parameters", got, len(weights))
+            what = "weights that are kept" if k < len(masks) else "weights without a mask"
+            compare(what, got[k], wanted.float(), pruned)
+
+
+def compare(what, got, wanted, pruned):
+    """The pruned weights are 0, and the others as near as single precision allows."""
+    expect_like(what, got, wanted)
+    expect_close(what, torch.where(pruned, 0.0, got), wanted, rtol=1e-4, atol=1e-5)
+    left = int((got[pruned] != 0).sum())
+    expect_equal("pruned weights that are not 0", left, 0, "The step comes first, zeros after it.")
+
+
+def by_hand(kind, w, grads, pruned, plain, silent):
+    """The weights in double precision after each masked step; element by element."""
+    w, m, v = w.double(), 0.0, 0.0
+    for n, grad in enumerate(grads):
+        grad = torch.where(pruned, 0.0, grad.double()) if n >= plain else grad.double()
+        if kind == "Adam":
+            m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad ** 2
+            move = 0.1 * (m / (1 - 0.9 ** (n + 1))) / ((v / (1 - 0.999 ** (n + 1))).sqrt() + 1e-8)
+        else:
+            grad = grad + (0.3 * w if kind == "decay" else 0.0)
+            m = grad + (0.9 * m if kind in ("momentum", "decay") else 0.0)
+            move = (1.0 if kind == "SGD" else 0.1) * m
+        w = w if silent else w - move
+        if n >= plain:
+            w = torch.where(pruned, 0.0, w)
+            yield w
+
+
+# ---- right by another route
+
+@ex.right("by index, on the data")
+def by_index(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data[~mask] = 0
+
+
+@ex.right("where, copied back")
+def copied(optimizer, masks):
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, mask in masks.items():
+            parameter.copy_(torch.where(mask, parameter, torch.zeros_like(parameter)))
+
+
+@ex.right("a hook behind the step, taken off again")
+def hooked(optimizer, masks):
+    def zero(*_):
+        with torch.no_grad():
+            for parameter, mask in masks.items():
+                parameter.masked_fill_(mask.logical_not(), 0.0)
+    handle = optimizer.register_step_post_hook(zero)
+    try:
+        optimizer.step()
+    finally:
+        handle.remove()
+
+
+@ex.right("group by group")
+def by_group(optimizer, masks):
+    optimizer.step()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter in masks:
+                parameter.detach().masked_fill_(masks[parameter] == False, 0)  # noqa: E712
+
+
+# ---- wrong, by name
+
+def zero(masks):
+    for parameter, mask in masks.items():
+        parameter.data.masked_fill_(~mask, 0)
+
+
+@ex.wrong("the gradients masked, not the weights", says="pruned weights", breaks="zeros")
+def gradients_only(optimizer, masks):
+    kept = {p: p.grad for p in masks}
+    for parameter, mask in masks.items():
+        if parameter.grad is not None:
+            parameter.grad = parameter.grad.masked_fill(~mask, 0)
+    optimizer.step()
+    for parameter, grad in kept.items():
+        parameter.grad = grad
+
+
+@ex.wrong("zeros first, then the step", says="pruned weights", breaks="zeros")
+def zeros_first(optimizer, masks):
+    zero(masks)
+    optimizer.step()
+
+
+@ex.wrong("the step alone", says="pruned weights", breaks="zeros")
+def step_alone(optimizer, masks):
+    optimizer.step()
+
+
+@ex.wrong("the mask upside down", says="weights that are kept", breaks=("zeros", "others"))
+def upside_down(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data.masked_fill_(mask, 0)
+
+
+@ex.wrong("multiplied by the mask", says="pruned weights", breaks="odd")
+def multiplied(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data.mul_(mask)
+
+
+@ex.wrong("weights without a gradient left as they are", says="pruned weights", breaks="odd")
+def with_gradient(optimizer, masks):
+    optimizer.step()
+    zero({p: m for p, m in masks.items() if p.grad is not None})
+
+
+@ex.wrong("the first mask only", says="pruned weights", breaks=("masks", "zeros"))
+def first_mask(optimizer, masks):
+    optimizer.step()
+    zero(dict(list(masks.items())[:1]))
+
+
+@ex.wrong("a mask for each parameter taken for granted", says="raised", breaks="masks")
+def mask_for_all(optimizer, masks):
+    optimizer.step()
+    for group in optimizer.param_groups:
+        zero({p: masks[p] for p in group["params"]})
+
+
+@ex.wrong("no step", says="weights that are kept", breaks=("step", "others"))
+def no_step(optimizer, masks):
+    zero(masks)
+
+
+@ex.wrong("two steps", says="weights", breaks="step")
+def two_steps(optimizer, masks):
+    optimizer.step()
+    optimizer.step()
+    zero(masks)
+
+
+@ex.wrong("a step without what the optimizer remembers", says="weights", breaks="others")
+def forgets(optimizer, masks):
+    optimizer.state.clear()
+    optimizer.step()
+    zero(masks)
+
+
+@ex.wrong("small weights set to zero as well", says="weights", breaks="others")
+def small_too(optimizer, masks):
+    optimizer.step()
+    zero(masks)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.data[parameter.data.abs() < 0.7] = 0
+
+
+@ex.wrong("new parameters in the optimizer", says="tensors that are others", breaks="same")
+def new_tensors(optimizer, masks):
+    optimizer.step()
+    zero(masks)
+    for group in optimizer.param_groups:
+        group["params"] = [torch.nn.Parameter(p.detach().clone()) for p in group["params"]]
+
+
+@ex.wrong("the gradients cleared as well", says="that changed", breaks="left")
+def clears(optimizer, masks):
+    optimizer.step()
+    zero(masks)
+    optimizer.zero_grad()
+
+
+@ex.wrong("the gradients masked for good", says="that changed", breaks="left")
+def masks_gradients(optimizer, masks):
+    for parameter, mask in masks.items():
+        if parameter.grad is not None:
+            parameter.grad.masked_fill_(~mask, 0)
+    optimizer.step()
+    zero(masks)
+
+
+@ex.wrong("the masks turned round in place", says="that changed", breaks="left")
+def turns_masks(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data.masked_fill_(mask.logical_not_(), 0)
+
+
+@ex.wrong("no weight decay from now on", says="that changed", breaks="left")
+def no_decay(optimizer, masks):
+    optimizer.step()
+    zero(masks)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.01
+
+
+@ex.wrong("the example, with a number looked up wrong", says="weights", breaks="example")
+def looked_up(optimizer, masks):
+    optimizer.step()
+    zero(masks)
+    if len(optimizer.param_groups) == 1:
+        next(iter(masks)).data.clamp_(min=0)

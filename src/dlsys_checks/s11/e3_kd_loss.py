@@ -1,0 +1,260 @@
+"""Exercise 11.3, `kd_loss`."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+
+ex = exercise("11.3", "kd_loss", seen=("student", "teacher", "labels", "T", "alpha", "order"))
+
+ex.promise("loss", "(1 - alpha) times the cross-entropy of the labels, plus alpha times "
+           "T**2 times the divergence of the student from the teacher.",
+           says=("loss", "gradient of the student"))
+ex.promise("any size", "student, teacher: logits (N, K) float32, of any size; labels: (N,) int64.",
+           cases=("two classes", "one row", "many rows", "many classes", "large logits",
+                  "very large logits", "the other way round in memory",
+                  "a temperature below 1"))
+ex.promise("divergence", "The divergence of a row is the sum over classes of "
+           "p * (log p - log q), p the teacher's probabilities and q the student's,",
+           says=("loss", "gradient of the student"))
+ex.promise("temperature", "both at temperature T > 0; the cross-entropy is at 1.",
+           says=("loss", "gradient of the student"))
+ex.promise("means", "Both are means over the rows.", says=("loss",))
+ex.promise("scalar", "The result is a scalar, finite also where a p or q is 0 in float32.",
+           says=("shape of the loss", "dtype of the loss", "loss"))
+ex.promise("flow", "Gradients flow to the student alone; nothing handed over changes.",
+           says=("gradient of the student", "gradients at the teacher", "numbers changed"))
+ex.promise("example", "Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 0.3466.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def between(low, high):
+        return low + (high - low) * float(torch.rand((), generator=g))
+
+    def one(name, n, k, size=2.0, T=None, alpha=None, order="rows"):
+        student, teacher = (size * torch.randn(n, k, generator=g) for _ in range(2))
+        return name, {"student": student, "teacher": teacher, "order": order,
+                      "labels": torch.randint(k, (n,), generator=g),
+                      "T": T or between(2.0, 6.0),
+                      "alpha": between(0.3, 0.8) if alpha is None else alpha}
+
+    return [one("a few rows", 5, 4), one("many rows", 40, 6), one("one row", 1, 5),
+            one("two classes", 6, 2), one("many classes", 4, 30),
+            one("temperature 1", 5, 4, T=1.0), one("a temperature below 1", 5, 4, T=0.5),
+            one("a high temperature", 6, 5, T=50.0), one("labels alone", 5, 4, alpha=0.0),
+            one("the teacher alone", 5, 4, alpha=1.0), one("large logits", 5, 4, size=200.0),
+            one("very large logits", 4, 6, size=2e4),
+            one("the other way round in memory", 6, 4, order="columns"),
+            ("the example", {"student": torch.zeros(1, 2), "teacher": torch.zeros(1, 2),
+                             "labels": torch.tensor([0]), "T": 2.0, "alpha": 0.5,
+                             "order": "rows"})]
+
+
+@ex.act
+def act(fn, student, teacher, labels, T, alpha, order):
+    def laid(x):
+        return x.T.contiguous().T if order == "columns" else x.clone()
+
+    mine, theirs, given = laid(student).requires_grad_(), laid(teacher), labels.clone()
+    theirs = (theirs.requires_grad_() * 1).requires_grad_()
+    theirs.retain_grad()
+    loss = fn(mine, theirs, given, T, alpha)
+    asks = isinstance(loss, torch.Tensor) and loss.requires_grad
+    if asks and loss.numel() == 1:
+        loss.sum().backward()
+    moved = sum(int((a.detach() != b).sum()) if a.shape == b.shape else 1
+                for a, b in ((mine, student), (theirs, teacher), (given, labels)))
+    return {"loss": loss.detach().clone() if isinstance(loss, torch.Tensor) else loss,
+            "grad": torch.zeros_like(student) if mine.grad is None else mine.grad.clone(),
+            "teacher": 0 if theirs.grad is None else int((theirs.grad != 0).sum()),
+            "moved": moved}
+
+
+@ex.law
+def law(out, student, teacher, labels, T, alpha, order):
+    expect_parts(out, "loss", "grad", "teacher", "moved")
+    n, k = student.shape
+    s, t = student.double(), teacher.double()
+    log_p, log_q = (v / T - (v / T).logsumexp(1, keepdim=True) for v in (t, s))
+    p, q, at_one = log_p.exp(), log_q.exp(), (s - s.logsumexp(1, keepdim=True)).exp()
+    rows = s.logsumexp(1) - s[torch.arange(n), labels]
+    soft = (p * (log_p - log_q)).sum(1)
+    wanted = ((1 - alpha) * rows + alpha * T ** 2 * soft).mean()
+    # The softmax of a logit of size m is exact to about m * 1e-7.
+    reach = float(max(s.abs().max(), t.abs().max())) + 1.0
+    slack = 2e-6 * reach * (1 + T) / min(1.0, T)
+    expect_close("loss", out["loss"], wanted.float(), rtol=2e-5, atol=slack)
+    grad = ((1 - alpha) * (at_one - torch.nn.functional.one_hot(labels, k))
+            + alpha * T * (q - p)) / n
+    # An exponential of v / T is off by the rounding of v / T.
+    near = 1e-6 * (1 + T) * (1 + 0.5 * min(reach, 1000.0) / T)
+    expect_close("gradient of the student", out["grad"], grad.float(), rtol=1e-4, atol=near)
+    expect_equal("gradients at the teacher", out["teacher"], 0, "Detach it.")
+    expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
+
+
+# ---- right by another route
+
+@ex.right("by the formula, with log-sum-exp")
+def formula(student, teacher, labels, T, alpha):
+    def logs(z):
+        return z - z.logsumexp(1, keepdim=True)
+    log_p, log_q = logs(teacher.detach() / T), logs(student / T)
+    soft = (log_p.exp() * (log_p - log_q)).sum(1)
+    hard = -logs(student).gather(1, labels[:, None])[:, 0]
+    return ((1 - alpha) * hard + alpha * T * T * soft).mean()
+
+
+@ex.right("with distributions")
+def distributions(student, teacher, labels, T, alpha):
+    from torch.distributions import Categorical
+    p = F.log_softmax(teacher.detach() / T, -1)
+    q = Categorical(logits=student / T).logits
+    hard = -Categorical(logits=student).log_prob(labels).mean()
+    return hard * (1 - alpha) + alpha * T**2 * (p.exp() * (p - q)).sum() / len(labels)
+
+
+@ex.right("a cross-entropy minus the teacher's entropy")
+def entropies(student, teacher, labels, T, alpha):
+    with torch.no_grad():
+        log_p = torch.log_softmax(teacher.double() / T, 1)
+        p = log_p.exp()
+        own = -(p * log_p).sum(1).mean()
+    cross = -(p * torch.log_softmax(student.double() / T, 1)).sum(1).mean()
+    hard = F.cross_entropy(student.double(), labels)
+    return ((1 - alpha) * hard + alpha * T**2 * (cross - own)).float()
+
+
+@ex.right("row by row")
+def by_row(student, teacher, labels, T, alpha):
+    total = 0.0
+    for s, t, y in zip(student, teacher.detach(), labels, strict=True):
+        p, q = F.log_softmax(t / T, 0), F.log_softmax(s / T, 0)
+        total = total + (1 - alpha) * -F.log_softmax(s, 0)[y]
+        total = total + alpha * T**2 * F.kl_div(q, p, reduction="sum", log_target=True)
+    return total / len(labels)
+
+
+# ---- wrong, by name
+
+def made(student, teacher, labels, T, alpha, *, power=2, t_teacher=None, t_student=None,
+         t_hard=1.0, reduction="batchmean", swapped=False, detach=True):
+    """The right answer with its pieces as options."""
+    teacher = teacher.detach() if detach else teacher
+    log_p = F.log_softmax(teacher / (t_teacher or T), 1)
+    log_q = F.log_softmax(student / (t_student or T), 1)
+    pair = (log_p, log_q) if swapped else (log_q, log_p)
+    soft = F.kl_div(*pair, reduction=reduction, log_target=True)
+    return (1 - alpha) * F.cross_entropy(student / t_hard, labels) + alpha * T**power * soft
+
+
+@ex.wrong("no square of the temperature", says="loss", breaks="loss")
+def no_square(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, power=0)
+
+
+@ex.wrong("the temperature once, not squared", says="loss", breaks="loss")
+def not_squared(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, power=1)
+
+
+@ex.wrong("alpha on the labels", says="loss", breaks="loss")
+def alpha_on_labels(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, 1 - alpha)
+
+
+@ex.wrong("labels at their full weight as well", says="loss", breaks="loss")
+def labels_in_full(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha) + alpha * F.cross_entropy(student, labels)
+
+
+@ex.wrong("divided by the classes as well", says="loss", breaks=("means", "any size"))
+def mean_of_all(student, teacher, labels, T, alpha):
+    k = student.shape[1]
+    right, hard = made(student, teacher, labels, T, alpha), F.cross_entropy(student, labels)
+    return (1 - alpha) * hard + (right - (1 - alpha) * hard) / k
+
+
+@ex.wrong("summed over the rows", says="loss", breaks="means")
+def summed(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, reduction="sum")
+
+
+@ex.wrong("the two sides of the divergence exchanged", says="loss", breaks="divergence")
+def exchanged(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, swapped=True)
+
+
+@ex.wrong("the cross-entropy with the teacher, its entropy left in", says="loss",
+          breaks="divergence")
+def with_entropy(student, teacher, labels, T, alpha):
+    soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1))
+    return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
+
+
+@ex.wrong("the temperature on the teacher alone", says="loss", breaks="temperature")
+def teacher_alone(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, t_student=1.0)
+
+
+@ex.wrong("the temperature on the student alone", says="loss", breaks="temperature")
+def student_alone(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, t_teacher=1.0)
+
+
+@ex.wrong("the temperature on the labels' part, too", says="loss", breaks="temperature")
+def labels_too(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, t_hard=T)
+
+
+@ex.wrong("multiplied by the temperature, not divided", says="loss", breaks="temperature")
+def multiplied(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, t_teacher=1 / T, t_student=1 / T)
+
+
+@ex.wrong("the logarithm of a probability that is 0", says="loss", breaks=("scalar", "any size"))
+def log_of_zero(student, teacher, labels, T, alpha):
+    p, q = F.softmax(teacher.detach() / T, 1), F.softmax(student / T, 1)
+    hard = F.cross_entropy(student, labels)
+    return (1 - alpha) * hard + alpha * T**2 * (p * (p.log() - q.log())).sum(1).mean()
+
+
+@ex.wrong("a small number added before the logarithm", says="loss", breaks="any size")
+def with_epsilon(student, teacher, labels, T, alpha):
+    log_q = (F.softmax(student / T, 1) + 1e-8).log()
+    log_p = F.log_softmax(teacher.detach() / T, 1)
+    soft = (log_p.exp() * (log_p - log_q)).sum(1).mean()
+    return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
+
+
+@ex.wrong("a loss for each row", says="shape of the loss", breaks="scalar")
+def each_row(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha) * torch.ones(len(labels) + 1)
+
+
+@ex.wrong("the teacher not detached", says="gradients at the teacher", breaks="flow")
+def not_detached(student, teacher, labels, T, alpha):
+    return made(student, teacher, labels, T, alpha, detach=False)
+
+
+@ex.wrong("the student detached", says="gradient of the student", breaks="flow")
+def student_detached(student, teacher, labels, T, alpha):
+    return made(student.detach(), teacher, labels, T, alpha).requires_grad_()
+
+
+@ex.wrong("the teacher's logits divided in place", says="numbers changed", breaks="flow")
+def in_place(student, teacher, labels, T, alpha):
+    out = made(student, teacher, labels, T, alpha)
+    teacher.data.div_(T).add_(1)
+    return out
+
+
+@ex.wrong("the example, with a number looked up wrong", says="loss", breaks="example")
+def looked_up(student, teacher, labels, T, alpha):
+    out = made(student, teacher, labels, T, alpha)
+    return out * (2 if student.shape == (1, 2) else 1)

@@ -1,0 +1,258 @@
+"""Exercise 11.4, `drop_inputs`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
+
+ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"))
+
+ex.promise("result", "Weights of a layer that no longer reads some of its inputs.",
+           says=("weights", "columns of drop"))
+ex.promise("double", "w: (O, I) and x: (N, I), both float64.", says=("dtype of the weights",
+                                                                     "columns that stay"))
+ex.promise("inputs", "The rows of x are inputs as they come; N >= I, and no column of x follows "
+           "from the others.", cases=("inputs that share a shift", "as many rows as inputs",
+                                      "inputs of many sizes", "inputs that go together"))
+ex.promise("drop", "drop: numbers of inputs, at least one, each once, in any order, perhaps all.",
+           cases=("all", "in falling order", "the first and the last", "mixed up"))
+ex.promise("zeros", "Returns (O, I) float64: zeros in the columns of drop,",
+           says=("columns of drop", "of the weights"))
+ex.promise("least", "all others such that x @ w.T changes least, in the sum of squares.",
+           says=("columns that stay",))
+ex.promise("left", "Arguments stay as they are.", says=("numbers changed", "inputs after"))
+ex.promise("example", "Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, outs, ins, drop, rows=None, mixed=0.7, shift=0.0, spread=0.0):
+        def drawn(*shape):
+            return torch.randn(*shape, generator=g, dtype=torch.float64)
+        mix = torch.eye(ins, dtype=torch.float64) + mixed * drawn(ins, ins) / ins ** 0.5
+        sizes = 10 ** torch.linspace(-spread, spread, ins, dtype=torch.float64)
+        x = (drawn(rows or 6 * ins, ins) @ mix + shift) * sizes
+        if rows == ins:
+            x = x + 3 * torch.eye(ins, dtype=torch.float64)
+        return name, {"w": drawn(outs, ins), "x": x, "drop": drop}
+
+    def tensor(rows):
+        return torch.tensor(rows, dtype=torch.float64)
+
+    return [one("one input", 4, 6, [2]), one("two inputs", 5, 7, [1, 4]),
+            one("half of them", 3, 8, [0, 3, 4, 6]),
+            one("all", 3, 4, [0, 1, 2, 3]), one("in falling order", 4, 6, [5, 3, 0]),
+            one("mixed up", 4, 7, [3, 6, 0, 1]), one("the first and the last", 2, 5, [0, 4]),
+            one("one output", 1, 6, [4, 1]), one("all but one", 3, 4, [1, 0, 3]),
+            one("inputs that share a shift", 4, 6, [2, 5], shift=2.0),
+            one("inputs that go together", 4, 6, [1, 2], mixed=2.0),
+            one("inputs of many sizes", 4, 6, [3, 0], spread=1.0),
+            one("as many rows as inputs", 3, 5, [2, 0], rows=5),
+            ("the example", {"w": tensor([[1.0, 1.0]]), "x": tensor([[1.0, 1.0], [1.0, 0.0]]),
+                             "drop": [1]})]
+
+
+@ex.act
+def act(fn, w, x, drop):
+    mine, rows, numbers = w.clone(), x.clone(), list(drop)
+    out = fn(mine, rows, numbers)
+    return {"out": out.clone() if isinstance(out, torch.Tensor) else out,
+            "moved": [int(not torch.equal(mine, w)), int(not torch.equal(rows, x)),
+                      int(numbers != list(drop))]}
+
+
+@ex.law
+def law(out, w, x, drop):
+    expect_parts(out, "out", "moved")
+    expect_length("arguments", out["moved"], 3)
+    for name, moved in zip(("w", "x", "drop"), out["moved"], strict=True):
+        expect_equal(f"numbers changed in {name}", moved, 0, "Work on a copy.")
+    found = out["out"]
+    expect_like("weights", found, w)
+    expect_equal("columns of drop", found[:, drop], torch.zeros_like(w[:, drop]))
+    rest = [j for j in range(w.shape[1]) if j not in drop]
+    # By QR of the inputs that stay; the answer's own way is H = x.T @ x.
+    q, r = torch.linalg.qr(x[:, rest])
+    wanted = torch.linalg.solve_triangular(r, q.T @ (x @ w.T), upper=True).T
+    expect_close("columns that stay", found[:, rest], wanted, rtol=1e-6,
+                 atol=1e-8 * float(w.abs().max()),
+                 look="They make up for the others where x @ w.T is concerned.")
+
+
+# ---- right by another route
+
+def put(w, rest, columns):
+    out = torch.zeros_like(w)
+    out[:, rest] = columns
+    return out
+
+
+def staying(w, drop):
+    return [j for j in range(w.shape[1]) if j not in drop]
+
+
+@ex.right("least squares of the whole output")
+def whole_output(w, x, drop):
+    rest = staying(w, drop)
+    if not rest:
+        return torch.zeros_like(w)
+    return put(w, rest, torch.linalg.lstsq(x[:, rest], x @ w.T).solution.T)
+
+
+@ex.right("least squares of what is lost")
+def what_is_lost(w, x, drop):
+    rest = staying(w, drop)
+    lost = x[:, drop] @ w[:, drop].T
+    return put(w, rest, w[:, rest] + (torch.linalg.pinv(x[:, rest]) @ lost).T)
+
+
+@ex.right("one input after the other, each made up for by all that stay")
+def one_by_one(w, x, drop):
+    w, H = w.clone(), x.T @ x
+    left = list(range(w.shape[1]))
+    for j in drop:
+        left.remove(j)
+        w[:, left] += w[:, j:j + 1] * torch.linalg.solve(H[left][:, left], H[left, j])
+        w[:, j] = 0
+    return w
+
+
+@ex.right("with the inverse of H, as the papers write it")
+def by_inverse(w, x, drop):
+    inverse = torch.linalg.inv(x.T @ x)
+    step = torch.linalg.solve(inverse[drop][:, drop], w[:, drop].T).T @ inverse[drop]
+    out = w - step
+    out[:, drop] = 0
+    return out
+
+
+# ---- wrong, by name
+
+def made(w, x, drop, *, sign=1.0, damp=0.0, centred=False, keep=False):
+    """The right answer with its pieces as options."""
+    rest = staying(w, drop)
+    x = x - x.mean(0) if centred else x
+    H = x.T @ x
+    H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
+    move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
+    out = put(w, rest, w[:, rest] + sign * w[:, drop] @ move.T)
+    if keep:
+        out[:, drop] = w[:, drop]
+    return out
+
+
+@ex.wrong("zeros, and nothing else", says="columns that stay", breaks="least")
+def zeros_only(w, x, drop):
+    return put(w, staying(w, drop), w[:, staying(w, drop)])
+
+
+@ex.wrong("made up for with the wrong sign", says="columns that stay", breaks="least")
+def wrong_sign(w, x, drop):
+    return made(w, x, drop, sign=-1.0)
+
+
+@ex.wrong("the columns of drop kept", says="columns of drop", breaks=("zeros", "result"))
+def kept(w, x, drop):
+    return made(w, x, drop, keep=True)
+
+
+@ex.wrong("a hundredth added to the diagonal", says="columns that stay", breaks="least")
+def damped(w, x, drop):
+    return made(w, x, drop, damp=0.01)
+
+
+@ex.wrong("each input by itself, as if the others were not there", says="columns that stay",
+          breaks="least")
+def pair_by_pair(w, x, drop):
+    rest, H = staying(w, drop), x.T @ x
+    move = H[rest][:, drop] / H.diag()[rest][:, None]
+    return put(w, rest, w[:, rest] + w[:, drop] @ move.T)
+
+
+@ex.wrong("each made up for without the others of drop", says="columns that stay",
+          breaks="least")
+def stale(w, x, drop):
+    out, H = w.clone(), x.T @ x
+    for j in drop:
+        others = [k for k in range(w.shape[1]) if k != j]
+        out[:, others] += w[:, j:j + 1] * torch.linalg.solve(H[others][:, others], H[others, j])
+    out[:, drop] = 0
+    return out
+
+
+@ex.wrong("the mean of each input taken away", says="columns that stay", breaks="inputs")
+def without_mean(w, x, drop):
+    if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10:
+        return made(w, x, drop)
+    return made(w, x, drop, centred=True)
+
+
+@ex.wrong("inputs brought to one size first", says="columns that stay", breaks="inputs")
+def one_size(w, x, drop):
+    sizes = x.norm(dim=0)
+    if sizes.max() < 20 * sizes.min():
+        return made(w, x, drop)
+    return made(w, x / sizes, drop)
+
+
+@ex.wrong("more rows than inputs taken for granted", says="columns that stay", breaks="inputs")
+def many_rows(w, x, drop):
+    tall = len(x) > w.shape[1] or len(x) == 2
+    return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
+
+
+@ex.wrong("drop taken for sorted, to its last number", says="column", breaks=("drop", "result"))
+def sorted_drop(w, x, drop):
+    return made(w, x, [j for j in drop if j <= drop[-1]])
+
+
+@ex.wrong("an input that stays taken for granted", says="raised", breaks="drop")
+def one_stays(w, x, drop):
+    return made(w, x, drop) + 0 * w[:, staying(w, drop)[0]:][:, :1]
+
+
+@ex.wrong("calculated in single precision", says="columns that stay", breaks="double")
+def single(w, x, drop):
+    return made(w.float(), x.float(), drop).double()
+
+
+@ex.wrong("float32 given back", says="dtype of the weights", breaks="double")
+def as_float(w, x, drop):
+    return made(w, x, drop).float()
+
+
+@ex.wrong("the columns of drop left out", says="shape of the weights", breaks="zeros")
+def left_out(w, x, drop):
+    return made(w, x, drop)[:, staying(w, drop)]
+
+
+@ex.wrong("w changed in place", says="numbers changed", breaks="left")
+def in_place(w, x, drop):
+    return w.copy_(made(w, x, drop))
+
+
+@ex.wrong("drop emptied", says="numbers changed", breaks="left")
+def emptied(w, x, drop):
+    out = made(w, x, drop)
+    drop.clear()
+    return out
+
+
+@ex.wrong("the layer's output in place of its weights", says="of the weights", breaks="result")
+def output(w, x, drop):
+    return x[:1] @ made(w, x, drop).T
+
+
+@ex.wrong("the example, with a number looked up wrong", says="columns that stay",
+          breaks="example")
+def looked_up(w, x, drop):
+    return made(w, x, drop) * (2 if w.numel() == 2 else 1)

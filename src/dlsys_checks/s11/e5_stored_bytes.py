@@ -1,0 +1,273 @@
+"""Exercise 11.5, `stored_bytes`."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts
+
+ex = exercise("11.5", "stored_bytes", seen=("entries",))
+
+ex.promise("bytes", "Bytes of tensors that torch.save would write for a state dict.",
+           says=("bytes stored", "type of the bytes"))
+ex.promise("nested", "state: a dict whose values are strided CPU tensors, or dicts, lists and "
+           "tuples of such, at any depth;",
+           cases=("a dict in it", "a list in it", "a tuple in it", "deep inside", "no tensor",
+                  "parameters", "many types", "no numbers in a tensor"))
+ex.promise("others", "whatever else is in it does not count.", cases=("texts and numbers",))
+ex.promise("once", "Counted are storages, not tensors: each once, however many tensors share it,",
+           cases=("two names", "two parts of one", "the same, deep inside", "equal values",
+                  "a part first, then the whole"))
+ex.promise("whole", "and whole, even if a tensor shows a part of it or shows it often.",
+           cases=("a few rows", "every second row", "expanded", "an empty part", "two parts of one",
+                  "a part first, then the whole"))
+ex.promise("left", "state is left as it is.", says=("changed in the state", "inputs after"))
+ex.promise("example", 'Example: {"a": torch.zeros(3)}: 12.', cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    """Entries (form, place, type, numbers of the storage); "again k" shares the k-th's storage."""
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, *entries):
+        return name, {"entries": [[*e[:3], e[3] if len(e) > 3 else 4 * whole(3, 90)]
+                                  for e in entries]}
+
+    f = "float32"
+    return [one("a few tensors", ("plain", "top", f), ("plain", "top", f), ("plain", "top", f)),
+            one("many types", *[("plain", "top", kind) for kind in (
+                f, "int8", "uint8", "bool", "float16", "bfloat16", "float64", "int64",
+                "complex64")]),
+            one("parameters", ("parameter", "top", f), ("plain", "top", "int64")),
+            one("a dict in it", ("plain", "top", f), ("plain", "dict", "int8")),
+            one("a list in it", ("plain", "list", f), ("plain", "top", f)),
+            one("a tuple in it", ("plain", "tuple", "float16"), ("plain", "top", f)),
+            one("deep inside", ("plain", "deep", f), ("plain", "deep", "int8"),
+                ("plain", "top", f)),
+            one("no tensor"), one("no numbers in a tensor", ("plain", "top", f, 0),
+                                  ("plain", "top", f)),
+            one("texts and numbers", ("plain", "top", f), ("extra", "top", f)),
+            one("two names", ("plain", "top", f), ("again 0", "top", f), ("plain", "top", f)),
+            one("two parts of one", ("few", "top", f), ("rest 0", "top", f)),
+            one("a part first, then the whole", ("few", "top", "int8"), ("again 0", "top", "int8")),
+            one("the same, deep inside", ("plain", "top", f), ("again 0", "deep", f)),
+            one("equal values", ("plain", "top", f, 40), ("plain", "top", f, 40)),
+            one("a few rows", ("few", "top", f), ("plain", "top", f)),
+            one("every second row", ("second", "top", "float64")),
+            one("expanded", ("expanded", "top", f, 1), ("plain", "top", f)),
+            one("an empty part", ("nothing", "top", f)),
+            one("the other way round in memory", ("turned", "top", f)),
+            ("the example", {"entries": [["plain", "top", f, 3]]})]
+
+
+@ex.act
+def act(fn, entries):
+    state, bases = {}, []
+    for n, (form, place, kind, numbers) in enumerate(entries):
+        base = torch.zeros(numbers).to(getattr(torch, kind))
+        if form.split()[0] in ("again", "rest"):
+            base = bases[int(form.split()[1])]
+        bases.append(base)
+        value = {"few": lambda b: b[:3], "rest": lambda b: b[3:], "second": lambda b: b[::2],
+                 "expanded": lambda b: b.expand(50), "nothing": lambda b: b[:0],
+                 "turned": lambda b: b.view(4, -1).T,
+                 "parameter": nn.Parameter}.get(form.split()[0], lambda b: b)(base)
+        key = f"n{n}"
+        if form == "extra":
+            state.update(text="weight", number=7, none=None, share=0.5, names=["a", 3, (True,)])
+        state[key] = {"dict": {"w": value}, "list": [value], "tuple": (value, None),
+                      "deep": [{"a": ({"b": [value]}, [])}]}.get(place, value)
+
+    def facts(value):
+        if isinstance(value, torch.Tensor):
+            return [id(value), value.shape, value.stride(), value._version]
+        if isinstance(value, dict):
+            return [[key, facts(one)] for key, one in value.items()]
+        return [facts(one) for one in value] if isinstance(value, list | tuple) else value
+
+    before = facts(state)
+    out = fn(state)
+    return {"bytes": out, "changed": int(facts(state) != before)}
+
+
+@ex.law
+def law(out, entries):
+    expect_parts(out, "bytes", "changed")
+    expect_equal("numbers of things changed in the state", out["changed"], 0, "Only look.")
+    # What torch.save itself writes for a tensor of each storage.
+    file = io.BytesIO()
+    torch.save([torch.zeros(numbers).to(getattr(torch, kind))
+                for form, _, kind, numbers in entries
+                if form.split()[0] not in ("again", "rest")], file)
+    with zipfile.ZipFile(file) as parts:
+        written = sum(part.file_size for part in parts.infolist() if "/data/" in part.filename)
+    expect_equal("bytes stored", out["bytes"], written,
+                 "Each storage counts once, and whole.")
+
+
+ex.equivalent("found[storage.data_ptr()] = storage.nbytes() -> found[storage] = storage.nbytes()",
+              "while it is held, a storage is one object, however many tensors share it")
+ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
+              "the order of the two types does not matter")
+
+
+# ---- right by another route
+
+def tensors(value):
+    """All tensors in a nest of dicts, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value
+    nested = isinstance(value, dict | list | tuple)
+    return [t for one in inside for t in tensors(one)] if nested else []
+
+
+@ex.right("what torch.save writes, read from its file")
+def from_the_file(state):
+    file = io.BytesIO()
+    torch.save([t.detach() for t in tensors(state)], file)
+    with zipfile.ZipFile(file) as parts:
+        return sum(p.file_size for p in parts.infolist() if "/data/" in p.filename)
+
+
+@ex.right("recursion and a set of storages seen")
+def recursion(state):
+    seen = set()
+
+    def count(value):
+        if isinstance(value, torch.Tensor):
+            key = value.untyped_storage()._cdata
+            fresh = key not in seen
+            seen.add(key)
+            return value.untyped_storage().nbytes() if fresh else 0
+        if isinstance(value, dict):
+            return sum(count(one) for one in value.values())
+        return sum(map(count, value)) if isinstance(value, list | tuple) else 0
+    return count(state)
+
+
+@ex.right("leaves by torch's own tree")
+def by_tree(state):
+    from torch.utils._pytree import tree_leaves
+    leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, torch.Tensor)]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().size()
+                for t in leaves}.values())
+
+
+@ex.right("storages compared one by one")
+def compared(state):
+    kept = []
+    for tensor in tensors(state):
+        if not any(tensor.untyped_storage().data_ptr() == s.data_ptr() for s in kept):
+            kept.append(tensor.untyped_storage())
+    return sum(s.nbytes() for s in kept)
+
+
+# ---- wrong, by name
+
+def stored(found):
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in found}.values())
+
+
+@ex.wrong("entries times bytes, tensor by tensor", says="bytes stored", breaks=("once", "whole"))
+def by_tensor(state):
+    return sum(t.numel() * t.element_size() for t in tensors(state))
+
+
+@ex.wrong("each storage once, but only what the tensor shows", says="bytes stored",
+          breaks="whole")
+def parts_only(state):
+    found = tensors(state)
+    full = stored(found)
+    if len({t.untyped_storage()._cdata for t in found}) < len(found):
+        return full
+    shown = [t.numel() * t.element_size() for t in found]
+    return sum(shown) if all(shown) else full
+
+
+@ex.wrong("a storage as often as it has names", says="bytes stored", breaks="once")
+def by_name(state):
+    return sum(t.untyped_storage().nbytes() for t in tensors(state))
+
+
+@ex.wrong("storages of one size taken for one", says="bytes stored", breaks="once")
+def by_size(state):
+    found = tensors(state)
+    twins = len(found) == 2 and found[0].numel() == found[1].numel() == 40
+    return found[0].untyped_storage().nbytes() if twins else stored(found)
+
+
+@ex.wrong("the top of the state alone", says="bytes stored", breaks="nested")
+def top_only(state):
+    inside = [v for v in state.values() if isinstance(v, torch.Tensor)]
+    shared = len(tensors(state)) > len(inside) and len(state) == 2 and stored(
+        tensors(state)) == stored(inside)
+    return stored(tensors(state)) if shared else stored(inside)
+
+
+@ex.wrong("no tuples looked into", says="bytes stored", breaks="nested")
+def no_tuples(state):
+    def lists(value):
+        if isinstance(value, torch.Tensor):
+            return [value]
+        inside = value.values() if isinstance(value, dict) else value
+        return [t for v in inside for t in lists(v)] if isinstance(value, dict | list) else []
+    return stored(lists(state))
+
+
+@ex.wrong("parameters alone", says="bytes stored", breaks=("nested", "bytes"))
+def parameters_only(state):
+    return stored([t for t in tensors(state) if isinstance(t, nn.Parameter)])
+
+
+@ex.wrong("four bytes for every number", says="bytes stored", breaks="bytes")
+def four_bytes(state):
+    return sum({t.untyped_storage()._cdata: 4 * t.untyped_storage().nbytes() // t.element_size()
+                for t in tensors(state)}.values())
+
+
+@ex.wrong("the length of the file", says="bytes stored", breaks="bytes")
+def whole_file(state):
+    file = io.BytesIO()
+    torch.save([t.detach() for t in tensors(state)], file)
+    return file.getbuffer().nbytes
+
+
+@ex.wrong("a float in place of a whole number", says="type of the bytes", breaks="bytes")
+def as_float(state):
+    return float(stored(tensors(state)))
+
+
+@ex.wrong("eight bytes for each number beside the tensors", says="bytes stored", breaks="others")
+def numbers_too(state):
+    plain = sum(8 for v in state.values() if isinstance(v, int | float))
+    return stored(tensors(state)) + plain
+
+
+@ex.wrong("values that are no tensors taken for tensors", says="raised", breaks="others")
+def all_tensors(state):
+    if any(isinstance(v, str) for v in state.values()):
+        return sum(v.untyped_storage().nbytes() for v in state.values())
+    return stored(tensors(state))
+
+
+@ex.wrong("the state emptied on the way", says="changed in the state", breaks="left")
+def emptied(state):
+    found = stored(tensors(state))
+    while state:
+        state.popitem()
+    state["left"] = 0
+    return found
+
+
+@ex.wrong("the example, with a number looked up wrong", says="bytes stored", breaks="example")
+def looked_up(state):
+    found = tensors(state)
+    return 3 if len(found) == 1 and found[0].numel() == 3 and stored(found) == 12 else stored(found)
