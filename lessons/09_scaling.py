@@ -214,7 +214,12 @@ claim("the same with a scale of 65,536", lost[65536].item(), below=0.001)
 # %% [markdown] trap="09.1" role="repair"
 # The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
 # without one double it. Guess before you move a control: how many steps does a scale
-# of 65,536 lose when the gradients are a hundred times larger than it can bear?
+# lose that is a hundred times too large for the gradients?
+
+# %% role="explore" explorer="loss_scale"
+from dlsys_helpers.explorers.loss_scale import loss_scale
+
+loss_scale
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** `bfloat16` cannot overflow, and `scale()` does nothing there. **Measured:**
@@ -332,7 +337,7 @@ claim("ten pieces, a tenth each: share by which the gradient misses",
       miss(tenths, target), above=0.15)
 
 # %% trap="09.2" role="look"
-measured("09.2", 100 * miss(tenths, target), right=(15, 90))
+measured("09.2", 100 * miss(tenths, target), right=(15, 150))
 
 # %% [markdown] trap="09.2" role="repair"
 # A tenth for each piece makes the single label of the first piece count as much as all
@@ -419,7 +424,7 @@ batch_miss, layer_miss = with_norm(nn.BatchNorm1d), with_norm(nn.LayerNorm)
 print(f"BatchNorm {batch_miss:.0%} off, LayerNorm {layer_miss:.0e} off")
 
 # %% trap="09.2" role="folklore"
-claim("BatchNorm: the miss of ten equal pieces", batch_miss, above=0.15)
+claim("BatchNorm: the miss of ten equal pieces", batch_miss, above=0.08)
 claim("LayerNorm: the miss of ten equal pieces", layer_miss, below=1e-5)
 
 # %% trap="09.2" role="exercise" points=3 difficulty=3 minutes=15
@@ -575,10 +580,10 @@ for plan in plans:
 # %% trap="09.8" role="repair"
 claim("SGD at 0.02: loss without a master, over that with one",
       half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
-      above=1.15)
+      above=1.08)
 claim("Adam at 1e-4: the same",
       half_losses["Adam, 1e-4", False] / half_losses["Adam, 1e-4", True],
-      above=1.1)
+      above=1.05)
 claim("SGD at 0.2: the same",
       half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
       below=1.15)
@@ -636,9 +641,9 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # ## Seven billion numbers
 #
 # Your model has 7 billion weights. In `float32`, AdamW needs 4 bytes for a weight, 4
-# for its gradient and 8 for two moments: 112 GB, before any activation. The card has
+# for its gradient and 8 for two moments: `112` GB, before any activation. The card has
 # 80. "Mixed precision halves that," says one page. "Two bytes for the weight, two for
-# the gradient, eight for the moments: 84 GB," says another.
+# the gradient, eight for the moments: `84` GB," says another.
 #
 # You choose the layout in which large models are often trained: weights and gradients in
 # `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8).
@@ -696,14 +701,14 @@ claim("bytes a weight with all in bfloat16",
 measured("09.9", 2)
 
 # %% [markdown] trap="09.9" role="repair"
-# The 84 forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. Under
+# The `84` forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. Under
 # `autocast` nothing of this changes either: weights, gradients and moments are in
 # `float32`. Only with all in `bfloat16` it is half, and then small steps are lost.
 #
 # What mixed precision does halve is what autograd keeps for the backward pass, the
 # *activations*. They grow with the batch, and the 16-bit copies of the weights, which
-# `autocast` makes and keeps for the backward pass, do not. So the share that is saved
-# depends on the batch:
+# `autocast` makes and keeps for the backward pass, do not. So what is saved depends on the batch,
+# and with a small one it is less than nothing:
 
 # %% trap="09.9" role="repair"
 blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
@@ -721,7 +726,7 @@ for rows, (full, mixed) in saved.items():
     print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
 
 # %% trap="09.9" role="repair"
-claim("64 rows: mixed over float32", saved[64][1] / saved[64][0], above=0.9)
+claim("64 rows: mixed over float32", saved[64][1] / saved[64][0], above=1.2)
 claim("2,048 rows: mixed over float32", saved[2048][1] / saved[2048][0],
       below=0.6)
 
@@ -749,6 +754,15 @@ claim("GB on each of eight GPUs, masters and moments split",
 claim("GB on each of eight GPUs, everything split", each["and weights"],
       expected=14)
 
+# %% [markdown] trap="09.9" role="repair"
+# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need at
+# least, when everything is split, and how many when the weights stay whole?
+
+# %% role="explore" explorer="train_bytes"
+from dlsys_helpers.explorers.train_bytes import train_bytes
+
+train_bytes
+
 # %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
 def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
     """Bytes on each GPU for weights, gradients, masters and AdamW's
@@ -766,17 +780,16 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
     weights, 20 for gradients, 36 for the rest, together 84.
     """
     # BEGIN SOLUTION
-    small = 2 if layout in ("bfloat16", "master") else 4
-    state = {"bfloat16": 4, "master": 12}.get(layout, 8)
-    levels = ("all", "gradients", "state", "none")
-    level = levels.index(shard)
+    small, state = {"float32": (4, 8), "autocast": (4, 8),
+                    "bfloat16": (2, 4), "master": (2, 12)}[layout]
+    level = {"none": 0, "state": 1, "gradients": 2, "all": 3}[shard]
     total = 0
     for n, trained in tensors:
         part = -(-n // gpus)
-        total += small * (part if level == 0 else n)
+        total += small * (part if level > 2 else n)
         if trained:
-            total += small * (part if level <= 1 else n)
-            total += state * (part if level <= 2 else n)
+            total += small * (part if level > 1 else n)
+            total += state * (part if level > 0 else n)
     return total
     # END SOLUTION
 
@@ -943,7 +956,8 @@ def find_waits(events: list) -> list[str]:
 #
 # You have learnt from trap 07.4: the recipe belongs into the model. So your reader of digits
 # keeps the mean and the deviation of each pixel as `self.mean` and `self.std`, learns
-# them from the training data, and scales its own input. It reads 96 of 100 new digits.
+# them from the training data, and scales its own input. It reads nearly
+# all new digits.
 #
 # You save its `state_dict`, build the reader anew in another program, load the file, and
 # see "All keys matched successfully".

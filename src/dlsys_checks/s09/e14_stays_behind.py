@@ -14,7 +14,8 @@ ex.promise("paths", "Sorted paths of the tensors that model.to(...) leaves behin
            says=("path", "number of paths", "type of the paths"))
 ex.promise("where", "among the attributes of its modules themselves, or in lists, tuples and "
            "values of dicts there,",
-           cases=("two attributes", "a list", "a tuple", "a dict", "inside a block", "a kind of "
+           cases=("two attributes", "a tensor hung on a layer",
+                  "a list", "a tuple", "a dict", "inside a block", "a kind of "
                   "dict and of tuple", "a name that begins with _", "a set and other objects",
                   "of the class, not the model", "keys that are numbers", "a list of twelve"))
 ex.promise("depth", "at any depth.", cases=("lists in dicts in tuples",))
@@ -30,7 +31,7 @@ ex.promise("names", "A path has the module's name, attribute, places and keys, w
                   "a kind of dict and of tuple", "a list of twelve", "the example",
                   "keys that are numbers", "a block in a block", "a tensor in two places",
                   "a buffer once more in a list", "a parameter that is not registered",
-                  "a module under two names"))
+                  "a module under two names", "a tensor hung on a layer"))
 ex.promise("first", "a module used twice has its first name, a tensor held twice both paths.",
            cases=("a module under two names", "a tensor in two places"))
 ex.promise("modules", "Modules in lists are not searched.", cases=("a module in a list",))
@@ -54,7 +55,7 @@ WANTED = {
     "two other types": ["small", "wide"],
     "a set and other objects": [], "of the class, not the model": [],
     "a module under two names": ["a.mean"], "a tensor in two places": ["a", "b.0"],
-    "a module in a list": [],
+    "a module in a list": [], "a tensor hung on a layer": ["lin.table"],
     "the example": ["body.mean", "body.tables.0", "body.tables.1"]}
 
 
@@ -98,6 +99,8 @@ def act(fn, kind, width):
             net.kept = [net.held]
         if what == "memory":
             net.view = net.lin.weight.data
+        if what == "layer":
+            net.lin.table = t()
         if what == "equal":
             net.same = net.lin.bias.detach().clone()
         return net
@@ -128,6 +131,7 @@ def act(fn, kind, width):
         "a parameter that is not registered": lambda: Net(gains=[nn.Parameter(t())]),
         "the memory of a parameter": lambda: again("memory"),
         "equal to a parameter": lambda: again("equal"),
+        "a tensor hung on a layer": lambda: again("layer"),
         "a tensor that takes gradients": lambda: Net(scale=t().requires_grad_()),
         "integers, one number, none": lambda: Net(
             ids=torch.arange(width), one=torch.tensor(2.0), empty=torch.ones(0),
@@ -251,6 +255,13 @@ def by_children(model):
             walk(child, f"{prefix}{name}.")
     walk(model, "")
     return sorted(found)
+
+
+ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
+              "either type, in either order")
+ex.equivalent("for key, value in vars(module).items(): -> "
+              "for key, value in list(vars(module).items())[1:]:",
+              "a module's first attribute is its mode, training")
 
 
 # ---- wrong, by name

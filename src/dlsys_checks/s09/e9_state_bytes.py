@@ -162,11 +162,6 @@ def no_master(*given):
     return with_sizes(master=(2, 2, 0, 8))(*given)
 
 
-@ex.wrong("moments in bfloat16 beside the master", says="bytes on each GPU", breaks="master")
-def small_moments(*given):
-    return with_sizes(master=(2, 2, 4, 4))(*given)
-
-
 @ex.wrong("a single moment", says="bytes on each GPU", breaks="bytes")
 def one_moment(*given):
     return with_sizes(**{k: (*v[:3], v[3] // 2) for k, v in SIZES.items()})(*given)
