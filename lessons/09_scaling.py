@@ -447,13 +447,13 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     # BEGIN SOLUTION
     def mass(y):
         kept = y[y != -100]
-        return len(kept) if weight is None else weight[kept].sum().item()
+        return len(kept) if weight is None else weight[kept].sum()
 
     losses, batches = [], list(batches)
     for at in range(0, len(batches), n):
         group = batches[at:at + n]
         total = sum(mass(y) for _, y in group)
-        if total == 0:
+        if not total:
             continue
         opt.zero_grad()
         losses.append(0.0)

@@ -10,7 +10,13 @@ from torch.nn import functional as F
 
 from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
 
 ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "before"))
 
@@ -155,7 +161,8 @@ def act(fn, net, batches, n, weight, before):
     for p, value in zip(mine, before):
         p.grad = torch.full_like(p, value)
     losses = fn(model, opt, iter([(x, y) for x, y in batches]), n, weight)
-    end = [p.detach().clone() for p in mine]
+    last = path[-1] if path else net["start"]
+    end = [p.detach() - old for p, old in zip(mine, last, strict=True)]
     most = max([0, *(len(y) for _, y in batches)])
     return {"losses": losses, "path": path, "end": end,
             "more_graphs": max([0, *(count - 1 for count in alive)]),
@@ -186,15 +193,15 @@ def law(out, net, batches, n, weight, before):
         wanted, moves = twin.step(lambda model, x=x, y=y: mean_loss(model(x), y, weight))
         expect_length("parameters", got, len(now))
         for place, (v, old) in enumerate(zip(got, now, strict=True)):
-            expect_equal("shape of a parameter", list(v.shape), list(old.shape))
-            expect_equal("type of a parameter", str(v.dtype), "torch.float32", f"Number {place}.")
+            expect_like(f"parameter {place} after step {k}", v, old.float())
         moved = [(v.double() - old).float() for v, old in zip(got, now, strict=True)]
         common.expect_changes(moved, moves, twin, k + 1)
         expect_close(f"loss of step {k}", loss, wanted, rtol=1e-4, atol=1e-6)
         now = [v.double() for v in got]
     expect_length("parameters at the end", out["end"], len(now))
     for place, (v, old) in enumerate(zip(out["end"], now, strict=True)):
-        expect_equal(f"change of parameter {place} after the last step", v, old.float())
+        expect_equal(f"change of parameter {place} after the last step", v,
+                     torch.zeros(old.shape))
     expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
                  "Call backward for each batch before the next forward pass.")
     expect_equal("rows in one graph, beyond the largest batch", out["more_rows"], 0,
