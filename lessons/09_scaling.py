@@ -613,7 +613,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
     # BEGIN SOLUTION
     if not state:
         state["master"] = [w.float() for w in weights]
-        state["v"] = [0.0 * w for w in state["master"]]
+        state["v"] = [0.0] * len(weights)
     for k, grad in enumerate(grads):
         if grad is not None:
             state["v"][k] = momentum * state["v"][k] + grad.float()
@@ -782,7 +782,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
     # BEGIN SOLUTION
     small, state = {"float32": (4, 8), "autocast": (4, 8),
                     "bfloat16": (2, 4), "master": (2, 12)}[layout]
-    level = {"none": 0, "state": 1, "gradients": 2, "all": 3}[shard]
+    level = ["none", "state", "gradients", "all"].index(shard)
     total = 0
     for n, trained in tensors:
         part = -(-n // gpus)
