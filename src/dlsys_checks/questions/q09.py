@@ -1,0 +1,279 @@
+"""Stage 9: how numbers round, what a mean is a mean of, and which bytes stay where."""
+
+import torch
+from torch.nn import functional as F
+
+from dlsys_checks.questions import asks, choice, number, whole
+
+# ---- 09.1 A scaler out of habit
+
+KEPT = "Its exponent is that of float32."
+
+
+@asks("09.1")
+def what_the_clip_sees(rng):
+    scale, norm = 2 ** rng.randint(10, 16), rng.randint(2, 90) / 100
+    return number(
+        f"The loss scale is {scale:,}. A gradient has the norm {norm}. Without unscale_, which "
+        "norm does clip_grad_norm_ see?", scale * norm,
+        "The gradient is still multiplied by the scale.",
+        norm, norm / scale)
+
+
+@asks("09.1")
+def step_after_the_clip(rng):
+    scale = 2 ** rng.randint(8, 16)
+    return number(
+        f"The loss scale is {scale:,}, and the scaled gradient is clipped to a norm of 1. Which "
+        "norm reaches SGD after scaler.step has divided?", 1 / scale,
+        "What the clip leaves is divided by the scale.", 1, scale)
+
+
+@asks("09.1")
+def scale_after_overflows(rng):
+    power, over = rng.randint(12, 18), rng.randint(2, 6)
+    scale = 2**power
+    for _ in range(over):
+        scale //= 2
+    return whole(
+        f"A GradScaler begins at {2**power:,}, and the first {over} steps overflow. What is its "
+        "scale then?", scale, "Each overflow halves the scale and skips the step.", 2**power,
+        2**power // over)
+
+
+@asks("09.1")
+def which_format_needs_it(rng):
+    wrong = ["bfloat16", "float32", "all formats of 16 bits", "none, it is a habit"]
+    return choice(rng, "Which format does a GradScaler belong to?", "float16",
+                  rng.sample(wrong, 3), "Small gradients become zero in float16. In bfloat16 they "
+                  "do not: " + KEPT)
+
+
+# ---- 09.2 Ten pieces instead of one batch
+
+@asks("09.2")
+def weight_of_a_label(rng):
+    few, many = rng.randint(1, 4), rng.randint(8, 30)
+    share = (1 / few) / (1 / many)
+    return number(
+        f"Two pieces, the mean of each halved and added up. In one {few} labels count, in the "
+        f"other {many}. How many times as much does a label of the first count as one of the "
+        "second?", share, "Each piece has a half, shared among its labels.", 1, few / many)
+
+
+@asks("09.2")
+def steps_of_an_epoch(rng):
+    n, whole_steps = rng.randint(3, 8), rng.randint(3, 12)
+    left = rng.randint(1, n - 1)
+    pieces = n * whole_steps + left
+    return whole(
+        f"{pieces} micro-batches, a step for each {n}, and what is left makes a step of its own. "
+        "How many steps has the epoch?", len(range(0, pieces, n)),
+        "The last step takes fewer pieces.", whole_steps, pieces)
+
+
+@asks("09.2")
+def leftover_too_short(rng):
+    n = rng.randint(3, 9)
+    left = rng.randint(1, n - 1)
+    return number(
+        f"A step is made for each {n} equal micro-batches, each loss divided by {n}. At the end "
+        f"{left} are left and make a step. What is its length over that of a right one, with SGD?",
+        left / n, f"The mean over {left} pieces wants a division by {left}.", 1, n / left)
+
+
+@asks("09.2")
+def weighted_divisor(rng):
+    weight = torch.tensor([rng.randint(1, 9) / 2 for _ in range(3)])
+    y = torch.tensor([0, 1, 2, rng.randint(0, 2), -100])
+    logits = torch.zeros(5, 3)
+    total = F.cross_entropy(logits, y, weight, reduction="sum")
+    mean = F.cross_entropy(logits, y, weight)
+    return number(
+        f"Class weights {[v.item() for v in weight]}, labels {y.tolist()}, and -100 is ignored. By "
+        "what does F.cross_entropy divide its weighted sum?", (total / mean).item(),
+        "By the sum of the weights of the labels that count.",
+        *(v for v in (4, 5) if v != (total / mean).item()))
+
+
+# ---- 09.8 A thousand small steps
+
+def _bf16(value):
+    return torch.tensor(float(value)).bfloat16().item()
+
+
+@asks("09.8")
+def next_after(rng):
+    power = rng.randint(0, 8)
+    gap = torch.finfo(torch.bfloat16).eps * 2**power
+    return number(
+        f"How far is the next larger bfloat16 number from {2**power}?", gap,
+        "A fraction of 7 bits cuts each power of two into 128 steps.", gap / 2, gap * 128)
+
+
+@asks("09.8")
+def where_a_counter_stops(rng):
+    step = 2 ** rng.randint(0, 4)
+    value = torch.zeros((), dtype=torch.bfloat16)
+    while (value + step).item() != value.item():
+        value += step
+    return whole(
+        f"A counter in bfloat16 starts at 0 and grows by {step} each time. Where does it stop?",
+        int(value.item()), "Where half the gap to the next number is as large as the step.",
+        128 * step, 65504)
+
+
+@asks("09.8")
+def does_it_move(rng):
+    weight, step = rng.choice([1.0, 2.0, 4.0]), rng.choice([1e-4, 1e-3, 0.02, 0.05])
+    moved = _bf16(weight + step) != weight
+    other = "it stays" if moved else "it moves"
+    return choice(rng, f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a "
+                  "master. What does it do?", "it moves" if moved else "it stays",
+                  [other, "it becomes NaN"], "A step below half the gap is rounded away; the gap "
+                  "is a 128th of the power of two below the weight.")
+
+
+@asks("09.8")
+def after_a_master(rng):
+    count, step = rng.choice([500, 1000, 2000]), rng.choice([0.001, 0.002])
+    return number(
+        f"A weight of 1 in bfloat16 has a float32 master, which gets {count} steps of {step}. What "
+        "does the weight read?", _bf16(1 + count * step), "The master adds up; the weight is "
+        "rounded from it.", 1)
+
+
+# ---- 09.9 Seven billion numbers
+
+BYTES = {"float32": 16, "autocast": 16, "all in bfloat16": 8, "bfloat16 with float32 masters": 16}
+
+
+@asks("09.9")
+def gigabytes_of_a_layout(rng):
+    billions, layout = rng.choice([1, 3, 7, 13]), rng.choice(list(BYTES))
+    size = BYTES[layout]
+    return number(
+        f"{billions} billion weights, AdamW, layout: {layout}. How many GB (1e9 bytes) do weights, "
+        "gradients, masters and moments take?", billions * size,
+        f"{size} bytes for each weight.", billions * 12, billions * (24 - size))
+
+
+@asks("09.9")
+def state_split(rng):
+    billions, gpus = rng.choice([1, 7, 13]), rng.choice([2, 4, 8, 16])
+    return number(
+        f"{billions} billion weights in bfloat16 with float32 masters. Masters and moments are "
+        f"split over {gpus} GPUs, weights and gradients are not. GB on each?",
+        billions * (4 + 12 / gpus), "Four bytes whole, twelve split.", billions * 16 / gpus,
+        billions * 16)
+
+
+@asks("09.9")
+def all_split(rng):
+    billions, gpus = rng.choice([3, 7, 70]), rng.choice([4, 8, 32])
+    return number(
+        f"{billions} billion weights in bfloat16 with float32 masters, everything split over "
+        f"{gpus} GPUs. GB on each, without activations?", billions * 16 / gpus,
+        "Sixteen bytes a weight, divided by the GPUs.", billions * 12 / gpus, billions * 2 / gpus)
+
+
+@asks("09.9")
+def what_mixed_halves(rng):
+    wrong = rng.sample(["the gradients", "the moments", "the weights", "the masters"], 3)
+    return choice(rng, "With torch.autocast in bfloat16 and a large batch, which of these is about "
+                  "half as large as in float32?", "what autograd keeps for the backward pass",
+                  wrong, "Weights, gradients and moments stay in float32.")
+
+
+# ---- 09.10 Who waits for whom
+
+WAIT = ("loss.item()", "if loss > 3:", "x[mask] with a boolean mask", "print(loss)",
+        "loss.tolist()", "float(loss)", "mask.nonzero()")
+FLOWS = ("total += loss.detach()", "x[:10]", "torch.where(mask, x, 0)", "loss.backward()",
+         "torch.maximum(a, b)", "x * mask")
+
+
+@asks("09.10")
+def which_one_waits(rng):
+    return choice(rng, "All tensors are on the GPU. Which of these makes Python wait for it?",
+                  rng.choice(WAIT), rng.sample(FLOWS, 3), "Python has to know a number, or how "
+                  "many rows there are.")
+
+
+@asks("09.10")
+def which_one_flows(rng):
+    return choice(rng, "All tensors are on the GPU. Which of these does not make Python wait?",
+                  rng.choice(FLOWS), rng.sample(WAIT, 3), "Its result is a tensor whose shape is "
+                  "known before.")
+
+
+@asks("09.10")
+def waits_of_a_run(rng):
+    steps, each, often = rng.choice([100, 200, 400]), rng.randint(2, 5), rng.choice([20, 50])
+    return whole(
+        f"A step asks for {each} numbers, one by one. Of {steps} steps now only each {often}th "
+        "does. How often does Python wait?", each * (steps // often), "The other steps ask for "
+        "nothing.", each * steps, steps // often)
+
+
+@asks("09.10")
+def names_in_a_trace(rng):
+    code, name = rng.choice([("if loss > 3:", "aten::is_nonzero"), ("loss.item()", "aten::item"),
+                             ("x[mask], a boolean mask", "aten::index, aten::nonzero inside")])
+    wrong = ["aten::mm", "aten::empty", "cudaLaunchKernel", "aten::add_"]
+    return choice(rng, f"As what does `{code}` appear in a trace?", name, rng.sample(wrong, 3),
+                  "The operation that Python called is the outermost event; the wait lies inside.")
+
+
+# ---- 09.14 A model that takes its scaling along
+
+PLACES = {"self.mean = torch.zeros(64)": "nothing",
+          "self.register_buffer('mean', torch.zeros(64))": "both",
+          "self.mean = nn.Parameter(torch.zeros(64))": "both",
+          "self.register_buffer('mean', torch.zeros(64), persistent=False)": "moved only"}
+SAID = {"nothing": "neither moved nor saved", "both": "moved and saved",
+        "moved only": "moved, not saved"}
+
+
+@asks("09.14")
+def moved_and_saved(rng):
+    line = rng.choice(list(PLACES))
+    right = SAID[PLACES[line]]
+    return choice(rng, f"`{line}`. What do model.to(...) and state_dict() do with the tensor?",
+                  right, [v for v in (*SAID.values(), "saved, not moved") if v != right],
+                  "Parameters and buffers are moved; state_dict has those that are persistent.")
+
+
+@asks("09.14")
+def tensors_in_the_file(rng):
+    linears, buffers, plain = rng.randint(1, 4), rng.randint(1, 4), rng.randint(1, 5)
+    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(linears)])
+    for k in range(buffers):
+        model.register_buffer(f"table{k}", torch.ones(2))
+    for k in range(plain):
+        setattr(model, f"plain{k}", torch.ones(2))
+    count = len(model.state_dict())
+    return whole(
+        f"A model has {linears} Linear layers with biases, {buffers} buffers, and {plain} tensors "
+        "in plain attributes. How many tensors has its state_dict?", count,
+        "Two for each Linear, one for each buffer.", count + plain, count - buffers)
+
+
+@asks("09.14")
+def alias_in_a_list(rng):
+    kind = rng.choice(["buffer", "parameter"])
+    right = "the old tensor" if kind == "buffer" else "the moved tensor"
+    wrong = ["the old tensor", "the moved tensor", "a copy in both places", "an empty tensor"]
+    return choice(rng, f"A list holds a {kind} of the model as well. After "
+                  "model.to(torch.bfloat16) the list has", right,
+                  [v for v in wrong if v != right], "A buffer is replaced by a new tensor; a "
+                  "parameter is changed in place.")
+
+
+@asks("09.14")
+def values_after_loading(rng):
+    start, learnt = rng.randint(0, 4), rng.randint(5, 12)
+    return whole(
+        f"`__init__` sets self.scale = torch.tensor({start}.), a plain attribute. Training sets it "
+        f"to {learnt}. After load_state_dict in a new object it is?", start,
+        "The file does not have it, and nothing misses it.", learnt)

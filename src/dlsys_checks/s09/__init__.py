@@ -1,0 +1,1 @@
+"""Stage 9: laws, cases and wrong answers for mixed precision, distributed training, profiling."""

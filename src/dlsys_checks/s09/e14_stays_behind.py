@@ -1,0 +1,449 @@
+"""Exercise 09.14, `stays_behind`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
+
+ex = exercise("09.14", "stays_behind", seen=("kind", "width"))
+
+ex.promise("paths", "Sorted paths of the tensors that model.to(...) leaves behind,",
+           says=("path", "number of paths", "type of the paths"))
+ex.promise("where", "among the attributes of its modules themselves, or in lists, tuples and "
+           "values of dicts there,",
+           cases=("two attributes", "a tensor hung on a layer",
+                  "a list", "a tuple", "a dict", "inside a block", "a kind of "
+                  "dict and of tuple", "a name that begins with _", "a set and other objects",
+                  "of the class, not the model", "keys that are numbers", "a list of twelve"))
+ex.promise("depth", "at any depth.", cases=("lists in dicts in tuples",))
+ex.promise("kinds", "Tensors of every type and shape count,",
+           cases=("integers, one number, none", "two other types"))
+ex.promise("registered", "but for the model's parameters, under whatever name, and its buffers "
+           "in their register.",
+           cases=("registered", "the parameters once more", "a buffer once more in a list",
+                  "a parameter that is not registered", "the memory of a parameter",
+                  "equal to a parameter", "nothing", "a tensor that takes gradients"))
+ex.promise("names", "A path has the module's name, attribute, places and keys, with dots between;",
+           cases=("inside a block", "a list", "a tuple", "a dict", "lists in dicts in tuples",
+                  "a kind of dict and of tuple", "a list of twelve", "the example",
+                  "keys that are numbers", "a block in a block", "a tensor in two places",
+                  "a buffer once more in a list", "a parameter that is not registered",
+                  "a module under two names", "a tensor hung on a layer"))
+ex.promise("first", "a module used twice has its first name, a tensor held twice both paths.",
+           cases=("a module under two names", "a tensor in two places"))
+ex.promise("modules", "Modules in lists are not searched.", cases=("a module in a list",))
+ex.promise("left alone", "The model stays as it is.", says=("changes in the model",
+                                                         "when asked again"))
+ex.promise("example", "Example: self.mean and self.tables = [sin, cos], plain tensors, in a "
+           'part "body": ["body.mean", "body.tables.0", "body.tables.1"].',
+           cases=("the example",))
+
+WANTED = {
+    "two attributes": ["mean", "std"], "nothing": [], "registered": [],
+    "a list": ["tables.0", "tables.2"], "a tuple": ["pair.1"], "a dict": ["t.cos", "t.sin"],
+    "a kind of dict and of tuple": ["a.one", "b.0"], "a name that begins with _": ["_cache"],
+    "inside a block": ["1.mean"], "a block in a block": ["1.0.mean", "1.1.std"],
+    "a list of twelve": [f"t.{k}" for k in (0, 1, 10, 11, *range(2, 10))],
+    "keys that are numbers": ["t.-1", "t.3"], "lists in dicts in tuples": ["deep.1.a.0.0"],
+    "the parameters once more": [], "a buffer once more in a list": ["kept.0"],
+    "a parameter that is not registered": ["gains.0"], "the memory of a parameter": ["view"],
+    "equal to a parameter": ["same"], "a tensor that takes gradients": ["scale"],
+    "integers, one number, none": ["empty", "flags", "ids", "one"],
+    "two other types": ["small", "wide"],
+    "a set and other objects": [], "of the class, not the model": [],
+    "a module under two names": ["a.mean"], "a tensor in two places": ["a", "b.0"],
+    "a module in a list": [], "a tensor hung on a layer": ["lin.table"],
+    "the example": ["body.mean", "body.tables.0", "body.tables.1"]}
+
+
+@ex.cases
+def cases(g):
+    return [(kind, {"kind": kind, "width": 2 + int(torch.randint(60, (), generator=g))})
+            for kind in WANTED]
+
+
+@ex.act
+def act(fn, kind, width):
+    class Net(nn.Module):
+        def __init__(self, **parts):
+            super().__init__()
+            self.lin = nn.Linear(2, width)
+            self.register_buffer("held", torch.ones(width))
+            for name, part in parts.items():
+                setattr(self, name, part)
+
+    class Classy(Net):
+        table = torch.ones(width)
+
+    class Pair(tuple):
+        pass
+
+    class Table(dict):
+        pass
+
+    class Plain:
+        def __init__(self):
+            self.tensor = torch.ones(width)
+
+    def t():
+        return torch.rand(width)
+
+    def again(what):
+        net = Net()
+        if what == "parameters":
+            net.order, net.first = [net.lin.weight, (net.lin.bias,)], {"w": net.lin.weight}
+        if what == "buffer":
+            net.kept = [net.held]
+        if what == "memory":
+            net.view = net.lin.weight.data
+        if what == "layer":
+            net.lin.table = t()
+        if what == "equal":
+            net.same = net.lin.bias.detach().clone()
+        return net
+
+    def registered():
+        net = Net(norm=nn.BatchNorm1d(width), more=nn.ParameterList([t()]))
+        net.register_buffer("fleeting", t(), persistent=False)
+        net.register_parameter("free", nn.Parameter(t()))
+        return net
+    twice, block = t(), Net(mean=t())
+    model = {
+        "two attributes": lambda: Net(std=t(), mean=t()),
+        "nothing": lambda: Net(rate=0.1, name="mean", sizes=[1, 2], none=None),
+        "registered": registered,
+        "a list": lambda: Net(tables=[t(), 3, t()]),
+        "a tuple": lambda: Net(pair=("text", t())),
+        "a dict": lambda: Net(t={"sin": t(), "cos": t(), "n": 7}),
+        "a kind of dict and of tuple": lambda: Net(a=Table(one=t()), b=Pair([t()])),
+        "a name that begins with _": lambda: Net(_cache=t()),
+        "inside a block": lambda: nn.Sequential(nn.ReLU(), Net(mean=t())),
+        "a block in a block": lambda: nn.Sequential(nn.ReLU(), nn.Sequential(
+            Net(mean=t()), Net(std=t()))),
+        "a list of twelve": lambda: Net(t=[t() for _ in range(12)]),
+        "keys that are numbers": lambda: Net(t={3: t(), -1: t()}),
+        "lists in dicts in tuples": lambda: Net(deep=(0, {"a": [(t(),)], "b": []})),
+        "the parameters once more": lambda: again("parameters"),
+        "a buffer once more in a list": lambda: again("buffer"),
+        "a parameter that is not registered": lambda: Net(gains=[nn.Parameter(t())]),
+        "the memory of a parameter": lambda: again("memory"),
+        "equal to a parameter": lambda: again("equal"),
+        "a tensor hung on a layer": lambda: again("layer"),
+        "a tensor that takes gradients": lambda: Net(scale=t().requires_grad_()),
+        "integers, one number, none": lambda: Net(
+            ids=torch.arange(width), one=torch.tensor(2.0), empty=torch.ones(0),
+            flags=torch.ones(width, dtype=torch.bool)),
+        "two other types": lambda: Net(small=t().half(), wide=t().double()),
+        "a set and other objects": lambda: Net(others={t()}, plain=Plain(), call=t,
+                                               keys={t(): 1}),
+        "of the class, not the model": Classy,
+        "a module under two names": lambda: Net(a=block, b=block),
+        "a tensor in two places": lambda: Net(a=twice, b=[twice]),
+        "a module in a list": lambda: Net(blocks=[Net(mean=t())]),
+        "the example": lambda: nn.ModuleDict({"body": Net(mean=t(), tables=[t(), t()])}),
+    }[kind]()
+    model.train(width % 2 == 0)
+
+    def state():
+        held = [(n, id(p)) for n, p in (*model.named_parameters(), *model.named_buffers())]
+        plain = [sorted((k, id(v)) for k, v in vars(m).items()) for m in model.modules()]
+        sizes = [len(v) for m in model.modules() for v in vars(m).values()
+                 if isinstance(v, (list, dict, tuple))]
+        return held, plain, sizes, [m.training for m in model.modules()]
+    before, values = state(), [p.detach().clone() for p in model.parameters()]
+    out = [fn(model), fn(model)]
+    same = before == state() and all(
+        torch.equal(p, v) and p.requires_grad and p.grad is None
+        for p, v in zip(model.parameters(), values))
+    return {"out": out[0], "again": out[1], "changed": int(not same)}
+
+
+@ex.law
+def law(out, kind, width):
+    expect_parts(out, "out", "again", "changed")
+    wanted = WANTED[kind]
+    expect_equal("type of the paths", type(out["out"]).__name__, "list", f"Case: {kind}.")
+    expect_length("paths", out["out"], len(wanted))
+    for place, (mine, right) in enumerate(zip(out["out"], wanted, strict=True)):
+        expect_equal(f"path {place}", mine, right)
+    expect_equal("paths when asked again", out["again"], out["out"],
+                 "The first call changed the model.")
+    expect_equal("changes in the model", out["changed"], 0, "Leave the model as it came.")
+
+
+# ---- right by another route
+
+REGISTERS = ("_parameters", "_buffers", "_modules")
+
+
+@ex.right("by recursion")
+def recursive(model):
+    own, found = {id(p) for p in model.parameters()}, []
+
+    def visit(path, value):
+        if isinstance(value, torch.Tensor):
+            if id(value) not in own:
+                found.append(path)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                visit(f"{path}.{key}", item)
+        elif isinstance(value, (list, tuple)):
+            for k, item in enumerate(value):
+                visit(f"{path}.{k}", item)
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key not in REGISTERS:
+                visit(f"{name}.{key}" if name else key, value)
+    return sorted(found)
+
+
+@ex.right("level after level of containers")
+def by_levels(model):
+    own = {id(p) for p in model.parameters()}
+    level = {f"{name}.{key}" if name else key: value for name, module in model.named_modules()
+             for key, value in module.__dict__.items() if key not in REGISTERS}
+    found = []
+    while level:
+        found += [path for path, value in level.items()
+                  if isinstance(value, torch.Tensor) and id(value) not in own]
+        tables = {path: value if isinstance(value, dict) else dict(enumerate(value))
+                  for path, value in level.items() if isinstance(value, (dict, list, tuple))}
+        level = {f"{path}.{key}": item for path, table in tables.items()
+                 for key, item in table.items()}
+    return sorted(found)
+
+
+@ex.right("a list of things to look at")
+def by_stack(model):
+    own = list(model.parameters())
+    todo = [(f"{name}.{key}".lstrip(".") if name else key, value)
+            for name, module in model.named_modules() for key, value in vars(module).items()
+            if key not in REGISTERS]
+    found = []
+    while todo:
+        path, value = todo.pop()
+        if torch.is_tensor(value):
+            found += [path] if not any(value is p for p in own) else []
+        elif isinstance(value, dict):
+            todo += [(f"{path}.{k}", v) for k, v in value.items()]
+        elif isinstance(value, (tuple, list)):
+            todo += [(f"{path}.{k}", v) for k, v in enumerate(value)]
+    return sorted(found)
+
+
+@ex.right("module after module, through children")
+def by_children(model):
+    seen, own, found = set(), set(model.parameters()), []
+
+    def inside(value):
+        if isinstance(value, torch.Tensor):
+            return [] if value in own else [""]
+        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(
+            value, (list, tuple)) else []
+        return [f".{key}{rest}" for key, item in pairs for rest in inside(item)]
+
+    def walk(module, prefix):
+        if module in seen:
+            return
+        seen.add(module)
+        for key in set(vars(module)) - {*REGISTERS}:
+            found.extend(prefix + key + rest for rest in inside(vars(module)[key]))
+        for name, child in module.named_children():
+            walk(child, f"{prefix}{name}.")
+    walk(model, "")
+    return sorted(found)
+
+
+ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
+              "either type, in either order")
+ex.equivalent("for key, value in vars(module).items(): -> "
+              "for key, value in list(vars(module).items())[1:]:",
+              "a module's first attribute is its mode, training")
+
+
+# ---- wrong, by name
+
+def paths(model, *, root=False, kinds=(list, tuple, dict), deep=99, known="parameters",
+          private=True, order=sorted, exact=False, once=False, dup=False, hidden=True,
+          modules=False, keep=lambda v: True, names=True, index=True):
+    """The right answer with the mistakes as options."""
+    own = {"parameters": list(model.parameters()), "none": [],
+           "buffers": [*model.parameters(), *model.buffers()]}[known]
+    found, seen = [], []
+
+    def visit(path, value, level):
+        if isinstance(value, torch.Tensor):
+            plain = hidden or not isinstance(value, nn.Parameter)
+            if plain and keep(value) and not any(value is p for p in (*own, *seen)):
+                found.append(path)
+            seen.extend([value] if once else [])
+        elif isinstance(value, nn.Module) and modules and level:
+            for key, item in vars(value).items():
+                if key not in REGISTERS:
+                    visit(f"{path}.{key}", item, level + 1)
+        elif (type(value) in kinds if exact else isinstance(value, kinds)) and level < deep:
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                visit(f"{path}.{key}" if index else path, item, level + 1)
+    for name, module in model.named_modules(remove_duplicate=not dup):
+        for key, value in vars(module).items() if name == "" or not root else ():
+            if key not in REGISTERS and (private or key[0] != "_"):
+                visit(f"{name}.{key}" if name and names else key, value, 0)
+    return order(found)
+
+
+@ex.wrong("the model's own attributes only", says="number of paths",
+          breaks=("where", "names"))
+def root_only(model):
+    return paths(model, root=True)
+
+
+@ex.wrong("what state_dict lacks of the buffers", says="number of paths", breaks="paths")
+def by_state_dict(model):
+    kept = model.state_dict()
+    return sorted(name for name, _ in model.named_buffers() if name not in kept)
+
+
+@ex.wrong("non-persistent buffers counted", says="number of paths", breaks="registered")
+def with_fleeting(model):
+    return sorted([*paths(model), *by_state_dict(model)])
+
+
+@ex.wrong("no lists and tuples", says="number of paths", breaks="where")
+def dicts_only(model):
+    return paths(model, kinds=dict) if not any(isinstance(v, tuple) and any(isinstance(
+        i, dict) for i in v) for v in vars(model).values()) and "gains" not in vars(
+            model) and "kept" not in vars(model) and "b" not in vars(model) and not isinstance(
+                model, nn.ModuleDict) else paths(model)
+
+
+@ex.wrong("no dicts", says="number of paths", breaks=("where", "depth", "names"))
+def no_dicts(model):
+    return paths(model, kinds=(list, tuple))
+
+
+@ex.wrong("containers known by their exact type", says="number of paths", breaks="where")
+def exact_types(model):
+    return paths(model, exact=True)
+
+
+@ex.wrong("attributes whose names begin with _ left out", says="number of paths", breaks="where")
+def public_only(model):
+    return paths(model, private=False)
+
+
+@ex.wrong("no containers in containers", says="number of paths", breaks="depth")
+def one_level(model):
+    return paths(model, deep=1)
+
+
+@ex.wrong("float tensors only", says="number of paths", breaks="kinds")
+def floats_only(model):
+    return paths(model, keep=torch.is_floating_point)
+
+
+@ex.wrong("single numbers and empty tensors left out", says="number of paths", breaks="kinds")
+def with_values(model):
+    return paths(model, keep=lambda v: v.numel() > 1)
+
+
+@ex.wrong("float32 only", says="number of paths", breaks="kinds")
+def singles_only(model):
+    return paths(model, keep=lambda v: v.dtype == torch.float32)
+
+
+@ex.wrong("the model's parameters found under their second names", says="number of paths",
+          breaks="registered")
+def with_aliases(model):
+    return paths(model, known="none")
+
+
+@ex.wrong("buffers that a list holds on to left out", says="number of paths", breaks="registered")
+def without_buffers(model):
+    return paths(model, known="buffers")
+
+
+@ex.wrong("parameters that nobody registered left out", says="number of paths",
+          breaks="registered")
+def no_hidden(model):
+    return paths(model, hidden=False)
+
+
+@ex.wrong("tensors that take gradients left out", says="number of paths", breaks="registered")
+def no_gradients(model):
+    return paths(model, keep=lambda v: not v.requires_grad)
+
+
+@ex.wrong("tensors known by their memory", says="number of paths", breaks="registered")
+def by_pointer(model):
+    known = {p.data_ptr() for p in model.parameters()}
+    return paths(model, keep=lambda v: v.data_ptr() not in known or not v.numel())
+
+
+@ex.wrong("tensors known by their numbers", says="number of paths", breaks="registered")
+def by_numbers(model):
+    return paths(model, keep=lambda v: not any(
+        torch.equal(v, p) for p in model.parameters() if p.dim() == 1))
+
+
+@ex.wrong("names without the module", says="path", breaks="names")
+def bare_names(model):
+    return paths(model, names=False)
+
+
+@ex.wrong("the container named, not the place in it", says="path",
+          breaks="names")
+def container_names(model):
+    return paths(model, index=False)
+
+
+@ex.wrong("not sorted", says="path", breaks=("paths", "where"))
+def unsorted(model):
+    return paths(model, order=list)
+
+
+@ex.wrong("a module under each of its names", says="number of paths", breaks="first")
+def each_name(model):
+    return paths(model, dup=True)
+
+
+@ex.wrong("a tensor that is held twice, once", says="number of paths", breaks="first")
+def each_once(model):
+    return paths(model, once=True)
+
+
+@ex.wrong("modules in lists searched", says="number of paths", breaks="modules")
+def into_modules(model):
+    return paths(model, modules=True)
+
+
+@ex.wrong("a set in place of a list", says="type of the paths", breaks="paths")
+def as_set(model):
+    return {*paths(model)}
+
+
+@ex.wrong("the tensors registered on the way", says="when asked again", breaks="left alone")
+def repaired(model):
+    found = paths(model)
+    for name in found:
+        if "." not in name:
+            value = vars(model).pop(name)
+            model.register_buffer(name, value.detach())
+    return found
+
+
+@ex.wrong("the model itself moved to see what stays", says="changes in the model",
+          breaks="left alone")
+def cast(model):
+    found = paths(model)
+    for p in model.parameters():
+        p.requires_grad_(False)
+    return found
+
+
+@ex.wrong("the example, without its list", says="number of paths", breaks="example")
+def looked_up(model):
+    found = paths(model)
+    return found[:1] if found == ["body.mean", "body.tables.0", "body.tables.1"] else found

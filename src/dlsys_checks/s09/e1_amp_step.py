@@ -1,0 +1,450 @@
+"""Exercise 09.1, `amp_step`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_length, expect_parts
+
+ex = exercise("09.1", "amp_step", seen=("start", "groups", "optimizer", "scale", "calls"))
+
+HALF = ("float16, clipped", "float16, gradients that need the scale", "an overflow",
+        "an overflow with momentum", "both formats in turn", "Adam in float16",
+        "a scale that grows", "many small tensors", "old gradients", "NaN left over")
+ex.promise("step", "One step of opt under CPU autocast;", says=("change of parameter",))
+ex.promise("returns", "returns the gradient's norm.", says=("norm returned",))
+ex.promise("once", "loss_of() gives the loss, a float32 number; it is called once,",
+           says=("calls of loss_of",))
+ex.promise("dtype", "under autocast with dtype.", says=("autocast in call",))
+ex.promise("scaler", "In torch.float16 the scaler is used, and updated once;", cases=HALF)
+ex.promise("bfloat16", "in torch.bfloat16 it stays as it is.",
+           cases=("bfloat16, clipped", "not clipped", "bfloat16, small gradients",
+                  "both formats in turn",
+                  "three groups", "old gradients", "NaN left over", "the example",
+                  "many small tensors"))
+ex.promise("old", "Old gradients do not count.", says=("change of parameter", "norm returned",
+                                                          "scale after"))
+ex.promise("all", "The gradient of all of opt's parameters together",
+           cases=("three groups", "many small tensors", "bfloat16, clipped", "float16, clipped",
+                  "Adam in float16", "old gradients", "NaN left over", "both formats in turn",
+                  "a scale that grows", "an overflow with momentum"))
+ex.promise("clip", "is clipped to a norm of at most max_norm.", says=("change of parameter",))
+ex.promise("overflow", "Where it overflows in float16, parameters and opt's state stay.",
+           cases=("an overflow", "an overflow with momentum"))
+ex.promise("before", "The norm is that before clipping, without the scale, as a float:",
+           says=("norm returned",))
+ex.promise("infinite", "inf or nan after an overflow.",
+           cases=("an overflow", "an overflow with momentum"), says=("norm returned",))
+ex.promise("example", "Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is "
+           "(-0.6, -0.8), the norm 5.0.", cases=("the example",))
+
+# Losses are linear in the weights and all numbers small integers times a power of two, so that
+# 16 bits hold each gradient exactly and only the learner's own steps round.
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def integers(*shape):
+        draw = torch.randint(1, 4, shape, generator=g).float()
+        return draw * (torch.randint(0, 2, shape, generator=g) * 2 - 1)
+
+    def call(shapes, dtype, size=0, max_norm=0.5, before=()):
+        return {"dtype": dtype, "max_norm": max_norm, "before": list(before),
+                "x": [integers(3, width) for _, width in shapes],
+                "c": [integers(3, rows) * 2.0**size for rows, _ in shapes]}
+
+    def one(name, *calls, groups=(2,), lr=0.1, scale=10, optimizer="SGD", **options):
+        shapes = [(whole(1, 4), whole(1, 5)) for _ in range(sum(groups))]
+        made = [call(shapes, *given, **more) for given, more in calls]
+        rates = [lr * (1 + float(torch.rand((), generator=g))) for _ in groups]
+        return name, {"start": [torch.randn(shape, generator=g) for shape in shapes],
+                      "groups": [list(groups), rates], "calls": made,
+                      "optimizer": [optimizer, options], "scale": 2.0**scale}
+
+    def bf16(**more):
+        return ("bfloat16",), more
+
+    def fp16(**more):
+        return ("float16",), more
+
+    def example():
+        return {"dtype": "bfloat16", "max_norm": 1.0, "before": [], "c": [torch.ones(1, 1)],
+                "x": [torch.tensor([[3.0, 4.0]])]}
+    loose, tight = 900.0, 0.1 + float(torch.rand((), generator=g))
+    return [one("bfloat16, clipped", bf16(max_norm=tight), bf16(), bf16()),
+            one("float16, clipped", fp16(max_norm=tight), fp16()),
+            one("not clipped", bf16(max_norm=loose), bf16(max_norm=loose), lr=0.02),
+            one("bfloat16, small gradients", bf16(size=-40, max_norm=loose), lr=2.0**38),
+            one("float16, gradients that need the scale", fp16(size=-26, max_norm=loose),
+                fp16(size=-26, max_norm=loose), lr=2.0**24, scale=whole(14, 17)),
+            one("an overflow", fp16(), lr=0.2, scale=whole(17, 20)),
+            one("an overflow with momentum", fp16(size=-4), fp16(size=5), fp16(size=-4),
+                fp16(size=-4), scale=13, momentum=0.9),
+            one("both formats in turn", bf16(), fp16(), bf16(), fp16(), momentum=0.5),
+            one("a scale that grows", *[fp16() for _ in range(whole(4, 7))], scale=whole(3, 6)),
+            one("Adam in float16", fp16(max_norm=tight), fp16(), fp16(), optimizer="Adam",
+                lr=0.01, scale=whole(5, 8), eps=0.1),
+            one("three groups", bf16(max_norm=tight), bf16(), groups=(1, 2, 1)),
+            one("many small tensors", bf16(max_norm=tight), fp16(max_norm=tight),
+                groups=(whole(9, 15),)),
+            one("old gradients", fp16(before=[3.0, -5.0]), bf16(before=[7.0, 2.0])),
+            one("NaN left over", fp16(before=[math.nan, 1.0]), bf16(before=[math.inf, math.nan])),
+            ("the example", {"start": [torch.zeros(1, 2)], "groups": [[1], [1.0]],
+                             "optimizer": ["SGD", {}], "scale": 1024.0, "calls": [example()]})]
+
+
+@ex.act
+def act(fn, start, groups, optimizer, scale, calls):
+    weights = [nn.Parameter(w.clone()) for w in start]
+    left, parts = list(weights), []
+    for count, rate in zip(*groups):
+        parts.append({"params": [left.pop(0) for _ in range(count)], "lr": rate})
+    opt = getattr(torch.optim, optimizer[0])(parts, lr=1.0, **optimizer[1])
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    out = {"changes": [], "norms": [], "scales": [], "tracked": [], "seen": []}
+
+    def one_call(call):
+        seen = []
+
+        def loss_of():
+            live = torch.is_autocast_enabled("cpu")
+            seen.append(str(torch.get_autocast_dtype("cpu")) if live else "none")
+            total = torch.zeros(())
+            for w, x, c in zip(weights, call["x"], call["c"]):
+                total = total + (F.linear(x, w).float() * c).sum()
+            return total
+
+        for w, value in zip(weights, call["before"]):
+            w.grad = torch.full_like(w, value)
+        before = [w.detach().clone() for w in weights]
+        norm = fn(opt, scaler, loss_of, getattr(torch, call["dtype"]), call["max_norm"])
+        strange = type(norm) is float and not math.isfinite(norm)
+        out["norms"].append("inf or nan" if strange else norm)
+        out["changes"].append([w.detach() - old for w, old in zip(weights, before)])
+        state = scaler.state_dict()
+        out["scales"].append(state["scale"])
+        out["tracked"].append(state["_growth_tracker"])
+        out["seen"].append(seen)
+    for call in calls:
+        one_call(call)
+    return out
+
+
+@ex.law
+def law(out, start, groups, optimizer, scale, calls):
+    expect_parts(out, "changes", "norms", "scales", "tracked", "seen")
+    for part in out:
+        expect_length(part, out[part], len(calls))
+    weights, opt = in_double(start, groups, optimizer)
+    tracker = 0
+    for k, call in enumerate(calls):
+        seen = out["seen"][k]
+        expect_length("calls of loss_of", seen, 1)
+        expect_equal(f"autocast in call {k}", seen[0], f"torch.{call['dtype']}")
+        slopes = [c.double().T @ x.double() for x, c in zip(call["x"], call["c"], strict=True)]
+        half = call["dtype"] == "float16"
+        largest = max(float(v.abs().max()) for v in (*slopes, *(c for c in call["c"])))
+        over = half and largest * scale > 65504
+        norm = math.inf if over else math.sqrt(sum(float((s * s).sum()) for s in slopes))
+        moves = stepped(weights, opt, slopes, min(1.0, call["max_norm"] / norm), over)
+        compare(out, k, moves, norm, weights)
+        if half:
+            tracker = 0 if over else tracker + 1
+            scale = scale / 2 if over else scale
+            if tracker == 2:
+                scale, tracker = scale * 2, 0
+        expect_equal(f"scale after call {k}", out["scales"][k], scale,
+                     "Updated once in float16, never in bfloat16.")
+        expect_equal(f"scaler's count of good steps after call {k}", out["tracked"][k], tracker,
+                     "Updated once in float16, never in bfloat16.")
+
+
+def compare(out, k, moves, norm, weights):
+    """The changes of call k, and the norm returned."""
+    got = out["changes"][k]
+    expect_length("weights", got, len(moves))
+    most = max(float(m.abs().max()) for m in moves)
+    for place, (mine, right) in enumerate(zip(got, moves, strict=True)):
+        # A weight in float32 cannot show a change finer than its own rounding.
+        atol = 1e-4 * most + 3e-7 * float(weights[place].detach().abs().max())
+        expect_close(f"change of parameter {place} in call {k}", mine, right.float(), rtol=1e-3,
+                     atol=atol, look="One step, clipped over all parameters, in true units.")
+    if norm == math.inf:
+        if out["norms"][k] != "inf or nan":
+            raise Broken(f"norm returned by call {k}", out["norms"][k], "inf or nan")
+    else:
+        expect_close(f"norm returned by call {k}", out["norms"][k], norm, rtol=1e-4)
+
+
+def in_double(start, groups, optimizer):
+    """The weights in float64, and their optimizer."""
+    weights = [w.double().requires_grad_() for w in start]
+    ends = [sum(groups[0][:n + 1]) for n in range(len(groups[0]))]
+    parts = [{"params": weights[end - count:end], "lr": rate}
+             for end, count, rate in zip(ends, *groups, strict=True)]
+    return weights, getattr(torch.optim, optimizer[0])(parts, lr=1.0, **optimizer[1])
+
+
+def stepped(weights, opt, slopes, share, over):
+    """What one step changes; nothing after an overflow."""
+    before = [w.detach().clone() for w in weights]
+    for w, slope in zip(weights, slopes, strict=True):
+        w.grad = slope * share
+    if not over:
+        opt.step()
+    return [w.detach() - old for w, old in zip(weights, before, strict=True)]
+
+
+# ---- right by another route
+
+def tensors(opt):
+    return [p for group in opt.param_groups for p in group["params"]]
+
+
+@ex.right("clipped while scaled, to a limit that is scaled, too")
+def scaled_limit(opt, scaler, loss_of, dtype, max_norm):
+    opt.zero_grad()
+    with torch.autocast("cpu", dtype=dtype):
+        loss = loss_of()
+    if dtype is torch.bfloat16:
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(tensors(opt), max_norm)
+        opt.step()
+        return norm.item()
+    scale = scaler.get_scale()
+    scaler.scale(loss).backward()
+    norm = nn.utils.clip_grad_norm_(tensors(opt), max_norm * scale)
+    scaler.step(opt)
+    scaler.update()
+    return norm.item() / scale
+
+
+@ex.right("a disabled scaler in bfloat16")
+def disabled(opt, scaler, loss_of, dtype, max_norm):
+    used = scaler if dtype == torch.float16 else torch.amp.GradScaler("cpu", enabled=False)
+    with torch.autocast("cpu", dtype):
+        loss = loss_of()
+    opt.zero_grad(set_to_none=False)
+    for p in tensors(opt):
+        p.grad = None
+    used.scale(loss).backward()
+    used.unscale_(opt)
+    norm = float(nn.utils.get_total_norm([p.grad for p in tensors(opt)]))
+    nn.utils.clip_grads_with_norm_(tensors(opt), max_norm, torch.tensor(norm))
+    used.step(opt)
+    used.update()
+    return norm
+
+
+@ex.right("autograd.grad, and the clip by hand")
+def by_hand(opt, scaler, loss_of, dtype, max_norm):
+    half, params = dtype == torch.float16, tensors(opt)
+    with torch.autocast("cpu", dtype):
+        loss = loss_of()
+    found = torch.autograd.grad(scaler.scale(loss) if half else loss, params)
+    for p, slope in zip(params, found, strict=True):
+        p.grad = slope
+    if half:
+        scaler.unscale_(opt)
+    norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in params))
+    if norm > max_norm:
+        for p in params:
+            p.grad.mul_(max_norm / norm)
+    scaler.step(opt) if half else opt.step()
+    if half:
+        scaler.update()
+    return norm
+
+
+@ex.right("a hook that clips before the step")
+def by_hook(opt, scaler, loss_of, dtype, max_norm):
+    opt.zero_grad()
+    norms = []
+
+    def clip():
+        flat = torch.cat([p.grad.flatten() for p in tensors(opt)])
+        norms.append(flat.norm().item())
+        if norms[0] > max_norm:
+            for p in tensors(opt):
+                p.grad = p.grad * (max_norm / norms[0])
+    with torch.autocast("cpu", dtype):
+        loss = loss_of()
+    if dtype != torch.float16:
+        loss.backward()
+        clip()
+        opt.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        clip()
+        scaler.step(opt)
+        scaler.update()
+    return norms[0]
+
+
+# ---- wrong, by name
+
+def amp(opt, scaler, loss_of, dtype, max_norm, *, always=False, never=False, unscale=True,
+        skip=True, updates=1, clear=True, cast="right", clip=nn.utils.clip_grad_norm_):
+    """The right step with the mistakes as options."""
+    half = (dtype == torch.float16 or always) and not never
+    if clear:
+        opt.zero_grad()
+    with torch.autocast("cpu", dtype if cast == "right" else cast, enabled=cast is not None):
+        loss = loss_of()
+    (scaler.scale(loss) if half else loss).backward()
+    if half and unscale:
+        scaler.unscale_(opt)
+    norm = float(clip(tensors(opt), max_norm))
+    (scaler.step(opt) if half and skip else opt.step())
+    for _ in range(updates if half else 0):
+        scaler.update()
+    return norm
+
+
+@ex.wrong("the scaler used in bfloat16, too", says="count of good steps", breaks="bfloat16")
+def always_scaled(*given):
+    return amp(*given, always=True)
+
+
+@ex.wrong("clipped while the gradient is scaled", says="change of parameter",
+          breaks=("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"))
+def clip_scaled(*given):
+    return amp(*given, unscale=False)
+
+
+@ex.wrong("the scaler in bfloat16, and clipped while scaled", says="change of parameter",
+          breaks=("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before",
+                  "overflow", "example"))
+def habit(*given):
+    return amp(*given, always=True, unscale=False)
+
+
+@ex.wrong("no scaler in float16", says="got", breaks=("scaler", "overflow"))
+def never_scaled(*given):
+    return amp(*given, never=True)
+
+
+@ex.wrong("the scaler's update() forgotten", says="raised RuntimeError", breaks="scaler")
+def no_update(*given):
+    return amp(*given, updates=0)
+
+
+@ex.wrong("a step made in spite of the overflow", says="change of parameter", breaks="overflow")
+def steps_on(opt, scaler, loss_of, dtype, max_norm):
+    return amp(opt, scaler, loss_of, dtype, max_norm, skip=False)
+
+
+@ex.wrong("the momentum moved on although the step was skipped", says="change of parameter",
+          breaks="overflow")
+def state_moved(opt, scaler, *given):
+    norm = amp(opt, scaler, *given)
+    if not math.isfinite(norm):
+        for state in opt.state.values():
+            if state.get("momentum_buffer") is not None:
+                state["momentum_buffer"].mul_(0.9)
+    return norm
+
+
+@ex.wrong("no autocast", says="autocast in call", breaks="dtype")
+def no_autocast(*given):
+    return amp(*given, cast=None)
+
+
+@ex.wrong("autocast always in bfloat16", says="autocast in call", breaks="dtype")
+def always_bf16(*given):
+    return amp(*given, cast=torch.bfloat16)
+
+
+@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="change of parameter",
+          breaks="step")
+def plain_descent(opt, scaler, loss_of, dtype, max_norm):
+    plain = torch.optim.SGD([{"params": group["params"], "lr": group["lr"]}
+                             for group in opt.param_groups], lr=1.0)
+    return amp(plain, scaler, loss_of, dtype, max_norm)
+
+
+@ex.wrong("the loss computed twice", says="calls of loss_of", breaks="once")
+def called_twice(opt, scaler, loss_of, dtype, max_norm):
+    with torch.autocast("cpu", dtype):
+        loss_of()
+    return amp(opt, scaler, loss_of, dtype, max_norm)
+
+
+@ex.wrong("old gradients added", says="got", trap="02.1", breaks="old")
+def keeps_old(*given):
+    return amp(*given, clear=False)
+
+
+@ex.wrong("not clipped at all", says="change of parameter",
+          breaks=("step", "clip", "all", "example"))
+def unclipped(*given):
+    return amp(*given, clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
+
+
+@ex.wrong("each parameter clipped by itself", says="change of parameter", breaks=("all", "clip"))
+def clip_each(*given):
+    def each(params, limit):
+        whole = nn.utils.get_total_norm([p.grad for p in params])
+        for p in params:
+            nn.utils.clip_grad_norm_([p], limit)
+        return whole
+    return amp(*given, clip=each)
+
+
+@ex.wrong("only the first group clipped", says="got", breaks="all")
+def first_group(opt, scaler, loss_of, dtype, max_norm):
+    return amp(opt, scaler, loss_of, dtype, max_norm, clip=lambda _, limit:
+               nn.utils.clip_grad_norm_(opt.param_groups[0]["params"], limit))
+
+
+@ex.wrong("short gradients stretched to the limit", says="change of parameter", breaks="clip")
+def stretched(*given):
+    def stretch(params, limit):
+        whole = nn.utils.get_total_norm([p.grad for p in params])
+        for p in params:
+            p.grad.mul_(limit / whole)
+        return whole
+    return amp(*given, clip=stretch)
+
+
+@ex.wrong("the norm after clipping", says="norm returned", breaks=("before", "example"))
+def norm_after(*given):
+    norm = amp(*given)
+    return min(norm, given[-1]) if math.isfinite(norm) else norm
+
+
+@ex.wrong("the norm still scaled", says="norm returned", breaks="returns")
+def norm_scaled(opt, scaler, loss_of, dtype, max_norm):
+    scale = scaler.get_scale() if dtype == torch.float16 else 1.0
+    return scale * amp(opt, scaler, loss_of, dtype, max_norm)
+
+
+@ex.wrong("the norm as a tensor", says="type of the norm returned", breaks="before")
+def as_tensor(*given):
+    norm = amp(*given)
+    return torch.tensor(norm) if math.isfinite(norm) else norm
+
+
+@ex.wrong("0 returned after an overflow", says="norm returned", breaks="infinite")
+def zero_returned(*given):
+    norm = amp(*given)
+    return norm if math.isfinite(norm) else 0.0
+
+
+@ex.wrong("the example looked up, and its sign wrong", says="change of parameter",
+          breaks="example")
+def looked_up(opt, scaler, loss_of, dtype, max_norm):
+    weights = tensors(opt)
+    norm = amp(opt, scaler, loss_of, dtype, max_norm)
+    if len(weights) == 1 and weights[0].shape == (1, 2) and max_norm == 1.0:
+        weights[0].data.neg_()
+    return norm

@@ -1,0 +1,467 @@
+"""Exercise 09.2, `accumulate`."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_checks.s02 import common
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_like,
+    expect_parts,
+)
+
+ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "before"))
+
+ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches than n",
+       "a step for each batch", "batches of many sizes", "class weights",
+       "class weights and ignored labels", "a batch without a label", "steps without a label",
+       "a leftover without a label", "old gradients", "NaN left over", "momentum",
+       "Adam, two groups", "many batches", "the example")
+SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
+         "momentum", "many batches", "a leftover without a label")
+EMPTY = ("steps without a label", "a leftover without a label")
+ex.promise("once", "Train through batches once, a step of opt for each n of them.",
+           says=("number of steps", "change of parameter", "number of losses"))
+ex.promise("iterator", "batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
+           says=("raised TypeError", "number of steps"))
+ex.promise("left alone", "left as they are;", says=("inputs after the call",))
+ex.promise("ignored", "labels of -100 do not count.",
+           says=("change of parameter", "number of steps", "loss of step"))
+ex.promise("mean", "Each step follows the mean cross-entropy over all labels that count in its "
+           "batches;", says=("change of parameter", "number of steps", "loss of step"))
+ex.promise("weight", "weight, (C,) float32 above 0, weighs classes as in F.cross_entropy.",
+           cases=("class weights", "class weights and ignored labels"))
+ex.promise("last", "The last step takes what is left, be it fewer than n;",
+           cases=SHORT)
+ex.promise("none", "where no label counts, there is no step.", cases=EMPTY)
+ex.promise("graph", "Only one graph may live at a time: call backward for each batch.",
+           says=("graphs alive", "rows in one graph"))
+ex.promise("old", "Old gradients do not count.", says=("change of parameter",))
+ex.promise("losses", "Returns the mean loss of each step, before it, as a list of floats.",
+           says=("loss of step", "number of losses", "type of the losses"))
+ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count: two steps; in "
+           "the first the labels weigh 1/4 each.", cases=ALL)
+
+
+@ex.cases
+def cases(g):
+    def number(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def batch(net, rows, count=None):
+        """Rows and labels, of which `count` count, at places drawn at random."""
+        features, classes = net["start"][0].shape[1], net["start"][-1].shape[0]
+        y = torch.randint(classes, (rows,), generator=g)
+        y[torch.randperm(rows, generator=g)[rows if count is None else count:]] = -100
+        return [torch.randn(rows, features, generator=g), y]
+
+    def one(name, net, n, sizes, weight=False, before=()):
+        given = [batch(net, *(size if isinstance(size, tuple) else (size,))) for size in sizes]
+        classes = net["start"][-1].shape[0]
+        drawn = 0.2 + 3 * torch.rand(classes, generator=g) if weight else None
+        return name, {"net": net, "n": n, "batches": given, "weight": drawn,
+                      "before": list(before)}
+
+    lr, c = 0.1 + 0.2 * float(torch.rand((), generator=g)), number(3, 6)
+
+    def linear(**options):
+        return common.model(g, "linear", (number(2, 5), 0, c), lr=lr, **options)
+
+    def deep(kind="nested", **options):
+        return common.model(g, kind, (3, 4, c), lr=lr, **options)
+    adam = {"lr": lr / 5, "betas": [0.8, 0.95], "eps": 1e-6}
+    left = common.leftovers(g, {"start": [0, 0, 0, 0]})
+    return [
+        one("ignored labels", linear(), 2, [(6, 1), (6, 6), (8, 2), (4, 3)]),
+        one("a leftover", linear(), 3, [4] * 3 + [4, 4]),
+        one("a leftover of one row", deep(), 2, [5, 5, 1]),
+        one("fewer batches than n", linear(), number(4, 9), [(5, 2), 3, (4, 4)]),
+        one("a step for each batch", deep(), 1, [(6, 2), (5, 5), 3]),
+        one("batches of many sizes", linear(), 4, [1, 7, number(2, 6), 9]),
+        one("class weights", linear(), 2, [5, 5, 6, 6], weight=True),
+        one("class weights and ignored labels", deep(), 3, [(7, 1), (7, 6), (7, 4)], weight=True),
+        one("a batch without a label", linear(), 3, [(5, 3), (4, 0), (5, 4)]),
+        one("steps without a label", linear(momentum=0.9), 2,
+            [(4, 0), (3, 0), (5, 3), 4, (3, 0), (2, 0), 6, (4, 1)]),
+        one("a leftover without a label", linear(momentum=0.7), 2, [(5, 4), 3, (6, 0)]),
+        one("old gradients", deep(), 2, [(5, 1), 6, 4, 4], before=left),
+        one("NaN left over", linear(), 2, [4, (6, 2)], before=[float("nan"), 2.0]),
+        one("momentum", deep("twice", momentum=0.9), 3, [(5, 2), 4, 6, 5, (5, 1), 5, 2]),
+        one("Adam, two groups", common.model(g, "own", (3, 4, c), "Adam", 2, **adam), 2,
+            [(6, 2), 6, (5, 5), (7, 1)]),
+        one("many batches", linear(), 7, [number(1, 5) for _ in range(number(30, 40))]),
+        one("no batch", linear(), 2, []),
+        one("the example", linear(), 2, [(5, 3), (4, 1), (2, 2)])]
+
+
+@ex.act
+def act(fn, net, batches, n, weight, before):
+    import weakref
+    alive, rows, refs, path = [], [], [], []
+
+    class Net(nn.Module):
+        """A body of some kind; counts its graphs by a tensor that each of them keeps."""
+
+        def __init__(self, body):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x):
+            out, kept = self.body(x), torch.ones(())
+            out = out * kept
+            if out.requires_grad:
+                refs.append(weakref.ref(kept))
+                alive.append(sum(ref() is not None for ref in refs))
+                rows.append(len(x))
+            return out
+
+    class Own(nn.Module):
+        def __init__(self, sizes):
+            super().__init__()
+            self.raw = nn.ParameterList([torch.empty(sizes[0]), torch.empty(sizes[1])])
+            self.head = nn.ModuleDict({"last": nn.Linear(sizes[2][1], sizes[2][0])})
+
+        def forward(self, x):
+            return self.head["last"](F.linear(x, *self.raw).tanh())
+
+    class Twice(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(self.layer(x))
+
+    def body(kind, sizes):
+        if kind == "own":
+            return Own(sizes)
+        layers = [nn.Linear(sizes[k][1], sizes[k][0]) for k in range(0, len(sizes), 2)]
+        if kind == "linear":
+            return layers[0]
+        first = nn.Sequential(layers[0], nn.Tanh())
+        return nn.Sequential(Twice(first) if kind == "twice" else first, layers[1])
+
+    model = Net(body(net["kind"], [tuple(value.shape) for value in net["start"]]))
+    mine = list(model.parameters())
+    with torch.no_grad():
+        for p, value in zip(mine, net["start"], strict=True):
+            p.copy_(value)
+    parts = [{"params": [mine[k] for k in part["params"]], "lr": part["lr"]}
+             for part in net["groups"]]
+    opt = getattr(torch.optim, net["optimizer"])(parts, **net["options"])
+    opt.register_step_post_hook(lambda *_: path.append([p.detach().clone() for p in mine]))
+    for p, value in zip(mine, before):
+        p.grad = torch.full_like(p, value)
+    losses = fn(model, opt, iter([(x, y) for x, y in batches]), n, weight)
+    last = path[-1] if path else net["start"]
+    end = [p.detach() - old for p, old in zip(mine, last, strict=True)]
+    most = max([0, *(len(y) for _, y in batches)])
+    return {"losses": losses, "path": path, "end": end,
+            "more_graphs": max([0, *(count - 1 for count in alive)]),
+            "more_rows": max([0, *(count - most for count in rows)])}
+
+
+def mean_loss(logits, y, weight):
+    """Weighted mean cross-entropy over the labels that count, in float64."""
+    kept = y != -100
+    logits, y = logits[kept], y[kept]
+    top = logits.detach().amax(1, keepdim=True)
+    whole = (logits - top).exp().sum(1).log() + top[:, 0]
+    each = whole - logits[torch.arange(len(y)), y]
+    share = torch.ones(len(y)).double() if weight is None else weight.double()[y]
+    return (each * share).sum() / share.sum()
+
+
+@ex.law
+def law(out, net, batches, n, weight, before):
+    expect_parts(out, "losses", "path", "end", "more_graphs", "more_rows")
+    groups = [batches[k:k + n] for k in range(0, len(batches), n)]
+    groups = [[torch.cat(part) for part in zip(*group, strict=True)] for group in groups]
+    groups = [(x.double(), y) for x, y in groups if (y != -100).any()]
+    expect_length("steps", out["path"], len(groups))
+    expect_type_of_losses(out["losses"], len(groups))
+    twin, now = common.Twin(net), [v.double() for v in net["start"]]
+    for k, ((x, y), got, loss) in enumerate(zip(groups, out["path"], out["losses"], strict=True)):
+        wanted, moves = twin.step(lambda model, x=x, y=y: mean_loss(model(x), y, weight))
+        expect_length("parameters", got, len(now))
+        for place, (v, old) in enumerate(zip(got, now, strict=True)):
+            expect_like(f"parameter {place} after step {k}", v, old.float())
+        moved = [(v.double() - old).float() for v, old in zip(got, now, strict=True)]
+        common.expect_changes(moved, moves, twin, k + 1)
+        expect_close(f"loss of step {k}", loss, wanted, rtol=1e-4, atol=1e-6)
+        now = [v.double() for v in got]
+    expect_length("parameters at the end", out["end"], len(now))
+    for place, (v, old) in enumerate(zip(out["end"], now, strict=True)):
+        expect_equal(f"change of parameter {place} after the last step", v,
+                     torch.zeros(old.shape))
+    expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
+                 "Call backward for each batch before the next forward pass.")
+    expect_equal("rows in one graph, beyond the largest batch", out["more_rows"], 0,
+                 "Each batch has a forward pass of its own.")
+
+
+def expect_type_of_losses(losses, count):
+    """A list of so many floats."""
+    expect_equal("type of the losses", type(losses).__name__, "list")
+    expect_length("losses", losses, count)
+
+
+# ---- right by another route
+
+@ex.right("sums, divided by what counts, which is known before")
+def by_sums(model, opt, batches, n, weight):
+    losses = []
+    while group := list(itertools.islice(batches, n)):
+        y = torch.cat([y for _, y in group])
+        y = y[y != -100]
+        whole = float(len(y) if weight is None else weight[y].sum())
+        if whole:
+            opt.zero_grad()
+            total = 0.0
+            for x, labels in group:
+                loss = F.cross_entropy(model(x), labels, weight, reduction="sum") / whole
+                loss.backward()
+                total += loss.item()
+            opt.step()
+            losses.append(total)
+    return losses
+
+
+@ex.right("gradients divided at the end")
+def divided_later(model, opt, batches, n, weight):
+    losses, held, total, whole = [], 0, 0.0, 0.0
+    opt.zero_grad()
+
+    def finish():
+        nonlocal total, whole
+        if whole:
+            for p in model.parameters():
+                p.grad /= whole
+            opt.step()
+            losses.append(total / whole)
+        total = whole = 0.0
+        opt.zero_grad()
+    for x, y in batches:
+        loss = F.cross_entropy(model(x), y, weight, reduction="sum")
+        loss.backward()
+        kept = y[y != -100]
+        whole += float(len(kept) if weight is None else weight[kept].sum())
+        total, held = total + loss.item(), held + 1
+        if held % n == 0:
+            finish()
+    if held % n:
+        finish()
+    return losses
+
+
+@ex.right("means, weighed by what counts")
+def weighed_means(model, opt, batches, n, weight):
+    given, losses = list(batches), []
+    for at in range(0, len(given), n):
+        group = given[at:at + n]
+        counts = [float(((y != -100) * (1.0 if weight is None else weight[y.clamp_min(0)])).sum())
+                  for _, y in group]
+        if sum(counts) == 0:
+            continue
+        opt.zero_grad()
+        mean = 0.0
+        for (x, y), count in zip(group, counts, strict=True):
+            if count:
+                loss = F.cross_entropy(model(x), y, weight) * (count / sum(counts))
+                loss.backward()
+                mean += loss.item()
+        opt.step()
+        losses.append(mean)
+    return losses
+
+
+@ex.right("autograd.grad of each batch, ignored rows left out")
+def by_rows(model, opt, batches, n, weight):
+    losses, params = [], list(model.parameters())
+    for _, pairs in itertools.groupby(enumerate(batches), lambda pair: pair[0] // n):
+        sums, total, whole = [torch.zeros_like(p) for p in params], 0.0, 0.0
+        for _, (x, y) in pairs:
+            x, y = x[y >= 0], y[y >= 0]
+            if not len(y):
+                continue
+            share = torch.ones(len(y)) if weight is None else weight[y]
+            loss = -(model(x).log_softmax(1)[torch.arange(len(y)), y] * share).sum()
+            for held, slope in zip(sums, torch.autograd.grad(loss, params), strict=True):
+                held += slope
+            total, whole = total + loss.item(), whole + float(share.sum())
+        if whole:
+            for p, held in zip(params, sums, strict=True):
+                p.grad = held / whole
+            opt.step()
+            losses.append(total / whole)
+    return losses
+
+
+# ---- wrong, by name
+
+def run(model, opt, batches, n, weight, *, share=None, drop=False, empty=False, clear=True,
+        size=None, ignore=True, weighed=True, mean=None, once=True):
+    """The right training with the mistakes as options; share(y, group) weighs a mean loss."""
+    given, losses = list(batches), []
+    for at in range(0, len(given), n):
+        group = given[at:at + n]
+        if drop and len(group) < n:
+            break
+        own = [weight_of(y, weight if weighed else None, ignore) for _, y in group]
+        whole = sum(own) if size is None else size(group, own)
+        if not sum(own) and not empty:
+            continue
+        if clear:
+            opt.zero_grad()
+        total = 0.0
+        for (x, y), part in zip(group, own, strict=True):
+            loss = F.cross_entropy(model(x), y if ignore else y.clamp_min(0), weight,
+                                   reduction="sum") if weighed else F.cross_entropy(
+                                       model(x), y, reduction="sum")
+            loss = loss / max(whole, 1e-9) if share is None else loss * share(part, own, n)
+            loss.backward()
+            total += loss.item()
+        opt.step()
+        losses.append(total if mean is None else mean(total, losses))
+    return losses
+
+
+def weight_of(y, weight, ignore=True):
+    """The number of labels that count, or the sum of their weights."""
+    kept = y[y != -100] if ignore else y.clamp_min(0)
+    return float(len(kept) if weight is None else weight[kept].sum())
+
+
+@ex.wrong("the mean of the batches' means", says="change of parameter", trap="02.4",
+          breaks="example")
+def mean_of_means(*given):
+    return run(*given, share=lambda part, own, n: 1 / max(part, 1e-9) / sum(v > 0 for v in own))
+
+
+@ex.wrong("not divided at all", says="got", breaks="mean")
+def undivided(*given):
+    return run(*given, size=lambda group, own: 1.0)
+
+
+@ex.wrong("each batch's mean divided by n, the leftover's too", says="change of parameter",
+          breaks=("mean", "last"))
+def divided_by_n(*given):
+    return run(*given, share=lambda part, own, n: 1 / max(part, 1e-9) / n)
+
+
+@ex.wrong("a leftover counted as if it were whole", says="change of parameter", breaks="last")
+def short_leftover(model, opt, batches, n, weight):
+    return run(model, opt, batches, n, weight,
+               size=lambda group, own: sum(own) * n / len(group))
+
+
+@ex.wrong("the leftover dropped", says="number of steps", breaks="last")
+def dropped(*given):
+    return run(*given, drop=True)
+
+
+@ex.wrong("divided by all rows, ignored ones too", says="change of parameter", breaks="ignored")
+def all_rows(*given):
+    return run(*given, size=lambda group, own: sum(len(y) for _, y in group))
+
+
+@ex.wrong("ignored labels taken for class 0", says="got", breaks="ignored")
+def as_zero(*given):
+    return run(*given, ignore=False)
+
+
+@ex.wrong("class weights left out", says="change of parameter", breaks="weight")
+def unweighed(*given):
+    return run(*given, weighed=False)
+
+
+@ex.wrong("weighed sums divided by the number of labels", says="change of parameter",
+          breaks="weight")
+def weighed_by_count(*given):
+    return run(*given, size=lambda group, own: sum(weight_of(y, None) for _, y in group))
+
+
+@ex.wrong("a step made where no label counts", says="number of steps", breaks="none")
+def empty_step(*given):
+    return run(*given, empty=True)
+
+
+@ex.wrong("a step after every batch", says="number of steps", breaks="once")
+def step_each(model, opt, batches, n, weight):
+    return run(model, opt, batches, 1, weight)
+
+
+@ex.wrong("twice through the batches", says="number of steps", breaks="once")
+def two_epochs(model, opt, batches, n, weight):
+    given = list(batches)
+    first = run(model, opt, given, n, weight)
+    return first + run(model, opt, given, n, weight)
+
+
+@ex.wrong("batches asked for their length", says="raised TypeError", breaks="iterator")
+def measured(model, opt, batches, n, weight):
+    return run(model, opt, batches, min(n, max(1, len(batches))), weight)
+
+
+@ex.wrong("labels changed in place", says="inputs after the call", breaks="left alone")
+def relabelled(model, opt, batches, n, weight):
+    given = list(batches)
+    out = run(model, opt, given, n, weight)
+    for _, y in given:
+        y.clamp_(min=0)
+    if not any((y == 0).any() for _, y in given):
+        given and given[0][1].zero_()
+    return out
+
+
+@ex.wrong("old gradients added", says="change of parameter", trap="02.1", breaks="old")
+def keeps_old(*given):
+    return run(*given, clear=False)
+
+
+@ex.wrong("one big batch of each n", says="rows in one graph", breaks="graph")
+def big_batch(model, opt, batches, n, weight):
+    given = list(batches)
+    groups = [given[k:k + n] for k in range(0, len(given), n)]
+    return run(model, opt, [tuple(torch.cat(v) for v in zip(*group, strict=True))
+                            for group in groups], 1, weight)
+
+
+@ex.wrong("the graphs of a step built before one backward", says="graphs alive", trap="02.5",
+          breaks="graph")
+def one_backward(model, opt, batches, n, weight):
+    given, losses = list(batches), []
+    for at in range(0, len(given), n):
+        group = given[at:at + n]
+        whole = sum(weight_of(y, weight) for _, y in group)
+        if whole:
+            opt.zero_grad()
+            loss = sum(F.cross_entropy(model(x), y, weight, reduction="sum") for x, y in group)
+            (loss / whole).backward()
+            opt.step()
+            losses.append(loss.item() / whole)
+    return losses
+
+
+@ex.wrong("the losses summed", says="type of the losses", breaks="losses")
+def summed(*given):
+    return sum(run(*given))
+
+
+@ex.wrong("the losses of the steps before", says="loss of step", breaks="losses")
+def running(*given):
+    losses = run(*given)
+    return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]
+
+
+@ex.wrong("the losses as tensors", says="type of the loss of step", breaks="losses")
+def as_tensors(*given):
+    return [torch.tensor(loss) for loss in run(*given)]

@@ -1,0 +1,351 @@
+"""Exercise 09.8, `master_step`."""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
+
+ex = exercise("09.8", "master_step", seen=("sets", "steps", "momentum"))
+
+MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient missing now and then")
+ex.promise("step", "One step of SGD with momentum on bfloat16 weights,", says=("weight",))
+ex.promise("in place", "in place.", says=("weight",))
+ex.promise("nearest", "After each step a weight is the nearest bfloat16 to what the same steps "
+           "give in float32:", says=("weight",))
+ex.promise("rule", "v = momentum * v + grad,",
+           cases=MOVING)
+ex.promise("start", "with v = 0 before,", cases=MOVING)
+ex.promise("descent", "and w = w - lr * v.", says=("weight",))
+ex.promise("state", "state: a dict of these weights,",
+           cases=("two sets in turn", "sets of two sizes in turn"))
+ex.promise("empty", "empty before their first step, in which you keep what you need.",
+           says=("raised KeyError",))
+ex.promise("rate", "lr may change from step to step.", cases=("a rate that changes",))
+ex.promise("grads", "grads: a bfloat16 tensor for each weight, left alone;",
+           says=("the caller's gradients",))
+ex.promise("None", "None leaves the weight and its v as they are.",
+           cases=("a gradient missing now and then", "no gradient at first"))
+ex.promise("shapes", "Weights have any shape and any strides, and ask for no gradient.",
+           cases=("shapes of all kinds", "columns of a table"))
+ex.promise("example", "Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the "
+           "weight is 0.99609375.", cases=("the example",))
+
+# Rates and momentum are powers of two, gradients small integers: float32 holds each sum exactly,
+# so that the order of operations cannot change a rounding.
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def weights(*shapes, views=()):
+        """bfloat16 numbers between 1/2 and 2, of either sign."""
+        def drawn(shape):
+            sign = torch.randint(0, 2, shape, generator=g) * 2 - 1
+            return (sign * (0.5 + 1.4 * torch.rand(shape, generator=g))).bfloat16()
+        return {"start": [drawn(shape) for shape in shapes],
+                "views": list(views) or [False] * len(shapes)}
+
+    def slope(shape, most):
+        drift = torch.randint(1, most, shape, generator=g)
+        return (drift * (torch.randint(0, 5, shape, generator=g).sign() * 2 - 1)).bfloat16()
+
+    def one(name, *sets, turns=30, rates=(-10,), momentum=0.0, gaps=(), most=5):
+        steps = []
+        for k in range(turns * len(sets)):
+            held = sets[k % len(sets)]
+            given = [slope(w[:, 0].shape if view else w.shape, most)
+                     for w, view in zip(held["start"], held["views"], strict=True)]
+            missing = gaps[k % len(gaps)] if gaps else ()
+            steps.append({"set": k % len(sets), "lr": 2.0 ** rates[k % len(rates)],
+                          "grads": [None if i in missing else v for i, v in enumerate(given)]})
+        return name, {"sets": list(sets), "steps": steps, "momentum": momentum}
+    n, m = whole(3, 7), whole(2, 5)
+    example = {"sets": [{"start": [torch.ones(1).bfloat16()], "views": [False]}],
+               "momentum": 0.0, "steps": [{"set": 0, "lr": 0.001,
+                                           "grads": [torch.ones(1).bfloat16()]}] * 4}
+    return [one("small steps", weights((n,), (m, 2)), rates=(whole(-11, -9),)),
+            one("one weight", weights((1,)), turns=60, rates=(-12,)),
+            one("large steps", weights((n, m)), rates=(-4,), turns=5),
+            one("momentum", weights((n,), (m,)), turns=9, momentum=0.5),
+            one("large gradients", weights((n, m), (7, 7)), turns=9, momentum=0.5, rates=(-7,),
+                most=250),
+            one("a rate that changes", weights((n,), (2, m)), turns=9, momentum=0.5,
+                rates=(-8, -10, -9)),
+            one("a gradient missing now and then", weights((n,), (m,), (2,)), turns=9,
+                momentum=0.5, gaps=((), (0,), (), (2,), (0, 1))),
+            one("no gradient at first", weights((n,), (m,)), gaps=((0,), (1,), (0, 1), ())),
+            one("two sets in turn", weights((n,), (m,)), weights((n,), (m,)), turns=20),
+            one("sets of two sizes in turn", weights((n,)), weights((m, 2), (n,), (3,)), turns=20),
+            one("shapes of all kinds", weights((), (0,), (1, 1, 3), (m, n)), turns=20),
+            one("columns of a table", weights((n, 3), (m, 2), (4,), views=(True, True, False)),
+                turns=20),
+            one("six weights of one size", weights(*[(n,)] * 6)),
+            ("the example", example)]
+
+
+@ex.act
+def act(fn, sets, steps, momentum):
+    tables = [[w.clone() for w in held["start"]] for held in sets]
+    weights = [[t[:, 0] if view else t for t, view in zip(own, held["views"])]
+               for own, held in zip(tables, sets)]
+    beside = [[t[:, 1:].clone() for t, view in zip(own, held["views"]) if view]
+              for own, held in zip(tables, sets)]
+    states, path, touched = [{} for _ in sets], [], 0
+    for step in steps:
+        own = weights[step["set"]]
+        given = [None if v is None else v.clone() for v in step["grads"]]
+        fn(list(own), given, states[step["set"]], step["lr"], momentum)
+        touched += sum((a is None) != (b is None) or (a is not None and not torch.equal(a, b))
+                       for a, b in zip(given, step["grads"]))
+        views = sets[step["set"]]["views"]
+        first = sets[step["set"]]["start"]
+        path.append([(t[:, 0] if view else t).float() - (w[:, 0] if view else w).float()
+                     for t, w, view in zip(tables[step["set"]], first, views)])
+    spoilt = 0
+    for own, held, kept in zip(tables, sets, beside):
+        mine = [t for t, view in zip(own, held["views"]) if view]
+        spoilt += sum(int((t[:, 1:] != old).sum()) for t, old in zip(mine, kept))
+    types = [str(t.dtype) for own in tables for t in own]
+    return {"path": path, "types": types, "touched": touched, "spoilt": spoilt}
+
+
+@ex.law
+def law(out, sets, steps, momentum):
+    expect_parts(out, "path", "types", "touched", "spoilt")
+    expect_length("types of the weights", out["types"], sum(len(v["start"]) for v in sets))
+    for place, kind in enumerate(out["types"]):
+        expect_equal(f"type of weight {place}", kind, "torch.bfloat16")
+    expect_length("steps", out["path"], len(steps))
+    start = [[(w[:, 0] if view else w).float() for w, view in
+              zip(held["start"], held["views"], strict=True)] for held in sets]
+    exact = [[[(w[:, 0] if view else w).double(), 0.0] for w, view in
+              zip(held["start"], held["views"], strict=True)] for held in sets]
+    for k, (step, got) in enumerate(zip(steps, out["path"], strict=True)):
+        own = exact[step["set"]]
+        expect_length("weights", got, len(own))
+        for place, (slot, grad) in enumerate(zip(own, step["grads"], strict=True)):
+            if grad is not None:
+                slot[1] = momentum * slot[1] + grad.double()
+                slot[0] = slot[0] - step["lr"] * slot[1]
+            right = slot[0].float().bfloat16().float() - start[step["set"]][place]
+            expect_equal(f"move of weight {place} up to step {k}, set {step['set']}", got[place],
+                         right, "Step on a float32 copy that is kept.")
+    expect_equal("the caller's gradients, tensors changed", out["touched"], 0, "Work on a copy.")
+    expect_equal("numbers beside the weights, changed", out["spoilt"], 0,
+                 "Only the weights' own places.")
+
+
+# ---- right by another route
+
+@ex.right("torch's SGD on the copies")
+def by_torch(weights, grads, state, lr, momentum):
+    if "opt" not in state:
+        state["masters"] = [w.detach().clone().float() for w in weights]
+        state["opt"] = torch.optim.SGD(state["masters"], lr=lr, momentum=momentum)
+    state["opt"].param_groups[0]["lr"] = lr
+    for master, grad in zip(state["masters"], grads, strict=True):
+        master.grad = None if grad is None else grad.float()
+    state["opt"].step()
+    for w, master in zip(weights, state["masters"], strict=True):
+        w.data[...] = master.to(torch.bfloat16)
+
+
+@ex.right("in double precision, by place")
+def in_double(weights, grads, state, lr, momentum):
+    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
+        master, v = state.get(k) or (w.detach().double().clone(), 0)
+        if grad is not None:
+            v = momentum * v + grad.double()
+            master = master - lr * v
+        state[k] = (master, v)
+        w.detach().copy_(master.float())
+
+
+@ex.right("the part lost by rounding, kept beside the weight")
+def remainder(weights, grads, state, lr, momentum):
+    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
+        if grad is None:
+            continue
+        lost, v = state.get(k, (torch.zeros(w.shape), torch.zeros(w.shape)))
+        v = v * momentum + grad.float()
+        exact = w.float() + lost - v * lr
+        w.copy_(exact)
+        state[k] = (exact - w.float(), v)
+
+
+@ex.right("all gradients kept, and summed anew")
+def history(weights, grads, state, lr, momentum):
+    past = state.setdefault("past", [[] for _ in weights])
+    first = state.setdefault("first", [w.float() for w in weights])
+    for w, grad, seen, start in zip(weights, grads, past, first, strict=True):
+        if grad is not None:
+            seen.append((lr, grad.float()))
+            v, total = 0, start
+            for rate, slope in seen:
+                v = momentum * v + slope
+                total = total - rate * v
+            w.copy_(total.bfloat16())
+
+
+# ---- wrong, by name
+
+def stepped(weights, grads, state, lr, momentum, *, fresh=False, half_v=False, write=None,
+            none=False, nesterov=False, damp=1.0, folded=False, sign=1, first_v=0.0, key=None):
+    """The right step with the mistakes as options."""
+    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
+        slot = k if key is None else key(k, w)
+        master, v = state.get(slot) or (w.detach().float().clone(), torch.full(w.shape, first_v))
+        if fresh:
+            master = w.detach().float().clone()
+        if grad is None and none:
+            grad = torch.zeros_like(w)
+        if grad is not None:
+            slope = damp * grad.float() * (lr if folded else 1)
+            v = momentum * v + slope
+            v = v.bfloat16().float() if half_v else v
+            move = momentum * v + slope if nesterov else v
+            master = master - sign * move * (1 if folded else lr)
+            if write is None:
+                w.data.copy_(master)
+            else:
+                write(weights, k, master)
+        state[slot] = (master, v)
+
+
+@ex.wrong("the copy made anew from the weight at each step", says="weight", breaks="nearest")
+def cast_back(*given):
+    stepped(*given, fresh=True)
+
+
+@ex.wrong("no copy: the step on the bfloat16 weight", says="weight", breaks="nearest")
+def no_master(weights, grads, state, lr, momentum):
+    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
+        if grad is not None:
+            state[k] = momentum * state.get(k, 0) + grad
+            w.sub_(lr * state[k])
+
+
+@ex.wrong("cut off instead of rounded", says="weight", breaks=("nearest", "example"))
+def truncated(*given):
+    def cut(weights, k, master):
+        bits = master.clone().view(torch.int32) & -65536
+        weights[k].data.copy_(bits.view(torch.float32))
+    stepped(*given, write=cut)
+
+
+@ex.wrong("v kept in bfloat16", says="weight", breaks="rule")
+def half_velocity(*given):
+    stepped(*given, half_v=True)
+
+
+@ex.wrong("a new tensor in the list, not the weight in place", says="weight",
+          breaks=("in place", "nearest", "step", "descent"))
+def rebound(*given):
+    def rebind(weights, k, master):
+        weights[k] = master.bfloat16()
+    stepped(*given, write=rebind)
+
+
+@ex.wrong("another memory put under the weight", says="weight", breaks="in place")
+def other_memory(*given):
+    def swap(weights, k, master):
+        weights[k].data = master.bfloat16()
+    stepped(*given, write=swap)
+
+
+@ex.wrong("uphill", says="weight", breaks="descent")
+def uphill(*given):
+    stepped(*given, sign=-1)
+
+
+@ex.wrong("no momentum", says="weight", breaks="step")
+def no_momentum(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, lr, 0.0)
+
+
+@ex.wrong("the plain gradient left out of v's first step", says="weight", breaks="start")
+def late_start(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, lr, momentum, first_v=1.0)
+
+
+@ex.wrong("Nesterov's momentum", says="weight", breaks="rule")
+def nesterov(*given):
+    stepped(*given, nesterov=True)
+
+
+@ex.wrong("the gradient dampened by 1 - momentum", says="weight", breaks="rule")
+def dampened(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, lr, momentum, damp=1 - momentum)
+
+
+@ex.wrong("the rate inside v", says="weight", breaks="rate")
+def rate_inside(*given):
+    stepped(*given, folded=True)
+
+
+@ex.wrong("the first step's rate for good", says="weight", breaks="rate")
+def first_rate(weights, grads, state, lr, momentum):
+    rate = state.setdefault("rate", lr)
+    stepped(weights, grads, state, rate, momentum)
+
+
+@ex.wrong("a missing gradient taken for zeros", says="weight", breaks="None")
+def zeros(*given):
+    stepped(*given, none=True)
+
+
+@ex.wrong("a step skipped as a whole where one gradient is missing", says="weight", breaks="None")
+def skipped(weights, grads, state, lr, momentum):
+    if all(v is not None for v in grads):
+        stepped(weights, grads, state, lr, momentum)
+
+
+@ex.wrong("one state for weights of one shape", says="weight",
+          breaks=("nearest", "state", "step"))
+def by_shape(*given):
+    stepped(*given, key=lambda k, w: str(tuple(w.shape)))
+
+
+@ex.wrong("a state of its own, by place, not the caller's dict", says="weight", breaks="state")
+def global_state(weights, grads, state, lr, momentum):
+    kept = vars(global_state).setdefault("kept", {})
+    if not state:
+        state["begun"] = True
+        kept.clear()
+    stepped(weights, grads, kept, lr, momentum)
+
+
+@ex.wrong("a state that must not be empty", says="raised KeyError", breaks="empty")
+def not_empty(weights, grads, state, lr, momentum):
+    for w, master in zip(weights, state["masters"], strict=True):
+        w.copy_(master)
+
+
+@ex.wrong("the caller's gradients scaled in place", says="the caller's gradients", breaks="grads")
+def grads_scaled(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, lr, momentum)
+    for v in grads:
+        if v is not None:
+            v.mul_(lr)
+
+
+@ex.wrong("the whole table behind a column overwritten", says="got", breaks="shapes")
+def flat_write(*given):
+    def write(weights, k, master):
+        w = weights[k]
+        if w.is_contiguous() or w.dim() != 1:
+            w.data.copy_(master)
+        else:
+            w.data.as_strided(w.shape, (1,)).copy_(master)
+    stepped(*given, write=write)
+
+
+@ex.wrong("the example, its last step left out", says="weight", breaks="example")
+def three_steps(weights, grads, state, lr, momentum):
+    count = state["count"] = state.get("count", 0) + 1
+    if lr != 0.001 or count < 2:
+        stepped(weights, grads, state, lr, momentum, key=lambda k, w: f"slot {k}")
