@@ -190,8 +190,8 @@ def rule_trap_order(source: Source) -> None:
             source.lacks(source.of(trap)[0], f"trap {trap} has no {missing}.",
                          f"Write it; the cells of a trap run {', '.join(wanted)}.")
         if trap != f"{source.stage:02d}.{n}":
-            source.refuse(source.of(trap)[0], f"trap {trap} stands at place {n}.",
-                          f"Ids count up without gaps: {source.stage:02d}.{n}.")
+            source.lacks(source.of(trap)[0], f"trap {trap} stands at place {n}.",
+                         f"Ids count up without gaps: {source.stage:02d}.{n}.")
         places = [i for i, c in enumerate(source.cells) if c.metadata.get("trap") == trap]
         inner = source.cells[places[0]:places[-1] + 1]
         stray = [c for c in inner if c.metadata["role"] not in {*TRAP_ORDER, "explore"}]

@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 START_SECONDS = 180  # two imports of torch on a busy machine
 # What a function that travels to the ranks may use without importing it.
 PRELUDE = """
-import copy
+import contextlib, copy
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F

@@ -1,0 +1,593 @@
+# %% [markdown] role="hook" draft=true
+# # 9. Mixed precision, distributed training and profiling
+#
+# One machine is not enough any more, so the training script starts on two. It runs,
+# the loss falls, and nobody sees what the second machine adds.
+
+# %% role="setup" tags=["parameters"]
+SEED = 0
+THREADS = 1
+DEVICE = "auto"
+
+# %% role="setup"
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dlsys_helpers import (
+    begin, check, claim, digits, guess, measured,
+)
+
+begin(SEED, THREADS, DEVICE)
+
+# %% [markdown] role="concept"
+# ## Two processes and their tape
+#
+# Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
+# counted from 0; all copies together are the *world*. Ranks share no memory. They talk
+# through *collectives*, calls that every rank has to make, in the same order and with
+# tensors of the same size. `all_reduce`, for one, puts the sum over all ranks in the
+# place of each rank's tensor.
+#
+# Here two processes on your machine stand in for two GPUs. `ranks.run` sends a
+# function's source to both and returns a list: what the function returned on rank 0,
+# then on rank 1. Each rank keeps a *tape*: before a collective is made it notes the
+# name, the bytes and, once you ask with `watch(model)`, a digest of the parameters,
+# eight characters that change with any bit of them.
+
+# %% role="concept"
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from dlsys_helpers.ranks import RankFailed, Ranks, digest, watch
+
+ranks = Ranks(2)
+
+def sum_of_ranks():
+    """Three numbers of each rank, summed over the ranks in place."""
+    x = torch.full((3,), 1.0 + dist.get_rank())
+    dist.all_reduce(x)
+    return x.tolist()
+
+sums = ranks.run(sum_of_ranks)
+print("returned:", sums)
+print("tapes:   ", ranks.tapes)
+
+# %% role="concept"
+claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
+claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
+      expected=True)
+
+# %% role="concept" tags=["plumbing"]
+def mlp(seed):
+    """A reader of digits: 64 pixels, 32 hidden units, 10 classes."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+def descend(net, optimizer, x, y):
+    """One step on these digits; returns the loss before it."""
+    loss = F.cross_entropy(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+def flat(tensors):
+    """All numbers of the tensors in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+# %% role="concept" tags=["plumbing"]
+def reads(weights):
+    """The classes that a reader with these weights names, (497,)."""
+    net = mlp(0)
+    nn.utils.vector_to_parameters(weights, net.parameters())
+    return net(x_test).argmax(1)
+
+def calls(name, rank=0):
+    """How often a collective stands on the last tape of a rank."""
+    return sum(line[0] == name for line in ranks.tapes[rank])
+
+def gap(a, b):
+    """Distance of a from b, as a share of the length of b."""
+    return ((a - b).norm() / b.norm()).item()
+
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+
+# %% [markdown] trap="09.6" role="predict" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
+# ## Four small batches, one update
+#
+# A batch does not fit, so you add up the gradients of four small ones and then update.
+# Under DDP the ranks would exchange their gradients four times, where one exchange of
+# the sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
+# `backward`, so you put `with ddp.no_sync():` around the first three calls of
+# `backward` and leave the fourth alone.
+
+# %% trap="09.6" role="predict"
+guess("09.6", "How often do the ranks exchange gradients in these four "
+      "batches?", unit="times")
+
+# %% trap="09.6" role="break"
+def accumulate(forward_inside, x, y, seed):
+    """The gradient of a rank after four batches of 8 digits."""
+    ddp, rank = DDP(mlp(seed)), dist.get_rank()
+    x, y = x[rank:64:2].split(8), y[rank:64:2].split(8)
+    for k in range(4):
+        quiet = ddp.no_sync() if k < 3 else contextlib.nullcontext()
+        if forward_inside:
+            with quiet:
+                (F.cross_entropy(ddp(x[k]), y[k]) / 4).backward()
+        else:
+            loss = F.cross_entropy(ddp(x[k]), y[k]) / 4
+            with quiet:
+                loss.backward()
+    return flat(p.grad for p in ddp.parameters())
+
+# %% trap="09.6" role="break"
+def tape_of_four(forward_inside):
+    """Gradients of both ranks, and the bytes of each all_reduce."""
+    found = ranks.run(accumulate, forward_inside, x_train, y_train, SEED,
+                      uses=(mlp, flat))
+    return found, [line[1] for line in ranks.tapes[0]
+                   if line[0] == "all_reduce"]
+
+outside, sent = tape_of_four(forward_inside=False)
+
+# %% trap="09.6" role="look"
+whole_net = mlp(SEED)                              # all 64 digits at once
+F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
+true = flat(p.grad for p in whole_net.parameters())
+print("bytes of each all_reduce:", sent)
+print("gradient, off the one of a single process: "
+      f"{gap(outside[0], true):.0e}")
+
+# %% trap="09.6" role="look"
+claim("exchanges with no_sync around backward", len(sent), expected=4)
+claim("gradient after it, off the one of a single process",
+      gap(outside[0], true), below=1e-4)
+
+# %% trap="09.6" role="look"
+measured("09.6", len(sent), right=(4, 4))
+
+# %% [markdown] trap="09.6" role="repair"
+# The gradient is right, which is why no test of the numbers finds this. Only the bytes
+# are wrong. DDP decides in `forward` whether this pass will be exchanged; when
+# `backward` runs, the decision is made. So the forward pass belongs inside `no_sync`,
+# and where `backward` stands makes no difference.
+
+# %% trap="09.6" role="repair"
+inside, sent = tape_of_four(forward_inside=True)
+print("bytes of each all_reduce:", sent)
+print("gradient, off the one of a single process: "
+      f"{gap(inside[0], true):.0e}")
+
+# %% trap="09.6" role="repair"
+claim("exchanges with forward inside no_sync", len(sent), expected=1)
+claim("gradient then, off the one of a single process",
+      gap(inside[0], true), below=1e-4)
+claim("bytes of the exchange over those of the parameters",
+      sent[0] / (4 * true.numel()), expected=1)
+
+# %% [markdown] trap="09.6" role="repair"
+# One case is left. An epoch of six batches, four to an update, ends with two that were
+# added up in silence. If you step on them all the same, each rank steps on gradients
+# of its own:
+
+# %% trap="09.6" role="repair"
+def with_rest(last_is_loud, x, y, seed):
+    """Digest of a rank's parameters after an update on two batches."""
+    ddp, rank = DDP(mlp(seed)), dist.get_rank()
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    x, y = x[rank:32:2].split(8), y[rank:32:2].split(8)
+    with ddp.no_sync():
+        (F.cross_entropy(ddp(x[0]), y[0]) / 2).backward()
+    with contextlib.nullcontext() if last_is_loud else ddp.no_sync():
+        (F.cross_entropy(ddp(x[1]), y[1]) / 2).backward()
+    optimizer.step()
+    return digest(ddp)
+
+ends = {}
+for loud in (False, True):
+    ends[loud] = ranks.run(with_rest, loud, x_train, y_train, SEED,
+                           uses=(mlp,))
+    print("last batch exchanged:", loud, "  digests:", *ends[loud])
+
+# %% trap="09.6" role="repair"
+claim("different models after a silent last batch", len(set(ends[False])),
+      expected=2)
+claim("different models where the last batch is exchanged",
+      len(set(ends[True])), expected=1)
+
+# %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
+def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
+    """One update for each `every` batches, in turn; returns how many.
+
+    batches: (x, y) pairs with equally many rows; what is left over at the
+    end makes a last update of its own. An update follows the mean of its
+    batches' losses, loss_fn(ddp(x), y); what .grad held before counts no
+    more. Batch by batch: one forward through ddp, then its backward. Ranks
+    exchange gradients once an update, in its last backward. Afterwards ddp
+    exchanges again.
+
+    Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5.
+    """
+    # BEGIN SOLUTION
+    updates = 0
+    for first in range(0, len(batches), every):
+        group = batches[first:first + every]
+        optimizer.zero_grad()
+        for x, y in group[:-1]:
+            with ddp.no_sync():
+                (loss_fn(ddp(x), y) / len(group)).backward()
+        x, y = group[-1]
+        (loss_fn(ddp(x), y) / len(group)).backward()
+        optimizer.step()
+        updates += 1
+    return updates
+    # END SOLUTION
+
+# %% [markdown] trap="09.6" role="hint"
+# 1. Cut the list into groups of `every` batches first; the last group may be shorter, and divides by its own length.
+# 2. All batches of a group but the last run, forward and backward, inside `with ddp.no_sync():`.
+# 3. Clear the gradients before each group, step after it, and count the steps.
+
+# %% [markdown] trap="09.6" role="keep"
+# **Keep:** `no_sync` has to hold the forward pass, and the last batch before each
+# `optimizer.step()`, the short group at the end included, stays outside. **In your own
+# code:** count the all-reduces of one update in a profiler's trace. **Source:**
+# [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html):
+# "The forward pass should be included inside the context manager". **Seen in the wild:**
+# [ClassyVision #706](https://github.com/facebookresearch/ClassyVision/pull/706),
+# `no_sync` in the backward pass only;
+# [LoongForge #163](https://github.com/baidu-baige/LoongForge/pull/163), around
+# `backward` alone it did nothing;
+# [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726) takes it
+# apart.
+
+# %% [markdown] trap="09.11" role="predict" core=true symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
+# ## A name for what is inside the wrapper
+#
+# `DDP(model)` copies rank 0's weights to all ranks and promises to average the
+# gradients during `backward`. You want to call methods that the wrapper does not
+# have, so you write `net = ddp.module` at the top of the script and use `net` from
+# then on. It is the very model that the wrapper holds. `loss.backward()` fills the
+# same `.grad`, and the optimizer was given `ddp.parameters()`.
+#
+# Both ranks train a reader of digits for 100 steps, each on digits of its own.
+
+# %% trap="09.11" role="predict"
+guess("09.11", "What shows first that something is amiss?",
+      choices=["an error in the first backward",
+               "the ranks wait for each other and hang",
+               "losses that do not fall",
+               "nothing of these: it looks like a healthy run"])
+
+# %% trap="09.11" role="break"
+def train(wrapped, x, y, seed, steps=100):
+    """Weights and last loss of a rank that trains on every other digit.
+
+    wrapped: how many of the steps, the first ones, go through the wrapper.
+    """
+    rank, ddp = dist.get_rank(), DDP(mlp(seed))
+    watch(ddp)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    x, y = x[rank::2], y[rank::2]
+    torch.manual_seed(10 * seed + rank)
+    for step in range(steps):
+        net = ddp if step < wrapped else ddp.module
+        rows = torch.randint(len(x), (32,))
+        loss = descend(net, optimizer, x[rows], y[rows])
+    return flat(ddp.parameters()), loss
+
+# %% trap="09.11" role="break"
+def both(wrapped):
+    """Weights of the two ranks, and their last losses."""
+    found = ranks.run(train, wrapped, x_train, y_train, SEED,
+                      uses=(mlp, flat, descend))
+    return list(zip(*found, strict=True))
+
+past, past_losses = both(wrapped=0)
+
+# %% trap="09.11" role="look"
+apart = (reads(past[0]) != reads(past[1])).sum().item()
+right = [(reads(w) == y_test).float().mean().item() for w in past]
+print("last losses:", *(f"{loss:.2f}" for loss in past_losses))
+print("digits read:", *(f"{share:.2f}" for share in right))
+print(f"gap between the ranks' weights: {gap(*past):.2f}")
+print(f"test digits that the ranks read differently: {apart}")
+print("all_reduce on the tape:", calls("all_reduce"))
+
+# %% trap="09.11" role="look"
+claim("the larger of the two last losses", max(past_losses), below=1)
+claim("share of test digits that the worse rank reads", min(right),
+      above=0.85)
+claim("gap between the weights of the two ranks", gap(*past), above=0.2)
+
+# %% [markdown] trap="09.11" role="look"
+# Two losses fall, two readers work, and they are two different readers. The tape says
+# why.
+
+# %% trap="09.11" role="look"
+claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
+claim("test digits on which the ranks disagree", apart, above=10)
+
+# %% trap="09.11" role="look"
+measured("09.11", 3)
+
+# %% [markdown] trap="09.11" role="repair"
+# The averaging does hang in `backward`, but the wrapper's `forward` arms it: each call
+# of `ddp(x)` tells the reducer to expect gradients. A forward pass that goes to
+# `ddp.module` leaves it asleep, and the backward pass then belongs to the rank alone.
+# Each rank trains a model of its own on its half of the data. Usually rank 0's is
+# saved, so the other half of the data, and of the machines, was for nothing.
+#
+# So the pass that leads to the loss goes through the wrapper. Where the loss needs
+# another method, let the model's `forward` call it.
+
+# %% trap="09.11" role="repair"
+whole, losses = both(wrapped=100)
+apart = (reads(whole[0]) != reads(whole[1])).sum().item()
+print(f"gap {gap(*whole):.2f}, test digits read differently: {apart}")
+print("all_reduce on the tape:", calls("all_reduce"),
+      "of", ranks.tapes[0][-1][1], "bytes each")
+print("last lines:", ranks.tapes[0][-1], ranks.tapes[1][-1])
+
+# %% trap="09.11" role="repair"
+claim("gap between the ranks, through the wrapper", gap(*whole), expected=0)
+claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
+      expected=100)
+claim("lines, digests included, in which the two tapes differ",
+      sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
+
+# %% [markdown] trap="09.11" role="folklore"
+# **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
+# through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
+# through the wrapper and the others past it the tape holds one `all_reduce`, and the
+# ranks end as far apart as before. Each step has to arm its own backward.
+
+# %% trap="09.11" role="folklore"
+warm, _ = both(wrapped=1)
+print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
+      calls("all_reduce"))
+
+# %% trap="09.11" role="folklore"
+claim("gap after one step through the wrapper and 99 past it", gap(*warm),
+      above=0.2)
+claim("all_reduce calls then", calls("all_reduce"), expected=1)
+
+# %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
+def average_grads(losses_of, params: list, batch, all_sum) -> float:
+    """Mean loss over the examples of all ranks; gradients go into .grad.
+
+    losses_of(batch): losses (n,) of this rank's n examples; n >= 0 differs
+    from rank to rank, and at least one rank has some. params: the
+    parameters; one that no loss depends on gets zeros, and what .grad held
+    before counts no more. Values of the parameters stay.
+    all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
+    call it equally often, in the same order, with the same shapes and
+    dtypes.
+
+    Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.
+    """
+    # BEGIN SOLUTION
+    total = losses_of(batch).sum()
+    grads = torch.autograd.grad(total, params, allow_unused=True)
+    rows = all_sum(torch.tensor(float(len(batch[0]))))
+    for p, g in zip(params, grads, strict=True):
+        mine = torch.zeros_like(p) if g is None else g
+        p.grad = all_sum(mine) / rows
+    return (all_sum(total.detach()) / rows).item()
+    # END SOLUTION
+
+# %% [markdown] trap="09.11" role="hint"
+# 1. Sum, do not average, what a rank has: the sum of its losses and the number of its examples. Both sums over ranks, divided, are the mean.
+# 2. A rank without examples, or without a gradient for some parameter, must not stay away: it asks for the same sums, with zeros.
+# 3. `torch.autograd.grad(total, params, allow_unused=True)` gives None where `params` has one that the loss does not use, and does not touch `.grad`.
+
+# %% [markdown] trap="09.11" role="keep"
+# **Keep:** call the DDP wrapper for each forward pass whose loss you differentiate;
+# `ddp.module` is for saving and for reading weights. **In your own code:** compare a
+# digest of the parameters between ranks every few hundred steps, and search for
+# `.module` in what leads to a loss. **Source:** [DistributedDataParallel, "Internal
+# Design"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
+# reducer. **Seen in the wild:**
+# [minimind #853](https://github.com/jingyaogong/minimind/issues/853), three trainers
+# that unwrapped the policy before its loss;
+# [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may
+# look okay";
+# [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160), a method of
+# `.module` in the loss.
+
+# %% [markdown] trap="09.12" role="predict" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
+# ## A clip on shards
+#
+# `fully_shard(model)` cuts each parameter into pieces, the *shards*, and gives every
+# rank one. The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain
+# tensor with this rank's part of the numbers.
+#
+# You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: the
+# norm of all gradients, then every gradient times `0.1 / norm` where the norm is
+# larger. You run it on what `to_local()` gives, on two ranks, in a step where the norm
+# of the whole gradient is well above 0.1.
+
+# %% trap="09.12" role="predict"
+guess("09.12", "What is the norm of the whole gradient after the clip?",
+      choices=["0.1, as asked", "less than 0.1", "more than 0.1",
+               "the clip raises an error"])
+
+# %% trap="09.12" role="break"
+def deep(seed):
+    """Three linear layers: 64 pixels -> 32 -> 32 -> 10 classes."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32),
+                         nn.ReLU(), nn.Linear(32, 10))
+
+def own_norm(grads):
+    """The norm of the numbers that this rank holds."""
+    return sum(g.square().sum() for g in grads).sqrt()
+
+def norm_of_all(grads):
+    """The norm of the numbers that all ranks hold together."""
+    squares = sum(g.square().sum() for g in grads)
+    dist.all_reduce(squares)
+    return squares.sqrt()
+
+def sharded(seed):
+    """The net, each linear layer sharded by itself."""
+    net = deep(seed)
+    for layer in (net[0], net[2], net[4]):
+        fully_shard(layer)
+    return fully_shard(net)
+
+# %% trap="09.12" role="break"
+def clipped_run(measure, x, y, seed, steps=30, limit=0.1):
+    """First believed norm, first clipped gradient, last weights."""
+    net, first = sharded(seed), None
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (64,))[dist.get_rank()::2]
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[rows]), y[rows]).backward()
+        shards = [p.grad.to_local() for p in net.parameters()]
+        norm = {"own": own_norm, "all": norm_of_all}[measure](shards)
+        for g in shards:
+            g.mul_((limit / (norm + 1e-6)).clamp(max=1))
+        whole = flat(p.grad.full_tensor() for p in net.parameters())
+        first = first or [norm.item(), whole]
+        optimizer.step()
+    return *first, flat(p.full_tensor() for p in net.parameters())
+
+# %% trap="09.12" role="break" tags=["plumbing"]
+def one_process(x, y, seed, steps=30, limit=0.1):
+    """The same run without shards, with torch's own clip."""
+    net, first = deep(seed), None
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        rows = torch.randint(len(x), (64,))
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[rows]), y[rows]).backward()
+        norm = nn.utils.clip_grad_norm_(net.parameters(), limit)
+        whole = flat(p.grad for p in net.parameters())
+        first = first or [norm.item(), whole]
+        optimizer.step()
+    return *first, flat(net.parameters())
+
+def on_ranks(measure):
+    return ranks.run(clipped_run, measure, x_train, y_train, SEED,
+                     uses=(deep, sharded, own_norm, norm_of_all, flat))
+
+# %% trap="09.12" role="look"
+norm, clipped, trained = one_process(x_train, y_train, SEED)
+own = on_ranks("own")
+print(f"norm of the whole gradient: {norm:.3f}, the ranks believe "
+      f"{own[0][0]:.3f} and {own[1][0]:.3f}")
+print(f"after the clip at 0.1: {own[0][1].norm():.4f}")
+print(f"weights after 30 steps: {gap(own[0][2], trained):.1%} off")
+
+# %% trap="09.12" role="look"
+claim("the larger of the norms that the ranks believe, over the norm",
+      max(own[0][0], own[1][0]) / norm, below=0.95)
+claim("norm of the whole gradient after a clip at 0.1",
+      own[0][1].norm().item(), above=0.11, below=0.1415)
+claim("weights after 30 steps, off those of a single process",
+      gap(own[0][2], trained), above=0.02)
+
+# %% trap="09.12" role="look"
+measured("09.12", 2)
+
+# %% [markdown] trap="09.12" role="repair"
+# Each rank sees a part of the numbers, so the norm that it computes is too small, and
+# it clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
+# ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: here up to `0.1414`.
+# Nothing diverges. In these 30 steps the loss even falls faster, as the steps are
+# longer; with 64 ranks they could be up to eight times too long.
+#
+# Norms do not add up, their squares do. One `all_reduce` of a single number is enough:
+
+# %% trap="09.12" role="repair"
+shared = on_ranks("all")
+print(f"the ranks believe {shared[0][0]:.3f} and {shared[1][0]:.3f}")
+print(f"after the clip at 0.1: {shared[0][1].norm():.4f}")
+print(f"weights after 30 steps: {gap(shared[0][2], trained):.1%} off")
+
+# %% trap="09.12" role="repair"
+claim("norm of the whole gradient, squares summed over the ranks",
+      shared[0][1].norm().item(), expected=0.1, within=1e-4)
+claim("its gradient, off the one of a single process",
+      gap(shared[0][1], clipped), below=1e-4)
+claim("weights then, off those of a single process",
+      gap(shared[0][2], trained), below=5e-3)
+
+# %% [markdown] trap="09.12" role="folklore"
+# **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:**
+# on the gradients of `fully_shard` it clips as a single process does: they are
+# `DTensor`s, which know that they are parts. The advice comes from the older FSDP
+# class, which has a method of its own for this. What it *returns* is a DTensor, too:
+# take `.full_tensor()` before you log it.
+
+# %% trap="09.12" role="folklore"
+def torch_clip(x, y, seed):
+    """The first gradient after torch's own clip, and what it returned."""
+    net, rows = sharded(seed), torch.arange(dist.get_rank(), 64, 2)
+    F.cross_entropy(net(x[rows]), y[rows]).backward()
+    norm = nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    whole = flat(p.grad.full_tensor() for p in net.parameters())
+    return norm.full_tensor().item(), whole.norm().item()
+
+told, after = ranks.run(torch_clip, x_train, y_train, SEED,
+                        uses=(deep, sharded, flat))[0]
+print(f"returned {told:.3f}, after the clip {after:.4f}")
+
+# %% trap="09.12" role="folklore"
+claim("norm after torch's own clip on DTensors", after, expected=0.1,
+      within=1e-4)
+
+# %% trap="09.12" role="exercise" points=3 difficulty=2 minutes=15
+def clip_shards(shards: list, max_norm: float, all_sum) -> float:
+    """Clip this rank's shards in place; returns the norm of the whole.
+
+    shards: this rank's parts of the gradients, float32, any shapes; some
+    may have no elements, and a rank may hold none. all_sum(tensor): the sum
+    over ranks, a new tensor; all ranks have to call it equally often, in
+    the same order, with the same shapes and dtypes. The whole gradient, all
+    shards of all ranks, gets the norm max_norm where its norm is larger, up
+    to a relative 1e-4; otherwise no shard changes. The norm returned is the
+    one before the clip.
+
+    Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the
+    shard becomes [0.6].
+    """
+    # BEGIN SOLUTION
+    squares = torch.zeros(())
+    for shard in shards:
+        squares += shard.square().sum()
+    norm = all_sum(squares).sqrt().item()
+    if norm > max_norm:
+        for shard in shards:
+            shard.mul_(max_norm / norm)
+    return norm
+    # END SOLUTION
+
+# %% [markdown] trap="09.12" role="hint"
+# 1. Which quantity of two parts adds up to that of the whole: the norm, or its square?
+# 2. A rank that holds nothing has to ask for the sum as well, with a zero.
+# 3. Take the root after the sum over ranks, and scale all shards by the same `max_norm / norm`, in place, only where the norm is larger.
+
+# %% [markdown] trap="09.12" role="keep"
+# **Keep:** a norm over shards is the root of the squares summed over all ranks that
+# hold a part. **In your own code:** print the gradient norm on two ranks of a sharded
+# run: it has to be the same number. **Source:**
+# [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html).
+# **Seen in the wild:** [AReaL #312](https://github.com/areal-project/AReaL/issues/312),
+# a norm over local shards, so that clipping changed with the number of GPUs;
+# [pytorch #72548](https://github.com/pytorch/pytorch/issues/72548), why FSDP1 got a
+# method of its own; [miles_diffusion
+# #35](https://github.com/radixark/miles_diffusion/pull/35), the right clip, and a
+# logged norm that was the shard's.
+
+# %% [markdown] role="quiz"
+# ## Check yourself
+#
+# Think first, then open a choice: each says why it is right or wrong.
