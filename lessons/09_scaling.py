@@ -94,6 +94,129 @@ def gap(a, b):
 
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
+# %% [markdown] trap="09.5" role="predict" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
+# ## A sampler for each rank
+#
+# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
+# on. The sampler deals the digits out, so that no two ranks see the same one, and hands
+# its rank's share to a `DataLoader`. Your loop is the one you always write:
+# `for epoch in range(10): for batch in loader: ...`.
+
+# %% trap="09.5" role="predict"
+guess("09.5", "How many different orders does rank 0 see in 10 epochs?",
+      unit="orders")
+
+# %% trap="09.5" role="break"
+from torch.utils.data import DistributedSampler
+
+def sampler_of(rank, world, n, **settings):
+    """What a rank of so many would make; needs no second process."""
+    return DistributedSampler(range(n), num_replicas=world, rank=rank,
+                              seed=SEED, **settings)
+
+mine = sampler_of(rank=0, world=2, n=1300)
+orders = [tuple(mine) for epoch in range(10)]
+
+# %% trap="09.5" role="look"
+for epoch in range(3):
+    print(f"epoch {epoch}, first five digits:", *orders[epoch][:5])
+print("different orders in 10 epochs:", len(set(orders)))
+
+# %% trap="09.5" role="look"
+claim("different orders in 10 epochs", len(set(orders)), expected=1)
+claim("is the order just 0, 2, 4, ...",
+      list(orders[0]) == sorted(orders[0]), expected=False)
+
+# %% trap="09.5" role="look"
+measured("09.5", len(set(orders)), right=(1, 1))
+
+# %% [markdown] trap="09.5" role="repair"
+# The digits are shuffled, once. All ranks have to deal from the same order, so the
+# sampler may not use a generator of its rank's own: it seeds a fresh one with
+# `seed + epoch`. It cannot know the epoch. `set_epoch` tells it, before the loader is
+# asked for batches:
+
+# %% trap="09.5" role="repair"
+told = []
+for epoch in range(10):
+    mine.set_epoch(epoch)
+    told.append(tuple(mine))
+print("different orders in 10 epochs:", len(set(told)))
+
+# %% trap="09.5" role="repair"
+claim("different orders in 10 epochs, each announced", len(set(told)),
+      expected=10)
+
+# %% [markdown] trap="09.5" role="repair"
+# The second surprise waits in the evaluation. All ranks get equally many digits, as
+# otherwise one of them would wait in a collective for a batch that another does not
+# have. So where the division leaves a rest, the sampler repeats digits from the
+# beginning, and an accuracy over all ranks counts these twice. Four ranks read the 497
+# test digits:
+
+# %% trap="09.5" role="repair"
+dealt = [list(sampler_of(rank, 4, 497, shuffle=False))
+         for rank in range(4)]
+read = [digit for part in dealt for digit in part]
+twice = sorted(digit for digit in set(read) if read.count(digit) > 1)
+print("digits on each rank:", *map(len, dealt), "  together:", len(read))
+print("read twice:", *twice)
+
+# %% trap="09.5" role="repair"
+claim("digits that four ranks read, of 497", len(read), expected=500)
+claim("of them, read twice", len(twice), expected=3)
+
+# %% [markdown] trap="09.5" role="repair"
+# `drop_last=True` gives equal shares the other way: 496 digits, one never read. Where
+# the number has to be exact, deal the digits out yourself, and sum hits and counts
+# over the ranks, not their accuracies.
+
+# %% trap="09.5" role="repair"
+dropped = {digit for rank in range(4) for digit in
+           sampler_of(rank, 4, 497, shuffle=False, drop_last=True)}
+claim("different digits read with drop_last", len(dropped), expected=496)
+
+# %% trap="09.5" role="exercise" points=3 difficulty=2 minutes=15
+def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
+                  exact: bool) -> list[int]:
+    """The examples that a rank gets in an epoch, in their order.
+
+    All ranks deal from one order of the n >= 1 examples: torch.randperm(n)
+    of a torch.Generator that is seeded with seed + epoch. Rank r takes the
+    places r, r + world, r + 2 world, and so on. exact: nothing is repeated
+    and nothing dropped, so that shares may differ by one, and may be empty.
+    Otherwise the order is first made longer, by itself, from its beginning
+    and as often as needed, until it is the next multiple of world. torch's
+    global generator is not used.
+
+    Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact:
+    [5, 8].
+    """
+    # BEGIN SOLUTION
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(n, generator=generator).tolist()
+    if not exact:
+        length = -(-n // world) * world
+        order = (order * world)[:length]
+    return order[rank::world]
+    # END SOLUTION
+
+# %% [markdown] trap="09.5" role="hint"
+# 1. One generator, seeded with `seed + epoch`, the same on every rank: the rank decides only where the slice begins.
+# 2. The next multiple of `world` is `ceil(n / world) * world`.
+# 3. With fewer examples than ranks the order has to be repeated more than once.
+
+# %% [markdown] trap="09.5" role="keep"
+# **Keep:** call `sampler.set_epoch(epoch)` before each epoch, and expect repeated
+# examples in an evaluation whose size the ranks do not divide. **In your own code:**
+# print the first indices of two epochs, and the length of all shares together.
+# **Source:** [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
+# without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
+# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
+# [ParallelWaveGAN #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177);
+# [pytorch #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the
+# dataset".
+
 # %% [markdown] trap="09.6" role="predict" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
 # ## Four small batches, one update
 #
@@ -186,6 +309,7 @@ def with_rest(last_is_loud, x, y, seed):
     optimizer.step()
     return digest(ddp)
 
+# %% trap="09.6" role="repair"
 ends = {}
 for loud in (False, True):
     ends[loud] = ranks.run(with_rest, loud, x_train, y_train, SEED,
@@ -422,6 +546,7 @@ def deep(seed):
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32),
                          nn.ReLU(), nn.Linear(32, 10))
 
+# %% trap="09.12" role="break"
 def own_norm(grads):
     """The norm of the numbers that this rank holds."""
     return sum(g.square().sum() for g in grads).sqrt()
@@ -440,6 +565,15 @@ def sharded(seed):
     return fully_shard(net)
 
 # %% trap="09.12" role="break"
+def clip_by_hand(measure, net, limit):
+    """Clip this rank's shards; returns the norm that it went by."""
+    shards = [p.grad.to_local() for p in net.parameters()]
+    norm = {"own": own_norm, "all": norm_of_all}[measure](shards)
+    for g in shards:
+        g.mul_((limit / (norm + 1e-6)).clamp(max=1))
+    return norm.item()
+
+# %% trap="09.12" role="break"
 def clipped_run(measure, x, y, seed, steps=30, limit=0.1):
     """First believed norm, first clipped gradient, last weights."""
     net, first = sharded(seed), None
@@ -449,12 +583,9 @@ def clipped_run(measure, x, y, seed, steps=30, limit=0.1):
         rows = torch.randint(len(x), (64,))[dist.get_rank()::2]
         optimizer.zero_grad()
         F.cross_entropy(net(x[rows]), y[rows]).backward()
-        shards = [p.grad.to_local() for p in net.parameters()]
-        norm = {"own": own_norm, "all": norm_of_all}[measure](shards)
-        for g in shards:
-            g.mul_((limit / (norm + 1e-6)).clamp(max=1))
+        norm = clip_by_hand(measure, net, limit)
         whole = flat(p.grad.full_tensor() for p in net.parameters())
-        first = first or [norm.item(), whole]
+        first = first or [norm, whole]
         optimizer.step()
     return *first, flat(p.full_tensor() for p in net.parameters())
 
@@ -476,7 +607,8 @@ def one_process(x, y, seed, steps=30, limit=0.1):
 
 def on_ranks(measure):
     return ranks.run(clipped_run, measure, x_train, y_train, SEED,
-                     uses=(deep, sharded, own_norm, norm_of_all, flat))
+                     uses=(deep, sharded, own_norm, norm_of_all,
+                           clip_by_hand, flat))
 
 # %% trap="09.12" role="look"
 norm, clipped, trained = one_process(x_train, y_train, SEED)
@@ -586,6 +718,132 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # method of its own; [miles_diffusion
 # #35](https://github.com/radixark/miles_diffusion/pull/35), the right clip, and a
 # logged norm that was the shard's.
+
+# %% [markdown] trap="09.13" role="predict" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
+# ## An optimizer, then fully_shard
+#
+# A script for one GPU makes the model, then the optimizer, then trains. You add one
+# line so that the model is cut into shards: `fully_shard(net)`. It changes the model in
+# place and returns it. You put the line where the comment says "distributed", right
+# before the loop, behind the line with the optimizer.
+#
+# The model has a test loss of about `2.3`, and AdamW makes 60 steps.
+
+# %% trap="09.13" role="predict"
+guess("09.13", "What is the test loss after 60 steps?",
+      choices=["about 0.3, as with one GPU",
+               "higher than that: half of each parameter learns",
+               "the same as before the first step, to the last digit",
+               "there is none: the first step raises an error"])
+
+# %% trap="09.13" role="break"
+def prepare(order, net, x):
+    """Shard the net and make its optimizer, in this order."""
+    make = torch.optim.AdamW
+    if order == "optimizer, shard":
+        optimizer = make(net.parameters(), lr=1e-2)
+    fully_shard(net)
+    if order == "shard, forward, optimizer":
+        net(x)                                      # a look at the outputs
+    if order != "optimizer, shard":
+        optimizer = make(net.parameters(), lr=1e-2)
+    return optimizer
+
+# %% trap="09.13" role="break"
+def sixty_steps(order, x, y, x_test, y_test, seed):
+    """Test losses before and after; how many tensors the optimizer has."""
+    net = mlp(seed)
+    optimizer = prepare(order, net, x[:4])
+    before = F.cross_entropy(net(x_test), y_test).item()
+    for k in range(60):
+        rows = torch.arange(20 * k, 20 * (k + 1))[dist.get_rank()::2]
+        descend(net, optimizer, x[rows], y[rows])
+    held = {id(p) for p in optimizer.param_groups[0]["params"]}
+    kept = sum(id(p) in held for p in net.parameters())
+    return before, F.cross_entropy(net(x_test), y_test).item(), kept
+
+# %% trap="09.13" role="break"
+def ordered(order):
+    return ranks.run(sixty_steps, order, x_train, y_train, x_test, y_test,
+                     SEED, uses=(mlp, descend, prepare))[0]
+
+late = ordered("optimizer, shard")
+
+# %% trap="09.13" role="look"
+print(f"test loss {late[0]:.4f} -> {late[1]:.4f}")
+print("tensors of the model that the optimizer holds:", late[2], "of 4")
+
+# %% trap="09.13" role="look"
+claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
+claim("tensors of the model that the optimizer holds", late[2], expected=0)
+
+# %% trap="09.13" role="look"
+measured("09.13", 2)
+
+# %% [markdown] trap="09.13" role="repair"
+# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
+# shard. The optimizer still holds the old ones. Their `.grad` stays None, and a
+# parameter without a gradient is skipped without a word. The old tensors also keep
+# their memory, so nothing was saved either.
+#
+# The order that works: model, shard, optimizer. Between the last two there is a second
+# way to lose the parameters, again without an error: a forward pass. For its time the
+# model holds whole parameters, and those of the root stay whole until a backward pass
+# ends.
+
+# %% trap="09.13" role="repair"
+early = ordered("shard, optimizer")
+between = ordered("shard, forward, optimizer")
+for name, run in {"shard, optimizer": early,
+                  "shard, forward, optimizer": between}.items():
+    print(f"{name:27} test loss {run[0]:.4f} -> {run[1]:.4f}, "
+          f"{run[2]} of 4 tensors")
+
+# %% trap="09.13" role="repair"
+claim("test loss, optimizer right after the shard", early[1], below=1)
+claim("tensors it holds then", early[2], expected=4)
+claim("change of the test loss, with a forward pass in between",
+      between[1] - between[0], expected=0)
+
+# %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
+def rebuild(optimizer, names: list, model: nn.Module):
+    """An optimizer like this one, for the parameters that model has now.
+
+    names: for each group, in their order, the names of its tensors, as
+    model.named_parameters() gives them. The new optimizer has the same
+    class, with nothing in its state. It has the same groups: each with all
+    settings that the group has now, and with the parameters that go by its
+    names now, in that order, trainable or not. The old optimizer and the
+    model are left as they are.
+
+    Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model's bias.
+    """
+    # BEGIN SOLUTION
+    present = dict(model.named_parameters())
+    groups = []
+    for old, chosen in zip(optimizer.param_groups, names, strict=True):
+        group = {k: v for k, v in old.items() if k != "params"}
+        group["params"] = [present[name] for name in chosen]
+        groups.append(group)
+    return type(optimizer)(groups)
+    # END SOLUTION
+
+# %% [markdown] trap="09.13" role="hint"
+# 1. `type(optimizer)` takes a list of dicts, one for each group: "params" and settings.
+# 2. The settings of a group are all its keys but "params". `optimizer.defaults` is what they were at the start, which a schedule may have changed.
+# 3. Build new dicts, so that the old optimizer keeps its own.
+
+# %% [markdown] trap="09.13" role="keep"
+# **Keep:** whatever puts new parameters into a model (`fully_shard` does) comes before
+# the optimizer, with no forward pass in between. **In your own code:** right before
+# the loop, count the optimizer's tensors that are the model's own, by identity.
+# **Source:** [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# **Seen in the wild:**
+# [pytorch #149205](https://github.com/pytorch/pytorch/issues/149205), a model that was
+# used before its optimizer was made;
+# [lightning-GPT #17](https://github.com/Lightning-Universe/lightning-GPT/pull/17);
+# [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
+# replaces the parameters in the optimizer.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
