@@ -94,6 +94,155 @@ def gap(a, b):
 
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
+# %% [markdown] trap="09.3" role="predict" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
+# ## A flag against an error
+#
+# A net has one body and two heads. An early version of its training used one head a
+# batch, and DDP stopped with a long error that named `find_unused_parameters=True`. The
+# flag went in, the error was gone, and it has been in every script since. Today each
+# batch uses both heads.
+
+# %% trap="09.3" role="predict"
+guess("09.3", "How many all_reduce calls does one training step make with "
+      "the flag?", unit="calls")
+
+# %% trap="09.3" role="break"
+def two_heads(seed):
+    class TwoHeads(nn.Module):
+        """One body; forward adds up the heads that it is told to use."""
+
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(64, 32)
+            self.a, self.b = nn.Linear(32, 10), nn.Linear(32, 10)
+
+        def forward(self, x, heads):
+            h = self.body(x).relu()
+            return sum(getattr(self, name)(h) for name in heads)
+    torch.manual_seed(seed)
+    return TwoHeads()
+
+# %% trap="09.3" role="break"
+def three_steps(search, heads, x, y, seed):
+    """What stopped it in three steps; "" if nothing did."""
+    rank, net = dist.get_rank(), two_heads(seed)
+    ddp = DDP(net, find_unused_parameters=search)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = x[rank:64:2], y[rank:64:2]
+    for step in range(3):
+        try:
+            loss = F.cross_entropy(ddp(x, heads), y)
+        except RuntimeError as error:
+            return f"step {step + 1}: {error}"[:62]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return ""
+
+# %% trap="09.3" role="break"
+def reduced(search, heads):
+    """Errors of the ranks, and bytes of each all_reduce of three steps."""
+    said = ranks.run(three_steps, search, heads, x_train, y_train, SEED,
+                     uses=(two_heads,))
+    return said, [line[1] for line in ranks.tapes[0]
+                  if line[0] == "all_reduce"]
+
+_, flagged = reduced(search=True, heads="ab")
+
+# %% trap="09.3" role="look"
+print("bytes of the all_reduce calls in three steps:", flagged)
+parameters = list(two_heads(SEED).parameters())
+print("bytes of the gradients:", sum(p.nbytes for p in parameters),
+      "  parameter tensors:", len(parameters))
+
+# %% trap="09.3" role="look"
+claim("all_reduce calls a step, with the flag", len(flagged) / 3,
+      expected=2)
+claim("bytes of the second one, for each parameter tensor",
+      flagged[1] / len(parameters), expected=4)
+
+# %% trap="09.3" role="look"
+measured("09.3", len(flagged) / 3, right=(2, 2))
+
+# %% [markdown] trap="09.3" role="repair"
+# With the flag, DDP walks through the graph of each forward pass for the parameters
+# that it will not meet, and after each backward the ranks tell each other which ones
+# they used: a number for each tensor, a call of its own. The call is small, but it has to
+# wait for all ranks, and the walk costs time on each rank. All of that is paid in every
+# step, also where nothing is ever unused. Without the flag:
+
+# %% trap="09.3" role="repair"
+_, plain = reduced(search=False, heads="ab")
+stopped, none_sent = reduced(search=False, heads="a")
+_, searched = reduced(search=True, heads="a")
+print("both heads, no flag:  ", plain)
+print("head a alone, no flag:", none_sent, stopped[0])
+print("head a alone, flag:   ", searched)
+
+# %% trap="09.3" role="repair"
+claim("all_reduce calls a step, both heads, without the flag",
+      len(plain) / 3, expected=1)
+claim("ranks that stop in step 2, one head, without the flag",
+      sum(said.startswith("step 2: Expected to have") for said in stopped),
+      expected=2)
+
+# %% [markdown] trap="09.3" role="repair"
+# So the flag is for nets in which a step may leave a parameter without a gradient, and
+# a dry run can tell, in one process, before anything is wrapped.
+
+# %% [markdown] trap="09.3" role="folklore"
+# **Told:** with an unused parameter DDP hangs. **Measured:** with this net it raises, on
+# both ranks, in the second forward pass. The first step is worse than an error: nothing
+# was exchanged in it, as DDP still waited for the missing gradients, and each rank made
+# its own update.
+
+# %% trap="09.3" role="folklore"
+claim("all_reduce calls before the error", len(none_sent), expected=0)
+
+# %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
+def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
+    """Sorted names of the parameters that some batch leaves unused.
+
+    A batch leaves a parameter unused when loss_of(model, batch) has no
+    gradient with respect to it; one of zeros is a gradient. batches: any
+    number of them; without any the list is empty. A loss may depend on no
+    parameter at all. Frozen parameters are never listed, and one with two
+    names goes by the name that named_parameters() gives. model runs in the
+    modes that it has, and is left as it was: values, buffers, gradients,
+    modes; torch's global generator, too.
+
+    Example: heads a and b; one batch uses a alone: b's two names.
+    """
+    # BEGIN SOLUTION
+    live = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    buffers = [b.clone() for b in model.buffers()]
+    unused = set()
+    with torch.random.fork_rng(devices=[]):
+        for batch in batches:
+            loss, grads = loss_of(model, batch), [None] * len(live)
+            if loss.requires_grad:
+                grads = torch.autograd.grad(loss, list(live.values()),
+                                            allow_unused=True)
+            unused |= {n for n, g in zip(live, grads) if g is None}
+    with torch.no_grad():
+        for buffer, old in zip(model.buffers(), buffers):
+            buffer.copy_(old)
+    return sorted(unused)
+    # END SOLUTION
+
+# %% [markdown] trap="09.3" role="hint"
+# 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and leaves `.grad` alone.
+# 2. A loss with `requires_grad` False depends on nothing.
+# 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator: keep copies, or `torch.random.fork_rng(devices=[])`.
+
+# %% [markdown] trap="09.3" role="keep"
+# **Keep:** `find_unused_parameters=True` only where a step can leave a parameter
+# without a gradient; it is paid in every step. **In your own code:** after one
+# backward without the wrapper, list the trainable parameters whose `.grad` is None, over
+# all kinds of batches. **Source:**
+# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
+# "Internal Design", on unused parameters.
+
 # %% [markdown] trap="09.5" role="predict" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
 # ## A sampler for each rank
 #
@@ -844,6 +993,184 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # [lightning-GPT #17](https://github.com/Lightning-Universe/lightning-GPT/pull/17);
 # [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
 # replaces the parameters in the optimizer.
+
+# %% [markdown] role="concept"
+# ## Further: saving shards, launching ranks, the same step in JAX
+#
+# A sharded model is saved by all ranks together, each its own part, into one folder:
+# `torch.distributed.checkpoint`, *DCP* for short. Whoever loads asks for the parts that
+# it needs, so another number of ranks can read what two have written. An older
+# spelling, `save_state_dict(state, checkpoint_id=...)`, is still found in many guides;
+# it raises a TypeError today.
+
+# %% role="concept"
+def save(folder, net, optimizer):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model, state = get_state_dict(net, optimizer)
+    dcp.save({"model": model, "optimizer": state}, checkpoint_id=folder)
+
+def load(folder, net, optimizer):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict as states
+    parts = dict(zip(("model", "optimizer"),
+                     states.get_state_dict(net, optimizer), strict=True))
+    dcp.load(parts, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    states.set_state_dict(net, optimizer, model_state_dict=parts["model"],
+                          optim_state_dict=parts["optimizer"])
+
+# %% role="concept"
+def five_steps(folder, resume, x, y, seed):
+    """The whole weights after three steps, and after five.
+
+    resume: the first three steps are not made but loaded.
+    """
+    net = mlp(seed + resume)              # if loaded: from another start
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    seen = []
+    for k in range(3 * resume, 5):
+        if k == 3:
+            (load if resume else save)(folder, net, optimizer)
+            seen.append(flat(p.full_tensor() for p in net.parameters()))
+        descend(net, optimizer, x[k::50], y[k::50])
+    return *seen, flat(p.full_tensor() for p in net.parameters())
+
+# %% role="concept"
+import tempfile
+from pathlib import Path
+
+work = tempfile.TemporaryDirectory()
+folder = str(Path(work.name) / "step3")
+
+def five(resume):
+    return ranks.run(five_steps, folder, resume, x_train, y_train, SEED,
+                     uses=(mlp, flat, descend, save, load))[0]
+
+saved, straight = five(resume=False)
+loaded, resumed = five(resume=True)
+alone = mlp(SEED + 1)                              # a world of one
+load(folder, alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
+print("files:", sorted(path.name for path in Path(folder).iterdir()))
+
+# %% role="concept"
+claim("numbers in which two ranks loaded something else than was saved",
+      (loaded != saved).sum(), expected=0)
+claim("numbers in which the resumed run differs after two more steps",
+      (resumed != straight).sum(), expected=0)
+claim("numbers in which a single process loaded something else",
+      (flat(alone.parameters()) != saved).sum(), expected=0)
+
+# %% [markdown] role="concept"
+# Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE` and the
+# address where they meet, and ends all of them when one fails. On one machine
+# `--standalone` finds a free port by itself. On two machines with eight GPUs each, the
+# same script is started on both with the same line:
+#
+# ```sh
+# torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d \
+#     --rdzv-id=run7 --rdzv-endpoint=first-machine:29500 train.py
+# ```
+
+# %% role="concept" tags=["plumbing"]
+import os
+import subprocess
+import sys
+
+def launched(*command, seconds=120, **settings):
+    """What a Python command prints; it is ended after so many seconds."""
+    with subprocess.Popen([sys.executable, *command], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=os.environ | settings) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise RuntimeError((err.strip() or "no words").splitlines()[-1])
+    return out.splitlines()
+
+# %% role="concept"
+script = Path(work.name) / "train.py"
+script.write_text('''
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")                # all the rest from torchrun
+x = torch.ones(3) * (1 + dist.get_rank())
+dist.all_reduce(x)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}",
+      flush=True)
+dist.destroy_process_group()
+''')
+# %% role="concept"
+said = launched("-m", "torch.distributed.run", "--standalone",
+                "--nproc-per-node=2", str(script), OMP_NUM_THREADS="1")
+print(*sorted(said), sep="\n")
+
+# %% role="concept"
+claim("ranks of torchrun that hold the sum of both",
+      sum("[3.0, 3.0, 3.0]" in line for line in said), expected=2)
+
+# %% [markdown] role="concept"
+# JAX has one program for all devices and no wrapper to go past. Arrays say how they
+# are spread: here the batch over eight devices, the weights whole on each. The
+# compiler reads that and puts the all-reduce in itself. Eight devices on a CPU are a
+# flag, which has to be set before JAX starts, so this runs in a process of its own.
+
+# %% role="concept"
+script = Path(work.name) / "step.py"
+script.write_text('''
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((8,), ("data",))
+x = jax.random.normal(jax.random.key(0), (64, 16))
+y, w = x.sum(1), jnp.zeros(16)
+loss = lambda w, x, y: jnp.mean((x @ w - y) ** 2)
+step = jax.jit(lambda w, x, y: w - 0.1 * jax.grad(loss)(w, x, y))
+rows, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+spread = jax.device_put((w, x, y), (whole, rows, rows))
+text = step.lower(*spread).compile().as_text()
+gap = float(jnp.abs(step(*spread) - step(w, x, y)).max())
+print(len(jax.devices()), text.count(" all-reduce("), gap)
+''')
+# %% role="concept"
+devices, reduces, off = map(float, launched(
+    str(script), JAX_PLATFORMS="cpu",
+    XLA_FLAGS="--xla_force_host_platform_device_count=8")[-1].split())
+print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
+
+# %% role="concept"
+claim("devices", devices, expected=8)
+claim("all-reduce operations that the compiler put in", reduces, above=0)
+claim("largest gap between eight devices and one", off, below=1e-5)
+
+# %% [markdown] role="concept"
+# Last, what a hang looks like on tape. A script reduces its loss before it prints it,
+# and somebody moved both into `if rank == 0:`. Rank 0 waits in the `all_reduce`, rank 1
+# goes on to the `barrier` at the end of the epoch. Neither raises. A limit on the run,
+# and the last line of each tape, name the two calls that do not belong together.
+
+# %% role="concept"
+def prints_its_loss():
+    loss = torch.ones(1)
+    if dist.get_rank() == 0:
+        dist.all_reduce(loss)
+    dist.barrier()
+
+ranks.seconds = 3
+try:
+    ranks.run(prints_its_loss)
+except RankFailed as failure:
+    last_words = str(failure)
+print(last_words)
+
+# %% role="concept"
+claim("does the message name both calls",
+      "all_reduce" in last_words and "barrier" in last_words, expected=True)
+claim("processes left behind", len(ranks.processes), expected=0)
+
+# %% role="concept" tags=["plumbing"]
+work.cleanup()
 
 # %% [markdown] role="quiz"
 # ## Check yourself

@@ -120,6 +120,8 @@ class Ranks:
                                  "make the same calls in the same order?")
             time.sleep(0.005)
         found = [torch.load(path, weights_only=True) for path in paths]
+        if any("error" in answer for answer in found):  # written, and not ended yet
+            raise RankFailed(self._why(paths))
         self.tapes = self._tapes()
         return [answer["value"] for answer in found]
 
@@ -131,7 +133,7 @@ class Ranks:
         said = {rank: torch.load(path, weights_only=True) for rank, path in enumerate(paths)
                 if path.exists()}
         for rank, process in enumerate(self.processes):
-            if process.poll() is not None and rank not in said:
+            if rank not in said and process.poll() is not None:
                 last = (self.folder / f"stderr_{rank}").read_text("utf-8", "replace").split("\n")
                 words = next((f": {line[:150]}" for line in reversed(last) if line.strip()), "")
                 return f"rank {rank} {_how(process.returncode)} without an answer{words}"
