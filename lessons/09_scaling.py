@@ -243,6 +243,139 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
 # "Internal Design", on unused parameters.
 
+# %% [markdown] trap="09.4" role="predict" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
+# ## A model in pieces
+#
+# Six linear layers, each sharded by itself with `fully_shard(layer)`, then the net. You
+# know what data parallelism sends: an `all_reduce` of the gradients, once a step. A
+# sharded net has to fetch its weights as well, as each rank holds a part only: an
+# `all_gather` puts a whole layer together.
+
+# %% trap="09.4" role="predict"
+guess("09.4", "How many all_gather calls does one training step make?",
+      unit="calls")
+
+# %% trap="09.4" role="break"
+def one_step(plan, layers=6):
+    """One forward and one backward pass of six layers."""
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(layers)])
+    if plan == "DDP":
+        net = DDP(net)
+    elif plan != "as one":
+        for layer in net:
+            fully_shard(layer, reshard_after_forward=plan == "each")
+    if plan != "DDP":
+        fully_shard(net)
+    dist.barrier()                                  # the step begins here
+    net(torch.ones(4, 16)).sum().backward()
+
+def sent(plan):
+    """The calls of the step: how many of each kind, and MB of each."""
+    ranks.run(one_step, plan)
+    names = [line[0] for line in ranks.tapes[0]]
+    step = ranks.tapes[0][names.index("barrier") + 1:]
+    return {kind: [size for name, size, _ in step if name == kind]
+            for kind in ("all_gather", "reduce_scatter", "all_reduce")}
+
+# %% trap="09.4" role="look"
+each = sent("each")
+for kind, sizes in each.items():
+    print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
+
+# %% trap="09.4" role="look"
+claim("all_gather calls of six layers", len(each["all_gather"]),
+      expected=12)
+claim("reduce_scatter calls", len(each["reduce_scatter"]), expected=6)
+
+# %% trap="09.4" role="look"
+measured("09.4", len(each["all_gather"]), right=(12, 12))
+
+# %% [markdown] trap="09.4" role="repair"
+# A layer is gathered for its forward pass, given back, and gathered again for its
+# backward pass; a `reduce_scatter` then leaves each rank the averaged gradients of its
+# own part. That is what saves memory: a rank holds its share and a layer or two. It is
+# bought with bytes and with calls, and each call waits for the slowest rank.
+#
+# A model that fits need not pay all of it. Layers may stay whole until backward, the
+# net may be one piece, or nothing is sharded at all:
+
+# %% trap="09.4" role="repair"
+table = {plan: sent(plan) for plan in ("each", "kept", "as one", "DDP")}
+for plan, kinds in table.items():
+    calls = sum(map(len, kinds.values()))
+    print(f"{plan:8} {calls:3} calls   {sum(map(sum, kinds.values())):6} B")
+
+# %% trap="09.4" role="repair"
+claim("all_gather calls, layers kept until backward",
+      len(table["kept"]["all_gather"]), expected=6)
+claim("calls of the net as one piece",
+      sum(map(len, table["as one"].values())), expected=2)
+claim("bytes of each layer sharded, over those of DDP's all_reduce",
+      sum(map(sum, each.values())) / sum(table["DDP"]["all_reduce"]),
+      expected=3)
+
+# %% [markdown] trap="09.4" role="repair"
+# The bytes are those of the whole tensors. An `all_reduce` costs a network about as
+# much as a `reduce_scatter` and an `all_gather` of the same tensor together. So DDP and
+# layers that are kept cost about the same bytes, and giving them back adds half.
+
+# %% [markdown] trap="09.4" role="folklore"
+# **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
+# piece the six layers are gathered in a single call, so that in forward each rank holds
+# the whole model: the calls are few, and the memory that was to be saved is gone while
+# it counts.
+
+# %% trap="09.4" role="folklore"
+whole = sum(p.nbytes for p in nn.Linear(16, 16).parameters()) * 6
+claim("bytes gathered at once, over those of the model",
+      table["as one"]["all_gather"][0] / whole, expected=1)
+
+# %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
+def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
+    """What one training step of a sharded model sends and holds:
+
+    "all_gather" and "reduce_scatter": how many calls of each; "bytes": of
+    all these calls together, a call counting the whole tensor; "whole": the
+    most bytes of gathered layers held at once in forward, which runs one
+    layer at a time.
+
+    sizes: float32 numbers of each layer, left as it is; a layer without
+    numbers makes no call, and one number counts 4 bytes. Before a call a
+    layer, or the model where it is sharded as one, is filled up to the next
+    multiple of world numbers. each: every layer is sharded by itself;
+    otherwise the model is one piece, gathered once for forward. reshard:
+    what forward gathered is given back when it has been used and gathered
+    again for backward; otherwise it stays until backward is done. With a
+    world of one there are no calls, and all layers are whole.
+
+    Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes,
+    24 whole.
+    """
+    # BEGIN SOLUTION
+    if world == 1:
+        return {"all_gather": 0, "reduce_scatter": 0, "bytes": 0,
+                "whole": 4 * sum(sizes)}
+    pieces = sizes if each else [sum(sizes)]
+    sent = [4 * world * -(-n // world) for n in pieces if n]
+    gathers = 2 if reshard else 1
+    return {"all_gather": gathers * len(sent), "reduce_scatter": len(sent),
+            "bytes": (gathers + 1) * sum(sent),
+            "whole": max(sent, default=0) if reshard else sum(sent)}
+    # END SOLUTION
+
+# %% [markdown] trap="09.4" role="hint"
+# 1. Make the list of pieces first, those with numbers, each filled up; a model as one is a list of one piece.
+# 2. A piece is gathered for forward, and with `reshard` for backward again; its gradients go through one `reduce_scatter`.
+# 3. What forward holds at once is the largest piece if pieces are given back, and their sum if they stay.
+
+# %% [markdown] trap="09.4" role="keep"
+# **Keep:** shard what does not fit, layer by layer; a model that fits, with its
+# gradients and optimizer states, is cheaper under DDP. **In your own code:** count the
+# collectives of a step in a profiler's trace before you compare speeds. **Source:**
+# [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
+# `reshard_after_forward`.
+
 # %% [markdown] trap="09.5" role="predict" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
 # ## A sampler for each rank
 #
@@ -611,6 +744,16 @@ claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
       expected=100)
 claim("lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
+
+# %% [markdown] trap="09.11" role="repair"
+# The explorer has the tapes of one update, for this repair and for other strategies.
+# Before you move a control, say how many calls each rank will make and where the
+# curves will part.
+
+# %% trap="09.11" role="explore" explorer="tape"
+from dlsys_helpers.explorers.tape import tape
+
+tape
 
 # %% [markdown] trap="09.11" role="folklore"
 # **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass

@@ -49,10 +49,10 @@ def cases(g):
             one("a rest, the first rank", 3 * whole(4, 9) + 1, 3, 0),
             one("fewer examples than ranks", 3, 8, 7),
             one("one example, many ranks", 1, whole(3, 7), 2),
-            one("exact, a rest", 4 * whole(4, 9) + 2, 4, exact=True),
+            one("exact, a rest", 4 * whole(4, 9) + 2, 4, whole(0, 2), exact=True),
             one("exact, no rest", 24, 3, exact=True),
             one("exact, fewer examples than ranks", 3, 8, 5, exact=True),
-            one("a late epoch", whole(20, 40), 2, epochs=[1000, 1001]),
+            one("a late epoch", 2 * whole(10, 20), 2, epochs=[1000, 1001]),
             ("the example", shown | {"exact": False}),
             ("the example, exact", shown | {"exact": True})]
 

@@ -18,10 +18,11 @@ def batch(strategy, layers, last):
     if strategy == "fully_shard the root alone":
         return [("all_gather", whole), ("reduce_scatter", whole)]
     if strategy.startswith("fully_shard"):
-        kept = "kept" in strategy
-        backward = [] if kept else [("all_gather", LAYER)]
-        return [("all_gather", LAYER)] * layers + [
-            call for _ in range(layers) for call in (*backward, ("reduce_scatter", LAYER))]
+        gather, scatter = ("all_gather", LAYER), ("reduce_scatter", LAYER)
+        if "kept" in strategy:
+            return [gather] * layers + [scatter] * layers
+        ahead = [gather, scatter] * (layers - 1)  # the next layer is gathered first
+        return [gather] * (layers + 1) + ahead + [scatter]
     quiet = "past" in strategy or ("holds forward" in strategy and not last)
     return [] if quiet else [("all_reduce", whole)]
 
