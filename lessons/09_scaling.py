@@ -270,6 +270,7 @@ def one_step(plan, layers=6):
     dist.barrier()                                  # the step begins here
     net(torch.ones(4, 16)).sum().backward()
 
+# %% trap="09.4" role="break"
 def sent(plan):
     """The calls of the step: how many of each kind, and MB of each."""
     ranks.run(one_step, plan)
@@ -750,7 +751,7 @@ claim("lines, digests included, in which the two tapes differ",
 # Before you move a control, say how many calls each rank will make and where the
 # curves will part.
 
-# %% trap="09.11" role="explore" explorer="tape"
+# %% role="explore" explorer="tape"
 from dlsys_helpers.explorers.tape import tape
 
 tape
@@ -786,10 +787,10 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
     Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.
     """
     # BEGIN SOLUTION
-    total = losses_of(batch).sum()
+    losses = losses_of(batch)
+    total, rows = losses.sum(), all_sum(torch.tensor(len(losses)))
     grads = torch.autograd.grad(total, params, allow_unused=True)
-    rows = all_sum(torch.tensor(float(len(batch[0]))))
-    for p, g in zip(params, grads, strict=True):
+    for p, g in zip(params, grads):
         mine = torch.zeros_like(p) if g is None else g
         p.grad = all_sum(mine) / rows
     return (all_sum(total.detach()) / rows).item()
@@ -1113,10 +1114,9 @@ def rebuild(optimizer, names: list, model: nn.Module):
     # BEGIN SOLUTION
     present = dict(model.named_parameters())
     groups = []
-    for old, chosen in zip(optimizer.param_groups, names, strict=True):
-        group = {k: v for k, v in old.items() if k != "params"}
-        group["params"] = [present[name] for name in chosen]
-        groups.append(group)
+    for old, chosen in zip(optimizer.param_groups, names):
+        tensors = [present[name] for name in chosen]
+        groups.append({**old, "params": tensors})
     return type(optimizer)(groups)
     # END SOLUTION
 
@@ -1319,3 +1319,31 @@ work.cleanup()
 # ## Check yourself
 #
 # Think first, then open a choice: each says why it is right or wrong.
+
+# %% [markdown] role="quiz"
+# **1. Two ranks train with DDP. The tape of a step has no `all_reduce`, the losses fall. You look first for**
+#
+# - [ ] a `no_sync` that was left on :: Possible, but then the numbers of small batches would tell; a forward pass beside the wrapper is far more common.
+# - [x] a forward pass that goes to `ddp.module` :: The wrapper's forward arms the exchange; past it the backward pass is the rank's own.
+# - [ ] a network that is down :: A call that cannot be made is on the tape all the same, and its rank waits or raises.
+
+# %% [markdown] role="quiz"
+# **2. Rank 0 evaluates alone, and the evaluation ends in an `all_reduce`. What happens?**
+#
+# - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
+# - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it goes on to its own next one.
+# - [x] rank 0 waits, and rank 1 waits in its next collective :: Two tapes that disagree, until a limit ends them.
+
+# %% [markdown] role="quiz"
+# **3. Four ranks each clip the shard that they hold to a norm of 1, and each had more than that. The norm of the whole gradient is then**
+#
+# - [ ] 1 :: That would take the norm of the whole: squares summed over the ranks.
+# - [x] 2 :: Four squares of 1 make 4, and its root is 2.
+# - [ ] 4 :: Squares add up, norms do not.
+
+# %% [markdown] role="quiz"
+# **4. A model and its AdamW fit on each GPU with room to spare. You want speed on four GPUs. You take**
+#
+# - [x] DDP :: One `all_reduce` of the gradients a step; sharding would add gathers for memory that you do not need.
+# - [ ] every layer in shards, as large models do :: It sends about half as much again, in many more calls.
+# - [ ] the model as one shard :: It holds the whole model in forward and saves only what lies between the steps.

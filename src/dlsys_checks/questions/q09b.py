@@ -58,6 +58,48 @@ def where_it_stops(rng):
         "The first backward waits for a gradient that never comes; the next forward finds out.")
 
 
+# ---- 09.4 A model in pieces
+
+@asks("09.4")
+def gathers_of_layers(rng):
+    layers = rng.randint(3, 80)
+    return whole(
+        f"{layers} layers, each sharded by itself and given back after forward. How many "
+        "all_gather calls does a training step make?", 2 * layers,
+        "One for forward and one for backward, for each layer.", layers, layers + 1)
+
+
+@asks("09.4")
+def calls_in_all(rng):
+    layers = rng.randint(3, 80)
+    return whole(
+        f"{layers} layers, each sharded by itself; what forward gathered stays until backward. How "
+        "many collectives does a training step make, of both kinds together?", 2 * layers,
+        "One all_gather and one reduce_scatter for each layer.", layers, 3 * layers)
+
+
+@asks("09.4")
+def gathered_bytes(rng):
+    width, layers = rng.choice([256, 512, 1024]), rng.randint(4, 24)
+    size = torch.empty(width, width, device="meta").nbytes
+    return number(
+        f"{layers} float32 layers of {width} x {width} without biases, each sharded by itself and "
+        "given back after forward. How many MB (1e6 bytes) do the calls of a step have together?",
+        3 * layers * size / 1e6, "Two gathers and one reduce_scatter of each layer.",
+        layers * size / 1e6, 2 * layers * size / 1e6)
+
+
+@asks("09.4")
+def held_in_forward(rng):
+    width, layers = rng.choice([256, 512, 1024]), rng.randint(4, 24)
+    size = torch.empty(width, width, device="meta").nbytes
+    return number(
+        f"{layers} float32 layers of {width} x {width} without biases, sharded as one piece on two "
+        "ranks. How many MB (1e6 bytes) of whole layers does a rank hold in forward?",
+        layers * size / 1e6, "One piece is gathered at once: the whole model.",
+        layers * size / 2e6, size / 1e6)
+
+
 # ---- 09.5 A sampler for each rank
 
 @asks("09.5")
@@ -72,8 +114,8 @@ def share_of_a_rank(rng):
 
 @asks("09.5")
 def read_twice(rng):
-    world = rng.choice([4, 8, 16])
-    n = world * rng.randint(20, 90) + rng.randint(1, world - 1)
+    world = rng.choice([6, 8, 16])
+    n = world * rng.randint(20, 90) + rng.randint(1, world // 2 - 1)
     rows = world * len(DistributedSampler(range(n), num_replicas=world, rank=0))
     return whole(
         f"{world} ranks evaluate {n} examples with a DistributedSampler. How many examples are "
@@ -94,8 +136,8 @@ def orders_seen(rng):
 
 @asks("09.5")
 def left_out(rng):
-    world = rng.choice([4, 8, 16])
-    n = world * rng.randint(20, 90) + rng.randint(1, world - 1)
+    world = rng.choice([6, 8, 16])
+    n = world * rng.randint(20, 90) + rng.randint(1, world // 2 - 1)
     rows = world * len(DistributedSampler(range(n), num_replicas=world, rank=0, drop_last=True))
     return whole(
         f"{world} ranks, {n} examples, drop_last=True. How many examples does no rank read in an "
@@ -106,7 +148,7 @@ def left_out(rng):
 
 @asks("09.6")
 def exchanges_inside(rng):
-    updates, small = rng.randint(5, 40), rng.randint(2, 8)
+    updates, small = rng.randint(5, 40), rng.randint(3, 8)
     return whole(
         f"{updates} updates of {small} small batches each under DDP with one bucket; all but the "
         "last of each run forward and backward inside no_sync. How many exchanges?", updates,
@@ -115,7 +157,7 @@ def exchanges_inside(rng):
 
 @asks("09.6")
 def exchanges_outside(rng):
-    updates, small = rng.randint(5, 40), rng.randint(2, 8)
+    updates, small = rng.randint(5, 40), rng.randint(3, 8)
     return whole(
         f"{updates} updates of {small} small batches each under DDP with one bucket; no_sync holds "
         "backward alone, for all but the last batch. How many exchanges?", updates * small,
@@ -124,7 +166,7 @@ def exchanges_outside(rng):
 
 @asks("09.6")
 def bytes_saved(rng):
-    width, classes, small = rng.choice([32, 64, 128]), rng.randint(5, 20), rng.randint(2, 8)
+    width, classes, small = rng.choice([32, 64, 128]), rng.randint(5, 20), rng.randint(3, 8)
     size = 4 * _numbers(width, classes)
     return whole(
         f"A reader 64-{width}-{classes} with biases, float32, {small} small batches an update. How "

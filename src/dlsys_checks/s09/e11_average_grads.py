@@ -32,6 +32,10 @@ ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all rank
 ex.promise("example", "Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.",
            cases=("the example",))
 
+ex.equivalent("return (all_sum(total.detach()) / rows).item() -> "
+              "return (all_sum(total) / rows).item()",
+              "the sum over the ranks is a new tensor and belongs to no graph")
+
 # The parameters: weights of all examples, a bias, weights of the branch, one that nobody uses.
 NAMES = ("weight", "bias", "branch", "idle")
 

@@ -37,6 +37,9 @@ ex.promise("before", "The norm returned is the one before the clip.", says=("nor
 ex.promise("example", "Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the "
            "shard becomes [0.6].", cases=("the example",))
 
+ex.equivalent("if norm > max_norm: -> if norm >= max_norm:",
+              "where the two are equal the factor is 1")
+
 
 @ex.cases
 def cases(g):
