@@ -271,7 +271,7 @@ def one_step(plan, layers=6):
     net(torch.ones(4, 16)).sum().backward()
 
 # %% trap="09.4" role="break"
-def sent(plan):
+def step_calls(plan):
     """The calls of the step: how many of each kind, and MB of each."""
     ranks.run(one_step, plan)
     names = [line[0] for line in ranks.tapes[0]]
@@ -280,7 +280,7 @@ def sent(plan):
             for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
 # %% trap="09.4" role="look"
-each = sent("each")
+each = step_calls("each")
 for kind, sizes in each.items():
     print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
 
@@ -302,10 +302,11 @@ measured("09.4", len(each["all_gather"]), right=(12, 12))
 # net may be one piece, or nothing is sharded at all:
 
 # %% trap="09.4" role="repair"
-table = {plan: sent(plan) for plan in ("each", "kept", "as one", "DDP")}
+plans = ("each", "kept", "as one", "DDP")
+table = {plan: step_calls(plan) for plan in plans}
 for plan, kinds in table.items():
-    calls = sum(map(len, kinds.values()))
-    print(f"{plan:8} {calls:3} calls   {sum(map(sum, kinds.values())):6} B")
+    total = sum(map(len, kinds.values()))
+    print(f"{plan:8} {total:3} calls   {sum(map(sum, kinds.values())):6} B")
 
 # %% trap="09.4" role="repair"
 claim("all_gather calls, layers kept until backward",

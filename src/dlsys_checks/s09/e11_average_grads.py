@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
 ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old"))
 
@@ -28,7 +28,7 @@ ex.promise("old", "and what .grad held before counts no more.",
 ex.promise("values", "Values of the parameters stay.", says=("values of the parameters",))
 ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
            "equally often, in the same order, with the same shapes and dtypes.",
-           says=("what the ranks ask for", "number of calls of all_sum"))
+           says=("what the ranks ask for",))
 ex.promise("example", "Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.",
            cases=("the example",))
 
@@ -50,7 +50,7 @@ def cases(g):
                              for n in sizes],
                       "ys": [torch.randn(n, generator=g, dtype=torch.float64).to(dtype)
                              for n in sizes]}
-    example = {"start": [torch.zeros(3), torch.zeros(()), torch.zeros(3), torch.zeros(2)],
+    example = {"start": [torch.zeros(3), torch.zeros(()), torch.ones(3), torch.ones(2)],
                "branch": [False, False], "old": False,
                "xs": [torch.ones(2, 3), torch.ones(1, 3)],
                "ys": [torch.tensor([1.0, 3.0]).sqrt(), torch.tensor([8.0]).sqrt()]}
@@ -98,8 +98,7 @@ def act(fn, start, xs, ys, branch, old):
         except Pause:
             return asked[0], None
         changed = sum(not torch.equal(p, t) for p, t in zip(params, start))
-        return None, {"loss": value, "grads": [p.grad for p in params], "changed": changed,
-                      "calls": len(made)}
+        return None, {"loss": value, "grads": [p.grad for p in params], "changed": changed}
 
     sums = []
     for _ in range(60):
@@ -118,14 +117,12 @@ def act(fn, start, xs, ys, branch, old):
 @ex.law
 def law(out, start, xs, ys, branch, old):
     expect_parts(out, "ranks", "asks")
-    if out["asks"]:
-        raise Broken("what the ranks ask for", out["asks"], "the same on all ranks",
-                     "A rank that asks for less lets the others wait for ever.")
+    expect_equal("what the ranks ask for, where they differ", out["asks"], [],
+                 "A rank that asks for less lets the others wait for ever.")
     expect_length("ranks", out["ranks"], len(xs))
     loss, grads = by_hand(start, xs, ys, branch)
     for rank, done in enumerate(out["ranks"]):
-        expect_parts(done, "loss", "grads", "changed", "calls", what=f"run of rank {rank}")
-        expect_equal("number of calls of all_sum", done["calls"], out["ranks"][0]["calls"])
+        expect_parts(done, "loss", "grads", "changed", what=f"run of rank {rank}")
         expect_length("gradients", done["grads"], len(start))
         for name, got, wanted in zip(NAMES, done["grads"], grads, strict=True):
             expect_close(f"gradient of parameter {name} on rank {rank}", got, wanted, rtol=1e-3,

@@ -10,14 +10,14 @@ import torch
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
-    Broken,
     expect_close,
     expect_equal,
     expect_length,
     expect_parts,
 )
 
-ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"))
+# Kept: where the norm is small no shard changes.
+ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=("shards",))
 
 ex.promise("in place", "Clip this rank's shards in place;",
            says=("shard", "other tensors in the list"))
@@ -28,7 +28,7 @@ ex.promise("shapes", "shards: this rank's parts of the gradients, float32, any s
                   "shards that are views"))
 ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
            "equally often, in the same order, with the same shapes and dtypes.",
-           says=("what the ranks ask for", "number of calls of all_sum"))
+           says=("what the ranks ask for",))
 ex.promise("clip", "The whole gradient, all shards of all ranks, gets the norm max_norm where its "
            "norm is larger, up to a relative 1e-4;", says=("shard",))
 ex.promise("small", "otherwise no shard changes.",
@@ -101,7 +101,7 @@ def act(fn, parts, max_norm, views):
         except Pause:
             return asked[0], None
         others = len(mine) != len(held) or sum(a is not b for a, b in zip(mine, held, strict=False))
-        return None, {"norm": norm, "shards": held, "others": int(others), "calls": len(made)}
+        return None, {"norm": norm, "shards": held, "others": int(others)}
 
     sums = []
     for _ in range(60):
@@ -120,16 +120,14 @@ def act(fn, parts, max_norm, views):
 @ex.law
 def law(out, parts, max_norm, views):
     expect_parts(out, "ranks", "asks")
-    if out["asks"]:
-        raise Broken("what the ranks ask for", out["asks"], "the same on all ranks",
-                     "A rank that asks for less lets the others wait for ever.")
+    expect_equal("what the ranks ask for, where they differ", out["asks"], [],
+                 "A rank that asks for less lets the others wait for ever.")
     expect_length("ranks", out["ranks"], len(parts))
     whole = torch.cat([t.flatten().double() for part in parts for t in part])
     norm = float(torch.linalg.vector_norm(whole))
     factor = max_norm / norm if norm > max_norm else 1.0
     for rank, (done, part) in enumerate(zip(out["ranks"], parts, strict=True)):
-        expect_parts(done, "norm", "shards", "others", "calls", what=f"run of rank {rank}")
-        expect_equal("number of calls of all_sum", done["calls"], out["ranks"][0]["calls"])
+        expect_parts(done, "norm", "shards", "others", what=f"run of rank {rank}")
         expect_equal("other tensors in the list of shards", done["others"], 0,
                      "Change the tensors themselves.")
         expect_length("shards", done["shards"], len(part))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
 ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
 
@@ -77,7 +77,7 @@ def act(fn, made_by, settings, names, stepped, frozen):
         p.grad = torch.ones_like(p)
     model.train(not stepped)
     name_of = {id(p): f"old {n}" for n, p in held.items()}
-    name_of |= {id(p): n for n, p in model.named_parameters()}
+    name_of |= {id(p): f"now {n}" for n, p in model.named_parameters()}
 
     def told(groups):
         return [{"tensors": [name_of.get(id(p), "a copy or another") for p in group["params"]],
@@ -97,9 +97,9 @@ def act(fn, made_by, settings, names, stepped, frozen):
              "old gradients")
     changed = [word for word, was, now in zip(words, before, facts()) if was != now]
     if not isinstance(new, torch.optim.Optimizer):
-        return {"type": type(new).__name__, "groups": [], "state": 0, "changed": changed,
+        return {"type": f"class {type(new).__name__}", "groups": [], "state": 0, "changed": changed,
                 "rate": 0.0}
-    found = {"type": type(new).__name__, "groups": told(new.param_groups),
+    found = {"type": f"class {type(new).__name__}", "groups": told(new.param_groups),
              "state": len(new.state), "changed": changed}
     new.param_groups[0]["lr"] = 99.0
     return found | {"rate": optimizer.param_groups[0]["lr"]}
@@ -108,12 +108,13 @@ def act(fn, made_by, settings, names, stepped, frozen):
 @ex.law
 def law(out, made_by, settings, names, stepped, frozen):
     expect_parts(out, "type", "groups", "state", "changed", "rate")
-    expect_equal("class of the new optimizer", out["type"], made_by)
+    expect_equal("class of the new optimizer", out["type"], f"class {made_by}")
     expect_length("groups", out["groups"], len(names))
     for place, (group, chosen, wanted) in enumerate(zip(out["groups"], names, settings,
                                                         strict=True)):
         expect_parts(group, "tensors", "settings", what=f"group {place}")
-        expect_equal(f"tensors of group {place}", group["tensors"], chosen)
+        expect_equal(f"tensors of group {place}", group["tensors"], [f"now {n}" for n in chosen])
+        expect_type(f"settings of group {place}", group["settings"], dict)
         expect_equal(f"setting lr of group {place}", group["settings"].get("lr"), wanted["lr"])
         expect_equal(f"settings of group {place}", group["settings"], full(made_by, wanted))
     expect_equal("entries in the new state", out["state"], 0)
