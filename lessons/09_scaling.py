@@ -1180,9 +1180,15 @@ def five_steps(folder, resume, x, y, seed):
         descend(net, optimizer, x[k::50], y[k::50])
     return *seen, flat(p.full_tensor() for p in net.parameters())
 
-# %% role="concept"
+# %% role="concept" tags=["plumbing"]
 import tempfile
+import warnings
 from pathlib import Path
+
+# A world of one is what this notebook means.
+warnings.filterwarnings("ignore", "torch.distributed is disabled")
+
+# %% role="concept"
 
 work = tempfile.TemporaryDirectory()
 folder = str(Path(work.name) / "step3")
