@@ -18,6 +18,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
+from tools.lab import START
+
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -128,7 +130,7 @@ def running_lab(folder: Path, home: Path, theme: str = "light"):
     lab = Lab(f"http://127.0.0.1:{(port := _free_port())}", "test", folder)
     home.mkdir(parents=True, exist_ok=True)
     log = home / "lab.log"
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+    command = [sys.executable, "-c", START, "--no-browser", "--allow-root",
                "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
                "--ServerApp.port_retries=0", f"--IdentityProvider.token={lab.token}",
                f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]

@@ -93,6 +93,7 @@ def test_any_cut_of_the_journal_resumes_without_loss(tmp_path):
     first = whole.index(b"\n") + 1
     for cut in range(first, len(whole), 97):
         path.write_bytes(whole[:cut])
+        path.with_name(cohort.GRADES).unlink()  # a run that was cut off has none yet
         journal = cohort.Journal.resume(tmp_path / "out")
         grades = cohort.grade_all(found, journal, fake_workers)
         journal.close()
@@ -114,6 +115,28 @@ def test_a_changed_submission_is_graded_anew_and_a_failed_one_again(tmp_path):
     journal.close()
 
     assert [r["status"] for r in grades["results"]] == ["graded", "graded"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_comes_after_the_feedback_is_judged_on_other_cases(tmp_path, finished):
+    draws = []
+
+    def workers(jobs):
+        for job in jobs:
+            draws.append(job.draw)
+            yield job, next(fake_workers([job]))[1]
+
+    found, out = hand_in(tmp_path / "in", 2), tmp_path / "out"
+    with contextlib.closing(cohort.Journal.begin(out, settings())) as journal:
+        cohort.grade_all(found[:1], journal, workers)
+    if not finished:
+        (out / cohort.GRADES).unlink()
+    with contextlib.closing(cohort.Journal.resume(out)) as journal:
+        grades = cohort.grade_all(found, journal, workers)
+    told = ["other cases" in " ".join(r["notes"]) for r in grades["results"]]
+
+    assert draws == [0, int(finished)]
+    assert told == [False, finished]
 
 
 def test_a_folder_holds_one_run_and_one_grader(tmp_path):
@@ -210,8 +233,19 @@ def test_a_run_with_other_checks_is_not_resumed(tmp_path):
     path = tmp_path / cohort.JOURNAL
     path.write_text(path.read_text().replace(cohort.checks_digest(), "0" * 64))
 
-    with pytest.raises(cohort.RunError, match="checks have changed"):
+    with pytest.raises(cohort.RunError, match="the checks have changed"):
         cohort.Journal.resume(tmp_path)
+
+
+def test_a_run_of_another_torch_or_program_is_not_resumed(tmp_path):
+    cohort.Journal.begin(tmp_path, settings()).close()
+    path = tmp_path / cohort.JOURNAL
+    line = json.loads(path.read_text())
+    for key, other, said in (("torch", "1.13.1", "the version of torch has changed"),
+                             ("schema", 99, "the form of the journal has changed")):
+        path.write_text(json.dumps({"run": {**line["run"], key: other}}) + "\n")
+        with pytest.raises(cohort.RunError, match=said):
+            cohort.Journal.resume(tmp_path)
 
 
 # ---- keys and cases
@@ -220,7 +254,8 @@ def test_cases_follow_from_the_key_alone():
     seeds = {judge.seed_of(key, id, k) for key in (b"a", b"b") for id in ("01.1", "01.2")
              for k in range(3)}
     assert len(seeds) == 12
-    assert judge.seed_of(b"a", "01.1", 0) == judge.seed_of(b"a", "01.1", 0)
+    assert judge.seed_of(b"a", "01.1", 0) == judge.seed_of(b"a", "01.1", 0, draw=0)
+    assert judge.seed_of(b"a", "01.1", 0) != judge.seed_of(b"a", "01.1", 0, draw=1)
 
 
 def test_two_fresh_keys_differ():

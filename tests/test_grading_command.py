@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -111,6 +112,18 @@ def test_another_key_or_sandbox_is_no_way_to_go_on(capsys, one, graded, tmp_path
                                        "none")
     assert "holds no run's key" in said(capsys, one, "--out", graded, "--resume", "--key",
                                         tmp_path / "gone.json")
+
+
+def test_a_learner_is_graded_again_on_request(capsys, one, graded):
+    assert "add --resume" in said(capsys, one, "--out", graded, "--regrade", "learner")
+    line = said(capsys, one, "--out", graded, "--resume", "--regrade", "nobody")
+    assert "--regrade: got nobody, expected a learner of this run, such as" in line
+    before = (graded / cohort.JOURNAL).read_text().count("\n")
+    [name] = {json.loads(row)["learner"]["name"]
+              for row in (graded / cohort.JOURNAL).read_text().splitlines()[1:]}
+
+    cli.main(["grade", str(one), "--out", str(graded), "--resume", "--regrade", name])
+    assert (graded / cohort.JOURNAL).read_text().count("\n") == before + 1
 
 
 def test_the_same_options_again_go_on(one, graded, capsys):

@@ -73,6 +73,30 @@ def test_all_files_are_written_for_their_owner_only(tmp_path, grades):
         assert os.stat(path).st_mode & 0o077 == 0
 
 
+def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
+    ada, bob, evil, _ = grades["results"]
+    gone = {"number": 2, "line": 1, "error": "ModuleNotFoundError: No module named 'pandas'"}
+    bob["cells"] = ada["cells"] = [gone, gone]
+    ada["code"] = bob["code"] = "1" * 64
+    evil["code"] = "1" * 64  # no points by it: an untouched worksheet is like any other
+
+    assert reports.missing_packages(grades["results"]) == [("pandas", ["ada", "bob"])]
+    assert reports.alike(grades["results"]) == [["ada", "bob"]]
+    assert reports.alike([ada, {**bob, "stage": 2}]) == []
+    page, said = pages.overview(grades), "\n".join(command._summary([ada, bob]))
+    for text in (page, said):
+        assert "pandas" in text
+        assert "ada, bob" in text
+        assert "--regrade NAME" in text
+    assert "2 learners need the package pandas" in said
+
+
+def test_the_overview_has_the_notes(grades):
+    grades["results"][0]["notes"] = ["Handed in late, says the LMS."]
+
+    assert "ada, ada.ipynb: Handed in late, says the LMS." in pages.overview(grades)
+
+
 def test_no_cell_of_any_csv_is_a_formula(tmp_path, grades):
     grades["results"][0]["learner"]["name"] = "=1+1"
     reports.write_all(grades, tmp_path)

@@ -535,12 +535,11 @@ def test_the_instructor_can_say_the_stage():
 
 
 @pytest.mark.parametrize("view", ["lesson", "solution"])
-def test_the_courses_own_notebooks_are_noted(view):
+def test_the_courses_own_notebooks_never_count(view):
     data = notebook([code("1")], metadata={"dlsys": {"stage": 1, "view": view}})
 
-    (note,) = notebooks.parse(data).notes
-
-    assert view in note
+    with pytest.raises(notebooks.Refused, match=f"own {view} notebook, not the worksheet"):
+        notebooks.parse(data, stage=1)
 
 
 def test_a_megabyte_of_empty_lines_takes_no_time():

@@ -403,6 +403,34 @@ def test_an_answer_that_spoils_torch_while_it_runs_does_not_spoil_the_next(grade
     assert lost(result) == {"01.1"}
 
 
+IMPORTS = {
+    "above the others": "import not_here\nimport torch as kept",
+    "in one line with others": "import not_here, torch as kept",
+    "behind a semicolon": "x = 1; import not_here; import torch as kept",
+    "two that are missing": "from not_here import a\nimport not_there.b as c, torch as kept",
+    "below a magic": "%matplotlib inline\nimport not_here  # for later\nimport torch as kept",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_a_package_that_is_missing_costs_what_needs_it(grade, name):
+    uses = right_answers()["01.1"].replace("torch.", "kept.")
+    assert "kept." in uses
+
+    result = grade(worksheet(IMPORTS[name], e1=uses))
+
+    expect_stopped(result, 2)
+    assert result["cells"][0]["error"].startswith("ModuleNotFoundError: No module named 'not_here'")
+
+
+def test_an_import_that_fails_inside_a_function_stops_its_cell(grade):
+    result = grade(worksheet("def load():\n    import not_here\nload()\nkept = 1",
+                             e1="assert kept\n" + right_answers()["01.1"]))
+
+    assert [report["number"] for report in result["cells"]][:1] == [2]
+    assert lost(result) == {"01.1"}
+
+
 def test_the_message_names_cell_line_and_code(grade):
     result = grade(worksheet(e4="def dead_units(h):\n    x = 1\n    return h.sun()"))
 
@@ -426,6 +454,17 @@ def test_many_processes_share_one_memory_limit(grade):
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
+    assert "GiB of memory together" in entry(result, "01.1")["message"]
+
+
+def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurry):
+    many = ("import os, time\nfor _ in range(26):\n    if os.fork() == 0:\n"
+            "        time.sleep(1e6)\ntime.sleep(1e6)")
+
+    result = grade_in_a_hurry(worksheet(many))
+
+    assert result["ended_by"] == ""
+    assert result["points"] == FULL, statuses(result)
 
 
 @pytest.mark.parametrize("what", [
@@ -851,6 +890,7 @@ def test_the_limit_for_a_whole_submission_holds(grader):
     assert time.monotonic() - started < limits.total + 15
     assert result["ended_by"] == "time"
     assert result["points"] == 0
+    assert "took more than 3 s together" in entry(result, "01.1")["message"]
 
 
 # ---- files of the machine that a program holds without opening them

@@ -143,7 +143,7 @@ def test_nbval_accepts_last_digits_and_nothing_else(folder, tmp_path):
                                 metadata={"kernelspec": {"name": "python3", "language": "python",
                                                          "display_name": "p"}}), path)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--nbval-lax", "-p", "tools.nbval_numbers", "-p",
+        [sys.executable, "-m", "pytest", "-p", "tools.nbval_numbers", "--nbval-lax", "-p",
          "no:cacheprovider", "-rfp", "-q", "--rootdir", str(tmp_path), str(path)],
         cwd=ROOT, capture_output=True, text=True, timeout=120)
     result = {int(n): word == "PASSED" for word, n in re.findall(

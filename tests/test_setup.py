@@ -257,6 +257,16 @@ def test_a_folder_of_work_elsewhere_is_the_root_of_jupyterlab(tmp_path):
     assert "--LabApp.default_url=/lab/tree/00_start_here.ipynb" in line
 
 
+def test_nothing_of_ours_waits_for_parsers_of_addresses():
+    """They cost two seconds at each start, and jsonschema does without them."""
+    look = ("import sys, {first}; import nbformat; nbformat.validate(nbformat.v4.new_notebook()); "
+            "print('lark' in sys.modules)")
+    for first, loaded in (("dlsys", "False"), ("tools.suite", "False"), ("json", "True")):
+        done = subprocess.run([sys.executable, "-c", look.format(first=first)], cwd=ROOT,
+                              capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [loaded], first
+
+
 # ---- the three lists of pins
 
 def pins(lines: list[str]) -> dict[str, str]:

@@ -36,8 +36,9 @@ def checks_of(path):
 def worksheets_as_shipped(tmp_path_factory):
     """Worksheets in one pytest --nbval-lax, as a learner would run them; the JUnit cases."""
     report = tmp_path_factory.mktemp("nbval") / "report.xml"
-    command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-cell-timeout=120", "-q",
-               "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, BY_NBVAL)]
+    command = [sys.executable, "-m", "pytest", "-p", "tools.nbval_numbers", "--nbval-lax", "-q",
+               "--nbval-cell-timeout=120", "-p", "no:cacheprovider",
+               f"--junitxml={report}", *map(str, BY_NBVAL)]
     env = {**os.environ, "DLSYS_PROGRESS": "off", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     return done, list(ET.parse(report).iter("testcase"))

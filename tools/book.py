@@ -57,7 +57,7 @@ if (all !== "yes") document.documentElement.classList.add("guess-first");
 ```
 """
 # Not its console script: that one fails in a folder with a space in its name.
-JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
+JUPYTER_BOOK = "import dlsys; from jupyter_book.cli.main import main; main()"
 
 
 class BookError(UserError):

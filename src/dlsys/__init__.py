@@ -2,3 +2,10 @@
 
 No lesson imports it: what a lesson needs is in `dlsys_helpers`.
 """
+
+import sys
+
+# jsonschema, which nbformat, JupyterLab and Jupyter Book import, takes this package where it finds
+# it. At import it builds 38 parsers, two seconds' work, for a check of IRIs that no notebook needs;
+# jsonschema does without.
+sys.modules.setdefault("rfc3987_syntax", None)

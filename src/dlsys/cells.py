@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import traceback
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,34 @@ def remember(source: str, name: str) -> None:
     Without a time stamp the entry is never checked against a file.
     """
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+
+
+def after_import(source: str, name: str, error: ModuleNotFoundError, flags: int = 0) -> str | None:
+    """What stands behind the import of a cell's top level that this error stopped, in its lines.
+
+    Of `import a, b` where a is missing, b stays. None where the error came from elsewhere.
+    """
+    line = next((frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+                 if frame.filename == name), 0)
+    tree = compile(source, name, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+    node = next((node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)
+                 and node.lineno <= line <= node.end_lineno), None)
+    if node is None:
+        return None
+    kept = _others(node, error.name or "")
+    first, *below = source.split("\n")[node.end_lineno - 1:]
+    beside = first.encode()[node.end_col_offset:].decode().lstrip(" \t;")
+    return "\n" * (node.end_lineno - 1) + "\n".join(["; ".join([*kept, beside]), *below])
+
+
+def _others(node: ast.Import | ast.ImportFrom, missing: str) -> list[str]:
+    """The import that is left of this one: the names behind the one that is missing."""
+    roots = [alias.name.partition(".")[0] for alias in node.names]
+    root = missing.partition(".")[0]
+    if isinstance(node, ast.ImportFrom) or root not in roots:
+        return []
+    rest = node.names[roots.index(root) + 1:]
+    return [ast.unparse(ast.Import(rest))] if rest else []
 
 
 def run(source: str, name: str, execute: Callable[[types.CodeType], Any],

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import dlsys_checks
-from dlsys.grading import notebooks, submissions, walls
+from dlsys.grading import notebooks, overrides, submissions, walls
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
@@ -95,13 +95,16 @@ class Grader:
         """End the sandbox's processes."""
         self.judge.close()
 
-    def grade(self, data: bytes) -> dict[str, Any]:
-        """The result for one notebook's bytes; a refusal or a failure is a result, too."""
+    def grade(self, data: bytes, draw: int = 0) -> dict[str, Any]:
+        """The result for one notebook's bytes; a refusal or a failure is a result, too.
+
+        draw: which cases of the run's key, see `Journal.draw`.
+        """
         try:
             notebook = notebooks.parse(data, self.settings.stage)
             for _ in range(TRIES):
                 try:
-                    return self.judge.grade(notebook)
+                    return self.judge.grade(notebook, draw)
                 except SandboxLost:
                     self.judge.close()
                     self.judge = self._judge()
@@ -135,8 +138,11 @@ class Journal:
     """The folder of one run. Its first line is the run, each further line a result."""
 
     def __init__(self, folder: Path, run: dict[str, Any], file: IO[str],
-                 done: dict[tuple[str, str], dict]) -> None:
+                 done: dict[tuple[str, str], dict], draw: int = 0) -> None:
         self.folder, self.run, self._file, self.done = folder, run, file, done
+        # After a run has been finished its feedback may be in the learners' hands, and with it
+        # something about its cases: what is graded later gets others.
+        self.draw = draw
 
     @staticmethod
     def begin(folder: Path, settings: Settings) -> Journal:
@@ -167,7 +173,21 @@ class Journal:
             file.close()
             raise
         done = {(r["name"], r["sha256"]): r for r in results if r["status"] != "failed"}
-        return Journal(folder, run, file, done)
+        last = max((r.get("draw", 0) for r in results), default=0)
+        return Journal(folder, run, file, done, last + (folder / GRADES).exists())
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Have these learners' or submissions' results made again. Raises RunError for a stranger.
+        """
+        for name in names:
+            of_name = [key for key, result in self.done.items()
+                       if name in (result["name"], result["learner"]["name"])]
+            if not of_name:
+                known = some(sorted({r["learner"]["name"] for r in self.done.values()}), 3)
+                raise RunError(f"--regrade: got {clean(name)}, expected a learner of this run, "
+                               f"such as {known}.")
+            for key in of_name:
+                del self.done[key]
 
     def expect(self, names: Iterable[str]) -> None:
         """Raise RunError if a graded submission is not among `names`: the reports would lose it."""
@@ -195,7 +215,8 @@ class Journal:
 
     def finish(self, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """Write grades.json, the one source of all reports: the results of these submissions."""
-        results = [self.done[key] for key in names]
+        judged = [self.done[key] for key in names]
+        results = overrides.applied(judged, overrides.read(self.folder))
         grades = {"schema": SCHEMA, "run": self.run, "results": results}
         write_private(self.folder / GRADES, json.dumps(grades, indent=1) + "\n")
         return grades
@@ -228,16 +249,21 @@ def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str,
         run = json.loads(lines[0])["run"]
         results = [json.loads(line) for line in lines[1:]]
         Settings.read(run["settings"])
-        same = run["checks"] == versions()["checks"]
+        now = {"schema": SCHEMA, **versions()}
+        other = [_HAS[name] for name in now if run[name] != now[name]]
         for result in results:
             _expect_result(result)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RunError(f"{path}: is damaged. Begin another run: --out OTHER_FOLDER") from None
-    if not same:
-        raise RunError(f"{path.parent}: the checks have changed since this run began, so its "
-                       "results would not compare. Begin another run: --out OTHER_FOLDER")
+    if other:
+        raise RunError(f"{path.parent}: {other[0]} changed since this run began, so its results "
+                       "would not compare. Begin another run: --out OTHER_FOLDER")
     file.buffer.truncate(sum(map(len, lines)))
     return run, results
+
+
+_HAS = {"schema": "the form of the journal has", "torch": "the version of torch has",
+        "checks": "the checks have"}
 
 
 def _expect_result(result: Any) -> None:
@@ -282,6 +308,7 @@ class Job:
     submission: Submission
     sha256: str
     data: bytes
+    draw: int = 0
 
 
 def grade_all(found: list[Submission], journal: Journal, workers: Any,
@@ -295,7 +322,7 @@ def grade_all(found: list[Submission], journal: Journal, workers: Any,
     jobs = _open_jobs(found, journal, keys, seen)
     first = list(islice(jobs, 1))  # without one, no worker has to start
     for job, result in workers(chain(first, jobs)) if first else ():
-        facts = _described(job.submission, job.sha256, result)
+        facts = _described(job.submission, job.sha256, {**result, "draw": job.draw})
         journal.add(facts)
         seen(facts)
     return journal.finish(keys[one.name] for one in found)
@@ -322,13 +349,15 @@ def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[
             journal.add(facts)
             seen(facts)
         else:
-            yield Job(one, sha256, data)
+            yield Job(one, sha256, data, journal.draw)
 
 
 def _described(one: Submission, sha256: str, result: dict[str, Any]) -> dict[str, Any]:
-    late = ["Handed in late, says the LMS."] if one.late else []
+    notes = ["Handed in late, says the LMS."] if one.late else []
+    if result.get("draw"):
+        notes.append("Judged on other cases than those hand-ins whose feedback was out by then.")
     return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, **result,
-            "notes": [*late, *result["notes"]]}
+            "notes": [*notes, *result["notes"]]}
 
 
 def in_process(settings: Settings) -> Any:
@@ -338,7 +367,7 @@ def in_process(settings: Settings) -> Any:
         try:
             for job in jobs:
                 grader = grader or Grader(settings)
-                yield job, grader.grade(job.data)
+                yield job, grader.grade(job.data, job.draw)
         finally:
             if grader:
                 grader.close()

@@ -38,6 +38,8 @@ def add_parser(commands: Any) -> None:
                         help="where the results go (default: grades)")
     parser.add_argument("--resume", action="store_true",
                         help="go on with the run in FOLDER; nothing is graded twice")
+    parser.add_argument("--regrade", action="append", default=[], metavar="NAME",
+                        help="with --resume: grade this learner again, after an installation, say")
     parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
                         help="grade all as stage N, whatever the notebooks say")
     parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
@@ -105,15 +107,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from dlsys.grading import cohort, pages, reports, submissions
+    from dlsys.grading import cohort, overrides, pages, reports, submissions
 
+    overrides.read(args.out)  # a row that cannot be read is known before the work
     found = submissions.find(args.paths)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
     _fill(args, [])  # a gradebook that cannot be filled in is known before the work
     lines = [_left_out(found.left_out)] if found.left_out else []
+    if args.key:
+        lines.append(f"The cases are those of {args.key}: who has read its feedback may know "
+                     "something about them.")
     with contextlib.closing(_journal(args)) as journal:
         journal.expect(one.name for one in found.submissions)
+        journal.forget(args.regrade)
         n = len(found.submissions)
         with Progress(n) as progress:
             grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n),
@@ -138,6 +145,8 @@ def _left_out(names: list[str]) -> str:
 def _journal(args: argparse.Namespace) -> Any:
     from dlsys.grading import cohort, walls
 
+    if args.regrade and not args.resume:
+        raise cohort.RunError("--regrade: belongs to a run that stands: add --resume.")
     if not args.resume:
         seconds, gib = args.seconds or CELL_SECONDS, args.memory or GIB
         limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
@@ -303,6 +312,10 @@ def _look(result: dict) -> str:
     return " ".join([*differs, *result["notes"]])
 
 
+def _people(names: list[str]) -> str:
+    return f"{len(names)} {'learner' if len(names) == 1 else 'learners'}"
+
+
 def _summary(results: list[dict]) -> list[str]:
     from dlsys.grading import reports
     graded = [r for r in results if r["status"] == "graded"]
@@ -313,6 +326,10 @@ def _summary(results: list[dict]) -> list[str]:
     times = Counter((reports.owner(r), r["stage"]) for r in graded)
     if again := sorted({who[2] for (who, _), n in times.items() if n > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
+    lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
+              f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"
+              for name, who in reports.missing_packages(results)]
+    lines += [f"The same code in several hand-ins: {some(who)}." for who in reports.alike(results)]
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)
         inside, judge = (max(r[key] for r in graded) for key in ("peak_mib", "judge_peak_mib"))

@@ -7,6 +7,7 @@ happened again in a fresh process, alone.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import importlib
 import resource
@@ -73,7 +74,7 @@ class Judge:
         self.zygote.wait()
         # The key is set last: the zygote started before this process knew a secret.
         self._key = key
-        self._papers: dict[int, list[Paper]] = {}
+        self._papers: dict[tuple[int, int], list[Paper]] = {}
         self.wall = self._prove_walls() if zygote.walled else (
             "none: the learner's code ran with all rights of the grader")
 
@@ -81,38 +82,44 @@ class Judge:
         """End the sandbox's processes."""
         self.zygote.close()
 
-    def grade(self, notebook: Notebook) -> dict[str, Any]:
-        """The result of one notebook as JSON. Raises SandboxLost when the zygote has ended."""
+    def grade(self, notebook: Notebook, draw: int = 0) -> dict[str, Any]:
+        """The result of one notebook as JSON, on the cases of this draw.
+
+        Raises SandboxLost when the zygote has ended.
+        """
         started, own = time.monotonic(), time.process_time()
-        papers = self.papers(notebook.stage)
+        papers = self.papers(notebook.stage, draw)
         with self.zygote.sandbox() as sandbox:
             sitting = Sitting(notebook, papers, sandbox)
             sitting.hold()
         judged = time.process_time() - own
         return {
             **sitting.result(),
-            "wall": self.wall, "ended_by": sandbox.used["ended_by"],
+            "code": code_digest(notebook), "wall": self.wall, "ended_by": sandbox.used["ended_by"],
             "seconds": round(time.monotonic() - started, 3),
             "cpu_seconds": round(sandbox.used["cpu_seconds"] + judged, 3),
             "peak_mib": round(sandbox.used["peak_bytes"] / 2**20),
             "judge_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
 
-    def papers(self, stage: int) -> list[Paper]:
-        """The papers of a stage with this run's cases. Raises Refused for one without exercises."""
-        if stage not in self._papers:
+    def papers(self, stage: int, draw: int = 0) -> list[Paper]:
+        """The papers of a stage with the cases of a draw of this run.
+
+        Raises Refused for a stage without exercises.
+        """
+        if (stage, draw) not in self._papers:
             traps = catalog.traps(stage)
             if not traps:
                 raise notebooks.Refused(f"stage {stage} has no exercises.")
-            self._papers[stage] = [self._paper(trap) for trap in traps]
-        return self._papers[stage]
+            self._papers[stage, draw] = [self._paper(trap, draw) for trap in traps]
+        return self._papers[stage, draw]
 
-    def _paper(self, trap: Trap) -> Paper:
+    def _paper(self, trap: Trap, draw: int) -> Paper:
         try:
             exercise = checking.find(trap.id)
         except ValueError as error:
             raise notebooks.Refused(f"no check here for it: {error}") from None
-        seeds = tuple(seed_of(self._key, exercise.id, k) for k in range(SEEDS))
+        seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
         return Paper(checking.remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
@@ -184,9 +191,16 @@ def probe(hidden):
 '''
 
 
-def seed_of(key: bytes, id: str, number: int) -> int:
-    """The secret seed of an exercise: the same for every learner of a run, unknown to all."""
-    return int.from_bytes(hmac.digest(key, f"{id}/{number}".encode(), "sha256")[:7], "big")
+def code_digest(notebook: Notebook) -> str:
+    """A digest of all code of a notebook, apart from blanks: two with the same one are copies."""
+    words = " ".join(word for _, source in notebook.cells for word in source.split())
+    return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def seed_of(key: bytes, id: str, number: int, draw: int = 0) -> int:
+    """The secret seed of an exercise: the same for every learner of a draw, unknown to all."""
+    text = f"{id}/{number}" + (f"/{draw}" if draw else "")
+    return int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:7], "big")
 
 
 class Sitting:
@@ -197,6 +211,7 @@ class Sitting:
         self.verdicts: dict[str, Verdict] = {}
         self.notes = list(notebook.notes)
         self.attempt = Attempt()
+        self.died: set[str] = set()  # exercises without an answer, because processes ended
 
     def hold(self) -> None:
         """Judge everything once; judge what did not pass again, each in a process of its own."""
@@ -263,9 +278,16 @@ class Sitting:
 
     def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
         if attempt.at == CELLS or not attempt.cells_done:
-            return Verdict("error", paper.exercise.id,
-                           f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
-        return _fault(paper, attempt.fault, self.sandbox)
+            return self._ended(paper, attempt, Verdict(
+                "error", paper.exercise.id,
+                f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}"))
+        return self._ended(paper, attempt, _fault(paper, attempt.fault, self.sandbox))
+
+    def _ended(self, paper: Paper, attempt: Attempt, verdict: Verdict) -> Verdict:
+        """The verdict, noted where the whole sandbox may have ended: its supervisor knows why."""
+        if attempt.fault == "died":
+            self.died.add(paper.exercise.id)
+        return verdict
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
         """The verdict on a function that is not there; names the cell that failed, if one did."""
@@ -305,7 +327,7 @@ class Sitting:
                 "exercises": exercises, "cells": _reports(self.attempt), "notes": self.notes}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
-        verdict = self.verdicts[paper.exercise.id]
+        verdict = self._explained(self.verdicts[paper.exercise.id])
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
         shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
@@ -316,6 +338,16 @@ class Sitting:
             "case": verdict.case, "notebook_shows": shows,
             "differs": shown is not None and (shown == "pass") != passed,
         }
+
+
+    def _explained(self, verdict: Verdict) -> Verdict:
+        """The verdict; where the sandbox was ended from outside, with what it was ended for."""
+        limits, why = self.sandbox.limits, self.sandbox.used.get("ended_by", "")
+        text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory together",
+                "time": f"took more than {limits.total:g} s together"}.get(why)
+        if text is None or verdict.id not in self.died:
+            return verdict
+        return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
 
 
 _ORDER = {"pass": 0, "missing": 2}  # every other verdict says more than "missing"

@@ -32,6 +32,8 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
     """The notebook in these bytes; `stage` overrides the one in its metadata. Raises Refused."""
     try:
         found = notebook_file.parse(data)
+        if found.view in ("lesson", "solution"):
+            raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
         return Notebook(stage or found.known_stage(), found.cells, found.shown,
                         _notes(found, stage))
     except Unreadable as error:
@@ -40,8 +42,6 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
 
 def _notes(found: NotebookFile, wanted: int | None) -> list[str]:
     notes = []
-    if found.view in ("lesson", "solution"):
-        notes.append(f"This is the course's own {found.view} notebook, not the worksheet.")
     if len(found.ids) != len(set(found.ids)):
         notes.append("Some cells have the same id; each was run all the same.")
     if wanted and found.stage and found.stage != wanted:

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from dlsys.grading import reports
 from dlsys.grading.cohort import write_private
 from dlsys.grading.reports import FEEDBACK, Result, best, owner, page_name
 from dlsys.grading.text import place
@@ -52,6 +53,8 @@ def overview(grades: dict[str, Any]) -> str:
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
         refused=[r for r in results if r["status"] != "graded"],
+        missing=reports.missing_packages(results), alike=reports.alike(results),
+        noted=[r for r in results if r["notes"]],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))
 

@@ -22,6 +22,7 @@ from dlsys.grading.cohort import RunError, write_private
 from dlsys_helpers import stages
 
 Result = dict[str, Any]
+_NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
 FEEDBACK = "feedback"  # the folder of the learners' pages
 CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
 MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
@@ -62,6 +63,26 @@ def owner(result: Result) -> tuple[str, ...]:
     """The learner as a key: source, id, name and raw name, since two people may share a name."""
     learner = result["learner"]
     return learner["source"], learner["id"], learner["name"], learner["raw"]
+
+
+def missing_packages(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
+    """Packages that cells asked for and that are not here, each with the learners' names."""
+    need: dict[str, dict[tuple, str]] = {}
+    for result in results:
+        for cell in result["cells"]:
+            if found := _NO_PACKAGE.match(cell["error"]):
+                need.setdefault(found[1], {})[owner(result)] = result["learner"]["name"]
+    return [(name, sorted(who.values())) for name, who in sorted(need.items())]
+
+
+def alike(results: Iterable[Result]) -> list[list[str]]:
+    """Learners whose hand-ins of one stage have the same code, and points by it."""
+    groups: dict[tuple, dict[tuple, str]] = {}
+    for result in results:
+        if result["points"] and result.get("code"):
+            key = (result["stage"], result["code"])
+            groups.setdefault(key, {})[owner(result)] = result["learner"]["name"]
+    return sorted(sorted(who.values()) for who in groups.values() if len(who) > 1)
 
 
 def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from os import _exit, close, fork, killpg, pipe, read, setpgid, waitpid, write
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from dlsys.told import Told
 from dlsys_helpers import acting
 from dlsys_helpers.acting import Case, Outcome
 
+FORK_SECONDS = 4.0
 LARGEST_ANSWER = 4 * 2**20  # bytes of tensors in what one call returns
 MOST_INPUTS = 10**8  # parts of a job; it comes from the judge
 DONE, GOES_ON = b".", b"+"  # from a checkpoint to its parent
@@ -99,7 +101,7 @@ class Runner:
         The parent keeps the state from before the cell, so a crash costs only that cell.
         """
         done_in, done_out = pipe()
-        pid = fork()
+        pid = patient_fork()
         if pid == 0:
             setpgid(0, 0)  # a signal to "my group" stays in the child
             close(done_in)
@@ -240,10 +242,25 @@ def settle() -> None:
 
 # ---- children of the runner
 
+def patient_fork() -> int:
+    """As os.fork; while there are too many processes it waits for those that are being killed.
+
+    Raises BlockingIOError where they stay for FORK_SECONDS.
+    """
+    deadline = monotonic() + FORK_SECONDS
+    while True:
+        try:
+            return fork()
+        except BlockingIOError:
+            if monotonic() > deadline:
+                raise
+            sleep(0.02)
+
+
 def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
     """The result of `unit()`, run in a child process; after a fault, a message that names it."""
     answer_in, answer_out = pipe()
-    pid = fork()
+    pid = patient_fork()
     if pid == 0:
         setpgid(0, 0)
         close(answer_in)

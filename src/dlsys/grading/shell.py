@@ -69,8 +69,21 @@ class Shell:
         return self.execute(code, self.name)
 
     def execute(self, code: str, name: str = "<magic>") -> Any:
-        """Run transformed code. Allows `await` at the top level; keeps `__future__` imports."""
-        value = cells.run(code, name, self._run, lambda: self.flags)
+        """Run transformed code. Allows `await` at the top level; keeps `__future__` imports.
+
+        An import of a package that is not here is an error in the end; what stands below it runs.
+        """
+        missing, rest, value = None, code, None
+        while rest is not None:
+            try:
+                value, rest = cells.run(rest, name, self._run, lambda: self.flags), None
+            except ModuleNotFoundError as error:
+                missing = missing or error
+                rest = cells.after_import(rest, name, error, self.flags)
+                if rest is None:
+                    raise missing from None
+        if missing:
+            raise missing
         if value is not None:
             self.space["_"] = value
         return value

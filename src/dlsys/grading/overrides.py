@@ -1,0 +1,112 @@
+"""Points and comments by hand: overrides.csv in the folder of a run, applied to every output.
+
+    learner,exercise,points,comment
+    ada,01.3,2,right idea; the sign is a slip
+    bob,,,please come and see me
+
+The journal keeps what was judged, so a row that is taken out again leaves no trace.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlsys.grading.text import clean
+from dlsys_helpers.errors import UserError
+
+FILE = "overrides.csv"
+COLUMNS = ["learner", "exercise", "points", "comment"]
+
+
+class BadOverride(UserError):
+    """A row of overrides.csv cannot be applied. The message names it and says what to write."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """One row. exercise: "" for the submission as a whole; points: None for a comment alone."""
+
+    row: int
+    learner: str
+    exercise: str
+    points: float | None
+    comment: str
+
+
+def read(folder: Path) -> list[Override]:
+    """The rows of the folder's overrides.csv, none where there is no such file.
+
+    Raises BadOverride.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return []
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="")))
+    except (ValueError, csv.Error) as error:
+        raise BadOverride(f"{path}: cannot be read as CSV in UTF-8 ({type(error).__name__}). "
+                          "Save it again as such.") from None
+    if not rows or [cell.strip() for cell in rows[0]] != COLUMNS:
+        raise BadOverride(f"{path}: got the columns {clean(','.join(rows[0]) if rows else '')!r}, "
+                          f"expected {','.join(COLUMNS)}")
+    return [_override(path, number, row) for number, row in enumerate(rows[1:], 2) if any(row)]
+
+
+def _override(path: Path, number: int, row: list[str]) -> Override:
+    if len(row) != len(COLUMNS):
+        raise BadOverride(f"{path}, row {number}: got {len(row)} cells, expected {len(COLUMNS)}. "
+                          "Put a comment with a comma into quotes.")
+    learner, exercise, points, comment = (cell.strip() for cell in row)
+    try:
+        value = float(points) if points else None
+    except ValueError:
+        raise BadOverride(f"{path}, row {number}: got points {clean(points)!r}, expected a number "
+                          "or nothing.") from None
+    if value is not None and not exercise:
+        raise BadOverride(f"{path}, row {number}: got points without an exercise, expected one, "
+                          "such as 01.3.")
+    return Override(number, learner, exercise, value, clean(comment, 500))
+
+
+def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
+    """The results with these rows applied; the given ones stay as they are. Raises BadOverride."""
+    changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
+               for r in results]
+    for row in rows:
+        mine = [r for r in changed if row.learner in (
+            r["name"], r["learner"]["name"], r["learner"]["id"])]
+        if not mine:
+            raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
+                              "expected a name, a number or a submission of this run.")
+        for result in mine:
+            _apply(result, row)
+    return changed
+
+
+def _apply(result: dict[str, Any], row: Override) -> None:
+    """One row on one result, in place."""
+    if not row.exercise:
+        result["notes"].append(f"By hand: {row.comment}")
+        return
+    entry = next((e for e in result["exercises"] if e["id"] == row.exercise), None)
+    if entry is None and result["status"] == "graded" and row.exercise[:2] == (
+            f"{result['stage']:02d}"):
+        raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, expected "
+                          f"one of {', '.join(e['id'] for e in result['exercises'])}")
+    if entry is None:  # the learner's hand-in for another stage
+        return
+    before = entry["points"]
+    if row.points is not None:
+        if not 0 <= row.points <= entry["possible"]:
+            raise BadOverride(f"{FILE}, row {row.row}: got {row.points:g} points, expected 0 to "
+                              f"{entry['possible']}")
+        entry["points"] = int(row.points) if row.points == int(row.points) else row.points
+        result["points"] = sum(e["points"] for e in result["exercises"])
+    said = f": {row.comment}" if row.comment else "."
+    entry["message"] = " ".join(filter(None, [entry["message"], f"By hand{said}"]))
+    result["notes"].append(f"{entry['id']} by hand, {entry['points']} instead of {before}{said}")

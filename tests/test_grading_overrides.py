@@ -1,0 +1,79 @@
+"""overrides.csv: points and comments by hand, in every output, and nowhere in the journal."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from grading_samples import settings
+from test_grading_reports import result
+
+from dlsys.grading import cohort, overrides, pages, reports
+from dlsys.grading.overrides import BadOverride, Override
+
+HEAD = "learner,exercise,points,comment\n"
+
+
+def write(folder, text: str):
+    folder.mkdir(exist_ok=True)
+    (folder / overrides.FILE).write_text(text, "utf-8")
+    return overrides.read(folder)
+
+
+def test_rows_are_read_as_written(tmp_path):
+    assert overrides.read(tmp_path) == []
+    rows = write(tmp_path, "\ufeff" + HEAD + 'ada,01.3,2.5,"a, b"\n\nbob,,,see me\n')
+
+    assert rows == [Override(2, "ada", "01.3", 2.5, "a, b"), Override(4, "bob", "", None, "see me")]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("name,points\n", "got the columns 'name,points', expected learner,exercise,points,comment"),
+    ("", "got the columns '', expected learner"),
+    (HEAD + "ada,01.3,2,a,b\n", "row 2: got 5 cells, expected 4. Put a comment with a comma"),
+    (HEAD + "ada,01.3,two,\n", "row 2: got points 'two', expected a number or nothing"),
+    (HEAD + "ada,,2,\n", "row 2: got points without an exercise"),
+])
+def test_a_row_that_makes_no_sense_is_named(tmp_path, text, said):
+    with pytest.raises(BadOverride, match=said.replace(".", r"\.")):
+        write(tmp_path, text)
+
+
+@pytest.mark.parametrize(("row", "said"), [
+    (Override(2, "eve", "01.1", 1, ""), "row 2: got learner 'eve'"),
+    (Override(3, "ada", "01.9", 1, ""), "row 3: got exercise '01.9', expected one of 01.1, 01.2"),
+    (Override(4, "ada", "01.1", 99, ""), "row 4: got 99 points, expected 0 to "),
+    (Override(4, "ada", "01.1", -1, ""), "row 4: got -1 points, expected 0 to "),
+])
+def test_a_row_that_fits_nothing_is_named(row, said):
+    with pytest.raises(BadOverride, match=said):
+        overrides.applied([result("ada", "ppppp")], [row])
+
+
+def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
+    ada, bob = result("ada", "pwppp", "7", "canvas"), result("bob", "ppppp")
+    rows = [Override(2, "7", "01.2", 1, "right idea"), Override(3, "bob", "", None, "see me"),
+            Override(4, "ada", "02.1", 1, "for her other hand-in")]
+    mine, other = overrides.applied([ada, bob], rows)
+
+    assert ada["exercises"][1]["points"] == 0
+    assert (mine["points"], other["points"]) == (ada["points"] + 1, bob["points"])
+    assert mine["exercises"][1]["message"].endswith("By hand: right idea")
+    assert other["notes"] == ["By hand: see me"]
+    assert mine["notes"] == ["01.2 by hand, 1 instead of 0: right idea"]
+    assert reports.canvas([mine], "x")[1][-1] == ada["points"] + 1
+    assert "right idea" in reports.summary(mine)
+    assert "right idea" in pages.feedback([mine])
+
+
+def test_the_journal_keeps_what_was_judged(tmp_path):
+    out = tmp_path / "out"
+    with contextlib.closing(cohort.Journal.begin(out, settings())) as journal:
+        journal.add(judged := result("ada", "pwppp"))
+        key = [(judged["name"], judged["sha256"])]
+        write(out, HEAD + "ada,01.2,1,\n")
+        first = journal.finish(key)["results"][0]["points"]
+        (out / overrides.FILE).unlink()
+        assert journal.finish(key)["results"][0]["points"] == judged["points"]
+    assert first == judged["points"] + 1
+    assert "by hand" not in (out / cohort.JOURNAL).read_text()
