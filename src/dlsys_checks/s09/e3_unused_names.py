@@ -31,6 +31,14 @@ ex.promise("left alone", "and is left as it was: values, buffers, gradients, mod
 ex.promise("example", "Example: heads a and b; one batch uses a alone: b's two names.",
            cases=("the example",))
 
+ex.equivalent("with torch.random.fork_rng(devices=[]): -> with torch.random.fork_rng():",
+              "it keeps the generators of all GPUs, too, which nothing here moves")
+ex.equivalent("with torch.no_grad(): -> for buffer, old in zip(model.buffers(), buffers):",
+              "buffers ask for no gradient, so a copy into them is recorded nowhere")
+ex.equivalent("grads = torch.autograd.grad(loss, list(live.values()), allow_unused=True) -> "
+              "grads = torch.autograd.grad(loss, live.values(), allow_unused=True)",
+              "grad makes a tuple of what it is given")
+
 PARTS = {"body": ("body.weight", "body.bias", "norm.weight", "norm.bias"),
          "a": ("a.weight", "a.bias"), "b": ("b.weight", "b.bias"), "scale": ("scale",)}
 # Which parts of the net the loss of a route depends on.

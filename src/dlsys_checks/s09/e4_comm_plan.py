@@ -38,6 +38,8 @@ ex.promise("alone", "With a world of one there are no calls, and all layers are 
 ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes, 24 "
            "whole.", cases=("the example",))
 
+ex.equivalent("if world == 1: -> if world <= 1:", "a world has one rank at least")
+
 
 @ex.cases
 def cases(g):
