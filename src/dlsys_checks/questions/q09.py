@@ -1,7 +1,11 @@
 """Stage 9: how numbers round, what a mean is a mean of, and which bytes stay where."""
 
+import math
+
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import DistributedSampler
 
 from dlsys_checks.questions import asks, choice, number, whole
 
@@ -277,3 +281,302 @@ def values_after_loading(rng):
         f"`__init__` sets self.scale = torch.tensor({start}.), a plain attribute. Training sets it "
         f"to {learnt}. After load_state_dict in a new object it is?", start,
         "The file does not have it, and nothing misses it.", learnt)
+
+
+def _numbers(width, classes):
+    """How many numbers a small reader has."""
+    net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, classes))
+    return sum(p.numel() for p in net.parameters())
+
+
+# ---- 09.3 A flag against an error
+
+@asks("09.3")
+def calls_with_the_flag(rng):
+    steps = rng.randint(10, 90)
+    return whole(
+        f"A small model under DDP, all gradients in one bucket, find_unused_parameters=True, "
+        f"{steps} "
+        "steps in which nothing is unused. How many all_reduce calls are on the tape?", 2 * steps,
+        "One for the gradients and one for which parameters were used, in every step.", steps, 1)
+
+
+@asks("09.3")
+def bytes_of_the_map(rng):
+    layers = rng.randint(3, 40)
+    net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)])
+    tensors = len(list(net.parameters()))
+    return whole(
+        f"{layers} linear layers with biases under DDP, find_unused_parameters=True. How many "
+        "bytes "
+        "has the call in which the ranks say what they used?", 4 * tensors,
+        "A number of 4 bytes for each parameter tensor.", tensors, 4 * layers)
+
+
+@asks("09.3")
+def names_unused(rng):
+    heads, used = rng.randint(3, 9), rng.randint(1, 2)
+    return whole(
+        f"A body and {heads} linear heads with biases; each of some batches uses the same {used} "
+        "heads. How many parameter tensors does a dry run report as unused?", 2 * (heads - used),
+        "Weight and bias of each head that no batch uses.", heads - used, 2 * heads)
+
+
+@asks("09.3")
+def where_it_stops(rng):
+    steps = rng.randint(5, 50)
+    return choice(
+        rng, f"A DDP model never uses one of its heads, the flag is off, {steps} steps are asked "
+        "for. What happens?", "an error in the second forward pass",
+        ["all steps run, the head stays as it is", "an error in the first backward pass"],
+        "The first backward waits for a gradient that never comes; the next forward finds out.")
+
+
+# ---- 09.4 A model in pieces
+
+@asks("09.4")
+def gathers_of_layers(rng):
+    layers = rng.randint(3, 80)
+    return whole(
+        f"{layers} layers, each sharded by itself and given back after forward. How many "
+        "all_gather calls does a training step make?", 2 * layers,
+        "One for forward and one for backward, for each layer.", layers, layers + 1)
+
+
+@asks("09.4")
+def calls_in_all(rng):
+    layers = rng.randint(3, 80)
+    return whole(
+        f"{layers} layers, each sharded by itself; what forward gathered stays until backward. How "
+        "many collectives does a training step make, of both kinds together?", 2 * layers,
+        "One all_gather and one reduce_scatter for each layer.", layers, 3 * layers)
+
+
+@asks("09.4")
+def gathered_bytes(rng):
+    width, layers = rng.choice([256, 512, 1024]), rng.randint(4, 24)
+    size = torch.empty(width, width, device="meta").nbytes
+    return number(
+        f"{layers} float32 layers of {width} x {width} without biases, each sharded by itself and "
+        "given back after forward. How many MB (1e6 bytes) do the calls of a step have together?",
+        3 * layers * size / 1e6, "Two gathers and one reduce_scatter of each layer.",
+        layers * size / 1e6, 2 * layers * size / 1e6)
+
+
+@asks("09.4")
+def held_in_forward(rng):
+    width, layers = rng.choice([256, 512, 1024]), rng.randint(4, 24)
+    size = torch.empty(width, width, device="meta").nbytes
+    return number(
+        f"{layers} float32 layers of {width} x {width} without biases, sharded as one piece on two "
+        "ranks. How many MB (1e6 bytes) of whole layers does a rank hold in forward?",
+        layers * size / 1e6, "One piece is gathered at once: the whole model.",
+        layers * size / 2e6, size / 1e6)
+
+
+# ---- 09.5 A sampler for each rank
+
+@asks("09.5")
+def share_of_a_rank(rng):
+    n, world = rng.randint(50, 999), rng.choice([3, 4, 6, 8])
+    share = len(DistributedSampler(range(n), num_replicas=world, rank=0))
+    return whole(
+        f"A DistributedSampler deals {n} examples to {world} ranks, drop_last=False. How many does "
+        "each rank get?", share, "Rounded up: the ranks get equally many, some examples twice.",
+        n // world if n % world else share + 1, n)
+
+
+@asks("09.5")
+def read_twice(rng):
+    world = rng.choice([6, 8, 16])
+    n = world * rng.randint(20, 90) + rng.randint(1, world // 2 - 1)
+    rows = world * len(DistributedSampler(range(n), num_replicas=world, rank=0))
+    return whole(
+        f"{world} ranks evaluate {n} examples with a DistributedSampler. How many examples are "
+        "read "
+        "twice?", rows - n, "Up to the next multiple of the number of ranks.", 0, n % world)
+
+
+@asks("09.5")
+def orders_seen(rng):
+    epochs = rng.randint(5, 60)
+    sampler = DistributedSampler(range(500), num_replicas=2, rank=0)
+    orders = len({tuple(sampler) for _ in range(epochs)})
+    return whole(
+        f"{epochs} epochs over 500 examples on two ranks, set_epoch is never called. How many "
+        "orders does a rank see?", orders, "The sampler seeds its generator with seed + epoch.",
+        epochs, 2)
+
+
+@asks("09.5")
+def left_out(rng):
+    world = rng.choice([6, 8, 16])
+    n = world * rng.randint(20, 90) + rng.randint(1, world // 2 - 1)
+    rows = world * len(DistributedSampler(range(n), num_replicas=world, rank=0, drop_last=True))
+    return whole(
+        f"{world} ranks, {n} examples, drop_last=True. How many examples does no rank read in an "
+        "epoch?", n - rows, "The rest of the division is dropped.", 0, world - n % world)
+
+
+# ---- 09.6 Four small batches, one update
+
+@asks("09.6")
+def exchanges_inside(rng):
+    updates, small = rng.randint(5, 40), rng.randint(3, 8)
+    return whole(
+        f"{updates} updates of {small} small batches each under DDP with one bucket; all but the "
+        "last of each run forward and backward inside no_sync. How many exchanges?", updates,
+        "One an update.", updates * small, updates * (small - 1))
+
+
+@asks("09.6")
+def exchanges_outside(rng):
+    updates, small = rng.randint(5, 40), rng.randint(3, 8)
+    return whole(
+        f"{updates} updates of {small} small batches each under DDP with one bucket; no_sync holds "
+        "backward alone, for all but the last batch. How many exchanges?", updates * small,
+        "DDP decides in forward, which runs outside.", updates, updates * (small - 1))
+
+
+@asks("09.6")
+def bytes_saved(rng):
+    width, classes, small = rng.choice([32, 64, 128]), rng.randint(5, 20), rng.randint(3, 8)
+    size = 4 * _numbers(width, classes)
+    return whole(
+        f"A reader 64-{width}-{classes} with biases, float32, {small} small batches an update. How "
+        "many bytes of gradients does a right no_sync keep from being reduced, an update?",
+        size * (small - 1), "All exchanges but one.", size * small, size)
+
+
+@asks("09.6")
+def updates_with_a_rest(rng):
+    every, full = rng.randint(3, 8), rng.randint(3, 20)
+    batches = every * full + rng.randint(1, every - 1)
+    return whole(
+        f"{batches} small batches, {every} to an update, the rest makes one of its own. How many "
+        "exchanges does a right loop make?", math.ceil(batches / every),
+        "One an update, the last one included.", batches // every, batches)
+
+
+# ---- 09.11 A name for what is inside the wrapper
+
+@asks("09.11")
+def calls_past_the_wrapper(rng):
+    steps, wrapped = rng.randint(50, 200), rng.randint(1, 9)
+    return whole(
+        f"{steps} training steps under DDP with one bucket: the first {wrapped} through the "
+        "wrapper, "
+        "the others through ddp.module. How many times are gradients reduced?", wrapped,
+        "Only a forward pass through the wrapper arms its backward.", steps, 0)
+
+
+@asks("09.11")
+def bytes_of_a_step(rng):
+    width, classes = rng.choice([16, 32, 64]), rng.randint(5, 30)
+    return whole(
+        f"A reader 64-{width}-{classes} with biases in float32, one bucket. How many bytes has the "
+        "all_reduce of a step?", 4 * _numbers(width, classes),
+        "Each gradient once, 4 bytes a number.", _numbers(width, classes),
+        8 * _numbers(width, classes))
+
+
+@asks("09.11")
+def mean_over_ranks(rng):
+    first, second = rng.randint(1, 6), rng.randint(10, 30)
+    a, b = rng.randint(1, 4), rng.randint(5, 9)
+    losses = torch.cat([torch.full((first,), float(a)), torch.full((second,), float(b))])
+    return number(
+        f"Rank 0 has {first} examples with a loss of {a} each, rank 1 {second} with {b}. What is "
+        "the mean loss over all examples?", losses.mean().item(),
+        "Sum the losses and the counts over the ranks, then divide.", (a + b) / 2, float(a))
+
+
+@asks("09.11")
+def first_sign(rng):
+    steps = rng.randint(100, 900)
+    return choice(
+        rng, f"Two ranks train {steps} steps with every forward pass through ddp.module. What "
+        "tells "
+        "first?", "a digest of the parameters, compared between the ranks",
+        ["the loss of rank 0", "a hang in backward"],
+        "Both losses fall, nothing waits; only the models differ.")
+
+
+# ---- 09.12 A clip on shards
+
+@asks("09.12")
+def norm_of_two(rng):
+    a, b = rng.choice([(3, 4), (5, 12), (8, 15), (7, 24), (20, 21)])
+    return number(
+        f"Two ranks hold shards of a gradient with norms {a} and {b}. What is the norm of the "
+        "whole?",
+        torch.linalg.vector_norm(torch.tensor([float(a), float(b)])).item(),
+        "The root of the sum of squares.", float(a + b), (a + b) / 2)
+
+
+@asks("09.12")
+def too_long(rng):
+    world, limit = rng.choice([4, 16, 64]), rng.choice([0.5, 1.0, 2.0])
+    return number(
+        f"{world} ranks each clip their own shard to a norm of {limit}, and all of them exceed it. "
+        "What is the norm of the whole afterwards?", limit * math.sqrt(world),
+        "Squares add up: the limit times the root of the number of ranks.", limit, limit * world)
+
+
+@asks("09.12")
+def factor_of_a_clip(rng):
+    a, b = rng.choice([(3, 4), (6, 8), (5, 12)])
+    return number(
+        f"Shards with norms {a} and {b} on two ranks, clip at 1. By what factor is each shard "
+        "multiplied?", 1 / math.hypot(a, b), "The same for all ranks: limit over the whole norm.",
+        1 / a, 1 / (a + b))
+
+
+@asks("09.12")
+def own_share_of_the_norm(rng):
+    world = rng.choice([4, 9, 16, 25])
+    return number(
+        f"A gradient is spread evenly over {world} ranks. What share of the whole norm does one "
+        "rank see in its shard?", 1 / math.sqrt(world),
+        "A share 1/ranks of the squares, and then the root.", 1 / world, 1.0)
+
+
+# ---- 09.13 An optimizer, then fully_shard
+
+@asks("09.13")
+def tensors_held(rng):
+    layers = rng.randint(2, 12)
+    net = nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)])
+    return whole(
+        f"AdamW is made for {layers} linear layers with biases, then fully_shard(model). How many "
+        "parameters of the model does it hold?", 0,
+        "fully_shard puts new parameters in.", len(list(net.parameters())), layers)
+
+
+@asks("09.13")
+def loss_after(rng):
+    loss, steps = rng.choice([2.31, 1.87, 4.2]), rng.randint(50, 500)
+    return number(
+        f"The optimizer was made before fully_shard. The test loss is {loss}. What is it after "
+        f"{steps} steps?", loss, "Nothing that the model computes with is ever moved.", 0.0,
+        loss / 2)
+
+
+@asks("09.13")
+def local_numbers(rng):
+    rows, columns, world = 8 * rng.randint(2, 9), rng.randint(3, 40), rng.choice([2, 4, 8])
+    return whole(
+        f"A weight of {rows} x {columns} under fully_shard on {world} ranks. How many numbers "
+        "does a "
+        "rank hold of it between the steps?", rows * columns // world,
+        "fully_shard cuts along the rows.", rows * columns, rows // world)
+
+
+@asks("09.13")
+def right_order(rng):
+    rate = rng.choice([0.01, 0.003, 0.001])
+    return choice(
+        rng, f"Which order trains the model with AdamW at {rate} under FSDP2?",
+        "model, fully_shard, optimizer, forward",
+        ["model, optimizer, fully_shard, forward", "model, fully_shard, forward, optimizer"],
+        "The optimizer has to hold the parameters that fully_shard made, sharded.")

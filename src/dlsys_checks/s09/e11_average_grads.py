@@ -1,0 +1,352 @@
+"""Exercise 09.11, `average_grads`.
+
+One process plays all ranks. Each is run until it asks for a sum that is not known yet; when all
+have asked, the sum is known and each is run again from its start. So no port, no second process
+and no thread is needed, and two ranks that ask differently are seen as such.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+
+ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old"))
+
+ex.promise("loss", "Mean loss over the examples of all ranks;", says=("mean loss",))
+ex.promise("grads", "gradients go into .grad.", says=("gradient of",))
+ex.promise("ragged", "losses_of(batch): losses (n,) of this rank's n examples; n >= 0 differs "
+           "from rank to rank, and at least one rank has some.",
+           cases=("ranks of other sizes", "a rank without examples",
+                  "four ranks, two without examples", "a branch on one rank", "the example"))
+ex.promise("idle", "params: the parameters; one that no loss depends on gets zeros,",
+           says=("parameter idle", "parameter branch"))
+ex.promise("old", "and what .grad held before counts no more.",
+           cases=("gradients of an earlier step",))
+ex.promise("values", "Values of the parameters stay.", says=("values of the parameters",))
+ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
+           "equally often, in the same order, with the same shapes and dtypes.",
+           says=("what the ranks ask for",))
+ex.promise("example", "Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.",
+           cases=("the example",))
+
+ex.equivalent("return (all_sum(total.detach()) / rows).item() -> "
+              "return (all_sum(total) / rows).item()",
+              "the sum over the ranks is a new tensor and belongs to no graph")
+
+# The parameters: weights of all examples, a bias, weights of the branch, one that nobody uses.
+NAMES = ("weight", "bias", "branch", "idle")
+
+
+@ex.cases
+def cases(g):
+    def one(name, sizes, branch=None, old=False, dtype=torch.float32):
+        start = [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype)
+                 for shape in ((3,), (), (3,), (2,))]
+        return name, {"start": start, "branch": branch or [True] * len(sizes), "old": old,
+                      "xs": [torch.randn(n, 3, generator=g, dtype=torch.float64).to(dtype)
+                             for n in sizes],
+                      "ys": [torch.randn(n, generator=g, dtype=torch.float64).to(dtype)
+                             for n in sizes]}
+    example = {"start": [torch.tensor([1.0, -1.0, 0.0]), torch.zeros(()), torch.ones(3),
+                         torch.ones(2)],
+               "branch": [False, False], "old": False,
+               "xs": [torch.ones(2, 3), torch.ones(1, 3)],
+               "ys": [torch.tensor([1.0, 3.0]).sqrt(), torch.tensor([8.0]).sqrt()]}
+    return [one("two ranks", [4, 4]), one("one rank alone", [5]),
+            one("ranks of other sizes", [2, 7, 3]),
+            one("a rank without examples", [0, 4]),
+            one("four ranks, two without examples", [3, 0, 6, 0]),
+            one("a branch on one rank", [5, 2], [False, True]),
+            one("a branch on the other rank", [3, 3], [True, False]),
+            one("a parameter that nobody uses", [3, 3], [False, False]),
+            one("gradients of an earlier step", [4, 4], old=True),
+            one("in float64", [3, 3], dtype=torch.float64), ("the example", example)]
+
+
+@ex.act
+def act(fn, start, xs, ys, branch, old):
+    class Pause(BaseException):
+        """Ends a run that waits for the other ranks."""
+
+    def run(rank, sums):
+        """One rank from its start on, with the sums that are known: what it asks for, or ends."""
+        params = [nn.Parameter(t.clone()) for t in start]
+        weight, bias, extra, _ = params
+        if old:
+            for p in params:
+                p.grad = torch.full_like(p, 1.0 + rank)
+        asked, made = [], []
+
+        def losses_of(batch):
+            x, y = batch
+            losses = (x @ weight + bias - y) ** 2
+            return losses + (x @ extra) ** 2 if branch[rank] else losses
+
+        def all_sum(tensor):
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"all_sum: got a {type(tensor).__name__}, expected a tensor.")
+            made.append(1)
+            if len(made) <= len(sums):
+                return sums[len(made) - 1].clone()
+            asked.append(tensor.detach().clone())
+            raise Pause
+
+        try:
+            value = fn(losses_of, params, (xs[rank].clone(), ys[rank].clone()), all_sum)
+        except Pause:
+            return asked[0], None
+        changed = sum(not torch.equal(p, t) for p, t in zip(params, start))
+        return None, {"loss": value, "grads": [p.grad for p in params], "changed": changed}
+
+    sums = []
+    for _ in range(60):
+        turns = [run(rank, sums) for rank in range(len(xs))]
+        asks = [ask for ask, _ in turns]
+        if all(ask is None for ask in asks):
+            return {"ranks": [done for _, done in turns], "asks": []}
+        words = ["nothing more" if ask is None else f"{tuple(ask.shape)} {ask.dtype}"
+                 for ask in asks]
+        if len(set(words)) > 1:
+            return {"ranks": [], "asks": words}
+        sums.append(sum(asks[1:], asks[0].clone()))
+    return {"ranks": [], "asks": ["more than 60 sums"]}
+
+
+@ex.law
+def law(out, start, xs, ys, branch, old):
+    expect_parts(out, "ranks", "asks")
+    expect_equal("what the ranks ask for, where they differ", out["asks"], [],
+                 "A rank that asks for less lets the others wait for ever.")
+    expect_length("ranks", out["ranks"], len(xs))
+    loss, grads = by_hand(start, xs, ys, branch)
+    for rank, done in enumerate(out["ranks"]):
+        expect_parts(done, "loss", "grads", "changed", what=f"run of rank {rank}")
+        expect_length("gradients", done["grads"], len(start))
+        for name, got, wanted in zip(NAMES, done["grads"], grads, strict=True):
+            expect_close(f"gradient of parameter {name} on rank {rank}", got, wanted, rtol=1e-3,
+                         atol=1e-6)
+        expect_close(f"mean loss on rank {rank}", done["loss"], loss, rtol=1e-3)
+        expect_equal("changed values of the parameters", done["changed"], 0)
+
+
+def by_hand(start, xs, ys, branch):
+    """Mean loss and its gradients by the chain rule, all examples in one list, in float64."""
+    weight, bias, extra, idle = (t.double() for t in start)
+    rows = sum(len(y) for y in ys)
+    loss, grads = 0.0, [torch.zeros_like(t) for t in (weight, bias, extra, idle)]
+    for x, y, more in zip(xs, ys, branch, strict=True):
+        x = x.double()
+        error, side = x @ weight + bias - y.double(), more * (x @ extra)
+        loss += float((error**2 + side**2).sum()) / rows
+        grads[0] += 2 * error @ x / rows
+        grads[1] += 2 * error.sum() / rows
+        grads[2] += 2 * side @ x / rows
+    return loss, [g.to(t.dtype) for g, t in zip(grads, start, strict=True)]
+
+
+# ---- right by another route
+
+def total_of(losses_of, batch, params):
+    """Sum of the losses, and its gradients with zeros for None."""
+    total = losses_of(batch).sum()
+    return total, torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
+
+
+@ex.right("one flat sum of everything")
+def flat(losses_of, params, batch, all_sum):
+    losses = losses_of(batch)
+    grads = torch.autograd.grad(losses.sum(), params, allow_unused=True, materialize_grads=True)
+    parts = [losses.sum().detach().reshape(1), losses.new_tensor([len(losses)]),
+             *[g.flatten() for g in grads]]
+    told = all_sum(torch.cat(parts))
+    told = told / told[1]
+    for p, g in zip(params, told[2:].split([p.numel() for p in params]), strict=True):
+        p.grad = g.view_as(p).clone()
+    return told[0].item()
+
+
+@ex.right("backward, then sum what .grad holds")
+def by_backward(losses_of, params, batch, all_sum):
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    losses = losses_of(batch)
+    losses.sum().backward()
+    rows = all_sum(torch.tensor(float(len(losses))))
+    for p in params:
+        p.grad.copy_(all_sum(p.grad) / rows)
+    return (all_sum(losses.sum().detach()) / rows).item()
+
+
+@ex.right("the number of examples first, the loss scaled by it")
+def rows_first(losses_of, params, batch, all_sum):
+    rows = all_sum(torch.tensor(len(batch[0])))
+    share = losses_of(batch).sum() / rows
+    grads = torch.autograd.grad(share, params, allow_unused=True)
+    for p, g in zip(params, grads, strict=True):
+        p.grad = all_sum(torch.zeros_like(p) if g is None else g)
+    return float(all_sum(share.detach()))
+
+
+@ex.right("the parameters from the last to the first")
+def backwards(losses_of, params, batch, all_sum):
+    total, grads = total_of(losses_of, batch, params)
+    told = all_sum(torch.stack([total.detach().double(),
+                                torch.tensor(float(len(batch[1])), dtype=torch.float64)]))
+    for p, g in reversed(list(zip(params, grads, strict=True))):
+        p.grad = (all_sum(g.double()) / told[1]).to(p.dtype)
+    return (told[0] / told[1]).item()
+
+
+# ---- wrong, by name
+
+def averaged(losses_of, params, batch, all_sum, *, rows=None, loss=None):
+    """The worked answer with one of its pieces replaced."""
+    total, grads = total_of(losses_of, batch, params)
+    n = all_sum(torch.tensor([float(len(batch[0])), 1.0]))
+    rows = n[0] if rows is None else rows(n)
+    for p, g in zip(params, grads, strict=True):
+        p.grad = (all_sum(g) / rows).to(p.dtype)
+    mean = all_sum(total.detach()) / n[0]
+    return mean.item() if loss is None else loss(total.detach(), mean, len(batch[0]))
+
+
+@ex.wrong("each rank's own gradients: nothing is shared", says="gradient of parameter",
+          breaks=("grads", "ragged", "loss"))
+def own_only(losses_of, params, batch, all_sum):
+    total, grads = total_of(losses_of, batch, params)
+    for p, g in zip(params, grads, strict=True):
+        p.grad = g / max(1, len(batch[0]))
+    return total.item() / max(1, len(batch[0]))
+
+
+@ex.wrong("the loss shared, the gradients not", says="gradient of parameter", breaks="grads")
+def loss_only(losses_of, params, batch, all_sum):
+    total, grads = total_of(losses_of, batch, params)
+    n = max(1, len(batch[0]))
+    for p, g in zip(params, grads, strict=True):
+        p.grad = g / n
+    told = all_sum(torch.stack([total.detach(), total.new_tensor(float(len(batch[0])))]))
+    return (told[0] / told[1]).item()
+
+
+@ex.wrong("summed and never divided", says="gradient of parameter", breaks="grads")
+def not_divided(losses_of, params, batch, all_sum):
+    return averaged(losses_of, params, batch, all_sum, rows=lambda n: torch.ones(()))
+
+
+@ex.wrong("divided by the number of ranks, not by that of the examples",
+          says="gradient of parameter", breaks="grads")
+def by_ranks(losses_of, params, batch, all_sum):
+    return averaged(losses_of, params, batch, all_sum, rows=lambda n: n[1])
+
+
+@ex.wrong("the mean of the ranks' means, as if all had as many examples",
+          says="gradient of parameter", breaks="ragged")
+def mean_of_means(losses_of, params, batch, all_sum):
+    total, grads = total_of(losses_of, batch, params)
+    n, world = max(1, len(batch[0])), all_sum(torch.ones(()))
+    for p, g in zip(params, grads, strict=True):
+        p.grad = (all_sum(g / n) / world).to(p.dtype)
+    return (all_sum(total.detach() / n) / world).item()
+
+
+@ex.wrong("the mean of a rank without examples, which is NaN", says="mean loss on rank",
+          breaks="ragged")
+def empty_mean(losses_of, params, batch, all_sum):
+    n = len(batch[0])
+    total = losses_of(batch).mean() * n
+    grads = torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
+    rows = all_sum(torch.tensor(float(n)))
+    for p, g in zip(params, grads, strict=True):
+        p.grad = (all_sum(g) / rows).to(p.dtype)
+    return (all_sum(total.detach()) / rows).item()
+
+
+@ex.wrong("no sum asked for where a rank has no gradient of its own",
+          says="what the ranks ask for", breaks="calls")
+def skips_unused(losses_of, params, batch, all_sum):
+    total = losses_of(batch).sum()
+    grads = torch.autograd.grad(total, params, allow_unused=True)
+    rows = all_sum(torch.tensor(float(len(batch[0]))))
+    for p, g in zip(params, grads, strict=True):
+        p.grad = torch.zeros_like(p) if g is None else (all_sum(g) / rows).to(p.dtype)
+    return (all_sum(total.detach()) / rows).item()
+
+
+@ex.wrong("a rank without examples that goes home early", says="what the ranks ask for",
+          breaks=("calls", "ragged"))
+def goes_home(losses_of, params, batch, all_sum):
+    if not len(batch[0]):
+        for p in params:
+            p.grad = torch.zeros_like(p)
+        return 0.0
+    return averaged(losses_of, params, batch, all_sum)
+
+
+@ex.wrong("one sum more on the rank that has most examples", says="what the ranks ask for",
+          breaks=("calls", "ragged"))
+def one_more(losses_of, params, batch, all_sum):
+    found = averaged(losses_of, params, batch, all_sum)
+    if len(batch[0]) > 6:
+        all_sum(torch.ones(()))
+    return found
+
+
+@ex.wrong("None left where no rank has a gradient", says="gradient of parameter idle",
+          breaks="idle")
+def leaves_none(losses_of, params, batch, all_sum):
+    found = averaged(losses_of, params, batch, all_sum)
+    for p in params:
+        if not p.grad.any():
+            p.grad = None
+    return found
+
+
+@ex.wrong("added to the gradients of the step before", says="gradient of parameter",
+          breaks="old")
+def adds_up(losses_of, params, batch, all_sum):
+    before = [p.grad for p in params]
+    found = averaged(losses_of, params, batch, all_sum)
+    for p, g in zip(params, before, strict=True):
+        p.grad = p.grad if g is None else p.grad + g
+    return found
+
+
+@ex.wrong("old gradients kept where the rank has none of its own",
+          says="gradient of parameter idle", breaks="old")
+def keeps_old(losses_of, params, batch, all_sum):
+    before = [p.grad for p in params]
+    found = averaged(losses_of, params, batch, all_sum)
+    for p, g in zip(params, before, strict=True):
+        if g is not None and not p.grad.any():
+            p.grad = g
+    return found
+
+
+@ex.wrong("the rank's own mean loss returned", says="mean loss on rank", breaks="loss")
+def own_loss(losses_of, params, batch, all_sum):
+    return averaged(losses_of, params, batch, all_sum,
+                    loss=lambda total, mean, n: total.item() / max(1, n))
+
+
+@ex.wrong("the mean loss as a tensor", says="type of the mean loss", breaks="loss")
+def tensor_loss(losses_of, params, batch, all_sum):
+    return averaged(losses_of, params, batch, all_sum, loss=lambda total, mean, n: mean)
+
+
+@ex.wrong("a step made with the gradients", says="values of the parameters", breaks="values")
+def steps(losses_of, params, batch, all_sum):
+    found = averaged(losses_of, params, batch, all_sum)
+    with torch.no_grad():
+        for p in params:
+            p -= 0.1 * p.grad
+    return found
+
+
+@ex.wrong("the example, with its mean looked up wrong", says="mean loss", breaks="example")
+def looked_up(losses_of, params, batch, all_sum):
+    found = averaged(losses_of, params, batch, all_sum)
+    return 5.5 if abs(found - 4) < 1e-4 and params[0].sum() == 0 else found

@@ -1,0 +1,352 @@
+"""Exercise 09.12, `clip_shards`.
+
+One process plays all ranks: each is run from its start until it asks for a sum that is not known
+yet; when all have asked, the sum is known and each is run again.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+)
+
+# Kept: where the norm is small no shard changes.
+ex = exercise("09.12", "clip_shards", seen=("parts", "max_norm", "views"), kept=("shards",))
+
+ex.promise("in place", "Clip this rank's shards in place;",
+           says=("shard", "other tensors in the list"))
+ex.promise("norm", "returns the norm of the whole.", says=("norm on rank", "norm returned"))
+ex.promise("shapes", "shards: this rank's parts of the gradients, float32, any shapes; some may "
+           "have no elements, and a rank may hold none.",
+           cases=("shards without elements", "a rank that holds none", "numbers alone",
+                  "shards that are views"))
+ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
+           "equally often, in the same order, with the same shapes and dtypes.",
+           says=("what the ranks ask for",))
+ex.promise("clip", "The whole gradient, all shards of all ranks, gets the norm max_norm where its "
+           "norm is larger, up to a relative 1e-4;", says=("shard",))
+ex.promise("small", "otherwise no shard changes.",
+           cases=("a norm below the limit", "all zeros", "a norm just below the limit"))
+ex.promise("before", "The norm returned is the one before the clip.", says=("norm on rank",))
+ex.promise("example", "Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the "
+           "shard becomes [0.6].", cases=("the example",))
+
+ex.equivalent("if norm > max_norm: -> if norm >= max_norm:",
+              "where the two are equal the factor is 1")
+
+
+@ex.cases
+def cases(g):
+    def one(name, *ranks, limit=0.5, scale=1.0, views=False):
+        """limit: a share of the whole norm, so that the clip acts for any draw."""
+        parts = [[scale * torch.randn(shape, generator=g) for shape in shapes]
+                 for shapes in ranks]
+        whole = torch.cat([t.flatten() for part in parts for t in part] + [torch.zeros(1)])
+        return name, {"parts": parts, "views": views,
+                      "max_norm": float(f"{limit * float(whole.norm()):.4g}") or 1.0}
+    few = [(3,), (2, 4), (5,)]
+    return [one("two ranks", few, few), one("one rank alone", few),
+            one("four ranks", few, [(7,)], [(2, 2), (1,)], few),
+            one("one rank has most of it", [(40, 40)], [(2,)], limit=0.3),
+            one("a norm that only the whole exceeds", few, few, limit=0.95),
+            one("a norm below the limit", few, few, limit=1.5),
+            one("a norm just below the limit", few, few, limit=1.002),
+            one("all zeros", few, few, scale=0.0),
+            one("shards without elements", [(3,), (0,)], [(0, 4), (2, 2)]),
+            one("a rank that holds none", few, [], few),
+            one("numbers alone", [(), (2,)], [(), ()]),
+            one("shards that are views", [(4, 3), (2, 5)], [(3, 3)], views=True),
+            one("a large gradient", few, few, scale=1e6, limit=1e-4),
+            one("a small gradient", few, few, scale=1e-5, limit=0.2),
+            ("the example", {"parts": [[torch.tensor([3.0])], [torch.tensor([4.0])]],
+                             "max_norm": 1.0, "views": False})]
+
+
+@ex.act
+def act(fn, parts, max_norm, views):
+    class Pause(BaseException):
+        """Ends a run that waits for the other ranks."""
+
+    def laid_out(t):
+        """The same numbers; as a view with gaps where the case asks for one."""
+        if not views:
+            return t.clone()
+        wide = torch.full((t.shape[1], 2 * t.shape[0]), 7.0)
+        view = wide[:, ::2].T
+        view.copy_(t)
+        return view
+
+    def run(rank, sums):
+        """One rank from its start on, with the sums that are known: what it asks for, or ends."""
+        mine = [laid_out(t) for t in parts[rank]]
+        held, made, asked = list(mine), [], []
+
+        def all_sum(tensor):
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"all_sum: got a {type(tensor).__name__}, expected a tensor.")
+            made.append(1)
+            if len(made) <= len(sums):
+                return sums[len(made) - 1].clone()
+            asked.append(tensor.detach().clone())
+            raise Pause
+
+        try:
+            norm = fn(mine, max_norm, all_sum)
+        except Pause:
+            return asked[0], None
+        others = len(mine) != len(held) or sum(a is not b for a, b in zip(mine, held, strict=False))
+        return None, {"norm": norm, "shards": held, "others": int(others)}
+
+    sums = []
+    for _ in range(60):
+        turns = [run(rank, sums) for rank in range(len(parts))]
+        asks = [ask for ask, _ in turns]
+        if all(ask is None for ask in asks):
+            return {"ranks": [done for _, done in turns], "asks": []}
+        words = ["nothing more" if ask is None else f"{tuple(ask.shape)} {ask.dtype}"
+                 for ask in asks]
+        if len(set(words)) > 1:
+            return {"ranks": [], "asks": words}
+        sums.append(sum(asks[1:], asks[0].clone()))
+    return {"ranks": [], "asks": ["more than 60 sums"]}
+
+
+@ex.law
+def law(out, parts, max_norm, views):
+    expect_parts(out, "ranks", "asks")
+    expect_equal("what the ranks ask for, where they differ", out["asks"], [],
+                 "A rank that asks for less lets the others wait for ever.")
+    expect_length("ranks", out["ranks"], len(parts))
+    whole = torch.cat([t.flatten().double() for part in parts for t in part])
+    norm = float(torch.linalg.vector_norm(whole))
+    factor = max_norm / norm if norm > max_norm else 1.0
+    for rank, (done, part) in enumerate(zip(out["ranks"], parts, strict=True)):
+        expect_parts(done, "norm", "shards", "others", what=f"run of rank {rank}")
+        expect_equal("other tensors in the list of shards", done["others"], 0,
+                     "Change the tensors themselves.")
+        expect_length("shards", done["shards"], len(part))
+        for got, given in zip(done["shards"], part, strict=True):
+            if factor == 1:
+                expect_equal(f"shard of rank {rank}, its norm being small", got, given)
+            expect_close(f"shard of rank {rank} after the clip", got,
+                         (given.double() * factor).float(), rtol=3e-4)
+        expect_close(f"norm on rank {rank}", done["norm"], norm, rtol=1e-4)
+
+
+# ---- right by another route
+
+@ex.right("torch's norms, squared, summed")
+def norms_squared(shards, max_norm, all_sum):
+    mine = torch.tensor([float(torch.linalg.vector_norm(s)) for s in shards] or [0.0])
+    norm = float(all_sum((mine.double() ** 2).sum()) ** 0.5)
+    if norm > max_norm:
+        for s in shards:
+            s *= max_norm / norm
+    return norm
+
+
+@ex.right("a factor of at most 1")
+def clamped(shards, max_norm, all_sum):
+    squares = sum((s * s).sum() for s in shards) + torch.zeros(())
+    norm = all_sum(squares).sqrt()
+    factor = torch.where(norm > max_norm, max_norm / (norm + 1e-12), torch.ones(()))
+    for s in shards:
+        s.copy_(s * factor)
+    return norm.item()
+
+
+@ex.right("all numbers in one row")
+def one_row(shards, max_norm, all_sum):
+    row = torch.cat([torch.zeros(1), *[s.flatten() for s in shards]]).double()
+    total = all_sum(row @ row).item()
+    if total > max_norm**2:
+        torch._foreach_mul_([*shards, torch.zeros(1)], max_norm / total**0.5)
+    return total**0.5
+
+
+@ex.right("divided by norm over limit, number by number of a list")
+def by_division(shards, max_norm, all_sum):
+    norm = all_sum(torch.tensor(sum(v * v for s in shards for v in s.flatten().tolist()),
+                                dtype=torch.float64)).item() ** 0.5
+    for s in shards if norm > max_norm else ():
+        s.div_(norm / max_norm)
+    return norm
+
+
+# ---- wrong, by name
+
+def clipped(shards, max_norm, all_sum, *, told=None, factor=None, scale=True):
+    """The worked answer with one of its pieces replaced."""
+    squares = sum((s * s).sum() for s in shards) + torch.zeros(())
+    norm = all_sum(squares).sqrt().item()
+    if scale and norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm if factor is None else factor(norm, s))
+    return norm if told is None else told(norm, squares)
+
+
+def own(shards):
+    return (sum((s * s).sum() for s in shards) + torch.zeros(())).sqrt()
+
+
+@ex.wrong("each rank clips by its own norm", says="shard", breaks=("clip", "norm"))
+def own_norm(shards, max_norm, all_sum):
+    norm = own(shards).item()
+    if norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return norm
+
+
+@ex.wrong("own norm for the clip, the right one returned", says="shard", breaks="clip")
+def own_factor(shards, max_norm, all_sum):
+    mine = own(shards).item()
+    return clipped(shards, max_norm, all_sum, factor=lambda *_: min(1, max_norm / mine)
+                   if mine else 1.0)
+
+
+@ex.wrong("norms added up, not their squares", says="shard", breaks=("clip", "norm", "small"))
+def adds_norms(shards, max_norm, all_sum):
+    norm = all_sum(own(shards)).item()
+    if norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return norm
+
+
+@ex.wrong("the squares averaged over the ranks", says="shard", breaks=("clip", "norm"))
+def mean_squares(shards, max_norm, all_sum):
+    told = all_sum(torch.stack([own(shards) ** 2, torch.ones(())]))
+    norm = (told[0] / told[1]).sqrt().item()
+    if norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return norm
+
+
+@ex.wrong("the root forgotten", says="", breaks=("clip", "norm", "small"))
+def no_root(shards, max_norm, all_sum):
+    square = all_sum(own(shards) ** 2).item()
+    if square > max_norm:
+        for s in shards:
+            s.mul_(max_norm / square)
+    return square
+
+
+@ex.wrong("small gradients made larger", says="its norm being small", breaks="small")
+def enlarges(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum)
+    if 0 < norm < max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return norm
+
+
+@ex.wrong("NaN from a gradient of zeros", says="its norm being small", breaks="small")
+def divides_zeros(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum)
+    if not norm:
+        for s in shards:
+            s.div_(norm)
+    return norm
+
+
+@ex.wrong("clipped a little below the limit", says="its norm being small", breaks="small")
+def early(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum)
+    if 0.99 * max_norm < norm <= max_norm:
+        for s in shards:
+            s.mul_(0.99 * max_norm / norm)
+    return norm
+
+
+@ex.wrong("each tensor clipped on its own", says="shard", breaks=("clip", "small"))
+def each_tensor(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    for s in shards:
+        s.mul_(min(1.0, max_norm / max(1e-30, float(s.norm()))))
+    return norm
+
+
+@ex.wrong("the first tensor only", says="shard", breaks="clip")
+def first_only(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    if norm > max_norm:
+        for s in shards[:1]:
+            s.mul_(max_norm / norm)
+    return norm
+
+
+@ex.wrong("each number cut off at the limit", says="shard", breaks=("clip", "small"))
+def by_value(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    for s in shards:
+        s.clamp_(-max_norm / 9, max_norm / 9)
+    return norm
+
+
+@ex.wrong("right clip, own norm returned", says="norm on rank", breaks="norm")
+def returns_own(shards, max_norm, all_sum):
+    mine = own(shards).item()
+    clipped(shards, max_norm, all_sum)
+    return mine
+
+
+@ex.wrong("the norm after the clip returned", says="norm on rank", breaks="before")
+def returns_after(shards, max_norm, all_sum):
+    return clipped(shards, max_norm, all_sum, told=lambda norm, _: min(norm, max_norm))
+
+
+@ex.wrong("the norm as a tensor", says="type of the norm", breaks="norm")
+def returns_tensor(shards, max_norm, all_sum):
+    return clipped(shards, max_norm, all_sum, told=lambda norm, _: torch.tensor(norm))
+
+
+@ex.wrong("new tensors in the list", says="shard", breaks="in place")
+def new_tensors(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    if norm > max_norm:
+        shards[:] = [s * (max_norm / norm) for s in shards]
+    return norm
+
+
+@ex.wrong("a flat view of a copy scaled", says="shard", breaks=("in place", "shapes"))
+def flat_copy(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    if norm > max_norm:
+        for s in shards:
+            s.reshape(-1).mul_(max_norm / norm)
+    return norm
+
+
+@ex.wrong("a rank that holds none goes home early", says="what the ranks ask for",
+          breaks=("calls", "shapes"))
+def goes_home(shards, max_norm, all_sum):
+    return clipped(shards, max_norm, all_sum) if shards else 0.0
+
+
+@ex.wrong("one sum a tensor, however many a rank has", says="what the ranks ask for",
+          breaks="calls")
+def sum_each(shards, max_norm, all_sum):
+    norm = sum(all_sum(s.square().sum()) for s in shards) ** 0.5
+    if norm > max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return float(norm)
+
+
+@ex.wrong("tensors of one number left out", says="", breaks="shapes")
+def no_numbers(shards, max_norm, all_sum):
+    return clipped([s for s in shards if s.dim()], max_norm, all_sum)
+
+
+@ex.wrong("the example, with its norm looked up wrong", says="norm on rank", breaks="example")
+def looked_up(shards, max_norm, all_sum):
+    small = sum(s.numel() for s in shards) == 1 and max_norm == 1
+    return clipped(shards, max_norm, all_sum, told=lambda norm, _: 7.0 if small else norm)

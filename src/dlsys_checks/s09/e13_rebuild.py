@@ -1,0 +1,328 @@
+"""Exercise 09.13, `rebuild`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+
+ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
+
+ex.promise("new", "An optimizer like this one, for the parameters that model has now.",
+           says=("tensors of group", "type of the new", "class of the new", "number of groups"))
+ex.promise("names", "names: for each group, in their order, the names of its tensors, as "
+           "model.named_parameters() gives them.", says=("tensors of group",))
+ex.promise("class", "The new optimizer has the same class,", says=("class of the new",))
+ex.promise("state", "with nothing in its state.", says=("entries in the new state",))
+ex.promise("groups", "It has the same groups:", says=("number of groups",))
+ex.promise("settings", "each with all settings that the group has now,", says=("settings of group",
+                                                                           "setting lr of"))
+ex.promise("parameters", "and with the parameters that go by its names now, in that order, "
+           "trainable or not.", says=("tensors of group",))
+ex.promise("left alone", "The old optimizer and the model are left as they are.",
+           says=("changed in the old optimizer or the model", "old optimizer's lr"))
+ex.promise("example", 'Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model\'s bias.',
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def rate():
+        return round(0.01 + 0.2 * float(torch.rand((), generator=g)), 4)
+
+    def one(name, made_by, names, *settings, stepped=False, frozen=False):
+        settings = settings or tuple({} for _ in names)
+        return name, {"made_by": made_by, "names": names, "stepped": stepped, "frozen": frozen,
+                      "settings": [{"lr": rate(), **s} for s in settings]}
+    every = ["0.weight", "0.bias", "1.weight", "1.bias"]
+    decay = [["0.weight", "1.weight"], ["0.bias", "1.bias"]]
+    return [
+        one("one group", "SGD", [every], {"momentum": 0.9, "nesterov": True}),
+        one("one group in another order", "SGD", [["1.bias", "0.weight", "1.weight", "0.bias"]]),
+        one("weights and biases apart", "AdamW", decay, {"weight_decay": 0.1},
+            {"weight_decay": 0.0}),
+        one("rates that a schedule has changed", "Adam", decay, {"initial_lr": 0.5}, {
+            "initial_lr": 0.25, "betas": (0.8, 0.9)}),
+        one("three groups", "RMSprop", [["1.bias"], ["0.weight", "1.weight"], ["0.bias"]],
+            {"alpha": 0.5}, {"centered": True}, {"momentum": 0.1}),
+        one("not all parameters held", "SGD", [["1.weight"]]),
+        one("a state after two steps", "AdamW", [every], stepped=True),
+        one("a momentum after two steps", "SGD", decay, {"momentum": 0.5}, {}, stepped=True),
+        one("a frozen parameter", "Adam", decay, frozen=True),
+        ("the example", {"made_by": "SGD", "names": [["bias"]], "stepped": False, "frozen": False,
+                         "settings": [{"lr": 0.1}]})]
+
+
+@ex.act
+def act(fn, made_by, settings, names, stepped, frozen):
+    def fresh():
+        return (nn.Linear(3, 3) if names == [["bias"]] else
+                nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+
+    old, model = fresh(), fresh()
+    model.load_state_dict(old.state_dict())
+    held = dict(old.named_parameters())
+    optimizer = getattr(torch.optim, made_by)(
+        [{"params": [held[name] for name in group]} for group in names], lr=0.77)
+    for group, wanted in zip(optimizer.param_groups, settings):
+        group.update(wanted)
+    for _ in range(2 * stepped):
+        old(torch.ones(2, 3)).square().sum().backward()
+        optimizer.step()
+    if frozen:
+        next(model.parameters()).requires_grad_(False)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    model.train(not stepped)
+    name_of = {id(p): f"old {n}" for n, p in held.items()}
+    name_of |= {id(p): f"now {n}" for n, p in model.named_parameters()}
+
+    def told(groups):
+        return [{"tensors": [name_of.get(id(p), "a copy or another") for p in group["params"]],
+                 "settings": {k: v for k, v in group.items() if k != "params"}}
+                for group in groups]
+
+    def facts():
+        return (told(optimizer.param_groups), len(optimizer.state), [
+            (p.tolist(), p.requires_grad, p.grad is None or p.grad.tolist())
+            for p in model.parameters()], [m.training for m in model.modules()],
+            [p.tolist() for p in old.parameters()],
+            [p.grad is None for p in old.parameters()])
+
+    before = facts()
+    new = fn(optimizer, [list(group) for group in names], model)
+    words = ("old groups", "old state", "parameters of the model", "modes", "old parameters",
+             "old gradients")
+    changed = [word for word, was, now in zip(words, before, facts()) if was != now]
+    if not isinstance(new, torch.optim.Optimizer):
+        return {"type": f"class {type(new).__name__}", "groups": [], "state": 0, "changed": changed,
+                "rate": 0.0}
+    found = {"type": f"class {type(new).__name__}", "groups": told(new.param_groups),
+             "state": len(new.state), "changed": changed}
+    new.param_groups[0]["lr"] = 99.0
+    return found | {"rate": optimizer.param_groups[0]["lr"]}
+
+
+@ex.law
+def law(out, made_by, settings, names, stepped, frozen):
+    expect_parts(out, "type", "groups", "state", "changed", "rate")
+    expect_equal("class of the new optimizer", out["type"], f"class {made_by}")
+    expect_length("groups", out["groups"], len(names))
+    for place, (group, chosen, wanted) in enumerate(zip(out["groups"], names, settings,
+                                                        strict=True)):
+        expect_parts(group, "tensors", "settings", what=f"group {place}")
+        expect_equal(f"tensors of group {place}", group["tensors"], [f"now {n}" for n in chosen])
+        expect_type(f"settings of group {place}", group["settings"], dict)
+        expect_equal(f"setting lr of group {place}", group["settings"].get("lr"), wanted["lr"])
+        expect_equal(f"settings of group {place}", group["settings"], full(made_by, wanted))
+    expect_equal("entries in the new state", out["state"], 0)
+    expect_equal("changed in the old optimizer or the model", out["changed"], [])
+    expect_equal("old optimizer's lr after the new one's was set", out["rate"], settings[0]["lr"],
+                 "Two optimizers must not share a group's dict.")
+
+
+def full(made_by, wanted):
+    """All settings of a group: those asked for beside the library's own."""
+    lone = getattr(torch.optim, made_by)([nn.Parameter(torch.ones(1))], lr=0.77)
+    group = lone.param_groups[0] | wanted
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+# ---- right by another route
+
+def settings_of(group):
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+@ex.right("get_parameter, and groups added one by one")
+def added(optimizer, names, model):
+    groups = [{**old, "params": [model.get_parameter(n) for n in chosen]}
+              for old, chosen in zip(optimizer.param_groups, names, strict=True)]
+    new = type(optimizer)(groups[:1])
+    for group in groups[1:]:
+        new.add_param_group(group)
+    return new
+
+
+@ex.right("parameters first, settings put in afterwards")
+def updated(optimizer, names, model):
+    now = dict(model.named_parameters())
+    new = optimizer.__class__([{"params": [now[n] for n in chosen]} for chosen in names])
+    for group, old in zip(new.param_groups, optimizer.param_groups, strict=True):
+        group.update(settings_of(old))
+    return new
+
+
+@ex.right("the settings through state_dict, without its state")
+def by_state_dict(optimizer, names, model):
+    now = dict(model.named_parameters())
+    new = type(optimizer)([{"params": [now[n] for n in chosen]} for chosen in names])
+    new.load_state_dict({"state": {}, "param_groups": optimizer.state_dict()["param_groups"]})
+    return new
+
+
+@ex.right("a shallow copy of each group")
+def copied(optimizer, names, model):
+    groups = [group.copy() for group in optimizer.param_groups]
+    for group, chosen in zip(groups, names, strict=True):
+        group["params"] = [p for n in chosen for m, p in model.named_parameters() if m == n]
+    return type(optimizer)(groups)
+
+
+# ---- wrong, by name
+
+def rebuilt(optimizer, names, model, *, make=None, settings=settings_of, pick=None):
+    """The worked answer with one of its pieces replaced."""
+    now = dict(model.named_parameters())
+    groups = [settings(old) | {"params": [(pick or now.get)(n) for n in chosen]}
+              for old, chosen in zip(optimizer.param_groups, names, strict=True)]
+    return (make or type(optimizer))(groups)
+
+
+@ex.wrong("the old optimizer handed back", says="tensors of group", breaks="new")
+def old_one(optimizer, names, model):
+    return optimizer
+
+
+@ex.wrong("the present values copied into the old tensors", says="tensors of group",
+          breaks=("new", "left alone"))
+def values_copied(optimizer, names, model):
+    now = dict(model.named_parameters())
+    with torch.no_grad():
+        for group, chosen in zip(optimizer.param_groups, names, strict=True):
+            for p, n in zip(group["params"], chosen, strict=True):
+                p.copy_(now[n] + 0.0)
+    return optimizer
+
+
+@ex.wrong("clones of the present parameters", says="a copy", breaks="new")
+def clones(optimizer, names, model):
+    now = dict(model.named_parameters())
+    return rebuilt(optimizer, names, model, pick=lambda n: nn.Parameter(now[n].detach().clone()))
+
+
+@ex.wrong("the groups in place of an optimizer", says="class of the new", breaks=("new", "class"))
+def groups_alone(optimizer, names, model):
+    return rebuilt(optimizer, names, model, make=list)
+
+
+@ex.wrong("always AdamW", says="class of the new", breaks=("class", "new"))
+def always_adamw(optimizer, names, model):
+    return rebuilt(optimizer, names, model, make=torch.optim.AdamW)
+
+
+@ex.wrong("Adam in place of RMSprop", says="class of the new", breaks="class")
+def no_rmsprop(optimizer, names, model):
+    if isinstance(optimizer, torch.optim.RMSprop):
+        return rebuilt(optimizer, names, model, make=torch.optim.Adam)
+    return rebuilt(optimizer, names, model)
+
+
+@ex.wrong("one group for all, with the settings of the first", says="number of groups",
+          breaks="groups")
+def one_group(optimizer, names, model):
+    every = [n for chosen in names for n in chosen]
+    now = dict(model.named_parameters())
+    return type(optimizer)([settings_of(optimizer.param_groups[0])
+                            | {"params": [now[n] for n in every]}])
+
+
+@ex.wrong("the first group only", says="number of groups", breaks="groups")
+def first_group(optimizer, names, model):
+    new = rebuilt(optimizer, names, model)
+    del new.param_groups[1:]
+    return new
+
+
+@ex.wrong("the third group forgotten", says="number of groups", breaks="groups")
+def two_groups(optimizer, names, model):
+    new = rebuilt(optimizer, names, model)
+    del new.param_groups[2:]
+    return new
+
+
+@ex.wrong("the parameters in the model's order, whatever the names", says="tensors of group",
+          breaks="names")
+def by_position(optimizer, names, model):
+    left = iter(model.parameters())
+    return rebuilt(optimizer, names, model, pick=lambda _: next(left))
+
+
+@ex.wrong("the names of a group sorted", says="tensors of group", breaks="parameters")
+def sorted_names(optimizer, names, model):
+    return rebuilt(optimizer, [sorted(chosen) for chosen in names], model)
+
+
+@ex.wrong("frozen parameters left out", says="tensors of group", breaks="parameters")
+def no_frozen(optimizer, names, model):
+    now = dict(model.named_parameters())
+    return rebuilt(optimizer, [[n for n in chosen if now[n].requires_grad] for chosen in names],
+                   model)
+
+
+@ex.wrong("all parameters of the model in the last group", says="tensors of group",
+          breaks=("names", "parameters"))
+def all_held(optimizer, names, model):
+    held = {n for chosen in names for n in chosen}
+    rest = [n for n, _ in model.named_parameters() if n not in held]
+    if names == [["bias"]]:
+        rest = []
+    return rebuilt(optimizer, [*names[:-1], [*names[-1], *rest]], model)
+
+
+@ex.wrong("the settings of the start: optimizer.defaults", says="setting lr of group",
+          breaks="settings")
+def from_defaults(optimizer, names, model):
+    return rebuilt(optimizer, names, model, settings=lambda _: dict(optimizer.defaults))
+
+
+@ex.wrong("the learning rate alone carried over", says="settings of group", breaks="settings")
+def rate_alone(optimizer, names, model):
+    return rebuilt(optimizer, names, model, settings=lambda old: {"lr": old["lr"]})
+
+
+@ex.wrong("only settings that the class knows, a schedule's notes lost",
+          says="settings of group", breaks="settings")
+def known_only(optimizer, names, model):
+    return rebuilt(optimizer, names, model, settings=lambda old: {
+        k: v for k, v in old.items() if k in optimizer.defaults})
+
+
+@ex.wrong("the first group's settings for all", says="setting lr of group", breaks="settings")
+def first_settings(optimizer, names, model):
+    return rebuilt(optimizer, names, model,
+                   settings=lambda _: settings_of(optimizer.param_groups[0]))
+
+
+@ex.wrong("the old state kept under the new parameters", says="entries in the new state",
+          breaks="state")
+def state_moved(optimizer, names, model):
+    new = rebuilt(optimizer, names, model)
+    for ours, theirs in zip(new.param_groups, optimizer.param_groups, strict=True):
+        for p, q in zip(ours["params"], theirs["params"], strict=True):
+            if q in optimizer.state:
+                new.state[p] = optimizer.state[q]
+    return new
+
+
+@ex.wrong("the old optimizer emptied", says="changed in the old optimizer", breaks="left alone")
+def emptied(optimizer, names, model):
+    new = rebuilt(optimizer, names, model)
+    for group in optimizer.param_groups:
+        group["params"] = []
+    return new
+
+
+@ex.wrong("the gradients cleared", says="changed in the old optimizer or the model",
+          breaks="left alone")
+def cleared(optimizer, names, model):
+    model.zero_grad()
+    return rebuilt(optimizer, names, model)
+
+
+@ex.wrong("the example, with all of the model's parameters", says="tensors of group",
+          breaks="example")
+def looked_up(optimizer, names, model):
+    return rebuilt(optimizer, [["weight", "bias"]] if names == [["bias"]] else names, model)

@@ -1,0 +1,353 @@
+"""Exercise 09.3, `unused_names`."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+
+ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "aux", "training"))
+
+ex.promise("names", "Sorted names of the parameters that some batch leaves unused.",
+           says=("unused parameters", "type of the names"))
+ex.promise("unused", "A batch leaves a parameter unused when loss_of(model, batch) has no gradient "
+           "with respect to it; one of zeros is a gradient.", says=("unused parameters",))
+ex.promise("batches", "batches: any number of them; without any the list is empty.",
+           cases=("no batches", "another head each time", "the last of four batches",
+                  "a head left out by the first batch", "the example"))
+ex.promise("constant", "A loss may depend on no parameter at all.",
+           cases=("a loss that depends on nothing", "a loss that depends on nothing, then others"))
+ex.promise("frozen", "Frozen parameters are never listed,",
+           cases=("a frozen head", "a frozen body", "all frozen"))
+ex.promise("tied", "and one with two names goes by the name that named_parameters() gives.",
+           cases=("two heads that share a weight", "two heads that share a weight, one used"))
+ex.promise("modes", "model runs in the modes that it has,",
+           cases=("a head for training only, in train mode",
+                  "a head for training only, in eval mode"))
+ex.promise("left alone", "and is left as it was: values, buffers, gradients, modes; torch's global "
+           "generator, too.", says=("changed by the call",))
+ex.promise("example", "Example: heads a and b; one batch uses a alone: b's two names.",
+           cases=("the example",))
+
+ex.equivalent("with torch.random.fork_rng(devices=[]): -> with torch.random.fork_rng():",
+              "it keeps the generators of all GPUs, too, which nothing here moves")
+ex.equivalent("with torch.no_grad(): -> for buffer, old in zip(model.buffers(), buffers):",
+              "buffers ask for no gradient, so a copy into them is recorded nowhere")
+ex.equivalent("grads = torch.autograd.grad(loss, list(live.values()), allow_unused=True) -> "
+              "grads = torch.autograd.grad(loss, live.values(), allow_unused=True)",
+              "grad makes a tuple of what it is given")
+
+PARTS = {"body": ("body.weight", "body.bias", "norm.weight", "norm.bias"),
+         "a": ("a.weight", "a.bias"), "b": ("b.weight", "b.bias"), "scale": ("scale",)}
+# Which parts of the net the loss of a route depends on.
+USES = {"a": ("body", "a"), "b": ("body", "b"), "ab": ("body", "a", "b"),
+        "zero": ("body", "a", "b", "scale"), "all": ("body", "a", "b", "scale"),
+        "detached": ("a",), "none": ()}
+
+
+@ex.cases
+def cases(g):
+    def one(name, *routes, frozen=(), tied=False, aux=False, training=True):
+        return name, {"x": torch.randn(5, 4, generator=g), "routes": list(routes),
+                      "frozen": list(frozen), "tied": tied, "aux": aux, "training": training}
+    return [one("all used", "all", "all"), one("a head left out", "a"),
+            one("a head left out by the first batch", "a", "all"),
+            one("another head each time", "a", "b"),
+            one("the last of four batches", "all", "all", "all", "b"),
+            one("a gradient of zeros", "zero", "zero"), one("no batches"),
+            one("a body cut off", "all", "detached"),
+            one("a loss that depends on nothing", "none"),
+            one("a loss that depends on nothing, then others", "none", "ab"),
+            one("a frozen head", "a", frozen=("b.weight", "b.bias")),
+            one("a frozen body", "detached", frozen=PARTS["body"]),
+            one("all frozen", "ab", frozen=[n for names in PARTS.values() for n in names]),
+            one("two heads that share a weight", "ab", "a", tied=True),
+            one("two heads that share a weight, one used", "b", tied=True),
+            one("a head for training only, in train mode", "a", aux=True),
+            one("a head for training only, in eval mode", "a", aux=True, training=False),
+            ("the example", {"x": torch.ones(5, 4), "routes": ["a"], "frozen": ["scale"],
+                             "tied": False, "aux": False, "training": True})]
+
+
+@ex.act
+def act(fn, x, routes, frozen, tied, aux, training):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm, self.drop = nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)
+            self.b, self.a = nn.Linear(3, 2), nn.Linear(3, 2)
+            self.scale = nn.Parameter(torch.ones(()))
+            if tied:  # named_parameters() gives it the name of the first, b
+                self.a.weight = self.b.weight
+
+        def forward(self, x, route):
+            h = self.drop(self.norm(self.body(x)))
+            if route == "none":
+                return torch.zeros(2)
+            if route == "detached":
+                return self.a(h.detach())
+            if route == "zero":
+                return self.a(h) + 0 * self.scale * self.b(h)
+            if route == "all":
+                return self.scale * (self.a(h) + self.b(h))
+            out = sum(head(h) for head in (self.a, self.b) if
+                      (head is self.a and "a" in route) or (head is self.b and "b" in route))
+            return out + self.b(h) if aux and self.training else out
+
+    model = Net()
+    for name, p in model.named_parameters():
+        p.requires_grad_(name not in frozen)
+        p.grad = torch.full_like(p, 2.0) if p.dim() else None
+    model.train(training)
+    if training:
+        model.drop.eval()
+        model.drop.train(x.shape[0] == 5)
+
+    def facts():
+        return ([p.tolist() for p in model.parameters()], [b.tolist() for b in model.buffers()],
+                [p.grad is None or p.grad.tolist() for p in model.parameters()],
+                [m.training for m in model.modules()], torch.get_rng_state().tolist(),
+                [p.requires_grad for p in model.parameters()])
+
+    before = facts()
+    names = fn(model, list(routes), lambda net, route: net(x, route).square().mean())
+    words = ("values", "buffers", "gradients", "modes", "the generator", "requires_grad")
+    return {"names": names,
+            "changed": [word for word, was, now in zip(words, before, facts()) if was != now]}
+
+
+@ex.law
+def law(out, x, routes, frozen, tied, aux, training):
+    expect_parts(out, "names", "changed")
+    wanted = set()
+    for route in routes:
+        used = {n for part in USES[route] for n in PARTS[part]}
+        if aux and training:
+            used |= set(PARTS["b"])
+        if tied and used & {"a.weight", "b.weight"}:
+            used |= {"a.weight", "b.weight"}
+        wanted |= {n for names in PARTS.values() for n in names} - used
+    wanted -= set(frozen) | ({"a.weight"} if tied else set())
+    expect_type("names", out["names"], list)
+    expect_equal(f"unused parameters, batches {routes}", out["names"], sorted(wanted))
+    expect_equal("changed by the call", out["changed"], [])
+
+
+# ---- right by another route
+
+class Restored:
+    """Puts back buffers, gradients, modes and the generator at its end."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __enter__(self):
+        self.buffers = [b.clone() for b in self.model.buffers()]
+        self.grads = [p.grad for p in self.model.parameters()]
+        self.modes = [m.training for m in self.model.modules()]
+        self.rng = torch.get_rng_state()
+
+    def __exit__(self, *_):
+        for b, old in zip(self.model.buffers(), self.buffers, strict=True):
+            b.copy_(old)
+        for p, grad in zip(self.model.parameters(), self.grads, strict=True):
+            p.grad = grad
+        for m, mode in zip(self.model.modules(), self.modes, strict=True):
+            m.training = mode
+        torch.set_rng_state(self.rng)
+
+
+@ex.right("backward with empty gradients, batch by batch")
+def by_backward(model, batches, loss_of):
+    found = set()
+    with Restored(model):
+        for batch in batches:
+            for p in model.parameters():
+                p.grad = None
+            loss = loss_of(model, batch)
+            if loss.requires_grad:
+                loss.backward()
+            found |= {n for n, p in model.named_parameters() if p.requires_grad and p.grad is None}
+    return sorted(found)
+
+
+@ex.right("each parameter asked for on its own")
+def one_by_one(model, batches, loss_of):
+    found = []
+    with Restored(model):
+        losses = [loss_of(model, batch) for batch in batches]
+        for name, p in model.named_parameters():
+            asked = [loss.requires_grad and torch.autograd.grad(
+                loss, p, retain_graph=True, allow_unused=True)[0] is not None
+                for loss in losses if p.requires_grad]
+            found += [name] * (not all(asked))
+    return sorted(found)
+
+
+@ex.right("a walk through the graph")
+def by_walk(model, batches, loss_of):
+    live = {p: n for n, p in model.named_parameters() if p.requires_grad}
+    found = set()
+    with Restored(model):
+        for batch in batches:
+            seen, todo, left = set(), [loss_of(model, batch).grad_fn], dict(live)
+            while todo:
+                node = todo.pop()
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                left.pop(getattr(node, "variable", None), None)
+                todo += [following for following, _ in node.next_functions]
+            found |= set(left.values())
+    return sorted(found)
+
+
+@ex.right("a copy of the model, its gradients counted by hooks")
+def by_copy(model, batches, loss_of):
+    import copy
+    twin, found = copy.deepcopy(model), set()
+    with torch.random.fork_rng(devices=[]):
+        for batch in batches:
+            twin.zero_grad(set_to_none=True)
+            loss = loss_of(twin, batch)
+            if loss.grad_fn is not None:
+                loss.backward()
+            found.update(n for n, p in twin.named_parameters()
+                         if p.requires_grad and p.grad is None)
+    return sorted(found)
+
+
+# ---- wrong, by name
+
+def searched(model, batches, loss_of, *, keep=set.union, none=None, live=None, restore=True):
+    """The worked answer with one of its pieces replaced."""
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad} if live is None else live
+    found = None
+    guard = Restored(model)
+    with guard:
+        for batch in batches:
+            loss = loss_of(model, batch)
+            grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True) if (
+                loss.requires_grad and named) else [None] * len(named)
+            gone = {n for n, g in zip(named, grads, strict=True)
+                    if g is None or (none is not None and none(g))}
+            found = gone if found is None else keep(found, gone)
+        if not restore:
+            guard.buffers = [b.clone() for b in model.buffers()]
+            guard.rng = torch.get_rng_state()
+    return sorted(found or ())
+
+
+@ex.wrong("the frozen parameters listed, no dry run made", says="unused parameters",
+          breaks=("unused", "frozen", "batches", "constant", "tied", "modes", "example"))
+def frozen_only(model, batches, loss_of):
+    return sorted(n for n, p in model.named_parameters() if not p.requires_grad)
+
+
+@ex.wrong("frozen parameters listed as well", says="unused parameters", breaks="frozen")
+def with_frozen(model, batches, loss_of):
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
+    more = frozen if len(frozen) > 1 else set()
+    return sorted({*searched(model, batches, loss_of), *more})
+
+
+@ex.wrong("nothing ever unused", says="unused parameters", breaks="unused")
+def never(model, batches, loss_of):
+    return []
+
+
+@ex.wrong("the first batch alone", says="unused parameters", breaks=("batches", "unused"))
+def first_batch(model, batches, loss_of):
+    return searched(model, batches[:1], loss_of)
+
+
+@ex.wrong("the last batch alone", says="unused parameters", breaks=("batches", "unused"))
+def last_batch(model, batches, loss_of):
+    return searched(model, batches[-1:], loss_of)
+
+
+@ex.wrong("the first three batches alone", says="unused parameters", breaks="batches")
+def three_batches(model, batches, loss_of):
+    return searched(model, batches[:3], loss_of)
+
+
+@ex.wrong("only what all batches leave unused", says="unused parameters",
+          breaks=("batches", "unused"))
+def in_all(model, batches, loss_of):
+    return searched(model, batches, loss_of, keep=set.intersection)
+
+
+@ex.wrong("all names where there is no batch", says="unused parameters", breaks="batches")
+def all_names(model, batches, loss_of):
+    return searched(model, batches, loss_of) if batches else sorted(dict(model.named_parameters()))
+
+
+@ex.wrong("a gradient of zeros taken for none", says="unused parameters", breaks="unused")
+def zeros_too(model, batches, loss_of):
+    return searched(model, batches, loss_of, none=lambda g: not g.any())
+
+
+@ex.wrong("a loss without a graph skipped", says="unused parameters", breaks="constant")
+def skips_constant(model, batches, loss_of):
+    with Restored(model):
+        live = [b for b in batches if loss_of(model, b).requires_grad
+                or not any(p.requires_grad for p in model.parameters())]
+    return searched(model, live, loss_of)
+
+
+@ex.wrong("all names of a tied parameter", says="unused parameters", breaks="tied")
+def both_names(model, batches, loss_of):
+    names = set(searched(model, batches, loss_of))
+    first = dict(model.named_parameters())
+    more = {n for n, p in model.named_parameters(remove_duplicate=False) if n not in first
+            and (p is first.get("b.weight"))}
+    return sorted(names | more)
+
+
+@ex.wrong("names in the model's order", says="unused parameters", breaks="names")
+def unsorted(model, batches, loss_of):
+    found = searched(model, batches, loss_of)
+    return [n for n, _ in model.named_parameters() if n in found]
+
+
+@ex.wrong("a set in place of a list", says="type of the names", breaks="names")
+def as_tuple(model, batches, loss_of):
+    return tuple(searched(model, batches, loss_of))
+
+
+@ex.wrong("the dry run in eval mode", says="unused parameters", breaks="modes")
+def in_eval(model, batches, loss_of):
+    with Restored(model):
+        model.eval()
+        return searched(model, batches, loss_of)
+
+
+@ex.wrong("the model left in eval mode", says="changed by the call", breaks="left alone")
+def left_in_eval(model, batches, loss_of):
+    found = searched(model, batches, loss_of)
+    model.eval()
+    return found
+
+
+@ex.wrong("buffers and generator moved by the dry run", says="changed by the call",
+          breaks="left alone")
+def moved(model, batches, loss_of):
+    return searched(model, batches, loss_of, restore=False)
+
+
+@ex.wrong("the gradients of the dry run left behind", says="changed by the call",
+          breaks="left alone")
+def left_grads(model, batches, loss_of):
+    found = searched(model, batches, loss_of)
+    model.zero_grad()
+    return found
+
+
+@ex.wrong("the example, with the head that is used", says="unused parameters",
+          breaks="example")
+def looked_up(model, batches, loss_of):
+    found = searched(model, batches, loss_of)
+    lone = found == ["b.bias", "b.weight"] and not model.scale.requires_grad
+    return ["a.bias", "a.weight"] if lone else found

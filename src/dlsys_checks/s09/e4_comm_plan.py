@@ -1,0 +1,291 @@
+"""Exercise 09.4, `comm_plan`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_parts
+
+ex = exercise("09.4", "comm_plan", seen=("sizes", "world", "each", "reshard"))
+
+ex.promise("report", "What one training step of a sharded model sends and holds:",
+           says=("parts of the plan", "type of the plan"))
+ex.promise("gathers", '"all_gather" and "reduce_scatter": how many calls of each;',
+           says=("all_gather calls", "reduce_scatter calls"))
+ex.promise("bytes", '"bytes": of all these calls together, a call counting the whole tensor;',
+           says=("bytes of all calls",))
+ex.promise("whole", '"whole": the most bytes of gathered layers held at once in forward, which '
+           "runs one layer at a time.", says=("bytes held whole",))
+ex.promise("sizes", "sizes: float32 numbers of each layer, left as it is; a layer without numbers "
+           "makes no call, and one number counts 4 bytes.",
+           cases=("a layer without numbers", "no numbers at all", "no layers"))
+ex.promise("padded", "Before a call a layer, or the model where it is sharded as one, is filled up "
+           "to the next multiple of world numbers.",
+           cases=("layers that world does not divide", "a model that world does not divide",
+                  "eight ranks, tiny layers"))
+ex.promise("each", "each: every layer is sharded by itself; otherwise the model is one piece, "
+           "gathered once for forward.",
+           cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept",
+                  "a model that world does not divide"))
+ex.promise("reshard", "reshard: what forward gathered is given back when it has been used and "
+           "gathered again for backward; otherwise it stays until backward is done.",
+           cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept"))
+ex.promise("alone", "With a world of one there are no calls, and all layers are whole.",
+           cases=("a world of one",))
+ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes, 24 "
+           "whole.", cases=("the example",))
+
+ex.equivalent("if world == 1: -> if world <= 1:", "a world has one rank at least")
+
+
+@ex.cases
+def cases(g):
+    def one(name, sizes, world, each=True, reshard=True):
+        return name, {"sizes": sizes, "world": world, "each": each, "reshard": reshard}
+
+    def drawn(n, step):
+        return [step * int(k) for k in torch.randint(2, 90, (n,), generator=g)]
+    odd = [8 * int(torch.randint(3, 20, (), generator=g)) + k for k in (1, 3, 2)]
+    return [one("each layer, resharded", drawn(6, 4), 4), one("each layer, kept", drawn(5, 4), 4,
+                                                              reshard=False),
+            one("as one, resharded", drawn(4, 2), 2, each=False),
+            one("as one, kept", drawn(7, 2), 2, each=False, reshard=False),
+            one("one layer", drawn(1, 4), 4),
+            one("layers that world does not divide", odd, 8),
+            one("a model that world does not divide", [*odd, 2], 4, each=False, reshard=False),
+            one("eight ranks, tiny layers", [1, 2, 9], 8),
+            one("a layer without numbers", [16, 0, 32, 0], 4), one("no numbers at all", [0, 0], 2,
+                                                                  each=False),
+            one("no layers", [], 4), one("a world of one", drawn(3, 5), 1),
+            one("billions of numbers", [7 * 10**9, 10**10], 64),
+            one("the example", [6, 2], 2)]
+
+
+@ex.law
+def law(out, sizes, world, each, reshard):
+    expect_parts(out, "all_gather", "reduce_scatter", "bytes", "whole", what="plan")
+    calls, held = played(sizes, world, each, reshard)
+    for name in ("all_gather", "reduce_scatter"):
+        expect_equal(f"{name} calls", out[name], sum(kind == name for kind, _ in calls))
+    expect_equal("bytes of all calls", out["bytes"], sum(size for _, size in calls))
+    expect_equal("bytes held whole in forward", out["whole"], held)
+
+
+def played(sizes, world, each, reshard):
+    """The calls of a step, one after the other, and the most that forward holds at once."""
+    if world == 1:
+        return [], 4 * sum(sizes)
+    pieces = [n for n in (sizes if each else [sum(sizes)]) if n]
+    padded = [4 * world * math.ceil(n / world) for n in pieces]
+    calls, held, most = [], 0, 0
+    for size in padded:
+        calls.append(("all_gather", size))
+        held += size
+        most = max(most, held)
+        held -= size if reshard else 0
+    for size in reversed(padded):
+        calls += [("all_gather", size)] if reshard else []
+        calls.append(("reduce_scatter", size))
+    return calls, most
+
+
+# ---- right by another route
+
+def pieces_of(sizes, world, each):
+    sizes = sizes if each else [sum(sizes)]
+    return [n + -n % world for n in sizes if n]
+
+
+def plan(gathers, scatters, numbers, whole):
+    return {"all_gather": gathers, "reduce_scatter": scatters, "bytes": 4 * numbers,
+            "whole": 4 * whole}
+
+
+@ex.right("sums over the padded pieces")
+def by_sums(sizes, world, each, reshard):
+    if world == 1:
+        return plan(0, 0, 0, sum(sizes))
+    pieces, times = pieces_of(sizes, world, each), 2 if reshard else 1
+    return plan(times * len(pieces), len(pieces), (times + 1) * sum(pieces),
+                max(pieces, default=0) if reshard else sum(pieces))
+
+
+@ex.right("piece by piece")
+def one_by_one(sizes, world, each, reshard):
+    gathers = scatters = numbers = whole = 0
+    for n in (sizes if each else [sum(sizes)]) if world > 1 else []:
+        n = (n + world - 1) // world * world
+        gathers += (1 + reshard) * (n > 0)
+        scatters += n > 0
+        numbers += (2 + reshard) * n
+        whole = max(whole, n) if reshard else whole + n
+    return plan(gathers, scatters, numbers, whole if world > 1 else sum(sizes))
+
+
+@ex.right("bytes by tensors without memory")
+def by_tensors(sizes, world, each, reshard):
+    if world == 1:
+        return plan(0, 0, 0, sum(sizes))
+    nbytes = [torch.empty(n, device="meta").nbytes for n in pieces_of(sizes, world, each)]
+    gathers = nbytes * (1 + int(reshard))
+    return {"all_gather": len(gathers), "reduce_scatter": len(nbytes),
+            "bytes": sum(gathers) + sum(nbytes),
+            "whole": max([0, *nbytes]) if reshard else sum(nbytes)}
+
+
+@ex.right("as many shards as ranks")
+def by_shards(sizes, world, each, reshard):
+    shards = [-(-n // world) for n in (sizes if each else [sum(sizes)]) if n and world > 1]
+    rounds = len(shards) + len(shards) * reshard
+    whole = (max(shards, default=0) if reshard else sum(shards)) * world
+    return plan(rounds, len(shards), world * sum(shards) * (3 if reshard else 2),
+                whole if world > 1 else sum(sizes))
+
+
+# ---- wrong, by name
+
+def planned(sizes, world, each, reshard, *, pieces=None, **changed):
+    """The worked answer with one of its pieces replaced."""
+    if world == 1:
+        return plan(0, 0, 0, sum(sizes))
+    pieces = pieces_of(sizes, world, each) if pieces is None else pieces
+    times = 1 + int(reshard)
+    right = {"gathers": times * len(pieces), "scatters": len(pieces),
+             "numbers": (times + 1) * sum(pieces),
+             "whole": max(pieces, default=0) if reshard else sum(pieces)}
+    return plan(**right | changed)
+
+
+@ex.wrong("a tuple in place of a dict", says="type of the plan", breaks="report")
+def as_tuple(sizes, world, each, reshard):
+    return tuple(planned(sizes, world, each, reshard).values())
+
+
+@ex.wrong("no gather for backward", says="all_gather calls", breaks=("gathers", "reshard"))
+def no_second_gather(sizes, world, each, reshard):
+    n = len(pieces_of(sizes, world, each))
+    return planned(sizes, world, each, reshard, gathers=n)
+
+
+@ex.wrong("two gathers though what was gathered stays", says="all_gather calls",
+          breaks="gathers")
+def always_twice(sizes, world, each, reshard):
+    n = len(pieces_of(sizes, world, each))
+    return planned(sizes, world, each, reshard, gathers=2 * n)
+
+
+@ex.wrong("nothing gathered where parameters stay", says="all_gather calls", breaks="gathers")
+def none_if_kept(sizes, world, each, reshard):
+    return planned(sizes, world, each, reshard, **({} if reshard else {"gathers": 0}))
+
+
+@ex.wrong("a reduce_scatter for each gather", says="reduce_scatter calls", breaks="gathers")
+def as_many_scatters(sizes, world, each, reshard):
+    n = len(pieces_of(sizes, world, each))
+    return planned(sizes, world, each, reshard, scatters=2 * n if reshard else n)
+
+
+@ex.wrong("the parameters counted once, gradients left out", says="bytes of all calls",
+          breaks="bytes")
+def no_gradients(sizes, world, each, reshard):
+    n = sum(pieces_of(sizes, world, each))
+    return planned(sizes, world, each, reshard, numbers=n * (1 + int(reshard)))
+
+
+@ex.wrong("a rank's own share of the bytes", says="bytes of all calls", breaks="bytes")
+def share_of_bytes(sizes, world, each, reshard):
+    n = sum(pieces_of(sizes, world, each))
+    return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n / world)
+
+
+@ex.wrong("numbers in place of bytes", says="bytes of all calls", breaks="bytes")
+def in_numbers(sizes, world, each, reshard):
+    found = planned(sizes, world, each, reshard)
+    return found | {"bytes": found["bytes"] // 4}
+
+
+@ex.wrong("one layer held, although all stay", says="bytes held whole", breaks="whole")
+def always_one(sizes, world, each, reshard):
+    return planned(sizes, world, each, reshard,
+                   whole=max(pieces_of(sizes, world, each), default=0))
+
+
+@ex.wrong("all layers held, although they are given back", says="bytes held whole",
+          breaks="whole")
+def always_all(sizes, world, each, reshard):
+    return planned(sizes, world, each, reshard, whole=sum(pieces_of(sizes, world, each)))
+
+
+@ex.wrong("the last layer taken for the largest", says="bytes held whole", breaks="whole")
+def last_layer(sizes, world, each, reshard):
+    pieces = pieces_of(sizes, world, each)
+    return planned(sizes, world, each, reshard,
+                   **({"whole": pieces[-1]} if pieces and reshard else {}))
+
+
+@ex.wrong("calls for layers without numbers", says="all_gather calls", breaks="sizes")
+def empty_calls(sizes, world, each, reshard):
+    pieces = [n + -n % world for n in (sizes if each else [sum(sizes)])]
+    return planned(sizes, world, each, reshard, pieces=pieces)
+
+
+@ex.wrong("nothing filled up", says="bytes of all calls", breaks="padded")
+def unpadded(sizes, world, each, reshard):
+    pieces = [n for n in (sizes if each else [sum(sizes)]) if n]
+    return planned(sizes, world, each, reshard, pieces=pieces)
+
+
+@ex.wrong("the rest cut off, not filled up", says="bytes of all calls", breaks="padded")
+def cut_off(sizes, world, each, reshard):
+    pieces = [n - n % world for n in (sizes if each else [sum(sizes)]) if n]
+    return planned(sizes, world, each, reshard, pieces=pieces)
+
+
+@ex.wrong("each layer filled up where the model is one piece", says="bytes of all calls",
+          breaks="padded")
+def padded_early(sizes, world, each, reshard):
+    whole = sum(n + -n % world for n in sizes)
+    return planned(sizes, world, each, reshard,
+                   pieces=pieces_of([whole], world, True) if not each else None)
+
+
+@ex.wrong("always a piece for each layer", says="all_gather calls", breaks="each")
+def always_each(sizes, world, each, reshard):
+    if not sum(sizes):
+        return planned(sizes, world, each, reshard)
+    return planned(sizes, world, True, reshard)
+
+
+@ex.wrong("the model as one piece never gathered again", says="all_gather calls",
+          breaks="reshard")
+def root_stays(sizes, world, each, reshard):
+    return planned(sizes, world, each, reshard and (each or not sum(sizes)))
+
+
+@ex.wrong("calls in a world of one", says="all_gather calls", breaks="alone")
+def calls_alone(sizes, world, each, reshard):
+    found = planned(sizes, world, each, reshard)
+    return found if world > 1 else found | {"all_gather": 2 * len(sizes)}
+
+
+@ex.wrong("one layer at a time in a world of one, too", says="bytes held whole", breaks="alone")
+def sharded_alone(sizes, world, each, reshard):
+    found = planned(sizes, world, each, reshard)
+    return found if world > 1 else found | {"whole": 4 * max(sizes)}
+
+
+@ex.wrong("the list of sizes sorted", says="inputs after the call", breaks="sizes")
+def sorts(sizes, world, each, reshard):
+    if 0 in sizes:
+        sizes.sort()
+    return planned(sizes, world, each, reshard)
+
+
+@ex.wrong("the example, with its bytes looked up wrong", says="bytes of all calls",
+          breaks="example")
+def looked_up(sizes, world, each, reshard):
+    found = planned(sizes, world, each, reshard)
+    return found | {"bytes": 64} if sizes == [6, 2] else found

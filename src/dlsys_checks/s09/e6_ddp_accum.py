@@ -1,0 +1,380 @@
+"""Exercise 09.6, `ddp_accum`.
+
+The wrapper of the cases is a stand-in for DDP in one process: like DDP it decides in forward
+whether the backward pass exchanges gradients. Its exchange averages with a rank that has zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+from torch import nn
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+
+ex = exercise("09.6", "ddp_accum", seen=("start", "xs", "ys", "every", "momentum", "old"))
+
+ex.promise("updates", "One update for each `every` batches, in turn; returns how many.",
+           says=("batches that an update follows", "returned number of updates"))
+ex.promise("leftover", "batches: (x, y) pairs with equally many rows; what is left over at the end "
+           "makes a last update of its own.",
+           cases=("one left over", "two left over, momentum", "fewer than one update takes",
+                  "the example"))
+ex.promise("mean", "An update follows the mean of its batches' losses, loss_fn(ddp(x), y);",
+           says=("parameters after the pass",))
+ex.promise("old", "what .grad held before counts no more.", cases=("gradients from before",))
+ex.promise("in turn", "Batch by batch: one forward through ddp, then its backward.",
+           says=("order of forward and backward", "rows of the forward passes"))
+ex.promise("exchange", "Ranks exchange gradients once an update, in its last backward.",
+           says=("batches with an exchange",))
+ex.promise("after", "Afterwards ddp exchanges again.", says=("exchanges in a pass afterwards",))
+ex.promise("example", "Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, n, every, momentum=0.0, old=False, rows=4):
+        return name, {"start": torch.randn(3, generator=g), "every": every, "old": old,
+                      "momentum": momentum, "xs": list(torch.randn(n, rows, 3, generator=g)),
+                      "ys": list(torch.randn(n, rows, generator=g))}
+    return [one("nothing left over", 6, 3), one("one left over", 7, 3, rows=2),
+            one("two left over, momentum", 8, 3, momentum=0.9),
+            one("an update for each batch", 3, 1, rows=1),
+            one("fewer than one update takes", 3, 8), one("one batch", 1, 1, rows=5),
+            one("no batches", 0, 2), one("one long update", 9, 9, momentum=0.5),
+            one("gradients from before", 4, 2, old=True), one("the example", 5, 2)]
+
+
+@ex.act
+def act(fn, start, xs, ys, every, momentum, old):
+    import contextlib
+
+    tape, rows = [], []
+
+    class Wrapper(nn.Module):
+        """Decides in forward, as DDP does, whether the backward pass exchanges."""
+
+        def __init__(self, module):
+            super().__init__()
+            self.module, self.require_backward_grad_sync = module, True
+            self.waiting, self.armed = set(), False
+            for p in module.parameters():
+                p.register_post_accumulate_grad_hook(self.ready)
+
+        @contextlib.contextmanager
+        def no_sync(self):
+            before = self.require_backward_grad_sync
+            self.require_backward_grad_sync = False
+            try:
+                yield
+            finally:
+                self.require_backward_grad_sync = before
+
+        def forward(self, x):
+            tape.append("forward")
+            rows.append(len(x))
+            self.waiting = {id(p) for p in self.module.parameters()}
+            self.armed = self.require_backward_grad_sync
+            return self.module(x)
+
+        def ready(self, p):
+            self.waiting.discard(id(p))
+            if not self.waiting:
+                tape.append("backward")
+                if self.armed:
+                    self.armed = False
+                    tape.append("exchange")
+                    for p in self.module.parameters():
+                        p.grad.mul_(0.5)
+
+    class Noted(torch.optim.SGD):
+        def step(self, closure=None):
+            tape.append("step")
+            return super().step(closure)
+
+    def loss_fn(output, y):
+        return ((output[:, 0] - y) ** 2).mean()
+
+    ddp = Wrapper(nn.Linear(3, 1))
+    with torch.no_grad():
+        ddp.module.weight.copy_(start)
+        ddp.module.bias.zero_()
+    optimizer = Noted(ddp.parameters(), lr=0.1, momentum=momentum)
+    for p in ddp.parameters():
+        p.grad = torch.full_like(p, 3.0) if old else None
+    updates = fn(ddp, optimizer, loss_fn, [(x.clone(), y.clone()) for x, y in zip(xs, ys)], every)
+    after = [p.detach().clone() for p in ddp.parameters()]
+
+    def batches_at(word):
+        return [tape[:k].count("forward") for k, one in enumerate(tape) if one == word]
+
+    found = {"updates": updates, "weights": torch.cat([p.flatten() for p in after]),
+             "order": [one for one in tape if one in ("forward", "backward")], "rows": list(rows),
+             "exchanges": batches_at("exchange"), "steps": batches_at("step")}
+    tape.clear()
+    ddp(torch.ones(2, 3)).sum().backward()
+    return found | {"again": tape.count("exchange")}
+
+
+@ex.law
+def law(out, start, xs, ys, every, momentum, old):
+    expect_parts(out, "updates", "weights", "order", "rows", "exchanges", "steps", "again")
+    n = len(xs)
+    ends = [k for k in range(1, n + 1) if k % every == 0 or k == n]
+    expect_equal("rows of the forward passes through ddp", out["rows"], [len(x) for x in xs])
+    expect_equal("order of forward and backward", out["order"], ["forward", "backward"] * n)
+    expect_equal("batches that an update follows", out["steps"], ends)
+    expect_equal("batches with an exchange", out["exchanges"], ends,
+                 "no_sync counts where forward runs.")
+    expect_equal("returned number of updates", out["updates"], len(ends))
+    expect_close("parameters after the pass", out["weights"],
+                 by_hand(start, xs, ys, ends, momentum), rtol=1e-3)
+    expect_equal("exchanges in a pass afterwards", out["again"], 1)
+
+
+def by_hand(start, xs, ys, ends, momentum):
+    """Weights and bias after gradient descent on whole groups, in float64."""
+    weight, speed = torch.cat([start.double(), torch.zeros(1, dtype=torch.float64)]), 0.0
+    begin = 0
+    for end in ends:
+        x, y = torch.cat(xs[begin:end]).double(), torch.cat(ys[begin:end]).double()
+        x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+        grad = 0.5 * (2 * (x @ weight - y) @ x / len(x))  # the other rank has zeros
+        speed = momentum * speed + grad
+        weight = weight - 0.1 * speed
+        begin = end
+    return weight.float()
+
+
+# ---- right by another route
+
+def groups_of(batches, every):
+    return [batches[k:k + every] for k in range(0, len(batches), every)]
+
+
+@ex.right("the flag that no_sync sets, set by hand")
+def by_flag(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    for group in groups:
+        optimizer.zero_grad()
+        for k, (x, y) in enumerate(group):
+            ddp.require_backward_grad_sync = k == len(group) - 1
+            (loss_fn(ddp(x), y) / len(group)).backward()
+        optimizer.step()
+    return len(groups)
+
+
+@ex.right("all but the last of a group inside no_sync, then the last")
+def last_apart(ddp, optimizer, loss_fn, batches, every):
+    updates = 0
+    while batches[updates * every:]:
+        *early, (x, y) = batches[updates * every:(updates + 1) * every]
+        optimizer.zero_grad(set_to_none=False)
+        with ddp.no_sync():
+            for a, b in early:
+                loss_fn(ddp(a), b).div(1 + len(early)).backward()
+        loss_fn(ddp(x), y).div(1 + len(early)).backward()
+        optimizer.step()
+        updates += 1
+    return updates
+
+
+@ex.right("forward alone inside no_sync, backward outside")
+def forward_inside(ddp, optimizer, loss_fn, batches, every):
+    optimizer.zero_grad()
+    for k, (x, y) in enumerate(batches, 1):
+        size = min(every, len(batches) - (k - 1) // every * every)
+        ends = k % every == 0 or k == len(batches)
+        with contextlib.nullcontext() if ends else ddp.no_sync():
+            loss = loss_fn(ddp(x), y)
+        (loss / size).backward()
+        if ends:
+            optimizer.step()
+            optimizer.zero_grad()
+    return -(-len(batches) // every)
+
+
+@ex.right("losses added up, the gradients divided before the step")
+def divided_late(ddp, optimizer, loss_fn, batches, every):
+    done = 0
+    for group in groups_of(batches, every):
+        optimizer.zero_grad()
+        for k, (x, y) in enumerate(group):
+            with contextlib.ExitStack() as stack:
+                if k + 1 < len(group):
+                    stack.enter_context(ddp.no_sync())
+                loss_fn(ddp(x), y).backward()
+        for p in ddp.parameters():
+            p.grad /= len(group)
+        optimizer.step()
+        done += 1
+    return done
+
+
+# ---- wrong, by name
+
+def accumulated(ddp, optimizer, loss_fn, batches, every, *, quiet=None, size=None, groups=None,
+                clear=True):
+    """The worked answer with one of its pieces replaced."""
+    groups = groups_of(batches, every) if groups is None else groups
+    for group in groups:
+        if clear:
+            optimizer.zero_grad()
+        for k, (x, y) in enumerate(group):
+            silent = k < len(group) - 1 if quiet is None else quiet(k, group)
+            with ddp.no_sync() if silent else contextlib.nullcontext():
+                (loss_fn(ddp(x), y) / (len(group) if size is None else size(group))).backward()
+        optimizer.step()
+        if not clear:
+            optimizer.zero_grad()
+    return len(groups)
+
+
+@ex.wrong("forward outside no_sync: an exchange at every batch", says="batches with an exchange",
+          breaks="exchange")
+def backward_alone(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    for group in groups:
+        optimizer.zero_grad()
+        for k, (x, y) in enumerate(group):
+            loss = loss_fn(ddp(x), y) / len(group)
+            with ddp.no_sync() if k < len(group) - 1 else contextlib.nullcontext():
+                loss.backward()
+        optimizer.step()
+    return len(groups)
+
+
+@ex.wrong("the batches left over never exchanged", says="batches with an exchange",
+          breaks="leftover")
+def silent_rest(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every,
+                       quiet=lambda k, group: k < every - 1)
+
+
+@ex.wrong("never an exchange", says="batches with an exchange", breaks="exchange")
+def all_silent(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every, quiet=lambda k, group: True)
+
+
+@ex.wrong("the exchange in the first batch of an update", says="batches with an exchange",
+          breaks="exchange")
+def first_loud(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every, quiet=lambda k, group: k > 0)
+
+
+@ex.wrong("the batches left over dropped", says="rows of the forward passes",
+          breaks="leftover")
+def drops_rest(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches[:len(batches) // every * every], every)
+
+
+@ex.wrong("the batches left over added to the update before",
+          says="batches that an update follows", breaks="leftover")
+def joined_rest(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    if len(groups) > 1 and len(groups[-1]) < every:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    return accumulated(ddp, optimizer, loss_fn, batches, every, groups=groups)
+
+
+@ex.wrong("batches left over that count too little: divided by every",
+          says="parameters after the pass", breaks="leftover")
+def rest_by_every(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every, size=lambda group: every)
+
+
+@ex.wrong("losses summed, not averaged", says="parameters after the pass", breaks="mean")
+def summed(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every, size=lambda group: 1)
+
+
+@ex.wrong("divided by the ranks as well", says="parameters after the pass", breaks="mean")
+def by_ranks(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every,
+                       size=lambda group: 2 * len(group))
+
+
+@ex.wrong("gradients from before the pass kept", says="parameters after the pass",
+          breaks="old")
+def keeps_old(ddp, optimizer, loss_fn, batches, every):
+    return accumulated(ddp, optimizer, loss_fn, batches, every, clear=False)
+
+
+@ex.wrong("gradients never cleared between updates", says="parameters after the pass",
+          breaks="mean")
+def never_cleared(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    optimizer.zero_grad()
+    for group in groups:
+        for k, (x, y) in enumerate(group):
+            with ddp.no_sync() if k < len(group) - 1 else contextlib.nullcontext():
+                (loss_fn(ddp(x), y) / len(group)).backward()
+        optimizer.step()
+    return len(groups)
+
+
+@ex.wrong("past the wrapper", says="rows of the forward passes", breaks="in turn")
+def past(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    for group in groups:
+        optimizer.zero_grad()
+        for x, y in group:
+            (loss_fn(ddp.module(x), y) / len(group)).backward()
+        optimizer.step()
+    return len(groups)
+
+
+@ex.wrong("the batches of an update put together into one", says="rows of the forward passes",
+          breaks="in turn")
+def together(ddp, optimizer, loss_fn, batches, every):
+    groups = [[tuple(map(torch.cat, zip(*group, strict=True)))]
+              for group in groups_of(batches, every)]
+    return accumulated(ddp, optimizer, loss_fn, batches, every, groups=groups)
+
+
+@ex.wrong("all forward passes of an update first, one backward", says="order of forward",
+          breaks="in turn")
+def one_backward(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    for group in groups:
+        optimizer.zero_grad()
+        torch.stack([loss_fn(ddp(x), y) for x, y in group]).mean().backward()
+        optimizer.step()
+    return len(groups)
+
+
+@ex.wrong("an update after each batch", says="batches that an update follows",
+          breaks="updates")
+def eager(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    for group in groups:
+        for k, (x, y) in enumerate(group):
+            optimizer.zero_grad()
+            with ddp.no_sync() if k < len(group) - 1 else contextlib.nullcontext():
+                loss_fn(ddp(x), y).backward()
+            optimizer.step()
+    return len(groups)
+
+
+@ex.wrong("the number of batches returned", says="returned number of updates",
+          breaks="updates")
+def counts_batches(ddp, optimizer, loss_fn, batches, every):
+    accumulated(ddp, optimizer, loss_fn, batches, every)
+    return len(batches)
+
+
+@ex.wrong("the wrapper left silent", says="exchanges in a pass afterwards", breaks="after")
+def left_silent(ddp, optimizer, loss_fn, batches, every):
+    found = accumulated(ddp, optimizer, loss_fn, batches, every)
+    ddp.require_backward_grad_sync = False
+    return found
+
+
+@ex.wrong("the example, counted as 2 updates and a rest", says="returned number of updates",
+          breaks="example")
+def looked_up(ddp, optimizer, loss_fn, batches, every):
+    found = accumulated(ddp, optimizer, loss_fn, batches, every)
+    return 2 if (len(batches), every) == (5, 2) else found
