@@ -50,7 +50,8 @@ def cases(g):
         "the last thread of a warp": (["left"] * 31 + ["right"] + ["left"] * 32, lengths),
         "halves that cut a warp": (["left"] * 48 + ["right"] * 48, lengths),
         "a rare path": (rare, lengths), "sorted": (sorted(rare), lengths),
-        "many paths": (many, {f"case {k}": number(2, 40) for k in range(7)}),
+        "many paths": (many, {f"case {k}": 2 + int(n) for k, n in enumerate(
+            torch.randperm(39, generator=g)[:7])}),
         "a path that nobody takes": (["left", "right"] * 16, {**lengths, "never": c}),
         "many have left the first warp": ([None] * number(10, 25) + ["left"] * 32, lengths),
         "names that look like others": (["None", "a", "A", None] * 8, {"None": a, "a": b, "A": c}),

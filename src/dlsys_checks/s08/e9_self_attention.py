@@ -92,9 +92,10 @@ def act(fn, x, weight, heads, p, calls, order):
     with torch.no_grad():
         without = fn(mine, its, heads, p, False)
         drawn = int((torch.get_rng_state() != state).sum())
-        plain, its_plain = mine.detach(), its.detach()  # which ask for no gradient
-        trained = [fn(plain, its_plain, heads, p, True) for _ in range(calls // 2)]
-    trained += [fn(mine, its, heads, p, True) for _ in range(calls - calls // 2)]
+        trained = [fn(mine, its, heads, p, True) for _ in range(calls // 4)]
+    plain, its_plain = mine.detach(), its.detach()  # which ask for no gradient
+    trained += [fn(plain, its_plain, heads, p, True) for _ in range(calls // 4)]
+    trained += [fn(mine, its, heads, p, True) for _ in range(calls - 2 * (calls // 4))]
     shown = trained[-1].detach().clone()
     its_grads = torch.autograd.grad(trained[-1].sin().sum(), (mine, its), allow_unused=True)
     changed = int((mine.detach() != x).sum() + (its.detach() != weight).sum())
@@ -127,13 +128,15 @@ def expect_dropped(trained, a, v, p):
     Raise Broken unless that is so, as often as p says, and independently.
     """
     heads, kept = a.shape[1], []
-    for out in trained:
+    modes = ("gradients off", "no gradient asked for", "gradients on", "gradients on")
+    for k, out in enumerate(trained):
         y = out.double().unflatten(-1, (heads, -1)).transpose(1, 2)
         found = y @ torch.linalg.pinv(v) * (1 - p) / a
         off = torch.minimum(found.abs(), (found - 1).abs()) * a / a.amax(-1, keepdim=True)
         if not float(off.max()) < 5e-3:
-            raise Broken("weights in training, over those in eval", "others",
-                         f"0 or {1 / (1 - p):.3g}", "Drop weights, after the softmax.")
+            raise Broken(f"weights in training, {modes[4 * k // len(trained)]}", "others",
+                         f"0 or {1 / (1 - p):.3g} of those in eval",
+                         "Drop weights, after the softmax.")
         kept.append(found > 0.5)
     kept = torch.stack(kept).double()
     # A few weights may well be drawn alike twice.
@@ -344,7 +347,7 @@ def one_for_heads(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("the same draw at every call", says="equal calls", breaks="anew")
+@ex.wrong("the same draw at every call", says="equal calls", breaks=("anew", "dropped"))
 def seeded(x, weight, heads, p, training):
     def drop(a, v):
         g = torch.Generator().manual_seed(0)
@@ -374,7 +377,7 @@ def causal(x, weight, heads, p, training):
     return out.transpose(1, 2).flatten(2)
 
 
-@ex.wrong("numbers dealt to the heads in turn", says="result in eval", breaks="heads")
+@ex.wrong("numbers dealt to the heads in turn", says="result in eval", breaks=("heads", "dropped"))
 def dealt(x, weight, heads, p, training):
     parts = F.linear(x, weight).chunk(3, -1)
     q, k, v = (t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in parts)
@@ -406,7 +409,7 @@ def heads_first(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-@ex.wrong("x centred in place", says="changed", breaks="left")
+@ex.wrong("x stretched in place", says="changed", breaks=("left", "gradients", "trained"))
 def in_place(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
     x.data.mul_(1 + 1e-6)
