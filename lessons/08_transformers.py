@@ -2443,7 +2443,7 @@ roofline
 
 # %% role="concept" tags=["plumbing"]
 os.environ["KINETO_LOG_LEVEL"] = "9"             # no notes on a missing GPU
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile, supported_activities
 
 net = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
 inputs = torch.randn(512, 256)
@@ -2464,7 +2464,7 @@ COUNTED = {"addmm", "gelu", "mul", "add", "linalg_vector_norm",
 def traced(step):
     """Operation, calls, us, FLOPs and bytes moved of a step's rows."""
     with torch.no_grad(), profile(
-            activities=[ProfilerActivity.CPU], record_shapes=True,
+            activities=supported_activities(), record_shapes=True,
             with_flops=True) as trace:
         step()
     rows = []

@@ -1468,11 +1468,11 @@ def step(model, opt, x, y, log):
     log["loss"] += loss.item()
 
 # %% trap="09.10" role="break"
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile, supported_activities
 
 def trace(call):
     """Events of one call: (name, start, end), times in microseconds."""
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with profile(activities=supported_activities()) as seen:
         call()
     return [(e.name, e.time_range.start, e.time_range.end)
             for e in seen.events()]

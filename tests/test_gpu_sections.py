@@ -73,7 +73,10 @@ def test_a_gpu_section_is_short_and_says_once_what_is_missing(stem):
 
 @pytest.mark.parametrize("path", [p for p in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
                                   if p not in drafts()], ids=lambda p: p.stem)
-def test_lessons_profile_through_the_one_helper(path):
-    """A first profile without CUDA blinds every later one: `operations` never makes one."""
-    assert not re.search(r"torch\.profiler|ProfilerActivity|\bprofile\(", "\n".join(
-        line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")))
+def test_lessons_profile_all_that_torch_can_see(path):
+    """A first profile without CUDA blinds every later one, that of a GPU section among them."""
+    code = "\n".join(line for line in path.read_text("utf-8").splitlines()
+                     if not line.startswith("#"))
+    seeing = re.findall(r"\bprofile\(\s*activities=supported_activities\(\)", code)
+    assert len(seeing) == code.count("profile(")
+    assert "ProfilerActivity" not in code
