@@ -84,9 +84,11 @@ def act(fn, ids, mask_id, table, scale, order):
     after = torch.is_grad_enabled()
     torch.set_grad_enabled(False)
     off = fn(model, mine, mask_id)
+    stays_off = not torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
     return {"nats": out.detach().clone() if isinstance(out, torch.Tensor) else out, "off": off,
             "graphs": int(isinstance(out, torch.Tensor) and out.requires_grad),
-            "tracked": sum(tracked), "after": [int(after), int(torch.is_grad_enabled())],
+            "tracked": sum(tracked), "after": [int(after), int(not stays_off)],
             "longer": sum(n > ids.shape[1] for n in longest),
             "changed": int((mine != ids).sum())}
 

@@ -31,7 +31,7 @@ ex.promise("tokens", "Every token looks at all tokens of its row.", says=("resul
 ex.promise("dropped", "With training True each attention weight is zeroed with probability p, "
            "0 <= p < 1,", says=("share of weights", "weights in training"))
 ex.promise("one by one", "one by one,", says=("neighbours", "weights in training"))
-ex.promise("anew", "anew at every call,", says=("equal calls",))
+ex.promise("anew", "anew at every call,", says=("equal calls", "share of weights"))
 ex.promise("divided", "and the others are divided by 1 - p.", says=("weights in training",))
 ex.promise("eval", "With training False nothing is dropped and nothing drawn,",
            says=("result in eval", "draws in eval"))
@@ -347,7 +347,7 @@ def one_for_heads(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("the same draw at every call", says="equal calls", breaks=("anew", "dropped"))
+@ex.wrong("the same draw at every call", says="equal calls", breaks="anew")
 def seeded(x, weight, heads, p, training):
     def drop(a, v):
         g = torch.Generator().manual_seed(0)
@@ -409,10 +409,11 @@ def heads_first(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-@ex.wrong("x stretched in place", says="changed", breaks=("left", "gradients", "trained"))
+@ex.wrong("x stretched in place", says="changed", breaks="left")
 def in_place(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
-    x.data.mul_(1 + 1e-6)
+    if not training:
+        x.data.mul_(1 + 2e-7)  # by one or two last digits
     return out
 
 

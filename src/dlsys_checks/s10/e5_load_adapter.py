@@ -26,7 +26,9 @@ ex.promise("paths", 'The adapter of model are its parameters whose path in '
                   "six layers", "of other shapes", "a layer under two paths"))
 ex.promise("file", "file: tensors by such paths, of a floating-point dtype.",
            cases=("another order", "layers in another order", "float64 in the file",
-                  "float64 in both", "bfloat16 in the file", "views in the file"))
+                  "float64 in both", "bfloat16 in the file", "views in the file",
+                  "zero in float32 only"),
+           says=("raised for a file that fits",))
 ex.promise("missing", "Raises ValueError if a path of the adapter is missing in file,",
            cases=("an A is missing", "a B is missing", "an empty file"))
 ex.promise("others", "if file holds any other,",
@@ -713,7 +715,7 @@ def b_alone(model, file):
 
 
 @ex.wrong("only float32 files read", says="raised for a file that fits",
-          breaks=("file", "zero"))
+          breaks="file")
 def float32_only(model, file):
     if any(t.dtype != torch.float32 for t in file.values()):
         raise ValueError("dtype")

@@ -7,7 +7,8 @@ import torch
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 
-ex = exercise("10.6", "lm_labels", seen=("ids", "lengths"))
+# Kept: where every row is full, the labels are the ids.
+ex = exercise("10.6", "lm_labels", seen=("ids", "lengths"), kept=("out", "again"))
 
 ex.promise("labels", "Labels for a causal language model that shifts them itself. They are the ids "
            "as far as each text goes,", says=("labels",))
