@@ -984,8 +984,8 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 
 # %% [markdown] trap="10.5" role="keep"
 # **Keep:** a LoRA adapter that was not loaded is no error, it is the base; a prefix that
-# was not loaded is a random one. **In your own code:** after loading, count the keys that found no place, look for a $B$ that is not
-# zero, and compare an answer with that of the base. **Source:**
+# was not loaded is a random one. **In your own code:** after loading, count the keys
+# that found no place, look for a $B$ that is not zero, and compare an answer with that of the base. **Source:**
 # [peft's quicktour](https://huggingface.co/docs/peft/quicktour) loads with
 # `from_pretrained`. **Seen in the wild:**
 # [huggingface/peft 2115](https://github.com/huggingface/peft/issues/2115):
@@ -1514,8 +1514,8 @@ claim("loss on the new language, QLoRA less LoRA",
 # %% [markdown] role="quiz"
 # **4. A loaded LoRA adapter gives exactly the logits of the base. That means**
 #
-# - [ ] training changed nothing :: It may have. A trained $B$ is hardly zero to the last bit in all layers.
-# - [x] what answers is a fresh adapter, or none :: With $B$ zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is switched on.
+# - [ ] training changed nothing :: It may have. A trained `B` is hardly zero to the last bit in all layers.
+# - [x] what answers is a fresh adapter, or none :: With `B` zero an adapter adds exactly zero. Look at the keys that found no place, and at which adapter is switched on.
 # - [ ] the adapter was trained for another base :: On another base it would do something, and most likely harm.
 
 # %% [markdown] role="quiz"

@@ -362,7 +362,7 @@ def test_workers_that_are_lost_and_join_again_lose_nothing(tmp_path):
 
 def test_a_judge_that_stops_at_a_notebook_goes_on_with_the_next(grader, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(grader.judge, "grade", lambda _: 1 / 0)
+        patch.setattr(grader.judge, "grade", lambda *_: 1 / 0)
         stopped = grader.grade(worksheet())
     next_one = grader.grade(worksheet())
 

@@ -311,7 +311,7 @@ def test_what_hung_where_it_was_checked_is_not_waited_for_again(monkeypatch):
 
 
 def test_a_missing_name_is_traced_to_the_cell_that_stopped(grade):
-    cells = ("from kaggle_secrets import UserSecretsClient\nEPS = 0.5",)
+    cells = ("from kaggle_secrets import UserSecretsClient\nEPS = UserSecretsClient()",)
     uses = "def dead_units(h):\n    return EPS"
 
     result = grade(worksheet(*cells, e4=uses))
@@ -772,6 +772,7 @@ def test_what_should_be_written_by_hand_is_refused_from_the_library(grade):
     for cell in solved["cells"]:
         if "def ce_from_logits" in "".join(cell["source"]):
             cell["source"] = LIBRARY
+    solved["metadata"]["dlsys"]["view"] = "exercise"
     result = grade(json.dumps(solved).encode())
 
     assert lost(result) == {"03.1"}
@@ -1115,6 +1116,7 @@ def solved_but(id: str, source: str) -> bytes:
         "dlsys", {}).get("role") in ("setup", "exercise")]
     kept = [code(source if name in "".join(c["source"]) else "".join(c["source"])) for c in cells]
     assert sum(cell["source"] == source for cell in kept) == 1
+    document["metadata"]["dlsys"]["view"] = "exercise"  # a solution notebook never counts
     return json.dumps({**document, "cells": kept}).encode()
 
 

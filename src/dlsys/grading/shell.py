@@ -82,6 +82,10 @@ class Shell:
                 rest = cells.after_import(rest, name, error, self.flags)
                 if rest is None:
                     raise missing from None
+            except Exception:
+                if missing:  # the cause of what failed below it
+                    raise missing from None
+                raise
         if missing:
             raise missing
         if value is not None:
