@@ -17,6 +17,7 @@ DECIMAL = re.compile(r" *(?<![\w.])(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+(?:e[+-]
                      r"(?![\w.]*\d)", re.I)
 # float32 carries 6e-8 of a number; a thousand sums in another order lose a few hundred times that.
 RELATIVE = 1e-4
+ROUNDING = 1e-6
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,10 +56,13 @@ def same(stored: str, shown: str) -> bool:
 def close(stored: str, shown: str) -> bool:
     """Whether two printed numbers agree: to one unit of the last place, and RELATIVE beside it.
 
-    One digit with an exponent (4e-07) prints an order of magnitude: a factor of 3 either way.
+    One digit with an exponent (4e-07) prints an order of magnitude: a factor of 3 either way. No
+    gap at all (0e+00) is close to one of float32's rounding.
     """
     a, b = (float(text.replace(",", "")) for text in (stored, shown))
     if _is_order(stored) and _is_order(shown):
+        if 0 in (a, b):
+            return max(abs(a), abs(b)) <= ROUNDING
         return a * b > 0 and 1 / 3 <= a / b <= 3
     return abs(a - b) <= _unit(stored, shown) * 1.001 + RELATIVE * max(abs(a), abs(b))
 
