@@ -84,6 +84,80 @@ claim("bytes of a number of the logits", logits.itemsize, expected=2)
 claim("bytes of a number of the weight's gradient",
       net[0].weight.grad.itemsize, expected=4)
 
+# %% [markdown] role="concept"
+# ## Two processes and their tape
+#
+# Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
+# counted from 0; all copies together are the *world*. Ranks share no memory. They talk
+# through *collectives*, calls that every rank has to make, in the same order and with
+# tensors of the same size. `all_reduce`, for one, puts the sum over all ranks in the
+# place of each rank's tensor.
+#
+# Here two processes on your machine stand in for two GPUs. `ranks.run` sends a
+# function's source to both and returns a list: what the function returned on rank 0,
+# then on rank 1. Each rank keeps a *tape*: before a collective is made it notes the
+# name, the bytes and, once you ask with `watch(model)`, a digest of the parameters,
+# eight characters that change with any bit of them.
+
+# %% role="concept"
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from dlsys_helpers.ranks import RankFailed, Ranks, digest, watch
+
+ranks = Ranks(2)
+
+def sum_of_ranks():
+    """Three numbers of each rank, summed over the ranks in place."""
+    x = torch.full((3,), 1.0 + dist.get_rank())
+    dist.all_reduce(x)
+    return x.tolist()
+
+sums = ranks.run(sum_of_ranks)
+print("returned:", sums)
+print("tapes:   ", ranks.tapes)
+
+# %% role="concept"
+claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
+claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
+      expected=True)
+
+# %% role="concept" tags=["plumbing"]
+def mlp(seed):
+    """A reader of digits: 64 pixels, 32 hidden units, 10 classes."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+def descend(net, optimizer, x, y):
+    """One step on these digits; returns the loss before it."""
+    loss = F.cross_entropy(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+def flat(tensors):
+    """All numbers of the tensors in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+# %% role="concept" tags=["plumbing"]
+def reads(weights):
+    """The classes that a reader with these weights names, (497,)."""
+    net = mlp(0)
+    nn.utils.vector_to_parameters(weights, net.parameters())
+    return net(x_test).argmax(1)
+
+def calls(name, rank=0):
+    """How often a collective stands on the last tape of a rank."""
+    return sum(line[0] == name for line in ranks.tapes[rank])
+
+def gap(a, b):
+    """Distance of a from b, as a share of the length of b."""
+    return ((a - b).norm() / b.norm()).item()
+
+x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
+
 # %% [markdown] trap="09.1" role="predict" core=true symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
 #
@@ -482,80 +556,6 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # **Source:** PyTorch documentation,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # the formula of the weighted mean.
-
-# %% [markdown] role="concept"
-# ## Two processes and their tape
-#
-# Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
-# counted from 0; all copies together are the *world*. Ranks share no memory. They talk
-# through *collectives*, calls that every rank has to make, in the same order and with
-# tensors of the same size. `all_reduce`, for one, puts the sum over all ranks in the
-# place of each rank's tensor.
-#
-# Here two processes on your machine stand in for two GPUs. `ranks.run` sends a
-# function's source to both and returns a list: what the function returned on rank 0,
-# then on rank 1. Each rank keeps a *tape*: before a collective is made it notes the
-# name, the bytes and, once you ask with `watch(model)`, a digest of the parameters,
-# eight characters that change with any bit of them.
-
-# %% role="concept"
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-from dlsys_helpers.ranks import RankFailed, Ranks, digest, watch
-
-ranks = Ranks(2)
-
-def sum_of_ranks():
-    """Three numbers of each rank, summed over the ranks in place."""
-    x = torch.full((3,), 1.0 + dist.get_rank())
-    dist.all_reduce(x)
-    return x.tolist()
-
-sums = ranks.run(sum_of_ranks)
-print("returned:", sums)
-print("tapes:   ", ranks.tapes)
-
-# %% role="concept"
-claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
-claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
-      expected=True)
-
-# %% role="concept" tags=["plumbing"]
-def mlp(seed):
-    """A reader of digits: 64 pixels, 32 hidden units, 10 classes."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-
-def descend(net, optimizer, x, y):
-    """One step on these digits; returns the loss before it."""
-    loss = F.cross_entropy(net(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-def flat(tensors):
-    """All numbers of the tensors in one row."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-# %% role="concept" tags=["plumbing"]
-def reads(weights):
-    """The classes that a reader with these weights names, (497,)."""
-    net = mlp(0)
-    nn.utils.vector_to_parameters(weights, net.parameters())
-    return net(x_test).argmax(1)
-
-def calls(name, rank=0):
-    """How often a collective stands on the last tape of a rank."""
-    return sum(line[0] == name for line in ranks.tapes[rank])
-
-def gap(a, b):
-    """Distance of a from b, as a share of the length of b."""
-    return ((a - b).norm() / b.norm()).item()
-
-x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
 # %% [markdown] trap="09.3" role="predict" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
@@ -978,7 +978,7 @@ guess("09.6", "How often do the ranks exchange gradients in these four "
       "batches?", unit="times")
 
 # %% trap="09.6" role="break"
-def accumulate(forward_inside, x, y, seed):
+def in_pieces(forward_inside, x, y, seed):
     """The gradient of a rank after four batches of 8 digits."""
     ddp, rank = DDP(mlp(seed)), dist.get_rank()
     x, y = x[rank:64:2].split(8), y[rank:64:2].split(8)
@@ -996,7 +996,7 @@ def accumulate(forward_inside, x, y, seed):
 # %% trap="09.6" role="break"
 def tape_of_four(forward_inside):
     """Gradients of both ranks, and the bytes of each all_reduce."""
-    found = ranks.run(accumulate, forward_inside, x_train, y_train, SEED,
+    found = ranks.run(in_pieces, forward_inside, x_train, y_train, SEED,
                       uses=(mlp, flat))
     return found, [line[1] for line in ranks.tapes[0]
                    if line[0] == "all_reduce"]
@@ -1269,7 +1269,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
-# %% [markdown] trap="09.9" role="predict" core=true symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
+# %% [markdown] trap="09.9" role="predict" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
 # ## Seven billion numbers
 #
 # Your model has 7 billion weights. In `float32`, AdamW needs 4 bytes for a weight, 4
