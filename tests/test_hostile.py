@@ -34,7 +34,7 @@ from grading_samples import (
     worksheet,
 )
 
-from dlsys.grading import cohort, frames, judge, runner, sandbox, walls
+from dlsys.grading import cohort, frames, judge, notebooks, runner, sandbox, walls, wire
 from dlsys_helpers import catalog, checking, paths, stages, verdicts
 
 CLASS_SEEDS, ARRANGE = judge.SEEDS, checking.Exercise.arrange
@@ -455,6 +455,25 @@ def test_many_processes_share_one_memory_limit(grade):
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
     assert "GiB of memory together" in entry(result, "01.1")["message"]
+
+
+def test_what_was_answered_in_the_second_attempt_keeps_its_own_words():
+    """The first attempt died, the second answered one exercise and was ended for memory."""
+    silent, spoke = sandbox.Attempt(fault="died"), sandbox.Attempt(
+        fault="died", cells_done=True, answers={0: [wire.pack({"missing": "int"})]})
+    attempts = iter([silent, spoke])
+    box = types.SimpleNamespace(attempt=lambda *_, **__: next(attempts),
+                                limits=settings().limits, used={"ended_by": "memory"})
+    papers = [types.SimpleNamespace(
+        exercise=types.SimpleNamespace(id=trap.id, by_hand=()), trap=trap, packed=b"")
+        for trap in catalog.traps(1)[:2]]
+    sitting = judge.Sitting(notebooks.Notebook(1, []), papers, box)
+
+    sitting.hold()
+    first, second = (entry["message"] for entry in sitting.result()["exercises"])
+
+    assert first.startswith("predict is an int, not a function")
+    assert second.endswith("cells and answers took more than 0.5 GiB of memory together.")
 
 
 def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurry):

@@ -211,7 +211,7 @@ class Sitting:
         self.verdicts: dict[str, Verdict] = {}
         self.notes = list(notebook.notes)
         self.attempt = Attempt()
-        self.died: set[str] = set()  # exercises without an answer, because processes ended
+        self.died: dict[str, bool] = {}  # by exercise: no answer, because processes ended
 
     def hold(self) -> None:
         """Judge everything once; judge what did not pass again, each in a process of its own."""
@@ -235,7 +235,9 @@ class Sitting:
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
         attempt = self.sandbox.attempt(self.notebook.cells, [p.packed for p in papers], **how)
         for index, paper in enumerate(papers):
-            self.verdicts[paper.exercise.id] = self._verdict(paper, attempt, index)
+            id = paper.exercise.id
+            self.verdicts[id] = self._verdict(paper, attempt, index)
+            self.died[id] = attempt.fault == "died" and index not in attempt.answers
         return attempt
 
     def _advice(self, paper: Paper) -> str:
@@ -278,16 +280,9 @@ class Sitting:
 
     def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
         if attempt.at == CELLS or not attempt.cells_done:
-            return self._ended(paper, attempt, Verdict(
-                "error", paper.exercise.id,
-                f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}"))
-        return self._ended(paper, attempt, _fault(paper, attempt.fault, self.sandbox))
-
-    def _ended(self, paper: Paper, attempt: Attempt, verdict: Verdict) -> Verdict:
-        """The verdict, noted where the whole sandbox may have ended: its supervisor knows why."""
-        if attempt.fault == "died":
-            self.died.add(paper.exercise.id)
-        return verdict
+            return Verdict("error", paper.exercise.id,
+                           f"no answer: the notebook's cells {_WHAT[attempt.fault or 'broken']}")
+        return _fault(paper, attempt.fault, self.sandbox)
 
     def _missing(self, paper: Paper, attempt: Attempt, kind: str) -> Verdict:
         """The verdict on a function that is not there; names the cell that failed, if one did."""
@@ -345,7 +340,7 @@ class Sitting:
         limits, why = self.sandbox.limits, self.sandbox.used.get("ended_by", "")
         text = {"memory": f"took more than {limits.memory / 2**30:g} GiB of memory together",
                 "time": f"took more than {limits.total:g} s together"}.get(why)
-        if text is None or verdict.id not in self.died:
+        if text is None or not self.died[verdict.id]:
             return verdict
         return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
 

@@ -67,22 +67,23 @@ def owner(result: Result) -> tuple[str, ...]:
 
 def missing_packages(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
     """Packages that cells asked for and that are not here, each with the learners' names."""
-    need: dict[str, dict[tuple, str]] = {}
-    for result in results:
-        for cell in result["cells"]:
-            if found := _NO_PACKAGE.match(cell["error"]):
-                need.setdefault(found[1], {})[owner(result)] = result["learner"]["name"]
-    return [(name, sorted(who.values())) for name, who in sorted(need.items())]
+    return sorted(_names((found[1], result) for result in results for cell in result["cells"]
+                         if (found := _NO_PACKAGE.match(cell["error"]))).items())
 
 
 def alike(results: Iterable[Result]) -> list[list[str]]:
     """Learners whose hand-ins of one stage have the same code, and points by it."""
-    groups: dict[tuple, dict[tuple, str]] = {}
-    for result in results:
-        if result["points"] and result.get("code"):
-            key = (result["stage"], result["code"])
-            groups.setdefault(key, {})[owner(result)] = result["learner"]["name"]
-    return sorted(sorted(who.values()) for who in groups.values() if len(who) > 1)
+    groups = _names(((result["stage"], result["code"]), result) for result in results
+                    if result["points"] and result.get("code"))
+    return sorted(names for names in groups.values() if len(names) > 1)
+
+
+def _names(pairs: Iterable[tuple[Any, Result]]) -> dict[Any, list[str]]:
+    """Under each key the names of the learners whose results stand with it, each learner once."""
+    found: dict[Any, dict[tuple, str]] = {}
+    for key, result in pairs:
+        found.setdefault(key, {})[owner(result)] = result["learner"]["name"]
+    return {key: sorted(who.values()) for key, who in found.items()}
 
 
 def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:
