@@ -479,6 +479,27 @@ def test_paper_is_white_also_in_the_dark(opened):
     assert paper in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")  # white, or what the paper is
 
 
+# Axes, their labels and what is drawn between them make ten elements and more.
+UNDRAWN = """() => [...document.querySelectorAll('[data-explorer] .xp-canvas')]
+    .filter(e => e.querySelectorAll('*').length < 10).length"""
+
+
+def test_on_paper_an_explorer_is_drawn_that_waits_for_a_guess(browser, html):
+    page = offline_page(browser, viewport=DESK)
+    page.goto((html / f"{LESSON}.html").as_uri())
+    page.wait_for_function(MOUNTED)
+    classes = "document.documentElement.classList.contains('guess-first')"
+    seen = [(page.evaluate(classes), page.evaluate(UNDRAWN))]
+    for event in ("beforeprint", "afterprint"):
+        page.evaluate("event => { dispatchEvent(new Event(event)); }", event)
+        seen.append((page.evaluate(classes), page.evaluate(UNDRAWN)))
+    page.close()
+    [(before, undrawn), *printed] = seen
+    assert before
+    assert undrawn > 0
+    assert printed == [(False, 0), (True, 0)]
+
+
 def test_a_chosen_option_shows_on_paper_and_in_forced_colours(opened):
     page, looks = opened(START), []
     chosen = page.locator(".xp-options input:checked + label").first

@@ -167,7 +167,19 @@ function everything(button, store) {
   show();
 }
 
+// Paper shows everything; before the explorers are asked to draw, hence the capture.
+function unfoldForPaper() {
+  const page = document.documentElement.classList;
+  let waits = false;
+  window.addEventListener("beforeprint", () => {
+    waits = page.contains("guess-first");
+    page.remove("guess-first");
+  }, { capture: true });
+  window.addEventListener("afterprint", () => page.toggle("guess-first", waits));
+}
+
 function mountAll() {
+  unfoldForPaper();
   const store = storage();
   document.querySelectorAll("[data-guess]").forEach((root) => mount(root, store));
   document.querySelectorAll("[data-everything]").forEach((node) => everything(node, store));
