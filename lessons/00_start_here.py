@@ -35,8 +35,8 @@ progress_map()
 # The cell below gives you a copy of a lesson and of its worksheet, and so does
 # `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
 # them. Read the lesson first, cell by cell with **Shift+Enter**: guess where it asks,
-# and the steps that are folded below the question open as you reach them. Then solve
-# its exercises in the worksheet. Short of time? Take the traps marked *core*.
+# and the steps that are folded below the question open. Then solve its exercises in the
+# worksheet. Short of time? Take the traps marked *core*.
 
 # %% role="start"
 start_menu()
