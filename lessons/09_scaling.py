@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, digits, flops, guess, measured,
-    saved_bytes,
+    accuracy, begin, check, claim, datasheet, digits, flops, gpu_result,
+    gpu_table, guess, measured, saved_bytes, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -48,8 +48,6 @@ for kind in formats:
 
 # %% role="concept"
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
-claim("largest float8_e4m3fn", torch.finfo(torch.float8_e4m3fn).max,
-      expected=448)
 claim("steps between 1 and 2 in bfloat16",
       1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
@@ -59,8 +57,9 @@ claim("steps between 1 and 2 in bfloat16",
 #
 # `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
 # of its inputs in 16 bits: matrix products and convolutions, where the time goes.
-# Others, such as most losses, are computed in 32 bits. Shapes in this stage: `N` rows,
-# `F` features, `C` classes.
+# Others, such as most losses, are computed in 32 bits.
+#
+# Shapes in this stage: `N` rows, `F` features, `C` classes.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -95,9 +94,9 @@ claim("bytes of a number of the weight's gradient",
 #
 # Here two processes on your machine stand in for two GPUs. `ranks.run` sends a
 # function's source to both and returns a list: what the function returned on rank 0,
-# then on rank 1. Each rank keeps a *tape*: before a collective is made it notes the
-# name, the bytes and, once you ask with `watch(model)`, a digest of the parameters,
-# eight characters that change with any bit of them.
+# then on rank 1. A rank knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and
+# `contextlib`; functions of yours go along with `uses=(...)`. Each rank keeps a *tape*:
+# before a collective is made it notes the name and the bytes.
 
 # %% role="concept"
 import torch.distributed as dist
@@ -125,7 +124,7 @@ claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
 
 # %% role="concept" tags=["plumbing"]
 def mlp(seed):
-    """A reader of digits: 64 pixels, 32 hidden units, 10 classes."""
+    """The reader that travels to the ranks: 64 pixels, 32 units, 10."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
@@ -155,8 +154,6 @@ def calls(name, rank=0):
 def gap(a, b):
     """Distance of a from b, as a share of the length of b."""
     return ((a - b).norm() / b.norm()).item()
-
-x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
 # %% [markdown] trap="09.1" role="predict" core=true symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
@@ -204,11 +201,11 @@ def run(make, scaler, **settings):
     with torch.no_grad():
         return F.cross_entropy(model(x_test), y_test).item(), norms
 
-start, batches = reader(), torch.randint(len(x_train), (200, 64))
-
 def sgd(params):
     return torch.optim.SGD(params, lr=0.1)
 
+# %% trap="09.1" role="break"
+start, batches = reader(), torch.randint(len(x_train), (200, 64))
 habit, habit_norms = run(sgd, scaled())
 without, norms = run(sgd, scaled(on=False))
 
@@ -226,10 +223,10 @@ claim("first norm that the clip saw, over the true one",
 measured("09.1", 2)
 
 # %% [markdown] trap="09.1" role="repair"
-# The scaler asks nobody for the format: `scale` multiplies by 65,536 in `bfloat16` as
-# well. `clip_grad_norm_` then sees a norm in the ten thousands and cuts it to 1, and
-# `scaler.step` divides what is left by 65,536. What reaches the optimizer has a norm of
-# `0.000015`, whatever the gradient was.
+# `scale` does not look at the format: it multiplies by 65,536 in `bfloat16` as well.
+# `clip_grad_norm_` then sees a norm in the ten thousands and cuts it to 1, and
+# `scaler.step` divides what is left by 65,536. Of a gradient whose scaled norm is above
+# 1 a norm of `0.000015` reaches the optimizer, however long the gradient was.
 #
 # In `bfloat16` leave the scaler out: the exponent reaches as far as in `float32`. In
 # `float16` you need it, and the order is *scale, backward, unscale, clip, step,
@@ -237,24 +234,20 @@ measured("09.1", 2)
 # a threshold knows.
 
 # %% trap="09.1" role="repair"
-ordered, _ = run(sgd, scaled(), unscale=True)
+in_order, _ = run(sgd, scaled(), unscale=True)
 half, half_norms = run(sgd, scaled(), dtype=torch.float16, unscale=True)
-print(f"bfloat16, scaler, right order  loss {ordered:.2f}")
+print(f"bfloat16, scaler, right order  loss {in_order:.2f}")
 print(f"float16,  scaler, right order  loss {half:.2f}, "
       f"norm {half_norms[0]:.2f}")
 
 # %% trap="09.1" role="repair"
-claim("loss in bfloat16 with the scaler, in the right order", ordered,
+claim("loss in bfloat16 with the scaler, in the right order", in_order,
       below=0.9)
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# Who trains with Adam may never notice: its step hardly depends on the size of the
-# gradient. It loses the clip, for each norm becomes the same.
-#
-# And what does the scaler do for `float16`? Take a loss that is small because it is
-# divided, by a number of micro-batches or a temperature. Count the gradients that
-# round to zero without the scaler, and are found again with it.
+# With Adam you may not notice: its step hardly depends on the size of the gradient. Only
+# the clip is lost, as all clipped gradients get the same norm.
 
 # %% trap="09.1" role="repair"
 def adam(params):
@@ -263,6 +256,15 @@ def adam(params):
 adam_habit = run(adam, scaled())[0]
 adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
+
+# %% trap="09.1" role="repair"
+claim("loss with Adam and the scaler, minus without", adam_habit
+      - adam_without, below=0.3)
+
+# %% [markdown] trap="09.1" role="repair"
+# And what does the scaler do for `float16`? Take a loss that is small because it is
+# divided, by a number of micro-batches or a temperature. Count the gradients that
+# round to zero without the scaler, and are found again with it.
 
 # %% trap="09.1" role="repair"
 def gradient(half, scale=1):
@@ -279,16 +281,15 @@ lost = {scale: ((gradient(True, scale) == 0) & (true != 0)).float().mean()
 print({f"scale {s}": f"{share:.1%} lost" for s, share in lost.items()})
 
 # %% trap="09.1" role="repair"
-claim("loss with Adam and the scaler, minus without", adam_habit
-      - adam_without, below=0.3)
 claim("share of gradients that float16 loses without the scaler",
       lost[1].item(), above=0.01)
 claim("the same with a scale of 65,536", lost[65536].item(), below=0.001)
 
 # %% [markdown] trap="09.1" role="repair"
 # The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
-# without one double it. Guess before you move a control: how many steps does a scale
-# lose that is a hundred times too large for the gradients?
+# without one double it, fewer in the explorer. Guess before you move a control: how many
+# steps are skipped at the start when the scale is 256 times too large? Then set it; the
+# line below the panels counts them.
 
 # %% role="explore" explorer="loss_scale"
 from dlsys_helpers.explorers.loss_scale import loss_scale
@@ -296,19 +297,19 @@ from dlsys_helpers.explorers.loss_scale import loss_scale
 loss_scale
 
 # %% [markdown] trap="09.1" role="folklore"
-# **Told:** `bfloat16` cannot overflow, and `scale()` does nothing there. **Measured:**
-# its range is that of `float32`, and it ends there too: `3e38` times ten is `inf` in
-# both. And `scale()` multiplies whatever it gets.
+# **Told:** in `bfloat16` `scale()` is a no-op, as nothing can overflow. **Measured:** the
+# range of `bfloat16` ends where that of `float32` does: `3e38` times ten is `inf`. And
+# `scale()` multiplies what it gets, a number in `bfloat16` too.
 
 # %% trap="09.1" role="folklore"
 big = torch.tensor(3e38).bfloat16() * 10
-twice = scaled().scale(torch.tensor(2.0).bfloat16())
-print("3e38 times ten:", big.item(), "  scale(2):", twice.item())
+two_scaled = scaled().scale(torch.tensor(2.0).bfloat16())
+print("3e38 times ten:", big.item(), "  scale(2):", two_scaled.item())
 
 # %% trap="09.1" role="folklore"
 claim("ten times 3e38 in bfloat16 is infinite", big.isinf().item(),
       expected=True)
-claim("what scale() makes of a 2 in bfloat16", twice.item(),
+claim("what scale() makes of a 2 in bfloat16", two_scaled.item(),
       expected=131072)
 
 # %% trap="09.1" role="exercise" points=3 difficulty=2 minutes=15
@@ -376,7 +377,8 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # at once, same weights, same rows.
 
 # %% trap="09.2" role="predict"
-guess("09.2", "By how many percent of its length does it miss?", unit="%")
+guess("09.2", "By how many percent of its length do the ten pieces miss "
+      "the gradient?", unit="%")
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -420,7 +422,8 @@ measured("09.2", 100 * miss(tenths, target), right=(15, 150))
 # `backward`, from the labels alone.
 #
 # With class weights the divisor of `F.cross_entropy` is the sum of the weights of these
-# labels, and so it is for the pieces:
+# labels, and so it is for the pieces. `reduction="sum"` gives each piece's sum without a
+# divisor of its own, so that one for all can follow:
 
 # %% trap="09.2" role="repair"
 def mass(y, weight=None):
@@ -459,24 +462,32 @@ claim("class weights, divided by the sum of weights: the miss",
       offs["their weights"], below=1e-5)
 
 # %% [markdown] trap="09.2" role="repair"
-# The other loose end is the end of the epoch. Ten pieces and a step for each four
-# of them leave two. Divided by four they make a step half as long as they should;
-# not stepped at all, they are lost, or their gradient stays and joins the first step of
-# the next epoch. And a piece without any label that counts has a mean of 0 / 0.
+# The end of the epoch needs care, too. A step takes four pieces; of ten pieces two are
+# left. Divided by four they make a step half as long as they should. Without a step they
+# are lost, or their gradient stays and joins the first step of the next epoch.
 
 # %% trap="09.2" role="repair"
 plain = [(x_train[k:k + 16], y_train[k:k + 16]) for k in range(0, 160, 16)]
 rest = plain[8:]                                  # all labels count
 fair = gradient_of(start, rest, lambda y: 1 / 2)
 short = gradient_of(start, rest, lambda y: 1 / 4)
-nothing = torch.full((16,), -100)
-empty = F.cross_entropy(start(x_train[:16]), nothing)
 print(f"the last step over a fair one: {short.norm() / fair.norm():.2f}")
-print("mean over no label:", empty.item())
 
 # %% trap="09.2" role="repair"
 claim("two pieces left, divided by four: length over that of a fair step",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
+
+# %% [markdown] trap="09.2" role="repair"
+# A piece in which no label counts has a mean of 0 / 0, and NaN times zero stays NaN. Its
+# sum is 0.
+
+# %% trap="09.2" role="repair"
+nothing = torch.full((16,), -100)
+empty = F.cross_entropy(start(x_train[:16]), nothing)
+none = F.cross_entropy(start(x_train[:16]), nothing, reduction="sum")
+print("over no label: mean", empty.item(), "  sum", none.item())
+
+# %% trap="09.2" role="repair"
 claim("a mean over no label is a number", not empty.isnan().item(),
       expected=False)
 
@@ -587,16 +598,16 @@ def two_heads(seed):
 
 # %% trap="09.3" role="break"
 def three_steps(search, heads, x, y, seed):
-    """What stopped it in three steps; "" if nothing did."""
+    """What stopped it in three steps; heads: those used, step by step."""
     rank, net = dist.get_rank(), two_heads(seed)
     ddp = DDP(net, find_unused_parameters=search)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x, y = x[rank:64:2], y[rank:64:2]
     for step in range(3):
         try:
-            loss = F.cross_entropy(ddp(x, heads), y)
+            loss = F.cross_entropy(ddp(x, heads[step % len(heads)]), y)
         except RuntimeError as error:
-            return f"step {step + 1}: {error}"[:62]
+            return f"step {step + 1}: {error}"
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -610,7 +621,7 @@ def reduced(search, heads):
     return said, [line[1] for line in ranks.tapes[0]
                   if line[0] == "all_reduce"]
 
-_, flagged = reduced(search=True, heads="ab")
+_, flagged = reduced(search=True, heads=["ab"])
 
 # %% trap="09.3" role="look"
 print("bytes of the all_reduce calls in three steps:", flagged)
@@ -628,39 +639,61 @@ claim("bytes of the second one, for each parameter tensor",
 measured("09.3", len(flagged) / 3, right=(2, 2))
 
 # %% [markdown] trap="09.3" role="repair"
-# With the flag, DDP walks through the graph of each forward pass for the parameters
+# DDP packs gradients into *buckets* and sends a bucket in one call; these all fit into
+# one. With the flag, DDP walks through the graph of each forward pass for the parameters
 # that it will not meet, and after each backward the ranks tell each other which ones
 # they used: a number for each tensor, a call of its own. The call is small, but it has to
 # wait for all ranks, and the walk costs time on each rank. All of that is paid in every
 # step, also where nothing is ever unused. Without the flag:
 
 # %% trap="09.3" role="repair"
-_, plain = reduced(search=False, heads="ab")
-stopped, none_sent = reduced(search=False, heads="a")
-_, searched = reduced(search=True, heads="a")
-print("both heads, no flag:  ", plain)
-print("head a alone, no flag:", none_sent, stopped[0])
+_, unflagged = reduced(search=False, heads=["ab"])
+stopped, none_sent = reduced(search=False, heads=["a"])
+_, searched = reduced(search=True, heads=["a"])
+print("both heads, no flag:  ", unflagged)
 print("head a alone, flag:   ", searched)
+print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
 
 # %% trap="09.3" role="repair"
 claim("all_reduce calls a step, both heads, without the flag",
-      len(plain) / 3, expected=1)
-claim("ranks that stop in step 2, one head, without the flag",
-      sum(said.startswith("step 2: Expected to have") for said in stopped),
+      len(unflagged) / 3, expected=1)
+claim("errors that name the flag, one head, without it",
+      sum("find_unused_parameters=True" in text for text in stopped),
       expected=2)
 
 # %% [markdown] trap="09.3" role="repair"
 # So the flag is for nets in which a step may leave a parameter without a gradient, and
-# a dry run can tell, in one process, before anything is wrapped.
+# a dry run can tell, in one process, before anything is wrapped. `torch.autograd.grad`
+# with `allow_unused=True` gives None for such a parameter:
+
+# %% trap="09.3" role="repair"
+dry, some = two_heads(SEED), slice(0, 8)
+loss = F.cross_entropy(dry(x_train[some], "a"), y_train[some])
+grads = torch.autograd.grad(loss, list(dry.parameters()), allow_unused=True)
+print("unused:", [name for (name, _), grad in
+                  zip(dry.named_parameters(), grads, strict=True)
+                  if grad is None])
+
+# %% trap="09.3" role="repair"
+claim("tensors that head a alone leaves unused",
+      sum(grad is None for grad in grads), expected=2)
 
 # %% [markdown] trap="09.3" role="folklore"
 # **Told:** with an unused parameter DDP hangs. **Measured:** with this net it raises, on
-# both ranks, in the second forward pass. The first step is worse than an error: nothing
-# was exchanged in it, as DDP still waited for the missing gradients, and each rank made
-# its own update.
+# both ranks, in the second forward pass, whether head a is used, head b, or both in turn.
+# The first step is worse than an error: nothing was exchanged in it, as DDP still waited
+# for the missing gradients, and each rank made its own update.
 
 # %% trap="09.3" role="folklore"
-claim("all_reduce calls before the error", len(none_sent), expected=0)
+ways = [reduced(search=False, heads=heads)
+        for heads in (["a"], ["b"], ["a", "b"])]
+second = [text.startswith("step 2") for texts, _ in ways for text in texts]
+print("stopped in step 2:", second)
+
+# %% trap="09.3" role="folklore"
+claim("ranks, in three ways, that stop in step 2", sum(second), expected=6)
+claim("all_reduce calls before the errors",
+      sum(len(calls) for _, calls in ways), expected=0)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
@@ -735,7 +768,7 @@ def one_step(plan, layers=6):
 
 # %% trap="09.4" role="break"
 def step_calls(plan):
-    """The calls of the step: how many of each kind, and MB of each."""
+    """The calls of the step: the bytes of each, by kind."""
     ranks.run(one_step, plan)
     names = [line[0] for line in ranks.tapes[0]]
     step = ranks.tapes[0][names.index("barrier") + 1:]
@@ -781,9 +814,14 @@ claim("bytes of each layer sharded, over those of DDP's all_reduce",
       expected=3)
 
 # %% [markdown] trap="09.4" role="repair"
-# The bytes are those of the whole tensors. An `all_reduce` costs a network about as
-# much as a `reduce_scatter` and an `all_gather` of the same tensor together. So DDP and
-# layers that are kept cost about the same bytes, and giving them back adds half.
+# Here the net as one piece is gathered once: the outermost module keeps its weights until
+# backward unless you say `reshard_after_forward=True`.
+#
+# The bytes are those of the whole tensors. An `all_reduce` costs a network as much as a
+# `reduce_scatter` and an `all_gather` of the same tensor together, [NCCL's page on
+# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) counts
+# it so. So DDP and layers that are kept cost the same bytes, and giving them back adds
+# half.
 
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
@@ -792,9 +830,9 @@ claim("bytes of each layer sharded, over those of DDP's all_reduce",
 # it counts.
 
 # %% trap="09.4" role="folklore"
-whole = sum(p.nbytes for p in nn.Linear(16, 16).parameters()) * 6
+model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
 claim("bytes gathered at once, over those of the model",
-      table["as one"]["all_gather"][0] / whole, expected=1)
+      table["as one"]["all_gather"][0] / model_bytes, expected=1)
 
 # %% trap="09.4" role="exercise" points=3 difficulty=2 minutes=15
 def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
@@ -968,8 +1006,8 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # ## Four small batches, one update
 #
 # A batch does not fit, so you add up the gradients of four small ones and then update.
-# Under DDP the ranks would exchange their gradients four times, where one exchange of
-# the sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
+# Under DDP the ranks would exchange their gradients four times, in one `all_reduce` each,
+# where one exchange of the sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
 # `backward`, so you put `with ddp.no_sync():` around the first three calls of
 # `backward` and leave the fourth alone.
 
@@ -1006,15 +1044,15 @@ outside, sent = tape_of_four(forward_inside=False)
 # %% trap="09.6" role="look"
 whole_net = mlp(SEED)                              # all 64 digits at once
 F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
-true = flat(p.grad for p in whole_net.parameters())
+one_gradient = flat(p.grad for p in whole_net.parameters())
 print("bytes of each all_reduce:", sent)
 print("gradient, off the one of a single process: "
-      f"{gap(outside[0], true):.0e}")
+      f"{gap(outside[0], one_gradient):.0e}")
 
 # %% trap="09.6" role="look"
 claim("exchanges with no_sync around backward", len(sent), expected=4)
 claim("gradient after it, off the one of a single process",
-      gap(outside[0], true), below=1e-4)
+      gap(outside[0], one_gradient), below=1e-4)
 
 # %% trap="09.6" role="look"
 measured("09.6", len(sent), right=(4, 4))
@@ -1026,17 +1064,17 @@ measured("09.6", len(sent), right=(4, 4))
 # and where `backward` stands makes no difference.
 
 # %% trap="09.6" role="repair"
-inside, sent = tape_of_four(forward_inside=True)
-print("bytes of each all_reduce:", sent)
+inside, sent_once = tape_of_four(forward_inside=True)
+print("bytes of each all_reduce:", sent_once)
 print("gradient, off the one of a single process: "
-      f"{gap(inside[0], true):.0e}")
+      f"{gap(inside[0], one_gradient):.0e}")
 
 # %% trap="09.6" role="repair"
-claim("exchanges with forward inside no_sync", len(sent), expected=1)
+claim("exchanges with forward inside no_sync", len(sent_once), expected=1)
 claim("gradient then, off the one of a single process",
-      gap(inside[0], true), below=1e-4)
+      gap(inside[0], one_gradient), below=1e-4)
 claim("bytes of the exchange over those of the parameters",
-      sent[0] / (4 * true.numel()), expected=1)
+      sent_once[0] / (4 * one_gradient.numel()), expected=1)
 
 # %% [markdown] trap="09.6" role="repair"
 # One case is left. An epoch of six batches, four to an update, ends with two that were
@@ -1114,6 +1152,242 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # `backward` alone it did nothing;
 # [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726) takes it
 # apart.
+
+# %% [markdown] trap="09.7" role="predict" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
+# ## A checkpoint by rank 0
+#
+# Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps. You
+# save it as you always have, in one process: `if dist.get_rank() == 0:
+# torch.save(net.state_dict(), path)`.
+#
+# The next day two ranks build and shard the net anew, from other random numbers. Each
+# loads the file: `net.load_state_dict(torch.load(path))`.
+
+# %% trap="09.7" role="predict"
+guess("09.7", "What do the ranks have then?",
+      choices=["the net that was saved",
+               "an error: half of the numbers are missing",
+               "half of the saved net, the other half is random",
+               "half of the saved net, and that half once more"])
+
+# %% trap="09.7" role="break" tags=["plumbing"]
+import tempfile
+import warnings
+from pathlib import Path
+
+disk = tempfile.TemporaryDirectory()
+folder, one_file = (str(Path(disk.name) / name)
+                    for name in ("step60", "rank0"))
+# A world of one is what this notebook means, and an old spelling is shown.
+warnings.filterwarnings("ignore", "torch.distributed is disabled")
+warnings.filterwarnings("ignore", "`save_state_dict` is deprecated")
+
+# %% trap="09.7" role="break"
+def shard_and_train(x, y, seed, steps=60):
+    """A sharded net after so many steps of AdamW, and the optimizer."""
+    net = fully_shard(mlp(seed))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for k in range(steps):
+        rows = torch.arange(20 * k, 20 * (k + 1))[dist.get_rank()::2]
+        descend(net, optimizer, x[rows], y[rows])
+    return net, optimizer
+
+def whole(net):
+    """All numbers of a sharded net in one row."""
+    return flat(p.full_tensor() for p in net.parameters())
+
+# %% trap="09.7" role="break"
+def saved_by_one(path, x, y, seed):
+    """The net before saving and after loading, and what loading said."""
+    net, _ = shard_and_train(x, y, seed)
+    if dist.get_rank() == 0:
+        torch.save(net.state_dict(), path)
+    dist.barrier()                                  # the next day
+    fresh = fully_shard(mlp(seed + 1))
+    said = fresh.load_state_dict(torch.load(path))
+    return whole(net), whole(fresh), str(said)
+
+helpers = (mlp, flat, descend, shard_and_train, whole)
+saved, loaded, said = ranks.run(saved_by_one, one_file, x_train, y_train,
+                                SEED, uses=helpers)[0]
+
+# %% trap="09.7" role="look"
+share = [(reads(weights) == y_test).float().mean().item()
+         for weights in (saved, loaded)]
+other = (loaded != saved).float().mean().item()
+print(said)
+print(f"digits read: saved {share[0]:.2f}, loaded {share[1]:.2f}")
+print(f"numbers that are not as saved: {other:.1%}")
+
+# %% trap="09.7" role="look"
+claim("test digits read by the net that was saved", share[0], above=0.75)
+claim("by the net that was loaded", share[1], below=0.6)
+claim("share of numbers that are not as saved", other, expected=0.5,
+      within=1e-3)
+
+# %% [markdown] trap="09.7" role="look"
+# All keys matched, and half of the numbers are others. Which? The first layer has 32
+# rows of 64 weights; compare the two halves of the loaded one.
+
+# %% trap="09.7" role="look"
+upper, lower = loaded[:32 * 64].view(2, 16, 64)
+claim("weights in which the second half differs from the first",
+      (upper != lower).sum(), expected=0)
+
+# %% trap="09.7" role="look"
+measured("09.7", 3)
+
+# %% [markdown] trap="09.7" role="repair"
+# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor shows the
+# shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's rows.
+# When rank 1 loads it, shapes and names are right, so its own rows become rank 0's. An
+# error would need shards of different sizes.
+#
+# The rows are cut evenly, as far as they go:
+
+# %% trap="09.7" role="repair"
+def rows_held(features):
+    """Shape of this rank's part of the weight, and of the weight."""
+    weight = fully_shard(nn.Linear(2, features)).weight
+    return tuple(weight.to_local().shape), tuple(weight.shape)
+
+for features in (10, 3, 1):
+    (first, full), (second, _) = ranks.run(rows_held, features)
+    print(f"whole {full}: rank 0 holds {first}, rank 1 {second}")
+print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
+
+# %% trap="09.7" role="repair"
+claim("rows of one that rank 1 holds", second[0], expected=0)
+
+# %% [markdown] trap="09.7" role="repair"
+# A saved net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets each
+# write its own part into one folder, with a table of contents. Whoever loads asks for the
+# parts that it needs, so another number of ranks can read what two have written.
+# `get_state_dict` names parameters and optimizer states alike, however they are sharded.
+
+# %% trap="09.7" role="repair"
+def save(folder, net, optimizer):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model, state = get_state_dict(net, optimizer)
+    dcp.save({"model": model, "optimizer": state}, checkpoint_id=folder)
+
+def load(folder, net, optimizer):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict as states
+    parts = dict(zip(("model", "optimizer"),
+                     states.get_state_dict(net, optimizer), strict=True))
+    dcp.load(parts, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    states.set_state_dict(net, optimizer, model_state_dict=parts["model"],
+                          optim_state_dict=parts["optimizer"])
+
+# %% trap="09.7" role="repair"
+def on_and_back(folder, x, y, seed):
+    """The net as saved, as loaded, two steps on, and two steps resumed."""
+    net, optimizer = shard_and_train(x, y, seed)
+    save(folder, net, optimizer)
+    fresh = fully_shard(mlp(seed + 1))
+    other = torch.optim.AdamW(fresh.parameters(), lr=1e-2)
+    load(folder, fresh, other)
+    seen = [whole(net), whole(fresh)]
+    for model, its_own in ((net, optimizer), (fresh, other)):
+        for k in range(2):
+            descend(model, its_own, x[k::50], y[k::50])
+        seen.append(whole(model))
+    return seen
+
+# %% trap="09.7" role="repair"
+saved, loaded, straight, resumed = ranks.run(
+    on_and_back, folder, x_train, y_train, SEED,
+    uses=(*helpers, save, load))[0]
+alone = mlp(SEED + 1)                               # a world of one
+load(folder, alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
+read = (reads(flat(alone.parameters())) == y_test).float().mean().item()
+print("files:", sorted(path.name for path in Path(folder).iterdir()))
+print(f"digits read by a single process that loaded them: {read:.2f}")
+
+# %% trap="09.7" role="repair"
+claim("numbers in which two ranks loaded something else than was saved",
+      (loaded != saved).sum(), expected=0)
+claim("numbers in which the resumed run differs after two more steps",
+      (resumed != straight).sum(), expected=0)
+claim("numbers in which a single process loaded something else",
+      (flat(alone.parameters()) != saved).sum(), expected=0)
+
+# %% [markdown] trap="09.7" role="repair"
+# To hand a model on, one file with whole tensors is often better. All ranks have to help
+# to make it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
+# cpu_offload=True))` gathers them, so the call stands outside `if rank == 0`, and only
+# `torch.save` inside.
+
+# %% [markdown] trap="09.7" role="folklore"
+# **Told:** `dcp.save_state_dict(state, checkpoint_id=folder)` saves the shards. The line
+# stands in guides for an earlier version. **Measured:** it raises a TypeError. The
+# call is `dcp.save`.
+
+# %% trap="09.7" role="folklore"
+import torch.distributed.checkpoint as dcp
+
+try:
+    dcp.save_state_dict({}, checkpoint_id=folder)
+except TypeError as error:
+    last_words = str(error)
+print(last_words)
+
+# %% trap="09.7" role="folklore"
+claim("does the older call know checkpoint_id",
+      "unexpected" not in last_words, expected=False)
+
+# %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
+def reshard(shards: list, world: int) -> list[dict]:
+    """The shards of a state for `world` ranks, made from those of others.
+
+    shards: for each rank, in order, a dict of name to its part, a tensor;
+    all have the same names in the same order, maybe none. A tensor of n
+    rows is cut along its first dimension: each rank in turn takes
+    ceil(n / ranks) rows, or what is left; a part without rows keeps the
+    other sizes. A tensor without dimensions is whole on each rank. The
+    result is a list of the same kind, with names in their order and types
+    kept. Each of its tensors has memory of its own, without room for
+    anything else. shards and their tensors are left as they are.
+
+    Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four
+    [0., 1.], [2., 3.], [4.] and [].
+    """
+    # BEGIN SOLUTION
+    found = [{} for _ in range(world)]
+    for name, first in shards[0].items():
+        whole = first
+        if first.dim():
+            whole = torch.cat([part[name] for part in shards])
+            rows = -(-len(whole) // world)
+        for rank, mine in enumerate(found):
+            part = whole
+            if first.dim():
+                part = whole[rank * rows:(rank + 1) * rows]
+            mine[name] = part.clone()
+    return found
+    # END SOLUTION
+
+# %% [markdown] trap="09.7" role="hint"
+# 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
+# 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
+# 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
+
+# %% [markdown] trap="09.7" role="keep"
+# **Keep:** a sharded model is saved by all ranks. `dcp.save` and `dcp.load` in one folder
+# to resume; one gathered `state_dict` to hand on. **In your own code:** load each kind of
+# checkpoint once into a fresh model, right after saving, and compare a loss. **Seen in
+# the wild:**
+# [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
+# under tensor parallelism saving hangs, as rank 0 alone gathers, and the optimizer comes
+# back wrong "without a word";
+# [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
+# a file for each rank, hard to resume on another number of GPUs;
+# [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain
+# tensors of one name, different on each rank, are taken for copies, and one is saved.
+# **Source:** PyTorch documentation,
+# [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
 
 # %% [markdown] trap="09.8" role="predict" core=true symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
 # ## A thousand small steps
@@ -1708,10 +1982,10 @@ claim("all_reduce calls then", calls("all_reduce"), expected=1)
 def average_grads(losses_of, params: list, batch, all_sum) -> float:
     """Mean loss over the examples of all ranks; gradients go into .grad.
 
-    losses_of(batch): losses (n,) of this rank's n examples; n >= 0 differs
-    from rank to rank, and at least one rank has some. params: the
-    parameters; one that no loss depends on gets zeros, and what .grad held
-    before counts no more. Values of the parameters stay.
+    losses_of(batch): losses (n,) of this rank's n examples, with a graph;
+    n >= 0 differs from rank to rank, and at least one rank has some.
+    params: the parameters; one that no loss depends on gets zeros, and what
+    .grad held before counts no more. Values of the parameters stay.
     all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
     call it equally often, in the same order, with the same shapes and
     dtypes.
@@ -2356,79 +2630,8 @@ claim("graphs for one call with an if on a number",
       graphs["an if on a number"], expected=2)
 
 # %% [markdown] role="concept"
-# ## Further: saving shards, launching ranks, the same step in JAX
+# ## Further: launching ranks, and the same step in JAX
 #
-# A sharded model is saved by all ranks together, each its own part, into one folder:
-# `torch.distributed.checkpoint`, *DCP* for short. Whoever loads asks for the parts that
-# it needs, so another number of ranks can read what two have written. An older
-# spelling, `save_state_dict(state, checkpoint_id=...)`, is still found in many guides;
-# it raises a TypeError today.
-
-# %% role="concept"
-def save(folder, net, optimizer):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    model, state = get_state_dict(net, optimizer)
-    dcp.save({"model": model, "optimizer": state}, checkpoint_id=folder)
-
-def load(folder, net, optimizer):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import state_dict as states
-    parts = dict(zip(("model", "optimizer"),
-                     states.get_state_dict(net, optimizer), strict=True))
-    dcp.load(parts, checkpoint_id=folder, no_dist=not dist.is_initialized())
-    states.set_state_dict(net, optimizer, model_state_dict=parts["model"],
-                          optim_state_dict=parts["optimizer"])
-
-# %% role="concept"
-def five_steps(folder, resume, x, y, seed):
-    """The whole weights after three steps, and after five.
-
-    resume: the first three steps are not made but loaded.
-    """
-    net = mlp(seed + resume)              # if loaded: from another start
-    fully_shard(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    seen = []
-    for k in range(3 * resume, 5):
-        if k == 3:
-            (load if resume else save)(folder, net, optimizer)
-            seen.append(flat(p.full_tensor() for p in net.parameters()))
-        descend(net, optimizer, x[k::50], y[k::50])
-    return *seen, flat(p.full_tensor() for p in net.parameters())
-
-# %% role="concept" tags=["plumbing"]
-import tempfile
-import warnings
-from pathlib import Path
-
-# A world of one is what this notebook means.
-warnings.filterwarnings("ignore", "torch.distributed is disabled")
-
-# %% role="concept"
-
-work = tempfile.TemporaryDirectory()
-folder = str(Path(work.name) / "step3")
-
-def five(resume):
-    return ranks.run(five_steps, folder, resume, x_train, y_train, SEED,
-                     uses=(mlp, flat, descend, save, load))[0]
-
-saved, straight = five(resume=False)
-loaded, resumed = five(resume=True)
-alone = mlp(SEED + 1)                              # a world of one
-load(folder, alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
-print("files:", sorted(path.name for path in Path(folder).iterdir()))
-
-# %% role="concept"
-claim("numbers in which two ranks loaded something else than was saved",
-      (loaded != saved).sum(), expected=0)
-claim("numbers in which the resumed run differs after two more steps",
-      (resumed != straight).sum(), expected=0)
-claim("numbers in which a single process loaded something else",
-      (flat(alone.parameters()) != saved).sum(), expected=0)
-
-# %% [markdown] role="concept"
 # Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE` and the
 # address where they meet, and ends all of them when one fails. On one machine
 # `--standalone` finds a free port by itself. On two machines with eight GPUs each, the
@@ -2459,14 +2662,14 @@ def launched(*command, seconds=120, **settings):
     return out.splitlines()
 
 # %% role="concept"
-script = Path(work.name) / "train.py"
+script = Path(disk.name) / "train.py"
 script.write_text('''
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")                # all the rest from torchrun
 x = torch.ones(3) * (1 + dist.get_rank())
 dist.all_reduce(x)
-print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.tolist()}",
-      flush=True)
+me = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+print(f"{me}: {x.tolist()}\\n", end="", flush=True)   # one write, one line
 dist.destroy_process_group()
 ''')
 
@@ -2486,7 +2689,7 @@ claim("ranks of torchrun that hold the sum of both",
 # flag, which has to be set before JAX starts, so this runs in a process of its own.
 
 # %% role="concept"
-script = Path(work.name) / "step.py"
+script = Path(disk.name) / "step.py"
 script.write_text('''
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -2539,7 +2742,7 @@ claim("does the message name both calls",
 claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% role="concept" tags=["plumbing"]
-work.cleanup()
+disk.cleanup()
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2615,6 +2818,182 @@ work.cleanup()
 # - [x] DDP :: One `all_reduce` of the gradients a step; sharding would add gathers for memory that you do not need.
 # - [ ] every layer in shards, as large models do :: It sends about half as much again, in many more calls.
 # - [ ] the model as one shard :: It holds the whole model in forward and saves only what lies between the steps.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: what fewer bits, copies and waits cost
+#
+# Four things of this stage need a clock: the rate of each format, the way of the data to
+# the card, the waits of trap 09.10, and a whole step. The step is that of a small GPT, 12
+# blocks of width 1,024, 8 texts of 1,024 tokens. Its *MFU*, model FLOPs utilization, is the
+# share of the card's rate that the step's FLOPs make use of.
+#
+# **Before you run anything:** how many FLOPs has a step of this GPT for each token and
+# weight? Which of TF32, `bfloat16`, `float16` and `float8` is how many times as fast as
+# `float32`? What does a copy cost that runs beside a product, and how many of ten steps
+# wait when each asks for its loss?
+
+# %% role="gpu"
+from dlsys_helpers.gpu import half_dtype
+from torch.profiler import profile, supported_activities
+
+class Block(nn.Module):
+    """Causal attention of 16 heads, then an MLP; norms without weights."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(width, width) for _ in "qkvo")
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):                         # (texts, tokens, width)
+        *qkv, out = self.parts
+        h = F.layer_norm(x, x.shape[-1:])
+        heads = [part(h).unflatten(-1, (16, -1)).transpose(1, 2)
+                 for part in qkv]
+        a = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + out(a.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(F.layer_norm(x, x.shape[-1:]))))
+
+# %% role="gpu"
+def gpt(where, width=1024, blocks=12, words=32768):
+    """A small GPT: words, blocks, and a score for each word."""
+    with torch.device(where):
+        middle = [Block(width) for _ in range(blocks)]
+        return nn.Sequential(nn.Embedding(words, width), *middle,
+                             nn.Linear(width, words, bias=False))
+
+def train_step(net, opt, tokens, half):
+    """A step that predicts each next token; the loss stays a tensor."""
+    with torch.autocast(tokens.device.type, half_dtype(tokens.device),
+                        enabled=half):
+        logits = net(tokens[:, :-1]).flatten(0, 1)
+        loss = F.cross_entropy(logits, tokens[:, 1:].flatten())
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.detach()
+
+# %% role="gpu"
+def step_flops():
+    """FLOPs of a step, and how many weights multiply each token."""
+    net = gpt("meta")
+    tokens = torch.zeros(8, 1024, dtype=torch.long, device="meta")
+    used = sum(p.numel() for layer in net[1:] for p in layer.parameters()
+               if p.dim() > 1)
+    return flops(lambda: net(tokens).sum().backward()), used
+
+def timed(what, call):
+    """A row of a record: the median and the quartiles, in ms."""
+    ms = [1e3 * s for s in seconds(call, repeats=10, device="cuda")]
+    return {"what": what, "ms": ms[0], "ms_low": ms[1], "ms_high": ms[2]}
+
+step_work, used = step_flops()
+each_weight = step_work / (8 * 1024) / used
+print(f"a step: {step_work / 1e12:.1f} TFLOP; {used / 1e6:.0f} million "
+      f"weights multiply, {each_weight:.1f} FLOPs each for a token")
+claim("FLOPs of a step for a token and each weight that multiplies it",
+      each_weight, above=6, below=7.5)
+
+# %% role="gpu"
+def over(result, first, second):
+    """Time of one row over that of another."""
+    ms = {row["what"]: row["ms"] for row in result.rows}
+    return ms[first] / ms[second]
+
+def product(a, b):
+    if a.itemsize > 1:
+        return a @ b.t()
+    one, how = torch.ones((), device=a.device), F.ScalingType.TensorWise
+    return F.scaled_mm(a, b.t(), one, how, one, how)
+
+def waits(call):
+    """How often ten calls wait for the device, by the profiler."""
+    with profile(activities=supported_activities()) as seen:
+        [call() for _ in range(10)]
+    return sum(e.name == "cudaStreamSynchronize" for e in seen.events())
+
+# %% role="gpu"
+@gpu_result("09/rates", uses=[timed, product],
+            columns=["what", "ms", "ms_low", "ms_high"])
+def rates():
+    """A product of two random matrices of 8192 x 8192, by format."""
+    for what in ("float32", "bfloat16", "float16", "float8_e4m3fn"):
+        a, b = torch.randn(2, 8192, 8192, device="cuda").to(
+            getattr(torch, what))
+        yield timed(what, lambda: product(a, b))
+    torch.set_float32_matmul_precision("high")
+    a, b = torch.randn(2, 8192, 8192, device="cuda")
+    yield timed("TF32", lambda: product(a, b))
+
+# %% role="gpu"
+def beside(there, host, call, side):
+    """The copy on a stream of its own, beside the call."""
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        there.copy_(host, non_blocking=True)
+    call()
+    torch.cuda.current_stream().wait_stream(side)
+
+@gpu_result("09/copies", uses=[timed, beside],
+            columns=["what", "ms", "ms_low", "ms_high"])
+def copies():
+    """A GB from the host, a product in float32, and both at a time."""
+    host, there = torch.randn(2**28), torch.empty(2**28, device="cuda")
+    a, pin = torch.randn(8192, 8192, device="cuda"), host.pin_memory()
+    side = torch.cuda.Stream()
+    yield timed("ordinary", lambda: there.copy_(host))
+    yield timed("pinned", lambda: there.copy_(pin, non_blocking=True))
+    yield timed("product", lambda: a @ a)
+    yield timed("both", lambda: beside(there, pin, lambda: a @ a, side))
+
+# %% role="gpu"
+@gpu_result("09/steps", uses=[timed, gpt, train_step, waits],
+            columns=["what", "ms", "ms_low", "ms_high", "waits", "asking"])
+def steps():
+    """Steps of the GPT; waits of ten, and of ten that ask for the loss."""
+    tokens = torch.randint(32768, (8, 1025), device="cuda")
+    net = gpt("cuda")
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+    forms = {"float32": net, "autocast": net,
+             "compiled": torch.compile(net)}
+    for what, form in forms.items():
+        def call():
+            return train_step(form, opt, tokens, half=what != "float32")
+        yield timed(what, call) | {
+            "waits": waits(call), "asking": waits(lambda: call().item())}
+
+sheet = datasheet(rates.device_name)
+cores = sheet.half_tflops / sheet.fp32_tflops
+least = sheet.least_us(step_work, 0) / 1e3           # ms
+
+# %% role="gpu"
+gpu_table(
+    sheet,
+    rates.asks("float32 over bfloat16: time of a product", cores,
+               lambda: over(rates, "float32", "bfloat16"), above=3),
+    rates.asks("bfloat16 over float8", 2,
+               lambda: over(rates, "bfloat16", "float8_e4m3fn"), above=1.2),
+    copies.asks("copy: ordinary over pinned memory, time", "above 1",
+                lambda: over(copies, "ordinary", "pinned"), above=1),
+    copies.asks("copy and product at once, over the longer one", 1,
+                lambda: min(over(copies, "both", "pinned"),
+                            over(copies, "both", "product")), below=1.3),
+    steps.asks("ten steps: more waits when each asks for its loss", 10,
+               lambda: steps.value("asking", what="autocast")
+               - steps.value("waits", what="autocast"), above=9),
+    steps.asks("autocast over compiled: time of a step", "above 1",
+               lambda: over(steps, "autocast", "compiled"), above=1),
+    steps.asks("compiled step: MFU in %", "below 100", lambda: 100 * least
+               / steps.value("ms", what="compiled"), "52 % on 3,072 A100s "
+               "(arXiv 2104.04473)", above=20, below=100))
+
+# %% [markdown] role="gpu"
+# **Keep:** count a step's FLOPs, divide by the card's rate, and you have the time that it
+# cannot go below; the MFU says how near you are. Give the card 16 bits, pinned memory and
+# no questions. **Source:** [Narayanan et al.
+# 2021](https://arxiv.org/abs/2104.04473) for utilization at scale; PyTorch documentation,
+# [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned
+# memory and streams.
 
 # %% [markdown] role="summary"
 # ## What you take with you

@@ -79,8 +79,8 @@ def cases(g):
         return {"dtype": "bfloat16", "max_norm": 1.0, "before": [], "c": [torch.ones(1, 1)],
                 "x": [torch.tensor([[3.0, 4.0]])]}
     loose, tight = 900.0, 0.1 + float(torch.rand((), generator=g))
-    return [one("bfloat16, clipped", bf16(max_norm=tight), bf16(), bf16()),
-            one("float16, clipped", fp16(max_norm=tight), fp16()),
+    return [one("bfloat16, clipped", bf16(max_norm=tight), bf16(), bf16(max_norm=2e-4)),
+            one("float16, clipped", fp16(max_norm=tight), fp16(), fp16(max_norm=2e-4)),
             one("not clipped", bf16(max_norm=loose), bf16(max_norm=loose), lr=0.02),
             one("bfloat16, small gradients", bf16(size=-40, max_norm=loose), lr=2.0**38),
             one("float16, gradients that need the scale", fp16(size=-26, max_norm=loose),
