@@ -87,10 +87,19 @@ function draw(root, question, guess, keep, more = []) {
 }
 
 // ---- in JupyterLab: anywidget calls this for every view ----------------------------------------
+// A learner's copy folds the steps that answer a question: its guess opens them, up to the next
+// trap. A press on the button of a folded heading keeps the notebook's own record of it right.
+function unfold(root) {
+  let cell = root.closest(".jp-Cell");
+  while ((cell = cell?.nextElementSibling) && !cell.querySelector("h1, h2"))
+    cell.querySelector(".jp-showHiddenCellsButton")?.click();
+}
+
 function render({ model, el: root }) {
   draw(root, model.get("question"), model.get("said"), (made) => {
     model.set("said", made);
     model.save_changes();
+    unfold(root);
   });
 }
 
