@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" draft=true
+# %% [markdown] role="hook"
 # # 9. Mixed precision, distributed training and profiling
 #
 # Your model trains on one GPU, slowly, and the next one will not fit. You switch to
@@ -288,7 +288,7 @@ claim("the same with a scale of 65,536", lost[65536].item(), below=0.001)
 # %% [markdown] trap="09.1" role="repair"
 # The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
 # without one double it, fewer in the explorer. Guess before you move a control: how many
-# steps are skipped at the start when the scale is 256 times too large? Then set it; the
+# steps are skipped at the start when the scale is `256` times too large? Then set it; the
 # line below the panels counts them.
 
 # %% role="explore" explorer="loss_scale"
@@ -320,10 +320,10 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     loss_of() gives the loss, a float32 number; it is called once, under
     autocast with dtype. In torch.float16 the scaler is used, and updated
     once; in torch.bfloat16 it stays as it is. Old gradients do not count.
-    The gradient of all of opt's parameters together is clipped to a norm of
-    at most max_norm. Where it overflows in float16, parameters and opt's
-    state stay. The norm is that before clipping, without the scale, as a
-    float: inf or nan after an overflow.
+    The gradient of all of opt's parameters together gets the norm max_norm
+    where its norm is larger. Where it overflows in float16, parameters and
+    opt's state stay. The norm is that before clipping, without the scale,
+    as a float: inf or nan after an overflow.
 
     Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is
     (-0.6, -0.8), the norm 5.0.
@@ -1208,13 +1208,13 @@ def saved_by_one(path, x, y, seed):
     return all_numbers(net), all_numbers(fresh), str(said)
 
 helpers = (mlp, flat, descend, shard_and_train, all_numbers)
-saved, loaded, said = ranks.run(saved_by_one, one_file, x_train, y_train,
+saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
 # %% trap="09.7" role="look"
 correct = [(reads(weights) == y_test).float().mean().item()
-           for weights in (saved, loaded)]
-other = (loaded != saved).float().mean().item()
+           for weights in (saved, read_back)]
+other = (read_back != saved).float().mean().item()
 print(said)
 print(f"digits read: saved {correct[0]:.2f}, loaded {correct[1]:.2f}")
 print(f"numbers that are not as saved: {other:.1%}")
@@ -1230,7 +1230,7 @@ claim("share of numbers that are not as saved", other, expected=0.5,
 # rows of 64 weights; compare the two halves of the loaded one.
 
 # %% trap="09.7" role="look"
-upper, lower = loaded[:32 * 64].view(2, 16, 64)
+upper, lower = read_back[:32 * 64].view(2, 16, 64)
 claim("weights in which the second half differs from the first",
       (upper != lower).sum(), expected=0)
 
@@ -1547,9 +1547,9 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # ## Seven billion numbers
 #
 # Your model has 7 billion weights. In `float32`, AdamW needs 4 bytes for a weight, 4
-# for its gradient and 8 for two moments: 112 GB, before any activation. The card has
+# for its gradient and 8 for two moments: `112` GB, before any activation. The card has
 # 80. "Mixed precision halves that," says one page. "Two bytes for the weight, two for
-# the gradient, eight for the moments: 84 GB," says another.
+# the gradient, eight for the moments: `84` GB," says another.
 #
 # You choose the layout in which large models are often trained: weights and gradients in
 # `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8).
@@ -1607,7 +1607,7 @@ claim("bytes a weight with all in bfloat16",
 measured("09.9", 2)
 
 # %% [markdown] trap="09.9" role="repair"
-# The 84 GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. Under
+# The `84` GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. Under
 # `autocast` nothing of this changes either: weights, gradients and moments are in
 # `float32`. Only with all in `bfloat16` it is half, and then small steps are lost.
 #
@@ -1662,7 +1662,7 @@ claim("GB on each of eight GPUs, everything split",
       split_gb["and weights"], expected=14)
 
 # %% [markdown] trap="09.9" role="repair"
-# Guess before you look: how many cards of 80 GB does a model of `70` billion weights need
+# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need
 # at least, when everything is split, and how many when the weights stay whole? Then set
 # it; the line below the panels answers.
 
@@ -1995,6 +1995,7 @@ def uneven(x, y, seed):
         dist.all_reduce(tensor)
     return flat(p.grad for p in net.parameters()), sums / rows
 
+# %% trap="09.11" role="repair"
 four = mlp(SEED)
 F.cross_entropy(four(x_train[:4]), y_train[:4]).backward()
 of_four = flat(p.grad for p in four.parameters())
@@ -2356,10 +2357,10 @@ measured("09.13", 2)
 # %% trap="09.13" role="repair"
 early = ordered("shard, optimizer")
 between = ordered("shard, forward, optimizer")
-for name, run in {"shard, optimizer": early,
-                  "shard, forward, optimizer": between}.items():
-    print(f"{name:27} test loss {run[0]:.4f} -> {run[1]:.4f}, "
-          f"{run[2]} of 4 tensors")
+for name, seen in {"shard, optimizer": early,
+                   "shard, forward, optimizer": between}.items():
+    print(f"{name:27} test loss {seen[0]:.4f} -> {seen[1]:.4f}, "
+          f"{seen[2]} of 4 tensors")
 
 # %% trap="09.13" role="repair"
 claim("test loss, optimizer right after the shard", early[1], below=1)

@@ -100,6 +100,50 @@ def weighted_divisor(rng):
         *(v for v in (4, 5) if v != (total / mean).item()))
 
 
+# ---- 09.7 A checkpoint by rank 0
+
+@asks("09.7")
+def rows_of_a_rank(rng):
+    n, world = rng.randint(9, 60), rng.choice([3, 4, 6, 8])
+    parts = torch.empty(n).chunk(world)
+    rank = rng.randint(0, world - 1)
+    held = len(parts[rank]) if rank < len(parts) else 0
+    return whole(
+        f"fully_shard cuts a weight of {n} rows for {world} ranks. How many rows does rank {rank} "
+        "hold, counted from 0?", held, f"Each takes {-(-n // world)}, the number rounded up, as "
+        "far as the rows go.", *({n // world, -(-n // world)} - {held}))
+
+
+@asks("09.7")
+def numbers_in_a_file(rng):
+    width, world = 8 * rng.randint(2, 12), rng.choice([2, 4, 8])
+    return whole(
+        f"nn.Linear({width}, {width}) without bias under fully_shard on {world} ranks. Rank 0 "
+        "alone calls torch.save(model.state_dict(), path). How many numbers of the weight are in "
+        "the file?", width * width // world, "state_dict has this rank's shard.", width * width,
+        width // world)
+
+
+@asks("09.7")
+def what_is_loaded(rng):
+    world = rng.choice([2, 4, 8])
+    return choice(
+        rng, f"{world} ranks load a file that rank 0 alone wrote from its sharded state_dict, all "
+        "shards of one size. What does rank 1 have then?", "rank 0's rows",
+        ["its own rows, as they were saved", "random rows, as before", "nothing: it raises an "
+         "error"], "Names and shapes are right, so the only part in the file is copied.")
+
+
+@asks("09.7")
+def who_calls_it(rng):
+    call = rng.choice(["dcp.save(state, checkpoint_id=folder)", "dcp.load(state, "
+                       "checkpoint_id=folder)", "get_model_state_dict(model, "
+                       "options=StateDictOptions(full_state_dict=True))"])
+    return choice(rng, f"A model is sharded over all ranks. Which ranks call `{call}`?", "all",
+                  ["rank 0 alone", "the last one", "any one of them"],
+                  "Each rank has a part that the others do not have.")
+
+
 # ---- 09.8 A thousand small steps
 
 def _bf16(value):

@@ -13,7 +13,7 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old"))
+ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
 ex.promise("loss", "Mean loss over the examples of all ranks;", says=("mean loss",))
 ex.promise("grads", "gradients go into .grad.", says=("gradient of",))
@@ -42,24 +42,25 @@ NAMES = ("weight", "bias", "branch", "twig", "idle")
 
 @ex.cases
 def cases(g):
-    def one(name, sizes, branch=None, old=False, dtype=torch.float32):
+    def one(name, sizes, branch=None, old=False, dtype=torch.float32, shift=0.0):
         start = [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype)
                  for shape in ((3,), (), (3,), (3,), (2,))]
         return name, {"start": start, "branch": branch or ["both"] * len(sizes), "old": old,
+                      "shift": shift,
                       "xs": [torch.randn(n, 3, generator=g, dtype=torch.float64).to(dtype)
                              for n in sizes],
                       "ys": [torch.randn(n, generator=g, dtype=torch.float64).to(dtype)
                              for n in sizes]}
     example = {"start": [torch.tensor([1.0, -1.0, 0.0]), torch.zeros(()), torch.ones(3),
                          torch.ones(3), torch.ones(2)],
-               "branch": ["none", "none"], "old": False,
+               "branch": ["none", "none"], "old": False, "shift": 0.0,
                "xs": [torch.ones(2, 3), torch.ones(1, 3)],
                "ys": [torch.tensor([1.0, 3.0]).sqrt(), torch.tensor([8.0]).sqrt()]}
     return [one("two ranks", [4, 4]), one("one rank alone", [5]),
             one("ranks of other sizes", [2, 7, 3]),
             one("a rank without examples", [0, 4]),
             one("four ranks, two without examples", [3, 0, 6, 0]),
-            one("many examples", [150, 90]),
+            one("many examples", [150, 90]), one("losses below zero", [4, 3], shift=-90.0),
             one("a branch on one rank", [5, 2], ["none", "both"]),
             one("a branch on the other rank", [3, 3], ["both", "none"]),
             one("another branch on each rank", [3, 3], ["twig", "branch"]),
@@ -69,7 +70,7 @@ def cases(g):
 
 
 @ex.act
-def act(fn, start, xs, ys, branch, old):
+def act(fn, start, xs, ys, branch, old, shift):
     class Pause(BaseException):
         """Ends a run that waits for the other ranks."""
 
@@ -84,7 +85,7 @@ def act(fn, start, xs, ys, branch, old):
 
         def losses_of(batch):
             x, y = batch
-            losses = (x @ weight + bias - y) ** 2
+            losses = (x @ weight + bias - y) ** 2 + shift
             if branch[rank] in ("branch", "both"):
                 losses = losses + (x @ extra) ** 2
             if branch[rank] in ("twig", "both"):
@@ -122,12 +123,13 @@ def act(fn, start, xs, ys, branch, old):
 
 
 @ex.law
-def law(out, start, xs, ys, branch, old):
+def law(out, start, xs, ys, branch, old, shift):
     expect_parts(out, "ranks", "asks")
     expect_equal("what the ranks ask for, where they differ", out["asks"], [],
                  "A rank that asks for less lets the others wait for ever.")
     expect_length("ranks", out["ranks"], len(xs))
     loss, grads = by_hand(start, xs, ys, branch)
+    loss += shift
     for rank, done in enumerate(out["ranks"]):
         expect_parts(done, "loss", "grads", "changed", what=f"run of rank {rank}")
         expect_length("gradients", done["grads"], len(start))

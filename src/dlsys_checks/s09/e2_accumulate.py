@@ -23,8 +23,9 @@ ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "befo
 ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches than n",
        "a step for each batch", "batches of many sizes", "class weights",
        "class weights and ignored labels", "small class weights", "a batch without a label",
-       "a batch without rows", "steps without a label", "a leftover without a label", "old gradients", "NaN left over", "momentum",
-       "Adam, two groups", "many batches", "the example")
+       "a batch without rows", "steps without a label", "a leftover without a label",
+       "old gradients", "NaN left over", "momentum", "Adam, two groups", "many batches",
+       "the example")
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
@@ -467,3 +468,33 @@ def running(*given):
 @ex.wrong("the losses as tensors", says="type of the loss of step", breaks="losses")
 def as_tensors(*given):
     return [torch.tensor(loss) for loss in run(*given)]
+
+
+@ex.wrong("a mean over no label, times zero", says="got nan", breaks="mean")
+def mean_times_zero(model, opt, batches, n, weight):
+    losses = []
+    while group := list(itertools.islice(batches, n)):
+        own = [weight_of(y, weight) for _, y in group]
+        if not sum(own):
+            continue
+        opt.zero_grad()
+        losses.append(0.0)
+        for (x, y), part in zip(group, own, strict=True):
+            loss = F.cross_entropy(model(x), y, weight) * (part / sum(own))
+            loss.backward()
+            losses[-1] += loss.item()
+        opt.step()
+    return losses
+
+
+@ex.wrong("a batch without rows not counted", says="got", breaks="once")
+def rows_only(model, opt, batches, n, weight):
+    return run(model, opt, [(x, y) for x, y in batches if len(x)], n, weight)
+
+
+@ex.wrong("small weights taken for none", says="number of steps", breaks="weight")
+def tiny_is_none(model, opt, batches, n, weight):
+    given = list(batches)
+    if weight is not None and weight.sum() < 1e-3:
+        return []
+    return run(model, opt, given, n, weight)

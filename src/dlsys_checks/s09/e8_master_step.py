@@ -19,7 +19,7 @@ ex.promise("rule", "v = momentum * v + grad,",
            cases=MOVING)
 ex.promise("start", "with v = 0 before,", cases=MOVING)
 ex.promise("descent", "and w = w - lr * v.", says=("weight",))
-ex.promise("state", "state: a dict of these weights,",
+ex.promise("state", "state: a dict of your own for these weights,",
            cases=("two sets in turn", "sets of two sizes in turn"))
 ex.promise("empty", "empty before their first step, in which you keep what you need.",
            says=("raised KeyError",))
@@ -356,6 +356,24 @@ def flat_write(*given):
         else:
             w.data.as_strided(w.shape, (1,)).copy_(master)
     stepped(*given, write=write)
+
+
+@ex.wrong("written through a flat copy where the weight is a view", says="weight",
+          breaks="shapes")
+def flat_copy(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, lr, momentum, write=lambda held, k, master: (
+        held[k].reshape(-1).copy_(master.reshape(-1))))
+
+
+@ex.wrong("a gradient of zeros taken for None", says="weight", breaks="rule")
+def zeros_skipped(weights, grads, state, lr, momentum):
+    some = [None if v is None or not v.any() else v for v in grads]
+    stepped(weights, some, state, lr, momentum)
+
+
+@ex.wrong("the rate rounded to bfloat16", says="weight", breaks="nearest")
+def rounded_rate(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, torch.tensor(lr).bfloat16().item(), momentum)
 
 
 @ex.wrong("the example, its last step left out", says="weight", breaks="example")
