@@ -88,8 +88,8 @@ claim("bytes of a number of the weight's gradient",
 #
 # Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
 # counted from 0; all copies together are the *world*. Ranks share no memory. They talk
-# through *collectives*, calls that every rank has to make, in the same order and with
-# tensors of the same size. `all_reduce`, for one, puts the sum over all ranks in the
+# through *collectives*, calls that all ranks of a group have to make, in the same order;
+# those of this stage want tensors of the same size. `all_reduce`, for one, puts the sum over all ranks in the
 # place of each rank's tensor.
 #
 # Here two processes on your machine stand in for two GPUs. `ranks.run` sends a
@@ -225,11 +225,11 @@ measured("09.1", 2)
 # %% [markdown] trap="09.1" role="repair"
 # `scale` does not look at the format: it multiplies by 65,536 in `bfloat16` as well.
 # `clip_grad_norm_` then sees a norm in the ten thousands and cuts it to 1, and
-# `scaler.step` divides what is left by 65,536. Of a gradient whose scaled norm is above
-# 1 a norm of `0.000015` reaches the optimizer, however long the gradient was.
+# `scaler.step` divides what is left by 65,536. In these 200 steps a norm of `0.000015`
+# reaches the optimizer from each gradient that is longer than that.
 #
-# In `bfloat16` leave the scaler out: the exponent reaches as far as in `float32`. In
-# `float16` you need it, and the order is *scale, backward, unscale, clip, step,
+# In `bfloat16` leave the scaler out: the exponent has as many bits as in `float32`. In
+# `float16` small gradients need it, and the order is *scale, backward, unscale, clip, step,
 # update*. Between `scale` and `unscale_` gradients are in no unit that a clip, a log or
 # a threshold knows.
 
@@ -246,8 +246,9 @@ claim("loss in bfloat16 with the scaler, in the right order", in_order,
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# With Adam you may not notice: its step hardly depends on the size of the gradient. Only
-# the clip is lost, as all clipped gradients get the same norm.
+# With Adam this small net hardly notices: its step hardly depends on the size of the
+# gradient, as long as single numbers stay above Adam's eps. In a net of millions of weights
+# they may not. And the clip is lost, as all clipped gradients get the same norm.
 
 # %% trap="09.1" role="repair"
 def adam(params):
@@ -298,7 +299,7 @@ loss_scale
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** in `bfloat16` `scale()` is a no-op, as nothing can overflow. **Measured:** the
-# range of `bfloat16` ends where that of `float32` does: `3e38` times ten is `inf`. And
+# range of `bfloat16` ends as well, near that of `float32`: `3e38` times ten is `inf`. And
 # `scale()` multiplies what it gets, a number in `bfloat16` too.
 
 # %% trap="09.1" role="folklore"
@@ -356,7 +357,7 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # %% [markdown] trap="09.1" role="keep"
 # **Keep:** a scaler belongs to `float16`. Its order is scale, backward, unscale, clip,
 # step, update. **In your own code:** log the gradient's norm as the clip sees it; tens
-# of thousands at the start are a scale, not a gradient. **Seen in the wild:**
+# of thousands at the start are most likely a scale. **Seen in the wild:**
 # [`huggingface/accelerate#1036`](https://github.com/huggingface/accelerate/pull/1036)
 # takes the scaler out of `bfloat16`;
 # [`victorchall/EveryDream2trainer#175`](https://github.com/victorchall/EveryDream2trainer/pull/175):
@@ -421,8 +422,8 @@ measured("09.2", 100 * miss(tenths, target), right=(15, 150))
 # number of labels that count in the whole step. That number is known before the first
 # `backward`, from the labels alone.
 #
-# With class weights the divisor of `F.cross_entropy` is the sum of the weights of these
-# labels, and so it is for the pieces. `reduction="sum"` gives each piece's sum without a
+# With class weights and class numbers as labels the divisor of `F.cross_entropy` is the sum
+# of the weights of these labels, and so it is for the pieces. `reduction="sum"` gives each piece's sum without a
 # divisor of its own, so that one for all can follow:
 
 # %% trap="09.2" role="repair"
@@ -463,8 +464,8 @@ claim("class weights, divided by the sum of weights: the miss",
 
 # %% [markdown] trap="09.2" role="repair"
 # The end of the epoch needs care, too. A step takes four pieces; of ten pieces two are
-# left. Divided by four they make a step half as long as they should. Without a step they
-# are lost, or their gradient stays and joins the first step of the next epoch.
+# left. Divided by four they make a gradient, and with plain SGD a step, half as long as it
+# should be. Without a step they are lost, or their gradient stays and joins the first step of the next epoch.
 
 # %% trap="09.2" role="repair"
 plain = [(x_train[k:k + 16], y_train[k:k + 16]) for k in range(0, 160, 16)]
@@ -494,7 +495,8 @@ claim("a mean over no label is a number", not empty.isnan().item(),
 # %% [markdown] trap="09.2" role="folklore"
 # **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not
 # where rows of a batch see each other. BatchNorm takes its statistics from the piece,
-# and the gradient is another one; LayerNorm is row by row, and stays exact.
+# and the gradient is another one; LayerNorm is row by row, and in float32 the difference
+# is rounding.
 
 # %% trap="09.2" role="folklore"
 def with_norm(norm):
@@ -644,7 +646,7 @@ measured("09.3", len(flagged) / 3, right=(2, 2))
 # that it will not meet, and after each backward the ranks tell each other which ones
 # they used: a number for each tensor, a call of its own. The call is small, but it has to
 # wait for all ranks, and the walk costs time on each rank. All of that is paid in every
-# step, also where nothing is ever unused. Without the flag:
+# step (unless you set `static_graph=True`), also where nothing is unused. Without the flag:
 
 # %% trap="09.3" role="repair"
 _, unflagged = reduced(search=False, heads=["ab"])
@@ -681,7 +683,8 @@ claim("tensors that head a alone leaves unused",
 # %% [markdown] trap="09.3" role="folklore"
 # **Told:** with an unused parameter DDP hangs. **Measured:** with this net it raises, on
 # both ranks, in the second forward pass, whether head a is used, head b, or both in turn.
-# The first step is worse than an error: nothing was exchanged in it, as DDP still waited
+# Where ranks differ in what they leave out, one of them may still wait for a call that the
+# other does not make. The first step is worse than an error: nothing was exchanged in it, as DDP still waited
 # for the missing gradients, and each rank made its own update.
 
 # %% trap="09.3" role="folklore"
@@ -826,8 +829,7 @@ claim("bytes of each layer sharded, over those of DDP's all_reduce",
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
 # piece the six layers are gathered in a single call, so that in forward each rank holds
-# the whole model: the calls are few, and the memory that was to be saved is gone while
-# it counts.
+# all weights. The calls are few; what stays cut are the gradients and the moments.
 
 # %% trap="09.4" role="folklore"
 model_bytes = 6 * sum(p.nbytes for p in nn.Linear(16, 16).parameters())
@@ -1059,9 +1061,9 @@ measured("09.6", len(sent), right=(4, 4))
 
 # %% [markdown] trap="09.6" role="repair"
 # The gradient is right, which is why no test of the numbers finds this. Only the bytes
-# are wrong. DDP decides in `forward` whether this pass will be exchanged; when
-# `backward` runs, the decision is made. So the forward pass belongs inside `no_sync`,
-# and where `backward` stands makes no difference.
+# are wrong. A forward pass outside `no_sync` prepares the exchange, and the next
+# `backward` makes it. So the forward pass belongs inside `no_sync`; where its `backward`
+# stands makes no difference here.
 
 # %% trap="09.6" role="repair"
 inside, sent_once = tape_of_four(forward_inside=True)
@@ -1428,8 +1430,8 @@ measured("09.8", 3)
 # right and the optimizer did its work; the result does not fit into the weight. At 256
 # the gap between neighbours is 2, and a counter stands still.
 #
-# Such a step is lost when it is smaller than half the gap: a `256`th of the weight at 1, a
-# `512`th just below 2. So keep a copy in `float32`, the *master*. The optimizer steps
+# Such a step is lost when it is smaller than half the gap: upwards a `256`th of the weight at
+# 1, a `512`th just below 2. So keep a copy in `float32`, the *master*. The optimizer steps
 # there, and the weight is rounded from it anew each time. What is too small today adds
 # up.
 
@@ -1572,6 +1574,8 @@ def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
     for p, h in zip(params, held, strict=True):
         h.grad = p.grad.to(h.dtype)
     opt.step()
+    for h in held if keep_master else ():
+        h.grad = None                       # a copy for this step alone
     return by_part(params, opt, held if keep_master else [])
 
 # %% trap="09.9" role="break"
@@ -1607,12 +1611,14 @@ claim("bytes a weight with all in bfloat16",
 measured("09.9", 2)
 
 # %% [markdown] trap="09.9" role="repair"
-# The `84` GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. Under
+# The `84` GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. (The
+# copy of the gradients in 32 bits that each step needs is made tensor by tensor where
+# memory is short; all of it at once would be 4 bytes more.) Under
 # `autocast` nothing of this changes either: weights, gradients and moments are in
 # `float32`. Only with all in `bfloat16` it is half, and then small steps are lost.
 #
-# What mixed precision does halve is what autograd keeps for the backward pass, the
-# *activations*. They grow with the batch, and the 16-bit copies of the weights, which
+# What mixed precision can halve is what autograd keeps for the backward pass, the
+# *activations*: those of products, not those of norms and softmax, which stay in 32 bits. They grow with the batch, and the 16-bit copies of the weights, which
 # `autocast` makes and keeps for the backward pass, do not. So what is saved depends on the
 # batch; with a small one mixed precision keeps more, not less:
 
@@ -1707,8 +1713,8 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
 
 # %% [markdown] trap="09.9" role="keep"
-# **Keep:** AdamW takes 16 bytes a weight, in `float32`, under `autocast` and with
-# masters alike. Mixed precision saves activations and time. **In your own code:** sum
+# **Keep:** AdamW, without amsgrad, takes 16 bytes a weight: in `float32`, under `autocast`
+# and with masters. Mixed precision saves activations and time. **In your own code:** sum
 # `nbytes` over weights, gradients and `opt.state` after one step, before you order
 # cards. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward
 # Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16
@@ -1869,7 +1875,7 @@ def find_waits(events: list) -> list[str]:
 
 # %% [markdown] trap="09.10" role="keep"
 # **Keep:** a number asked of the GPU is a wait: `item()`, `tolist()`, `print`, `if` on a
-# tensor, a boolean mask as an index. Keep sums on the device and read them now and
+# tensor, reading with a boolean mask. Keep sums on the device and read them now and
 # then. **In your own code:** look for `aten::item`, `aten::is_nonzero` and
 # `aten::nonzero` in a trace of one step; on a GPU,
 # `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
@@ -1951,8 +1957,9 @@ measured("09.11", apart, right=(15, 120))
 
 # %% [markdown] trap="09.11" role="repair"
 # The averaging does happen in `backward`, but the wrapper's `forward` prepares it: each
-# call of `ddp(x)` tells DDP to expect gradients. A forward pass that goes to
-# `ddp.module` prepares nothing, and the backward pass then belongs to the rank alone.
+# call of `ddp(x)`, with gradients on and outside `no_sync`, prepares one backward pass. A
+# forward pass that goes to `ddp.module` prepares nothing, and the backward pass then
+# belongs to the rank alone.
 # Each rank trains a model of its own on its half of the data. Usually rank 0's is
 # saved, so the other half of the data, and of the machines, was for nothing.
 #
@@ -2027,7 +2034,7 @@ tape
 # **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
 # through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
 # through the wrapper and the others past it the tape holds one `all_reduce`, and the
-# ranks end as far apart as before. Each step has to arm its own backward.
+# ranks end as far apart as before. Each step has to prepare its own backward.
 
 # %% trap="09.11" role="folklore"
 warm, _ = both_ranks(wrapped=1)
@@ -2214,8 +2221,8 @@ claim("weights then, off those of a single process",
 
 # %% [markdown] trap="09.12" role="folklore"
 # **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:**
-# on the gradients of `fully_shard` it clips as a single process does: they are
-# `DTensor`s, which know that they are parts. The advice comes from the older FSDP
+# on the gradients of `fully_shard`, all over the same ranks, it clips as a single process
+# does: they are `DTensor`s, which know that they are parts. The advice comes from the older FSDP
 # class, which has a method of its own for this. What it *returns* is a DTensor, too:
 # take `.full_tensor()` before you log it.
 
@@ -2396,8 +2403,8 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # 3. Build new dicts, so that the old optimizer keeps its own.
 
 # %% [markdown] trap="09.13" role="keep"
-# **Keep:** whatever puts new parameters into a model (`fully_shard` does) comes before
-# the optimizer, with no forward pass in between. **In your own code:** right before
+# **Keep:** what puts new parameters into a model (`fully_shard` does) comes before the
+# optimizer. Make the optimizer right after it, before any forward pass. **In your own code:** right before
 # the loop, count the optimizer's tensors that are the model's own, by identity.
 # **Source:** [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
 # **Seen in the wild:**
@@ -2472,8 +2479,8 @@ measured("09.14", 2)
 # `.to(...)` does not move it. The loaded reader works with zeros and ones. It still reads
 # many digits, which is why nobody looks here.
 #
-# Moved to another device or type, the same model stops with an error. You need no GPU to
-# see that: the device `"meta"` will do. `register_buffer` mends all three at once.
+# Moved to another device or to a smaller type, the same model stops with an error. You need
+# no GPU to see that: the device `"meta"` will do. `register_buffer` mends all three at once.
 
 # %% trap="09.14" role="repair"
 class Buffered(nn.Module):
@@ -2513,8 +2520,8 @@ claim("buffers pass on another device", heard["Buffered"] == "meta",
 # A buffer that can be computed anew, such as a mask, need not be saved:
 # `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
 # out of the file. And hold on to no buffer in a list: `.to` gives the module a new tensor,
-# and the list keeps the old one. Parameters are changed in place, so there a list stays
-# right.
+# and the list keeps the old one. A change of type leaves parameters in place, so there a list
+# stays right.
 
 # %% trap="09.14" role="repair"
 lister = Buffered()
@@ -2574,8 +2581,8 @@ def stays_behind(model: nn.Module) -> list[str]:
 
 # %% [markdown] trap="09.14" role="keep"
 # **Keep:** a tensor that belongs to the model is a parameter or a buffer. **In your own
-# code:** `copy.deepcopy(model).to("meta")` and one forward pass on meta find what stayed
-# behind, without a GPU. **Seen in the wild:**
+# code:** `copy.deepcopy(model).to("meta")` and one forward pass on meta find tensors with
+# dimensions that stayed behind, without a GPU. **Seen in the wild:**
 # [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
 # attributes of the input transforms were not moved;
 # [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
@@ -2617,7 +2624,8 @@ claim("bytes kept with a checkpoint for each block", few_bytes,
       expected=8 * one_map)
 
 # %% [markdown] role="concept"
-# The gradients are the same, and the price is a second forward pass. How much is saved
+# The gradients are the same, and the price is a second forward pass, in which a BatchNorm
+# would count its batch again. How much is saved
 # depends on what a block keeps inside: for a transformer's block, with its wide MLP and
 # its attention, far more than this half. A share that somebody quotes is that of one
 # architecture. While the backward pass works on a block, this block's own tensors are there
@@ -2688,9 +2696,10 @@ claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
 
 # %% [markdown] role="concept"
 # The second size teaches the compiler that this side varies, and the second graph holds
-# for all further sizes. With `dynamic=False` each size costs a compilation. And the `if` is the wait of
-# trap 09.10 once more: what makes Python wait also cuts the graph.
-# `torch.compile(..., fullgraph=True)` raises an error there, with the line.
+# for further sizes of two and more. With `dynamic=False` each size costs a compilation, up
+# to a limit (`torch._dynamo.config.recompile_limit`); beyond it nothing is compiled. And
+# the `if` is the wait of trap 09.10 once more: by default it cuts the graph, and with
+# `fullgraph=True` it raises an error that names the line.
 
 # %% role="concept"
 claim("graphs for one call with an if on a number",
@@ -2858,7 +2867,7 @@ disk.cleanup()
 #
 # - [x] has the value of `__init__` :: It is in no register, so it is neither saved nor missed.
 # - [ ] has the value of the file :: The file does not have it.
-# - [ ] raises an error at the first call :: Only when the model moves to another device or type.
+# - [ ] raises an error at the first call :: It may, once the model has moved to another device.
 
 # %% [markdown] role="quiz"
 # **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, the losses fall. You look first for**
@@ -2872,7 +2881,7 @@ disk.cleanup()
 #
 # - [ ] rank 0 gets the sum over itself :: A collective has to be made by all ranks of its group.
 # - [ ] an error on rank 1, which was not asked :: Rank 1 does not know of the call; it goes on to its own next one.
-# - [x] rank 0 waits, and rank 1 waits in its next collective :: Two tapes that disagree, until a limit ends them.
+# - [x] rank 0 waits for a call of rank 1, which makes another one later :: If that is a barrier, both wait until a limit ends them. If it is an `all_reduce` as large, the two pair up, and both numbers are wrong.
 
 # %% [markdown] role="quiz"
 # **9. Four ranks each clip the shard that they hold to a norm of 1, and each had more than that. The norm of the whole gradient is then**
@@ -2886,7 +2895,7 @@ disk.cleanup()
 #
 # - [x] DDP :: One `all_reduce` of the gradients a step; sharding would add gathers for memory that you do not need.
 # - [ ] every layer in shards, as large models do :: It sends about half as much again, in many more calls.
-# - [ ] the model as one shard :: It holds the whole model in forward and saves only what lies between the steps.
+# - [ ] the model as one shard :: It holds all weights in forward and saves gradients and moments, which fit as well.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: what fewer bits, copies and waits cost
@@ -3072,7 +3081,7 @@ gpu_table(
 # - Steps below half a gap are lost; a master in `float32` adds them up.
 # - Divide by what counts in the whole step.
 # - AdamW takes 16 bytes a weight in three layouts of four. Activations are what mixed
-#   precision halves.
+#   precision can halve.
 # - The ranks of a group have to make the same collectives, in the same order. A tape of
 #   each shows where they part.
 # - The loss comes from the wrapper, a norm is summed over the ranks, the optimizer is made

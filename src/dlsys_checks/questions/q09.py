@@ -82,7 +82,7 @@ def leftover_too_short(rng):
     left = rng.randint(1, n - 1)
     return number(
         f"A step is made for each {n} equal micro-batches, each loss divided by {n}. At the end "
-        f"{left} are left and make a step. What is its length over that of a right one, with SGD?",
+        f"{left} are left and make a step. What is its length over that of a right one, with plain SGD?",
         left / n, f"The mean over {left} pieces wants a division by {left}.", 1, n / left)
 
 
@@ -178,8 +178,8 @@ def does_it_move(rng):
     other = "it stays" if moved else "it moves"
     return choice(rng, f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a "
                   "master. What does it do?", "it moves" if moved else "it stays",
-                  [other, "it becomes NaN"], "A step below half the gap is rounded away; the gap "
-                  "is a 128th of the power of two below the weight.")
+                  [other, "it becomes NaN"], "A step upwards below half the gap is rounded away; "
+                  "the gap is a 128th of the largest power of two that is not above the weight.")
 
 
 @asks("09.8")
@@ -228,8 +228,8 @@ def all_split(rng):
 @asks("09.9")
 def what_mixed_halves(rng):
     wrong = rng.sample(["the gradients", "the moments", "the weights", "the masters"], 3)
-    return choice(rng, "With torch.autocast in bfloat16 and a large batch, which of these is about "
-                  "half as large as in float32?", "what autograd keeps for the backward pass",
+    return choice(rng, "Linear and GELU layers under torch.autocast in bfloat16, a large batch: "
+                  "which of these is about half as large as in float32?", "what autograd keeps for the backward pass",
                   wrong, "Weights, gradients and moments stay in float32.")
 
 
@@ -601,8 +601,8 @@ def tensors_held(rng):
 def loss_after(rng):
     loss, steps = rng.choice([2.31, 1.87, 4.2]), rng.randint(50, 500)
     return number(
-        f"The optimizer was made before fully_shard. The test loss is {loss}. What is it after "
-        f"{steps} steps?", loss, "Nothing that the model computes with is ever moved.", 0.0,
+        f"The optimizer of a net without BatchNorm was made before fully_shard. The test loss is "
+        f"{loss}. What is it after {steps} steps?", loss, "No parameter that the model computes with is moved.", 0.0,
         loss / 2)
 
 
