@@ -56,7 +56,7 @@ claim("steps between 1 and 2 in bfloat16",
 # coarser ones, then zero.
 #
 # `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
-# of its inputs in 16 bits: matrix products and convolutions, where the time goes.
+# of its `float32` inputs in 16 bits: matrix products and convolutions, where the time goes.
 # Others, such as most losses, are computed in 32 bits.
 #
 # Shapes in this stage: `N` rows, `F` features, `C` classes.
@@ -681,10 +681,9 @@ claim("tensors that head a alone leaves unused",
       sum(grad is None for grad in grads), expected=2)
 
 # %% [markdown] trap="09.3" role="folklore"
-# **Told:** with an unused parameter DDP hangs. **Measured:** with this net it raises, on
-# both ranks, in the second forward pass, whether head a is used, head b, or both in turn.
-# Where ranks differ in what they leave out, one of them may still wait for a call that the
-# other does not make. The first step is worse than an error: nothing was exchanged in it, as DDP still waited
+# **Told:** with an unused parameter DDP hangs. **Measured:** where both ranks leave out the
+# same, it raises on both in the second forward pass, whether head a is used, head b, or
+# both in turn. The first step is worse than an error: nothing was exchanged in it, as DDP still waited
 # for the missing gradients, and each rank made its own update.
 
 # %% trap="09.3" role="folklore"
@@ -697,6 +696,29 @@ print("stopped in step 2:", second)
 claim("ranks, in three ways, that stop in step 2", sum(second), expected=6)
 claim("all_reduce calls before the errors",
       sum(len(calls) for _, calls in ways), expected=0)
+
+# %% [markdown] trap="09.3" role="folklore"
+# Where ranks differ, the told is true. Rank 0 uses both heads, rank 1 head a alone: rank 0
+# sends its gradients and waits, as rank 1 never does. A limit on the run ends both.
+
+# %% trap="09.3" role="folklore"
+def one_without_b(x, y, seed):
+    """Rank 0 uses both heads, rank 1 one; they are to meet at the end."""
+    ddp, heads = DDP(two_heads(seed)), ["ab", "a"][dist.get_rank()]
+    F.cross_entropy(ddp(x[:8], heads), y[:8]).backward()
+    dist.barrier()
+
+ranks.seconds = 5
+try:
+    ranks.run(one_without_b, x_train, y_train, SEED, uses=(two_heads,))
+except RankFailed as failure:
+    waiting = str(failure)
+ranks.seconds = 60
+print(waiting)
+
+# %% trap="09.3" role="folklore"
+claim("does a rank wait in its all_reduce, the other in a barrier",
+      "all_reduce" in waiting and "barrier" in waiting, expected=True)
 
 # %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
 def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
@@ -875,8 +897,8 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # 3. What forward holds at once is the largest piece if pieces are given back, and their sum if they stay.
 
 # %% [markdown] trap="09.4" role="keep"
-# **Keep:** shard what does not fit, layer by layer; a model that fits, with its
-# gradients and optimizer states, is cheaper under DDP. **In your own code:** count the
+# **Keep:** shard what does not fit, layer by layer; a model that fits, with its gradients
+# and optimizer states, sends less and in fewer calls under DDP. **In your own code:** count the
 # collectives of a step in a profiler's trace before you compare speeds. **Source:**
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
@@ -1060,7 +1082,7 @@ claim("gradient after it, off the one of a single process",
 measured("09.6", len(sent), right=(4, 4))
 
 # %% [markdown] trap="09.6" role="repair"
-# The gradient is right, which is why no test of the numbers finds this. Only the bytes
+# The gradient is right up to rounding, so a test of the numbers does not find this. The bytes
 # are wrong. A forward pass outside `no_sync` prepares the exchange, and the next
 # `backward` makes it. So the forward pass belongs inside `no_sync`; where its `backward`
 # stands makes no difference here.
@@ -1180,9 +1202,8 @@ from pathlib import Path
 disk = tempfile.TemporaryDirectory()
 folder, one_file = (str(Path(disk.name) / name)
                     for name in ("step60", "rank0"))
-# A world of one is what this notebook means, and an old spelling is shown.
+# One process alone loads what two have saved; DCP would warn of that.
 warnings.filterwarnings("ignore", "torch.distributed is disabled")
-warnings.filterwarnings("ignore", "`save_state_dict` is deprecated")
 
 # %% trap="09.7" role="break"
 def shard_and_train(x, y, seed, steps=60):
@@ -1266,6 +1287,7 @@ claim("rows of one that rank 1 holds", second[0], expected=0)
 # write its own part into one folder, with a table of contents. Whoever loads asks for the
 # parts that it needs, so another number of ranks can read what two have written.
 # `get_state_dict` names parameters and optimizer states alike, however they are sharded.
+# (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a storage writer.)
 
 # %% trap="09.7" role="repair"
 def save(folder, net, optimizer):
@@ -1321,24 +1343,6 @@ claim("numbers in which a single process loaded something else",
 # to make it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
 # cpu_offload=True))` gathers them, so the call stands outside `if rank == 0`, and only
 # `torch.save` inside.
-
-# %% [markdown] trap="09.7" role="folklore"
-# **Told:** `dcp.save_state_dict(state, checkpoint_id=folder)` saves the shards. The line
-# stands in guides for an earlier version. **Measured:** it raises a TypeError. The
-# call is `dcp.save`.
-
-# %% trap="09.7" role="folklore"
-import torch.distributed.checkpoint as dcp
-
-try:
-    dcp.save_state_dict({}, checkpoint_id=folder)
-except TypeError as error:
-    last_words = str(error)
-print(last_words)
-
-# %% trap="09.7" role="folklore"
-claim("does the older call know checkpoint_id",
-      "unexpected" not in last_words, expected=False)
 
 # %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
 def reshard(shards: list, world: int) -> list[dict]:
@@ -1645,7 +1649,7 @@ claim("2,048 rows: mixed over float32",
 
 # %% [markdown] trap="09.9" role="repair"
 # What does not fit can be split. With several GPUs each may keep a part of the moments
-# and masters, of the gradients, of the weights: *ZeRO* 1, 2 and 3 in the paper's words,
+# and masters, of the gradients, of the weights: *ZeRO* stages 1, 2 and 3 in DeepSpeed's words,
 # and the last is what FSDP does. Seven billion weights with masters, on eight cards:
 
 # %% trap="09.9" role="repair"
@@ -1983,8 +1987,8 @@ claim("lines, digests included, in which the two tapes differ",
       sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
 
 # %% [markdown] trap="09.11" role="repair"
-# The last part of a line is the digest that `watch` asked for: eight characters that change
-# with any bit of the parameters.
+# The last part of a line is the digest that `watch` asked for: eight characters made from
+# all bits of the parameters. Buffers are not in it.
 #
 # DDP divides the sum over the ranks by their number. That is the mean over all rows only if
 # each rank has equally many. Here rank 0 has three rows, rank 1 has one:
@@ -2079,8 +2083,8 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # **Keep:** call the DDP wrapper for each forward pass whose loss you differentiate;
 # `ddp.module` is for saving and for reading weights. **In your own code:** compare a
 # digest of the parameters between ranks every few hundred steps, and search for
-# `.module` in what leads to a loss. **Source:** [DistributedDataParallel, "Internal
-# Design"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
+# `.module` in what leads to a loss. **Source:** [DistributedDataParallel,
+# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
 # reducer. **Seen in the wild:**
 # [minimind #853](https://github.com/jingyaogong/minimind/issues/853), three trainers
 # that unwrapped the policy before its loss;
@@ -2277,12 +2281,11 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # %% [markdown] trap="09.12" role="keep"
 # **Keep:** a norm over shards is the root of the squares summed over all ranks that
 # hold a part. **In your own code:** print the gradient norm on two ranks of a sharded
-# run: it has to be the same number. **Source:**
-# [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html).
-# **Seen in the wild:** [AReaL #312](https://github.com/areal-project/AReaL/issues/312),
-# a norm over local shards, so that clipping changed with the number of GPUs;
-# [pytorch #72548](https://github.com/pytorch/pytorch/issues/72548), why FSDP1 got a
-# method of its own; [miles_diffusion
+# run: it has to be the same number. **Source:** [pytorch
+# #72548](https://github.com/pytorch/pytorch/issues/72548), why the older FSDP got a method
+# of its own. **Seen in the wild:** [AReaL
+# #312](https://github.com/areal-project/AReaL/issues/312), a norm over local shards, so
+# that clipping changed with the number of GPUs; [miles_diffusion
 # #35](https://github.com/radixark/miles_diffusion/pull/35), the right clip, and a
 # logged norm that was the shard's.
 
@@ -2410,7 +2413,6 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # **Seen in the wild:**
 # [pytorch #149205](https://github.com/pytorch/pytorch/issues/149205), a model that was
 # used before its optimizer was made;
-# [lightning-GPT #17](https://github.com/Lightning-Universe/lightning-GPT/pull/17);
 # [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
 # replaces the parameters in the optimizer.
 
@@ -2760,8 +2762,8 @@ claim("ranks of torchrun that hold the sum of both",
 
 # %% [markdown] role="concept"
 # JAX has one program for all devices and no wrapper to go past. Arrays say how they
-# are spread: here the batch over eight devices, the weights whole on each. The
-# compiler reads that and puts the all-reduce in itself. Eight devices on a CPU are a
+# are spread: here the batch over eight devices, the weights whole on each. JAX reads
+# that and puts the all-reduce in itself. Eight devices on a CPU are a
 # flag, which has to be set before JAX starts, so this runs in a process of its own.
 
 # %% role="concept"
@@ -2789,7 +2791,7 @@ print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 
 # %% role="concept"
 claim("devices", devices, expected=8)
-claim("all-reduce operations that the compiler put in", reduces, above=0)
+claim("all-reduce operations that JAX put in", reduces, above=0)
 claim("largest gap between eight devices and one", off, below=1e-5)
 
 # %% [markdown] role="concept"

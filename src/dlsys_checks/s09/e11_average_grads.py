@@ -60,7 +60,7 @@ def cases(g):
             one("ranks of other sizes", [2, 7, 3]),
             one("a rank without examples", [0, 4]),
             one("four ranks, two without examples", [3, 0, 6, 0]),
-            one("many examples", [150, 90]), one("losses below zero", [4, 3], shift=-90.0),
+            one("many examples", [150, 90]), one("losses below zero", [4, 4], shift=-90.0),
             one("a branch on one rank", [5, 2], ["none", "both"]),
             one("a branch on the other rank", [3, 3], ["both", "none"]),
             one("another branch on each rank", [3, 3], ["twig", "branch"]),

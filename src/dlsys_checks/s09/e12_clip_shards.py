@@ -103,7 +103,8 @@ def act(fn, parts, max_norm, views):
         except Pause:
             return asked[0], None
         others = len(mine) != len(held) or sum(a is not b for a, b in zip(mine, held, strict=False))
-        others += sum(not torch.equal(a, b) for a, b in zip(places, held))
+        others += sum(not torch.equal(a.nan_to_num(), b.nan_to_num())
+                      for a, b in zip(places, held))
         return None, {"norm": norm, "shards": held, "others": int(others)}
 
     sums = []

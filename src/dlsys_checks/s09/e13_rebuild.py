@@ -41,8 +41,8 @@ def cases(g):
     return [
         one("one group", "SGD", [every], {"momentum": 0.9, "nesterov": True}),
         one("one group in another order", "SGD", [["1.bias", "0.weight", "1.weight", "0.bias"]]),
-        one("weights and biases apart", "AdamW", decay, {"weight_decay": 0.1},
-            {"weight_decay": 0.0}),
+        one("weights and biases apart", "AdamW", decay,
+            {"weight_decay": 0.1, "maximize": True}, {"weight_decay": 0.0}),
         one("rates that a schedule has changed", "Adam", decay, {"initial_lr": 0.5}, {
             "initial_lr": 0.25, "betas": (0.8, 0.9)}),
         one("three groups", "RMSprop", [["1.bias"], ["0.weight", "1.weight"], ["0.bias"]],

@@ -71,6 +71,8 @@ def cases(g):
 
 @ex.act
 def act(fn, kind, width):
+    from collections import deque
+
     class Net(nn.Module):
         def __init__(self, **parts):
             super().__init__()
@@ -150,6 +152,7 @@ def act(fn, kind, width):
             flags=torch.ones(width, dtype=torch.bool)),
         "two other types": lambda: Net(small=t().half(), wide=t().double()),
         "a set and other objects": lambda: Net(others={t()}, plain=Plain(), call=t,
+                                               queue=deque([t()]),
                                                keys={t(): 1}),
         "of the class, not the model": Classy,
         "a module under two names": lambda: Net(a=block, b=block),
@@ -393,12 +396,13 @@ def no_gradients(model):
 @ex.wrong("tensors known by their memory", says="number of paths", breaks="registered")
 def by_pointer(model):
     known = {p.data_ptr() for p in model.parameters()}
-    return paths(model, keep=lambda v: v.data_ptr() not in known or not v.numel())
+    return paths(model, keep=lambda v: (
+        v.is_sparse or v.data_ptr() not in known or not v.numel()))
 
 
 @ex.wrong("tensors known by their numbers", says="number of paths", breaks="registered")
 def by_numbers(model):
-    return paths(model, keep=lambda v: not any(
+    return paths(model, keep=lambda v: v.is_sparse or not any(
         torch.equal(v, p) for p in model.parameters() if p.dim() == 1))
 
 

@@ -18,7 +18,8 @@ ex.promise("batches", "batches: any number of them; without any the list is empt
            cases=("no batches", "another head each time", "the last of four batches",
                   "a head left out by the first batch", "the example"))
 ex.promise("constant", "A loss may depend on no parameter at all.",
-           cases=("a loss that depends on nothing", "a loss that depends on nothing, then others"))
+           cases=("a loss that depends on nothing", "a loss that depends on nothing, then others",
+                  "two heads that share a weight, none used"))
 ex.promise("frozen", "Frozen parameters are never listed,",
            cases=("a frozen head", "a frozen body", "all frozen"))
 ex.promise("tied", "and one with two names goes by the name that named_parameters() gives.",

@@ -45,7 +45,7 @@ def cases(g):
             one("two left over, momentum", 8, 3, momentum=0.9),
             one("an update for each batch", 3, 1, rows=1),
             one("fewer than one update takes", 3, 8), one("one batch", 1, 1, rows=5),
-            one("no batches", 0, 2), one("six updates", 11, 2),
+            one("no batches", 0, 2), one("six updates", 12, 2),
             one("one long update", 9, 9, momentum=0.5),
             one("gradients from before", 4, 2, old=True), one("the example", 5, 2)]
 
