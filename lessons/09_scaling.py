@@ -1616,13 +1616,13 @@ measured("09.9", 2)
 
 # %% [markdown] trap="09.9" role="repair"
 # The `84` GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. (The
-# copy of the gradients in 32 bits that each step needs is made tensor by tensor where
+# copy of the gradients in `float32` that each step needs is made tensor by tensor where
 # memory is short; all of it at once would be 4 bytes more.) Under
 # `autocast` nothing of this changes either: weights, gradients and moments are in
 # `float32`. Only with all in `bfloat16` it is half, and then small steps are lost.
 #
 # What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: those of products, not those of norms and softmax, which stay in 32 bits. They grow with the batch, and the 16-bit copies of the weights, which
+# *activations*: those of products, not those of norms and softmax, which stay in `float32`. They grow with the batch, and the 16-bit copies of the weights, which
 # `autocast` makes and keeps for the backward pass, do not. So what is saved depends on the
 # batch; with a small one mixed precision keeps more, not less:
 
@@ -2875,7 +2875,7 @@ disk.cleanup()
 # **7. Two ranks train with DDP. The tape of a step has no `all_reduce`, the losses fall. You look first for**
 #
 # - [ ] gradients that are too small to send :: DDP sends them whatever their size, zeros too.
-# - [x] a forward pass that goes to `ddp.module` :: The wrapper's forward arms the exchange; past it the backward pass is the rank's own.
+# - [x] a forward pass that goes to `ddp.module` :: The wrapper's forward prepares the exchange; past it the backward pass is the rank's own.
 # - [ ] a network that is down :: A call that cannot be made is on the tape all the same, and its rank waits or raises.
 
 # %% [markdown] role="quiz"

@@ -32,6 +32,9 @@ ex.promise("left", "shards and their tensors are left as they are.", says=("give
 ex.promise("example", "Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four "
            "[0., 1.], [2., 3.], [4.] and [].", cases=("the example",))
 
+ex.equivalent("for name, first in shards[0].items(): -> for name, first in shards[-1].items():",
+              "names and dimensions are those of all ranks, and a number is whole on each")
+
 
 @ex.cases
 def cases(g):
