@@ -2908,9 +2908,9 @@ disk.cleanup()
 # share of the card's rate that the step's FLOPs make use of.
 #
 # **Before you run anything:** how many FLOPs has a step of this GPT for each token and
-# weight? Which of TF32, `bfloat16`, `float16` and `float8` is how many times as fast as
-# `float32`? What does a copy cost that runs beside a product, and how many of ten steps
-# wait when each asks for its loss?
+# weight? How many times as fast as `float32` is a product in `bfloat16`, and in `float8`?
+# What does a copy cost that runs beside a product, and how often do ten steps wait when
+# each asks for its loss?
 
 # %% role="gpu"
 from dlsys_helpers.gpu import half_dtype
@@ -3047,7 +3047,7 @@ cores = sheet.half_tflops / sheet.fp32_tflops
 least = sheet.least_us(step_work, 0) / 1e3           # ms
 
 # %% role="gpu"
-gpu_table(
+answers = gpu_table(
     sheet,
     rates.asks("float32 over bfloat16: time of a product", cores,
                lambda: over(rates, "float32", "bfloat16"), above=3),
@@ -3066,6 +3066,7 @@ gpu_table(
     steps.asks("compiled step: MFU in %", "below 100", lambda: 100 * least
                / steps.value("ms", what="compiled"), "52 % on 3,072 A100s "
                "(arXiv 2104.04473)", above=20, below=100))
+answers
 
 # %% [markdown] role="gpu"
 # **Keep:** count a step's FLOPs, divide by the card's rate, and you have the time that it
