@@ -7,7 +7,7 @@ import shutil
 from itertools import zip_longest
 from pathlib import Path
 
-from dlsys import worksheets
+from dlsys import sheets, worksheets
 from dlsys.grading.text import visible
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -30,6 +30,9 @@ def add_parser(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     trap = _solved(args.exercise)
+    if sheets.is_exam(int(trap.id[:2])):
+        print(sheets.explained(trap.id))
+        return 0
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
     if worked is None:
@@ -48,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _solved(asked: str) -> Trap:
     """The exercise, written 01.4 or 1.4. Raises NoAnswer while it is not solved."""
-    trap = catalog.trap(catalog.as_id(asked))
+    trap = sheets.trap(catalog.as_id(asked))
     if trap.id not in progress.solved():
         kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
         number = int(trap.id[:2])

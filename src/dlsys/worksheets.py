@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlsys import notebook_file
+from dlsys import notebook_file, sheets
 from dlsys.notebook_file import LARGEST, NotebookFile, Unreadable, oversize
-from dlsys_helpers import catalog, paths
+from dlsys_helpers import paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
@@ -87,7 +87,7 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
-    exercises = catalog.traps(stage)
+    exercises = sheets.traps(stage)
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
     notes = _checks(found, [exercise.id for exercise in exercises], stage)
@@ -158,7 +158,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
 
 def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
     """A note when the shipped exercises changed since this worksheet was made."""
-    source = paths.EXERCISES / f"{STAGES[stage - 1].stem}.ipynb"
+    source = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
     shipped = load(source).version if source.exists() else ""
     if "" in (shipped, found.version) or shipped == found.version:
         return []

@@ -1,0 +1,28 @@
+"""What can be handed in, by number: the worksheets of the stages and the sheets of the exam."""
+
+from dlsys_checks.exam import sheet
+from dlsys_helpers import catalog, stages
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.stages import STAGES, Stage
+
+is_exam, explained = sheet.is_exam, sheet.explained
+
+
+def is_known(number: int | None) -> bool:
+    """Whether a stage or an exam sheet has this number."""
+    return number is not None and (1 <= number <= len(STAGES) or is_exam(number))
+
+
+def stage(number: int) -> Stage:
+    """Number, file stem and title. Raises ValueError for a number of neither."""
+    return sheet.stage(number) if is_exam(number) else stages.stage(number)
+
+
+def traps(number: int) -> list[Trap]:
+    """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError."""
+    return sheet.traps(number) if is_exam(number) else catalog.traps(number)
+
+
+def trap(id: str) -> Trap:
+    """The exercise or row with this id. Raises CatalogError, or ValueError for a row."""
+    return sheet.trap(id) if id[:2].isdigit() and is_exam(int(id[:2])) else catalog.trap(id)
