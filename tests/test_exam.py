@@ -100,7 +100,7 @@ def test_draws_ask_for_every_fault():
     assert asked == set(FAULTS) - {"12.1"}
 
 
-@pytest.mark.parametrize("number", [20, 33, 59, 60, 99])
+@pytest.mark.parametrize("number", [20, 33, 49, 50, 79])
 def test_the_straight_way_is_within_the_budget_and_reading_all_is_not(number):
     for case in sheet.drawn(number):
         way = ["loss_curve", *(name for fault in case for name in (
@@ -110,7 +110,7 @@ def test_the_straight_way_is_within_the_budget_and_reading_all_is_not(number):
 
 
 def test_the_double_case_shows_both_faults():
-    for number in (20, 61):
+    for number in (20, 51):
         case = sheet.drawn(number)[-1]
         found = look(sheet.source(case), sheet.seed(number, 5))
         assert all(tells(fault, found) for fault in case)
@@ -208,7 +208,7 @@ def kept(tmp_path, monkeypatch):
 
 def test_the_command_writes_a_sheet_and_never_over_it(kept, capsys):
     assert cli.main(["exam", "b", "--draw", "3"]) == 0
-    path = kept / "63_exam_b.ipynb"
+    path = kept / "53_exam_b.ipynb"
     nbformat.validate(nbformat.read(path, as_version=4))
     assert "dlsys exam a --draw 3" in capsys.readouterr().out
     path.write_text("mine")

@@ -200,12 +200,12 @@ def notebook(number: int) -> dict[str, Any]:
     cells = [("markdown", top), ("code", SETUP.format(number=number))]
     cells += WORKED
     for place in range(1, sheet.CASES + 1):
-        several = " This script has two faults." if place == sheet.CASES else ""
+        several = " has two faults" if place == sheet.CASES else " has one fault"
         checks = "\n".join(f'check("{one.id}", case_{place})  # {one.title.partition(": ")[2]}'
                            for one in sheet.traps(number) if one.function == f"case_{place}")
-        cells += [("markdown", f"## Case {place}\n\nLook at it with `exam.case({place})`."
-                   f"{several} Add a cell for each probe."),
-                  ("code", f"exam.case({place}).loss_curve()"),
+        cells += [("markdown", f"## Case {place}\n\nThis script{several}. Add a cell for "
+                   f"each probe, such as `exam.case({place}).loss_curve()`."),
+                  ("code", f"exam.case({place}).receipt()"),
                   ("code", ANSWER.format(place=place)), ("code", f"from dlsys_helpers import "
                    f"check\n\n{checks}")]
     return {"cells": [_cell(k, *cell) for k, cell in enumerate(cells)], "nbformat": 4,
@@ -239,7 +239,8 @@ the mend and 1 for a price within the budget.
 
 A probe prints each number with the range in which it lies for the healthy script. `!` marks those
 outside. Several numbers may be outside because of one fault; evidence is a number that tells
-*which* fault it is.
+*which* fault it is. A mend is right when the mended script, run with other seeds, shows each number
+of each probe in its healthy range.
 
 What you paid is kept in `my-work/`, and `receipt()` prints the line for your answer. Nobody
 watches: the price is a matter of trust, as is the line `paid`. Names, evidence and mend are
@@ -273,7 +274,7 @@ This case is free. Begin with the cheapest probe: it says how bad it is, and sel
     ("markdown", """The loss is not a number from the first epoch on. Several faults could do that:
 a rate too high, a logarithm of zero, a division by zero. They part at one question: is it already
 there when the data enter the model? `look_at_batch` answers it for 2. A look at the gradients would
-cost 3 and would only show that all of them are gone."""),
+cost 3 and would only show that they are no numbers either."""),
     ("code", "exam.case(0).look_at_batch()"),
     ("markdown", """Two thousandths of the inputs are no numbers: one picture in 500. A rate has
 no part in that, the data have. What makes the inputs stands in the part `data`. Read that part
@@ -281,7 +282,8 @@ alone."""),
     ("code", 'exam.case(0).read("data")'),
     ("markdown", """`scaled` divides each picture by its own spread. A blank page has none. The list
 of names has that one: `12.1`. The answer names it, shows the number, and says in pairs of texts
-what stands in the script and what should stand there. Each first text stands in the script once.
+what stands in the script and what should stand there. Each first text stands in the script once;
+if yours does not, the check says so, and you copy more of the lines around it.
 
 Before you hand in a mend, ask what it does to the other pictures: dividing by the spread plus a
 small number would end the NaN and leave each picture on a scale of its own."""),

@@ -24,5 +24,5 @@ def traps(number: int) -> list[Trap]:
 
 
 def trap(id: str) -> Trap:
-    """The exercise or row with this id. Raises CatalogError, or ValueError for a row."""
+    """The exercise or row with this id. Raises CatalogError."""
     return sheet.trap(id) if id[:2].isdigit() and is_exam(int(id[:2])) else catalog.trap(id)

@@ -15,6 +15,7 @@ import torch
 
 from dlsys_checks.exam import numbers, probes, sheet
 from dlsys_checks.exam.faults import FAULTS, Fault
+from dlsys_helpers.catalog import CatalogError
 from dlsys_helpers.checking import Exercise, WrongAnswer
 from dlsys_helpers.data import digits
 from dlsys_helpers.expect import Broken, expect_parts, expect_type
@@ -42,7 +43,10 @@ def look(number: int, case: int, probe: str) -> dict[str, Any]:
 @cache
 def find(id: str) -> Exercise:
     """The exercise of a row, "27.3". Raises ValueError for an id that is none."""
-    trap, (case, row) = sheet.trap(id), sheet.place(id)
+    try:
+        trap, (case, row) = sheet.trap(id), sheet.place(id)
+    except CatalogError as error:
+        raise ValueError(str(error)) from None
     planted = sheet.case(int(id[:2]), case)
     exercise = Exercise(id, trap.function)
     if row == 2:

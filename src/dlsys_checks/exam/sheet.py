@@ -1,7 +1,7 @@
 """An exam sheet: its number, the cases that it draws, and the rows that are graded.
 
 A sheet has a number beyond the stages, so that notebook, check and grader treat it as they treat a
-stage: 20 to 59 are form A, 60 to 99 form B, each with draw 0 to 39. Both forms of a draw ask for
+stage: 20 to 49 are form A, 50 to 79 form B, each with draw 0 to 29. Both forms of a draw ask for
 the same pairs of matched faults, in the same order; a coin says which partner stands in which form.
 """
 
@@ -13,10 +13,10 @@ from itertools import permutations
 
 from dlsys_checks.exam import faults
 from dlsys_checks.exam.faults import FAULTS, PAIRS, Fault
-from dlsys_helpers.catalog import Trap
+from dlsys_helpers.catalog import CatalogError, Trap
 from dlsys_helpers.stages import Stage
 
-FORMS, DRAWS, FIRST = "AB", 40, 20
+FORMS, DRAWS, FIRST = "AB", 30, 20
 SINGLES = 4  # cases with one fault; one more case has two
 CASES = SINGLES + 1
 ROWS = (("the faults", 2), ("the evidence", 2), ("the mend", 3), ("the price", 1))
@@ -28,7 +28,7 @@ def is_exam(number: int) -> bool:
 
 
 def number_of(form: str, draw: int) -> int:
-    """The number of a sheet: form "A" or "B", draw 0 to 39."""
+    """The number of a sheet: form "A" or "B", draw 0 to 29."""
     return FIRST + FORMS.index(form) * DRAWS + draw
 
 
@@ -93,10 +93,10 @@ def traps(number: int) -> list[Trap]:
 
 
 def trap(id: str) -> Trap:
-    """A row. Raises ValueError for an id that is none."""
+    """A row. Raises CatalogError for an id that is none."""
     found = {one.id: one for one in traps(int(id[:2]))}
     if id not in found:
-        raise ValueError(f"exam: got {id!r}, expected {min(found)} to {id[:2]}.{len(found)}.")
+        raise CatalogError(f"exam: got {id[:40]!r}, expected {id[:2]}.1 to {id[:2]}.{len(found)}.")
     return found[id]
 
 
