@@ -159,7 +159,7 @@ OTHER = next(id for id in FAULTS if id not in {f.id for c in sheet.drawn(SHEET) 
     (0, {"faults": [3.1]}, "Write the id in quotes"),
     (0, {"more": 1}, "parts of the answer"),
     (1, {"evidence": [("loss_curve", "last loss", 9.0)], "paid": ["loss_curve"]},
-     "a number that tells what is wrong"),
+     "a number that tells which one it is"),
     (1, {"evidence": [("loss_curve", "last loss", 0.2)], "paid": ["loss_curve"]},
      "expected a number outside the healthy range"),
     (1, {"evidence": [("trace", "last rate", 1.0)], "paid": ["read data"]},
@@ -171,7 +171,7 @@ OTHER = next(id for id in FAULTS if id not in {f.id for c in sheet.drawn(SHEET) 
     (2, {"mend": [("import copy\n", "import copy\nraise ValueError('no')\n")]}, "ValueError: no"),
     (3, {"paid": ["loss_curve"]}, "a probe that stands in paid"),
     (3, {"paid": ["free"]}, "names as receipt() prints them"),
-    (3, {"mend": []}, "expected what should stand in the script"),
+    (3, {"mend": []}, "the price counts for a whole answer"),
     (3, {"faults": [OTHER]}, "expected what is planted here")])
 def test_a_wrong_answer_is_told_what_is_wrong(row, other, says):
     found = verdict(1, row, **other)
@@ -280,9 +280,13 @@ def test_the_worked_case_is_free_and_shows_what_it_says(kept, capsys):
     assert mended == faults.healthy()
 
 
-def test_the_answer_comes_after_the_row_is_solved(kept, capsys):
+def test_the_answer_comes_after_names_evidence_and_mend(kept, capsys):
     assert cli.main(["answer", f"{SHEET}.1"]) == 2
     progress.record(f"{SHEET}.1", "pass")
+    progress.record(f"{SHEET}.2", "pass")
+    assert cli.main(["answer", f"{SHEET}.1"]) == 2
+    assert "case 1 is not solved yet" in capsys.readouterr().err
+    progress.record(f"{SHEET}.3", "pass")
     assert cli.main(["answer", f"{SHEET}.1"]) == 0
     (right,) = sheet.case(SHEET, 1)
     assert right.name in capsys.readouterr().out

@@ -29,10 +29,9 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if sheets.is_exam(_number(args.exercise)):
+        return _exam(sheets.trap(catalog.as_id(args.exercise)))
     trap = _solved(args.exercise)
-    if sheets.is_exam(int(trap.id[:2])):
-        print(sheets.explained(trap.id))
-        return 0
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
     if worked is None:
@@ -49,9 +48,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _number(asked: str) -> int:
+    number = catalog.as_id(asked)[:2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _exam(row: Trap) -> int:
+    """What was planted in a case of the exam, once all is solved but, perhaps, the price."""
+    sheet = sheets.traps(int(row.id[:2]))
+    *rows, _price = [one.id for one in sheet if one.function == row.function]
+    if not progress.solved().issuperset(rows):
+        case = row.function.replace("_", " ")
+        raise NoAnswer(f"{case} is not solved yet; what was planted comes after "
+                       f"{', '.join(rows)}.")
+    print(sheets.explained(row.id))
+    return 0
+
+
 def _solved(asked: str) -> Trap:
     """The exercise, written 01.4 or 1.4. Raises NoAnswer while it is not solved."""
-    trap = sheets.trap(catalog.as_id(asked))
+    trap = catalog.trap(catalog.as_id(asked))
     if trap.id not in progress.solved():
         kept = "" if progress.store() else " Progress is not kept: DLSYS_PROGRESS is off."
         number = int(trap.id[:2])

@@ -176,12 +176,13 @@ def run(args: argparse.Namespace) -> int:
 
     draw = secrets.randbelow(sheet.DRAWS) if args.draw is None else args.draw
     number = sheet.number_of(args.form.upper(), draw)
+    other = sheet.number_of("AB".replace(args.form.upper(), ""), draw)
     path = paths.MY_WORK / f"{sheet.stage(number).stem}.ipynb"
     made = copies.keep(path, (json.dumps(notebook(number), indent=1) + "\n").encode(), "the exam")
     name = f"{paths.MY_WORK.name}/{path.name}"
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
-          f"JupyterLab (make lab). Check all of it with: dlsys check {name}\n"
-          f"The matched form: dlsys exam {'b' if args.form == 'a' else 'a'} --draw {draw}")
+          f"JupyterLab (make lab). Check all of it with: dlsys check {number}\n"
+          f"The matched form: dlsys {sheet.how_to_begin(other)}")
     return 0
 
 
@@ -246,7 +247,7 @@ What you paid is kept in `my-work/`, and `receipt()` prints the line for your an
 watches: the price is a matter of trust, as is the line `paid`. Names, evidence and mend are
 checked, by you and by the grader.
 
-<details><summary>The names of all faults. Each is the number of a trap.</summary>
+<details><summary>All faults, each with the number of the trap that it comes from</summary>
 
 | id | what was done |
 |---|---|

@@ -18,6 +18,13 @@ def stage(number: int) -> Stage:
     return sheet.stage(number) if is_exam(number) else stages.stage(number)
 
 
+def how_to_begin(number: int) -> str:
+    """The command that makes a fresh copy of what has this number."""
+    if is_exam(number):
+        return f"dlsys {sheet.how_to_begin(number)}, after you have renamed yours"
+    return f"dlsys start {number} --copy"
+
+
 def traps(number: int) -> list[Trap]:
     """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError."""
     return sheet.traps(number) if is_exam(number) else catalog.traps(number)

@@ -1,7 +1,7 @@
 """The faults: each a small change of the script, the numbers that show it, and its partner.
 
-Two partners are matched: the same or an equally dear probe shows them, and they are equally hard to
-tell from the rest. Form A of a draw has one of them, form B the other.
+Two partners are matched: the probes that show them cost nearly the same. Form A of a draw has one
+of them, form B the other.
 """
 
 from __future__ import annotations

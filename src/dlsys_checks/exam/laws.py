@@ -125,19 +125,15 @@ def law_faults(answer: Any, planted: tuple[Fault, ...]) -> None:
 
 def law_evidence(answer: Any, planted: tuple[Fault, ...]) -> None:
     """For each fault a number that a paid probe shows, and that this fault alone explains."""
-    shown = [_evidence(item) for item in _listed(answer, "evidence")]
-    paid = _paid(answer)
+    shown = _paid_for(answer)
     for probe, name, value in shown:
-        if probe not in paid:
-            raise Broken("evidence", f"a number of {probe}", "a probe that stands in paid",
-                         f"exam.case(...).{probe}() first.")
         if numbers.is_healthy(probe, name, value):
             raise Broken("evidence", f"{name}: {value:.4g}", "a number outside the healthy range")
     for fault in planted:
         if not any(_tells(fault, *one) for one in shown):
             raise Broken("evidence", "; ".join(f"{name}: {value:.4g}" for _, name, value in shown),
-                         "for each fault a number that tells what is wrong",
-                         "These tell that something is wrong; others would do the same.")
+                         "for each fault a number that tells which one it is",
+                         "Other faults move what you show, too.")
 
 
 def law_mend(out: Any) -> None:
@@ -160,12 +156,13 @@ def law_mend(out: Any) -> None:
 
 
 def law_price(answer: Any, planted: tuple[Fault, ...]) -> None:
-    """What was paid is within the budget; it counts once the faults are named and mended."""
+    """What was paid is within the budget; it counts where names are right and a mend is there."""
     paid, budget = _paid(answer), numbers.BUDGETS[len(planted)]
     law_faults(answer, planted)
-    law_evidence(answer, planted)
-    if not _listed(answer, "mend"):
-        raise Broken("mend", "none", "what should stand in the script")
+    _paid_for(answer)
+    for name in ("evidence", "mend"):
+        if not _listed(answer, name):
+            raise Broken(name, "none", "some: the price counts for a whole answer")
     for fault in planted:
         if f"read {fault.part}" not in paid:
             raise Broken("paid", "no line for a part that the mend changes", "read of that part")
@@ -190,6 +187,16 @@ def _paid(answer: Any) -> list[str]:
         if word not in numbers.PRICES:
             raise Broken("paid", word, "names as receipt() prints them")
     return paid
+
+
+def _paid_for(answer: Any) -> list[tuple[str, str, float]]:
+    """The evidence, all of it from probes that stand in paid."""
+    shown, paid = [_evidence(item) for item in _listed(answer, "evidence")], _paid(answer)
+    for probe, *_ in shown:
+        if probe not in paid:
+            raise Broken("evidence", f"a number of {probe}", "a probe that stands in paid",
+                         "Copy the line that receipt() prints.")
+    return shown
 
 
 def _evidence(item: Any) -> tuple[str, str, float]:

@@ -8,6 +8,7 @@ the same pairs of matched faults, in the same order; a coin says which partner s
 from __future__ import annotations
 
 import random
+from difflib import unified_diff
 from functools import cache
 from itertools import permutations
 
@@ -37,6 +38,12 @@ def stage(number: int) -> Stage:
     form, draw = divmod(number - FIRST, DRAWS)
     return Stage(number, f"exam_{FORMS[form].lower()}", f"Exam, form {FORMS[form]}, draw {draw}",
                  "Five training scripts with planted faults.")
+
+
+def how_to_begin(number: int) -> str:
+    """The command that makes this sheet, as `exam a --draw 3`."""
+    form, draw = divmod(number - FIRST, DRAWS)
+    return f"exam {FORMS[form].lower()} --draw {draw}"
 
 
 def seed(number: int, case: int) -> int:
@@ -114,10 +121,13 @@ def explained(id: str) -> str:
         shown = ", or ".join(f"`{name}` of {probe}: {low:g} to {high:g}"
                              for probe, name, low, high in fault.shows)
         parts += [f"\n{fault.id} {fault.name}, in the part {fault.part}", f"Shown by {shown}"]
-        for healthy, faulty in fault.changes:
-            parts += ["It stands there:", _lines(faulty), "It should:", _lines(healthy)]
+        parts += _difference(fault)
     return "\n".join(parts)
 
 
-def _lines(text: str) -> str:
-    return "\n".join(f"    {line.strip()}" for line in text.strip().split("\n")) or "    (nothing)"
+def _difference(fault: Fault) -> list[str]:
+    """The lines that stand there (-) and should (+), with a line around them."""
+    now, then = (faults.part_of(text, fault.part).splitlines()
+                 for text in (fault.planted(faults.healthy()), faults.healthy()))
+    return [line for line in unified_diff(now, then, n=1, lineterm="")
+            if not line.startswith(("---", "+++", "@@"))]
