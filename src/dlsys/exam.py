@@ -297,5 +297,6 @@ small number would end the NaN and leave each picture on a scale of its own.""")
                   "return (images.float() - 80) / 90")],
         "paid": ["loss_curve", "look_at_batch", "read data"],
     }'''),
-    ("markdown", "The price would have been 6 of 12. Reading all five parts would have cost 15."),
+    ("markdown", "The price would have been 6 of 15. Reading all five parts would have cost the "
+     "whole budget, with no number as evidence."),
 )

@@ -95,7 +95,7 @@ PAIRS = (
     (Fault("04.2", "a rate borrowed from another optimizer", "optimizer",
            (("rate = 0.004", "rate = 0.4"),),
            (("trace", "highest rate", 0.1, 1.0),
-            ("gradient_report", "largest update over weights", 0.05, 10.0))),
+            ("gradient_report", "largest update over weights", 0.06, 10.0))),
      Fault("04.5", "a rate too low to learn", "optimizer",
            (("rate = 0.004", "rate = 0.00002"),),
            (("trace", "highest rate", 1e-6, 1e-4),
