@@ -10,7 +10,7 @@ from grading_samples import code, settings
 from grading_samples import entry as row_of
 
 from dlsys import cli, exam, sheets, worksheets
-from dlsys.grading import reports
+from dlsys.grading import pages, reports
 from dlsys.grading.judge import Judge
 from dlsys.grading.notebooks import parse
 from dlsys.grading.sandbox import SandboxRefused, Zygote
@@ -202,6 +202,9 @@ OTHER = next(id for id in FAULTS if id not in {f.id for c in sheet.drawn(SHEET) 
     (1, {"evidence": [("trace", "the loss", 1.0)]}, "a number that this probe prints"),
     (1, {"evidence": ["the loss is high"]}, "Write (probe, number, value)"),
     (2, {"mend": [("no such line", "")]}, "stands 0 times in the script"),
+    (2, {"mend": [("", "x = 1")]}, "expected one that stands there once"),
+    (2, {"mend": "x = 1"}, "type of the mend: got str, expected list"),
+    (2, {"mend": [("x = 1",)]}, "expected a list of pairs of texts"),
     (2, {"mend": [("import copy\n", "import copy  # mended\n")]}, "mended script, "),
     (2, {"mend": [("import copy\n", "import copy\nraise ValueError('no')\n")]}, "ValueError: no"),
     (3, {"paid": ["loss_curve"]}, "a probe that stands in paid"),
@@ -360,6 +363,9 @@ def test_the_grader_takes_a_sheet_as_it_takes_a_worksheet(graded):
     assert row_of(graded, f"{SHEET}.9")["status"] == "todo"
 
 
-def test_probes_do_no_harm_in_the_sandbox_and_reports_know_the_sheet(graded, tmp_path):
+def test_probes_do_no_harm_in_the_sandbox_and_reports_know_the_sheet(graded):
     assert graded["cells"] == []
     assert reports.nbgrader([graded])[1][0] == "23_exam_a"
+    page = pages.feedback([graded])
+    assert "Case 1: the faults" in page
+    assert FAULTS[OTHER].name in page

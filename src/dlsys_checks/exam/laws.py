@@ -96,7 +96,11 @@ def act_mend(fn, source, tools, images, labels, seed):
         return {"answer": answer}
     if not answer["mend"]:
         raise NotImplementedError("mend is not written yet")
-    for old, new in answer["mend"]:
+    pairs = answer["mend"]
+    if type(pairs) is not list or any(type(pair) not in (tuple, list) or len(pair) != 2
+                                      or {*map(type, pair)} != {str} for pair in pairs):
+        return {"answer": answer}
+    for old, new in pairs:
         if source.count(old) != 1:
             return {"text": old, "stands": source.count(old)}
         source = source.replace(old, new)
@@ -140,10 +144,13 @@ def law_mend(out: Any) -> None:
     """The mended script shows what the healthy one shows."""
     expect_type("answer", out, dict)
     if "answer" in out:
-        _listed(out["answer"], "mend")
+        raise Broken("mend", _listed(out["answer"], "mend"), "a list of pairs of texts",
+                     "What stands in the script, and what should stand there.")
     if "stands" in out:
+        expect_type("count of a text", out["stands"], int)
         raise Broken("mend", f"a text that stands {out['stands']} times in the script",
-                     "one that stands there once", "Copy it from what read printed.")
+                     "one that stands there once", "Copy it from what read printed, with more of "
+                     "the lines around it.")
     expect_parts(out, "found")
     expect_parts(out["found"], *numbers.HEALTHY, what="probes")
     for probe, names in numbers.HEALTHY.items():
