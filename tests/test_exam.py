@@ -17,7 +17,7 @@ from dlsys.grading.sandbox import SandboxRefused, Zygote
 from dlsys_checks.exam import faults, laws, numbers, probes, sheet
 from dlsys_checks.exam.faults import FAULTS, PAIRS
 from dlsys_helpers import paths, progress
-from dlsys_helpers.checking import find, run_check
+from dlsys_helpers.checking import CheckFailed
 
 SHEET = sheet.number_of("A", 3)
 
@@ -175,7 +175,8 @@ def answer(number, place, **other):
 
 
 def verdict(place, row, **other):
-    return run_check(f"{SHEET}.{4 * place - 3 + row}", lambda: answer(SHEET, place, **other), (0,))
+    id = f"{SHEET}.{4 * place - 3 + row}"
+    return laws.run_check(id, lambda: answer(SHEET, place, **other), (0,))
 
 
 @pytest.mark.parametrize("row", range(4))
@@ -232,7 +233,7 @@ def test_what_is_empty_is_not_written_yet():
 
 def test_ids_beyond_a_sheet_are_unknown():
     with pytest.raises(ValueError, match=r"expected 23.1 to 23.20"):
-        find(f"{SHEET}.21")
+        laws.find(f"{SHEET}.21")
 
 
 def test_a_wrong_name_is_known_by_name_without_the_right_one():
@@ -299,6 +300,15 @@ def test_probes_print_numbers_and_a_receipt(kept, capsys):
 
     assert 'Paid 8 of 15.  "paid": ["read optimizer", "look_at_batch", "wrong name"],' in (
         capsys.readouterr().out)
+
+
+def test_a_check_shows_the_verdict_and_remembers_a_wrong_name(kept, capsys):
+    with pytest.raises(CheckFailed, match="is planted here"):
+        exam.check(f"{SHEET}.1", lambda: answer(SHEET, 1, faults=[OTHER]))
+    exam.check(f"{SHEET}.1", lambda: answer(SHEET, 1))
+
+    assert "Exercise 23.1: passed. 2 of 2 points" in capsys.readouterr().out
+    assert exam.sit(SHEET).case(1).paid() == ["wrong name"]
 
 
 def test_the_worked_case_is_free_and_shows_what_it_says(kept, capsys):

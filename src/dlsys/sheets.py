@@ -1,5 +1,8 @@
 """What can be handed in, by number: the worksheets of the stages and the sheets of the exam."""
 
+import importlib
+from types import ModuleType
+
 from dlsys_checks.exam import sheet
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.catalog import Trap
@@ -28,6 +31,12 @@ def how_to_begin(number: int) -> str:
 def traps(number: int) -> list[Trap]:
     """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError."""
     return sheet.traps(number) if is_exam(number) else catalog.traps(number)
+
+
+def checks(id: str) -> ModuleType:
+    """What finds and runs the check of an exercise or a row: `find`, `run_check`. Imports torch."""
+    exam = id[:2].isdigit() and is_exam(int(id[:2]))
+    return importlib.import_module("dlsys_checks.exam.laws" if exam else "dlsys_helpers.checking")
 
 
 def trap(id: str) -> Trap:

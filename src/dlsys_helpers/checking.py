@@ -365,23 +365,12 @@ def _load_stage(name: str) -> None:
 
 def find(id: str) -> Exercise:
     """The exercise with this id. Raises ValueError that lists the known ids."""
-    if _of_exam(id):
-        return importlib.import_module("dlsys_checks.exam.laws").find(id)
     if id not in REGISTRY and id[:2].isdigit():
         _load_stage(f"s{id[:2]}")
     if id not in REGISTRY:
         known = ", ".join(sorted(REGISTRY)) or "none"
         raise ValueError(f"exercise: got {id!r}, expected one of {known}.")
     return REGISTRY[id]
-
-
-def _of_exam(id: str) -> bool:
-    """Whether this is a row of an exam sheet; their numbers are above those of the stages."""
-    return id[:2].isdigit() and _sheets().is_exam(int(id[:2]))
-
-
-def _sheets() -> Any:
-    return importlib.import_module("dlsys_checks.exam.sheet")
 
 
 def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
@@ -416,7 +405,7 @@ def check(id: str, fn: Callable, seconds: float = CASE_SECONDS) -> None:
     _refuse_bad_call(id, fn)
     verdict = run_check(id, fn, (*FIXED_SEEDS, secrets.randbelow(2**31)), seconds)
     progress.record(id, verdict.status, verdict.misconception)
-    cards.show_verdict(verdict, (_sheets() if _of_exam(id) else catalog).trap(id))
+    cards.show_verdict(verdict, catalog.trap(id))
     if verdict.status != "pass" and not cards.watched():
         raise CheckFailed(verdict)
 

@@ -117,7 +117,7 @@ class Judge:
 
     def _paper(self, trap: Trap, draw: int) -> Paper:
         try:
-            exercise = checking.find(trap.id)
+            exercise = sheets.checks(trap.id).find(trap.id)
         except ValueError as error:
             raise notebooks.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))

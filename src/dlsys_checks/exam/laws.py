@@ -7,6 +7,7 @@ grader's sandbox; names, evidence and price are only compared.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import cache, partial
 from itertools import combinations
 from typing import Any
@@ -15,10 +16,12 @@ import torch
 
 from dlsys_checks.exam import numbers, probes, sheet
 from dlsys_checks.exam.faults import FAULTS, Fault
+from dlsys_helpers import checking
 from dlsys_helpers.catalog import CatalogError
 from dlsys_helpers.checking import Exercise, WrongAnswer
 from dlsys_helpers.data import digits
 from dlsys_helpers.expect import Broken, expect_parts, expect_type
+from dlsys_helpers.verdicts import Verdict
 
 ASKED = ("faults", "evidence", "mend", "paid")
 WRONG_NAME = "wrong name"
@@ -61,6 +64,15 @@ def find(id: str) -> Exercise:
     exercise.act(act_answer)
     exercise.law(lambda out, **_: law(out, planted))
     return exercise
+
+
+def run_check(id: str, fn: Any, seeds: Sequence[int], seconds: float | None = None) -> Verdict:
+    """As `checking.run_check`, for a row of a sheet: the registry holds it only meanwhile."""
+    checking.REGISTRY[id] = find(id)
+    try:
+        return checking.run_check(id, fn, seeds, seconds)
+    finally:
+        del checking.REGISTRY[id]
 
 
 def wrong_names(planted: tuple[Fault, ...]) -> list[WrongAnswer]:
