@@ -61,6 +61,7 @@ review_menu()
 # | `dlsys answer 01.4` | shows the worked answer of an exercise you have solved |
 # | `dlsys review` | asks what is due |
 # | `dlsys review --all 01` | asks about stage 1 now |
+# | `dlsys exam a` | five scripts with planted faults to find; `b` is the matched form |
 # | `dlsys progress` | shows the map above as a table |
 # | `dlsys doctor` | looks for what is missing on this machine |
 # | `pytest --nbval-lax my-work/01_activations.ipynb` | your points, as a table |
