@@ -1,4 +1,4 @@
-"""Stage 12: the first NaN, sleeping layers, worker seeds, where, one batch, files, smoothing."""
+"""Stage 12: NaNs, sleeping layers, seeds, search, memory, data, files, tracking, smoothing."""
 
 import math
 
@@ -165,6 +165,48 @@ def which_where(rng):
          f"x.clamp(min=0).{name}()"], "The bad number must not reach the function.")
 
 
+# ---- 12.6 what a loss holds
+
+@asks("12.6")
+def weights_of_trials(rng):
+    trials, size = rng.randint(3, 20), rng.choice([2, 5, 40, 300])
+    return whole(
+        f"A search trains {trials} models of {size} MB each, under the same name, and keeps the "
+        "last training loss of each as a tensor. How many MB of weights are alive at the end, with "
+        "the last model deleted?", trials * size,
+        "Each loss has a graph whose ends hold the weights of its model.", size, 0)
+
+
+@asks("12.6")
+def after_backward(rng):
+    steps, size = rng.randint(10, 900), rng.choice([20, 50, 120])
+    return whole(
+        f"A step saves {size} MB of activations for its way back. {steps} losses stand in a list, "
+        "each after its `backward()`. How many MB of activations do they hold?", 0,
+        "backward() frees what the graph has saved, whoever holds the loss.", steps * size, size)
+
+
+@asks("12.6")
+def weighted_mean(rng):
+    full, last = rng.choice([32, 50, 64]), rng.randint(2, 8)
+    low, high = rng.choice([0.2, 0.4]), rng.choice([1.0, 1.6, 2.2])
+    return number(
+        f"Two batches: {full} rows with a mean loss of {low}, and {last} rows with {high}. What is "
+        "the mean over all rows?", (full * low + last * high) / (full + last),
+        "Each mean counts with its rows.", (low + high) / 2, within=0.005)
+
+
+@asks("12.6")
+def what_still_holds(rng):
+    step = rng.randint(100, 900)
+    return choice(
+        rng, f"Which line, run at each of {step} training steps, keeps activations?",
+        "log.append(F.l1_loss(logits, y)), a second loss without backward()",
+        ["losses.append(loss), after loss.backward()", "total += loss, after loss.backward()",
+         "losses.append(loss.item()), before loss.backward()"],
+        "Its own nodes have saved something, and no backward() goes through them.")
+
+
 # ---- 12.7 one batch
 
 @asks("12.7")
@@ -241,6 +283,48 @@ def what_loads(rng):
         rng, f"A checkpoint holds a loss of {value}. As what does torch.load refuse it?",
         f"np.float64({value})", [f"{value}", f"torch.tensor({value})", "None"],
         "Weights only: numpy's scalars are objects of another library.")
+
+
+# ---- 12.9 the hash seed
+
+@asks("12.9")
+def different_numberings(rng):
+    starts = rng.randint(3, 9)
+    return whole(
+        f"A script sets os.environ['PYTHONHASHSEED'] = '0' in its first line and numbers thirty "
+        f"classes by enumerate(set(names)). It is started {starts} times. How many different "
+        "numberings are there, nearly surely?", starts,
+        "The secret is drawn before the first line, anew in each process.", 1)
+
+
+@asks("12.9")
+def which_is_stable(rng):
+    word = rng.choice(["cat", "seven", "lung", "oak"])
+    return choice(
+        rng, "The variable PYTHONHASHSEED is not set. What is the same in each start of Python?",
+        "hash((3, 5))", [f"hash({word!r})", f"hash((1, {word!r}))", f"hash({word.encode()!r})"],
+        "Only texts and bytes are salted, and what is made of them.")
+
+
+@asks("12.9")
+def number_of_a_new_class(rng):
+    known, new = rng.randint(5, 40), rng.randint(2, 6)
+    place = rng.randint(1, new)
+    return whole(
+        f"A checkpoint numbers {known} classes from 0. {new} new ones come and keep none of the "
+        f"old from its number; they follow in sorted order. Which number has the {place}. of the "
+        "new ones?", known + place - 1, "The next numbers, from the count of the known ones on.",
+        known + place, place - 1)
+
+
+@asks("12.9")
+def who_reads_it(rng):
+    seed = rng.randint(1, 99)
+    return choice(
+        rng, f"A running script sets os.environ['PYTHONHASHSEED'] = '{seed}'. Who has that seed?",
+        "a Python that the script starts anew afterwards",
+        ["the script, from the next line on", "sets that the script makes from then on",
+         "a process that it forks"], "It is read once, as an interpreter starts.")
 
 
 # ---- 12.11 smoothing
