@@ -529,6 +529,214 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # documentation, [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
+# %% [markdown] trap="12.4" role="predict" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
+# ## Eight settings, 25 runs
+#
+# A training has eight settings to choose, and the budget is 25 runs. You write the search
+# that the tutorials describe. Five runs are random. A *Gaussian process* is fitted to
+# their losses: for any other setting it predicts a mean and a deviation. Of a thousand
+# candidates the next run is the one with the largest *expected improvement* on the best
+# value so far:
+#
+# $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
+#
+# with the distribution and the density of a standard normal. You try it on a bowl, smooth
+# and noiseless, with a best loss of zero. "From eight settings on," says a colleague,
+# "such a search is as good as dice."
+
+# %% trap="12.4" role="predict"
+guess("12.4", "How large is the best of its 25 losses, over that of dice?",
+      choices=["a third or less", "about a half",
+               "about the same: eight settings are too many",
+               "larger: dice do better"])
+
+# %% trap="12.4" role="break" tags=["plumbing"]
+def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
+    """Mean and deviation at new (M, D) of a Gaussian process through y."""
+    z, far = (y - y.mean()) / y.std(), torch.cdist(x, x) ** 2
+    fits = []
+    for length in lengths:
+        kernel = (-far / (2 * length**2)).exp() + 1e-6 * torch.eye(len(x))
+        root = torch.linalg.cholesky(kernel)
+        weights = torch.cholesky_solve(z[:, None], root)[:, 0]
+        size = z @ weights / len(z)              # the variance that fits
+        fit = -len(z) / 2 * size.log() - root.diagonal().log().sum()
+        fits.append((fit.item(), length, root, weights, size))
+    _, length, root, weights, size = max(fits, key=lambda f: f[0])
+    k = (-torch.cdist(new, x) ** 2 / (2 * length**2)).exp()
+    known = torch.linalg.solve_triangular(root, k.T, upper=False)
+    left = size * (1 - (known ** 2).sum(0)).clamp(min=1e-12)
+    return y.mean() + y.std() * (k @ weights), y.std() * left.sqrt()
+
+# %% trap="12.4" role="break"
+def textbook(mean, std, best):
+    z = (mean - best) / std
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return std * (z * torch.special.ndtr(z) + density)
+
+def hunt(loss, dims, score, budget=25):
+    """Lowest loss of a search in the unit cube; five runs are random."""
+    x = torch.rand(5, dims, dtype=torch.float64)
+    y = loss(x)
+    while len(x) < budget:
+        close = x[y.argmin()] + 0.1 * torch.randn(512, dims)
+        new = torch.cat([torch.rand_like(close), close.clamp(0, 1)])
+        new = new[score(*predict(x, y, new), y.min()).argmax()][None]
+        x, y = torch.cat([x, new]), torch.cat([y, loss(new)])
+    return y.min()
+
+# %% trap="12.4" role="break"
+def bowl(x, best):
+    return ((x - best) ** 2).sum(1)
+
+def over_dice(surface, dims, score, times=8):
+    """Median loss of eight searches, over that of eight of dice."""
+    ends = []
+    for _ in range(times):
+        best = 0.2 + 0.6 * torch.rand(dims, dtype=torch.float64)
+        dice = surface(torch.rand(25, dims), best).min()
+        found = hunt(lambda x: surface(x, best), dims, score)
+        ends.append((found, dice))
+    found, dice = torch.tensor(ends).median(0).values
+    return (found / dice).item()
+
+# %% trap="12.4" role="look"
+wrong_way = over_dice(bowl, 8, textbook)
+print(f"best loss of the search, over that of dice: {wrong_way:.2f}")
+
+# %% trap="12.4" role="look"
+claim("best loss over that of dice, eight settings", wrong_way, above=1)
+
+# %% trap="12.4" role="look"
+measured("12.4", 3)
+
+# %% [markdown] trap="12.4" role="repair"
+# Dice win, and the number of settings is not to blame. The formula is the textbook's, and
+# textbooks look for the *largest* value: there `mean - best` is what a candidate gains. A
+# loss is to be small. With this sign the search spends its runs in the corners
+# where the process expects the worst, and what is left are the five random ones. Nothing
+# warns: each run ends, and the table has a best row.
+#
+# One question shows it without a search: of two candidates, equally uncertain, which has
+# the higher score?
+
+# %% trap="12.4" role="repair"
+def downward(mean, std, best):
+    z = (best - mean) / std
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return std * (z * torch.special.ndtr(z) + density)
+
+low_and_high, alike = torch.tensor([1.0, 2.0]), torch.ones(2)
+for score in (textbook, downward):
+    low, high = score(low_and_high, alike, 1.5).tolist()
+    print(f"{score.__name__:9} for 1: {low:.2f}   for 2: {high:.2f}")
+right_way = over_dice(bowl, 8, downward)
+print(f"best loss of the search, over that of dice: {right_way:.2f}")
+
+# %% trap="12.4" role="repair"
+claim("best loss over that of dice, with the sign of a loss", right_way,
+      below=0.5)
+
+# %% [markdown] trap="12.4" role="repair"
+# A second fault waits in the tail. `torch.special.ndtr` computes `(1 + erf) / 2` here, and
+# ten deviations away nothing of it is left: a candidate that is unlikely to improve and
+# one that is hopeless score the same. The complement `erfc` keeps its digits.
+
+# %% trap="12.4" role="repair"
+z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
+by_erf, by_erfc = torch.special.ndtr(z), torch.erfc(-z / 2**0.5) / 2
+for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
+    print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
+
+# %% trap="12.4" role="repair"
+claim("probability ten deviations away, by ndtr", by_erf[2], expected=0)
+claim("the same by erfc", by_erfc[2], above=1e-24)
+
+# %% [markdown] trap="12.4" role="repair"
+# The next picture has two settings, and at first the loss does not ask about one of them. Compare
+# how a grid, dice and the process spend the same runs. Does a finer grid find more? Then
+# give the second setting some weight.
+
+# %% role="explore" explorer="search_surface"
+from dlsys_helpers.explorers.search_surface import search_surface
+
+search_surface
+
+# %% [markdown] trap="12.4" role="folklore"
+# **Told:** a Bayesian search is for "less than `20` dimensions" (the tutorial of the source
+# below); elsewhere, that from eight on it is no better than dice, or that it is always the
+# better choice. **Measured:** 25 runs each, on three surfaces. In the second only two of the settings matter. The third has a ripple on
+# the bowl, with several dips along each axis.
+
+# %% trap="12.4" role="folklore"
+def two_matter(x, best):
+    return bowl(x[:, :2], best[:2])
+
+def rippled(x, best):
+    waves = 1 - torch.cos(8 * math.pi * (x - best))
+    return bowl(x, best) + 0.1 * waves.sum(1)
+
+table = {surface.__name__: [over_dice(surface, dims, downward)
+                            for dims in (2, 8, 12)]
+         for surface in (bowl, two_matter, rippled)}
+print(" " * 11, "2 settings     8    12")
+for name, row in table.items():
+    print(f"{name:11}", " ".join(f"{ratio:9.3f}" for ratio in row))
+
+# %% trap="12.4" role="folklore"
+claim("bowl with 2 settings", table["bowl"][0], below=0.1)
+claim("bowl with 12 settings", table["bowl"][2], below=0.7)
+claim("ripples with 12 settings", table["rippled"][2], above=0.5)
+
+# %% [markdown] trap="12.4" role="folklore"
+# The lead on the bowl shrinks with the number of settings, and at twelve there is one
+# still. On the ripples there is little to lose: the process sees a smooth
+# surface where there is none. So neither saying holds for these three, and
+# the count of settings is only half of the question. The other half is how many of them
+# matter, and how smooth the loss is. A real training adds noise: the part on search, after
+# the traps, has one.
+
+# %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
+def expected_improvement(mean, std, best: float) -> torch.Tensor:
+    """How far a run is expected to fall below the best loss so far.
+
+    The loss of a candidate is normal, with its mean and its deviation std,
+    and the smaller a loss, the better. The improvement is best minus the
+    loss, or 0 where that is negative; its mean is returned, one number for
+    each candidate. mean and std: float64, of one shape, whatever it is, and
+    left as they are; so is the result.
+
+    Where std is 0 the loss is its mean: no NaN, and no constant is added to
+    std, as tiny deviations count. Improvements that are unlikely are small,
+    not zero: right to a thousandth up to 30 deviations above best.
+
+    Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].
+    """
+    # BEGIN SOLUTION
+    gain = best - mean
+    z = gain / torch.where(std > 0, std, 1)
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    below = torch.erfc(-z / math.sqrt(2)) / 2
+    spread = gain * below + std * density
+    return torch.where(std > 0, spread, gain.clamp(min=0))
+    # END SOLUTION
+
+# %% [markdown] trap="12.4" role="hint"
+# 1. `std * z` is the gain `best - mean`: written so, only `z` divides, and a `where` gives it a 1 in place of a 0.
+# 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny.
+# 3. Without deviation the improvement is the gain, or 0 where there is none.
+
+# %% [markdown] trap="12.4" role="keep"
+# **Keep:** a search that loses to dice has a fault; count its settings later. Run dice
+# beside it, with the same budget. **In your own code:** ask the score about a low and a
+# high mean; look at where the last runs were. **Source:**
+# [Frazier 2018](https://arxiv.org/abs/1807.02811), a tutorial: it writes the problem as a
+# maximum. **Seen in the wild:**
+# [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56): "no better than uniform
+# random search", four defects, one of them a likelihood with the wrong sign;
+# [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385): expected
+# improvement, for maxima alone, met a loss.
+
 # %% [markdown] trap="12.5" role="predict" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
