@@ -2119,7 +2119,7 @@ def over_kept(way):
     return steps.value("ms", way=way) / steps.value("ms", way="losses kept")
 
 # %% role="gpu"
-gpu_table(
+answers_here = gpu_table(
     datasheet(order_of_sums.device_name),
     order_of_sums.asks("different results of 20 calls", "more than 1",
                        lambda: results("usual"), above=1),
@@ -2135,6 +2135,7 @@ gpu_table(
                lambda: over_kept("anomaly mode"), above=1.5),
     steps.asks("item() at each step, over losses kept", "1 or more",
                lambda: over_kept("item() each step"), above=0.95))
+answers_here
 
 # %% [markdown] role="gpu"
 # **Keep:** float32 sums depend on their order, integers do not; a GPU's atomics choose an

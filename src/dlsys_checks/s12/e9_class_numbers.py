@@ -154,7 +154,7 @@ def of_a_set(names, stored):
 
 
 @ex.wrong("in the order in which they come", says="classes, in the order",
-          breaks=("order", "next"))
+          breaks="order")
 def first_come(names, stored):
     return numbered(names, stored,
                     new=lambda new: [n for n in dict.fromkeys(names) if n in new])
