@@ -1996,6 +1996,20 @@ claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
 # - [ ] skips steps whose label is masked, no other :: That is so without smoothing.
 # - [ ] skips nothing: `-inf` at a wrong class is harmless :: Without smoothing it is.
 
+# %% [markdown] role="quiz"
+# **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
+#
+# - [ ] holds the activations of each step :: backward() has freed them, whoever holds the loss.
+# - [x] holds nodes, and through them the model's weights :: As long as the list lives, so does the model, under whatever name.
+# - [ ] holds numbers alone :: A tensor with a graph is more than its number.
+
+# %% [markdown] role="quiz"
+# **8. `os.environ["PYTHONHASHSEED"] = "0"` is a script's first line, and class numbers come from `enumerate(set(names))`. Two starts**
+#
+# - [ ] agree in their numbers :: The hashes' secret was drawn before the first line.
+# - [x] differ, nearly always :: The order of a set of texts hangs on that secret.
+# - [ ] differ, unless `random` and numpy are seeded too :: Neither has a say in hashes.
+
 # %% [markdown] role="gpu"
 # ## On a GPU: order, memory, waiting
 #
@@ -2152,5 +2166,7 @@ answers_here
 # - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
 # - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
 # - One batch learned by heart shows that gradients flow, and no more.
+# - A stored loss holds its model. Store numbers.
+# - The hash seed is read before the first line. Sort, and store the list of classes.
 # - Write beside, sync, rename. Save the generator's state, too.
 # - Smoothing asks each class for its logarithm: spread it over the allowed ones.
