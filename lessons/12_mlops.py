@@ -714,7 +714,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     """
     # BEGIN SOLUTION
     gain = best - mean
-    z = gain / torch.where(std > 0, std, 1)
+    z = gain / std                               # not read where std is 0
     density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     below = torch.erfc(-z / math.sqrt(2)) / 2
     spread = gain * below + std * density
@@ -722,7 +722,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
     # END SOLUTION
 
 # %% [markdown] trap="12.4" role="hint"
-# 1. `std * z` is the gain `best - mean`: written so, only `z` divides, and a `where` gives it a 1 in place of a 0.
+# 1. A `where` behind the formula chooses between two results: one for a deviation above 0, one for 0.
 # 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny.
 # 3. Without deviation the improvement is the gain, or 0 where there is none.
 
@@ -1663,6 +1663,261 @@ def class_numbers(names: list, stored: dict) -> dict:
 # differ, until `set(labels)` was sorted;
 # [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5): other
 # class numbers at each resumption.
+
+# %% [markdown] trap="12.10" role="predict" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
+# ## A curve by batches and one by epochs
+#
+# A run is tracked with Weights & Biases: offline, into a file that `wandb sync` uploads
+# later. The reader trains for five epochs of twenty batches. Each batch logs its loss with
+# `run.log({"loss": ...}, step=batch)`, each epoch ends with
+# `run.log({"val_loss": ...}, step=epoch)`. So each curve is to have an axis of its own.
+#
+# The run ends without an error. You read the file. (`wandb` belongs to the extra `track`:
+# where it is missing, `pip install -e '.[track]'`.)
+
+# %% trap="12.10" role="predict"
+guess("12.10", "How many of the five validation losses are in the file?",
+      unit="losses")
+
+# %% trap="12.10" role="break" tags=["plumbing"]
+import contextlib
+import io
+import json
+import struct
+
+log_folder = tempfile.TemporaryDirectory()
+os.environ["WANDB_ERROR_REPORTING"] = "false"
+for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+    os.environ["WANDB_" + name] = log_folder.name
+
+import wandb
+from wandb.proto.wandb_internal_pb2 import Record
+
+quiet = wandb.Settings(silent=True, console="off", x_disable_meta=True,
+                       x_disable_stats=True)
+
+# %% trap="12.10" role="break" tags=["plumbing"]
+def records(file):
+    """The records of an offline file: pieces in blocks of 32 KiB."""
+    with open(file, "rb") as opened:
+        data = opened.read()
+    at, whole = 7, b""
+    while at + 7 <= len(data):
+        left = 2**15 - at % 2**15
+        if left < 7:
+            at += left
+            continue
+        _, size, kind = struct.unpack("<IHB", data[at:at + 7])
+        whole += data[at + 7:at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):                   # the only or the last piece
+            record = Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+# %% trap="12.10" role="break" tags=["plumbing"]
+def tracked(log):
+    """(rows, axes, warnings) of an offline run that log(run) wrote."""
+    said, rows, axes = io.StringIO(), [], {}
+    with contextlib.redirect_stderr(said):
+        with wandb.init(project="digits", mode="offline", settings=quiet,
+                        dir=log_folder.name) as run:
+            log(run)
+            file = run.settings.sync_file
+        wandb.teardown()                     # now the file is whole
+    for record in records(file):
+        if record.HasField("history"):
+            rows.append({(i.key or ".".join(i.nested_key)):
+                         json.loads(i.value_json)
+                         for i in record.history.item})
+        if record.HasField("metric") and record.metric.step_metric:
+            metric = record.metric.name or record.metric.glob_name
+            axes[metric] = record.metric.step_metric
+    return rows, axes, said.getvalue().count("will be ignored")
+
+# %% trap="12.10" role="break"
+def training(epochs=5):
+    """The events of a run, in order: (axis, step, values)."""
+    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    opt, batch = torch.optim.SGD(net.parameters(), lr=0.3), 0
+    for epoch in range(epochs):
+        for rows in torch.randperm(1300).split(65):
+            loss = F.cross_entropy(net(x_train[rows]), y_train[rows])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            yield "batch", batch, {"loss": loss.item()}
+            batch += 1
+        with torch.no_grad():
+            val = F.cross_entropy(net(x_test), y_test).item()
+        yield "epoch", epoch, {"val_loss": val}
+
+# %% trap="12.10" role="break"
+events = list(training())
+
+def by_step(run):
+    for _, step, values in events:
+        run.log(values, step=step)
+
+rows, axes, ignored = tracked(by_step)
+
+# %% trap="12.10" role="look"
+def count(rows, name):
+    return sum(name in row for row in rows)
+
+print("rows with a training loss:  ", count(rows, "loss"))
+print("rows with a validation loss:", count(rows, "val_loss"))
+print("lines on stderr, 'will be ignored':", ignored)
+
+# %% trap="12.10" role="look"
+claim("training losses in the file", count(rows, "loss"), expected=100)
+claim("validation losses in the file", count(rows, "val_loss"), expected=0)
+claim("lines of warning", ignored, expected=5)
+
+# %% trap="12.10" role="look"
+measured("12.10", count(rows, "val_loss"), right=(0, 0))
+
+# %% [markdown] trap="12.10" role="repair"
+# A run has *one* counter of rows, `step` sets it, and it goes up only: after batch 19, step 0 is
+# in the past. The row is dropped with a line on stderr, among hundreds of others.
+#
+# An axis of one's own is a value in the row, and `define_metric` says which curve is drawn
+# over it. The counter is left alone. Half of that is not enough: with the axis
+# defined and `step=` still there, the rows are dropped as before.
+
+# %% trap="12.10" role="repair"
+def defined(run):
+    run.define_metric("val_*", step_metric="epoch")
+    run.define_metric("loss", step_metric="batch")
+
+def own_axis(run, events=events):
+    defined(run)
+    for axis, step, values in events:
+        run.log({axis: step, **values})
+
+def half_repaired(run):
+    defined(run)
+    for axis, step, values in events:
+        run.log({axis: step, **values}, step=step)
+
+# %% trap="12.10" role="repair"
+mended, axes, ignored = tracked(own_axis)
+half, _, _ = tracked(half_repaired)
+print("axes:", axes)
+print("validation losses:", count(mended, "val_loss"),
+      "  with step= still there:", count(half, "val_loss"))
+print("epochs:", [row["epoch"] for row in mended if "epoch" in row])
+
+# %% trap="12.10" role="repair"
+claim("validation losses with an axis of their own",
+      count(mended, "val_loss"), expected=5)
+claim("lines of warning now", ignored, expected=0)
+claim("validation losses with the axis defined, and step= still there",
+      count(half, "val_loss"), expected=0)
+
+# %% [markdown] trap="12.10" role="repair"
+# One thing is left. A job is killed in the middle of epoch 4 and goes on from the checkpoint
+# after epoch 2, in the same log. Epoch 3 comes a second time, and half of epoch 4. With an
+# axis of their own no row is refused, so both are drawn: the curve runs back
+# and forth.
+
+# %% trap="12.10" role="repair"
+resumed_events = events[:94] + events[63:]      # 21 events an epoch
+twice, _, _ = tracked(lambda run: own_axis(run, resumed_events))
+epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
+batches = [row["batch"] for row in twice if "batch" in row]
+print("epochs:", epochs_seen)
+print("batches logged twice:", len(batches) - len(set(batches)))
+
+# %% trap="12.10" role="repair"
+claim("rows of epoch 3", epochs_seen.count(3), expected=2)
+claim("batches that are in the log twice",
+      len(batches) - len(set(batches)), expected=30)
+
+# %% [markdown] trap="12.10" role="repair"
+# What was logged after the checkpoint belongs to a run that does not exist any more. If the
+# rows stand in a list of your own first, the void ones can go: those of this axis at the
+# step that comes again, and later ones.
+
+# %% [markdown] trap="12.10" role="folklore"
+# **Told:** log the validation with the number of the last batch, then nothing is lost.
+# **Measured:** nothing is. But the axis is that of the batches now, and two runs with different
+# batch sizes cannot be laid over each other by epochs: the row does not hold the epoch.
+
+# %% trap="12.10" role="folklore"
+def by_last_batch(run):
+    last = 0
+    for axis, step, values in events:
+        last = step if axis == "batch" else last
+        run.log(values, step=last)
+
+merged, _, _ = tracked(by_last_batch)
+places = [row["_step"] for row in merged if "val_loss" in row]
+print("validation losses at the steps", places)
+print("names in such a row:", sorted(merged[19]))
+
+# %% trap="12.10" role="folklore"
+claim("validation losses at the steps of batches",
+      count(merged, "val_loss"), expected=5)
+claim("step of the first", places[0], expected=19)
+claim("is the epoch in their rows", "epoch" in merged[19], expected=False)
+
+# %% trap="12.10" role="exercise" points=4 difficulty=3 minutes=15
+def rows_to_log(events: list) -> tuple:
+    """Rows and axes for a log, from the events of a run.
+
+    events: a list of (axis, step, values) in the order of time: a name, an
+    int from 0 on, a dict of metric names and numbers, perhaps empty. There
+    may be any number of axes; no metric has the name of one. The events are
+    left as they are.
+
+    Returns a tuple (rows, axes). axes: a dict, the axis of each metric that
+    came. rows: a list of dicts in the order of time, {axis: step} and the
+    values. An event at the same step as the one before it on its axis goes
+    into that one's row; of a name that is there it replaces the value. An
+    event at an earlier step is a run that was resumed: the rows of its axis
+    at that step or later are dropped, and those of other axes stay.
+
+    Raises ValueError for a metric that comes on two axes.
+
+    Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives
+    [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
+    {"val": "epoch", "loss": "batch"}.
+    """
+    # BEGIN SOLUTION
+    rows, axes, last = [], {}, {}
+    for axis, step, values in events:
+        for name in values:
+            if axes.setdefault(name, axis) != axis:
+                raise ValueError(f"{name}: got axis {axis}, expected "
+                                 f"{axes[name]}. Rename one of the two.")
+        if last.get(axis) == step:
+            [row for row in rows if axis in row][-1].update(values)
+        else:
+            rows = [row for row in rows if row.get(axis, -1) < step]
+            rows.append({axis: step, **values})
+        last[axis] = step
+    return rows, axes
+    # END SOLUTION
+
+# %% [markdown] trap="12.10" role="hint"
+# 1. Keep the last step of each axis in a dict: equal to it, later, or earlier are the three cases.
+# 2. For the last two the same line will do: keep rows without this axis and those with a smaller step, then add the new row.
+# 3. `{axis: step, **values}` is a new dict; `row.update(values)` on the event's own dict would change the event.
+
+# %% [markdown] trap="12.10" role="keep"
+# **Keep:** a log has one counter, and it goes up only. A second curve brings its axis as a
+# value. **In your own code:** after the first epoch read one validation value back, from the
+# file or the page. **Source:** W&B documentation,
+# [Customize log axes](https://docs.wandb.ai/models/track/log/customize-logging-axes).
+# **Seen in the wild:**
+# [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864): an epoch's loss
+# with `step=epoch`, "a warning but nothing gets logged";
+# [open-mmlab/mmdetection#7000](https://github.com/open-mmlab/mmdetection/issues/7000): all is
+# logged but validation;
+# [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554): the axis defined, and `step=`
+# still there.
 
 # %% [markdown] trap="12.11" role="predict" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
 # ## A little smoothing against the NaN

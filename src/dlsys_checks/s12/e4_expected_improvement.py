@@ -42,37 +42,40 @@ def cases(g):
         mean = best + wide * far
         if std is not None:
             wide[torch.tensor(std)] = 0.0
-        return name, {"mean": mean, "std": wide, "best": best}
-    tiny = one("tiny deviations", (4,), best=0.0)[1]
-    tiny = {"mean": tiny["mean"] * 1e-12, "std": tiny["std"] * 1e-12, "best": 0.0}
-    level = {"mean": torch.tensor([0.5, 0.5, 1.5], dtype=torch.float64),
-             "std": torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64), "best": 0.5}
-    example = {"mean": torch.tensor([1.0, 2.0], dtype=torch.float64),
-               "std": torch.tensor([2.0, 0.0], dtype=torch.float64), "best": 1.0}
+        return name, sheet(mean, wide, best)
+
+    def sheet(mean, std, best):
+        # One axis more, which act takes away: so no input is what comes out, even of no number.
+        return {"mean": mean[None], "std": std[None], "best": best}
+    tiny = 1e-12 * (1 + torch.rand(2, 4, generator=g, dtype=torch.float64))
+    level, example = ([0.5, 0.5, 1.5], [0.0, 1.0, 0.0]), ([1.0, 2.0], [2.0, 0.0])
+    level, example = (torch.tensor(pair, dtype=torch.float64) for pair in (level, example))
     return [one("some candidates"), one("a best loss of 0", best=0.0),
             one("a best loss below 0", best=-3.5), one("many candidates", (300,)),
             one("one candidate", (1,)), one("a single number", ()), one("no candidate", (0,)),
             one("a table", (3, 4)), one("large numbers", scale=1e6),
-            one("tiny numbers", scale=1e-9), ("tiny deviations", tiny),
+            one("tiny numbers", scale=1e-9), ("tiny deviations", sheet(*tiny, 0.0)),
             one("certain losses", (8,), std=[0, 3, 4, 7]),
             one("all of them certain", (5,), std=[0, 1, 2, 3, 4]),
-            ("certain, at the best loss", level), one("far below the best", above=-20.0),
-            one("8 above the best", above=8.0), one("far above the best", above=30.0),
-            ("the example", example)]
+            ("certain, at the best loss", sheet(*level, 0.5)),
+            one("far below the best", above=-20.0), one("8 above the best", above=8.0),
+            one("far above the best", above=30.0),
+            ("the example", sheet(*example, 1.0))]
 
 
 @ex.act
 def act(fn, mean, std, best):
-    given = mean.clone(), std.clone()
+    given = mean[0].clone(), std[0].clone()
     fn(torch.ones(2, 2).double(), torch.ones(2, 2).double(), 5.0)
     out = fn(*given, best)
-    changed = (given[0] != mean).sum() + (given[1] != std).sum()
+    changed = (given[0] != mean[0]).sum() + (given[1] != std[0]).sum()
     return {"out": out, "changed": int(changed)}
 
 
 @ex.law
 def law(out, mean, std, best):
     expect_parts(out, "out", "changed")
+    mean, std = mean[0], std[0]
     wanted = [by_sum(m, s, best) for m, s in zip(mean.flatten().tolist(), std.flatten().tolist(),
                                                  strict=True)]
     wanted = torch.tensor(wanted, dtype=torch.float64).reshape(mean.shape)
