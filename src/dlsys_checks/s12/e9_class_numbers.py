@@ -10,9 +10,14 @@ import numpy as np
 import torch
 
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal, expect_parts
+from dlsys_helpers.expect import (
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
 
-ex = exercise("12.9", "class_numbers", seen=("names", "pairs"))
+ex = exercise("12.9", "class_numbers", seen=("names", "pairs"), kept=("keys",))
 
 ex.promise("number", "The number of each class, from 0, the same in every process.",
            says=("classes, in the order", "number of", "type of the result"))
@@ -89,11 +94,13 @@ def law(out, names, pairs):
         if name not in known and name not in new:
             bisect.insort(new, name)
     wanted += new
-    got = out["keys"]
+    got, numbers = out["keys"], out["numbers"]
+    expect_type("classes, in the order of their numbers", got, list)
+    expect_length("numbers", numbers, len(got))
     for place, name in enumerate(wanted[:len(got)]):
         expect_equal(f"classes, in the order of their numbers: number {place}", got[place], name)
     expect_equal("classes, in the order of their numbers: how many", len(got), len(wanted))
-    for place, (name, number) in enumerate(zip(wanted, out["numbers"])):
+    for place, (name, number) in enumerate(zip(wanted, numbers)):
         expect_equal(f"number of {name!r}", number, place)
 
 
