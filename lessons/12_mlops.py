@@ -1604,10 +1604,11 @@ claim("does the child have the numbering of its script's start",
 # lasts is the list that is stored beside the weights. That is the exercise.
 
 # %% [markdown] trap="12.9" role="folklore"
-# **Told:** without this variable a run cannot be repeated. **Measured:** it governs hashes of
-# texts and bytes, and what is made of them. Two starts agree in all the rest. And with it,
-# a set has no order to rely on: two sets that are equal may be walked through in
-# different orders, as what was put in first counts.
+# **Told**, by many a `seed_everything`: a run that is to be repeated needs this variable.
+# **Measured:** of eight things below, two starts without it differ in hashes of texts and
+# bytes, and in what is made of them; they agree in the rest. And a hash that is fixed gives
+# a set no order to rely on: two sets that are equal may be walked through in different
+# orders, as what was put in first counts.
 
 # %% trap="12.9" role="folklore"
 things = {"a text": "hash('cat')", "bytes": "hash(b'cat')",
@@ -2135,9 +2136,8 @@ claim("the same, largest of four runs that clip or skip",
       below=1.8)
 
 # %% [markdown] role="concept"
-# Momentum carries the bad gradient through many further steps. Clipping and skipping both
-# keep the net here. A rule that skips needs a counter in the log: trap 12.11 showed one
-# that skips each step.
+# Clipping and skipping both keep the net here, under SGD with momentum and under Adam. A
+# rule that skips needs a counter in the log: trap 12.11 showed one that skips each step.
 #
 # ### What two runs share
 #

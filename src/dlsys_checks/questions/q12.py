@@ -127,6 +127,48 @@ def more_workers(rng):
         "Who gets which picture depends on the number of workers.")
 
 
+# ---- 12.4 search
+
+@asks("12.4")
+def sign_of_a_loss(rng):
+    best = rng.choice([0.3, 0.5, 0.9])
+    return choice(
+        rng, f"A search for a small loss has reached {best}. Two candidates have the same "
+        f"deviation, and means of {best - 0.2:.1f} and {best + 0.2:.1f}. Which has the larger "
+        "expected improvement?", f"the one with the mean {best - 0.2:.1f}",
+        [f"the one with the mean {best + 0.2:.1f}", "both the same",
+         "neither: it is zero for both"],
+        "It is more likely to end below the best, and by more.")
+
+
+@asks("12.4")
+def certain_candidate(rng):
+    best, gap = rng.choice([1.0, 2.0, 5.0]), rng.choice([0.25, 0.5, 0.75])
+    return number(
+        f"The best loss is {best:g}. A candidate's loss is {best - gap:g}, with a deviation of 0. "
+        "What is its expected improvement?", gap, "The gain is certain.", 0, best - gap)
+
+
+@asks("12.4")
+def at_the_best(rng):
+    std = rng.choice([0.5, 1.0, 2.0, 4.0])
+    return number(
+        f"A candidate's mean is the best loss so far, its deviation {std:g}. What is its expected "
+        "improvement?", std / math.sqrt(2 * math.pi),
+        "The deviation times the density of a normal at 0, which is 0.399.", 0, std / 2, std)
+
+
+@asks("12.4")
+def worse_than_dice(rng):
+    runs = rng.choice([20, 30, 50])
+    return choice(
+        rng, f"A search with a Gaussian process ends, after {runs} runs in eight settings, with "
+        "a larger loss than dice with the same budget, time after time. What do you look for "
+        "first?", "a fault, such as the sign of the score",
+        ["fewer settings", "more candidates for each choice", "a finer grid"],
+        "On a smooth surface it was ahead of dice with eight and with twelve settings.")
+
+
 # ---- 12.5 where
 
 @asks("12.5")
@@ -325,6 +367,46 @@ def who_reads_it(rng):
         "a Python that the script starts anew afterwards",
         ["the script, from the next line on", "sets that the script makes from then on",
          "a process that it forks"], "It is read once, as an interpreter starts.")
+
+
+# ---- 12.10 rows of a log
+
+@asks("12.10")
+def rows_kept(rng):
+    epochs, batches = rng.randint(3, 9), rng.randint(20, 90)
+    return whole(
+        f"{epochs} epochs of {batches} batches. Each batch is logged with step=batch, counted "
+        "through, each epoch ends with a validation loss logged with step=epoch, from 0. How many "
+        "validation losses does the log keep?", 0, "Each step is below the counter by then.",
+        epochs, 1)
+
+
+@asks("12.10")
+def warning_lines(rng):
+    epochs, batches = rng.randint(3, 9), rng.randint(20, 90)
+    return whole(
+        f"In that run of {epochs} epochs of {batches} batches, how many calls of log are ignored?",
+        epochs, "One at the end of each epoch.", 0, epochs * batches)
+
+
+@asks("12.10")
+def resumed_rows(rng):
+    after, killed = rng.randint(2, 5), rng.randint(7, 12)
+    return whole(
+        f"A run logs the end of epochs 0 to {killed}, is killed, and goes on after the checkpoint "
+        f"of epoch {after}. How many epochs come a second time, if it ends with epoch "
+        f"{killed + 3}?", killed - after, "All after the checkpoint that were logged before.",
+        killed - after + 3, killed)
+
+
+@asks("12.10")
+def half_mended(rng):
+    name = rng.choice(["val_loss", "accuracy", "bleu"])
+    return choice(
+        rng, f"`define_metric('{name}', step_metric='epoch')` is added, and the rows are still "
+        f"logged with `step=epoch`. The rows with {name}", "are dropped as before",
+        ["are drawn over epochs", "are drawn over batches", "raise an error"],
+        "The counter has passed that step; the axis is a value in a row.")
 
 
 # ---- 12.11 smoothing
