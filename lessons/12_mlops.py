@@ -2116,7 +2116,7 @@ spikes = {(name, remedy): spiked(remedy=remedy, **settings)
           for name, settings in (("SGD", sgd), ("Adam", adam))
           for remedy in ("as it is", "clip", "skip")}
 
-# %% role="concept"
+# %% role="concept" compare=false
 jump = {}
 for way, log in spikes.items():
     at, after = log[100, 0].item(), log[101:111, 0].mean().item()
@@ -2161,7 +2161,7 @@ def learned(mix=lambda rows: rows, seed=7):
 def turned(rows):
     return rows.flip(0)
 
-# %% role="concept"
+# %% role="concept" compare=false
 first = learned()
 runs = {"the same once more": learned(),
         "rows of each batch turned round": learned(turned)}
