@@ -2204,6 +2204,270 @@ claim("gap of the seed over that of the order", seeds / order, above=1000)
 claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
       expected=True)
 
+# %% [markdown] role="concept"
+# ### Search on a real training
+#
+# The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
+# momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
+# training, that is 20 runs of 80 steps, or more runs if bad ones are ended early.
+# Three ways spend the same steps: dice; TPE, Optuna's default, which learns from earlier
+# runs; and Hyperband with dice, which ends runs that are behind others after 20 steps, 40 or
+# 80. Each is done with eight seeds, as one search shows little.
+
+# %% role="concept" tags=["plumbing"]
+import optuna
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+states = optuna.trial.TrialState
+SIZES = ((64, 32), (1, 32), (32, 10), (1, 10))
+
+# %% role="concept" tags=["plumbing"]
+class Readers:
+    """n readers side by side, each with settings of its own."""
+
+    def __init__(self, n):
+        self.weights = [torch.zeros(n, *s, requires_grad=True)
+                        for s in SIZES]
+        self.speeds = [torch.zeros(n, *s) for s in SIZES]
+        self.settings, self.steps = torch.zeros(3, n, 1, 1), [0] * n
+
+    @torch.no_grad()
+    def renew(self, k, rate, momentum, smoothing, size):
+        for w, v in zip(self.weights, self.speeds):
+            fan = w.shape[1]
+            w[k] = size * torch.randn_like(w[k]) / fan**0.5 * (fan > 1)
+            v[k] = 0
+        self.settings[:, k, 0, 0] = torch.tensor(
+            [rate, momentum, smoothing])
+        self.steps[k] = 0
+
+# %% role="concept" tags=["plumbing"]
+def losses_of(readers, x, y, smoothing=0):
+    """Cross-entropy of each reader, (n,)."""
+    a, b, c, d = readers.weights
+    log_p = ((x @ a + b).relu() @ c + d).log_softmax(-1)
+    right = log_p.gather(2, y[..., None].expand(len(log_p), -1, 1))
+    spread = log_p.mean(-1, keepdim=True)
+    return -((1 - smoothing) * right + smoothing * spread).mean((1, 2))
+
+# %% role="concept" tags=["plumbing"]
+def go_on(readers, steps=20):
+    """Train them; the losses of all on the test digits, at most 1,000."""
+    rate, momentum, smoothing = readers.settings
+    for _ in range(steps):
+        rows = torch.randint(1300, (32,))
+        loss = losses_of(readers, x_train[rows], y_train[rows], smoothing)
+        gradients = torch.autograd.grad(loss.sum(), readers.weights)
+        with torch.no_grad():
+            for w, v, g in zip(readers.weights, readers.speeds, gradients):
+                w.sub_(rate * v.mul_(momentum).add_(g))
+    with torch.no_grad():
+        loss = losses_of(readers, x_test, y_test)
+    return loss.nan_to_num(1e3).clamp(max=1e3).tolist()
+
+# %% role="concept"
+def settings_of(trial):
+    return {"rate": trial.suggest_float("rate", 1e-4, 10, log=True),
+            "momentum": trial.suggest_float("momentum", 0, 0.99),
+            "smoothing": trial.suggest_float("smoothing", 0, 0.5),
+            "size": trial.suggest_float("size", 0.1, 10, log=True)}
+
+# %% role="concept"
+def searches(sampler, pruner=None, n=8, parts=80):
+    """n studies side by side, of parts * 20 steps each."""
+    studies = [optuna.create_study(
+        sampler=sampler(seed=torch.randint(2**31, ()).item()),
+        pruner=pruner or optuna.pruners.NopPruner()) for _ in range(n)]
+    readers, trials = Readers(n), [None] * n
+    for _ in range(parts):
+        step(studies, readers, trials)
+    return studies
+
+# %% role="concept" tags=["plumbing"]
+def step(studies, readers, trials):
+    """20 more steps for each study; trials that end make room."""
+    for k, study in enumerate(studies):
+        if trials[k] is None:
+            trials[k] = study.ask()
+            readers.renew(k, **settings_of(trials[k]))
+    for k, loss in enumerate(go_on(readers)):
+        readers.steps[k] += 20
+        trials[k].report(loss, readers.steps[k])
+        if readers.steps[k] == 80:
+            studies[k].tell(trials[k], loss)
+        elif trials[k].should_prune():
+            studies[k].tell(trials[k], state=states.PRUNED)
+        else:
+            continue
+        trials[k] = None
+
+# %% role="concept"
+samplers, pruners = optuna.samplers, optuna.pruners
+band = pruners.HyperbandPruner(20, 80, reduction_factor=2)
+ways = {"dice": searches(samplers.RandomSampler),
+        "TPE": searches(samplers.TPESampler),
+        "Hyperband": searches(samplers.RandomSampler, band)}
+ends = {way: sorted(study.best_value for study in studies)
+        for way, studies in ways.items()}
+for way, losses in ends.items():
+    print(f"{way:9}", " ".join(f"{loss:.2f}" for loss in losses),
+          f"  runs: {len(ways[way][0].trials)}")
+
+# %% role="concept"
+dice_spread = ends["dice"][-1] / ends["dice"][0]
+claim("worst over best of eight searches by dice", dice_spread, above=1.3)
+claim("runs that Hyperband starts with the steps of 20",
+      min(len(study.trials) for study in ways["Hyperband"]), above=20)
+
+# %% [markdown] role="concept"
+# Read the rows across before you read them down: eight searches by the same way end
+# further apart than the middles of two ways. Which way is best here, a comparison
+# with one seed each does not say; eight are few, too. What a comparison needs
+# is equal steps, not equal numbers of runs, and the seeds beside the mean.
+#
+# And the best loss of 20 noisy runs flatters, so train its settings again before you report.
+# The rate is drawn on a log scale, `log=True`. Without it, dice between 0.0001 and 10 hardly
+# ever try a small rate.
+
+# %% role="concept"
+even = torch.empty(10_000).uniform_(1e-4, 10)
+print(f"rates above 1: evenly {(even > 1).float().mean():.0%},"
+      f" by the logarithm {1 / 5:.0%}")
+
+# %% role="concept"
+claim("share of rates above 1, drawn evenly", (even > 1).float().mean(),
+      above=0.85)
+
+# %% [markdown] role="concept"
+# ### A search that is killed
+#
+# With `storage="sqlite:///..."` each run is written to a file, and a search that is
+# killed goes on. Here a child is killed in its seventh run. Then a study with the same
+# name and the same seed makes up for the rest.
+
+# %% role="concept"
+store = tempfile.TemporaryDirectory()
+
+def stored(seed):
+    return optuna.create_study(
+        study_name="digits", storage=f"sqlite:///{store.name}/search.db",
+        load_if_exists=True, sampler=samplers.RandomSampler(seed=seed))
+
+def objective(trial, mine=os.getpid()):
+    if trial.number == 6 and os.getpid() != mine:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return (trial.suggest_float("rate", 0, 1) - 0.3) ** 2
+
+# %% role="concept"
+signal_of = killed_after(10**9, lambda: stored(0).optimize(objective, 10))
+study = stored(0)
+study.optimize(objective, n_trials=4)
+rates = [trial.params.get("rate") for trial in study.trials]
+print("ended by signal", -signal_of)
+print("states:", [trial.state.name for trial in study.trials])
+print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
+
+# %% role="concept"
+repeated = sum(rate in rates[:6] for rate in rates[7:])
+claim("is the killed run said to be running still",
+      study.trials[6].state.name == "RUNNING", expected=True)
+claim("of four runs after the kill, settings that were tried before",
+      repeated, expected=4)
+
+# %% [markdown] role="concept"
+# Two things are left over. The killed run stays `RUNNING`; `study.tell` with its number ends
+# it. And the sampler's state is not in the file: with the same seed the dice start
+# over, and the four runs are the first four again. A seed that
+# counts the runs so far draws new ones.
+
+# %% role="concept"
+study.tell(6, state=states.FAIL)
+study = stored(seed=len(study.trials))
+study.optimize(objective, n_trials=4)
+fresh_rates = [trial.params["rate"] for trial in study.trials[-4:]]
+print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
+
+# %% role="concept"
+claim("is the killed run closed", study.trials[6].state.name == "FAIL",
+      expected=True)
+claim("settings tried before, with a seed that counts",
+      sum(rate in rates for rate in fresh_rates), expected=0)
+
+# %% [markdown] role="concept"
+# ### The same search as a W&B sweep
+#
+# A sweep needs a server, so nothing of this paragraph is run here. This is the configuration
+# of such a search ([its keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
+#
+# ```yaml
+# program: train.py
+# method: bayes            # or random, or grid
+# run_cap: 20
+# metric: {name: val_loss, goal: minimize}
+# early_terminate: {type: hyperband, min_iter: 1, eta: 2}
+# parameters:
+#   rate: {distribution: log_uniform_values, min: 0.0001, max: 10}
+#   momentum: {min: 0.0, max: 0.99}
+# ```
+#
+# The metric's name is the one that is logged: a curve that is lost as in trap 12.10 leaves
+# the search without a goal. `wandb sync --dry-run` lists offline runs that are
+# not uploaded yet; `wandb sync <folder>` uploads one, and needs an account.
+#
+# ### Where did this file come from?
+#
+# A checkpoint outlives the memory of how it was made. Write that beside it when you
+# save it: the settings, hashes of code and data, versions, seed, threads, machine. A hash
+# takes no room and answers one question: is this the same?
+
+# %% role="concept"
+import inspect
+import json
+import platform
+
+def digest(*tensors):
+    """The first digits of a hash of names, shapes and numbers."""
+    seen = hashlib.sha256()
+    for tensor in tensors:
+        seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        seen.update(tensor.contiguous().numpy().tobytes())
+    return seen.hexdigest()[:12]
+
+# %% role="concept"
+def provenance(code, data, **settings):
+    text = inspect.getsource(code).encode()
+    return {"settings": settings, "seed": SEED, "data": digest(*data),
+            "code": hashlib.sha256(text).hexdigest()[:12],
+            "torch": torch.__version__, "python": platform.python_version(),
+            "threads": torch.get_num_threads(),
+            "machine": platform.processor() or platform.machine()}
+
+# %% role="concept" compare=false
+origin = provenance(training, (x_train, y_train), lr=0.3, epochs=5)
+with open(os.path.join(store.name, "last.json"), "w") as file:
+    json.dump(origin, file, indent=1)
+print(json.dumps(origin, indent=1))
+
+# %% role="concept"
+one_pixel, one_label = x_train.clone(), y_train.clone()
+one_pixel[700, 20] += 1e-6
+one_label[700] = (one_label[700] + 1) % 10
+others = [digest(one_pixel, y_train), digest(x_train, one_label),
+          digest(x_train.view(650, 128), y_train)]
+with open(os.path.join(store.name, "last.json")) as file:
+    written = json.load(file)["data"]
+
+# %% role="concept"
+claim("is the same data recognised", digest(*digits()[:2]) == written,
+      expected=True)
+claim("of a pixel, a label and a shape changed, those that go unnoticed",
+      others.count(written), expected=0)
+
+# %% [markdown] role="concept"
+# Compare the hashes when you *load*, and say which one differs. In a repository the code's hash is
+# `git rev-parse HEAD`, and `git status --porcelain` says whether the files are those of the
+# commit; a run from files that are not committed has no name.
+
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
