@@ -589,7 +589,7 @@ def bowl(x, best):
     return ((x - best) ** 2).sum(1)
 
 def over_dice(surface, dims, score, times=8):
-    """Median loss of eight searches, over that of eight of dice."""
+    """Median loss of the searches, over that of as many of dice."""
     ends = []
     for _ in range(times):
         best = 0.2 + 0.6 * torch.rand(dims, dtype=torch.float64)
@@ -600,7 +600,7 @@ def over_dice(surface, dims, score, times=8):
     return (found / dice).item()
 
 # %% trap="12.4" role="look"
-wrong_way = over_dice(bowl, 8, textbook)
+wrong_way = over_dice(bowl, 8, textbook, times=16)
 print(f"best loss of the search, over that of dice: {wrong_way:.2f}")
 
 # %% trap="12.4" role="look"
@@ -629,7 +629,7 @@ low_and_high, alike = torch.tensor([1.0, 2.0]), torch.ones(2)
 for score in (textbook, downward):
     low, high = score(low_and_high, alike, 1.5).tolist()
     print(f"{score.__name__:9} for 1: {low:.2f}   for 2: {high:.2f}")
-right_way = over_dice(bowl, 8, downward)
+right_way = over_dice(bowl, 8, downward, times=16)
 print(f"best loss of the search, over that of dice: {right_way:.2f}")
 
 # %% trap="12.4" role="repair"
