@@ -165,7 +165,7 @@ def test_curves_and_sentence_say_what_the_runs_found(method, budget):
     lowest = [max(LOWEST, min(heights[:k + 1])) for k in range(budget)]
     assert found[method].tolist() == pytest.approx(lowest)
     assert found["best"].tolist() == [float(h == min(heights)) for h in heights]
-    said = re.search(re.escape(method) + r" (\S+), with (\d+) values", text)
+    said = re.search(re.escape(method) + r" (\S+) \((\d+)\)", text)
     assert float(said[1]) == pytest.approx(min(heights), rel=0.05)
     assert int(said[2]) == len({x for x, _ in places})
     assert found["z"].shape == (CELLS, CELLS)
