@@ -21,6 +21,7 @@ import math
 import os
 import random
 import tempfile
+import warnings
 
 import numpy as np
 import torch
@@ -28,8 +29,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, datasheet, digits, fit, gpu_result,
-    gpu_table, guess, measured, operations, seconds_in_turns,
+    accuracy, begin, check, claim, cost, datasheet, digits, fit, gpu_result,
+    gpu_table, guess, measured, peak_bytes, saved_bytes, seconds,
+    seconds_in_turns,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -95,8 +97,6 @@ pages, labels = x_train[:64].clone(), y_train[:64]
 pages[5] = 0                                 # a blank one
 
 # %% trap="12.1" role="break" tags=["plumbing"]
-import warnings
-
 def blamed(step):
     """What anomaly mode says about a step; "" when it says nothing."""
     with warnings.catch_warnings():          # it announces itself
@@ -201,11 +201,12 @@ def slower(rows):
     once, twice = seconds_in_turns([plain, lambda: blamed(plain)], 10)
     return twice.median / once.median
 
-cost = {rows: slower(rows) for rows in (16, 1024)}
+price = {rows: slower(rows) for rows in (16, 1024)}
 
 # %% trap="12.1" role="folklore"
-claim("anomaly mode over a plain step, 16 rows", cost[16], above=1.3)
-claim("the same, over that for 1,024 rows", cost[16] / cost[1024], above=1)
+claim("anomaly mode over a plain step, 16 rows", price[16], above=1.3)
+claim("the same, over that for 1,024 rows", price[16] / price[1024],
+      above=1)
 
 # %% [markdown] trap="12.1" role="folklore"
 # A constant factor does not exist. Either way it belongs around the step in question
@@ -900,6 +901,239 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212): "terrible to
 # debug".
 
+# %% [markdown] trap="12.6" role="predict" core=true symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
+# ## Five losses in a list
+#
+# A search trains five readers, one after the other, each under the same name. To choose
+# the best later it stores the last training loss of each, as the tensor it is:
+# `stored.append(loss)`, behind `backward()` and the step. Memory grows from trial to
+# trial.
+#
+# Trap 02.5 had a sum of losses that held the activations of each batch. There nobody
+# called `backward()`.
+
+# %% trap="12.6" role="predict"
+guess("12.6", "What do the five stored tensors hold, beside five numbers?",
+      choices=["nothing: `backward()` has freed the graphs",
+               "the activations of five batches",
+               "the weights of five readers",
+               "activations and weights"])
+
+# %% trap="12.6" role="break" tags=["plumbing"]
+import weakref
+
+kept = weakref.WeakSet()                 # goes with the graph that holds it
+
+class Kept:
+    """In place of a tensor that a graph saves for its way back."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor.detach()    # its history would keep it alive
+        kept.add(self)
+
+def counted():
+    return torch.autograd.graph.saved_tensors_hooks(
+        Kept, lambda held: held.tensor)
+
+# %% trap="12.6" role="break" tags=["plumbing"]
+def held_mb(net):
+    """MB that graphs hold; data and weights exist without them."""
+    own = {t.untyped_storage().data_ptr()
+           for t in (x_train, y_train, *net.parameters())}
+    found = {held.tensor.untyped_storage().data_ptr(): held.tensor.nbytes
+             for held in list(kept)}
+    return sum(size for at, size in found.items() if at not in own) / 1e6
+
+# %% trap="12.6" role="break"
+parts = list(zip(x_train[:480].split(24), y_train[:480].split(24)))
+
+def wide():
+    return nn.Sequential(nn.Linear(64, 512), nn.ReLU(),
+                         nn.Linear(512, 512), nn.ReLU(),
+                         nn.Linear(512, 10))
+
+# %% trap="12.6" role="break"
+def train(net, opt, keep, **how):
+    """keep(loss) after each of 20 steps; MB of activations held then."""
+    with counted():
+        for x, y in parts:
+            loss = F.cross_entropy(net(x), y)
+            opt.zero_grad()
+            loss.backward(**how)
+            opt.step()
+            keep(loss)
+    del loss
+    return held_mb(net)
+
+# %% trap="12.6" role="break"
+def search(form):
+    """Five trials: what was stored, MB of activations, MB of weights."""
+    stored, weights = [], []
+    for _ in range(5):
+        net, losses = wide(), []
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        train(net, opt, losses.append)
+        stored.append(form(losses[-1]))
+        weights += [weakref.ref(p) for p in net.parameters()]
+    activations = held_mb(net)
+    del net, opt, losses
+    alive = sum(p().nbytes for p in weights if p() is not None)
+    return stored, activations, alive / 1e6
+
+stored, activations, alive = search(lambda loss: loss)
+
+# %% trap="12.6" role="look"
+one = sum(p.nbytes for p in wide().parameters()) / 1e6
+print(f"one reader: {one:.2f} MB of weights")
+print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
+      f"{activations:.2f} MB of activations")
+
+# %% trap="12.6" role="look"
+claim("weights alive, in readers", alive / one, expected=5)
+claim("MB of activations held", activations, expected=0)
+
+# %% trap="12.6" role="look"
+measured("12.6", 2)
+
+# %% [markdown] trap="12.6" role="repair"
+# `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
+# of the graph stay as long as the loss does, and those at its ends hold the weights, for
+# there the gradients go. Each weight holds its gradient. So a loss holds the net that made
+# it: no name `net` is needed for that.
+#
+# A number has no graph behind it.
+
+# %% trap="12.6" role="repair"
+def behind(loss):
+    """(number of nodes, the weights at their ends) of loss's graph."""
+    nodes, todo = set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return len(nodes), [node.variable for node in nodes
+                        if hasattr(node, "variable")]
+
+nodes, ends = behind(stored[0])
+reached = sum(p.nbytes + p.grad.nbytes for p in ends) / 1e6
+print(f"one loss: {nodes} nodes, {reached:.2f} MB of weights and gradients")
+
+# %% trap="12.6" role="repair"
+forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
+         "loss.item()": torch.Tensor.item}
+left = {name: search(form)[2] for name, form in forms.items()}
+for name, size in left.items():
+    print(f"stored as {name:13}: {size:.2f} MB of weights alive")
+
+# %% trap="12.6" role="repair"
+claim("MB that one loss reaches, over the weights of a reader",
+      reached / one, expected=2)
+claim("weights alive with numbers stored", left["loss.item()"], expected=0)
+claim("the same with detached tensors", left["loss.detach()"], expected=0)
+
+# %% [markdown] trap="12.6" role="folklore"
+# **Told:** PyTorch's own FAQ has a training loop with `total_loss += loss` behind the step
+# as its first example of a memory that runs full. **Measured:** no activation stays, for
+# this reader with SGD, for a convolution with BatchNorm under Adam, and for LayerNorm with
+# dropout under AdamW. What grows is the number of nodes. Two things do keep activations:
+# a graph that was told to stay, and a second loss, for the log alone, that no
+# `backward()` goes through.
+
+# %% trap="12.6" role="folklore"
+conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
+                     nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+                     nn.Linear(288, 10))
+normed = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(),
+                       nn.Dropout(0.1), nn.Linear(64, 10))
+
+def running(net, optimizer, **how):
+    """(MB of activations, nodes) of a running sum over 20 steps."""
+    sums = [0.0]
+    def keep(loss):
+        sums[0] = sums[0] + loss
+    held = train(net, optimizer(net.parameters(), 0.01), keep, **how)
+    return held, behind(sums[0])[0]
+
+# %% trap="12.6" role="folklore"
+found = {"reader, SGD": running(wide(), torch.optim.SGD),
+         "convolution, Adam": running(conv, torch.optim.Adam),
+         "LayerNorm, AdamW": running(normed, torch.optim.AdamW)}
+stays = running(wide(), torch.optim.SGD, retain_graph=True)[0]
+net, log = wide(), []
+with counted():
+    for x, y in parts:
+        logits = net(x)
+        F.cross_entropy(logits, y).backward()
+        log.append(F.cross_entropy(logits, y, label_smoothing=0.1))
+logged = held_mb(net)
+for name, (held, nodes) in found.items():
+    print(f"{name:18} {held:.2f} MB held, {nodes} nodes")
+print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
+
+# %% trap="12.6" role="folklore"
+claim("MB held by a running sum, three nets and optimizers",
+      max(held for held, _ in found.values()), expected=0)
+claim("fewest nodes of such a sum over 20 steps",
+      min(nodes for _, nodes in found.values()), above=100)
+claim("MB held with retain_graph", stays, above=1.9)
+
+# %% [markdown] trap="12.6" role="folklore"
+# The loss for the log keeps what its own nodes have saved; what it shares with the other
+# loss, that one's `backward()` has freed.
+
+# %% trap="12.6" role="folklore"
+claim("MB held by 20 losses for the log", logged, above=0.01, below=0.1)
+log.clear()
+
+# %% trap="12.6" role="exercise" points=3 difficulty=2 minutes=10
+def make_meter() -> tuple:
+    """Two functions, (add, mean), for the mean loss over many batches.
+
+    add(loss, rows): loss is a tensor of shape () of any float dtype, the
+    mean over a batch, with a graph or without; rows is the number of its
+    rows, 1 or more. mean(): the mean over all rows so far, summed in double
+    precision, as a float; math.nan before the first. It may be asked at any
+    time, and adding goes on after it.
+
+    After add nothing of loss is kept alive, neither its graph nor its
+    memory, and loss is left as it is: backward() still works. What a meter
+    holds does not grow with the number of batches. Each call makes a meter
+    of its own.
+
+    Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0.
+    """
+    # BEGIN SOLUTION
+    total, count = 0.0, 0
+
+    def add(loss, rows):
+        nonlocal total, count
+        total += loss.item() * rows
+        count += rows
+
+    def mean():
+        return total / count if count else math.nan
+
+    return add, mean
+    # END SOLUTION
+
+# %% [markdown] trap="12.6" role="hint"
+# 1. Two numbers are enough: a sum and a count of rows. The inner functions change them with `nonlocal`.
+# 2. A mean over batches is not the mean over rows when the last batch is smaller: weight each loss with its rows.
+# 3. `loss.detach()` lets the graph go and shares the memory of `loss`; which call gives a number of Python's?
+
+# %% [markdown] trap="12.6" role="keep"
+# **Keep:** `backward()` frees activations; what a loss tensor still holds is its nodes and,
+# through them, weights and gradients. What outlives a step is stored as a number. **In your
+# own code:** search for `append(loss)` and `+= loss`; after a trial, delete the model and
+# print `torch.cuda.memory_allocated()`. **Source:** PyTorch,
+# [Frequently Asked Questions](https://docs.pytorch.org/docs/stable/notes/faq.html), "Don't
+# accumulate history across your training loop". **Seen in the wild:**
+# [ray-project/ray#40940](https://github.com/ray-project/ray/pull/40940): a training example
+# whose `loss_sum += loss` kept losses from being freed;
+# [TRI-ML/packnet-sfm#51](https://github.com/TRI-ML/packnet-sfm/pull/51): "Detach loss
+# before appending it to the training output list".
+
 # %% [markdown] trap="12.7" role="predict" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
 # ## One batch is learned by heart
 #
@@ -1061,7 +1295,6 @@ guess("12.8", "After how many of the 20 kills does last.pt load?",
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
 import signal
-import warnings
 
 folder = tempfile.TemporaryDirectory()
 path = os.path.join(folder.name, "last.pt")
@@ -1271,6 +1504,177 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # a SIGKILL during the writing, "unexpected EOF" at the next load;
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53): processes
 # ended during `torch.save`.
+
+# %% [markdown] trap="12.9" role="predict" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
+# ## A seed for everything
+#
+# A script begins with `seed_everything(42)`, as many projects have one. It seeds
+# `random`, numpy and torch. As hashes of texts are random in Python, it sets
+# `os.environ["PYTHONHASHSEED"] = "42"` as well. Then the script numbers its ten classes:
+# `{name: number for number, name in enumerate(set(names))}`.
+#
+# You start the script four times.
+
+# %% trap="12.9" role="predict"
+guess("12.9", "How many different numberings do the four starts give?",
+      choices=["one, the same as with the variable set in the shell",
+               "one, but another than with the variable set in the shell",
+               "four"])
+
+# %% trap="12.9" role="break"
+import subprocess
+import sys
+
+digit_names = ["zero", "one", "two", "three", "four",
+               "five", "six", "seven", "eight", "nine"]
+numbering = f"print(*set({digit_names}))"
+script = ('import os, random; random.seed(42); '
+          'os.environ["PYTHONHASHSEED"] = "42"; ' + numbering)
+
+def start(code, **variables):
+    """The names that a new Python prints, in the order of numbers."""
+    plain = {k: v for k, v in os.environ.items() if k != "PYTHONHASHSEED"}
+    return subprocess.run(
+        [sys.executable, "-S", "-c", code], env=plain | variables,
+        capture_output=True, text=True, check=True).stdout.split()
+
+starts = [start(script) for _ in range(4)]
+
+# %% trap="12.9" role="look" compare=false
+for names in starts:
+    print(*names)
+
+# %% trap="12.9" role="look"
+claim("different numberings in four starts",
+      len({tuple(names) for names in starts}), expected=4)
+
+# %% trap="12.9" role="look"
+measured("12.9", 2)
+
+# %% [markdown] trap="12.9" role="look"
+# A model of such a script knows numbers, no names. Below one is trained with the numbers
+# of the first start, and read with those of all four.
+
+# %% trap="12.9" role="look" compare=false
+def numbers_of(names):
+    """From a digit to the number that a start gave its name."""
+    return torch.tensor([names.index(name) for name in digit_names])
+
+taught = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+fit(taught, x_train, numbers_of(starts[0])[y_train], steps=300, lr=0.01)
+read = [accuracy(taught, x_test, numbers_of(names)[y_test])
+        for names in starts]
+print("share read:", " ".join(f"{share:.2f}" for share in read))
+
+# %% trap="12.9" role="look"
+claim("share read with the numbers of its own start", read[0], above=0.9)
+claim("share read with those of three other starts, mean",
+      sum(read[1:]) / 3, below=0.6)
+
+# %% [markdown] trap="12.9" role="repair"
+# Python draws the secret of its hashes as it starts, before the first line of any script,
+# and reads the variable then. Whoever sets it later changes what the *next* Python
+# reads: a process that this one starts anew, such as a worker of the kind `spawn`, then
+# has other hashes than its parent.
+#
+# So the variable belongs in front of the start, in the shell or the job's file, or the
+# script starts itself once more. The third way needs no seed: put the names in an order
+# of your own.
+
+# %% trap="12.9" role="repair"
+again = ('import os, sys\n'
+         'if os.environ.get("PYTHONHASHSEED") != "42":\n'
+         '    os.environ["PYTHONHASHSEED"] = "42"\n'
+         '    os.execv(sys.executable, [sys.executable,'
+         ' *sys.orig_argv[1:]])\n')
+child = ('import os, subprocess, sys\n'
+         'os.environ["PYTHONHASHSEED"] = "42"\n'
+         f'subprocess.run([sys.executable, "-S", "-c", {numbering!r}])')
+ways = {
+    "in the shell": lambda: start(numbering, PYTHONHASHSEED="42"),
+    "started once more": lambda: start(again + numbering),
+    "a child of the script": lambda: start(child),
+    "sorted": lambda: start(numbering.replace("set", "sorted"))}
+found = {name: {tuple(way()) for _ in range(2)}
+         for name, way in ways.items()}
+
+# %% trap="12.9" role="repair"
+for name, orders in found.items():
+    print(f"{name:22} {len(orders)} numbering in two starts")
+print("sorted:", *found["sorted"].pop())
+
+# %% trap="12.9" role="repair"
+shell, once_more, children, _ = found.values()
+claim("different numberings over all starts with the variable in time",
+      len(shell | once_more | children), expected=1)
+claim("does the child have the numbering of its script's start",
+      children <= {tuple(names) for names in starts}, expected=False)
+
+# %% [markdown] trap="12.9" role="repair"
+# A sorted list still changes when a class is added: all behind it move up by one. What
+# lasts is the list that is stored beside the weights. That is the exercise.
+
+# %% [markdown] trap="12.9" role="folklore"
+# **Told**, by many a `seed_everything`: a run that is to be repeated needs this variable.
+# **Measured:** of eight things below, two starts without it differ in hashes of texts and
+# bytes, and in what is made of them; they agree in the rest. And a hash that is fixed gives
+# a set no order to rely on: two sets that are equal may be walked through in different
+# orders, as what was put in first counts.
+
+# %% trap="12.9" role="folklore"
+things = {"a text": "hash('cat')", "bytes": "hash(b'cat')",
+          "a tuple with a text": "hash((1, 'cat'))",
+          "a whole number": "hash(7)", "a float": "hash(0.5)",
+          "a tuple of numbers": "hash((1, 2))",
+          "a set of numbers": "list({30, 4, 17, 2})",
+          "a dict with texts": "list({'cat': 1, 'ant': 2, 'bee': 3})"}
+everything = f"print({', '.join(things.values())}, sep='|')"
+both = [" ".join(start(everything)).split("|") for _ in range(2)]
+differ = [name for name, one, two in zip(things, *both) if one != two]
+print("differ in two starts:", ", ".join(differ))
+print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
+
+# %% trap="12.9" role="folklore"
+claim("things of eight that differ in two starts", len(differ), expected=3)
+claim("are two equal sets of numbers walked through in one order",
+      list({0, 8}) == list({8, 0}), expected=False)
+
+# %% trap="12.9" role="exercise" points=3 difficulty=2 minutes=10
+def class_numbers(names: list, stored: dict) -> dict:
+    """The number of each class, from 0, the same in every process.
+
+    names: one text a row of the data, each as often as its class comes, in
+    any order. stored: the numbers from a checkpoint, 0 to len(stored) - 1;
+    {} without one. A class in stored keeps its number, though no row may
+    have it. The others take the next numbers, in the order of sorted().
+    The result's keys stand in the order of their numbers. In what order
+    names and stored come changes nothing, and they are left as they are.
+
+    Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}.
+    """
+    # BEGIN SOLUTION
+    known = sorted(stored, key=stored.get)
+    new = sorted(set(names) - set(known))
+    return {name: number for number, name in enumerate(known + new)}
+    # END SOLUTION
+
+# %% [markdown] trap="12.9" role="hint"
+# 1. Make one list: first the stored names, then the new ones. `enumerate` numbers it.
+# 2. `sorted(stored, key=stored.get)` puts names in the order of their numbers.
+# 3. A set may decide who is new, as long as what leaves it is sorted.
+
+# %% [markdown] trap="12.9" role="keep"
+# **Keep:** the hash seed is read before the first line. Let no number of a model hang on
+# the order of a set: sort, and store the list beside the weights. **In your own code:** search
+# for `enumerate(set(`, `list(set(` and `hash(`; start twice and compare the class list.
+# **Source:** Python documentation,
+# [PYTHONHASHSEED](https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED):
+# "If this variable is not set or set to `random`, a random value is used to seed the
+# hashes of str and bytes objects." **Seen in the wild:**
+# [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41): seeds set and results that
+# differ, until `set(labels)` was sorted;
+# [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5): other
+# class numbers at each resumption.
 
 # %% [markdown] trap="12.10" role="predict" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
 # ## A curve by batches and one by epochs
@@ -1677,7 +2081,142 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # `label_smoothing`: a mixture with a uniform distribution over all classes.
 
 # %% [markdown] role="concept"
-# ## Further: search on a real training
+# ## Further
+#
+# ### A spike in the loss
+#
+# A run that is not `nan` may still jump. Below, the batch of step 100 comes from a
+# damaged file: pixels from 0 to 16 where all others lie between 0 and 1, and labels one
+# row off. A log with the norm of all gradients beside the loss shows the step twice, and
+# the norm can be looked at *before* the optimizer moves.
+
+# %% role="concept"
+def batch_of(step):
+    """64 rows; those of step 100 are damaged."""
+    rows = torch.randint(1300, (64,))
+    x, y = x_train[rows], y_train[rows]
+    return (16 * x, y.roll(1)) if step == 100 else (x, y)
+
+# %% role="concept"
+def spiked(optimizer, remedy, **settings):
+    """(loss, norm) of 200 steps."""
+    torch.manual_seed(SEED)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    opt, log = optimizer(net.parameters(), **settings), []
+    for step in range(200):
+        x, y = batch_of(step)
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        take(net, opt, remedy, loss, log)
+    return torch.tensor(log)
+
+# %% role="concept"
+def take(net, opt, remedy, loss, log):
+    """A step, clipped or skipped if its gradient is far from usual."""
+    limit = 1.0 if remedy == "clip" else math.inf
+    norm = nn.utils.clip_grad_norm_(net.parameters(), limit).item()
+    usual = np.median([n for _, n in log[-50:]] or [norm])
+    if not (remedy == "skip" and len(log) > 20 and norm > 10 * usual):
+        opt.step()
+    log.append((loss.item(), norm))
+
+sgd = {"optimizer": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}
+adam = {"optimizer": torch.optim.Adam, "lr": 0.01}
+spikes = {(name, remedy): spiked(remedy=remedy, **settings)
+          for name, settings in (("SGD", sgd), ("Adam", adam))
+          for remedy in ("as it is", "clip", "skip")}
+
+# %% role="concept" compare=false
+jump = {}
+for way, log in spikes.items():
+    at, after = log[100, 0].item(), log[101:111, 0].mean().item()
+    jump[way] = after / log[90:100, 0].mean().item()
+    print(f"{way[0]:4} {way[1]:8} loss at step 100: {at:4.0f}, "
+          f"ten steps after: {after:.2f}, {jump[way]:4.1f} times before")
+norms = spikes["SGD", "as it is"][:, 1]
+over_usual = (norms[100] / norms[50:100].median()).item()
+
+# %% role="concept"
+claim("norm of the damaged step over the median of 50 before", over_usual,
+      above=20)
+claim("loss of ten steps after it over ten before, SGD with momentum",
+      jump["SGD", "as it is"], above=3)
+claim("the same, largest of four runs that clip or skip",
+      max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
+      below=1.8)
+
+# %% [markdown] role="concept"
+# Clipping and skipping both keep the net here, under SGD with momentum and under Adam. A
+# rule that skips needs a counter in the log: trap 12.11 showed one that skips each step.
+#
+# ### What two runs share
+#
+# The same code and the same seed: what may still differ? Each line below trains one
+# reader for 200 steps, and compares it with the first.
+
+# %% role="concept"
+def learned(mix=lambda rows: rows, seed=7):
+    """(weights, predictions) after 200 steps; mix(rows) orders a batch."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(200):
+        rows = mix(torch.randint(1300, (64,)))
+        opt.zero_grad()
+        F.cross_entropy(net(x_train[rows]), y_train[rows]).backward()
+        opt.step()
+    weights = torch.cat([p.detach().flatten() for p in net.parameters()])
+    return weights, net(x_test).argmax(1)
+
+def turned(rows):
+    return rows.flip(0)
+
+# %% role="concept" compare=false
+first = learned()
+runs = {"the same once more": learned(),
+        "rows of each batch turned round": learned(turned)}
+torch.use_deterministic_algorithms(True)
+runs["turned round, deterministic"] = learned(turned)
+fresh_memory = torch.empty(3)
+torch.use_deterministic_algorithms(False)
+runs["another seed"] = learned(seed=8)
+gaps, flips = {}, {}
+for name, (weights, read) in runs.items():
+    gaps[name] = (weights - first[0]).abs().max().item()
+    flips[name] = (read != first[1]).sum().item()
+    print(f"{name:32} weights {gaps[name]:.0e} apart, "
+          f"{flips[name]:2} digits read differently")
+
+# %% role="concept"
+again, order, flagged, seeds = gaps.values()
+claim("gap of the same run", again, expected=0)
+claim("gap with the rows of a batch in another order, or the flag as well",
+      max(order, flagged), above=1e-9, below=1e-4)
+claim("gap of the seed over that of the order", seeds / order, above=1000)
+
+# %% [markdown] role="concept"
+# The order of a sum counts, in its last digits. `use_deterministic_algorithms(True)`
+# asks for one result each time the *same* numbers come in the *same* order; where torch
+# has no such way, it raises an error. So it does not help here. It also fills fresh
+# memory with `nan`, so that whoever reads it before writing is found.
+#
+# | what changes | what follows, measured in this stage |
+# |---|---|
+# | the seed | other weights, other digits read |
+# | the order of rows, or of the sum | last digits of the weights |
+# | the number of workers | who draws which random number (12.3) |
+# | a resumption without the generator's state | other batches, another dropout (12.8) |
+# | the process | the order of a set of texts (12.9) |
+#
+# Where a GPU adds in an order of its own, you see below.
+
+# %% role="concept"
+claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
+      expected=True)
+
+# %% [markdown] role="concept"
+# ### Search on a real training
 #
 # The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
 # momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
@@ -1992,6 +2531,168 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # - [ ] skips steps whose label is masked, no other :: That is so without smoothing.
 # - [ ] skips nothing: `-inf` at a wrong class is harmless :: Without smoothing it is.
 
+# %% [markdown] role="quiz"
+# **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
+#
+# - [ ] holds the activations of each step :: backward() has freed them, whoever holds the loss.
+# - [x] holds nodes, and through them the model's weights :: As long as the list lives, so does the model, under whatever name.
+# - [ ] holds numbers alone :: A tensor with a graph is more than its number.
+
+# %% [markdown] role="quiz"
+# **8. `os.environ["PYTHONHASHSEED"] = "0"` is a script's first line, and class numbers come from `enumerate(set(names))`. Two starts**
+#
+# - [ ] agree in their numbers :: The hashes' secret was drawn before the first line.
+# - [x] differ, nearly always :: The order of a set of texts hangs on that secret.
+# - [ ] differ, unless `random` and numpy are seeded too :: Neither has a say in hashes.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: order, memory, waiting
+#
+# A CPU thread adds numbers one after the other. On a GPU thousands of threads add to the
+# same place at once, and where an operation uses *atomic* additions, whoever comes first
+# goes first. `index_add_` does.
+#
+# **Before you run anything:** a million rows go into 16 places by `index_add_`, 20 times.
+# How many different results? Then, with eight layers of 4096 units and 20 validation batches of
+# 512 rows: how many GB does `total += loss` hold? And what do two habits cost a small
+# net: anomaly mode, and `loss.item()` at each step, for which the CPU waits?
+
+# %% role="gpu"
+values = torch.randn(4096)
+place = torch.zeros(4096, dtype=torch.long)
+mixed = [values[torch.randperm(4096)] for _ in range(20)]
+sums = {torch.zeros(1).index_add_(0, place, v).item() for v in mixed}
+whole = {torch.zeros(1, dtype=torch.long).index_add_(
+    0, place, (v * 2**16).long()).item() for v in mixed}
+
+def stack(width, where="cpu"):
+    """Eight layers of so many units."""
+    return nn.Sequential(*[part for _ in range(8) for part in (
+        nn.Linear(width, width), nn.ReLU())]).to(where)
+
+# %% role="gpu"
+def step(net, x):
+    loss = net(x).square().mean()
+    loss.backward()
+    return loss
+
+def watched(net, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly():
+            return step(net, x)
+
+little, few = stack(64), torch.randn(8, 64)
+batch_bytes = (4096 * 512) / (64 * 8) * saved_bytes(
+    lambda: little(few).square().mean(), [few, *little.parameters()])
+step(little, few)                           # gradients are there
+orders = {way.__name__: cost(lambda: way(little, few)).orders
+          for way in (step, watched)}
+print(f"{len(sums)} sums of 20 orders in float32, {len(whole)} of integers")
+print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
+      "orders of a step:", orders)
+
+# %% role="gpu"
+claim("different float32 sums of 20 orders", len(sums), above=1)
+claim("different sums of the same in integers", len(whole), expected=1)
+claim("orders of a step in anomaly mode over a plain one",
+      orders["watched"] / orders["step"], above=2)
+
+# %% role="gpu"
+@gpu_result("12/order",
+            columns=["way", "results", "ms", "ms_low", "ms_high"])
+def order_of_sums():
+    """A million rows of 8 into 16 places, as usual and deterministic."""
+    to = torch.randint(16, (2**20,), device="cuda")
+    rows = torch.randn(2**20, 8, device="cuda")
+
+    def add():
+        return torch.zeros(16, 8, device="cuda").index_add_(0, to, rows)
+    for way in ("usual", "deterministic"):
+        torch.use_deterministic_algorithms(way == "deterministic")
+        try:
+            found = {str(add().tolist()) for _ in range(20)}
+            t = seconds(add, repeats=10, device="cuda")
+        finally:
+            torch.use_deterministic_algorithms(False)
+        yield {"way": way, "results": len(found), "ms": t.median * 1e3,
+               "ms_low": t.low * 1e3, "ms_high": t.high * 1e3}
+
+# %% role="gpu"
+@gpu_result("12/validation", uses=[stack],
+            columns=["way", "held_gb", "peak_gb"])
+def validation():
+    """20 batches of 512 rows through eight layers of 4096 units."""
+    net, x = stack(4096, "cuda"), torch.randn(512, 4096, device="cuda")
+    for way in ("total += loss", "item()", "no_grad"):
+        kept_sum = []
+
+        def run():
+            with torch.set_grad_enabled(way != "no_grad"):
+                total = 0.0
+                for _ in range(20):
+                    loss = net(x).square().mean()
+                    total += loss if way == "total += loss" else loss.item()
+                kept_sum.append(total)
+        before = torch.cuda.memory_allocated()
+        peak = peak_bytes(run)
+        held = torch.cuda.memory_allocated() - before
+        yield {"way": way, "held_gb": held / 1e9, "peak_gb": peak / 1e9}
+
+# %% role="gpu"
+@gpu_result("12/steps", uses=[stack, step, watched],
+            columns=["way", "ms", "ms_low", "ms_high"])
+def steps():
+    """Ten steps of a small net, whose losses are read in three ways."""
+    net, x = stack(256, "cuda"), torch.randn(64, 256, device="cuda")
+    ways = {"losses kept": lambda: [step(net, x).detach()
+                                    for _ in range(10)],
+            "item() each step": lambda: [step(net, x).item()
+                                         for _ in range(10)],
+            "anomaly mode": lambda: [watched(net, x) for _ in range(10)]}
+    timings = seconds_in_turns(list(ways.values()), 10, "cuda")
+    for way, t in zip(ways, timings):
+        yield {"way": way, "ms": t.median * 1e3, "ms_low": t.low * 1e3,
+               "ms_high": t.high * 1e3}
+
+# %% role="gpu"
+sum_gb = 20 * batch_bytes / 1e9
+
+def results(way):
+    return order_of_sums.value("results", way=way)
+
+def held_gb(way):
+    return validation.value("held_gb", way=way)
+
+def over_kept(way):
+    return steps.value("ms", way=way) / steps.value("ms", way="losses kept")
+
+# %% role="gpu"
+answers_here = gpu_table(
+    datasheet(order_of_sums.device_name),
+    order_of_sums.asks("different results of 20 calls", "more than 1",
+                       lambda: results("usual"), above=1),
+    order_of_sums.asks("the same, deterministic", 1.0,
+                       lambda: results("deterministic"), expected=1),
+    validation.asks("GB that the sum holds", sum_gb,
+                    lambda: held_gb("total += loss"),
+                    above=0.95 * sum_gb),
+    validation.asks("GB held under no_grad", 0.0,
+                    lambda: held_gb("no_grad"), below=0.05),
+    steps.asks("anomaly mode over a plain step",
+               orders["watched"] / orders["step"],
+               lambda: over_kept("anomaly mode"), above=1.5),
+    steps.asks("item() at each step, over losses kept", "1 or more",
+               lambda: over_kept("item() each step"), above=0.95))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** float32 sums depend on their order, integers do not; a GPU's atomics choose an
+# order each time. Measure under `no_grad`, read numbers every so many steps, and keep
+# anomaly mode for the step in question. **Source:** PyTorch,
+# [use_deterministic_algorithms](https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html),
+# whose list of operations that change has `index_add_` on CUDA.
+
 # %% [markdown] role="summary"
 # ## What you take with you
 #
@@ -2000,5 +2701,7 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
 # - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
 # - One batch learned by heart shows that gradients flow, and no more.
+# - A stored loss holds its model. Store numbers.
+# - The hash seed is read before the first line. Sort, and store the list of classes.
 # - Write beside, sync, rename. Save the generator's state, too.
 # - Smoothing asks each class for its logarithm: spread it over the allowed ones.
