@@ -2699,9 +2699,11 @@ answers_here
 # - A NaN of the forward pass is found on the way forward, by hooks.
 # - Beside a loss: what a constant would reach, and a number for each layer.
 # - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
+# - A search that loses to dice has a fault; count its settings later.
 # - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
 # - One batch learned by heart shows that gradients flow, and no more.
 # - A stored loss holds its model. Store numbers.
 # - The hash seed is read before the first line. Sort, and store the list of classes.
 # - Write beside, sync, rename. Save the generator's state, too.
+# - A log has one counter that goes up. A second curve brings its own axis.
 # - Smoothing asks each class for its logarithm: spread it over the allowed ones.
