@@ -18,8 +18,8 @@ ex.promise("improvement", "How far a run is expected to fall below the best loss
 ex.promise("each", "one number for each candidate.", says=("shape of", "type of"))
 ex.promise("shapes", "mean and std: float64, of one shape, whatever it is,",
            cases=("a single number", "a table", "no candidate", "one candidate"))
-ex.promise("left", "and left as they are;", says=("numbers that changed", "in-place"))
-ex.promise("dtype", "so is the result.", says=("dtype of",))
+ex.promise("left", "and left as they are.", says=("numbers that changed", "in-place"))
+ex.promise("dtype", "The result is float64 of that shape.", says=("dtype of", "shape of"))
 ex.promise("certain", "Where std is 0 the loss is its mean: no NaN,",
            cases=("certain losses", "all of them certain", "certain, at the best loss"))
 ex.promise("tiny", "and no constant is added to std, as tiny deviations count.",

@@ -86,7 +86,7 @@ def runs(method, weight, budget, seed):
         Heatmap("z", title="Where the runs are", xlabel="first setting", ylabel="second setting",
                 vmin=0, vmax=1, label="loss", xlim=(0, 1), ylim=(0, 1),
                 points=Points("x", "y", "best", ("runs", "the best run"),
-                              colours=("#4c7be0", "#d06a12"))),
+                              colours=("#4c7be0", "#129065"))),
         Lines("run", {method: method for method in METHODS}, title="Best loss so far",
               xlabel="run", ylabel="loss (log)", ylim=(LOWEST, 1), ylog=True),
     ],
@@ -96,11 +96,12 @@ def search_surface(method, budget, weight, seed):
     places = {name: runs(name, weight, budget, seed) for name in METHODS}
     losses = {name: loss(*where.T, weight) for name, where in places.items()}
     tried = {name: len(where[:, 0].unique()) for name, where in places.items()}
-    ends = "; ".join(f"{name} {losses[name].min().item():.2g}, with {tried[name]} values of the "
-                     "first setting" for name in METHODS)
+    ends = ", ".join(f"{name} {losses[name].min().item():.2g} ({tried[name]})"
+                     for name in METHODS)
     x, y = places[method].T
-    best = torch.arange(budget) == losses[method].argmin()
+    sentence = (f"Best loss of {budget} runs, and values of the first setting that were tried: "
+                f"{ends}. The map shows the {method}'s runs.")
     return {"z": loss(*lattice(CELLS).T, weight).view(CELLS, CELLS), "x": x, "y": y,
-            "best": best, "run": range(1, budget + 1),
+            "best": torch.arange(budget) == losses[method].argmin(), "run": range(1, budget + 1),
             **{name: torch.cummin(losses[name], 0).values.clamp(min=LOWEST) for name in METHODS}
-            }, f"Best loss of {budget} runs: {ends}. The map shows the {method}'s runs."
+            }, sentence
