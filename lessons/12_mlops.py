@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" draft=true
+# %% [markdown] role="hook"
 # # 12. Training stability and MLOps
 #
 # A run is in its third day. Overnight the loss has become `nan`. The log holds one

@@ -143,7 +143,7 @@ def sign_of_a_loss(rng):
 
 @asks("12.4")
 def certain_candidate(rng):
-    best, gap = rng.choice([1.0, 2.0, 5.0]), rng.choice([0.25, 0.5, 0.75])
+    best, gap = rng.choice([2.0, 3.0, 5.0]), rng.choice([0.25, 0.5, 0.75])
     return number(
         f"The best loss is {best:g}. A candidate's loss is {best - gap:g}, with a deviation of 0. "
         "What is its expected improvement?", gap, "The gain is certain.", 0, best - gap)
@@ -204,7 +204,7 @@ def which_where(rng):
         rng, f"Which line has a finite gradient at x = 0 for the {word}?",
         f"torch.where(x > 0, torch.where(x > 0, x, 1).{name}(), 0)",
         [f"torch.where(x > 0, x.{name}(), 0)", f"x.{name}().nan_to_num()",
-         f"x.clamp(min=0).{name}()"], "The bad number must not reach the function.")
+         f"(x * (x > 0)).{name}()"], "The bad number must not reach the function.")
 
 
 # ---- 12.6 what a loss holds
@@ -341,9 +341,10 @@ def different_numberings(rng):
 
 @asks("12.9")
 def which_is_stable(rng):
-    word = rng.choice(["cat", "seven", "lung", "oak"])
+    word, starts = rng.choice(["cat", "seven", "lung", "oak"]), rng.randint(3, 9)
     return choice(
-        rng, "The variable PYTHONHASHSEED is not set. What is the same in each start of Python?",
+        rng, f"Without PYTHONHASHSEED, Python is started {starts} times. What is the same each "
+        "time?",
         "hash((3, 5))", [f"hash({word!r})", f"hash((1, {word!r}))", f"hash({word.encode()!r})"],
         "Only texts and bytes are salted, and what is made of them.")
 

@@ -150,9 +150,10 @@ def hides_nan(x):
     return torch.where(above, torch.where(above, x, 1).sqrt(), 0)
 
 
-@ex.wrong("clamped at 0, then the root", says="gradient where x is 0 or less", breaks="no slope")
-def clamped(x):
-    return x.clamp(min=0).sqrt()
+@ex.wrong("the larger of x and 0, then the root", says="gradient where x is 0 or less",
+          breaks="no slope")
+def larger(x):
+    return torch.maximum(x, torch.zeros_like(x)).sqrt()
 
 
 @ex.wrong("clamped at a small constant", says="values where x is 0 or less",
@@ -165,6 +166,11 @@ def clamped_above(x):
           says="values where x is 0 or less", breaks=("zero", "exact", "slope"))
 def with_constant(x):
     return (x.clamp(min=0) + 1e-10).sqrt()
+
+
+@ex.wrong("computed in half precision", says="square roots", breaks="root")
+def in_half(x):
+    return mended(x.half()).to(x.dtype)
 
 
 @ex.wrong("small numbers taken for 0", says="square roots", breaks="exact")
@@ -207,7 +213,7 @@ def cube_root(x):
     return torch.where(out, 0, torch.where(out, 1, x) ** (1 / 3))
 
 
-@ex.wrong("a list of numbers taken for granted", says="dimension", breaks="any shape")
+@ex.wrong("a list of numbers taken for granted", says="0-d tensor", breaks="any shape")
 def needs_an_axis(x):
     return torch.stack([mended(row) for row in x]) if len(x) else x.clone()
 
