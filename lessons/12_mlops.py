@@ -701,10 +701,10 @@ claim("ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
 # The lead on the bowl shrinks with the number of settings, and at twelve there is one
-# still. On the ripples there is little to lose: the process sees a smooth
-# surface where there is none. So neither saying holds for these three, and
-# the count of settings is only half of the question. The other half is how many of them
-# matter, and how smooth the loss is. A real training adds noise: the part on search, after
+# still; where two settings matter, too. So "no better from eight on" does not hold for these
+# two. On the ripples little of a lead is left, as the process sees a smooth surface where
+# there is none, and its work may not pay. The count of settings is half of the question. The
+# other half is how many of them matter, and how smooth the loss is. A real training adds noise: the part on search, after
 # the traps, has one.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
@@ -1792,7 +1792,7 @@ measured("12.10", count(rows, "val_loss"), right=(0, 0))
 
 # %% [markdown] trap="12.10" role="repair"
 # A run has *one* counter of rows, `step` sets it, and it goes up only: after batch 19, step 0 is
-# in the past. The row is dropped with a line on stderr, among hundreds of others.
+# in the past. The row is dropped with a line on stderr, and the run goes on.
 #
 # An axis of one's own is a value in the row, and `define_metric` says which curve is drawn
 # over it. The counter is left alone. Half of that is not enough: with the axis
@@ -2222,8 +2222,8 @@ claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
 # momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
 # training, that is 20 runs of 80 steps, or more runs if bad ones are ended early.
 # Three ways spend the same steps: dice; TPE, Optuna's default, which learns from earlier
-# runs; and Hyperband with dice, which ends runs that are behind others after 20 steps, 40 or
-# 80. Each is done with eight seeds, as one search shows little. (`optuna` belongs to the extra
+# runs; and Hyperband with dice, which ends runs that are behind others after 20 or 40
+# steps. Each is done with eight seeds, as one search shows little. (`optuna` belongs to the extra
 # `track`, too.)
 
 # %% role="concept" tags=["plumbing"]
@@ -2341,7 +2341,6 @@ claim("runs of Hyperband over those of dice", runs[2] / runs[0], above=1.05)
 # as much as by the way. What a comparison needs is equal steps, not equal numbers
 # of runs, and all the seeds beside the mean.
 #
-# The best loss of 20 noisy runs flatters, so train its settings again before you report.
 # The rate is drawn on a log scale, `log=True`. Without it, dice between 0.0001 and 10 hardly
 # ever try a small rate.
 
