@@ -540,7 +540,8 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 #
 # $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
 #
-# with the distribution and the density of a standard normal. You try it on a bowl, smooth
+# with the predicted mean $\mu$ and deviation $\sigma$, the best value so far $f^*$, and the
+# distribution $\Phi$ and the density $\varphi$ of a standard normal. You try it on a bowl, smooth
 # and noiseless, with a best loss of zero. "From eight settings on," says a colleague,
 # "such a search is as good as dice."
 
@@ -700,8 +701,9 @@ claim("bowl with 12 settings", table["bowl"][2], below=0.7)
 claim("ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
-# The lead on the bowl shrinks with the number of settings, and at twelve there is one
-# still; where two settings matter, too. So "no better from eight on" does not hold for these
+# Each ratio is one of eight searches and moves by a factor of two or more when it is
+# repeated: the bowl with eight settings is the one of the repair again. From two settings to
+# twelve the lead on the bowl shrinks, and at twelve, the most tried here, there is one still; where two settings matter, too. So "no better from eight on" does not hold for these
 # two. On the ripples little of a lead is left, as the process sees a smooth surface where
 # there is none, and its work may not pay. The count of settings is half of the question. The
 # other half is how many of them matter, and how smooth the loss is. A real training adds noise: the part on search, after
@@ -1684,7 +1686,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # `run.log({"loss": ...}, step=batch)`, each epoch ends with
 # `run.log({"val_loss": ...}, step=epoch)`. So each curve is to have an axis of its own.
 #
-# The run ends without an error. You read the file. (`wandb` belongs to the extra `track`:
+# The run ends without an error, and a folded cell reads the records of the file. (`wandb` belongs to the extra `track`:
 # where it is missing, `pip install -e '.[track]'`.)
 
 # %% trap="12.10" role="predict"
@@ -2221,8 +2223,8 @@ claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
 # The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
 # momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
 # training, that is 20 runs of 80 steps, or more runs if bad ones are ended early.
-# Three ways spend the same steps: dice; TPE, Optuna's default, which learns from earlier
-# runs; and Hyperband with dice, which ends runs that are behind others after 20 or 40
+# Three ways spend the same steps: dice; TPE, Optuna's default, whose first ten runs are
+# dice and which then learns from earlier ones; and Hyperband with dice, which ends runs that are behind others after 20 or 40
 # steps. Each is done with eight seeds, as one search shows little. (`optuna` belongs to the extra
 # `track`, too.)
 
@@ -2292,11 +2294,11 @@ def searches(sampler, pruner=None, n=8, parts=80):
         pruner=pruner or optuna.pruners.NopPruner()) for _ in range(n)]
     readers, trials = Readers(n), [None] * n
     for _ in range(parts):
-        step(studies, readers, trials)
+        advance(studies, readers, trials)
     return studies
 
 # %% role="concept" tags=["plumbing"]
-def step(studies, readers, trials):
+def advance(studies, readers, trials):
     """20 more steps for each study; trials that end make room."""
     for k, study in enumerate(studies):
         if trials[k] is None:
@@ -2363,7 +2365,7 @@ claim("share of rates above 1, drawn evenly", (even > 1).float().mean(),
 # %% role="concept"
 store = tempfile.TemporaryDirectory()
 
-def stored(seed):
+def reopened(seed):
     return optuna.create_study(
         study_name="digits", storage=f"sqlite:///{store.name}/search.db",
         load_if_exists=True, sampler=samplers.RandomSampler(seed=seed))
@@ -2374,8 +2376,8 @@ def objective(trial, mine=os.getpid()):
     return (trial.suggest_float("rate", 0, 1) - 0.3) ** 2
 
 # %% role="concept"
-signal_of = killed_after(10**9, lambda: stored(0).optimize(objective, 10))
-study = stored(0)
+signal_of = killed_after(10**9, lambda: reopened(0).optimize(objective, 10))
+study = reopened(0)
 study.optimize(objective, n_trials=4)
 rates = [trial.params.get("rate") for trial in study.trials]
 print("ended by signal", -signal_of)
@@ -2397,7 +2399,7 @@ claim("of four runs after the kill, settings that were tried before",
 
 # %% role="concept"
 study.tell(6, state=states.FAIL)
-study = stored(seed=len(study.trials))
+study = reopened(seed=len(study.trials))
 study.optimize(objective, n_trials=4)
 fresh_rates = [trial.params["rate"] for trial in study.trials[-4:]]
 print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
@@ -2428,7 +2430,8 @@ claim("settings tried before, with a seed that counts",
 # The metric's name is the one that is logged: a curve that is lost as in trap 12.10 leaves
 # the search without a goal. `wandb sync --dry-run` lists offline runs that are
 # not uploaded yet; `wandb sync <folder>` uploads one, and needs an account.
-#
+
+# %% [markdown] role="concept"
 # ### Where did this file come from?
 #
 # A checkpoint outlives the memory of how it was made. Write that beside it when you
@@ -2441,7 +2444,7 @@ import json
 import platform
 
 def digest(*tensors):
-    """The first digits of a hash of names, shapes and numbers."""
+    """The first digits of a hash of types, shapes and numbers."""
     seen = hashlib.sha256()
     for tensor in tensors:
         seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
