@@ -2,7 +2,7 @@
 # # 12. Training stability and MLOps
 #
 # A run is in its third day. Overnight the loss has become `nan`. The log holds one
-# number a step, the last checkpoint does not open, and a second run from the same
+# number a step, the job was killed while it saved, and a second run from the same
 # settings goes another way.
 #
 # Nothing here needs a large model. This stage plants such accidents in a small reader
@@ -123,9 +123,10 @@ measured("12.1", 2)
 
 # %% [markdown] trap="12.1" role="repair"
 # Anomaly mode looks at *gradients*, in the order in which they are computed: from the
-# loss backwards. A `nan` of the forward pass has reached the loss, so the first
-# operation on the way back already returns `nan`, and it is the last one of the forward
-# pass. The culprit stands further in front, with everything behind it spoilt.
+# loss backwards. The last step of a cross-entropy picks numbers and averages them; its
+# gradient needs none of their values and is finite. That of the log-softmax multiplies by
+# its saved result, which is `nan`: it is the first to return one. The culprit stands
+# further in front, with all that came after it spoilt.
 #
 # A NaN that arises on the way forward is met on the way forward: a hook on each module
 # looks at what comes out. The first module whose output is not finite, though all that
@@ -167,7 +168,7 @@ claim("number of the first module that makes a NaN from finite numbers",
 # %% trap="12.1" role="repair"
 def rooted():
     root = torch.tensor([1.0, 0.0], requires_grad=True)
-    torch.where(root > 0, root.sqrt(), 0).sum().backward()
+    (root ** 0.5 * torch.tensor([1.0, 0.0])).sum().backward()
 
 back = blamed(rooted)
 linear, bad = nn.Linear(64, 1), torch.tensor(float("nan"))
@@ -177,7 +178,7 @@ print("a NaN added to the loss:", repr(silent))
 print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
 # %% trap="12.1" role="repair"
-claim("does it name the root on the way back", "SqrtBackward" in back,
+claim("does it name the root on the way back", "PowBackward" in back,
       expected=True)
 claim("does it say anything about a NaN added to the loss",
       bool(silent), expected=False)
@@ -209,7 +210,7 @@ claim("the same, over that for 1,024 rows", price[16] / price[1024],
       above=1)
 
 # %% [markdown] trap="12.1" role="folklore"
-# A constant factor does not exist. Either way it belongs around the step in question
+# One factor does not hold for both. Either way it belongs around the step in question
 # and not around a run.
 
 # %% trap="12.1" role="exercise" points=4 difficulty=3 minutes=15
@@ -276,9 +277,9 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% trap="12.2" role="predict"
 guess("12.2", "How far has the first layer's weight moved?",
       choices=["about as far as the last one's",
-               "by a tenth to a hundredth of itself",
+               "less, by a hundredth of itself or more",
                "by a hundredth to a thousandth",
-               "by less than a ten-thousandth"])
+               "by less than a thousandth"])
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -300,7 +301,8 @@ def run(net, lr, optimizer=torch.optim.SGD):
     return losses[0], np.mean(losses[-20:]), moved[::2]
 
 # %% trap="12.2" role="look"
-first, last, moved = run(deep(nn.Sigmoid), lr=0.02)
+asleep = deep(nn.Sigmoid)
+first, last, moved = run(asleep, lr=0.02)
 print(f"loss {first:.1f} -> {last:.1f}")
 print("relative change, layer by layer:")
 print(" ".join(f"{m:.0e}" for m in moved))
@@ -315,17 +317,23 @@ measured("12.2", 3)
 
 # %% [markdown] trap="12.2" role="repair"
 # Each sigmoid passes on a quarter of a gradient at most, and here, with small weights
-# between them, each layer keeps far less. So the last layer learned alone, and alone it can do
-# one thing: output the mean. The loss of a constant mean is the *variance* of the
-# targets, and that is where the loss stands.
+# between them, each layer keeps far less. So the last layer learned alone. And what
+# reaches it is nearly the same for each picture, as each sigmoid flattens on the way
+# forward, too. With that it can do one thing: output the mean. The loss of a constant
+# mean is the *variance* of the targets, and that is where the loss stands.
 
 # %% trap="12.2" role="repair"
 variance = values.var(unbiased=False).item()
+last_hidden = asleep[:-1](x_train).std(0).max().item()
 print(f"loss {last:.2f}, variance of the targets {variance:.2f}")
+print("largest deviation of a last hidden unit below 0.00001:",
+      last_hidden < 1e-5)
 
 # %% trap="12.2" role="repair"
 claim("loss over the variance of the targets", last / variance,
       expected=1, within=0.1)
+claim("largest deviation of a last hidden unit over all pictures",
+      last_hidden, below=1e-5)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU and He's initialisation (stage 5) the gradient reaches the first layer, and the
@@ -445,8 +453,9 @@ claim("share of pictures with the same shift", same, expected=1)
 measured("12.3", 100 * same, right=(95, 100))
 
 # %% [markdown] trap="12.3" role="repair"
-# Workers are started anew for each epoch, and each start seeds them alike. So every epoch
-# replays the first: the random shifts have become eight fixed ones.
+# Workers are started anew for each epoch, unless the loader has `persistent_workers=True`,
+# and each start seeds them alike. So each epoch here replays the first: the random shifts have
+# become eight fixed ones.
 #
 # What the function was to cure does not exist here. Torch draws a seed for each epoch from
 # its own generator and, where numpy is installed, seeds torch, `random` and numpy in each worker with
@@ -472,10 +481,10 @@ claim("share of shifts alike with one worker and with two",
 
 # %% [markdown] trap="12.3" role="repair"
 # Two things remain. Who gets which picture depends on the number of workers. And without
-# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. If neither is
-# to count, nor where a run was resumed, the shift may hang on nothing but the seed, the
-# epoch and the picture. The sum of the three would give many pictures the same
-# shift; numpy mixes a tuple of numbers into one seed.
+# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. For a
+# shift that is the same with any number of workers, and after a resumption, derive it from
+# the seed, the epoch and the picture. Their sum would give picture 2 of epoch 1 the shift
+# of picture 1 of epoch 2; numpy mixes a tuple of numbers into one seed.
 
 # %% trap="12.3" role="repair"
 claim("share of shifts alike in two runs without workers",
@@ -524,8 +533,9 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 
 # %% [markdown] trap="12.3" role="keep"
 # **Keep:** a constant seed in `worker_init_fn` replays the first epoch. What is to be the
-# same with any number of workers hangs on seed, epoch and sample. **In your own code:**
-# compare the first batch of two epochs; they have to differ. **Source:** PyTorch
+# same with any number of workers hangs on seed, epoch and sample. **In your own code:** with
+# `shuffle=False`, compare the random numbers of the first batch in two epochs; they have
+# to differ. **Source:** PyTorch
 # documentation, [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
@@ -911,8 +921,8 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # `stored.append(loss)`, behind `backward()` and the step. Memory grows from trial to
 # trial.
 #
-# Trap 02.5 had a sum of losses that held the activations of each batch. There nobody
-# called `backward()`.
+# Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
+# of each batch.
 
 # %% trap="12.6" role="predict"
 guess("12.6", "What do the five stored tensors hold, beside five numbers?",
@@ -1224,7 +1234,7 @@ claim("share read with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
 # %% [markdown] trap="12.7" role="repair"
-# All three faults look alike in the score, and one look at each cause tells them apart.
+# All three faults leave a low score, and one look at each cause tells them apart.
 
 # %% trap="12.7" role="repair"
 claim("neighbours that agree", agreement(x_train, y_train), above=0.9)
@@ -1357,12 +1367,13 @@ measured("12.8", over[1], right=(0, 0))
 #
 # So write *beside* it and take the name when all is there. `os.replace` swaps a name in one
 # step: whoever opens `last.pt` finds the old file or the new one. `os.fsync` waits until
-# the bytes are on the disk, which a kill does not ask for and a power cut does.
+# the bytes are on the disk: a kill does not need it, a power cut does.
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
     with open(path + ".part", "wb") as file:
         torch.save(new, file)
+        file.flush()                         # what Python still holds
         os.fsync(file.fileno())
     os.replace(path + ".part", path)
 
@@ -1448,9 +1459,9 @@ claim("gap with the generator's state, too", gaps["and generator"],
       expected=0)
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** after a
-# kill one of them is whole; which one, no name says. Whoever resumes from the newer
-# file, as usual, finds the broken one.
+# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** so it
+# is here, one of them is whole after a kill. But no name says which, and whoever resumes
+# from the newer file, as usual, finds the broken one.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -1530,6 +1541,7 @@ import sys
 digit_names = ["zero", "one", "two", "three", "four",
                "five", "six", "seven", "eight", "nine"]
 numbering = f"print(*set({digit_names}))"
+# Numpy and torch are left out: they have no say in hashes.
 script = ('import os, random; random.seed(42); '
           'os.environ["PYTHONHASHSEED"] = "42"; ' + numbering)
 
@@ -2522,7 +2534,7 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`; it only changes its name's owner.
+# - [ ] is half written :: Nothing is written into `last.pt`: the new bytes go to another file.
 # - [ ] is gone :: `os.replace` takes the old file's place in one step, and it was not reached.
 # - [x] holds the former state :: The half-written file has another name.
 
@@ -2550,9 +2562,9 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # %% [markdown] role="gpu"
 # ## On a GPU: order, memory, waiting
 #
-# A CPU thread adds numbers one after the other. On a GPU thousands of threads add to the
-# same place at once, and where an operation uses *atomic* additions, whoever comes first
-# goes first. `index_add_` does.
+# On one CPU thread `index_add_` adds numbers one after the other. On a GPU thousands of
+# threads add to the same place at once, and where an operation uses *atomic* additions, whoever comes first
+# goes first. There `index_add_` does.
 #
 # **Before you run anything:** a million rows go into 16 places by `index_add_`, 20 times.
 # How many different results? Then, with eight layers of 4096 units and 20 validation batches of
