@@ -255,8 +255,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
-# on each module. Anomaly mode sees gradients: for such a NaN it names the end of the
-# net. **In your own code:** at the first loss that is not finite, save batch and weights,
+# on each module. Anomaly mode sees gradients: for such a NaN it names the last operation
+# whose gradient uses its values, here that of the loss. **In your own code:** at the first loss that is not finite, save batch and weights,
 # and run the hooks on them. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
@@ -319,7 +319,7 @@ measured("12.2", 3)
 # Each sigmoid passes on a quarter of a gradient at most, and here, with small weights
 # between them, each layer keeps far less. So the last layer learned alone. And what
 # reaches it is nearly the same for each picture, as each sigmoid flattens on the way
-# forward, too. With that it can do one thing: output the mean. The loss of a constant
+# forward, too. With that, in 200 steps, it can do one thing: output the mean. The loss of a constant
 # mean is the *variance* of the targets, and that is where the loss stands.
 
 # %% trap="12.2" role="repair"
@@ -356,8 +356,8 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
 
 # %% [markdown] trap="12.2" role="folklore"
 # **Told:** a layer that moves learns. **Measured:** not under Adam. It divides each
-# gradient by its own size, so the tiniest gradient makes a full step. The same sigmoid
-# net moves in all its layers and still outputs the mean: the report shows who sleeps,
+# gradient by its own size, so one far below a millionth makes a full step, down to about
+# its `eps`, 1e-8. The same sigmoid net moves in all its layers and still outputs the mean: the report shows who sleeps,
 # not who learns.
 
 # %% trap="12.2" role="folklore"
@@ -532,7 +532,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # 2. Indexing with a tensor of row numbers copies; `x[2:4]` would not.
 
 # %% [markdown] trap="12.3" role="keep"
-# **Keep:** a constant seed in `worker_init_fn` replays the first epoch. What is to be the
+# **Keep:** with workers that start anew, a constant seed in `worker_init_fn` replays the first epoch. What is to be the
 # same with any number of workers hangs on seed, epoch and sample. **In your own code:** with
 # `shuffle=False`, compare the random numbers of the first batch in two epochs; they have
 # to differ. **Source:** PyTorch
@@ -903,10 +903,10 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="12.5" role="keep"
 # **Keep:** `where` hides a bad value, not its gradient. Keep the bad number out of the
-# function. Clipping spreads a NaN to all gradients; `error_if_nonfinite=True` stops
+# function. Clipping by the norm spreads a NaN to all gradients; `error_if_nonfinite=True` stops
 # instead. **In your own code:** look for `sqrt`, `log`, `acos`, `/` and `**` inside of a
 # `where`, or times a mask, and try them at the edge. **Source:** PyTorch's
-# [tutorial on masked tensors](https://github.com/pytorch/tutorials/pull/2044), "Distinguishing
+# [tutorial on masked tensors](https://github.com/pytorch/tutorials/pull/2050), "Distinguishing
 # between 0 and NaN gradient". **Seen in the wild:**
 # [Ciela-Institute/caustics#83](https://github.com/Ciela-Institute/caustics/pull/83): NaN
 # gradients of two lens models, as `where` "does not protect from nans in the off branch";
@@ -1010,8 +1010,8 @@ measured("12.6", 2)
 # %% [markdown] trap="12.6" role="repair"
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
 # of the graph stay as long as the loss does, and those at its ends hold the weights, for
-# there the gradients go. Each weight holds its gradient. So a loss holds the net that made
-# it: no name `net` is needed for that.
+# there the gradients go. Each weight holds its gradient. So a loss holds the trained
+# weights of the net that made it: no name `net` is needed for that.
 #
 # A number has no graph behind it.
 
@@ -1048,7 +1048,7 @@ claim("the same with detached tensors", left["loss.detach()"], expected=0)
 # **Told:** PyTorch's own FAQ has a training loop with `total_loss += loss` behind the step
 # as its first example of a memory that runs full. **Measured:** no activation stays, for
 # this reader with SGD, for a convolution with BatchNorm under Adam, and for LayerNorm with
-# dropout under AdamW. What grows is the number of nodes. Two things do keep activations:
+# dropout under AdamW. What grows is the number of nodes. Two of the things that keep activations:
 # a graph that was told to stay, and a second loss, for the log alone, that no
 # `backward()` goes through.
 
@@ -1136,7 +1136,7 @@ def make_meter() -> tuple:
 
 # %% [markdown] trap="12.6" role="keep"
 # **Keep:** `backward()` frees activations; what a loss tensor still holds is its nodes and,
-# through them, weights and gradients. What outlives a step is stored as a number. **In your
+# through them, trained weights and gradients. What outlives a step is stored as a number. **In your
 # own code:** search for `append(loss)` and `+= loss`; after a trial, delete the model and
 # print `torch.cuda.memory_allocated()`. **Source:** PyTorch,
 # [Frequently Asked Questions](https://docs.pytorch.org/docs/stable/notes/faq.html), "Don't
@@ -1191,8 +1191,8 @@ claim("share of test digits read", read, below=0.25)
 measured("12.7", 100 * read, right=(0, 25))
 
 # %% [markdown] trap="12.7" role="repair"
-# A net with more weights than a batch has numbers learns *any* labels by heart. The test
-# shows that gradients flow and that the loss can fall. It says nothing of whether labels
+# A net like this one, with more weights than a batch has numbers, learns *any* labels by
+# heart. The test shows that the loss can fall. It says nothing of whether labels
 # belong to their pictures, or how batches are put together.
 #
 # Each such fault has a test of its own, without training. For labels: do neighbours in
@@ -1282,7 +1282,7 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # 3. For "labels", `torch.cdist` of all rows with all rows, and infinity on its diagonal, as each row is its own nearest.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** a batch learned by heart shows that gradients flow, and no more. **In your own
+# **Keep:** a batch learned by heart shows that the loss can fall, and no more. **In your own
 # code:** look at ten pairs as they enter the model, at the classes of one batch, and at the
 # loss of a batch taken twice. **Source:** [Zhang et al. 2017, "Understanding deep learning
 # requires rethinking generalization"](https://arxiv.org/abs/1611.03530): nets learn random
@@ -1996,8 +1996,8 @@ measured("12.11", 2)
 # target, here a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is
 # infinite. The finite `-1e9` gives millions in its place.
 #
-# What follows depends on who looks at the loss. Its *gradient* is finite: log-softmax
-# passes none through a masked class, so the net learns. A guard that skips steps with a
+# What follows depends on who looks at the loss. Its *gradient* is finite, and
+# `masked_fill` passes none of it to the net at a masked class, so the net learns. A guard that skips steps with a
 # bad loss, as many loops have, skips all of them.
 
 # %% trap="12.11" role="repair"
@@ -2043,9 +2043,9 @@ claim("share read with guard, smoothed over allowed classes",
       runs["over allowed, guard"][1], above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
-# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases. At a
-# wrong class it does nothing. At the label's class the loss is infinite. Only where all
-# classes are masked, it is NaN.
+# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases, with
+# class numbers as labels and no class weights. At a wrong class it does nothing. At the
+# label's class the loss is infinite. Where all classes are masked, it is NaN.
 
 # %% trap="12.11" role="folklore"
 rows = torch.tensor([[2.0, 1.0, -torch.inf]])
@@ -2218,7 +2218,7 @@ claim("gap of the seed over that of the order", seeds / order, above=1000)
 # | what changes | what follows, measured in this stage |
 # |---|---|
 # | the seed | other weights, other digits read |
-# | the order of rows, or of the sum | last digits of the weights |
+# | the order of rows, or of the sum | last digits of the weights, at this rate |
 # | the number of workers | who draws which random number (12.3) |
 # | a resumption without the generator's state | other batches, another dropout (12.8) |
 # | the process | the order of a set of texts (12.9) |
@@ -2518,18 +2518,18 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor made from it.
 
 # %% [markdown] role="quiz"
-# **3. A regression loss stands where the variance of the targets is. The model**
+# **3. A training loss of a regression stands where the variance of the targets is. The model**
 #
 # - [x] does no better than a constant :: The mean of the targets reaches this loss, whatever comes in.
 # - [ ] has learned half of what there is :: Half would be a loss of half the variance.
 # - [ ] has overfitted :: An overfitted model has a training loss below the variance.
 
 # %% [markdown] role="quiz"
-# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The augmentation**
+# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The random numbers**
 #
-# - [ ] differs from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
-# - [x] is that of the first epoch, ten times :: New workers, the same seeds, the same numbers.
-# - [ ] is the same in both workers :: They have different numbers, and so different seeds.
+# - [ ] differ from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
+# - [x] are those of the first epoch, ten times :: New workers, the same seeds, the same numbers.
+# - [ ] are the same in both workers :: They have different numbers, and so different seeds.
 
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
@@ -2549,7 +2549,7 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
 #
 # - [ ] holds the activations of each step :: backward() has freed them, whoever holds the loss.
-# - [x] holds nodes, and through them the model's weights :: As long as the list lives, so does the model, under whatever name.
+# - [x] holds nodes, and through them the trained weights :: As long as the list lives, so do they, under whatever name.
 # - [ ] holds numbers alone :: A tensor with a graph is more than its number.
 
 # %% [markdown] role="quiz"
@@ -2714,9 +2714,9 @@ answers_here
 # - Beside a loss: what a constant would reach, and a number for each layer.
 # - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
 # - A search that loses to dice has a fault; count its settings later.
-# - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
-# - One batch learned by heart shows that gradients flow, and no more.
-# - A stored loss holds its model. Store numbers.
+# - `where` hides a bad value, not its gradient. Clipping by the norm spreads a NaN.
+# - One batch learned by heart shows that the loss can fall, and no more.
+# - A stored loss holds the weights that were trained. Store numbers.
 # - The hash seed is read before the first line. Sort, and store the list of classes.
 # - Write beside, sync, rename. Save the generator's state, too.
 # - A log has one counter that goes up. A second curve brings its own axis.

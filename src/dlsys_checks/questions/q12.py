@@ -83,7 +83,7 @@ def moves_under_adam(rng):
         rng, f"Under Adam all layers move by more than their own size. The loss stands at {loss}, "
         "the variance of the targets. The net", "outputs the mean of the targets",
         ["learns in all layers", "has layers that do not move", "overfits"],
-        "Adam makes a full step of the smallest gradient; moving is not learning.")
+        "Adam divides a gradient by its own size; moving is not learning.")
 
 
 # ---- 12.3 seeds of workers
@@ -213,8 +213,8 @@ def which_where(rng):
 def weights_of_trials(rng):
     trials, size = rng.randint(3, 20), rng.choice([2, 5, 40, 300])
     return whole(
-        f"A search trains {trials} models of {size} MB each, under the same name, and keeps the "
-        "last training loss of each as a tensor. How many MB of weights are alive at the end, with "
+        f"A search trains all weights of {trials} models of {size} MB each, under the same "
+        "name, and keeps the last training loss of each as a tensor. How many MB of weights are alive at the end, with "
         "the last model deleted?", trials * size,
         "Each loss has a graph whose ends hold the weights of its model.", size, 0)
 
@@ -386,8 +386,9 @@ def rows_kept(rng):
 def warning_lines(rng):
     epochs, batches = rng.randint(3, 9), rng.randint(20, 90)
     return whole(
-        f"In that run of {epochs} epochs of {batches} batches, how many calls of log are ignored?",
-        epochs, "One at the end of each epoch.", 0, epochs * batches)
+        f"A run of {epochs} epochs logs each of {batches} batches an epoch with step=batch, "
+        "counted through, and each epoch's validation loss with step=epoch, from 0. How many calls of log "
+        "are ignored?", epochs, "One at the end of each epoch.", 0, epochs * batches)
 
 
 @asks("12.10")
@@ -405,7 +406,8 @@ def half_mended(rng):
     name = rng.choice(["val_loss", "accuracy", "bleu"])
     return choice(
         rng, f"`define_metric('{name}', step_metric='epoch')` is added, and the rows are still "
-        f"logged with `step=epoch`. The rows with {name}", "are dropped as before",
+        "logged with `step=epoch`, after many batches with `step=batch`. The rows with "
+        f"{name}", "are dropped as before",
         ["are drawn over epochs", "are drawn over batches", "raise an error"],
         "The counter has passed that step; the axis is a value in a row.")
 
