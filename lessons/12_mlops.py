@@ -705,7 +705,8 @@ claim("ripples with 12 settings", table["rippled"][2], above=0.5)
 # repeated: the bowl with eight settings is the one of the repair again. From two settings to
 # twelve the lead on the bowl shrinks, and at twelve, the most tried here, there is one still; where two settings matter, too. So "no better from eight on" does not hold for these
 # two. On the ripples little of a lead is left, as the process sees a smooth surface where
-# there is none, and its work may not pay. The count of settings is half of the question. The
+# there is none, and its work may not pay; that it is always the better choice, this table does
+# not deny. The count of settings is half of the question. The
 # other half is how many of them matter, and how smooth the loss is. A real training adds noise: the part on search, after
 # the traps, has one.
 
