@@ -712,12 +712,14 @@ claim("ripples with 12 settings", table["rippled"][2], above=0.5)
 
 # %% [markdown] trap="12.4" role="folklore"
 # Each ratio is one of eight searches and moves by a factor of two or more when it is
-# repeated: the bowl with eight settings is the one of the repair again. From two settings to
-# twelve the lead on the bowl shrinks, and at twelve, the most tried here, there is one still; where two settings matter, too. So "no better from eight on" does not hold for these
-# two. On the ripples little of a lead is left, as the process sees a smooth surface where
-# there is none, and its work may not pay. The count of settings is half of the question. The
-# other half is how many of them matter, and how smooth the loss is. A real training adds noise: the part on search, after
-# the traps, has one.
+# repeated: the bowl with eight settings is the one of the repair again. From two settings
+# to twelve the lead on the bowl shrinks, and at twelve, the most tried here, there is one
+# still; where two settings matter, too. So "no better from eight on" does not hold for
+# these two. On the ripples little of a lead is left, as the process sees a smooth surface
+# where there is none, and its work may not pay; that it is always the better choice, this
+# table does not deny. The count of settings is half of the question. The other half is how
+# many of them matter, and how smooth the loss is. A real training adds noise: the part on
+# search, after the traps, has one.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
@@ -746,7 +748,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 
 # %% [markdown] trap="12.4" role="hint"
 # 1. A `where` behind the formula chooses between two results: one for a deviation above 0, one for 0.
-# 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny.
+# 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny; so is `torch.special.log_ndtr(z).exp()`.
 # 3. Without deviation the improvement is the gain, or 0 where there is none.
 
 # %% [markdown] trap="12.4" role="keep"

@@ -211,8 +211,8 @@ def by_marks(events):
             rows[mine[-1]] = {**rows[mine[-1]], **values}
             continue
         void.update(k for k in mine if rows[k][axis] >= step)
-        rows.append({axis: step, **values})
-    return [row for k, row in enumerate(rows) if k not in void], axes
+        rows.append({**values, axis: step})
+    return [row for k, row in enumerate(rows) if k not in void], dict(reversed(axes.items()))
 
 
 @ex.right("each axis by itself, with the place of each row")

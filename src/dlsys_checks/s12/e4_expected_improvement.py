@@ -23,7 +23,7 @@ ex.promise("dtype", "The result is float64 of that shape.", says=("dtype of", "s
 ex.promise("certain", "Where std is 0 the loss is its mean: no NaN,",
            cases=("certain losses", "all of them certain", "certain, at the best loss"))
 ex.promise("tiny", "and no constant is added to std, as tiny deviations count.",
-           cases=("tiny deviations", "tiny numbers"))
+           cases=("tiny deviations", "tiny numbers", "the tiniest deviations"))
 ex.promise("unlikely", "Improvements that are unlikely are small, not zero: right to a thousandth "
            "up to 30 deviations above best.", cases=("far above the best", "8 above the best"))
 ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].",
@@ -55,6 +55,7 @@ def cases(g):
             one("one candidate", (1,)), one("a single number", ()), one("no candidate", (0,)),
             one("a table", (3, 4)), one("large numbers", scale=1e6),
             one("tiny numbers", scale=1e-9), ("tiny deviations", sheet(*tiny, 0.0)),
+            ("the tiniest deviations", sheet(*tiny * 1e-150, 0.0)),
             one("certain losses", (8,), std=[0, 3, 4, 7]),
             one("all of them certain", (5,), std=[0, 1, 2, 3, 4]),
             ("certain, at the best loss", sheet(*level, 0.5)),
