@@ -214,8 +214,8 @@ def weights_of_trials(rng):
     trials, size = rng.randint(3, 20), rng.choice([2, 5, 40, 300])
     return whole(
         f"A search trains all weights of {trials} models of {size} MB each, under the same "
-        "name, and keeps the last training loss of each as a tensor. How many MB of weights are alive at the end, with "
-        "the last model deleted?", trials * size,
+        "name, and keeps the last training loss of each as a tensor. How many MB of weights are "
+        "alive at the end, with the last model deleted?", trials * size,
         "Each loss has a graph whose ends hold the weights of its model.", size, 0)
 
 
@@ -387,8 +387,8 @@ def warning_lines(rng):
     epochs, batches = rng.randint(3, 9), rng.randint(20, 90)
     return whole(
         f"A run of {epochs} epochs logs each of {batches} batches an epoch with step=batch, "
-        "counted through, and each epoch's validation loss with step=epoch, from 0. How many calls of log "
-        "are ignored?", epochs, "One at the end of each epoch.", 0, epochs * batches)
+        "counted through, and each epoch's validation loss with step=epoch, from 0. How many calls "
+        "of log are ignored?", epochs, "One at the end of each epoch.", 0, epochs * batches)
 
 
 @asks("12.10")
