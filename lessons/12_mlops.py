@@ -1,8 +1,8 @@
-# %% [markdown] role="hook" draft=true
+# %% [markdown] role="hook"
 # # 12. Training stability and MLOps
 #
 # A run is in its third day. Overnight the loss has become `nan`. The log holds one
-# number a step, the last checkpoint does not open, and a second run from the same
+# number a step, the job was killed while it saved, and a second run from the same
 # settings goes another way.
 #
 # Nothing here needs a large model. This stage plants such accidents in a small reader
@@ -21,6 +21,7 @@ import math
 import os
 import random
 import tempfile
+import warnings
 
 import numpy as np
 import torch
@@ -28,8 +29,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, datasheet, digits, fit, gpu_result,
-    gpu_table, guess, measured, operations, seconds_in_turns,
+    accuracy, begin, check, claim, cost, datasheet, digits, fit, gpu_result,
+    gpu_table, guess, measured, peak_bytes, saved_bytes, seconds,
+    seconds_in_turns,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -95,8 +97,6 @@ pages, labels = x_train[:64].clone(), y_train[:64]
 pages[5] = 0                                 # a blank one
 
 # %% trap="12.1" role="break" tags=["plumbing"]
-import warnings
-
 def blamed(step):
     """What anomaly mode says about a step; "" when it says nothing."""
     with warnings.catch_warnings():          # it announces itself
@@ -123,9 +123,10 @@ measured("12.1", 2)
 
 # %% [markdown] trap="12.1" role="repair"
 # Anomaly mode looks at *gradients*, in the order in which they are computed: from the
-# loss backwards. A `nan` of the forward pass has reached the loss, so the first
-# operation on the way back already returns `nan`, and it is the last one of the forward
-# pass. The culprit stands further in front, with everything behind it spoilt.
+# loss backwards. The last step of a cross-entropy picks numbers and averages them; its
+# gradient needs none of their values and is finite. That of the log-softmax multiplies by
+# its saved result, which is `nan`: it is the first to return one. The culprit stands
+# further in front, with all that came after it spoilt.
 #
 # A NaN that arises on the way forward is met on the way forward: a hook on each module
 # looks at what comes out. The first module whose output is not finite, though all that
@@ -167,7 +168,7 @@ claim("number of the first module that makes a NaN from finite numbers",
 # %% trap="12.1" role="repair"
 def rooted():
     root = torch.tensor([1.0, 0.0], requires_grad=True)
-    torch.where(root > 0, root.sqrt(), 0).sum().backward()
+    (root ** 0.5 * torch.tensor([1.0, 0.0])).sum().backward()
 
 back = blamed(rooted)
 linear, bad = nn.Linear(64, 1), torch.tensor(float("nan"))
@@ -177,7 +178,7 @@ print("a NaN added to the loss:", repr(silent))
 print("gradients finite:", bool(linear.weight.grad.isfinite().all()))
 
 # %% trap="12.1" role="repair"
-claim("does it name the root on the way back", "SqrtBackward" in back,
+claim("does it name the root on the way back", "PowBackward" in back,
       expected=True)
 claim("does it say anything about a NaN added to the loss",
       bool(silent), expected=False)
@@ -201,14 +202,15 @@ def slower(rows):
     once, twice = seconds_in_turns([plain, lambda: blamed(plain)], 10)
     return twice.median / once.median
 
-cost = {rows: slower(rows) for rows in (16, 1024)}
+price = {rows: slower(rows) for rows in (16, 1024)}
 
 # %% trap="12.1" role="folklore"
-claim("anomaly mode over a plain step, 16 rows", cost[16], above=1.3)
-claim("the same, over that for 1,024 rows", cost[16] / cost[1024], above=1)
+claim("anomaly mode over a plain step, 16 rows", price[16], above=1.3)
+claim("the same, over that for 1,024 rows", price[16] / price[1024],
+      above=1)
 
 # %% [markdown] trap="12.1" role="folklore"
-# A constant factor does not exist. Either way it belongs around the step in question
+# One factor does not hold for both. Either way it belongs around the step in question
 # and not around a run.
 
 # %% trap="12.1" role="exercise" points=4 difficulty=3 minutes=15
@@ -253,8 +255,8 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
-# on each module. Anomaly mode sees gradients: for such a NaN it names the end of the
-# net. **In your own code:** at the first loss that is not finite, save batch and weights,
+# on each module. Anomaly mode sees gradients: for such a NaN it names the last operation
+# whose gradient uses its values, here that of the loss. **In your own code:** at the first loss that is not finite, save batch and weights,
 # and run the hooks on them. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
@@ -275,9 +277,9 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% trap="12.2" role="predict"
 guess("12.2", "How far has the first layer's weight moved?",
       choices=["about as far as the last one's",
-               "by a tenth to a hundredth of itself",
+               "less, by a hundredth of itself or more",
                "by a hundredth to a thousandth",
-               "by less than a ten-thousandth"])
+               "by less than a thousandth"])
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -299,7 +301,8 @@ def run(net, lr, optimizer=torch.optim.SGD):
     return losses[0], np.mean(losses[-20:]), moved[::2]
 
 # %% trap="12.2" role="look"
-first, last, moved = run(deep(nn.Sigmoid), lr=0.02)
+asleep = deep(nn.Sigmoid)
+first, last, moved = run(asleep, lr=0.02)
 print(f"loss {first:.1f} -> {last:.1f}")
 print("relative change, layer by layer:")
 print(" ".join(f"{m:.0e}" for m in moved))
@@ -314,17 +317,23 @@ measured("12.2", 3)
 
 # %% [markdown] trap="12.2" role="repair"
 # Each sigmoid passes on a quarter of a gradient at most, and here, with small weights
-# between them, each layer keeps far less. So the last layer learned alone, and alone it can do
-# one thing: output the mean. The loss of a constant mean is the *variance* of the
-# targets, and that is where the loss stands.
+# between them, each layer keeps far less. So the last layer learned alone. And what
+# reaches it is nearly the same for each picture, as each sigmoid flattens on the way
+# forward, too. With that, in 200 steps, it can do one thing: output the mean. The loss of a constant
+# mean is the *variance* of the targets, and that is where the loss stands.
 
 # %% trap="12.2" role="repair"
 variance = values.var(unbiased=False).item()
+last_hidden = asleep[:-1](x_train).std(0).max().item()
 print(f"loss {last:.2f}, variance of the targets {variance:.2f}")
+print("largest deviation of a last hidden unit below 0.00001:",
+      last_hidden < 1e-5)
 
 # %% trap="12.2" role="repair"
 claim("loss over the variance of the targets", last / variance,
       expected=1, within=0.1)
+claim("largest deviation of a last hidden unit over all pictures",
+      last_hidden, below=1e-5)
 
 # %% [markdown] trap="12.2" role="repair"
 # With ReLU and He's initialisation (stage 5) the gradient reaches the first layer, and the
@@ -347,8 +356,8 @@ claim("relative change of the first layer, with ReLU", awake_moved[0],
 
 # %% [markdown] trap="12.2" role="folklore"
 # **Told:** a layer that moves learns. **Measured:** not under Adam. It divides each
-# gradient by its own size, so the tiniest gradient makes a full step. The same sigmoid
-# net moves in all its layers and still outputs the mean: the report shows who sleeps,
+# gradient by its own size, so one far below a millionth makes a full step, down to about
+# its `eps`, 1e-8. The same sigmoid net moves in all its layers and still outputs the mean: the report shows who sleeps,
 # not who learns.
 
 # %% trap="12.2" role="folklore"
@@ -444,8 +453,9 @@ claim("share of pictures with the same shift", same, expected=1)
 measured("12.3", 100 * same, right=(95, 100))
 
 # %% [markdown] trap="12.3" role="repair"
-# Workers are started anew for each epoch, and each start seeds them alike. So every epoch
-# replays the first: the random shifts have become eight fixed ones.
+# Workers are started anew for each epoch, unless the loader has `persistent_workers=True`,
+# and each start seeds them alike. So each epoch here replays the first: the random shifts have
+# become eight fixed ones.
 #
 # What the function was to cure does not exist here. Torch draws a seed for each epoch from
 # its own generator and, where numpy is installed, seeds torch, `random` and numpy in each worker with
@@ -471,10 +481,10 @@ claim("share of shifts alike with one worker and with two",
 
 # %% [markdown] trap="12.3" role="repair"
 # Two things remain. Who gets which picture depends on the number of workers. And without
-# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. If neither is
-# to count, nor where a run was resumed, the shift may hang on nothing but the seed, the
-# epoch and the picture. The sum of the three would give many pictures the same
-# shift; numpy mixes a tuple of numbers into one seed.
+# any worker the main process draws, whose numpy `torch.manual_seed` does not seed. For a
+# shift that is the same with any number of workers, and after a resumption, derive it from
+# the seed, the epoch and the picture. Their sum would give picture 2 of epoch 1 the shift
+# of picture 1 of epoch 2; numpy mixes a tuple of numbers into one seed.
 
 # %% trap="12.3" role="repair"
 claim("share of shifts alike in two runs without workers",
@@ -522,11 +532,235 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # 2. Indexing with a tensor of row numbers copies; `x[2:4]` would not.
 
 # %% [markdown] trap="12.3" role="keep"
-# **Keep:** a constant seed in `worker_init_fn` replays the first epoch. What is to be the
-# same with any number of workers hangs on seed, epoch and sample. **In your own code:**
-# compare the first batch of two epochs; they have to differ. **Source:** PyTorch
+# **Keep:** with workers that start anew, a constant seed in `worker_init_fn` replays the first epoch. What is to be the
+# same with any number of workers hangs on seed, epoch and sample. **In your own code:** with
+# `shuffle=False`, compare the random numbers of the first batch in two epochs; they have
+# to differ. **Source:** PyTorch
 # documentation, [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
+
+# %% [markdown] trap="12.4" role="predict" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
+# ## Eight settings, 25 runs
+#
+# A training has eight settings to choose, and the budget is 25 runs. You write the search
+# that the tutorials describe. Five runs are random. A *Gaussian process* is fitted to
+# their losses: for any other setting it predicts a mean and a deviation. Of a thousand
+# candidates the next run is the one with the largest *expected improvement* on the best
+# value so far:
+#
+# $$z = \frac{\mu - f^*}{\sigma}, \qquad \text{EI} = \sigma\,(z\,\Phi(z) + \varphi(z))$$
+#
+# with the predicted mean $\mu$ and deviation $\sigma$, the best value so far $f^*$, and the
+# distribution $\Phi$ and the density $\varphi$ of a standard normal. You try it on a bowl, smooth
+# and noiseless, with a best loss of zero. "From eight settings on," says a colleague,
+# "such a search is as good as dice."
+
+# %% trap="12.4" role="predict"
+guess("12.4", "How large is the best of its 25 losses, over that of dice?",
+      choices=["a third or less", "about a half",
+               "about the same: eight settings are too many",
+               "larger: dice do better"])
+
+# %% trap="12.4" role="break" tags=["plumbing"]
+def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
+    """Mean and deviation at new (M, D) of a Gaussian process through y."""
+    z, far = (y - y.mean()) / y.std(), torch.cdist(x, x) ** 2
+    fits = []
+    for length in lengths:
+        kernel = (-far / (2 * length**2)).exp() + 1e-6 * torch.eye(len(x))
+        root = torch.linalg.cholesky(kernel)
+        weights = torch.cholesky_solve(z[:, None], root)[:, 0]
+        size = z @ weights / len(z)              # the variance that fits
+        fit = -len(z) / 2 * size.log() - root.diagonal().log().sum()
+        fits.append((fit.item(), length, root, weights, size))
+    _, length, root, weights, size = max(fits, key=lambda f: f[0])
+    k = (-torch.cdist(new, x) ** 2 / (2 * length**2)).exp()
+    known = torch.linalg.solve_triangular(root, k.T, upper=False)
+    left = size * (1 - (known ** 2).sum(0)).clamp(min=1e-12)
+    return y.mean() + y.std() * (k @ weights), y.std() * left.sqrt()
+
+# %% trap="12.4" role="break"
+def textbook(mean, std, best):
+    z = (mean - best) / std
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return std * (z * torch.special.ndtr(z) + density)
+
+def hunt(loss, dims, score, budget=25):
+    """Losses of a search in the unit cube; the first five are random."""
+    x = torch.rand(5, dims, dtype=torch.float64)
+    y = loss(x)
+    while len(x) < budget:
+        close = x[y.argmin()] + 0.1 * torch.randn(512, dims)
+        new = torch.cat([torch.rand_like(close), close.clamp(0, 1)])
+        new = new[score(*predict(x, y, new), y.min()).argmax()][None]
+        x, y = torch.cat([x, new]), torch.cat([y, loss(new)])
+    return y
+
+# %% trap="12.4" role="break"
+def bowl(x, best):
+    return ((x - best) ** 2).sum(1)
+
+def over_dice(surface, dims, score, times=8):
+    """Median loss of the searches, over that of as many of dice."""
+    ends = []
+    for _ in range(times):
+        best = 0.2 + 0.6 * torch.rand(dims, dtype=torch.float64)
+        dice = surface(torch.rand(25, dims), best).min()
+        losses = hunt(lambda x: surface(x, best), dims, score)
+        ends.append((losses.min(), dice))
+    found, dice = torch.tensor(ends).median(0).values
+    return (found / dice).item()
+
+# %% trap="12.4" role="look"
+wrong_way = over_dice(bowl, 8, textbook, times=16)
+print(f"best loss of the search, over that of dice: {wrong_way:.2f}")
+
+# %% trap="12.4" role="look"
+claim("best loss over that of dice, eight settings", wrong_way, above=1)
+
+# %% trap="12.4" role="look"
+measured("12.4", 3)
+
+# %% [markdown] trap="12.4" role="repair"
+# Dice win, and the number of settings is not to blame. The formula is the tutorial's, and
+# the tutorial looks for the *largest* value: there `mean - best` is what a candidate gains. A
+# loss is to be small. With this sign the search goes where the process expects the
+# worst, and what is left are the five random runs. Nothing
+# warns: each run ends, and the table has a best row. The losses in their order show it.
+
+# %% trap="12.4" role="repair"
+middle = torch.full((8,), 0.4)
+in_order = hunt(lambda x: bowl(x, middle), 8, textbook)
+dull, chosen = in_order[:5].mean(), in_order[5:].mean()
+print(f"mean loss of random runs {dull:.2f}, of the others {chosen:.2f}")
+
+# %% trap="12.4" role="repair"
+claim("mean loss of the chosen runs over that of the random ones",
+      chosen / dull, above=1)
+
+# %% [markdown] trap="12.4" role="repair"
+# One question shows it without a search: of two candidates, equally uncertain, which has
+# the higher score?
+
+# %% trap="12.4" role="repair"
+def downward(mean, std, best):
+    z = (best - mean) / std
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return std * (z * torch.special.ndtr(z) + density)
+
+low_and_high, alike = torch.tensor([1.0, 2.0]), torch.ones(2)
+for score in (textbook, downward):
+    low, high = score(low_and_high, alike, 1.5).tolist()
+    print(f"{score.__name__:9} for 1: {low:.2f}   for 2: {high:.2f}")
+right_way = over_dice(bowl, 8, downward, times=16)
+print(f"best loss of the search, over that of dice: {right_way:.2f}")
+
+# %% trap="12.4" role="repair"
+claim("best loss over that of dice, with the sign of a loss", right_way,
+      below=0.5)
+
+# %% [markdown] trap="12.4" role="repair"
+# A second fault waits in the tail. `torch.special.ndtr` computes `(1 + erf) / 2` here, and
+# ten deviations away nothing of it is left: a candidate that is unlikely to improve and
+# one that is hopeless score the same. The complement `erfc` keeps its digits.
+
+# %% trap="12.4" role="repair"
+z = torch.tensor([-5.0, -7.5, -10.0], dtype=torch.float64)
+by_erf, by_erfc = torch.special.ndtr(z), torch.erfc(-z / 2**0.5) / 2
+for row in zip(z.tolist(), by_erf.tolist(), by_erfc.tolist()):
+    print("z {:5}   ndtr {:.4g}   erfc {:.4g}".format(*row))
+
+# %% trap="12.4" role="repair"
+claim("probability ten deviations away, by ndtr", by_erf[2], expected=0)
+claim("the same by erfc", by_erfc[2], above=1e-24)
+
+# %% [markdown] trap="12.4" role="repair"
+# The next picture has two settings, and at first the loss does not ask about one of them. Compare
+# how a grid, dice and the process spend the same runs. Does a finer grid find more? Then
+# give the second setting some weight.
+
+# %% role="explore" explorer="search_surface"
+from dlsys_helpers.explorers.search_surface import search_surface
+
+search_surface
+
+# %% [markdown] trap="12.4" role="folklore"
+# **Told:** a Bayesian search is for "less than `20` dimensions" (the tutorial of the source
+# below); elsewhere, that from eight on it is no better than dice, or that it is always the
+# better choice. **Measured:** 25 runs each, on three surfaces. In the second only two of the settings matter. The third has a ripple on
+# the bowl, with several dips along each axis.
+
+# %% trap="12.4" role="folklore"
+def two_matter(x, best):
+    return bowl(x[:, :2], best[:2])
+
+def rippled(x, best):
+    waves = 1 - torch.cos(8 * math.pi * (x - best))
+    return bowl(x, best) + 0.1 * waves.sum(1)
+
+table = {surface.__name__: [over_dice(surface, dims, downward)
+                            for dims in (2, 8, 12)]
+         for surface in (bowl, two_matter, rippled)}
+print(" " * 11, "2 settings     8    12")
+for name, row in table.items():
+    print(f"{name:11}", " ".join(f"{ratio:9.3f}" for ratio in row))
+
+# %% trap="12.4" role="folklore"
+claim("bowl with 2 settings", table["bowl"][0], below=0.1)
+claim("bowl with 12 settings", table["bowl"][2], below=0.7)
+claim("ripples with 12 settings", table["rippled"][2], above=0.5)
+
+# %% [markdown] trap="12.4" role="folklore"
+# Each ratio is one of eight searches and moves by a factor of two or more when it is
+# repeated: the bowl with eight settings is the one of the repair again. From two settings
+# to twelve the lead on the bowl shrinks, and at twelve, the most tried here, there is one
+# still; where two settings matter, too. So "no better from eight on" does not hold for
+# these two. On the ripples little of a lead is left, as the process sees a smooth surface
+# where there is none, and its work may not pay; that it is always the better choice, this
+# table does not deny. The count of settings is half of the question. The other half is how
+# many of them matter, and how smooth the loss is. A real training adds noise: the part on
+# search, after the traps, has one.
+
+# %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
+def expected_improvement(mean, std, best: float) -> torch.Tensor:
+    """How far a run is expected to fall below the best loss so far.
+
+    The loss of a candidate is normal, with its mean and its deviation std,
+    and the smaller a loss, the better. The improvement is best minus the
+    loss, or 0 where that is negative; its mean is returned, one number for
+    each candidate. mean and std: float64, of one shape, whatever it is, and
+    left as they are. The result is float64 of that shape.
+
+    Where std is 0 the loss is its mean: no NaN, and no constant is added to
+    std, as tiny deviations count. Improvements that are unlikely are small,
+    not zero: right to a thousandth up to 30 deviations above best.
+
+    Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].
+    """
+    # BEGIN SOLUTION
+    gain = best - mean
+    z = gain / std                               # not read where std is 0
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    below = torch.erfc(-z / math.sqrt(2)) / 2
+    spread = gain * below + std * density
+    return torch.where(std > 0, spread, gain.clamp(min=0))
+    # END SOLUTION
+
+# %% [markdown] trap="12.4" role="hint"
+# 1. A `where` behind the formula chooses between two results: one for a deviation above 0, one for 0.
+# 2. The probability of a loss below best is `erfc(-z / sqrt(2)) / 2`, also where it is tiny; so is `torch.special.log_ndtr(z).exp()`.
+# 3. Without deviation the improvement is the gain, or 0 where there is none.
+
+# %% [markdown] trap="12.4" role="keep"
+# **Keep:** a search that loses to dice has a fault; count its settings later. Run dice
+# beside it, with the same budget. **In your own code:** ask the score about a low and a
+# high mean; look at where the last runs were. **Source:**
+# [Frazier 2018](https://arxiv.org/abs/1807.02811), a tutorial: it writes the problem as a
+# maximum. **Seen in the wild:**
+# [alonfnt/bayex#56](https://github.com/alonfnt/bayex/pull/56): "no better than uniform
+# random search", four defects, one of them a likelihood with the wrong sign;
+# [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385): expected
+# improvement, for maxima alone, met a loss.
 
 # %% [markdown] trap="12.5" role="predict" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
@@ -671,15 +905,248 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 
 # %% [markdown] trap="12.5" role="keep"
 # **Keep:** `where` hides a bad value, not its gradient. Keep the bad number out of the
-# function. Clipping spreads a NaN to all gradients; `error_if_nonfinite=True` stops
+# function. Clipping by the norm spreads a NaN to all gradients; `error_if_nonfinite=True` stops
 # instead. **In your own code:** look for `sqrt`, `log`, `acos`, `/` and `**` inside of a
 # `where`, or times a mask, and try them at the edge. **Source:** PyTorch's
-# [tutorial on masked tensors](https://github.com/pytorch/tutorials/pull/2044), "Distinguishing
+# [tutorial on masked tensors](https://github.com/pytorch/tutorials/pull/2050), "Distinguishing
 # between 0 and NaN gradient". **Seen in the wild:**
 # [Ciela-Institute/caustics#83](https://github.com/Ciela-Institute/caustics/pull/83): NaN
 # gradients of two lens models, as `where` "does not protect from nans in the off branch";
 # [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212): "terrible to
 # debug".
+
+# %% [markdown] trap="12.6" role="predict" core=true symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
+# ## Five losses in a list
+#
+# A search trains five readers, one after the other, each under the same name. To choose
+# the best later it stores the last training loss of each, as the tensor it is:
+# `stored.append(loss)`, behind `backward()` and the step. Memory grows from trial to
+# trial.
+#
+# Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
+# of each batch.
+
+# %% trap="12.6" role="predict"
+guess("12.6", "What do the five stored tensors hold, beside five numbers?",
+      choices=["nothing: `backward()` has freed the graphs",
+               "the activations of five batches",
+               "the weights of five readers",
+               "activations and weights"])
+
+# %% trap="12.6" role="break" tags=["plumbing"]
+import weakref
+
+kept = weakref.WeakSet()                 # goes with the graph that holds it
+
+class Kept:
+    """In place of a tensor that a graph saves for its way back."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor.detach()    # its history would keep it alive
+        kept.add(self)
+
+def counted():
+    return torch.autograd.graph.saved_tensors_hooks(
+        Kept, lambda held: held.tensor)
+
+# %% trap="12.6" role="break" tags=["plumbing"]
+def held_mb(net):
+    """MB that graphs hold; data and weights exist without them."""
+    own = {t.untyped_storage().data_ptr()
+           for t in (x_train, y_train, *net.parameters())}
+    found = {held.tensor.untyped_storage().data_ptr(): held.tensor.nbytes
+             for held in list(kept)}
+    return sum(size for at, size in found.items() if at not in own) / 1e6
+
+# %% trap="12.6" role="break"
+parts = list(zip(x_train[:480].split(24), y_train[:480].split(24)))
+
+def wide():
+    return nn.Sequential(nn.Linear(64, 512), nn.ReLU(),
+                         nn.Linear(512, 512), nn.ReLU(),
+                         nn.Linear(512, 10))
+
+# %% trap="12.6" role="break"
+def train(net, opt, keep, **how):
+    """keep(loss) after each of 20 steps; MB of activations held then."""
+    with counted():
+        for x, y in parts:
+            loss = F.cross_entropy(net(x), y)
+            opt.zero_grad()
+            loss.backward(**how)
+            opt.step()
+            keep(loss)
+    del loss
+    return held_mb(net)
+
+# %% trap="12.6" role="break"
+def search(form):
+    """Five trials: what was stored, MB of activations, MB of weights."""
+    stored, weights = [], []
+    for _ in range(5):
+        net, losses = wide(), []
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        train(net, opt, losses.append)
+        stored.append(form(losses[-1]))
+        weights += [weakref.ref(p) for p in net.parameters()]
+    activations = held_mb(net)
+    del net, opt, losses
+    alive = sum(p().nbytes for p in weights if p() is not None)
+    return stored, activations, alive / 1e6
+
+stored, activations, alive = search(lambda loss: loss)
+
+# %% trap="12.6" role="look"
+one = sum(p.nbytes for p in wide().parameters()) / 1e6
+print(f"one reader: {one:.2f} MB of weights")
+print(f"{len(stored)} losses: {alive:.2f} MB of weights alive, "
+      f"{activations:.2f} MB of activations")
+
+# %% trap="12.6" role="look"
+claim("weights alive, in readers", alive / one, expected=5)
+claim("MB of activations held", activations, expected=0)
+
+# %% trap="12.6" role="look"
+measured("12.6", 2)
+
+# %% [markdown] trap="12.6" role="repair"
+# `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
+# of the graph stay as long as the loss does, and those at its ends hold the weights, for
+# there the gradients go. Each weight holds its gradient. So a loss holds the trained
+# weights of the net that made it: no name `net` is needed for that.
+#
+# A number has no graph behind it.
+
+# %% trap="12.6" role="repair"
+def behind(loss):
+    """(number of nodes, the weights at their ends) of loss's graph."""
+    nodes, todo = set(), [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return len(nodes), [node.variable for node in nodes
+                        if hasattr(node, "variable")]
+
+nodes, ends = behind(stored[0])
+reached = sum(p.nbytes + p.grad.nbytes for p in ends) / 1e6
+print(f"one loss: {nodes} nodes, {reached:.2f} MB of weights and gradients")
+
+# %% trap="12.6" role="repair"
+forms = {"loss": lambda loss: loss, "loss.detach()": torch.Tensor.detach,
+         "loss.item()": torch.Tensor.item}
+left = {name: search(form)[2] for name, form in forms.items()}
+for name, size in left.items():
+    print(f"stored as {name:13}: {size:.2f} MB of weights alive")
+
+# %% trap="12.6" role="repair"
+claim("MB that one loss reaches, over the weights of a reader",
+      reached / one, expected=2)
+claim("weights alive with numbers stored", left["loss.item()"], expected=0)
+claim("the same with detached tensors", left["loss.detach()"], expected=0)
+
+# %% [markdown] trap="12.6" role="folklore"
+# **Told:** PyTorch's own FAQ has a training loop with `total_loss += loss` behind the step
+# as its first example of a memory that runs full. **Measured:** no activation stays, for
+# this reader with SGD, for a convolution with BatchNorm under Adam, and for LayerNorm with
+# dropout under AdamW. What grows is the number of nodes. Two of the things that keep activations:
+# a graph that was told to stay, and a second loss, for the log alone, that no
+# `backward()` goes through.
+
+# %% trap="12.6" role="folklore"
+conv = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3),
+                     nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+                     nn.Linear(288, 10))
+normed = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(),
+                       nn.Dropout(0.1), nn.Linear(64, 10))
+
+def running(net, optimizer, **how):
+    """(MB of activations, nodes) of a running sum over 20 steps."""
+    sums = [0.0]
+    def keep(loss):
+        sums[0] = sums[0] + loss
+    held = train(net, optimizer(net.parameters(), 0.01), keep, **how)
+    return held, behind(sums[0])[0]
+
+# %% trap="12.6" role="folklore"
+found = {"reader, SGD": running(wide(), torch.optim.SGD),
+         "convolution, Adam": running(conv, torch.optim.Adam),
+         "LayerNorm, AdamW": running(normed, torch.optim.AdamW)}
+stays = running(wide(), torch.optim.SGD, retain_graph=True)[0]
+net, log = wide(), []
+with counted():
+    for x, y in parts:
+        logits = net(x)
+        F.cross_entropy(logits, y).backward()
+        log.append(F.cross_entropy(logits, y, label_smoothing=0.1))
+logged = held_mb(net)
+for name, (held, nodes) in found.items():
+    print(f"{name:18} {held:.2f} MB held, {nodes} nodes")
+print(f"retain_graph {stays:.2f} MB; a loss for the log {logged:.3f} MB")
+
+# %% trap="12.6" role="folklore"
+claim("MB held by a running sum, three nets and optimizers",
+      max(held for held, _ in found.values()), expected=0)
+claim("fewest nodes of such a sum over 20 steps",
+      min(nodes for _, nodes in found.values()), above=100)
+claim("MB held with retain_graph", stays, above=1.9)
+
+# %% [markdown] trap="12.6" role="folklore"
+# The loss for the log keeps what its own nodes have saved; what it shares with the other
+# loss, that one's `backward()` has freed.
+
+# %% trap="12.6" role="folklore"
+claim("MB held by 20 losses for the log", logged, above=0.01, below=0.1)
+log.clear()
+
+# %% trap="12.6" role="exercise" points=3 difficulty=2 minutes=10
+def make_meter() -> tuple:
+    """Two functions, (add, mean), for the mean loss over many batches.
+
+    add(loss, rows): loss is a tensor of shape () of any float dtype, the
+    mean over a batch, with a graph or without; rows is the number of its
+    rows, 1 or more. mean(): the mean over all rows so far, summed in double
+    precision, as a float; math.nan before the first. It may be asked at any
+    time, and adding goes on after it.
+
+    After add nothing of loss is kept alive, neither its graph nor its
+    memory, and loss is left as it is: backward() still works. What a meter
+    holds does not grow with the number of batches. Each call makes a meter
+    of its own.
+
+    Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0.
+    """
+    # BEGIN SOLUTION
+    total, count = 0.0, 0
+
+    def add(loss, rows):
+        nonlocal total, count
+        total += loss.item() * rows
+        count += rows
+
+    def mean():
+        return total / count if count else math.nan
+
+    return add, mean
+    # END SOLUTION
+
+# %% [markdown] trap="12.6" role="hint"
+# 1. Two numbers are enough: a sum and a count of rows. The inner functions change them with `nonlocal`.
+# 2. A mean over batches is not the mean over rows when the last batch is smaller: weight each loss with its rows.
+# 3. `loss.detach()` lets the graph go and shares the memory of `loss`; which call gives a number of Python's?
+
+# %% [markdown] trap="12.6" role="keep"
+# **Keep:** `backward()` frees activations; what a loss tensor still holds is its nodes and,
+# through them, trained weights and gradients. What outlives a step is stored as a number. **In your
+# own code:** search for `append(loss)` and `+= loss`; after a trial, delete the model and
+# print `torch.cuda.memory_allocated()`. **Source:** PyTorch,
+# [Frequently Asked Questions](https://docs.pytorch.org/docs/stable/notes/faq.html), "Don't
+# accumulate history across your training loop". **Seen in the wild:**
+# [ray-project/ray#40940](https://github.com/ray-project/ray/pull/40940): a training example
+# whose `loss_sum += loss` kept losses from being freed;
+# [TRI-ML/packnet-sfm#51](https://github.com/TRI-ML/packnet-sfm/pull/51): "Detach loss
+# before appending it to the training output list".
 
 # %% [markdown] trap="12.7" role="predict" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
 # ## One batch is learned by heart
@@ -726,8 +1193,8 @@ claim("share of test digits read", read, below=0.25)
 measured("12.7", 100 * read, right=(0, 25))
 
 # %% [markdown] trap="12.7" role="repair"
-# A net with more weights than a batch has numbers learns *any* labels by heart. The test
-# shows that gradients flow and that the loss can fall. It says nothing of whether labels
+# A net like this one, with more weights than a batch has numbers, learns *any* labels by
+# heart. The test shows that the loss can fall. It says nothing of whether labels
 # belong to their pictures, or how batches are put together.
 #
 # Each such fault has a test of its own, without training. For labels: do neighbours in
@@ -769,7 +1236,7 @@ claim("share read with the data sorted by label",
       scores["sorted by label"], below=0.6)
 
 # %% [markdown] trap="12.7" role="repair"
-# All three faults look alike in the score, and one look at each cause tells them apart.
+# All three faults leave a low score, and one look at each cause tells them apart.
 
 # %% trap="12.7" role="repair"
 claim("neighbours that agree", agreement(x_train, y_train), above=0.9)
@@ -817,7 +1284,7 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # 3. For "labels", `torch.cdist` of all rows with all rows, and infinity on its diagonal, as each row is its own nearest.
 
 # %% [markdown] trap="12.7" role="keep"
-# **Keep:** a batch learned by heart shows that gradients flow, and no more. **In your own
+# **Keep:** a batch learned by heart shows that the loss can fall, and no more. **In your own
 # code:** look at ten pairs as they enter the model, at the classes of one batch, and at the
 # loss of a batch taken twice. **Source:** [Zhang et al. 2017, "Understanding deep learning
 # requires rethinking generalization"](https://arxiv.org/abs/1611.03530): nets learn random
@@ -842,7 +1309,6 @@ guess("12.8", "After how many of the 20 kills does last.pt load?",
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
 import signal
-import warnings
 
 folder = tempfile.TemporaryDirectory()
 path = os.path.join(folder.name, "last.pt")
@@ -903,12 +1369,13 @@ measured("12.8", over[1], right=(0, 0))
 #
 # So write *beside* it and take the name when all is there. `os.replace` swaps a name in one
 # step: whoever opens `last.pt` finds the old file or the new one. `os.fsync` waits until
-# the bytes are on the disk, which a kill does not ask for and a power cut does.
+# the bytes are on the disk: a kill does not need it, a power cut does.
 
 # %% trap="12.8" role="repair"
 def save_beside(new):
     with open(path + ".part", "wb") as file:
         torch.save(new, file)
+        file.flush()                         # what Python still holds
         os.fsync(file.fileno())
     os.replace(path + ".part", path)
 
@@ -994,9 +1461,9 @@ claim("gap with the generator's state, too", gaps["and generator"],
       expected=0)
 
 # %% [markdown] trap="12.8" role="folklore"
-# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** after a
-# kill one of them is whole; which one, no name says. Whoever resumes from the newer
-# file, as usual, finds the broken one.
+# **Told:** save to two slots in turn, `A` and `B`, and never lose both. **Measured:** so it
+# is here, one of them is whole after a kill. But no name says which, and whoever resumes
+# from the newer file, as usual, finds the broken one.
 
 # %% trap="12.8" role="folklore"
 slots = [path + ".A", path + ".B"]
@@ -1053,6 +1520,433 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53): processes
 # ended during `torch.save`.
 
+# %% [markdown] trap="12.9" role="predict" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
+# ## A seed for everything
+#
+# A script begins with `seed_everything(42)`, as many projects have one. It seeds
+# `random`, numpy and torch. As hashes of texts are random in Python, it sets
+# `os.environ["PYTHONHASHSEED"] = "42"` as well. Then the script numbers its ten classes:
+# `{name: number for number, name in enumerate(set(names))}`.
+#
+# You start the script four times.
+
+# %% trap="12.9" role="predict"
+guess("12.9", "How many different numberings do the four starts give?",
+      choices=["one, the same as with the variable set in the shell",
+               "one, but another than with the variable set in the shell",
+               "four"])
+
+# %% trap="12.9" role="break"
+import subprocess
+import sys
+
+digit_names = ["zero", "one", "two", "three", "four",
+               "five", "six", "seven", "eight", "nine"]
+numbering = f"print(*set({digit_names}))"
+# Numpy and torch are left out: they have no say in hashes.
+script = ('import os, random; random.seed(42); '
+          'os.environ["PYTHONHASHSEED"] = "42"; ' + numbering)
+
+def start(code, **variables):
+    """The names that a new Python prints, in the order of numbers."""
+    plain = {k: v for k, v in os.environ.items() if k != "PYTHONHASHSEED"}
+    return subprocess.run(
+        [sys.executable, "-S", "-c", code], env=plain | variables,
+        capture_output=True, text=True, check=True).stdout.split()
+
+starts = [start(script) for _ in range(4)]
+
+# %% trap="12.9" role="look" compare=false
+for names in starts:
+    print(*names)
+
+# %% trap="12.9" role="look"
+claim("different numberings in four starts",
+      len({tuple(names) for names in starts}), expected=4)
+
+# %% trap="12.9" role="look"
+measured("12.9", 2)
+
+# %% [markdown] trap="12.9" role="look"
+# A model of such a script knows numbers, no names. Below one is trained with the numbers
+# of the first start, and read with those of all four.
+
+# %% trap="12.9" role="look" compare=false
+def numbers_of(names):
+    """From a digit to the number that a start gave its name."""
+    return torch.tensor([names.index(name) for name in digit_names])
+
+taught = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+fit(taught, x_train, numbers_of(starts[0])[y_train], steps=300, lr=0.01)
+read = [accuracy(taught, x_test, numbers_of(names)[y_test])
+        for names in starts]
+print("share read:", " ".join(f"{share:.2f}" for share in read))
+
+# %% trap="12.9" role="look"
+claim("share read with the numbers of its own start", read[0], above=0.9)
+claim("share read with those of three other starts, mean",
+      sum(read[1:]) / 3, below=0.6)
+
+# %% [markdown] trap="12.9" role="repair"
+# Python draws the secret of its hashes as it starts, before the first line of any script,
+# and reads the variable then. Whoever sets it later changes what the *next* Python
+# reads: a process that this one starts anew, such as a worker of the kind `spawn`, then
+# has other hashes than its parent.
+#
+# So the variable belongs in front of the start, in the shell or the job's file, or the
+# script starts itself once more. The third way needs no seed: put the names in an order
+# of your own.
+
+# %% trap="12.9" role="repair"
+again = ('import os, sys\n'
+         'if os.environ.get("PYTHONHASHSEED") != "42":\n'
+         '    os.environ["PYTHONHASHSEED"] = "42"\n'
+         '    os.execv(sys.executable, [sys.executable,'
+         ' *sys.orig_argv[1:]])\n')
+child = ('import os, subprocess, sys\n'
+         'os.environ["PYTHONHASHSEED"] = "42"\n'
+         f'subprocess.run([sys.executable, "-S", "-c", {numbering!r}])')
+ways = {
+    "in the shell": lambda: start(numbering, PYTHONHASHSEED="42"),
+    "started once more": lambda: start(again + numbering),
+    "a child of the script": lambda: start(child),
+    "sorted": lambda: start(numbering.replace("set", "sorted"))}
+found = {name: {tuple(way()) for _ in range(2)}
+         for name, way in ways.items()}
+
+# %% trap="12.9" role="repair"
+for name, orders in found.items():
+    print(f"{name:22} {len(orders)} numbering in two starts")
+print("sorted:", *found["sorted"].pop())
+
+# %% trap="12.9" role="repair"
+shell, once_more, children, _ = found.values()
+claim("different numberings over all starts with the variable in time",
+      len(shell | once_more | children), expected=1)
+claim("does the child have the numbering of its script's start",
+      children <= {tuple(names) for names in starts}, expected=False)
+
+# %% [markdown] trap="12.9" role="repair"
+# A sorted list still changes when a class is added: all behind it move up by one. What
+# lasts is the list that is stored beside the weights. That is the exercise.
+
+# %% [markdown] trap="12.9" role="folklore"
+# **Told**, by many a `seed_everything`: a run that is to be repeated needs this variable.
+# **Measured:** of eight things below, two starts without it differ in hashes of texts and
+# bytes, and in what is made of them; they agree in the rest. And a hash that is fixed gives
+# a set no order to rely on: two sets that are equal may be walked through in different
+# orders, as what was put in first counts.
+
+# %% trap="12.9" role="folklore"
+things = {"a text": "hash('cat')", "bytes": "hash(b'cat')",
+          "a tuple with a text": "hash((1, 'cat'))",
+          "a whole number": "hash(7)", "a float": "hash(0.5)",
+          "a tuple of numbers": "hash((1, 2))",
+          "a set of numbers": "list({30, 4, 17, 2})",
+          "a dict with texts": "list({'cat': 1, 'ant': 2, 'bee': 3})"}
+everything = f"print({', '.join(things.values())}, sep='|')"
+both = [" ".join(start(everything)).split("|") for _ in range(2)]
+differ = [name for name, one, two in zip(things, *both) if one != two]
+print("differ in two starts:", ", ".join(differ))
+print("equal:", {0, 8} == {8, 0}, "  as lists:", list({0, 8}), list({8, 0}))
+
+# %% trap="12.9" role="folklore"
+claim("things of eight that differ in two starts", len(differ), expected=3)
+claim("are two equal sets of numbers walked through in one order",
+      list({0, 8}) == list({8, 0}), expected=False)
+
+# %% trap="12.9" role="exercise" points=3 difficulty=2 minutes=10
+def class_numbers(names: list, stored: dict) -> dict:
+    """The number of each class, from 0, the same in every process.
+
+    names: one text a row of the data, each as often as its class comes, in
+    any order. stored: the numbers from a checkpoint, 0 to len(stored) - 1;
+    {} without one. A class in stored keeps its number, though no row may
+    have it. The others take the next numbers, in the order of sorted().
+    The result's keys stand in the order of their numbers. In what order
+    names and stored come changes nothing, and they are left as they are.
+
+    Example: ["b", "a", "b"] and {"c": 0}: {"c": 0, "a": 1, "b": 2}.
+    """
+    # BEGIN SOLUTION
+    known = sorted(stored, key=stored.get)
+    new = sorted(set(names) - set(known))
+    return {name: number for number, name in enumerate(known + new)}
+    # END SOLUTION
+
+# %% [markdown] trap="12.9" role="hint"
+# 1. Make one list: first the stored names, then the new ones. `enumerate` numbers it.
+# 2. `sorted(stored, key=stored.get)` puts names in the order of their numbers.
+# 3. A set may decide who is new, as long as what leaves it is sorted.
+
+# %% [markdown] trap="12.9" role="keep"
+# **Keep:** the hash seed is read before the first line. Let no number of a model hang on
+# the order of a set: sort, and store the list beside the weights. **In your own code:** search
+# for `enumerate(set(`, `list(set(` and `hash(`; start twice and compare the class list.
+# **Source:** Python documentation,
+# [PYTHONHASHSEED](https://docs.python.org/3/using/cmdline.html#envvar-PYTHONHASHSEED):
+# "If this variable is not set or set to `random`, a random value is used to seed the
+# hashes of str and bytes objects." **Seen in the wild:**
+# [tkipf/pygcn#41](https://github.com/tkipf/pygcn/issues/41): seeds set and results that
+# differ, until `set(labels)` was sorted;
+# [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5): other
+# class numbers at each resumption.
+
+# %% [markdown] trap="12.10" role="predict" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
+# ## A curve by batches and one by epochs
+#
+# A run is tracked with Weights & Biases: offline, into a file that `wandb sync` uploads
+# later. The reader trains for five epochs of twenty batches. Each batch logs its loss with
+# `run.log({"loss": ...}, step=batch)`, each epoch ends with
+# `run.log({"val_loss": ...}, step=epoch)`. So each curve is to have an axis of its own.
+#
+# The run ends without an error, and a folded cell reads the records of the file. (`wandb` belongs to the extra `track`:
+# where it is missing, `pip install -e '.[track]'`.)
+
+# %% trap="12.10" role="predict"
+guess("12.10", "How many of the five validation losses are in the file?",
+      unit="losses")
+
+# %% trap="12.10" role="break" tags=["plumbing"]
+import contextlib
+import io
+import json
+import struct
+
+log_folder = tempfile.TemporaryDirectory()
+os.environ["WANDB_ERROR_REPORTING"] = "false"
+for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+    os.environ["WANDB_" + name] = log_folder.name
+
+import wandb
+from wandb.proto.wandb_internal_pb2 import Record
+
+quiet = wandb.Settings(silent=True, console="off", x_disable_meta=True,
+                       x_disable_stats=True)
+
+# %% trap="12.10" role="break" tags=["plumbing"]
+def records(file):
+    """The records of an offline file: pieces in blocks of 32 KiB."""
+    with open(file, "rb") as opened:
+        data = opened.read()
+    at, whole = 7, b""
+    while at + 7 <= len(data):
+        left = 2**15 - at % 2**15
+        if left < 7:
+            at += left
+            continue
+        _, size, kind = struct.unpack("<IHB", data[at:at + 7])
+        whole += data[at + 7:at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):                   # the only or the last piece
+            record = Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
+
+# %% trap="12.10" role="break" tags=["plumbing"]
+def tracked(log):
+    """(rows, axes, warnings) of an offline run that log(run) wrote."""
+    said, rows, axes = io.StringIO(), [], {}
+    with contextlib.redirect_stderr(said):
+        with wandb.init(project="digits", mode="offline", settings=quiet,
+                        dir=log_folder.name) as run:
+            log(run)
+            file = run.settings.sync_file
+        wandb.teardown()                     # now the file is whole
+    for record in records(file):
+        if record.HasField("history"):
+            rows.append({(i.key or ".".join(i.nested_key)):
+                         json.loads(i.value_json)
+                         for i in record.history.item})
+        if record.HasField("metric") and record.metric.step_metric:
+            metric = record.metric.name or record.metric.glob_name
+            axes[metric] = record.metric.step_metric
+    return rows, axes, said.getvalue().count("will be ignored")
+
+# %% trap="12.10" role="break"
+def training(epochs=5):
+    """The events of a run, in order: (axis, step, values)."""
+    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    opt, batch = torch.optim.SGD(net.parameters(), lr=0.3), 0
+    for epoch in range(epochs):
+        for rows in torch.randperm(1300).split(65):
+            loss = F.cross_entropy(net(x_train[rows]), y_train[rows])
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            yield "batch", batch, {"loss": loss.item()}
+            batch += 1
+        with torch.no_grad():
+            val = F.cross_entropy(net(x_test), y_test).item()
+        yield "epoch", epoch, {"val_loss": val}
+
+# %% trap="12.10" role="break"
+events = list(training())
+
+def by_step(run):
+    for _, step, values in events:
+        run.log(values, step=step)
+
+rows, axes, ignored = tracked(by_step)
+
+# %% trap="12.10" role="look"
+def count(rows, name):
+    return sum(name in row for row in rows)
+
+print("rows with a training loss:  ", count(rows, "loss"))
+print("rows with a validation loss:", count(rows, "val_loss"))
+print("lines on stderr, 'will be ignored':", ignored)
+
+# %% trap="12.10" role="look"
+claim("training losses in the file", count(rows, "loss"), expected=100)
+claim("validation losses in the file", count(rows, "val_loss"), expected=0)
+claim("lines of warning", ignored, expected=5)
+
+# %% trap="12.10" role="look"
+measured("12.10", count(rows, "val_loss"), right=(0, 0))
+
+# %% [markdown] trap="12.10" role="repair"
+# A run has *one* counter of rows, `step` sets it, and it goes up only: after batch 19, step 0 is
+# in the past. The row is dropped with a line on stderr, and the run goes on.
+#
+# An axis of one's own is a value in the row, and `define_metric` says which curve is drawn
+# over it. The counter is left alone. Half of that is not enough: with the axis
+# defined and `step=` still there, the rows are dropped as before.
+
+# %% trap="12.10" role="repair"
+def defined(run):
+    run.define_metric("val_*", step_metric="epoch")
+    run.define_metric("loss", step_metric="batch")
+
+def own_axis(run, events=events):
+    defined(run)
+    for axis, step, values in events:
+        run.log({axis: step, **values})
+
+def half_repaired(run):
+    defined(run)
+    for axis, step, values in events:
+        run.log({axis: step, **values}, step=step)
+
+# %% trap="12.10" role="repair"
+mended, axes, ignored = tracked(own_axis)
+half, _, _ = tracked(half_repaired)
+print("axes:", axes)
+print("validation losses:", count(mended, "val_loss"),
+      "  with step= still there:", count(half, "val_loss"))
+print("epochs:", [row["epoch"] for row in mended if "epoch" in row])
+
+# %% trap="12.10" role="repair"
+claim("validation losses with an axis of their own",
+      count(mended, "val_loss"), expected=5)
+claim("lines of warning now", ignored, expected=0)
+claim("validation losses with the axis defined, and step= still there",
+      count(half, "val_loss"), expected=0)
+
+# %% [markdown] trap="12.10" role="repair"
+# One thing is left. A job is killed in the middle of epoch 4 and goes on from the checkpoint
+# after epoch 2, in the same log. Epoch 3 comes a second time, and half of epoch 4. With an
+# axis of their own no row is refused, so both are drawn: the curve runs back
+# and forth.
+
+# %% trap="12.10" role="repair"
+resumed_events = events[:94] + events[63:]      # 21 events an epoch
+twice, _, _ = tracked(lambda run: own_axis(run, resumed_events))
+epochs_seen = [row["epoch"] for row in twice if "epoch" in row]
+batches = [row["batch"] for row in twice if "batch" in row]
+print("epochs:", epochs_seen)
+print("batches logged twice:", len(batches) - len(set(batches)))
+
+# %% trap="12.10" role="repair"
+claim("rows of epoch 3", epochs_seen.count(3), expected=2)
+claim("batches that are in the log twice",
+      len(batches) - len(set(batches)), expected=30)
+
+# %% [markdown] trap="12.10" role="repair"
+# What was logged after the checkpoint belongs to a run that does not exist any more. If the
+# rows stand in a list of your own first, the void ones can go: those of this axis at the
+# step that comes again, and later ones.
+
+# %% [markdown] trap="12.10" role="folklore"
+# **Told:** log the validation with the number of the last batch, then nothing is lost.
+# **Measured:** nothing is. But the axis is that of the batches now, and two runs with different
+# batch sizes cannot be laid over each other by epochs: the row does not hold the epoch.
+
+# %% trap="12.10" role="folklore"
+def by_last_batch(run):
+    last = 0
+    for axis, step, values in events:
+        last = step if axis == "batch" else last
+        run.log(values, step=last)
+
+merged, _, _ = tracked(by_last_batch)
+places = [row["_step"] for row in merged if "val_loss" in row]
+print("validation losses at the steps", places)
+print("names in such a row:", sorted(merged[19]))
+
+# %% trap="12.10" role="folklore"
+claim("validation losses at the steps of batches",
+      count(merged, "val_loss"), expected=5)
+claim("step of the first", places[0], expected=19)
+claim("is the epoch in their rows", "epoch" in merged[19], expected=False)
+
+# %% trap="12.10" role="exercise" points=4 difficulty=3 minutes=15
+def rows_to_log(events: list) -> tuple:
+    """Rows and axes for a log, from the events of a run.
+
+    events: a list of (axis, step, values) in the order of time: a name, an
+    int from 0 on, a dict of metric names and numbers, perhaps empty. There
+    may be any number of axes; no metric has the name of one. The events are
+    left as they are.
+
+    Returns a tuple (rows, axes). axes: a dict, the axis of each metric that
+    came. rows: a list of dicts in the order of time, {axis: step} and the
+    values. An event at the same step as the one before it on its axis goes
+    into that one's row; of a name that is there it replaces the value. An
+    event at an earlier step is a run that was resumed: the rows of its axis
+    at that step or later are dropped, and those of other axes stay.
+
+    Raises ValueError for a metric that comes on two axes.
+
+    Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives
+    [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and
+    {"val": "epoch", "loss": "batch"}.
+    """
+    # BEGIN SOLUTION
+    rows, axes, last = [], {}, {}
+    for axis, step, values in events:
+        for name in values:
+            if axes.setdefault(name, axis) != axis:
+                raise ValueError(f"{name}: got axis {axis}, expected "
+                                 f"{axes[name]}. Rename one of the two.")
+        if last.get(axis) == step:
+            [row for row in rows if axis in row][-1].update(values)
+        else:
+            rows = [row for row in rows if row.get(axis, -1) < step]
+            rows.append({axis: step, **values})
+        last[axis] = step
+    return rows, axes
+    # END SOLUTION
+
+# %% [markdown] trap="12.10" role="hint"
+# 1. Keep the last step of each axis in a dict: equal to it, later, or earlier are the three cases.
+# 2. For the last two the same line will do: keep rows without this axis and those with a smaller step, then add the new row.
+# 3. `{axis: step, **values}` is a new dict; `row.update(values)` on the event's own dict would change the event.
+
+# %% [markdown] trap="12.10" role="keep"
+# **Keep:** a log has one counter, and it goes up only. A second curve brings its axis as a
+# value. **In your own code:** after the first epoch read one validation value back, from the
+# file or the page. **Source:** W&B documentation,
+# [Customize log axes](https://docs.wandb.ai/models/track/log/customize-logging-axes).
+# **Seen in the wild:**
+# [kohya-ss/sd-scripts#1864](https://github.com/kohya-ss/sd-scripts/pull/1864): an epoch's loss
+# with `step=epoch`, "a warning but nothing gets logged";
+# [open-mmlab/mmdetection#7000](https://github.com/open-mmlab/mmdetection/issues/7000): all is
+# logged but validation;
+# [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554): the axis defined, and `step=`
+# still there.
+
 # %% [markdown] trap="12.11" role="predict" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
 # ## A little smoothing against the NaN
 #
@@ -1104,8 +1998,8 @@ measured("12.11", 2)
 # target, here a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is
 # infinite. The finite `-1e9` gives millions in its place.
 #
-# What follows depends on who looks at the loss. Its *gradient* is finite: log-softmax
-# passes none through a masked class, so the net learns. A guard that skips steps with a
+# What follows depends on who looks at the loss. Its *gradient* is finite, and
+# `masked_fill` passes none of it to the net at a masked class, so the net learns. A guard that skips steps with a
 # bad loss, as many loops have, skips all of them.
 
 # %% trap="12.11" role="repair"
@@ -1151,9 +2045,9 @@ claim("share read with guard, smoothed over allowed classes",
       runs["over allowed, guard"][1], above=0.85)
 
 # %% [markdown] trap="12.11" role="folklore"
-# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases. At a
-# wrong class it does nothing. At the label's class the loss is infinite. Only where all
-# classes are masked, it is NaN.
+# **Told:** any logit of minus infinity makes the loss NaN. **Measured:** three cases, with
+# class numbers as labels and no class weights. At a wrong class it does nothing. At the
+# label's class the loss is infinite. Where all classes are masked, it is NaN.
 
 # %% trap="12.11" role="folklore"
 rows = torch.tensor([[2.0, 1.0, -torch.inf]])
@@ -1202,6 +2096,410 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # `label_smoothing`: a mixture with a uniform distribution over all classes.
 
+# %% [markdown] role="concept"
+# ## Further
+#
+# ### A spike in the loss
+#
+# A run that is not `nan` may still jump. Below, the batch of step 100 comes from a
+# damaged file: pixels from 0 to 16 where all others lie between 0 and 1, and labels one
+# row off. A log with the norm of all gradients beside the loss shows the step twice, and
+# the norm can be looked at *before* the optimizer moves.
+
+# %% role="concept"
+def batch_of(step):
+    """64 rows; those of step 100 are damaged."""
+    rows = torch.randint(1300, (64,))
+    x, y = x_train[rows], y_train[rows]
+    return (16 * x, y.roll(1)) if step == 100 else (x, y)
+
+# %% role="concept"
+def spiked(optimizer, remedy, **settings):
+    """(loss, norm) of 200 steps."""
+    torch.manual_seed(SEED)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    opt, log = optimizer(net.parameters(), **settings), []
+    for step in range(200):
+        x, y = batch_of(step)
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        take(net, opt, remedy, loss, log)
+    return torch.tensor(log)
+
+# %% role="concept"
+def take(net, opt, remedy, loss, log):
+    """A step, clipped or skipped if its gradient is far from usual."""
+    limit = 1.0 if remedy == "clip" else math.inf
+    norm = nn.utils.clip_grad_norm_(net.parameters(), limit).item()
+    usual = np.median([n for _, n in log[-50:]] or [norm])
+    if not (remedy == "skip" and len(log) > 20 and norm > 10 * usual):
+        opt.step()
+    log.append((loss.item(), norm))
+
+sgd = {"optimizer": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}
+adam = {"optimizer": torch.optim.Adam, "lr": 0.01}
+spikes = {(name, remedy): spiked(remedy=remedy, **settings)
+          for name, settings in (("SGD", sgd), ("Adam", adam))
+          for remedy in ("as it is", "clip", "skip")}
+
+# %% role="concept" compare=false
+jump = {}
+for way, log in spikes.items():
+    at, after = log[100, 0].item(), log[101:111, 0].mean().item()
+    jump[way] = after / log[90:100, 0].mean().item()
+    print(f"{way[0]:4} {way[1]:8} loss at step 100: {at:4.0f}, "
+          f"ten steps after: {after:.2f}, {jump[way]:4.1f} times before")
+norms = spikes["SGD", "as it is"][:, 1]
+over_usual = (norms[100] / norms[50:100].median()).item()
+
+# %% role="concept"
+claim("norm of the damaged step over the median of 50 before", over_usual,
+      above=20)
+claim("loss of ten steps after it over ten before, SGD with momentum",
+      jump["SGD", "as it is"], above=3)
+claim("the same, largest of four runs that clip or skip",
+      max(v for (_, remedy), v in jump.items() if remedy != "as it is"),
+      below=1.8)
+
+# %% [markdown] role="concept"
+# Clipping and skipping both keep the net here, under SGD with momentum and under Adam. A
+# rule that skips needs a counter in the log: trap 12.11 showed one that skips each step.
+#
+# ### What two runs share
+#
+# The same code and the same seed: what may still differ? Each line below trains one
+# reader for 200 steps, and compares it with the first.
+
+# %% role="concept"
+def learned(mix=lambda rows: rows, seed=7):
+    """(weights, predictions) after 200 steps; mix(rows) orders a batch."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(200):
+        rows = mix(torch.randint(1300, (64,)))
+        opt.zero_grad()
+        F.cross_entropy(net(x_train[rows]), y_train[rows]).backward()
+        opt.step()
+    weights = torch.cat([p.detach().flatten() for p in net.parameters()])
+    return weights, net(x_test).argmax(1)
+
+def turned(rows):
+    return rows.flip(0)
+
+# %% role="concept" compare=false
+first = learned()
+runs = {"the same once more": learned(),
+        "rows of each batch turned round": learned(turned)}
+torch.use_deterministic_algorithms(True)
+runs["turned round, deterministic"] = learned(turned)
+fresh_memory = torch.empty(3)
+torch.use_deterministic_algorithms(False)
+runs["another seed"] = learned(seed=8)
+gaps, flips = {}, {}
+for name, (weights, read) in runs.items():
+    gaps[name] = (weights - first[0]).abs().max().item()
+    flips[name] = (read != first[1]).sum().item()
+    print(f"{name:32} weights {gaps[name]:.0e} apart, "
+          f"{flips[name]:2} digits read differently")
+
+# %% role="concept"
+again, order, flagged, seeds = gaps.values()
+claim("gap of the same run", again, expected=0)
+claim("gap with the rows of a batch in another order, or the flag as well",
+      max(order, flagged), above=1e-9, below=1e-4)
+claim("gap of the seed over that of the order", seeds / order, above=1000)
+
+# %% [markdown] role="concept"
+# The order of a sum counts, in its last digits. `use_deterministic_algorithms(True)`
+# asks for one result each time the *same* numbers come in the *same* order; where torch
+# has no such way, it raises an error. So it does not help here. It also fills fresh
+# memory with `nan`, so that whoever reads it before writing is found.
+#
+# | what changes | what follows, measured in this stage |
+# |---|---|
+# | the seed | other weights, other digits read |
+# | the order of rows, or of the sum | last digits of the weights, at this rate |
+# | the number of workers | who draws which random number (12.3) |
+# | a resumption without the generator's state | other batches, another dropout (12.8) |
+# | the process | the order of a set of texts (12.9) |
+#
+# Where a GPU adds in an order of its own, you see below.
+
+# %% role="concept"
+claim("is fresh memory NaN under the flag", fresh_memory.isnan().all(),
+      expected=True)
+
+# %% [markdown] role="concept"
+# ### Search on a real training
+#
+# The bowls of trap 12.4 have no noise. Here a reader of digits has four settings: rate,
+# momentum, smoothing, size of its first weights. A search may spend 1,600 steps of
+# training, that is 20 runs of 80 steps, or more runs if bad ones are ended early.
+# Three ways spend the same steps: dice; TPE, Optuna's default, whose first ten runs are
+# dice and which then learns from earlier ones; and Hyperband with dice, which ends runs that are behind others after 20 or 40
+# steps. Each is done with eight seeds, as one search shows little. (`optuna` belongs to the extra
+# `track`, too.)
+
+# %% role="concept" tags=["plumbing"]
+import optuna
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+states = optuna.trial.TrialState
+SIZES = ((64, 32), (1, 32), (32, 10), (1, 10))
+
+# %% role="concept" tags=["plumbing"]
+class Readers:
+    """n readers side by side, each with settings of its own."""
+
+    def __init__(self, n):
+        self.weights = [torch.zeros(n, *s, requires_grad=True)
+                        for s in SIZES]
+        self.speeds = [torch.zeros(n, *s) for s in SIZES]
+        self.settings, self.steps = torch.zeros(3, n, 1, 1), [0] * n
+
+    @torch.no_grad()
+    def renew(self, k, rate, momentum, smoothing, size):
+        for w, v in zip(self.weights, self.speeds):
+            fan = w.shape[1]
+            w[k] = size * torch.randn_like(w[k]) / fan**0.5 * (fan > 1)
+            v[k] = 0
+        self.settings[:, k, 0, 0] = torch.tensor(
+            [rate, momentum, smoothing])
+        self.steps[k] = 0
+
+# %% role="concept" tags=["plumbing"]
+def losses_of(readers, x, y, smoothing=0):
+    """Cross-entropy of each reader, (n,)."""
+    a, b, c, d = readers.weights
+    log_p = ((x @ a + b).relu() @ c + d).log_softmax(-1)
+    right = log_p.gather(2, y[..., None].expand(len(log_p), -1, 1))
+    spread = log_p.mean(-1, keepdim=True)
+    return -((1 - smoothing) * right + smoothing * spread).mean((1, 2))
+
+# %% role="concept" tags=["plumbing"]
+def go_on(readers, steps=20):
+    """Train them; their losses on digits held out to validate."""
+    rate, momentum, smoothing = readers.settings
+    for _ in range(steps):
+        rows = torch.randint(1300, (32,))
+        loss = losses_of(readers, x_train[rows], y_train[rows], smoothing)
+        gradients = torch.autograd.grad(loss.sum(), readers.weights)
+        with torch.no_grad():
+            for w, v, g in zip(readers.weights, readers.speeds, gradients):
+                w.sub_(rate * v.mul_(momentum).add_(g))
+    with torch.no_grad():
+        loss = losses_of(readers, x_test, y_test)
+    return loss.nan_to_num(1e3).clamp(max=1e3).tolist()
+
+# %% role="concept"
+def settings_of(trial):
+    return {"rate": trial.suggest_float("rate", 1e-4, 10, log=True),
+            "momentum": trial.suggest_float("momentum", 0, 0.99),
+            "smoothing": trial.suggest_float("smoothing", 0, 0.5),
+            "size": trial.suggest_float("size", 0.1, 10, log=True)}
+
+# %% role="concept"
+def searches(sampler, pruner=None, n=8, parts=80):
+    """n studies side by side, of parts * 20 steps each."""
+    studies = [optuna.create_study(
+        sampler=sampler(seed=torch.randint(2**31, ()).item()),
+        pruner=pruner or optuna.pruners.NopPruner()) for _ in range(n)]
+    readers, trials = Readers(n), [None] * n
+    for _ in range(parts):
+        advance(studies, readers, trials)
+    return studies
+
+# %% role="concept" tags=["plumbing"]
+def advance(studies, readers, trials):
+    """20 more steps for each study; trials that end make room."""
+    for k, study in enumerate(studies):
+        if trials[k] is None:
+            trials[k] = study.ask()
+            readers.renew(k, **settings_of(trials[k]))
+    for k, loss in enumerate(go_on(readers)):
+        readers.steps[k] += 20
+        trials[k].report(loss, readers.steps[k])
+        if readers.steps[k] == 80:
+            studies[k].tell(trials[k], loss)
+        elif trials[k].should_prune():
+            studies[k].tell(trials[k], state=states.PRUNED)
+        else:
+            continue
+        trials[k] = None
+
+# %% role="concept" compare=false
+samplers, pruners = optuna.samplers, optuna.pruners
+band = pruners.HyperbandPruner(20, 80, reduction_factor=2)
+ways = {"dice": searches(samplers.RandomSampler),
+        "TPE": searches(samplers.TPESampler),
+        "Hyperband": searches(samplers.RandomSampler, band)}
+ends = {way: sorted(study.best_value for study in studies)
+        for way, studies in ways.items()}
+for way, losses in ends.items():
+    print(f"{way:9}", " ".join(f"{loss:.2f}" for loss in losses),
+          f"  runs: {len(ways[way][0].trials)}")
+
+# %% role="concept"
+middles = [np.median(losses) for losses in ends.values()]
+widest = max(losses[-1] / losses[0] for losses in ends.values())
+runs = [sum(len(s.trials) for s in ways[way]) for way in ways]
+claim("worst over best of eight searches by one way, the widest", widest,
+      above=1.5)
+claim("worst middle over best middle of the ways, over that",
+      max(middles) / min(middles) / widest, below=0.95)
+claim("runs of Hyperband over those of dice", runs[2] / runs[0], above=1.05)
+
+# %% [markdown] role="concept"
+# Read the rows across before you read them down. Searches by one way end further apart
+# than the middles of the three do, so a comparison with one seed each is decided by the seed
+# as much as by the way. What a comparison needs is equal steps, not equal numbers
+# of runs, and all the seeds beside the mean.
+#
+# The rate is drawn on a log scale, `log=True`. Without it, dice between 0.0001 and 10 hardly
+# ever try a small rate.
+
+# %% role="concept"
+even = torch.empty(10_000).uniform_(1e-4, 10)
+print(f"rates above 1: evenly {(even > 1).float().mean():.0%},"
+      f" by the logarithm {1 / 5:.0%}")
+
+# %% role="concept"
+claim("share of rates above 1, drawn evenly", (even > 1).float().mean(),
+      above=0.85)
+
+# %% [markdown] role="concept"
+# ### A search that is killed
+#
+# With `storage="sqlite:///..."` each run is written to a file, and a search that is
+# killed goes on. Here a child is killed in its seventh run. Then a study with the same
+# name and the same seed makes up for the rest.
+
+# %% role="concept"
+store = tempfile.TemporaryDirectory()
+
+def reopened(seed):
+    return optuna.create_study(
+        study_name="digits", storage=f"sqlite:///{store.name}/search.db",
+        load_if_exists=True, sampler=samplers.RandomSampler(seed=seed))
+
+def objective(trial, mine=os.getpid()):
+    if trial.number == 6 and os.getpid() != mine:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return (trial.suggest_float("rate", 0, 1) - 0.3) ** 2
+
+# %% role="concept"
+signal_of = killed_after(10**9, lambda: reopened(0).optimize(objective, 10))
+study = reopened(0)
+study.optimize(objective, n_trials=4)
+rates = [trial.params.get("rate") for trial in study.trials]
+print("ended by signal", -signal_of)
+print("states:", [trial.state.name for trial in study.trials])
+print("rates:", " ".join("-" if r is None else f"{r:.2f}" for r in rates))
+
+# %% role="concept"
+repeated = sum(rate in rates[:6] for rate in rates[7:])
+claim("is the killed run said to be running still",
+      study.trials[6].state.name == "RUNNING", expected=True)
+claim("of four runs after the kill, settings that were tried before",
+      repeated, expected=4)
+
+# %% [markdown] role="concept"
+# Two things are left over. The killed run stays `RUNNING`; `study.tell` with its number ends
+# it. And the sampler's state is not in the file: with the same seed the dice start
+# over, and the four runs are the first four again. A seed that
+# counts the runs so far draws new ones.
+
+# %% role="concept"
+study.tell(6, state=states.FAIL)
+study = reopened(seed=len(study.trials))
+study.optimize(objective, n_trials=4)
+fresh_rates = [trial.params["rate"] for trial in study.trials[-4:]]
+print("rates:", " ".join(f"{r:.2f}" for r in fresh_rates))
+
+# %% role="concept"
+claim("is the killed run closed", study.trials[6].state.name == "FAIL",
+      expected=True)
+claim("settings tried before, with a seed that counts",
+      sum(rate in rates for rate in fresh_rates), expected=0)
+
+# %% [markdown] role="concept"
+# ### The same search as a W&B sweep
+#
+# A sweep needs a server, so nothing of this paragraph is run here. This is the configuration
+# of such a search ([its keys](https://docs.wandb.ai/models/sweeps/sweep-config-keys)):
+#
+# ```yaml
+# program: train.py
+# method: bayes            # or random, or grid
+# run_cap: 20
+# metric: {name: val_loss, goal: minimize}
+# early_terminate: {type: hyperband, min_iter: 1, eta: 2}
+# parameters:
+#   rate: {distribution: log_uniform_values, min: 0.0001, max: 10}
+#   momentum: {min: 0.0, max: 0.99}
+# ```
+#
+# The metric's name is the one that is logged: a curve that is lost as in trap 12.10 leaves
+# the search without a goal. `wandb sync --dry-run` lists offline runs that are
+# not uploaded yet; `wandb sync <folder>` uploads one, and needs an account.
+
+# %% [markdown] role="concept"
+# ### Where did this file come from?
+#
+# A checkpoint outlives the memory of how it was made. Write that beside it when you
+# save it: the settings, hashes of code and data, versions, seed, threads, machine. A hash
+# takes no room and answers one question: is this the same?
+
+# %% role="concept"
+import inspect
+import json
+import platform
+
+def digest(*tensors):
+    """The first digits of a hash of types, shapes and numbers."""
+    seen = hashlib.sha256()
+    for tensor in tensors:
+        seen.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        seen.update(tensor.contiguous().numpy().tobytes())
+    return seen.hexdigest()[:12]
+
+# %% role="concept"
+def provenance(code, data, **settings):
+    text = inspect.getsource(code).encode()
+    return {"settings": settings, "seed": SEED, "data": digest(*data),
+            "code": hashlib.sha256(text).hexdigest()[:12],
+            "torch": torch.__version__, "python": platform.python_version(),
+            "threads": torch.get_num_threads(),
+            "machine": platform.processor() or platform.machine()}
+
+# %% role="concept" compare=false
+origin = provenance(training, (x_train, y_train), lr=0.3, epochs=5)
+with open(os.path.join(store.name, "last.json"), "w") as file:
+    json.dump(origin, file, indent=1)
+print(json.dumps(origin, indent=1))
+
+# %% role="concept"
+one_pixel, one_label = x_train.clone(), y_train.clone()
+one_pixel[700, 20] += 1e-6
+one_label[700] = (one_label[700] + 1) % 10
+others = [digest(one_pixel, y_train), digest(x_train, one_label),
+          digest(x_train.view(650, 128), y_train)]
+with open(os.path.join(store.name, "last.json")) as file:
+    written = json.load(file)["data"]
+
+# %% role="concept"
+claim("is the same data recognised", digest(*digits()[:2]) == written,
+      expected=True)
+claim("of a pixel, a label and a shape changed, those that go unnoticed",
+      others.count(written), expected=0)
+
+# %% [markdown] role="concept"
+# Compare the hashes when you *load*, and say which one differs. In a repository the code's hash is
+# `git rev-parse HEAD`, and `git status --porcelain` says whether the files are those of the
+# commit; a run from files that are not committed has no name.
+
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
@@ -1222,23 +2520,23 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # - [x] all are NaN :: The norm is NaN, and each gradient is multiplied by a factor made from it.
 
 # %% [markdown] role="quiz"
-# **3. A regression loss stands where the variance of the targets is. The model**
+# **3. A training loss of a regression stands where the variance of the targets is. The model**
 #
 # - [x] does no better than a constant :: The mean of the targets reaches this loss, whatever comes in.
 # - [ ] has learned half of what there is :: Half would be a loss of half the variance.
 # - [ ] has overfitted :: An overfitted model has a training loss below the variance.
 
 # %% [markdown] role="quiz"
-# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The augmentation**
+# **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The random numbers**
 #
-# - [ ] differs from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
-# - [x] is that of the first epoch, ten times :: New workers, the same seeds, the same numbers.
-# - [ ] is the same in both workers :: They have different numbers, and so different seeds.
+# - [ ] differ from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
+# - [x] are those of the first epoch, ten times :: New workers, the same seeds, the same numbers.
+# - [ ] are the same in both workers :: They have different numbers, and so different seeds.
 
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
 #
-# - [ ] is half written :: Nothing is written into `last.pt`; it only changes its name's owner.
+# - [ ] is half written :: Nothing is written into `last.pt`: the new bytes go to another file.
 # - [ ] is gone :: `os.replace` takes the old file's place in one step, and it was not reached.
 # - [x] holds the former state :: The half-written file has another name.
 
@@ -1249,13 +2547,179 @@ def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
 # - [ ] skips steps whose label is masked, no other :: That is so without smoothing.
 # - [ ] skips nothing: `-inf` at a wrong class is harmless :: Without smoothing it is.
 
+# %% [markdown] role="quiz"
+# **7. Each step appends `loss` to a list, after `loss.backward()`. The list**
+#
+# - [ ] holds the activations of each step :: backward() has freed them, whoever holds the loss.
+# - [x] holds nodes, and through them the trained weights :: As long as the list lives, so do they, under whatever name.
+# - [ ] holds numbers alone :: A tensor with a graph is more than its number.
+
+# %% [markdown] role="quiz"
+# **8. `os.environ["PYTHONHASHSEED"] = "0"` is a script's first line, and class numbers come from `enumerate(set(names))`. Two starts**
+#
+# - [ ] agree in their numbers :: The hashes' secret was drawn before the first line.
+# - [x] differ, nearly always :: The order of a set of texts hangs on that secret.
+# - [ ] differ, unless `random` and numpy are seeded too :: Neither has a say in hashes.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: order, memory, waiting
+#
+# On one CPU thread `index_add_` adds numbers one after the other. On a GPU thousands of
+# threads add to the same place at once, and where an operation uses *atomic* additions, whoever comes first
+# goes first. There `index_add_` does.
+#
+# **Before you run anything:** a million rows go into 16 places by `index_add_`, 20 times.
+# How many different results? Then, with eight layers of 4096 units and 20 validation batches of
+# 512 rows: how many GB does `total += loss` hold? And what do two habits cost a small
+# net: anomaly mode, and `loss.item()` at each step, for which the CPU waits?
+
+# %% role="gpu"
+values = torch.randn(4096)
+place = torch.zeros(4096, dtype=torch.long)
+mixed = [values[torch.randperm(4096)] for _ in range(20)]
+sums = {torch.zeros(1).index_add_(0, place, v).item() for v in mixed}
+whole = {torch.zeros(1, dtype=torch.long).index_add_(
+    0, place, (v * 2**16).long()).item() for v in mixed}
+
+def stack(width, where="cpu"):
+    """Eight layers of so many units."""
+    return nn.Sequential(*[part for _ in range(8) for part in (
+        nn.Linear(width, width), nn.ReLU())]).to(where)
+
+# %% role="gpu"
+def step(net, x):
+    loss = net(x).square().mean()
+    loss.backward()
+    return loss
+
+def watched(net, x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly():
+            return step(net, x)
+
+little, few = stack(64), torch.randn(8, 64)
+batch_bytes = (4096 * 512) / (64 * 8) * saved_bytes(
+    lambda: little(few).square().mean(), [few, *little.parameters()])
+step(little, few)                           # gradients are there
+orders = {way.__name__: cost(lambda: way(little, few)).orders
+          for way in (step, watched)}
+print(f"{len(sums)} sums of 20 orders in float32, {len(whole)} of integers")
+print(f"20 graphs of 512 rows: {20 * batch_bytes / 1e9:.2f} GB;",
+      "orders of a step:", orders)
+
+# %% role="gpu"
+claim("different float32 sums of 20 orders", len(sums), above=1)
+claim("different sums of the same in integers", len(whole), expected=1)
+claim("orders of a step in anomaly mode over a plain one",
+      orders["watched"] / orders["step"], above=2)
+
+# %% role="gpu"
+@gpu_result("12/order",
+            columns=["way", "results", "ms", "ms_low", "ms_high"])
+def order_of_sums():
+    """A million rows of 8 into 16 places, as usual and deterministic."""
+    to = torch.randint(16, (2**20,), device="cuda")
+    rows = torch.randn(2**20, 8, device="cuda")
+
+    def add():
+        return torch.zeros(16, 8, device="cuda").index_add_(0, to, rows)
+    for way in ("usual", "deterministic"):
+        torch.use_deterministic_algorithms(way == "deterministic")
+        try:
+            found = {str(add().tolist()) for _ in range(20)}
+            t = seconds(add, repeats=10, device="cuda")
+        finally:
+            torch.use_deterministic_algorithms(False)
+        yield {"way": way, "results": len(found), "ms": t.median * 1e3,
+               "ms_low": t.low * 1e3, "ms_high": t.high * 1e3}
+
+# %% role="gpu"
+@gpu_result("12/validation", uses=[stack],
+            columns=["way", "held_gb", "peak_gb"])
+def validation():
+    """20 batches of 512 rows through eight layers of 4096 units."""
+    net, x = stack(4096, "cuda"), torch.randn(512, 4096, device="cuda")
+    for way in ("total += loss", "item()", "no_grad"):
+        kept_sum = []
+
+        def run():
+            with torch.set_grad_enabled(way != "no_grad"):
+                total = 0.0
+                for _ in range(20):
+                    loss = net(x).square().mean()
+                    total += loss if way == "total += loss" else loss.item()
+                kept_sum.append(total)
+        before = torch.cuda.memory_allocated()
+        peak = peak_bytes(run)
+        held = torch.cuda.memory_allocated() - before
+        yield {"way": way, "held_gb": held / 1e9, "peak_gb": peak / 1e9}
+
+# %% role="gpu"
+@gpu_result("12/steps", uses=[stack, step, watched],
+            columns=["way", "ms", "ms_low", "ms_high"])
+def steps():
+    """Ten steps of a small net, whose losses are read in three ways."""
+    net, x = stack(256, "cuda"), torch.randn(64, 256, device="cuda")
+    ways = {"losses kept": lambda: [step(net, x).detach()
+                                    for _ in range(10)],
+            "item() each step": lambda: [step(net, x).item()
+                                         for _ in range(10)],
+            "anomaly mode": lambda: [watched(net, x) for _ in range(10)]}
+    timings = seconds_in_turns(list(ways.values()), 10, "cuda")
+    for way, t in zip(ways, timings):
+        yield {"way": way, "ms": t.median * 1e3, "ms_low": t.low * 1e3,
+               "ms_high": t.high * 1e3}
+
+# %% role="gpu"
+sum_gb = 20 * batch_bytes / 1e9
+
+def results(way):
+    return order_of_sums.value("results", way=way)
+
+def held_gb(way):
+    return validation.value("held_gb", way=way)
+
+def over_kept(way):
+    return steps.value("ms", way=way) / steps.value("ms", way="losses kept")
+
+# %% role="gpu"
+answers_here = gpu_table(
+    datasheet(order_of_sums.device_name),
+    order_of_sums.asks("different results of 20 calls", "more than 1",
+                       lambda: results("usual"), above=1),
+    order_of_sums.asks("the same, deterministic", 1.0,
+                       lambda: results("deterministic"), expected=1),
+    validation.asks("GB that the sum holds", sum_gb,
+                    lambda: held_gb("total += loss"),
+                    above=0.95 * sum_gb),
+    validation.asks("GB held under no_grad", 0.0,
+                    lambda: held_gb("no_grad"), below=0.05),
+    steps.asks("anomaly mode over a plain step",
+               orders["watched"] / orders["step"],
+               lambda: over_kept("anomaly mode"), above=1.5),
+    steps.asks("item() at each step, over losses kept", "1 or more",
+               lambda: over_kept("item() each step"), above=0.95))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** float32 sums depend on their order, integers do not; a GPU's atomics choose an
+# order each time. Measure under `no_grad`, read numbers every so many steps, and keep
+# anomaly mode for the step in question. **Source:** PyTorch,
+# [use_deterministic_algorithms](https://docs.pytorch.org/docs/stable/generated/torch.use_deterministic_algorithms.html),
+# whose list of operations that change has `index_add_` on CUDA.
+
 # %% [markdown] role="summary"
 # ## What you take with you
 #
 # - A NaN of the forward pass is found on the way forward, by hooks.
 # - Beside a loss: what a constant would reach, and a number for each layer.
 # - A constant worker seed replays the first epoch. Key randomness by seed, epoch, sample.
-# - `where` hides a bad value, not its gradient. Clipping spreads a NaN.
-# - One batch learned by heart shows that gradients flow, and no more.
+# - A search that loses to dice has a fault; count its settings later.
+# - `where` hides a bad value, not its gradient. Clipping by the norm spreads a NaN.
+# - One batch learned by heart shows that the loss can fall, and no more.
+# - A stored loss holds the weights that were trained. Store numbers.
+# - The hash seed is read before the first line. Sort, and store the list of classes.
 # - Write beside, sync, rename. Save the generator's state, too.
+# - A log has one counter that goes up. A second curve brings its own axis.
 # - Smoothing asks each class for its logarithm: spread it over the allowed ones.

@@ -1,4 +1,4 @@
-"""Stage 12: the first NaN, sleeping layers, worker seeds, where, one batch, files, smoothing."""
+"""Stage 12: NaNs, sleeping layers, seeds, search, memory, data, files, tracking, smoothing."""
 
 import math
 
@@ -83,7 +83,7 @@ def moves_under_adam(rng):
         rng, f"Under Adam all layers move by more than their own size. The loss stands at {loss}, "
         "the variance of the targets. The net", "outputs the mean of the targets",
         ["learns in all layers", "has layers that do not move", "overfits"],
-        "Adam makes a full step of the smallest gradient; moving is not learning.")
+        "Adam divides a gradient by its own size; moving is not learning.")
 
 
 # ---- 12.3 seeds of workers
@@ -127,6 +127,48 @@ def more_workers(rng):
         "Who gets which picture depends on the number of workers.")
 
 
+# ---- 12.4 search
+
+@asks("12.4")
+def sign_of_a_loss(rng):
+    best = rng.choice([0.3, 0.5, 0.9])
+    return choice(
+        rng, f"A search for a small loss has reached {best}. Two candidates have the same "
+        f"deviation, and means of {best - 0.2:.1f} and {best + 0.2:.1f}. Which has the larger "
+        "expected improvement?", f"the one with the mean {best - 0.2:.1f}",
+        [f"the one with the mean {best + 0.2:.1f}", "both the same",
+         "neither: it is zero for both"],
+        "It is more likely to end below the best, and by more.")
+
+
+@asks("12.4")
+def certain_candidate(rng):
+    best, gap = rng.choice([2.0, 3.0, 5.0]), rng.choice([0.25, 0.5, 0.75])
+    return number(
+        f"The best loss is {best:g}. A candidate's loss is {best - gap:g}, with a deviation of 0. "
+        "What is its expected improvement?", gap, "The gain is certain.", 0, best - gap)
+
+
+@asks("12.4")
+def at_the_best(rng):
+    std = rng.choice([0.5, 1.0, 2.0, 4.0])
+    return number(
+        f"A candidate's mean is the best loss so far, its deviation {std:g}. What is its expected "
+        "improvement?", std / math.sqrt(2 * math.pi),
+        "The deviation times the density of a normal at 0, which is 0.399.", 0, std / 2, std)
+
+
+@asks("12.4")
+def worse_than_dice(rng):
+    runs = rng.choice([20, 30, 50])
+    return choice(
+        rng, f"A search with a Gaussian process ends, after {runs} runs in eight settings, with "
+        "a larger loss than dice with the same budget, time after time. What do you look for "
+        "first?", "a fault, such as the sign of the score",
+        ["fewer settings", "more candidates for each choice", "a finer grid"],
+        "On a smooth surface it was ahead of dice with eight and with twelve settings.")
+
+
 # ---- 12.5 where
 
 @asks("12.5")
@@ -162,7 +204,49 @@ def which_where(rng):
         rng, f"Which line has a finite gradient at x = 0 for the {word}?",
         f"torch.where(x > 0, torch.where(x > 0, x, 1).{name}(), 0)",
         [f"torch.where(x > 0, x.{name}(), 0)", f"x.{name}().nan_to_num()",
-         f"x.clamp(min=0).{name}()"], "The bad number must not reach the function.")
+         f"(x * (x > 0)).{name}()"], "The bad number must not reach the function.")
+
+
+# ---- 12.6 what a loss holds
+
+@asks("12.6")
+def weights_of_trials(rng):
+    trials, size = rng.randint(3, 20), rng.choice([2, 5, 40, 300])
+    return whole(
+        f"A search trains all weights of {trials} models of {size} MB each, under the same "
+        "name, and keeps the last training loss of each as a tensor. How many MB of weights are "
+        "alive at the end, with the last model deleted?", trials * size,
+        "Each loss has a graph whose ends hold the weights of its model.", size, 0)
+
+
+@asks("12.6")
+def after_backward(rng):
+    steps, size = rng.randint(10, 900), rng.choice([20, 50, 120])
+    return whole(
+        f"A step saves {size} MB of activations for its way back. {steps} losses stand in a list, "
+        "each after its `backward()`. How many MB of activations do they hold?", 0,
+        "backward() frees what the graph has saved, whoever holds the loss.", steps * size, size)
+
+
+@asks("12.6")
+def weighted_mean(rng):
+    full, last = rng.choice([32, 50, 64]), rng.randint(2, 8)
+    low, high = rng.choice([0.2, 0.4]), rng.choice([1.0, 1.6, 2.2])
+    return number(
+        f"Two batches: {full} rows with a mean loss of {low}, and {last} rows with {high}. What is "
+        "the mean over all rows?", (full * low + last * high) / (full + last),
+        "Each mean counts with its rows.", (low + high) / 2, within=0.005)
+
+
+@asks("12.6")
+def what_still_holds(rng):
+    step = rng.randint(100, 900)
+    return choice(
+        rng, f"Which line, run at each of {step} training steps, keeps activations?",
+        "log.append(F.l1_loss(logits, y)), a second loss without backward()",
+        ["losses.append(loss), after loss.backward()", "total += loss, after loss.backward()",
+         "losses.append(loss.item()), before loss.backward()"],
+        "Its own nodes have saved something, and no backward() goes through them.")
 
 
 # ---- 12.7 one batch
@@ -241,6 +325,91 @@ def what_loads(rng):
         rng, f"A checkpoint holds a loss of {value}. As what does torch.load refuse it?",
         f"np.float64({value})", [f"{value}", f"torch.tensor({value})", "None"],
         "Weights only: numpy's scalars are objects of another library.")
+
+
+# ---- 12.9 the hash seed
+
+@asks("12.9")
+def different_numberings(rng):
+    starts = rng.randint(3, 9)
+    return whole(
+        f"A script sets os.environ['PYTHONHASHSEED'] = '0' in its first line and numbers thirty "
+        f"classes by enumerate(set(names)). It is started {starts} times. How many different "
+        "numberings are there, nearly surely?", starts,
+        "The secret is drawn before the first line, anew in each process.", 1)
+
+
+@asks("12.9")
+def which_is_stable(rng):
+    word, starts = rng.choice(["cat", "seven", "lung", "oak"]), rng.randint(3, 9)
+    return choice(
+        rng, f"Without PYTHONHASHSEED, Python is started {starts} times. What is the same each "
+        "time?",
+        "hash((3, 5))", [f"hash({word!r})", f"hash((1, {word!r}))", f"hash({word.encode()!r})"],
+        "Only texts and bytes are salted, and what is made of them.")
+
+
+@asks("12.9")
+def number_of_a_new_class(rng):
+    known, new = rng.randint(5, 40), rng.randint(2, 6)
+    place = rng.randint(1, new)
+    return whole(
+        f"A checkpoint numbers {known} classes from 0. {new} new ones come and keep none of the "
+        f"old from its number; they follow in sorted order. Which number has the {place}. of the "
+        "new ones?", known + place - 1, "The next numbers, from the count of the known ones on.",
+        known + place, place - 1)
+
+
+@asks("12.9")
+def who_reads_it(rng):
+    seed = rng.randint(1, 99)
+    return choice(
+        rng, f"A running script sets os.environ['PYTHONHASHSEED'] = '{seed}'. Who has that seed?",
+        "a Python that the script starts anew afterwards",
+        ["the script, from the next line on", "sets that the script makes from then on",
+         "a process that it forks"], "It is read once, as an interpreter starts.")
+
+
+# ---- 12.10 rows of a log
+
+@asks("12.10")
+def rows_kept(rng):
+    epochs, batches = rng.randint(3, 9), rng.randint(20, 90)
+    return whole(
+        f"{epochs} epochs of {batches} batches. Each batch is logged with step=batch, counted "
+        "through, each epoch ends with a validation loss logged with step=epoch, from 0. How many "
+        "validation losses does the log keep?", 0, "Each step is below the counter by then.",
+        epochs, 1)
+
+
+@asks("12.10")
+def warning_lines(rng):
+    epochs, batches = rng.randint(3, 9), rng.randint(20, 90)
+    return whole(
+        f"A run of {epochs} epochs logs each of {batches} batches an epoch with step=batch, "
+        "counted through, and each epoch's validation loss with step=epoch, from 0. How many calls "
+        "of log are ignored?", epochs, "One at the end of each epoch.", 0, epochs * batches)
+
+
+@asks("12.10")
+def resumed_rows(rng):
+    after, killed = rng.randint(2, 5), rng.randint(7, 12)
+    return whole(
+        f"A run logs the end of epochs 0 to {killed}, is killed, and goes on after the checkpoint "
+        f"of epoch {after}. How many epochs come a second time, if it ends with epoch "
+        f"{killed + 3}?", killed - after, "All after the checkpoint that were logged before.",
+        killed - after + 3, killed)
+
+
+@asks("12.10")
+def half_mended(rng):
+    name = rng.choice(["val_loss", "accuracy", "bleu"])
+    return choice(
+        rng, f"`define_metric('{name}', step_metric='epoch')` is added, and the rows are still "
+        "logged with `step=epoch`, after many batches with `step=batch`. The rows with "
+        f"{name}", "are dropped as before",
+        ["are drawn over epochs", "are drawn over batches", "raise an error"],
+        "The counter has passed that step; the axis is a value in a row.")
 
 
 # ---- 12.11 smoothing

@@ -188,6 +188,15 @@ def without_target(logits, target, allowed, smoothing):
              / (n - 1).clamp(min=1)).mean()
 
 
+@ex.wrong("logarithms times the mask: zero times minus infinity", says="cross-entropy: got nan",
+          breaks=("spread", "example"))
+def times_mask(logits, target, allowed, smoothing):
+    log_p = torch.where(allowed, logits, -torch.inf).log_softmax(1)
+    label = log_p.gather(1, target[:, None])[:, 0]
+    spread = (log_p * allowed).sum(1) / allowed.sum(1)
+    return -((1 - smoothing) * label + smoothing * spread).mean()
+
+
 @ex.wrong("the sum over rows", says="cross-entropy", breaks="mean")
 def summed(logits, target, allowed, smoothing):
     return smoothed(logits, target, allowed, smoothing) * max(2, len(logits))

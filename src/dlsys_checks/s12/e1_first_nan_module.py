@@ -17,21 +17,27 @@ ex.promise("name", "Name of the module in which a NaN or an infinity first arise
 ex.promise("meant", "That is a module whose call was given finite tensors alone and returned "
            "one that is not;", cases=("spoilt between two modules", "spoilt by the model itself",
                                       "an infinity", "a NaN handed to a part by keyword",
-                                      "a dict with a NaN handed on", "an infinity handed in"))
+                                      "a dict with a NaN handed on", "an infinity handed in",
+                                      "spoilt in train mode alone", "spoilt in eval mode alone",
+                                      "minus infinity", "a NaN as second argument",
+                                      "an infinity from a number"))
 ex.promise("first", "of several, the one whose call ended first.",
            cases=("two of them, the later registered first", "deep inside"))
 ex.promise("none", "None when there is no such module.",
            cases=("nothing wrong", "a NaN handed in", "an infinity handed in",
-                  "a NaN that is no tensor"))
+                  "a NaN that is no tensor", "finite numbers whose sum is not"))
 ex.promise("names", 'Names are those of named_modules(), "" for the model itself.',
            cases=("deep inside", "under two names", "spoilt by the model itself"))
 ex.promise("forms", "Modules write into nothing they are given; they may take keyword arguments, "
            "be called several times, and take and return tuples, lists and dicts of tensors, "
            "nested as deep as one likes;",
            cases=("a NaN handed to a part by keyword", "the second call of a module",
-                  "a dict with a NaN handed on", "a NaN deep in what is returned"))
+                  "a dict with a NaN handed on", "a NaN deep in what is returned",
+                  "the first call of a module", "a NaN as second argument",
+                  "a NaN in an ordered dict"))
 ex.promise("no tensor", "what is no tensor counts as finite.",
-           cases=("a NaN that is no tensor", "whole numbers"))
+           cases=("a NaN that is no tensor", "whole numbers", "a None handed to a part",
+                  "an infinity from a number"))
 ex.promise("left", "The model, called once as model(x), is left as it was: weights, buffers, "
            "modes, gradients and hooks.", says=("changed in the model", "calls of the model"))
 ex.promise("example", "Example: nn.Sequential(Root(), nn.ReLU()), where Root takes the square "
@@ -41,7 +47,9 @@ ex.promise("example", "Example: nn.Sequential(Root(), nn.ReLU()), where Root tak
 GUILTY = {"chain": "place", "last": "6", "clean": None, "nan in": None, "inf in": None, "inf": "1",
           "between": "block", "itself": "", "deep": "body.1.inner", "keyword": "block",
           "dict": "block", "returned": "part", "python": None, "second": "part",
-          "two": "first", "tied": "a", "norm": "1", "whole": "1", "example": "0"}
+          "two": "first", "tied": "a", "norm": "1", "whole": "1", "example": "0", "train": "part",
+          "eval": "part", "first call": "part", "positional": "block", "minus": "1", "large": None,
+          "none": "part", "ordered": "part", "number": "part"}
 
 
 @ex.cases
@@ -49,7 +57,7 @@ def cases(g):
     def one(name, kind):
         rows, width = (int(torch.randint(3, 7, (), generator=g)) for _ in range(2))
         x = torch.rand(rows, width, generator=g) + 0.5
-        if kind not in ("clean", "inf", "python", "whole"):
+        if kind not in ("clean", "inf", "python", "whole", "minus", "large", "number"):
             x[int(torch.randint(rows, (), generator=g)), 0] *= -1
         if kind in ("nan in", "inf in"):
             x[0, 1] = torch.nan if kind == "nan in" else torch.inf
@@ -66,11 +74,19 @@ def cases(g):
             one("a NaN that is no tensor", "python"), one("the second call of a module", "second"),
             one("two of them, the later registered first", "two"), one("under two names", "tied"),
             one("a norm in train mode behind it", "norm"), one("whole numbers", "whole"),
+            one("spoilt in train mode alone", "train"), one("spoilt in eval mode alone", "eval"),
+            one("the first call of a module", "first call"),
+            one("a NaN as second argument", "positional"), one("minus infinity", "minus"),
+            one("finite numbers whose sum is not", "large"),
+            one("a None handed to a part", "none"), one("a NaN in an ordered dict", "ordered"),
+            one("an infinity from a number", "number"),
             ("the example", {"kind": "example", "x": torch.tensor([[1.0, -1.0]]), "place": 0})]
 
 
 @ex.act
 def act(fn, kind, x, place):
+    import collections
+
     calls = []
 
     class Root(nn.Module):
@@ -83,7 +99,15 @@ def act(fn, kind, x, place):
 
     class Scale(nn.Module):
         def forward(self, h):
-            return h * 1e38 * 1e38
+            h = h * (-1e38 if kind == "minus" else 1e38)
+            return h if kind == "large" else h * 1e38
+
+    class Part(nn.Module):
+        def forward(self, h, extra=None):
+            if kind == "number":
+                return torch.full((1,), torch.inf)
+            spoils = kind == "none" or self.training == (kind == "train")
+            return h.sqrt() if spoils else h
 
     class Deep(nn.Module):
         def __init__(self):
@@ -104,6 +128,8 @@ def act(fn, kind, x, place):
             h = self.before(h)
             if kind == "keyword":
                 return self.behind(h, extra=h.sqrt())
+            if kind == "positional":
+                return self.behind(h, h.sqrt())
             return self.behind(h.sqrt())
 
     class Hand(nn.Module):
@@ -125,19 +151,24 @@ def act(fn, kind, x, place):
         def forward(self, h):
             if kind == "python":
                 return h, {"aux": float("nan"), "name": "x", "none": None}
+            if kind == "ordered":
+                return h, collections.OrderedDict(aux=h.sqrt())
             return h, {"aux": [(h.sqrt(), h), h]}
 
     class Own(nn.Module):
         def __init__(self):
             super().__init__()
-            if kind in ("between", "keyword"):
+            self.register_buffer("passes", torch.zeros(()), persistent=False)
+            if kind in ("between", "keyword", "positional"):
                 self.block = Between()
             elif kind == "dict":
                 self.block = Hand()
-            elif kind in ("returned", "python"):
+            elif kind in ("returned", "python", "ordered"):
                 self.part, self.last = Returns(), nn.Identity()
-            elif kind == "second":
+            elif kind in ("second", "first call"):
                 self.part = Root()
+            elif kind in ("train", "eval", "none", "number"):
+                self.part = Part()
             elif kind == "two":
                 self.later, self.first = Root(), Root()
             elif kind == "tied":
@@ -149,13 +180,22 @@ def act(fn, kind, x, place):
 
         def forward(self, h):
             calls.append(1)
+            self.passes += 1
             if kind == "itself":
                 return self.end(h.sqrt())
-            if kind in ("returned", "python"):
+            if kind in ("returned", "python", "ordered"):
                 h, _ = self.part(h)
                 return self.end(self.last(h))
             if kind == "second":
                 return self.end(self.part(h.abs()) + self.part(h))
+            if kind == "first call":
+                return self.end(self.part(h) + self.part(h.abs()))
+            if kind in ("train", "eval"):
+                return self.end(self.part(h))
+            if kind == "none":
+                return self.end(self.part(h, None))
+            if kind == "number":
+                return self.end(h + self.part(3.0))
             if kind == "two":
                 one = self.first(h)
                 return self.end(one + self.later(h))
@@ -175,7 +215,7 @@ def act(fn, kind, x, place):
         model = Counted(*[Root() if n == place else nn.Identity() for n in range(7)])
     elif kind == "clean":
         model = Counted(nn.Linear(width, 4), nn.BatchNorm1d(4), nn.ReLU(), Root())
-    elif kind == "inf":
+    elif kind in ("inf", "minus", "large"):
         model = Counted(nn.Identity(), Scale(), nn.Identity())
     elif kind == "norm":
         model = Counted(nn.Identity(), Root(), nn.BatchNorm1d(width), nn.Linear(width, 2))
@@ -189,6 +229,8 @@ def act(fn, kind, x, place):
         model = Own()
     for n, module in enumerate(model.modules()):
         module.training = (n + place) % 2 == 0 or isinstance(module, nn.BatchNorm1d)
+    if kind in ("train", "eval"):
+        model.part.training = kind == "train"
     model.register_forward_hook(lambda *call: None)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
@@ -215,7 +257,9 @@ def law(out, kind, x, place):
     expect_type("name of the module", out["name"], (str, type(None)))
     expect_equal("name of the module", out["name"], str(place) if guilty == "place" else guilty,
                  "Finite tensors in, and not out.")
-    expect_equal("what changed in the model", out["changed"], [], "Take your hooks away again.")
+    spoilt = type(out["changed"]) is list and "weights and buffers" in out["changed"]
+    expect_equal("what changed in the model", out["changed"], [],
+                 "A pass moves buffers: run a copy." if spoilt else "Take your hooks away again.")
     expect_equal("calls of the model", out["calls"], 1)
 
 
@@ -405,6 +449,96 @@ def by_registration(model, x):
 @ex.wrong("modules without parts of their own alone", says="name of the module", breaks="meant")
 def leaves_alone(model, x):
     return watched(model, x, skip={n for n, m in model.named_modules() if [*m.children()]})
+
+
+def eval_copy(model, x, mode=False):
+    return watched(copy.deepcopy(model).train(mode), x)
+
+
+@ex.wrong("a copy in eval mode", says="name of the module", breaks="meant")
+def in_eval_mode(model, x):
+    return eval_copy(model, x)
+
+
+@ex.wrong("a copy in train mode", says="name of the module", breaks="meant")
+def in_train_mode(model, x):
+    return eval_copy(model, x, mode=True)
+
+
+@ex.wrong("the last call of a module counts", says="name of the module", breaks="forms")
+def last_call(model, x):
+    twin, bad = copy.deepcopy(model), {}
+    for name, module in twin.named_modules():
+        def look(m, a, k, out, name=name):
+            bad[name] = fine((a, k)) and not fine(out)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return next((name for name, is_bad in bad.items() if is_bad), None)
+
+
+@ex.wrong("the first argument alone looked at", says="name of the module", breaks="forms")
+def first_argument(model, x):
+    twin, found = copy.deepcopy(model), []
+    for name, module in twin.named_modules():
+        def look(m, a, k, out, name=name):
+            if fine((a[:1], k)) and not fine(out):
+                found.append(name)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return found[0] if found else None
+
+
+@ex.wrong("minus infinity let pass", says="name of the module", breaks="meant")
+def no_minus(model, x):
+    def bad(value):
+        leaves = [v for v in torch.utils._pytree.tree_leaves(value) if torch.is_tensor(v)]
+        return not any(bool((v.isnan() | v.isposinf()).any()) for v in leaves
+                       if v.is_floating_point())
+    return watched(model, x, output=bad)
+
+
+@ex.wrong("the sum looked at", says="name of the module", breaks="none")
+def sum_finite(model, x):
+    def whole(value):
+        leaves = torch.utils._pytree.tree_leaves(value)
+        return all(bool(v.sum().isfinite()) for v in leaves if isinstance(v, torch.Tensor))
+    return watched(model, x, output=whole)
+
+
+@ex.wrong("None taken for a bad number", says="name of the module", breaks="no tensor")
+def none_is_bad(model, x):
+    twin, found = copy.deepcopy(model), []
+    for name, module in twin.named_modules():
+        def look(m, a, k, out, name=name):
+            if None not in [v for v in a if not torch.is_tensor(v)] and fine((a, k)) \
+                    and not fine(out):
+                found.append(name)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return found[0] if found else None
+
+
+@ex.wrong("dicts and tuples by their exact type", says="name of the module", breaks="forms")
+def exact_types(model, x):
+    def exact(value):
+        if type(value) is dict:
+            value = list(value.values())
+        if type(value) in (list, tuple):
+            return all(map(exact, value))
+        return not torch.is_tensor(value) or bool(value.isfinite().all())
+    return watched(model, x, output=exact)
+
+
+@ex.wrong("what is stored put back, a buffer that is not stored forgotten",
+          says="changed in the model", breaks="left")
+def stored_put_back(model, x):
+    state = copy.deepcopy(model.state_dict())
+    name = watched(model, x, twin=False)
+    model.load_state_dict(state)
+    return name
 
 
 @ex.wrong("the model itself run, the norm's statistics spoilt", says="changed in the model",

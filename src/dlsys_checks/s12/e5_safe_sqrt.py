@@ -12,7 +12,7 @@ ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"))
 ex.promise("root", "Square root of x where x is above 0,", says=("square roots",))
 ex.promise("zero", "and 0 where it is 0 or less.", says=("values where x is 0 or less",))
 ex.promise("any shape", "x: float32 or float64 of any shape,",
-           cases=("a single number", "a single zero", "no number", "a turned matrix",
+           cases=("a single number", "a single negative number", "a turned matrix",
                   "three axes", "double precision"))
 ex.promise("left alone", "left as it is;", says=("numbers of x that changed", "in-place"))
 ex.promise("dtype", "its dtype is kept.", says=("dtype of",))
@@ -40,11 +40,12 @@ def cases(g):
     tiny = 10 ** -(20 + 15 * torch.rand(6, generator=g, dtype=torch.float64))
     holes = mixed(7)
     holes[torch.randint(1, 3, (), generator=g)] = torch.nan
-    return [one("a few numbers", mixed(9)), one("zeros alone", torch.zeros(4)),
+    return [one("a few numbers", mixed(9)),
+            one("nothing above 0", torch.tensor([0.0, -1.0, 0.0, -0.0])),
             one("numbers above 0 alone", torch.rand(5, generator=g) + 0.1),
             one("minus zero", torch.tensor([-0.0, 2.0])),
             one("a single number", 1 + 4 * torch.rand((), generator=g)),
-            one("a single zero", torch.zeros(())), one("no number", torch.zeros(0, 3)),
+            one("a single negative number", -1 - torch.rand((), generator=g)),
             one("a turned matrix", mixed(4, 5), turned=True), one("three axes", mixed(2, 3, 2)),
             one("double precision", mixed(8, dtype=torch.float64)),
             one("tiny numbers", tiny.float()),
@@ -125,6 +126,14 @@ def by_mask(x):
     return torch.sqrt(torch.where(x <= 0, 4.0, x)) * (1 - out)
 
 
+ex.equivalent("return torch.where(out, 0, torch.where(out, 1, x).sqrt()) -> "
+              "return torch.where(out, 0, torch.where(out, 0, x).sqrt())",
+              "whatever the slope at the constant, the inner where sends x a 0")
+ex.equivalent("return torch.where(out, 0, torch.where(out, 1, x).sqrt()) -> "
+              "return torch.where(out, 0, torch.where(out, 2, x).sqrt())",
+              "any constant will do")
+
+
 # ---- wrong, by name
 
 def mended(x, inside=1, outside=0):
@@ -150,9 +159,10 @@ def hides_nan(x):
     return torch.where(above, torch.where(above, x, 1).sqrt(), 0)
 
 
-@ex.wrong("clamped at 0, then the root", says="gradient where x is 0 or less", breaks="no slope")
-def clamped(x):
-    return x.clamp(min=0).sqrt()
+@ex.wrong("the larger of x and 0, then the root", says="gradient where x is 0 or less",
+          breaks="no slope")
+def larger(x):
+    return torch.maximum(x, torch.zeros_like(x)).sqrt()
 
 
 @ex.wrong("clamped at a small constant", says="values where x is 0 or less",
@@ -165,6 +175,12 @@ def clamped_above(x):
           says="values where x is 0 or less", breaks=("zero", "exact", "slope"))
 def with_constant(x):
     return (x.clamp(min=0) + 1e-10).sqrt()
+
+
+@ex.wrong("too large by a thousandth", says="square roots", breaks="root")
+def too_large(x):
+    root = mended(x)
+    return root + 0.001 * root.detach()
 
 
 @ex.wrong("small numbers taken for 0", says="square roots", breaks="exact")
@@ -207,7 +223,7 @@ def cube_root(x):
     return torch.where(out, 0, torch.where(out, 1, x) ** (1 / 3))
 
 
-@ex.wrong("a list of numbers taken for granted", says="dimension", breaks="any shape")
+@ex.wrong("a list of numbers taken for granted", says="0-d tensor", breaks="any shape")
 def needs_an_axis(x):
     return torch.stack([mended(row) for row in x]) if len(x) else x.clone()
 

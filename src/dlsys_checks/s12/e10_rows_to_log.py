@@ -1,0 +1,424 @@
+"""Exercise 12.10, `rows_to_log`."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    Broken,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+)
+
+ex = exercise("12.10", "rows_to_log", seen=("events",))
+
+ex.promise("rows", "Rows and axes for a log, from the events of a run. events: a list of (axis, "
+           "step, values) in the order of time: a name, an int from 0 on, a dict of metric names "
+           "and numbers, perhaps empty.",
+           cases=("one axis", "two axes", "no event", "no values", "steps from 0", "far steps"))
+ex.promise("any axes", "There may be any number of axes; no metric has the name of one.",
+           cases=("three axes", "an axis of another name"))
+ex.promise("left", "The events are left as they are.", says=("events that changed",))
+ex.promise("tuple", "Returns a tuple (rows, axes).", says=("type of the result",
+                                                            "number of parts"))
+ex.promise("axes", "axes: a dict, the axis of each metric that came.", says=("axes",))
+ex.promise("order", "rows: a list of dicts in the order of time, {axis: step} and the values.",
+           says=("row 0", "row 1", "row 2", "type of the rows", "number of rows"))
+ex.promise("same step", "An event at the same step as the one before it on its axis goes into that "
+           "one's row;", cases=("a step in two parts", "a step in two parts, another axis between",
+                                "step 0 in three parts"))
+ex.promise("replaces", "of a name that is there it replaces the value.",
+           cases=("a value replaced", "resumed in the middle of an epoch"))
+ex.promise("resumed", "An event at an earlier step is a run that was resumed: the rows of its axis "
+           "at that step or later are dropped,",
+           cases=("resumed", "resumed between two steps", "resumed at 0", "resumed twice",
+                  "resumed in the middle of an epoch", "resumed, then a step in two parts",
+                  "a dropped metric"))
+ex.promise("others stay", "and those of other axes stay.",
+           cases=("resumed before an epoch ends", "resumed in the middle of an epoch"))
+ex.promise("raises", "Raises ValueError for a metric that comes on two axes.", says=("raised",))
+ex.promise("example", 'Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives '
+           '[{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and {"val": "epoch", "loss": '
+           '"batch"}.', cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def number():
+        return round(torch.rand((), generator=g).item() * 5, 4)
+
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def made(*events):
+        """Events from axis, step and metrics, whose names no outcome holds as they are."""
+        return [(f"={axis}", step, {f"={name}": number() for name in names})
+                for axis, step, *names in events]
+    b, e, v = (lambda *s, n="loss": [("batch", i, n) for i in s]), "epoch", "val"
+    s, jump = whole(2, 9), whole(10, 90)
+    every = {
+        "one axis": made(*b(s, s + 1, s + 4)),
+        "two axes": made(*b(1, 2), (e, 1, v), *b(3, 4), (e, 2, v)),
+        "three axes": made(*b(s), ("hour", 1, "heat", "lr"), (e, 3, v), *b(s + 1), (e, 4, v),
+                           ("hour", 2, "lr")),
+        "an axis of another name": made(("tokens", s, "nll"), ("tokens", s + jump, "nll")),
+        "no event": [],
+        "no values": made(("batch", s), (e, s + 1), *b(s + 1)),
+        "steps from 0": made(*b(0, 1), (e, 0, v), *b(2, 3), (e, 1, v)),
+        "far steps": made(*b(s, 10**6 * jump), (e, 1, v)),
+        "a step in two parts": made(*b(s), ("batch", s, "norm"), *b(s + 1)),
+        "a step in two parts, another axis between": made(
+            *b(s), (e, 1, v), ("batch", s, "norm"), *b(s + 1)),
+        "step 0 in three parts": made(*b(0), ("batch", 0, "norm"), ("batch", 0, "lr"), *b(1)),
+        "a value replaced": made(*b(s), ("batch", s, "loss", "norm"), *b(s + 1)),
+        "resumed": made(*b(1, 2, 3, 4), *b(3, 4, 5)),
+        "resumed between two steps": made(*b(s, s + 10, s + 20), *b(s + 5, s + 15)),
+        "resumed at 0": made(*b(0, 1, 2), *b(0, 1)),
+        "resumed twice": made(*b(1, 2, 3, 4, 5), *b(3, 4), *b(2, 3)),
+        "resumed before an epoch ends": made(*b(1, 2), (e, 1, v), *b(3, 4), *b(3, 4), (e, 2, v)),
+        "resumed in the middle of an epoch": made(
+            *b(1, 2), (e, 1, v), *b(3, 4), (e, 2, v), *b(5), *b(3, 4), (e, 2, v), *b(5)),
+        "resumed, then a step in two parts": made(*b(1, 2, 3), *b(2), ("batch", 2, "norm")),
+        "a dropped metric": made(*b(1), ("batch", 2, "norm"), *b(2, n="loss"), *b(1)),
+        "a metric on two axes": made(*b(1, 2), (e, 1, "loss")),
+        "a metric on two axes, far apart": made(
+            *b(1), (e, 1, v), *b(2), (e, 2, v), ("batch", 3, v)),
+        "a dropped metric on another axis": made(
+            *b(1), ("batch", 2, "norm"), *b(1), (e, 1, "norm")),
+    }
+    example = [("=epoch", 0, {"=val": 3.0}), ("=batch", 0, {"=loss": 2.0})]
+    return [*((name, {"events": events}) for name, events in every.items()),
+            ("the example", {"events": example})]
+
+
+@ex.act
+def act(fn, events):
+    events = [(axis[1:], step, {name[1:]: value for name, value in values.items()})
+              for axis, step, values in events]
+    fn([("hour", 5, {"lr": 1.0}), ("batch", 3, {"nothing": 2.0})])
+    given, raised, out = copy.deepcopy(events), "no error", None
+    try:
+        out = copy.deepcopy(fn(given))
+    except ValueError:
+        raised = "ValueError"
+    changed = sum(a != b for a, b in zip(given, events)) + abs(len(given) - len(events))
+    return {"out": out, "raised": raised, "changed": int(changed)}
+
+
+@ex.law
+def law(out, events):
+    expect_parts(out, "out", "raised", "changed")
+    events = [(axis[1:], step, {name[1:]: value for name, value in values.items()})
+              for axis, step, values in events]
+    homes = {}
+    for axis, _, values in events:
+        for name in values:
+            homes.setdefault(name, {axis: 0})[axis] = 0
+    torn = [name for name, home in homes.items() if len(home) > 1]
+    expect_equal(f"raised, with {len(torn)} metrics on two axes", out["raised"],
+                 "ValueError" if torn else "no error")
+    expect_equal("events that changed", out["changed"], 0, "Put the values into a new dict.")
+    if torn:
+        return
+    expect_type("result", out["out"], tuple)
+    if len(out["out"]) != 2:
+        raise Broken("number of parts of the result", len(out["out"]), 2)
+    rows, axes = out["out"]
+    expect_type("rows", rows, list)
+    expect_type("axes", axes, dict)
+    wanted = surviving(events)
+    expect_length("rows", rows, len(wanted))
+    for k, (row, right) in enumerate(zip(rows, wanted, strict=True)):
+        expect_equal(f"row {k}", row, right)
+    expect_equal("axes", axes, {name: next(iter(home)) for name, home in homes.items()})
+
+
+def surviving(events):
+    """The rows, by groups of one step on an axis: one stays if all that follow on it are later."""
+    groups = []  # [axis, step, values], in the order of their first events
+    for axis, step, values in events:
+        mine = [group for group in groups if group[0] == axis]
+        if mine and mine[-1][1] == step:
+            mine[-1][2] = {**mine[-1][2], **values}
+        else:
+            groups.append([axis, step, values])
+    return [{axis: step, **values} for k, (axis, step, values) in enumerate(groups)
+            if all(other > step for name, other, _ in groups[k + 1:] if name == axis)]
+
+
+# ---- right by another route
+
+def one_home(events):
+    axes = {}
+    for axis, _, values in events:
+        for name in values:
+            if axes.setdefault(name, axis) != axis:
+                raise ValueError(f"{name}: got two axes, {axes[name]} and {axis}, expected one.")
+    return axes
+
+
+@ex.right("a stack of rows for each axis, joined by time")
+def by_stacks(events):
+    axes, stacks = one_home(events), {}
+    for time, (axis, step, values) in enumerate(events):
+        stack, back = stacks.setdefault(axis, []), False
+        while stack and stack[-1][1] > step:
+            stack.pop()
+            back = True
+        if back and stack and stack[-1][1] == step:
+            stack.pop()
+        if stack and stack[-1][1] == step:
+            stack[-1][2].update(values)
+        else:
+            stack.append([time, step, {axis: step, **values}])
+    rows = sorted((row for stack in stacks.values() for row in stack), key=lambda row: row[0])
+    return [row for _, _, row in rows], axes
+
+
+@ex.right("from the end, with the earliest step that is still to come")
+def from_the_end(events):
+    axes, groups, last = one_home(events), [], {}
+    for axis, step, values in events:
+        if axis in last and last[axis][axis] == step:
+            last[axis].update(values)
+        else:
+            last[axis] = {axis: step} | values
+            groups.append((axis, last[axis]))
+    rows, earliest = [], {}
+    for axis, row in reversed(groups):
+        if row[axis] < earliest.get(axis, math.inf):
+            rows.insert(0, row)
+            earliest[axis] = row[axis]
+    return rows, axes
+
+
+@ex.right("void rows are marked, and left out at the end")
+def by_marks(events):
+    axes, rows, void = {}, [], set()
+    for axis, step, values in events:
+        for name in values:
+            if name in axes and axes[name] != axis:
+                raise ValueError(name)
+            axes[name] = axis
+        mine = [k for k, row in enumerate(rows) if k not in void and axis in row]
+        if mine and rows[mine[-1]][axis] == step:
+            rows[mine[-1]] = {**rows[mine[-1]], **values}
+            continue
+        void.update(k for k in mine if rows[k][axis] >= step)
+        rows.append({**values, axis: step})
+    return [row for k, row in enumerate(rows) if k not in void], dict(reversed(axes.items()))
+
+
+@ex.right("each axis by itself, with the place of each row")
+def axis_by_axis(events):
+    axes, placed = one_home(events), {}
+    for axis in {axis for axis, _, _ in events}:
+        mine = {}
+        for place, (other, step, values) in enumerate(events):
+            if other != axis:
+                continue
+            newest = max(mine, default=-1)
+            if step == newest:
+                at, row = mine[step]
+                mine[step] = at, {**row, **values}
+                continue
+            mine = {old: kept for old, kept in mine.items() if old < step}
+            mine[step] = place, {axis: step, **values}
+        placed |= dict(mine.values())
+    return [placed[place] for place in sorted(placed)], axes
+
+
+# ---- wrong, by name
+
+def logged(events, merge=True, drop=lambda row, axis, step: row.get(axis, -1) >= step,
+           check=True, put=dict.update, kept=True):
+    """The right answer with its rules as options."""
+    rows, axes, last = [], {}, {}
+    for axis, step, values in events:
+        for name in values:
+            if axes.setdefault(name, axis) != axis and check:
+                raise ValueError(name)
+        if last.get(axis) == step and merge:
+            put([row for row in rows if axis in row][-1], values)
+        else:
+            if step <= last.get(axis, -1):
+                rows = [row for row in rows if not drop(row, axis, step)]
+            rows.append({axis: step, **values})
+        last[axis] = step
+    if not kept:
+        axes = {name: axis for name, axis in axes.items() if any(name in row for row in rows)}
+    return rows, axes
+
+
+@ex.wrong("one counter for all axes, as the tracker has", says="number of rows",
+          breaks=("rows", "order", "any axes", "others stay", "example", "same step", "resumed",
+                  "replaces"))
+def one_counter(events):
+    rows, axes, last = [], one_home(events), -1
+    for axis, step, values in events:
+        if step >= last:
+            rows.append({axis: step, **values})
+            last = step
+    return rows, axes
+
+
+@ex.wrong("the lesson's repair: a row for each event", says="number of rows",
+          breaks=("same step", "replaces", "resumed", "others stay", "order"))
+def each_event(events):
+    return [{axis: step, **values} for axis, step, values in events], one_home(events)
+
+
+@ex.wrong("rows without their axis", says="row 0", breaks="order")
+def no_axis(events):
+    rows, axes = logged(events)
+    return [{name: value for name, value in row.items() if name in axes} for row in rows], axes
+
+
+@ex.wrong("the axis under the name step", says="row 0", breaks="order")
+def named_step(events):
+    rows, axes = logged(events)
+    return [{name if name in axes else "step": value for name, value in row.items()}
+            for row in rows], axes
+
+
+@ex.wrong("a second row for the same step", says="number of rows",
+          breaks=("same step", "replaces", "resumed", "others stay"))
+def not_merged(events):
+    return logged(events, merge=False, drop=lambda row, axis, step: row.get(axis, -1) > step)
+
+
+@ex.wrong("a new row in place of that of the same step", says="row", breaks=("same step",
+                                                                             "resumed"))
+def new_row(events):
+    return logged(events, merge=False)
+
+
+@ex.wrong("the first value stays", says="row", breaks="replaces")
+def first_stays(events):
+    return logged(events, put=lambda row, values: row.update({**values, **row}))
+
+
+@ex.wrong("nothing is dropped at a resume", says="number of rows", breaks=("resumed",
+                                                                           "others stay"))
+def nothing_dropped(events):
+    return logged(events, drop=lambda row, axis, step: False)
+
+
+@ex.wrong("only the same step is dropped", says="number of rows", breaks=("resumed", "others stay"))
+def same_dropped(events):
+    return logged(events, drop=lambda row, axis, step: row.get(axis) == step)
+
+
+@ex.wrong("the same step stays at a resume", says="number of rows",
+          breaks=("resumed", "others stay"))
+def same_stays(events):
+    return logged(events, drop=lambda row, axis, step: row.get(axis, -1) > step)
+
+
+@ex.wrong("rows of all axes dropped at a resume", says="number of rows", breaks="others stay")
+def all_dropped(events):
+    rows, axes, last = [], one_home(events), {}
+    for axis, step, values in events:
+        if last.get(axis) == step:
+            [row for row in rows if axis in row][-1].update(values)
+            continue
+        first = next((k for k, row in enumerate(rows) if row.get(axis, -1) >= step), len(rows))
+        rows = [*rows[:first], {axis: step, **values}]
+        last[axis] = step
+    return rows, axes
+
+
+@ex.wrong("a resume at step 0 taken for none", says="number of rows", breaks="resumed")
+def zero_missed(events):
+    return logged(events, drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
+
+
+@ex.wrong("step 0 taken for no step", says="number of rows", breaks=("same step",))
+def zero_apart(events):
+    rows, axes, last = [], one_home(events), {}
+    for axis, step, values in events:
+        if step and last.get(axis) == step:
+            [row for row in rows if axis in row][-1].update(values)
+        else:
+            back = step < last.get(axis, 0)
+            rows = [row for row in rows if not back or row.get(axis, -1) < step]
+            rows.append({axis: step, **values})
+        last[axis] = step
+    return rows, axes
+
+
+@ex.wrong("events without values left out", says="number of rows", breaks="rows")
+def no_empty(events):
+    return logged([event for event in events if event[2]])
+
+
+@ex.wrong("batches and epochs alone", says="number of rows", breaks="any axes")
+def two_axes(events):
+    return logged([event for event in events if event[0] in ("batch", "epoch")])
+
+
+@ex.wrong("no error for a metric on two axes", says="raised", breaks="raises")
+def no_error(events):
+    return logged(events, check=False)
+
+
+@ex.wrong("an error only for metrics of rows that are left", says="raised", breaks="raises")
+def late_error(events):
+    rows, axes = logged(events, check=False)
+    for name in axes:
+        if len({axis for row in rows for axis, _, _ in events if name in row and axis in row}) > 1:
+            raise ValueError(name)
+    return rows, axes
+
+
+@ex.wrong("axes of rows that are left alone", says="axes", breaks="axes")
+def axes_left(events):
+    return logged(events, kept=False)
+
+
+@ex.wrong("metrics by axis in place of axes by metric", says="axes", breaks="axes")
+def by_axis(events):
+    rows, axes = logged(events)
+    return rows, {axis: [name for name in axes if axes[name] == axis] for axis in axes.values()}
+
+
+@ex.wrong("rows by axis, not by time", says="row", breaks="order")
+def sorted_rows(events):
+    rows, axes = logged(events)
+    return sorted(rows, key=lambda row: next(iter(row))), axes
+
+
+@ex.wrong("a list of the two", says="type of the result", breaks="tuple")
+def as_list(events):
+    return list(logged(events))
+
+
+@ex.wrong("the rows alone", says="type of the result", breaks="tuple")
+def rows_alone(events):
+    return logged(events)[0]
+
+
+@ex.wrong("the axis written into the event's values", says="events that changed", breaks="left")
+def into_events(events):
+    out = logged(events)
+    for axis, step, values in events:
+        values[axis] = step
+    return out
+
+
+@ex.wrong("the example looked up, with the rows turned", says="row", breaks="example")
+def looked_up(events):
+    rows, axes = logged(events)
+    return (rows[::-1] if rows == [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] else rows,
+            axes)
+
+
+ex.equivalent("rows = [row for row in rows if row.get(axis, -1) < step] -> "
+              "rows = [row for row in rows if row.get(axis, -2) < step]",
+              "steps are 0 or more, and all numbers below 0 stay")

@@ -1,0 +1,263 @@
+"""Exercise 12.4, `expected_improvement`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
+
+ex = exercise("12.4", "expected_improvement", seen=("mean", "std", "best"))
+
+ex.promise("improvement", "How far a run is expected to fall below the best loss so far. The loss "
+           "of a candidate is normal, with its mean and its deviation std, and the smaller a loss, "
+           "the better. The improvement is best minus the loss, or 0 where that is negative; its "
+           "mean is returned,", says=("expected improvement",))
+ex.promise("each", "one number for each candidate.", says=("shape of", "type of"))
+ex.promise("shapes", "mean and std: float64, of one shape, whatever it is,",
+           cases=("a single number", "a table", "no candidate", "one candidate"))
+ex.promise("left", "and left as they are.", says=("numbers that changed", "in-place"))
+ex.promise("dtype", "The result is float64 of that shape.", says=("dtype of", "shape of"))
+ex.promise("certain", "Where std is 0 the loss is its mean: no NaN,",
+           cases=("certain losses", "all of them certain", "certain, at the best loss"))
+ex.promise("tiny", "and no constant is added to std, as tiny deviations count.",
+           cases=("tiny deviations", "tiny numbers", "the tiniest deviations"))
+ex.promise("unlikely", "Improvements that are unlikely are small, not zero: right to a thousandth "
+           "up to 30 deviations above best.", cases=("far above the best", "8 above the best"))
+ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def one(name, shape=(6,), best=None, scale=1.0, above=None, std=None):
+        best = torch.randn((), generator=g, dtype=torch.float64).item() * scale \
+            if best is None else best
+        wide = (0.2 + 2 * torch.rand(shape, generator=g, dtype=torch.float64)) * scale
+        far = torch.randn(shape, generator=g, dtype=torch.float64).clamp(-2, 2) * 2
+        if above is not None:
+            far = above * (1 - 0.1 * torch.rand(shape, generator=g, dtype=torch.float64))
+        mean = best + wide * far
+        if std is not None:
+            wide[torch.tensor(std)] = 0.0
+        return name, sheet(mean, wide, best)
+
+    def sheet(mean, std, best):
+        # One axis more, which act takes away: so no input is what comes out, even of no number.
+        return {"mean": mean[None], "std": std[None], "best": best}
+    tiny = 1e-12 * (1 + torch.rand(2, 4, generator=g, dtype=torch.float64))
+    level, example = ([0.5, 0.5, 1.5], [0.0, 1.0, 0.0]), ([1.0, 2.0], [2.0, 0.0])
+    level, example = (torch.tensor(pair, dtype=torch.float64) for pair in (level, example))
+    return [one("some candidates"), one("a best loss of 0", best=0.0),
+            one("a best loss below 0", best=-3.5), one("many candidates", (300,)),
+            one("one candidate", (1,)), one("a single number", ()), one("no candidate", (0,)),
+            one("a table", (3, 4)), one("large numbers", scale=1e6),
+            one("tiny numbers", scale=1e-9), ("tiny deviations", sheet(*tiny, 0.0)),
+            ("the tiniest deviations", sheet(*tiny * 1e-150, 0.0)),
+            one("certain losses", (8,), std=[0, 3, 4, 7]),
+            one("all of them certain", (5,), std=[0, 1, 2, 3, 4]),
+            ("certain, at the best loss", sheet(*level, 0.5)),
+            one("far below the best", above=-20.0), one("8 above the best", above=8.0),
+            one("far above the best", above=30.0),
+            ("the example", sheet(*example, 1.0))]
+
+
+@ex.act
+def act(fn, mean, std, best):
+    given = mean[0].clone(), std[0].clone()
+    fn(torch.ones(2, 2).double(), torch.ones(2, 2).double(), 5.0)
+    out = fn(*given, best)
+    changed = (given[0] != mean[0]).sum() + (given[1] != std[0]).sum()
+    return {"out": out, "changed": int(changed)}
+
+
+@ex.law
+def law(out, mean, std, best):
+    expect_parts(out, "out", "changed")
+    mean, std = mean[0], std[0]
+    wanted = [by_sum(m, s, best) for m, s in zip(mean.flatten().tolist(), std.flatten().tolist(),
+                                                 strict=True)]
+    wanted = torch.tensor(wanted, dtype=torch.float64).reshape(mean.shape)
+    expect_like("expected improvement", out["out"], wanted)
+    expect_close("expected improvement", out["out"], wanted, rtol=1e-3, atol=0.0)
+    expect_equal("numbers that changed", out["changed"], 0)
+
+
+def by_sum(mean, std, best, parts=400):
+    """The integral over the losses below best, by Simpson's rule.
+
+    In deviations: of t times the density at t + a, for a candidate a above best; of one below it
+    the gain is added to that of one as far above.
+    """
+    if std == 0:
+        return max(best - mean, 0.0)
+    a = abs(mean - best) / std
+    end = min(12.0, 45 / (a + 1e-9))
+    total = 0.0
+    for k in range(parts + 1):
+        t = end * k / parts
+        weight = 1 if k in (0, parts) else 4 if k % 2 else 2
+        total += weight * t * math.exp(-t * t / 2 - a * t)
+    total *= end / parts / 3 * math.exp(-a * a / 2) / math.sqrt(2 * math.pi)
+    return std * total + max(best - mean, 0.0)
+
+
+# ---- right by another route
+
+@ex.right("with erfcx, which is scaled by the density")
+def with_erfcx(mean, std, best):
+    sure = std == 0
+    z = (best - mean) / std.masked_fill(sure, 1.0)
+    tail = torch.special.erfcx(z.abs() / math.sqrt(2)) * torch.exp(-z * z / 2) / 2
+    cdf = torch.where(z < 0, tail, 1 - tail)
+    pdf = torch.exp(-z**2 / 2) / math.sqrt(2 * math.pi)
+    return torch.where(sure, (best - mean).clamp(min=0), std * (z * cdf + pdf))
+
+
+@ex.right("number by number, in Python")
+def in_python(mean, std, best):
+    out = []
+    for m, s in zip(mean.flatten().tolist(), std.flatten().tolist()):
+        z = (best - m) / s if s else 0.0
+        spread = s * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        part = math.erfc(-z / math.sqrt(2)) / 2
+        out.append((best - m) * part + spread if s else max(best - m, 0.0))
+    return torch.tensor(out, dtype=torch.float64).reshape(mean.shape)
+
+
+@ex.right("torch's normal distribution, tails by the logarithm")
+def by_logarithm(mean, std, best):
+    safe = std.clone()
+    safe[std == 0] = 1.0
+    z = (best - mean) / safe
+    density = torch.distributions.Normal(0.0, 1.0).log_prob(z).exp()
+    spread = safe * (z * torch.special.log_ndtr(z).exp() + density)
+    return torch.where(std == 0, torch.relu(best - mean), spread)
+
+
+@ex.right("only the uncertain ones are computed")
+def picked(mean, std, best):
+    out = (best - mean).clamp(min=0)
+    some = std > 0
+    z = (best - mean[some]) / std[some]
+    out[some] = std[some] * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+    return out
+
+
+# ---- wrong, by name
+
+def below(z):
+    """Probability that a standard normal is below z, with all digits of a tiny one."""
+    return torch.erfc(-z / math.sqrt(2)) / 2
+
+
+def improved(mean, std, best, cdf=below):
+    """The right answer, with the distribution as an option."""
+    gain = best - mean
+    z = gain / torch.where(std > 0, std, 1)
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return torch.where(std > 0, gain * cdf(z) + std * density, gain.clamp(min=0))
+
+
+@ex.wrong("the textbook's sign, for a maximum", says="expected improvement",
+          breaks="improvement")
+def textbook(mean, std, best):
+    return improved(-mean, std, -best)
+
+
+@ex.wrong("the lesson's repair: it divides by a deviation of 0, and its tail ends",
+          says="expected improvement", breaks=("certain", "example", "unlikely"))
+def lessons(mean, std, best):
+    z = (best - mean) / std
+    density = torch.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return std * (z * torch.special.ndtr(z) + density)
+
+
+@ex.wrong("divided by a deviation of 0", says="expected improvement",
+          breaks=("certain", "example"))
+def divides(mean, std, best):
+    z = (best - mean) / std
+    return std * (z * below(z) + torch.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+
+
+@ex.wrong("nan_to_num around it", says="expected improvement", breaks="certain")
+def hidden(mean, std, best):
+    return divides(mean, std, best).nan_to_num(0.0)
+
+
+@ex.wrong("a certain gain that may be negative", says="expected improvement",
+          breaks=("certain", "example"))
+def negative(mean, std, best):
+    return torch.where(std > 0, improved(mean, std, best), best - mean)
+
+
+@ex.wrong("a small constant added to the deviation", says="expected improvement", breaks="tiny")
+def floored(mean, std, best):
+    return improved(mean, torch.where(std > 0, std + 1e-9, 0), best)
+
+
+@ex.wrong("the distribution by ndtr, which ends at 8 deviations", says="expected improvement",
+          breaks="unlikely")
+def by_ndtr(mean, std, best):
+    return improved(mean, std, best, cdf=torch.special.ndtr)
+
+
+@ex.wrong("the probability of an improvement", says="expected improvement",
+          breaks="improvement")
+def probability(mean, std, best):
+    return torch.special.ndtr((best - mean) / torch.where(std > 0, std, 1))
+
+
+@ex.wrong("the variance taken for the deviation", says="expected improvement",
+          breaks="improvement")
+def variance(mean, std, best):
+    return improved(mean, std.sqrt(), best)
+
+
+@ex.wrong("the deviation left aside", says="expected improvement",
+          breaks="improvement")
+def no_deviation(mean, std, best):
+    return (best - mean).clamp(min=0)
+
+
+@ex.wrong("the best of the means in place of best", says="expected improvement",
+          breaks="improvement")
+def own_best(mean, std, best):
+    return improved(mean, std, mean.min().item() if mean.numel() else best)
+
+
+@ex.wrong("the sum over candidates", says="shape of", breaks="each")
+def summed(mean, std, best):
+    return improved(mean, std, best).sum()
+
+
+@ex.wrong("a list of numbers", says="type of", breaks="each")
+def as_list(mean, std, best):
+    return improved(mean, std, best).tolist()
+
+
+@ex.wrong("in single precision", says="dtype of", breaks="dtype")
+def single(mean, std, best):
+    return improved(mean, std, best).float()
+
+
+@ex.wrong("rows taken for granted, one number at a time", says="0-d tensor",
+          breaks="shapes")
+def needs_an_axis(mean, std, best):
+    rows = [improved(m, s, best) for m, s in zip(mean, std)]
+    return torch.stack(rows) if rows else mean.clone()
+
+
+@ex.wrong("a 1 written into std", says="numbers that changed", breaks="left")
+def into_std(mean, std, best):
+    out = improved(mean, std, best)
+    std[std == 0] = 1.0
+    return out
+
+
+@ex.wrong("the example looked up, and rounded", says="expected improvement", breaks="example")
+def looked_up(mean, std, best):
+    shift = 0.1 if mean.tolist() == [1.0, 2.0] else 0.0
+    return improved(mean, std, best) + shift

@@ -1,0 +1,451 @@
+"""Exercise 12.6, `make_meter`."""
+
+from __future__ import annotations
+
+import collections
+import fractions
+import math
+
+import numpy as np
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import (
+    Broken,
+    expect_close,
+    expect_equal,
+    expect_length,
+    expect_parts,
+)
+
+ex = exercise("12.6", "make_meter", seen=("losses", "rows", "dtype", "graph", "asked"))
+
+ex.promise("two", "Two functions, (add, mean), for the mean loss over many batches.",
+           says=("what make_meter returns", "mean after", "led to"))
+ex.promise("loss", "add(loss, rows): loss is a tensor of shape () of any float dtype, the mean "
+           "over a batch, with a graph or without;",
+           cases=("half precision, large", "bfloat16", "double precision", "with a graph",
+                  "many batches with a graph", "asked in between"),
+           says=("mean after", "led to"))
+ex.promise("rows", "rows is the number of its rows, 1 or more.", says=("mean after",))
+ex.promise("mean", "mean(): the mean over all rows so far, summed in double precision, as a float;",
+           says=("mean after", "mean of a second meter"))
+ex.promise("nan", "math.nan before the first.", cases=("asked before the first", "no batch"))
+ex.promise("asked", "It may be asked at any time, and adding goes on after it.",
+           cases=("asked in between", "asked before the first", "one batch, asked twice",
+                  "no batch"))
+ex.promise("alive", "After add nothing of loss is kept alive, neither its graph nor its memory,",
+           says=("tensors that its graph has saved", "losses whose memory is still held",
+                 "mean after"))
+ex.promise("left", "and loss is left as it is: backward() still works.",
+           says=("losses that changed", "gradients that are wrong"))
+ex.promise("grow", "What a meter holds does not grow with the number of batches.",
+           says=("bytes that a meter grows",))
+ex.promise("own", "Each call makes a meter of its own.",
+           says=("mean of a second meter", "mean after"))
+ex.promise("example", "Example: a loss of 2. over 1 row and one of 5. over 2 rows: 4.0.",
+           cases=("the example",))
+
+
+@ex.cases
+def cases(g):
+    def some(n, scale=1.0):
+        return [scale * v for v in (0.5 + torch.rand(n, generator=g)).tolist()]
+
+    def one(name, losses, rows=None, dtype="float32", graph=False, asked=None):
+        rows = torch.randint(1, 65, (len(losses),), generator=g).tolist() if rows is None else rows
+        return name, {"losses": losses, "rows": rows, "dtype": dtype, "graph": graph,
+                      "asked": [len(losses)] if asked is None else asked}
+    return [one("five batches", some(5)), one("one batch, asked twice", some(1), asked=[1, 1]),
+            one("asked in between", some(4), graph=True, asked=[1, 2, 2, 4]),
+            one("asked before the first", some(2), asked=[0, 1, 2]),
+            one("no batch", [], asked=[0, 0]),
+            one("half precision, large", some(4, 3e4), [500, 64, 7, 300], "float16"),
+            one("bfloat16", some(3), dtype="bfloat16"),
+            one("double precision", [v + 1e-9 for v in some(3)], dtype="float64"),
+            one("a large sum that goes away", [3e6, *some(6), -3e6], [1] * 8),
+            one("with a graph", some(4), graph=True),
+            one("many batches", some(90)),
+            one("many batches with a graph", some(60), graph=True),
+            one("losses of zero", [0.0, -0.0, 0.0]),
+            one("an infinite loss", [*some(2), math.inf]),
+            one("a loss that is NaN", [*some(1), math.nan, *some(1)]),
+            one("the example", [2.0, 5.0], [1, 2])]
+
+
+@ex.act
+def act(fn, losses, rows, dtype, graph, asked):
+    import gc
+    import sys
+    import types
+    import weakref
+
+    saved = weakref.WeakSet()
+
+    class Saved:
+        def __init__(self, tensor):
+            self.tensor = tensor.detach()
+            saved.add(self)
+
+    def parts(thing):
+        """What an object holds; of functions and generators not the names of their module."""
+        if isinstance(thing, (type, types.ModuleType, types.CodeType, types.FrameType)):
+            return []
+        if isinstance(thing, types.FunctionType):
+            return [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+        if isinstance(thing, types.GeneratorType):
+            return [dict(thing.gi_frame.f_locals)]
+        return gc.get_referents(thing)
+
+    def size():
+        """Bytes that can be reached from the two functions."""
+        found, todo = {}, [made]
+        while todo:
+            thing = todo.pop()
+            if id(thing) not in found:
+                found[id(thing)] = thing
+                todo += parts(thing)
+        return sum(sys.getsizeof(t) + (t.untyped_storage().nbytes() if torch.is_tensor(t) else 0)
+                   for t in found.values())
+
+    def plain(value):
+        """Not a number and infinities as texts: nothing is 2 % off them."""
+        return value if type(value) is not float or math.isfinite(value) else str(value)
+
+    made, other = fn(), fn()
+    if type(made) is not tuple or len(made) != 2:
+        return {"made": f"{type(made).__name__} of {len(made) if hasattr(made, '__len__') else 1}",
+                "means": [], "saved": 0, "memory": 0, "changed": 0, "grads": 0, "grew": 0,
+                "other": 0.0}
+    add, mean = made
+    means = [plain(mean()) for when in asked if when == 0]
+    held = memory = changed = grads = 0
+    sizes, kind = [], getattr(torch, dtype)
+    for place, (value, n) in enumerate(zip(losses, rows), 1):
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(
+                Saved, lambda s: s.tensor):
+            loss, w = torch.tensor(value, dtype=kind), None
+            if graph:
+                w = torch.full((4,), value / 4, dtype=kind, requires_grad=True)
+                loss = (w * torch.ones(4, dtype=kind)).sum()
+            before = loss.detach().clone()
+            add(loss, n)
+            changed += int(not torch.equal(loss.detach().nan_to_num(77), before.nan_to_num(77))
+                           or loss.requires_grad != graph)
+            if graph and place % 2:
+                try:
+                    loss.backward()
+                    grads += int((w.grad != 1).sum())
+                except RuntimeError:  # the graph is gone
+                    grads += 4
+        storage = weakref.ref(loss.untyped_storage())
+        loss.detach().fill_(1234.0)  # whoever shares its memory sees this
+        del loss, w, before
+        held, memory = max(held, len(saved)), memory + int(storage() is not None)
+        means += [plain(mean()) for when in asked if when == place]
+        if place == 3:
+            other[0](torch.tensor(0.75), 1)
+        if place % 20 == 0:
+            sizes.append(size())
+    if len(losses) < 3:
+        other[0](torch.tensor(0.75), 1)
+    grew = max(sizes) - min(sizes) if sizes else 0
+    return {"made": "tuple of 2", "means": means, "saved": held, "memory": memory,
+            "changed": changed, "grads": grads, "grew": grew * int(grew > 64),
+            "other": plain(other[1]())}
+
+
+@ex.law
+def law(out, losses, rows, dtype, graph, asked):
+    expect_parts(out, "made", "means", "saved", "memory", "changed", "grads", "grew", "other")
+    expect_equal("what make_meter returns", out["made"], "tuple of 2")
+    expect_equal("losses that changed", out["changed"], 0)
+    expect_equal("gradients that are wrong after add", out["grads"], 0,
+                 "Take the number out; leave the tensor its graph.")
+    expect_length("means", out["means"], len(asked))
+    given = [torch.tensor(v, dtype=getattr(torch, dtype)).item() for v in losses]
+    expect_equal("tensors that its graph has saved, still alive after add", out["saved"], 0)
+    expect_equal("losses whose memory is still held after add", out["memory"], 0)
+    for n, got in zip(asked, out["means"]):
+        what, part = f"mean after {n} batches", given[:n]
+        texts = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+        if n == 0 or not all(map(math.isfinite, part)):
+            wanted = "inf" if n and math.inf in part else "nan"
+            if got != wanted:
+                raise Broken(what, texts.get(got, got) if type(got) is str else got, texts[wanted])
+        else:
+            exact = sum(fractions.Fraction(v) * r for v, r in zip(part, rows)) / sum(rows[:n])
+            expect_close(what, texts.get(got, got) if type(got) is str else got, float(exact),
+                         rtol=1e-12 if dtype == "float64" else 1e-7)
+    expect_close("mean of a second meter", out["other"], 0.75)
+    expect_equal("bytes that a meter grows in 40 batches", out["grew"], 0)
+
+
+# ---- right by another route
+
+@ex.right("a class and its bound methods")
+def by_class():
+    class Meter:
+        def __init__(self):
+            self.sum = self.count = 0.0
+
+        def add(self, loss, rows):
+            self.sum += float(loss.detach()) * rows
+            self.count += rows
+
+        def mean(self):
+            return self.sum / self.count if self.count else float("nan")
+    meter = Meter()
+    return meter.add, meter.mean
+
+
+@ex.right("a tensor of two doubles")
+def by_tensor():
+    state = torch.zeros(2, dtype=torch.float64)
+
+    def add(loss, rows):
+        state.add_(torch.stack([loss.detach().double() * rows, torch.tensor(rows).double()]))
+    return add, lambda: (state[0] / state[1]).item()
+
+
+@ex.right("a running mean")
+def by_running_mean():
+    state = {"rows": 0, "mean": math.nan}
+
+    def add(loss, rows):
+        value, state["rows"] = loss.tolist(), state["rows"] + rows
+        old = 0.0 if state["rows"] == rows else state["mean"]
+        if math.isfinite(value) and math.isfinite(old):
+            state["mean"] = math.fsum([old, (value - old) * rows / state["rows"]])
+        else:
+            state["mean"] = old + value
+    return add, lambda: state["mean"]
+
+
+@ex.right("exact sums of numpy's numbers")
+def by_numpy():
+    sums = collections.Counter()
+
+    def add(loss, rows):
+        with torch.no_grad():
+            value = np.float64(loss.to(torch.float64).numpy().copy())
+        sums.update(loss=float(value) * rows, rows=rows)
+
+    def mean():
+        return float(np.divide(sums["loss"], sums["rows"])) if sums["rows"] else math.nan
+    return add, mean
+
+
+@ex.right("a generator that is sent pairs")
+def by_generator():
+    state = [0.0, 0]
+
+    def summing():
+        while True:
+            loss, rows = yield
+            state[0], state[1] = state[0] + loss * rows, state[1] + rows
+    pump = summing()
+    next(pump)
+
+    def mean():
+        try:
+            return state[0] / state[1]
+        except ZeroDivisionError:
+            return math.nan
+    return lambda loss, rows: pump.send((loss.item(), rows)), mean
+
+
+ex.equivalent("total, count = (0.0, 0) -> total, count = (0, 0.0)",
+              "a float counts rows exactly, up to 2**53")
+
+
+# ---- wrong, by name
+
+def summed(take=lambda loss, rows: loss.item() * rows, start=0.0, weigh=lambda rows: rows,
+           empty=math.nan, form=lambda total, count: total / count, extra=lambda loss: None):
+    """The right meter with its pieces as options."""
+    state = [start, 0]
+
+    def add(loss, rows):
+        state[0] = state[0] + take(loss, rows)
+        state[1] += weigh(rows)
+        extra(loss)
+    return add, lambda: form(*state) if state[1] else empty
+
+
+@ex.wrong("the live loss summed up", says="tensors that its graph has saved", breaks="alive")
+def live():
+    return summed(lambda loss, rows: loss.double() * rows,
+                  form=lambda total, count: (total / count).item())
+
+
+@ex.wrong("all losses in a list", says="losses whose memory is still held",
+          breaks=("alive", "grow"))
+def in_list():
+    losses, counts = [], []
+
+    def add(loss, rows):
+        losses.append(loss)
+        counts.append(rows)
+
+    def mean():
+        weighed = sum(loss.detach().double() * n for loss, n in zip(losses, counts))
+        return (weighed / sum(counts)).item() if counts else math.nan
+    return add, mean
+
+
+@ex.wrong("all numbers in a list", says="bytes that a meter grows", breaks="grow")
+def numbers():
+    pairs = []
+
+    def mean():
+        count = sum(rows for _, rows in pairs)
+        return sum(v * rows for v, rows in pairs) / count if count else math.nan
+    return lambda loss, rows: pairs.append((loss.item(), rows)), mean
+
+
+@ex.wrong("all numbers in a growing tensor", says="bytes that a meter grows", breaks="grow")
+def growing():
+    state = {"all": torch.zeros(0, 2, dtype=torch.float64)}
+
+    def add(loss, rows):
+        pair = torch.tensor([[loss.item(), rows]], dtype=torch.float64)
+        state["all"] = torch.cat([state["all"], pair])
+
+    def mean():
+        loss, rows = state["all"].T
+        return ((loss * rows).sum() / rows.sum()).item()
+    return add, mean
+
+
+@ex.wrong("the last loss kept beside the sum, detached", says="losses whose memory is still held",
+          breaks="alive")
+def last_kept():
+    last = {}
+
+    def note(loss):
+        last["loss"] = loss.detach()
+    return summed(extra=note)
+
+
+@ex.wrong("the loss cut from its graph in place", says="losses that changed", breaks="left")
+def detached_in_place():
+    return summed(lambda loss, rows: loss.detach_().item() * rows)
+
+
+@ex.wrong("backward called in add", says="gradients that are wrong", breaks="left")
+def backward():
+    def take(loss, rows):
+        if loss.requires_grad:
+            loss.backward()
+        return loss.item() * rows
+    return summed(take)
+
+
+@ex.wrong("the loss multiplied by its rows in place", says="losses that changed", breaks="left")
+def in_place():
+    def take(loss, rows):
+        value = loss.item() * rows
+        loss.detach().mul_(1.5).add_(1)
+        return value
+    return summed(take)
+
+
+@ex.wrong("the mean over batches, rows not counted", says="mean after", breaks="rows")
+def over_batches():
+    return summed(lambda loss, rows: loss.item(), weigh=lambda rows: 1)
+
+
+@ex.wrong("losses not weighted, rows counted", says="mean after", breaks="rows")
+def not_weighted():
+    return summed(lambda loss, rows: loss.item())
+
+
+@ex.wrong("summed in the dtype of the loss", says="mean after", breaks=("mean", "loss"))
+def own_dtype():
+    return summed(lambda loss, rows: loss.detach() * rows, start=torch.zeros(()),
+                  form=lambda total, count: (total / count).item())
+
+
+@ex.wrong("summed in single precision", says="mean after", breaks="mean")
+def single():
+    return summed(lambda loss, rows: loss.detach().float() * rows, start=torch.zeros(()),
+                  form=lambda total, count: (total / count).item())
+
+
+@ex.wrong("a tensor in place of a float", says="mean after", breaks="mean")
+def as_tensor():
+    return summed(form=lambda total, count: torch.tensor(total / count, dtype=torch.float64))
+
+
+@ex.wrong("the sum in place of the mean", says="mean after", breaks="mean")
+def the_sum():
+    return summed(form=lambda total, count: total)
+
+
+@ex.wrong("0 before the first", says="mean after 0", breaks="nan")
+def zero_before():
+    return summed(empty=0.0)
+
+
+@ex.wrong("a division by zero before the first", says="led to ZeroDivisionError", breaks="nan")
+def divides():
+    state = [0.0, 0]
+
+    def add(loss, rows):
+        state[0], state[1] = state[0] + loss.item() * rows, state[1] + rows
+    return add, lambda: state[0] / state[1]
+
+
+@ex.wrong("starts anew after each mean", says="mean after", breaks="asked")
+def starts_anew():
+    state = [0.0, 0]
+
+    def add(loss, rows):
+        state[0], state[1] = state[0] + loss.item() * rows, state[1] + rows
+
+    def mean():
+        total, count = state
+        state[:] = [0.0, 0]
+        return total / count if count else math.nan
+    return add, mean
+
+
+@ex.wrong("losses that are not finite left out", says="mean after", breaks="mean")
+def finite_only():
+    return summed(lambda loss, rows: loss.item() * rows if loss.isfinite() else 0.0)
+
+
+STATE = [0.0, 0]  # of the wrong answer below
+
+
+@ex.wrong("one meter for all", says="mean after", breaks="own")
+def shared():
+    state = STATE
+
+    def add(loss, rows):
+        state[0], state[1] = state[0] + loss.item() * rows, state[1] + rows
+    state[:] = [0.0, 0]
+    return add, lambda: state[0] / state[1] if state[1] else math.nan
+
+
+@ex.wrong("mean first, add second", says="led to TypeError", breaks="two")
+def swapped():
+    add, mean = summed()
+    return mean, add
+
+
+@ex.wrong("a list of two", says="what make_meter returns", breaks="two")
+def as_list():
+    return list(summed())
+
+
+@ex.wrong("numpy's number taken without leaving the graph", says="led to RuntimeError",
+          breaks="loss")
+def needs_no_graph():
+    return summed(lambda loss, rows: float(loss.double().numpy()) * rows)
+
+
+@ex.wrong("the example looked up", says="mean after 2", breaks="example")
+def looked_up():
+    return summed(form=lambda total, count: 3.5 if (total, count) == (12.0, 3) else total / count)
