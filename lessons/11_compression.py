@@ -24,7 +24,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, digits, fit, guess, measured,
+    accuracy, begin, check, claim, cost, datasheet, digits, fit, flops,
+    gpu_result, gpu_table, guess, measured, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -1002,7 +1003,7 @@ measured("11.6", 100 * share(traced, turned), right=(0, 20))
 # A test on random numbers does not find it either. The mean of 64 normal numbers is
 # near 0, so each batch goes the way that the example went:
 
-# %% trap="11.6" role="repair"
+# %% trap="11.6" role="repair" compare=false
 noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
 gap_on_noise = max((traced(x) - either(x)).abs().max().item()
                    for x in noise)
@@ -1077,7 +1078,7 @@ class OnnxFile:
         out, = self.session.run(None, {name: x.numpy()})
         return torch.from_numpy(out)
 
-# %% trap="11.6" role="repair"
+# %% trap="11.6" role="repair" compare=false
 onnx_file = OnnxFile(cond, x_test[:2], dynamic_shapes=sizes)
 
 @torch.no_grad()
@@ -1217,7 +1218,7 @@ by_rows.eval()
 batch = ({0: Dim("batch")},)
 one_digit = OnnxFile(by_rows, x_test[:1], dynamic_shapes=batch)
 
-# %% trap="11.7" role="look"
+# %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
     """Those numbers of digits that the program answers."""
     taken = []
@@ -1488,6 +1489,162 @@ claim("size that 2:4 keeps over what half anywhere keeps",
 # - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
 # - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
 # - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to hold.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: when fewer bits save time
+#
+# A layer with one row as its input reads each weight once and uses it once; with 4,096
+# rows it uses each weight 4,096 times. So bytes decide in the one case, products in the
+# other. A weight stored in 8 or 4 bits is turned back into 16 bits on the way to the
+# multiplier, unless the multiplier takes the narrow type itself.
+#
+# **Before you run anything:** a matrix of 8192 x 8192. How long do 8 and 4 bits take for
+# one row, beside 16 bits? And for 4,096 rows: what do 8-bit weights save that are turned
+# back first, what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix?
+
+# %% role="gpu"
+from torch.nn.functional import ScalingType, scaled_mm
+from torch.sparse import to_sparse_semi_structured
+
+from dlsys_helpers.gpu import half_dtype
+
+def stored(kind, where, width=8192):
+    """A square weight as it is stored; int4 holds two codes in a byte."""
+    if kind == "16 bits":
+        return torch.randn(width, width, device=where,
+                           dtype=half_dtype(where))
+    codes = torch.randint(0, 256, (width, width), device=where,
+                          dtype=torch.uint8)
+    return codes.view(torch.int8) if kind == "int8" else codes[:, ::2].clone()
+
+def opened(w, half):
+    """The weight in 16 bits again; one scale for all of it."""
+    if w.dtype == torch.uint8:
+        w = torch.stack([w & 15, w >> 4], -1).flatten(-2)
+    return w if w.dtype == half else w.to(half) * 0.01
+
+# %% role="gpu"
+def one_row(x, w):
+    return (opened(w, x.dtype) * x).sum(-1)
+
+def many_rows(x, w):
+    return x @ opened(w, x.dtype).T
+
+def product(kind, x, w):
+    """A call without arguments that multiplies x and w.T in this kind."""
+    if kind == "int8":
+        a, b = (t.mul(20).to(torch.int8) for t in (x, w))
+        return lambda: torch._int_mm(a, b.T)       # what torchao calls
+    if kind == "fp8":
+        a, b = (t.to(torch.float8_e4m3fn) for t in (x, w))
+        how = torch.ones((), device=x.device), ScalingType.TensorWise
+        return lambda: scaled_mm(a, b.T, *how, *how, output_dtype=x.dtype)
+    if kind == "2:4":
+        order = w.abs().view(-1, 4).argsort(-1).argsort(-1)
+        w = w * (order > 1).view_as(w)
+        if torch.cuda.is_available():              # no such kernel on a CPU
+            w = to_sparse_semi_structured(w)
+    return lambda: F.linear(x, w)
+
+# %% role="gpu"
+kinds = ("16 bits", "int8", "int4")
+read = {kind: stored(kind, "meta").nbytes for kind in kinds}
+for kind in kinds:
+    print(f"{kind}: {read[kind] / 1e6:.0f} MB read for a product")
+
+def per_byte(rows):
+    """FLOPs for each byte of a weight of 16 bits."""
+    x = torch.empty(rows, 8192, device="meta", dtype=half_dtype("meta"))
+    return flops(lambda: many_rows(x, stored("16 bits", "meta"))
+                 ) / read["16 bits"]
+
+chain = nn.Sequential(*[m for _ in range(8) for m in (
+    nn.Linear(256, 256), nn.ReLU())]).to("meta")
+launches = cost(lambda: chain(torch.empty(1, 256, device="meta"))).orders
+print(f"launches of a chain of eight small layers: {launches}")
+
+# %% role="gpu"
+claim("bytes read, int4 over 16 bits", read["int4"] / read["16 bits"],
+      expected=0.25)
+claim("FLOPs a byte with one row", per_byte(1), expected=1)
+claim("FLOPs a byte with 4,096 rows, over the ridge of an H200",
+      per_byte(4096) / datasheet(None).ridge, above=10)
+
+# %% role="gpu"
+@gpu_result("11/weights", uses=[stored, opened, one_row, many_rows],
+            columns=["kind", "rows", "us", "us_low", "us_high"])
+def weights():
+    """Weights of 16, 8 and 4 bits, for one row and for 4,096."""
+    for kind in ("16 bits", "int8", "int4"):
+        w = stored(kind, "cuda")
+        for rows, call in ((1, one_row), (4096, many_rows)):
+            x = torch.randn(rows, w.shape[0], device="cuda",
+                            dtype=half_dtype("cuda"))
+            fused = torch.compile(call, dynamic=False)
+            t = seconds(lambda: fused(x, w), repeats=10, device="cuda",
+                        calls=10)
+            yield {"kind": kind, "rows": rows, "us": t.median * 1e6,
+                   "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+
+# %% role="gpu"
+@gpu_result("11/products", uses=[product],
+            columns=["kind", "us", "us_low", "us_high"])
+def products():
+    """Small layers as a program, then 4,096 rows times 8192 x 8192."""
+    half = half_dtype("cuda")
+    net = nn.Sequential(*[m for _ in range(8) for m in (
+        nn.Linear(48, 48), nn.ReLU())]).to("cuda", half)
+    row = torch.randn(1, 48, device="cuda", dtype=half)
+    program = torch.compile(torch.export.export(net, (row,)).module(),
+                            mode="reduce-overhead")
+    x = torch.randn(4096, 8192, device="cuda", dtype=half)
+    w = torch.randn(8192, 8192, device="cuda", dtype=half)
+    calls = {"layers": lambda: net(row), "program": lambda: program(row)}
+    for kind in ("layers", "program", "16 bits", "int8", "fp8", "2:4"):
+        call = calls.get(kind) or product(kind, x, w)
+        with torch.no_grad():
+            t = seconds(call, repeats=10, device="cuda", calls=10)
+        yield {"kind": kind, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def over(kind, rows):
+    return (weights.value("us", kind=kind, rows=rows)
+            / weights.value("us", kind="16 bits", rows=rows))
+
+def times(kind, other="16 bits"):
+    return products.value("us", kind=kind) / products.value("us", kind=other)
+
+answers_here = gpu_table(
+    datasheet(weights.device_name),
+    weights.asks("one row, int8 over 16 bits: time",
+                 read["int8"] / read["16 bits"], lambda: over("int8", 1),
+                 "0.62, a whole Llama-3-8B, A100, torchao", below=0.8),
+    weights.asks("one row, int4 over 16 bits: time",
+                 read["int4"] / read["16 bits"], lambda: over("int4", 1),
+                 "0.53, the same", below=0.7),
+    weights.asks("4,096 rows, int8 weights over 16 bits: time",
+                 "1 or more", lambda: over("int8", 4096), above=0.9),
+    products.asks("4,096 rows, integers of 8 bits: time", 0.5,
+                  lambda: times("int8"), below=0.9),
+    products.asks("4,096 rows, floats of 8 bits: time", 0.5,
+                  lambda: times("fp8"), below=0.9),
+    products.asks("4,096 rows, 2:4 over dense: time", 0.5,
+                  lambda: times("2:4"), "0.59 at best, torchao", below=1),
+    products.asks("small layers, program over eager: time",
+                  f"{launches} launches become one",
+                  lambda: times("program", "layers"), below=0.8))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** for one row, time follows the bytes of the weights; for many rows, it follows
+# the products, and weights that are turned back into 16 bits save nothing. Narrow
+# *products* are another thing: torchao's table has 8-bit integers on both sides at
+# 8.61 tokens a second for one row, where 16 bits have 95.64. So measure at the batch
+# that you serve. **Source:** torchao, [quantization
+# benchmarks](https://github.com/pytorch/ao/blob/main/torchao/quantization/README.md) and
+# [sparsity](https://github.com/pytorch/ao/blob/main/torchao/sparsity/README.md), "up to
+# 1.7x".
 
 # %% [markdown] role="summary"
 # ## What you take with you
