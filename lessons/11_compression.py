@@ -394,6 +394,17 @@ claim("share of zeros, gradients masked, optimizer fresh", zeros(fresh),
 claim("share of zeros, gradients masked, optimizer used before",
       zeros(warm), below=0.5)
 
+# %% [markdown] trap="11.2" role="repair"
+# Below, the first layer of a digit reader, with a part of its weights gone in one of
+# three patterns. Guess first: half of them go *anywhere*, and a column number of 4 bytes
+# is written beside each weight of 4 that stays. What share of the dense layer's bytes is
+# that? And which pattern costs most digits at once, and after retraining?
+
+# %% trap="11.2" role="explore" explorer="sparsity"
+from dlsys_helpers.explorers.sparsity import sparsity
+
+sparsity
+
 # %% [markdown] trap="11.2" role="folklore"
 # **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:** here,
 # all at once and without retraining, half of them cost little and four fifths much; with
@@ -556,6 +567,17 @@ claim("gradient at temperature 1 over that at 20, without the square",
       size[1] / size[20], above=40)
 claim("without the square, minus the best", beside["without"] - reads[4],
       below=-0.01)
+
+# %% [markdown] trap="11.3" role="repair"
+# Below, a teacher, one digit, and what a student's logits feel of it. Guess first: the
+# teacher reads a digit wrong. Does it push the student away from the right one at `1`,
+# at `4`, at `8`? And for which digits do you see a difference between teacher and label
+# at temperature 1?
+
+# %% trap="11.3" role="explore" explorer="temperature"
+from dlsys_helpers.explorers.temperature import temperature
+
+temperature
 
 # %% [markdown] trap="11.3" role="folklore"
 # **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
