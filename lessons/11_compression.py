@@ -400,7 +400,7 @@ claim("share of zeros, gradients masked, optimizer used before",
 # is written beside each weight of 4 that stays. What share of the dense layer's bytes is
 # that? And which pattern costs most digits at once, and after retraining?
 
-# %% trap="11.2" role="explore" explorer="sparsity"
+# %% role="explore" explorer="sparsity"
 from dlsys_helpers.explorers.sparsity import sparsity
 
 sparsity
@@ -574,7 +574,7 @@ claim("without the square, minus the best", beside["without"] - reads[4],
 # at `4`, at `8`? And for which digits do you see a difference between teacher and label
 # at temperature 1?
 
-# %% trap="11.3" role="explore" explorer="temperature"
+# %% role="explore" explorer="temperature"
 from dlsys_helpers.explorers.temperature import temperature
 
 temperature
