@@ -395,6 +395,17 @@ claim("share of zeros, gradients masked, optimizer fresh", zeros(fresh),
 claim("share of zeros, gradients masked, optimizer used before",
       zeros(warm), below=0.5)
 
+# %% [markdown] trap="11.2" role="repair"
+# Below, the first layer of a digit reader, with a part of its weights gone in one of
+# three patterns. Guess first: half of them go *anywhere*, and a column number of 4 bytes
+# is written beside each weight of 4 that stays. What share of the dense layer's bytes is
+# that? And which pattern costs most digits at once, and after retraining?
+
+# %% role="explore" explorer="sparsity"
+from dlsys_helpers.explorers.sparsity import sparsity
+
+sparsity
+
 # %% [markdown] trap="11.2" role="folklore"
 # **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:** here,
 # all at once and without retraining, half of them cost little and four fifths much; with
@@ -557,6 +568,17 @@ claim("gradient at temperature 1 over that at 20, without the square",
       size[1] / size[20], above=40)
 claim("without the square, minus the best", beside["without"] - reads[4],
       below=-0.01)
+
+# %% [markdown] trap="11.3" role="repair"
+# Below, a teacher, one digit, and what a student's logits feel of it. Guess first: the
+# teacher reads a digit wrong. Does it push the student away from the right one at `1`,
+# at `4`, at `8`? And for which digits do you see a difference between teacher and label
+# at temperature 1?
+
+# %% role="explore" explorer="temperature"
+from dlsys_helpers.explorers.temperature import temperature
+
+temperature
 
 # %% [markdown] trap="11.3" role="folklore"
 # **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
@@ -1385,70 +1407,375 @@ def free_dims(examples: list):
 # %% [markdown] role="concept"
 # ## Further
 #
+# ### Weights alone, or the inputs as well
+#
+# `torchao` has recipes for both. *Weight-only* stores the codes and widens them again
+# before the product: it saves memory. With the inputs in 8 bits as well the product
+# itself can be one of integers. Then somebody has to choose the scale of the inputs:
+# *dynamic* measures it in each row, while the model runs; *static* takes one number for
+# a layer, from rows that it was *calibrated* with.
+
+# %% role="concept" tags=["plumbing"]
+with contextlib.redirect_stderr(io.StringIO()):
+    from torchao.quantization import (
+        Int8DynamicActivationInt8WeightConfig,
+        Int8StaticActivationInt8WeightConfig, IntxWeightOnlyConfig,
+        PerGroup, PerTensor,
+    )
+
+# %% role="concept"
+def by_recipe(config):
+    """The large reader of trap 11.5, quantized by torchao."""
+    model = copy.deepcopy(large_reader).eval()
+    quantize_(model, config)
+    return model
+
+kinds = {
+    "as trained": large_reader,
+    "weights, 8 bits": by_recipe(Int8WeightOnlyConfig()),
+    "weights, 4 bits": by_recipe(IntxWeightOnlyConfig(
+        weight_dtype=torch.int4, granularity=PerGroup(32))),
+    "dynamic, 8 bits": by_recipe(Int8DynamicActivationInt8WeightConfig())}
+
+# %% role="concept"
+def by_calibration(x):
+    """The large reader, static: the largest input of each layer on x."""
+    model = copy.deepcopy(large_reader).eval()
+    for path, layer in large_reader.named_children():
+        if isinstance(layer, nn.Linear):
+            config = Int8StaticActivationInt8WeightConfig(
+                act_quant_scale=(x.abs().amax() / 127).view(1, 1),
+                granularity=PerTensor())
+            quantize_(model, config,
+                      lambda _, found, path=path: found == path)
+        x = layer(x)
+    return model
+
+kinds["static, 40 digits"] = by_calibration(x_train[:40])
+kinds["static, 40 dark digits"] = by_calibration(x_train[:40] / 4)
+
+# %% role="concept"
+@torch.no_grad()
+def logits_off(model):
+    """Error of the logits on the test digits, over their size."""
+    right = large_reader(x_test)
+    return ((model(x_test) - right).norm() / right.norm()).item()
+
+logits, bytes_of = {}, {}
+for name, model in kinds.items():
+    logits[name] = logits_off(model)
+    bytes_of[name] = saved(model.state_dict())
+    print(f"{name:22} logits off {logits[name]:.3f}   reads "
+          f"{accuracy(model, x_test, y_test):.2f}   file {bytes_of[name]}")
+
+# %% role="concept"
+claim("logits off, dynamic or static, the larger",
+      max(logits["dynamic, 8 bits"], logits["static, 40 digits"]),
+      below=0.02)
+claim("logits off, static, calibrated in the dark",
+      logits["static, 40 dark digits"], above=0.4)
+claim("file with 4 bits over file with 8 bits",
+      bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
+      above=1.05)
+
+# %% [markdown] role="concept"
+# A code of 4 bits is kept in this type, in groups of 32 that share a scale:
+
+# %% role="concept"
+code = kinds["weights, 4 bits"][2].weight
+claim("bytes of one code of 4 bits", code.qdata.element_size(), expected=1)
+claim("weights that share a scale", code.numel() / code.scale.numel(),
+      expected=32)
+
+# %% [markdown] role="concept"
+# Two lines of the table deserve a second look. Here 40 digits are enough for a static
+# scale, as they are like those to come. Calibrated with the same digits at a quarter of
+# their brightness, it clips the bright pixels; most digits are still read right, so the
+# accuracy shows little of it. A dynamic scale has nothing to calibrate, and costs a pass
+# over each input.
+#
+# And the file with 4 bits is *longer* than that with 8: this recipe spends a byte on each
+# code, and has more scales. Recipes that put two codes into a byte, such as
+# `Int4WeightOnlyConfig`, come with kernels for GPUs. torchao's own walk through static
+# scales is [here](https://docs.pytorch.org/ao/stable/static_quantization.html).
+
+# %% [markdown] role="concept"
+# ### Learning behind the rounding
+#
 # Rounding has a slope of zero nearly everywhere, so a loss behind it teaches the weight
 # nothing. *Quantization-aware training* rounds in the forward pass and lets the gradient
-# pass as if nothing had been rounded, the *straight-through estimator*. The reader of
-# trap 11.1, all its matrices in 2 bits, learns for 200 steps; once with it, and once
-# with the rounding's own slope, which is that of the largest weight alone.
+# pass as if nothing had been rounded, the [*straight-through
+# estimator*](https://arxiv.org/abs/1308.3432). The reader of trap 11.1, with a grid for
+# each row, learns for 200 steps more: before it is rounded, or behind the rounding.
 
 # %% role="concept"
 from torch.nn.utils import parametrize
 
-class TwoBits(nn.Module):
-    """A weight as its symmetric grid of 2 bits shows it."""
+class Rounded(nn.Module):
+    """A weight as its symmetric grids show it, one a row."""
 
-    def __init__(self, through):
+    def __init__(self, bits, through=True):
         super().__init__()
-        self.through = through
+        self.bits, self.through = bits, through
 
     def forward(self, w):
-        seen = symmetric(w, 2)
+        seen = symmetric(w, self.bits)
         return w + (seen - w).detach() if self.through else seen
 
 # %% role="concept"
-trained = {}
-for through in (True, False):
+def learnt_behind(bits, through=True):
+    """Share read after 200 steps behind the rounding."""
     model = copy.deepcopy(reader)
     for linear in linears(model):
         parametrize.register_parametrization(linear, "weight",
-                                             TwoBits(through))
-    at_first = accuracy(model, x_test, y_test)
-    losses = fit(model, x_train, y_train, steps=200, lr=1e-3)
-    trained[through] = accuracy(model, x_test, y_test)
-print(f"2 bits, a grid a row: {at_first:.2f}")
-print(f"trained straight through {trained[True]:.2f}, "
-      f"with the slope of rounding {trained[False]:.2f}")
+                                             Rounded(bits, through))
+    fit(model, x_train, y_train, steps=200, lr=1e-3)
+    return accuracy(model, x_test, y_test)
+
+def in_rows(bits):
+    """One symmetric grid a row, as a rule for `rounded`."""
+    return lambda w: symmetric(w, bits)
 
 # %% role="concept"
-claim("share read after training straight through", trained[True],
-      above=0.85)
-claim("straight through, minus the slope of rounding",
-      trained[True] - trained[False], above=0.1)
+longer = copy.deepcopy(reader)
+losses = fit(longer, x_train, y_train, steps=200, lr=1e-3)
+share = {}
+for bits in (2, 3):
+    at_once, afterwards = (
+        accuracy(rounded(model, in_rows(bits)), x_test, y_test)
+        for model in (reader, longer))
+    share[bits] = {"at once": at_once, "trained, then rounded": afterwards,
+                   "straight through": learnt_behind(bits)}
+share[2]["slope of the rounding"] = learnt_behind(2, through=False)
+for bits, row in share.items():
+    print(bits, "bits:", {name: f"{s:.2f}" for name, s in row.items()})
+
+# %% role="concept"
+claim("2 bits: share read after training straight through",
+      share[2]["straight through"], above=0.85)
+claim("2 bits: straight through, less trained and then rounded",
+      share[2]["straight through"] - share[2]["trained, then rounded"],
+      above=0.1)
+claim("2 bits: straight through, less with the slope of the rounding",
+      share[2]["straight through"] - share[2]["slope of the rounding"],
+      above=0.05)
 
 # %% [markdown] role="concept"
-# Some GPUs multiply faster where two of each four neighbours in a row are zero, the *2:4
-# pattern*. The pattern decides, not the size: it must keep a small weight among small
-# ones, and drop a large one among large ones. So it keeps less than pruning half of the
-# weights wherever they are smallest. Whether it is faster is a question for a GPU; on a
-# CPU the zeros are multiplied like other numbers.
+# At 2 bits the training behind the rounding brings the digits of this reader back. As
+# many steps before the rounding do not, nor does the rounding's own slope, which is that
+# of each row's largest weight alone. At 3 bits there is little to bring back. In torchao
+# the same is
+# [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html),
+# before the training with `step="prepare"`, after it with `step="convert"`.
+
+# %% [markdown] role="concept"
+# ### AWQ: large inputs, large weights
+#
+# GPTQ lives on inputs that go together. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
+# how large each input is. Where one is large, an error of its weights costs much. So its
+# column is multiplied before the rounding, and the input divided: the product is the
+# same. The step of the grid stays too, as long as another weight is the row's largest,
+# and beside the larger weights of this column it is a smaller error. By how much to
+# multiply is found by search: the inputs' sizes to a power from 0 to 1.
 
 # %% role="concept"
+def by_size(w, x, bits=4):
+    """W after AWQ: columns times size**power, rounded, divided again."""
+    size = x.abs().mean(0)
+    size = size.clamp(min=1e-4 * size.max())     # units that stay dark
+    found = [symmetric(w * size**power, bits) / size**power
+             for power in torch.arange(11) / 10]
+    return min(found, key=lambda f: (x @ (f - w).T).norm())
+
+# %% role="concept"
+second = linears(dense)[1].weight.data.double()
+drawn = torch.randn(2, 1000, 64, dtype=torch.float64)
+sizes = torch.logspace(-1, 1, 64, dtype=torch.float64)
+inputs = {"of digits": (x_in, x_new), "alike, independent": drawn,
+          "unlike, independent": drawn * sizes}
+over = {}                 # error over that of rounding to nearest
+for name, (x, new) in inputs.items():
+    order = x.square().sum(0).argsort(descending=True)
+    awq, gptq, nearest = (errors(found, second, new)[1] for found in (
+        by_size(second, x), by_columns(second, x, order, bits=4),
+        symmetric(second, 4)))
+    over[name] = awq / nearest, gptq / nearest
+    print(f"inputs {name:20} AWQ {awq / nearest:.2f}   "
+          f"GPTQ {gptq / nearest:.2f}   of the error to nearest")
+
+# %% role="concept"
+claim("inputs of digits: AWQ's error over that to nearest",
+      over["of digits"][0], below=0.98)
+claim("independent inputs of one size: AWQ's error over that to nearest",
+      over["alike, independent"][0], above=0.96, below=1.04)
+claim("independent inputs, sizes unlike: AWQ's over that to nearest",
+      over["unlike, independent"][0], below=0.93)
+
+# %% [markdown] role="concept"
+# The middle line is the control: inputs of one size leave nothing to choose. The last one
+# separates the two methods: sizes differ, so AWQ has something to scale, but no input can
+# stand in for another, so GPTQ has nothing to make up with. On the inputs of digits, where
+# both have something, GPTQ is far ahead in this layer.
+
+# %% role="concept"
+claim("independent inputs, sizes unlike: GPTQ's over that to nearest",
+      over["unlike, independent"][1], above=0.96)
+claim("inputs of digits: GPTQ's error over AWQ's",
+      over["of digits"][1] / over["of digits"][0], below=0.5)
+
+# %% [markdown] role="concept"
+# ### Which layer needs the bits
+#
+# Round one matrix at a time and write down how far the *loss* rises: the list says where
+# bits are worth their room. The error of the weights says nothing of it, as it is nearly
+# the same in all four. Two matrices get 4 bits here, the other two 2.
+
+# %% role="concept"
+@torch.no_grad()
+def loss_of(model):
+    return F.cross_entropy(model(x_train), y_train).item()
+
+def weights_off(k):
+    w = linears(reader)[k].weight.data
+    return ((symmetric(w, 2) - w).norm() / w.norm()).item()
+
+def with_bits(plan):
+    return rounded(reader, *[in_rows(bits) for bits in plan])
+
+rise = [loss_of(with_bits([2 if j == k else 16 for j in range(4)]))
+        - loss_of(reader) for k in range(4)]
+print("loss rises by   ", [f"{r:.2f}" for r in rise])
+print("weights are off ", [f"{weights_off(k):.2f}" for k in range(4)])
+
+# %% role="concept"
+costly = sorted(range(4), key=lambda k: -rise[k])[:2]
+spent = [4 if k in costly else 2 for k in range(4)]
+plans = {"2 bits": [2] * 4, "4 where it costs": spent,
+         "4 where it does not": [6 - bits for bits in spent]}
+numbers = [linear.weight.numel() for linear in linears(reader)]
+mixed = {}
+for name, plan in plans.items():
+    mixed[name] = accuracy(with_bits(plan), x_test, y_test)
+    mean = sum(b * n for b, n in zip(plan, numbers)) / sum(numbers)
+    print(f"{name:20} {plan}, {mean:.2f} a weight: reads "
+          f"{mixed[name]:.2f}")
+
+# %% role="concept"
+claim("largest rise of the loss less the least", max(rise) - min(rise),
+      above=0.15)
+claim("largest error of the weights over the least",
+      max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
+      below=1.5)
+claim("4 bits where it costs, less 4 bits where it does not",
+      mixed["4 where it costs"] - mixed["4 where it does not"], above=0.1)
+
+# %% [markdown] role="concept"
+# ### Three patterns of zeros
+#
+# Half of the weights go, in one of three patterns: the smallest *anywhere*; the two
+# smallest of *each four* neighbours in a row, a pattern that some GPUs multiply faster;
+# or the weakest *units* with their whole rows. The last layer stays as it is. Then each
+# is retrained for 100 steps with its masks, as in trap 11.2.
+
+# %% role="concept"
+def anywhere(w):
+    """True for the larger half of a matrix."""
+    return w.abs() > w.abs().median()
+
 def two_of_four(w):
     """True for the two largest of each four neighbours in a row."""
     parts = w.abs().view(-1, 4)
     kept = torch.zeros_like(parts, dtype=torch.bool)
     return kept.scatter_(1, parts.topk(2, 1).indices, True).view_as(w)
 
-weights = [m.weight.data for m in linears(dense)]
-kept_24 = sum((w * two_of_four(w)).abs().sum() for w in weights)
-kept_half = sum(m.weight.abs().sum() for m in linears(cut(dense, 0.5)))
-total = sum(w.abs().sum() for w in weights)
-print(f"size kept: 2:4 {kept_24 / total:.2f}, "
-      f"half anywhere {kept_half / total:.2f}")
+def units(w):
+    """True for the rows of the larger half of the units."""
+    size = w.norm(dim=1)
+    return (size > size.median())[:, None].expand_as(w)
 
 # %% role="concept"
-claim("size that 2:4 keeps over what half anywhere keeps",
-      (kept_24 / kept_half).item(), below=0.97)
+def zero_by(masks):
+    """A call that zeroes what is masked, and the bias of empty rows."""
+    def zero(model):
+        for linear, mask in zip(linears(model), masks):
+            linear.weight.data[~mask] = 0
+            linear.bias.data[~mask.any(1)] = 0
+    return zero
+
+whole_head = torch.ones(10, 64, dtype=torch.bool)
+masks_of = {
+    rule.__name__: [*[rule(linear.weight.data)
+                      for linear in linears(dense)[:-1]], whole_head]
+    for rule in (anywhere, two_of_four, units)}
+
+# %% role="concept"
+full_dense = accuracy(dense, x_test, y_test)
+thin, lost = {}, {}
+for name, masks in masks_of.items():
+    thin[name] = copy.deepcopy(dense)
+    zero_by(masks)(thin[name])
+    at_first = accuracy(thin[name], x_test, y_test)
+    thin[name] = retrain(thin[name], after_step=zero_by(masks))
+    after = accuracy(thin[name], x_test, y_test)
+    lost[name] = full_dense - at_first, full_dense - after
+    print(f"{name:12} reads {at_first:.2f}, retrained {after:.2f}, zeros "
+          f"{zeros(thin[name]):.2f}")
+
+# %% role="concept"
+claim("digits lost at once: units, less two of four",
+      lost["units"][0] - lost["two_of_four"][0], above=0.02)
+claim("digits lost after retraining, the worst pattern",
+      max(after for _, after in lost.values()), below=0.04)
+claim("share of zeros after retraining, the least",
+      min(map(zeros, thin.values())), above=0.45)
+
+# %% [markdown] role="concept"
+# Whole units cost most at once; retraining makes up for nearly all of it in each pattern.
+# What they save is another question. Units can be cut out: what is left is an ordinary,
+# smaller net. Single zeros have to be noted down, a place for each weight that stays.
+
+# %% role="concept"
+def without_units(model, masks):
+    """A smaller net without the units whose rows are masked."""
+    layers, alive = [], torch.ones(64, dtype=torch.bool)
+    for linear, mask in zip(linears(model), masks):
+        stays = mask.any(1)
+        fewer = nn.Linear(int(alive.sum()), int(stays.sum()))
+        fewer.weight.data = linear.weight.data[stays][:, alive]
+        fewer.bias.data = linear.bias.data[stays]
+        layers += [fewer, nn.ReLU()]
+        alive = stays
+    return nn.Sequential(*layers[:-1])
+
+# %% role="concept"
+smaller = without_units(thin["units"], masks_of["units"])
+with torch.no_grad(), warnings.catch_warnings():
+    warnings.simplefilter("ignore")              # CSR is said to be in beta
+    gap = (smaller(x_test) - thin["units"](x_test)).abs().max()
+    places = {name: linear.weight.to_sparse_csr() for name, linear in
+              thin["anywhere"].named_children()
+              if isinstance(linear, nn.Linear)}
+size = {"dense": saved(dense.state_dict()), "without units":
+        saved(smaller.state_dict()), "with places": saved(places)}
+print(f"largest gap of a logit {gap:.0e}   bytes {size}")
+
+# %% role="concept"
+claim("the smaller net and the masked one: largest gap of a logit", gap,
+      below=1e-4)
+claim("file of the smaller net over the dense one",
+      size["without units"] / size["dense"], below=0.55)
+claim("file with the place of each weight over the dense one",
+      size["with places"] / size["dense"], above=1.2)
+
+# %% [markdown] role="concept"
+# Half of the weights are gone, and the file has grown: torch notes a column number of 8
+# bytes beside each weight of 4. The pattern 2:4 needs less, as a place among four takes
+# two bits; torch's [sparse tensors](https://docs.pytorch.org/docs/stable/sparse.html) have
+# it for GPUs. The explorer at trap 11.2 counts its bytes.
+
+# %% role="concept"
+claim("bytes of a column number",
+      places["0"].col_indices().element_size(), expected=8)
 
 # %% [markdown] role="quiz"
 # ## Check yourself
