@@ -1842,7 +1842,9 @@ def stored(kind, where, width=8192):
                            dtype=half_dtype(where))
     codes = torch.randint(0, 256, (width, width), device=where,
                           dtype=torch.uint8)
-    return codes.view(torch.int8) if kind == "int8" else codes[:, ::2].clone()
+    if kind == "int4":
+        return codes[:, ::2].clone()
+    return codes.view(torch.int8)
 
 def opened(w, half):
     """The weight in 16 bits again; one scale for all of it."""
