@@ -1158,10 +1158,11 @@ def disagreements(model: torch.nn.Module, program, batches: list,
     Each of the two, called with a batch, gets a copy of its own. Both run
     without gradients, the model in eval mode; afterwards each of its
     modules is in the mode in which it was. The model's answers are finite
-    tensors. A batch counts if the program raises an Exception, if it
-    returns no tensor, or one of another shape or dtype, or if an entry is
-    not finite, or is farther from the model's than rtol times the largest
-    size in the model's answer to this batch. batches stay as they are.
+    tensors of a floating-point dtype. A batch counts if the program raises
+    an Exception, if it returns no tensor, or one of another shape or dtype,
+    or if an entry is not finite, or is farther from the model's than rtol
+    times the largest size in the model's answer to this batch. batches stay
+    as they are.
 
     Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].
     """
@@ -1363,27 +1364,26 @@ def free_dims(examples: list):
     Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).
     """
     # BEGIN SOLUTION
-    first = examples[0]
-    if any(type(other) is not type(first) for other in examples):
+    first, *others = examples
+    if any(type(other) is not type(first) for other in others):
         raise ValueError("values of several types")
     if isinstance(first, torch.Tensor):
-        if len({(t.dtype, t.dim()) for t in examples}) > 1:
+        if any(t.dtype != first.dtype or t.dim() != first.dim()
+               for t in others):
             raise ValueError("tensors of several dtypes or ranks")
-        varies = tuple(d for d in range(first.dim())
-                       if len({t.shape[d] for t in examples}) > 1)
+        varies = tuple(d for d in range(first.dim()) if any(
+            t.shape[d] != first.shape[d] for t in others))
         if any(first.shape[d] < 2 for d in varies):
             raise ValueError("a free size of 0 or 1 in the first example")
         return varies
     if isinstance(first, dict):
-        if any(set(other) != set(first) for other in examples):
+        if any(set(other) != set(first) for other in others):
             raise ValueError("other keys")
         return {key: free_dims([e[key] for e in examples]) for key in first}
     if isinstance(first, list | tuple):
-        if any(len(other) != len(first) for other in examples):
-            raise ValueError("other lengths")
-        return type(first)(free_dims(list(e))
-                           for e in zip(*examples, strict=True))
-    if any(other != first for other in examples):
+        return type(first)(free_dims(each)
+                           for each in zip(*examples, strict=True))
+    if any(other != first for other in others):
         raise ValueError("a value that varies becomes a constant")
     return None
     # END SOLUTION
@@ -1777,6 +1777,85 @@ claim("file with the place of each weight over the dense one",
 claim("bytes of a column number",
       places["0"].col_indices().element_size(), expected=8)
 
+# %% [markdown] role="concept"
+# ### Ways out of Python
+#
+# | way | what the file holds | what runs it | here |
+# |---|---|---|---|
+# | state dict | tensors by name | your class, in Python | trap 11.5 |
+# | `torch.export` | a graph of torch's operations, and tensors | torch | run below |
+# | ONNX | a graph of ONNX operations, and tensors | onnxruntime, TensorRT and others | run below |
+# | AOTInductor | machine code compiled from a `torch.export` graph | C++ with libtorch, or Python | shown, not run |
+# | TensorRT | an engine for one kind of NVIDIA GPU | TensorRT | shown, not run |
+# | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
+#
+# The first three, for the large reader of trap 11.5:
+
+# %% role="concept"
+def program_file(example):
+    """The large reader as a file of torch.export, open for any batch."""
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(
+        large_reader.eval(), (example,), dynamic_shapes=batch), file)
+    return file
+
+two = x_test[:2]
+exported_file = program_file(two.clone())
+large_file = OnnxFile(large_reader, two, dynamic_shapes=batch)
+numbers = sum(p.nbytes for p in large_reader.parameters())
+lengths = {"state dict": saved(large_reader.state_dict()),
+           "torch.export": len(exported_file.getvalue()),
+           "its example a view": len(program_file(two).getvalue()),
+           "ONNX": len(large_file.bytes)}
+print({name: f"{n / numbers:.2f}" for name, n in lengths.items()})
+
+# %% role="concept"
+claim("file of torch.export, over the bytes of the weights",
+      lengths["torch.export"] / numbers, below=1.1)
+claim("the same, its example a view of the test digits",
+      lengths["its example a view"] / numbers, above=1.3)
+claim("largest gap of the large reader's ONNX file",
+      largest_gap(large_file, large_reader), below=1e-3)
+
+# %% role="concept" compare=false
+exported_file.seek(0)
+ways = {"model": large_reader, "onnxruntime": large_file,
+        "torch.export": torch.export.load(exported_file).module()}
+for rows in (1, 256):
+    x = x_test[:rows]
+    with torch.no_grad():
+        us = {name: seconds(lambda: way(x), repeats=20).median * 1e6
+              for name, way in ways.items()}
+    print(f"{rows:3} digits:", {n: f"{t:.0f} us" for n, t in us.items()})
+
+# %% [markdown] role="concept"
+# The files are alike in length, as nearly all of each is weights. The longer one met trap
+# 11.5: an exported program keeps its example, and two rows of the test digits are a view
+# that drags all of them along. The times are those of the
+# machine that ran this notebook; measure yours at the number of rows that you serve, on
+# the processor that will serve them. An `ExportedProgram` is no faster by itself, it runs
+# the same kernels from a graph; a compiler takes it from there.
+#
+# `AOTInductor` compiles the graph to C++ and that to machine code. For this reader it
+# takes about as long as this whole lesson, so it is shown only; its documentation calls
+# it a [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
+#
+# ```python
+# torch._inductor.aoti_compile_and_package(program, package_path="reader.pt2")
+# reader = torch._inductor.aoti_load_package("reader.pt2")
+# ```
+#
+# TensorRT builds an engine from the ONNX file, for the GPU that it stands beside, and for
+# a range of sizes. Nobody has run this line for this course:
+#
+# ```sh
+# trtexec --onnx=reader.onnx --saveEngine=reader.plan \
+#         --minShapes=input:1x64 --optShapes=input:32x64 --maxShapes=input:256x64
+# ```
+#
+# Its options are listed
+# [here](https://docs.nvidia.com/tao/tao-toolkit/text/trtexec_integration/index.html).
+
 # %% [markdown] role="quiz"
 # ## Check yourself
 #
@@ -1816,6 +1895,20 @@ claim("bytes of a column number",
 # - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
 # - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
 # - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to hold.
+
+# %% [markdown] role="quiz"
+# **6. Model and program agree on a thousand batches of random numbers. The model has an `if` on the mean of its input. You conclude that**
+#
+# - [ ] the program is right :: Random numbers of mean 0 go the same way each time; the other way was not tried once.
+# - [ ] it is right up to rounding :: The size of the gap is not the question; which way was taken is.
+# - [x] one way is right, and you test inputs for the other :: A test has to hold an input for each way.
+
+# %% [markdown] role="quiz"
+# **7. You export with one row as the example, and name its first size as open. For another model that gave a file for any number of rows. This time**
+#
+# - [ ] it does so again, as the call is the same :: Whether a size of 1 is left open depends on what the model asks about it.
+# - [x] you look at what the file declares, and call it with several sizes :: In trap 11.7 the same call wrote a fixed size for one of two models.
+# - [ ] the exporter warns you if not :: It changed the size without an error.
 
 # %% [markdown] role="gpu"
 # ## On a GPU: when fewer bits save time
@@ -1899,7 +1992,8 @@ def per_byte(rows):
 
 chain = nn.Sequential(*[m for _ in range(8) for m in (
     nn.Linear(256, 256), nn.ReLU())]).to("meta")
-launches = cost(lambda: chain(torch.empty(1, 256, device="meta"))).orders
+row = torch.empty(1, 256, device="meta")
+launches = cost(lambda: chain(row)).orders
 print(f"launches of a chain of eight small layers: {launches}")
 
 # %% role="gpu"
@@ -1988,5 +2082,8 @@ answers_here
 # - Round the columns that cost most while others can still make up for them; calibrate
 #   with rows like those to come.
 # - The size of a model is the length of its file.
+# - A trace holds one run. Test a program on inputs for each way of each branch.
+# - What an exporter's example shows may become a fact: give it two of everything, and
+#   read what the file declares.
 #
 # **Next:** stage 12 asks what to do when the loss is NaN at step 500.

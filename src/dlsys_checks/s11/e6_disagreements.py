@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -14,7 +16,7 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expe
 ex = exercise("11.6", "disagreements", seen=("kind", "weight", "faults", "batches", "rtol",
                                              "modes"))
 
-AGREE = ("", "a little", "with gradients", "other strides")
+AGREE = ("", "a little", "with gradients", "other strides", "a parameter", "at the limit")
 
 ex.promise("numbers", "Numbers of the batches on which a program is not its model, in order.",
            says=("batches found", "number of a batch"))
@@ -25,19 +27,23 @@ ex.promise("copies", "Each of the two, called with a batch, gets a copy of its o
 ex.promise("modes", "Both run without gradients, the model in eval mode; afterwards each of its "
            "modules is in the mode in which it was.",
            says=("with gradients", "in train mode", "modules whose mode changed"))
-ex.promise("finite", "The model's answers are finite tensors.",
-           cases=("large weights", "small weights", "answers of zero"))
+ex.promise("finite", "The model's answers are finite tensors of a floating-point dtype.",
+           cases=("large weights", "small weights", "answers of zero",
+                  "a model in double precision"))
 ex.promise("raises", "A batch counts if the program raises an Exception,",
            cases=("it raises", "it raises another error"))
 ex.promise("form", "if it returns no tensor, or one of another shape or dtype,",
            cases=("no tensor", "one row for all", "an axis more", "flattened",
-                  "in double precision", "in half precision", "equal rows"))
+                  "in double precision", "in half precision", "equal rows",
+                  "in a tuple", "in a dict", "one column for all", "in bfloat16",
+                  "a model in double precision"))
 ex.promise("far", "or if an entry is not finite, or is farther from the model's than rtol times "
            "the largest size in the model's answer to this batch.",
            cases=("a NaN", "an infinite entry", "minus infinity", "all of them NaN", "too large",
                   "too small", "a little off", "both ways at once", "a small batch beside others",
                   "a large batch beside others", "rtol of 0", "answers of zero", "large weights",
-                  "small weights", "one entry"))
+                  "small weights", "one entry", "answers below zero", "the sign turned",
+                  "measured by the model", "at the limit"))
 ex.promise("left", "batches stay as they are.", says=("batches that changed",))
 ex.promise("example", "Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].",
            cases=("the example",))
@@ -60,8 +66,15 @@ def cases(g):
         return name, {"kind": kind, "weight": weight, "faults": list(faults), "batches": batches,
                       "rtol": rtol, "modes": modes}
 
-    zero = one("answers of zero", "", "up", "down", "", rtol=0.1)
+    zero = one("answers of zero", "", "up", "down", "", "nan", rtol=0.1)
     zero[1]["batches"] = [-b.abs() for b in zero[1]["batches"]]
+    columns = one("one column for all", "", "first column", "", outs=3)
+    columns[1]["weight"] = columns[1]["weight"][:1].expand(3, 4).clone()
+    limit = one("at the limit", "at the limit", "", outs=1, ins=1, rtol=0.25)
+    limit[1]["weight"] = torch.ones(1, 1)
+    limit[1]["batches"][0] = torch.tensor([[4.0]])
+    twice = one("a batch that stands there twice", "other", "", "other", "")
+    twice[1]["batches"][2] = twice[1]["batches"][0].clone()
     rows = one("one row for all", "", "first row", "", shapes=[(3, 4)] * 3)
     equal = one("equal rows", "first row", "", shapes=[(3, 4)] * 2)
     equal[1]["batches"][0] = equal[1]["batches"][0][:1].expand(3, 4).clone()
@@ -76,6 +89,11 @@ def cases(g):
             one("no tensor", "nothing", "", "a list", "a number"), rows, equal,
             one("an axis more", "", "axis"), one("flattened", "flat", ""),
             one("in double precision", "", "double", ""), one("in half precision", "half", ""),
+            one("in bfloat16", "bfloat16", ""), one("in a tuple", "tuple", "", "list of one"),
+            one("in a dict", "", "dict"), one("the sign turned", "sign", ""), columns, limit, twice,
+            one("measured by the model", "up at the largest", "", rtol=0.5),
+            one("a model in double precision", "", "single", "other", kind="double"),
+            one("a parameter", "a parameter", "", "other"),
             one("a NaN", "", "nan", ""), one("an infinite entry", "inf", "", ""),
             one("minus infinity", "", "minus inf"), one("all of them NaN", "all nan", ""),
             one("too large", "", "up", "", rtol=0.1), one("too small", "", "down", rtol=0.1),
@@ -85,6 +103,7 @@ def cases(g):
             one("a large batch beside others", "a little", "a little", "up",
                 sizes=(0.01, 50.0, 0.01)),
             one("rtol of 0", "", "bit", "", rtol=0.0), zero,
+            one("answers below zero", "a little", "up", "", size=-1.0),
             one("large weights", "", "up", "a little", size=1e9),
             one("small weights", "", "up", "a little", size=1e-9),
             one("with gradients", "with gradients", "other strides", "other"),
@@ -113,17 +132,22 @@ def act(fn, kind, weight, faults, batches, rtol, modes):
         notes["calls with what is no batch"] += 1
         return None
 
-    class Watch(nn.Module):
+    class Watched(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
         def forward(self, x):
             number(x)
             notes["model with gradients"] += int(torch.is_grad_enabled())
-            notes["model in train mode"] += int(any(m.training for m in model.modules()))
-            return x
+            notes["model in train mode"] += int(any(m.training for m in self.modules()))
+            out = self.inner(x)
+            return out.double() if kind == "double" else out
 
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     linear.weight = nn.Parameter(weight.clone())
-    model = nn.Sequential(Watch(), nn.Sequential(nn.ReLU(kind == "model writes"),
-                                                 nn.Dropout(0.5)), linear)
+    model = Watched(nn.Sequential(nn.Sequential(nn.ReLU(kind == "model writes"),
+                                                nn.Dropout(0.5)), linear))
     if kind == "example":
         model = nn.ReLU()
     for module, mode in zip(model.modules(), modes, strict=True):
@@ -136,6 +160,8 @@ def act(fn, kind, weight, faults, batches, rtol, modes):
         if kind == "example":
             return x.abs()
         out = F.linear(x.relu(), weight)
+        if kind == "double":
+            out = out.double()
         if kind == "program writes":
             x.zero_()
         largest = out.abs().max().item()
@@ -156,9 +182,14 @@ def act(fn, kind, weight, faults, batches, rtol, modes):
             out.view(-1)[0] += off
             out.view(-1)[-1] -= off
         elif fault == "a little":
-            out += 0.5 * limit * torch.where(torch.arange(out.numel()) % 2 == 0, 1, -1).view_as(out)
+            out += 0.9 * limit * torch.where(torch.arange(out.numel()) % 2 == 0, 1, -1).view_as(out)
         elif fault in ("nan", "inf", "minus inf"):
             out.view(-1)[at] = {"nan": torch.nan, "inf": torch.inf}.get(fault, -torch.inf)
+        elif fault == "up at the largest":
+            place = out.abs().flatten().argmax()
+            out.view(-1)[place] += off * out.view(-1)[place].sign()
+        elif fault == "at the limit":
+            out += limit
         elif fault == "all nan":
             out.fill_(torch.nan)
         elif fault == "with gradients":
@@ -166,7 +197,10 @@ def act(fn, kind, weight, faults, batches, rtol, modes):
         elif fault == "other strides":
             out = out.T.contiguous().T
         forms = {"other": 1000 - 20 * out, "first row": out[:1], "axis": out[None], "flat": out.flatten(),
-                 "double": out.double(), "half": out.bfloat16()}
+                 "double": out.double(), "half": out.half(), "bfloat16": out.bfloat16(),
+                 "single": out.float(), "tuple": (out,), "list of one": [out],
+                 "dict": {"y": out}, "sign": -out, "first column": out[:, :1],
+                 "a parameter": nn.Parameter(out)}
         return forms.get(fault, out)
 
     found = fn(model, program, batches, rtol)
@@ -198,6 +232,11 @@ def law(out, kind, weight, faults, batches, rtol, modes):
     if len(out["found"]) == len(wanted):
         expect_equal("batches found", out["found"], wanted)
     expect_length("batches found", out["found"], len(wanted), f"It is {wanted} here.")
+
+
+ex.equivalent("if not (same and (got - wanted).abs().max() <= limit): -> "
+              "if not (same and (wanted - got).abs().max() <= limit):",
+              "the size of a gap does not depend on its direction")
 
 
 # ---- right by another route
@@ -248,7 +287,24 @@ def finite_first(model, program, batches, rtol):
     return found
 
 
-@ex.right("a copy of the model in eval mode")
+@ex.right("a deep copy of the model, in eval mode")
+def deep_copy(model, program, batches, rtol):
+    model, found = copy.deepcopy(model).eval(), []
+    for k, batch in enumerate(batches):
+        with torch.no_grad():
+            wanted = model(batch.clone())
+            try:
+                got = program(batch.clone())
+                gap = (got - wanted).abs()
+                agrees = (got.dtype is wanted.dtype and got.size() == wanted.size()
+                          and bool((gap <= rtol * wanted.abs().amax()).all()))
+            except Exception:
+                agrees = False
+        found += [] if agrees else [k]
+    return found
+
+
+@ex.right("module by module set back, the leaves with train")
 @torch.no_grad()
 def copied(model, program, batches, rtol):
     def differs(batch):
@@ -408,7 +464,7 @@ def left_in_eval(model, program, batches, rtol):
     return compared(model, program, batches, rtol, back=False)
 
 
-@ex.wrong("all modules put into train mode afterwards", says="modules whose mode changed",
+@ex.wrong("modes set back with train(), which reaches all children", says="modules whose mode changed",
           breaks="modes")
 def all_trained(model, program, batches, rtol):
     was = model.training
@@ -427,7 +483,7 @@ def passed_on(model, program, batches, rtol):
     return compared(model, program, batches, rtol, errors=())
 
 
-@ex.wrong("value errors alone caught", says="raised", breaks="raises")
+@ex.wrong("some kinds of errors caught, not all", says="raised", breaks="raises")
 def value_errors(model, program, batches, rtol):
     return compared(model, program, batches, rtol, errors=(ValueError, RuntimeError))
 
@@ -488,6 +544,72 @@ def judged(far):
     return bad
 
 
+@ex.wrong("the first of a tuple or list taken", says="batches found", breaks="form")
+def first_of(model, program, batches, rtol):
+    def unpacked(x):
+        out = program(x)
+        return out[0] if isinstance(out, tuple | list) and len(out) == 1 else out
+    return compared(model, unpacked, batches, rtol)
+
+
+@ex.wrong("the values of a dict taken", says="batches found", breaks="form")
+def values_of(model, program, batches, rtol):
+    def unpacked(x):
+        out = program(x)
+        return next(iter(out.values())) if isinstance(out, dict) else out
+    return compared(model, unpacked, batches, rtol)
+
+
+@ex.wrong("numbers of rows compared, not shapes", says="batches found", breaks="form")
+def rows_only(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        if not isinstance(got, torch.Tensor) or got.dim() != wanted.dim():
+            return True
+        if len(got) != len(wanted) or got.dtype != wanted.dtype:
+            return True
+        return not (got - wanted).abs().max() <= rtol * wanted.abs().max()
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("float32 asked for, not the model's dtype", says="batches found",
+          breaks=("form", "finite"))
+def single_asked(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        if not isinstance(got, torch.Tensor) or got.shape != wanted.shape:
+            return True
+        return got.dtype != torch.float32 or not (
+            (got - wanted).abs().max() <= rtol * wanted.abs().max())
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("half precision let pass", says="batches found", breaks="form")
+def half_too(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        if not isinstance(got, torch.Tensor) or got.shape != wanted.shape:
+            return True
+        return got.dtype not in (wanted.dtype, torch.float16) or not (
+            (got - wanted).abs().max() <= rtol * wanted.abs().max())
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("a Parameter taken for no tensor", says="batches found", breaks="numbers")
+def no_parameter(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        return type(got) is not torch.Tensor or not like(got, wanted) or not (
+            (got - wanted).abs().max() <= rtol * wanted.abs().max())
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("the first place of an equal batch", says="batches found", breaks="numbers")
+def first_place(model, program, batches, rtol):
+    found = compared(model, program, batches, rtol)
+
+    def place(k):
+        return next(j for j, b in enumerate(batches)
+                    if b.shape == batches[k].shape and torch.equal(b, batches[k]))
+    return [place(k) for k in found]
+
+
 @ex.wrong("NaN taken for near", says="batches found", breaks="far")
 def nan_is_near(model, program, batches, rtol):
     return compared(model, program, batches, rtol, bad=judged(
@@ -544,6 +666,43 @@ def absolute_part(model, program, batches, rtol):
 def below_the_limit(model, program, batches, rtol):
     return compared(model, program, batches, rtol, bad=judged(
         lambda gap, w, rtol: not gap.abs().max() < rtol * w.abs().max() and rtol > 0))
+
+
+@ex.wrong("the largest entry, not the largest size", says="batches found", breaks="far")
+def largest_entry(model, program, batches, rtol):
+    return compared(model, program, batches, rtol, bad=judged(
+        lambda gap, w, rtol: not gap.abs().max() <= rtol * w.max()))
+
+
+@ex.wrong("sizes compared, without their signs", says="batches found", breaks="far")
+def sizes_compared(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        return not like(got, wanted) or not (
+            (got.abs() - wanted.abs()).abs().max() <= rtol * wanted.abs().max())
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("a limit from the program's size", says="batches found", breaks="far")
+def by_the_program(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        largest = max(got.abs().max(), wanted.abs().max()) if like(got, wanted) else 0.0
+        return not like(got, wanted) or not got.isfinite().all() or not (
+            (got - wanted).abs().max() <= rtol * largest)
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("NaN turned into 0", says="batches found", breaks=("far", "finite"))
+def nan_to_zero(model, program, batches, rtol):
+    def bad(got, wanted, rtol):
+        return not like(got, wanted) or not (
+            (got.nan_to_num() - wanted).abs().max() <= rtol * wanted.abs().max())
+    return compared(model, program, batches, rtol, bad=bad)
+
+
+@ex.wrong("the limit itself refused, but for equals", says="batches found", breaks="far")
+def below_but_for_equals(model, program, batches, rtol):
+    return compared(model, program, batches, rtol, bad=judged(
+        lambda gap, w, rtol: not ((gap.abs() < rtol * w.abs().max()) | (gap == 0)).all()))
 
 
 @ex.wrong("a limit from all batches", says="batches found", breaks="far")

@@ -17,7 +17,8 @@ ex.promise("examples", "examples: at least two inputs of one model: tensors, num
                   "a dict", "a list", "texts and None", "a number alone", "no dimensions"))
 ex.promise("first", "The first is the one to be exported.",
            cases=("1 in the first", "1 in the second", "0 in the first", "0 in the second",
-                  "1 in the last of three", "1 in the first, second dimension"))
+                  "1 in the last of three", "1 in the first, second dimension",
+                  "1 in one of two that vary", "1 in the other of two that vary"))
 ex.promise("place", "The result is built like it:", says=("container",))
 ex.promise("dims", "in the place of a tensor stands a tuple of those dimensions whose size is not "
            "the same in all examples, in rising order;",
@@ -27,19 +28,27 @@ ex.promise("raises", "Raises ValueError where an exporter could not leave open w
            says=("raised",))
 ex.promise("type", "the type of a value,", cases=("a number for a tensor", "a list for a tuple",
                                                   "None for a tensor", "1 for True", "2.0 for 2",
-                                                  "a tensor for None", "a dict for a list"))
+                                                  "a tensor for None", "a dict for a list",
+                                                  "a type in the second of three",
+                                                  "a type in the third"))
 ex.promise("value", "a number, text or None,", cases=("another number", "another text",
                                                       "another number in the third",
-                                                      "another number, deep"))
+                                                      "another number, deep",
+                                                      "another number in the second of three"))
 ex.promise("length", "the length of a list or tuple,", cases=("a longer list", "a longer tuple",
-                                                              "a shorter list"))
+                                                              "a shorter list",
+                                                              "a longer list, the third"))
 ex.promise("keys", "the keys of a dict,", cases=("another key", "a key too many",
-                                                 "a key too few"))
+                                                 "a key too few", "a key in the third",
+                                            "a key in the second of three"))
 ex.promise("kind", "a tensor's dtype or number of dimensions;",
-           cases=("another dtype", "more dimensions", "fewer dimensions"))
+           cases=("another dtype", "more dimensions", "fewer dimensions",
+                  "a dtype in the second of three", "a dtype in the third",
+                  "dimensions in the second of three", "dimensions in the third"))
 ex.promise("small", "and where a varying dimension has size 0 or 1 in the first example.",
            cases=("1 in the first", "0 in the first", "1 in the first, second dimension",
-                  "1 that stays", "0 that stays", "1 in the second", "0 in the second"))
+                  "1 that stays", "0 that stays", "1 in the second", "0 in the second",
+                  "1 in one of two that vary", "1 in the other of two that vary"))
 ex.promise("order", "The order of keys does not matter.", cases=("keys in another order",))
 ex.promise("left", "Examples stay as they are.", says=("examples that changed",))
 ex.promise("example", "Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).",
@@ -111,6 +120,18 @@ def cases(g):
             one("a key too few", {"x": x, "t": share}, {"x": y}),
             one("another dtype", x, y.double()), one("more dimensions", x, some(b, n, 1)),
             one("fewer dimensions", some(a, n, a), some(b, n)),
+            one("a type in the second of three", (x, 2), (y, "2"), (z, 2)),
+            one("a type in the third", [x, None], [y, None], [z, 0]),
+            one("another number in the second of three", (x, 3), (y, 4), (z, 3)),
+            one("a longer list, the third", [x], [y], [z, z]),
+            one("a key in the second of three", {"x": x}, {"x": y, "y": y}, {"x": z}),
+            one("a key in the third", {"x": x}, {"x": y}, {"x": z, "y": z}),
+            one("a dtype in the second of three", x, y.double(), z),
+            one("a dtype in the third", x, y, z.double()),
+            one("dimensions in the second of three", x, y[..., None], z),
+            one("dimensions in the third", x, y, z[..., None]),
+            one("1 in one of two that vary", some(1, a), some(b, c)),
+            one("1 in the other of two that vary", some(a, 1), some(b, c)),
             one("the example", (torch.zeros(2, 3), 0.5), (torch.zeros(7, 3), 0.5))]
 
 
@@ -200,6 +221,10 @@ def compare(path, got, first, paths):
             compare(f"{path}[{k}]", got[k], one, paths)
     elif got is not None:
         raise Broken(f"entry for no tensor{at}", got, None)
+
+
+ex.equivalent("if isinstance(first, list | tuple): -> if isinstance(first, tuple | list):",
+              "the order of the two types does not matter")
 
 
 # ---- right by another route
