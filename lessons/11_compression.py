@@ -24,7 +24,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, digits, fit, guess, measured,
+    accuracy, begin, check, claim, cost, datasheet, digits, fit, flops,
+    gpu_result, gpu_table, guess, measured, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -952,6 +953,457 @@ def stored_bytes(state: dict) -> int:
 # notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
 # loading tensors preserves views".
 
+# %% [markdown] trap="11.6" role="predict" core=true symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
+# ## A branch in the forward pass
+#
+# A second scanner delivers dark digits on a light ground. Your reader gets a branch: a
+# batch whose mean is above one half is turned round before it is read. Then it becomes a
+# program that needs no Python. `torch.jit.trace` runs the model on an example, one
+# ordinary digit, and writes down each operation of torch.
+#
+# Model and program agree on this digit, and on all other ordinary digits of the test,
+# one by one and together.
+
+# %% trap="11.6" role="predict"
+guess("11.6", "What share of the turned test digits does the program read?",
+      unit="%")
+
+# %% trap="11.6" role="break"
+class EitherWay(nn.Module):
+    """Reads batches of light digits on dark, or of dark ones on light."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        if x.mean() > 0.5:
+            x = 1 - x
+        return self.net(x)
+
+# %% trap="11.6" role="break"
+@contextlib.contextmanager
+def quiet():
+    """Keeps warnings and notes of an exporter to itself."""
+    nowhere = io.StringIO()
+    with (warnings.catch_warnings(), contextlib.redirect_stderr(nowhere),
+          contextlib.redirect_stdout(nowhere)):
+        warnings.simplefilter("ignore")
+        yield
+
+either = EitherWay(dense).eval()
+with quiet():                  # it is deprecated, and warns of the `if`
+    traced = torch.jit.trace(either, x_test[:1])
+
+# %% trap="11.6" role="look"
+@torch.no_grad()
+def share(program, x):
+    """Share of the test digits that a program reads from x."""
+    return (program(x).argmax(1) == y_test).float().mean().item()
+
+turned = 1 - x_test
+for name, program in (("model", either), ("program", traced)):
+    print(f"{name:8} ordinary {share(program, x_test):.2f}   "
+          f"turned {share(program, turned):.2f}")
+
+# %% trap="11.6" role="look"
+claim("largest gap of program and model on ordinary digits",
+      (traced(x_test) - either(x_test)).abs().max().item(), below=1e-4)
+claim("share of the turned digits that the model reads",
+      share(either, turned), above=0.9)
+claim("share of them that the program reads", share(traced, turned),
+      below=0.2)
+
+# %% trap="11.6" role="look"
+measured("11.6", 100 * share(traced, turned), right=(0, 20))
+
+# %% [markdown] trap="11.6" role="repair"
+# A trace is a list of operations. Python's `if` asked for the truth, got `False` for the
+# example, and went on; the list holds neither the question nor the other way. The one
+# sign of it is a warning during the trace, one among several.
+#
+# A test on random numbers does not find it either. The mean of 64 normal numbers is
+# near 0, so each batch goes the way that the example went:
+
+# %% trap="11.6" role="repair" compare=false
+noise = [torch.randn(n, 64) for n in (1, 7, 100, 1000)]
+gap_on_noise = max((traced(x) - either(x)).abs().max().item()
+                   for x in noise)
+gap_turned = (traced(turned) - either(turned)).abs().max().item()
+print(f"largest gap: noise {gap_on_noise:.0e}, turned {gap_turned:.0f}")
+
+# %% trap="11.6" role="repair"
+claim("largest gap on batches of noise", gap_on_noise, below=1e-4)
+claim("largest gap on turned digits", gap_turned, above=3)
+
+# %% [markdown] trap="11.6" role="repair"
+# The exporters of today go another way: they run the model with tensors that have a
+# shape and no numbers. The question `x.mean() > 0.5` has no answer then, and they
+# refuse:
+
+# %% trap="11.6" role="repair"
+def refusal(way, model, example):
+    """Name of the error that an exporter raises, or none."""
+    try:
+        with quiet():
+            way(model, (example,))
+    except RuntimeError as error:
+        return type(error).__name__
+    return "none"
+
+refused = {f"{way.__module__}.{way.__name__}":
+           refusal(way, either, x_test[:2])
+           for way in (torch.export.export, torch.onnx.export)}
+print(*refused.items(), sep="\n")
+
+# %% trap="11.6" role="repair"
+claim("exporters that take the branch without an error",
+      list(refused.values()).count("none"), expected=0)
+
+# %% [markdown] trap="11.6" role="repair"
+# So write the branch as an operation: `torch.cond(question, one, other, inputs)` keeps
+# both ways in the program. Both must return tensors of the same shape and type, and of
+# their own: `x` itself would be refused, hence `clone`.
+
+# %% trap="11.6" role="repair"
+class Cond(EitherWay):
+    def forward(self, x):
+        x = torch.cond(x.mean() > 0.5, lambda x: 1 - x,
+                       lambda x: x.clone(), (x,))
+        return self.net(x)
+
+cond = Cond(dense).eval()
+sizes = ({0: torch.export.Dim("batch")},)       # explained in trap 11.7
+exported = torch.export.export(cond, (x_test[:2],),
+                               dynamic_shapes=sizes)
+program = exported.module()
+
+# %% trap="11.6" role="repair" tags=["plumbing"]
+import onnxruntime
+
+class OnnxFile:
+    """A model written as ONNX and run by onnxruntime, on one thread."""
+
+    def __init__(self, model, *example, **how):
+        file = io.BytesIO()
+        with quiet():
+            torch.onnx.export(model, example, **how).save(file)
+        self.bytes = file.getvalue()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        self.session = onnxruntime.InferenceSession(self.bytes, options)
+        self.inputs = {i.name: i.shape for i in self.session.get_inputs()}
+
+    def __call__(self, x):
+        name, = self.inputs
+        out, = self.session.run(None, {name: x.numpy()})
+        return torch.from_numpy(out)
+
+# %% trap="11.6" role="repair" compare=false
+onnx_file = OnnxFile(cond, x_test[:2], dynamic_shapes=sizes)
+
+@torch.no_grad()
+def largest_gap(program, model=either):
+    """Over both ways, and over batches of 1, 7 and all digits."""
+    return max((program(x[:n]) - model(x[:n])).abs().max().item()
+               for x in (x_test, turned) for n in (1, 7, len(x)))
+
+gaps = {name: largest_gap(p) for name, p in
+        (("trace", traced), ("export", program), ("ONNX", onnx_file))}
+print({name: f"{gap:.0e}" for name, gap in gaps.items()})
+
+# %% trap="11.6" role="repair"
+claim("largest gap of the exported program, both ways", gaps["export"],
+      below=1e-4)
+claim("largest gap of the ONNX file, both ways", gaps["ONNX"], below=1e-3)
+claim("share of the turned digits that the ONNX file reads",
+      share(onnx_file, turned), above=0.9)
+
+# %% [markdown] trap="11.6" role="folklore"
+# **Told:** export to ONNX keeps one branch and says nothing; `torch.jit.script` keeps
+# both. **Measured:** the exporter of old, `dynamo=False`, keeps one; the present one
+# refuses, as you saw. `torch.jit.script` keeps both, is deprecated, and the present
+# exporter refuses what it made.
+
+# %% trap="11.6" role="folklore"
+import onnx  # noqa: F401  (the old exporter needs it)
+
+with quiet():
+    scripted = torch.jit.script(either)
+    file = io.BytesIO()
+    torch.onnx.export(either, (x_test[:1],), file, dynamo=False,
+                      input_names=["x"], dynamic_axes={"x": {0: "batch"}})
+session = onnxruntime.InferenceSession(file.getvalue())
+
+def old_file(x):
+    return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+print(f"turned digits: old exporter {share(old_file, turned):.2f}, "
+      f"script {share(scripted, turned):.2f}")
+print("script, exported:", refusal(torch.onnx.export, scripted, x_test[:2]))
+
+# %% trap="11.6" role="folklore"
+claim("share of the turned digits, the old exporter",
+      share(old_file, turned), below=0.2)
+claim("share of the turned digits, script", share(scripted, turned),
+      above=0.9)
+
+# %% trap="11.6" role="exercise" points=3 difficulty=2 minutes=10
+def disagreements(model: torch.nn.Module, program, batches: list,
+                  rtol: float) -> list:
+    """Numbers of the batches on which a program is not its model, in order.
+
+    batches: float32 tensors, numbered from 0, each with at least one entry.
+    Each of the two, called with a batch, gets a copy of its own. Both run
+    without gradients, the model in eval mode; afterwards each of its
+    modules is in the mode in which it was. The model's answers are finite
+    tensors. A batch counts if the program raises an Exception, if it
+    returns no tensor, or one of another shape or dtype, or if an entry is
+    not finite, or is farther from the model's than rtol times the largest
+    size in the model's answer to this batch. batches stay as they are.
+
+    Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].
+    """
+    # BEGIN SOLUTION
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    found = []
+    for number, batch in enumerate(batches):
+        with torch.no_grad():
+            wanted = model(batch.clone())
+            try:
+                got = program(batch.clone())
+            except Exception:
+                got = None
+        same = (isinstance(got, torch.Tensor) and got.shape == wanted.shape
+                and got.dtype == wanted.dtype)
+        limit = rtol * wanted.abs().max()
+        if not (same and (got - wanted).abs().max() <= limit):
+            found.append(number)
+    for module, mode in modes:
+        module.training = mode
+    return found
+    # END SOLUTION
+
+# %% [markdown] trap="11.6" role="hint"
+# 1. Note `(module, module.training)` for all of `model.modules()` before `model.eval()`, and set them back at the end.
+# 2. Compare type, shape and dtype first: tensors of shapes (1, 3) and (7, 3) can be subtracted from each other.
+# 3. A comparison with NaN is false. Ask whether the largest gap is within the limit, and count what is not.
+
+# %% [markdown] trap="11.6" role="keep"
+# **Keep:** a trace holds the operations of one run. Write a branch on numbers as
+# `torch.cond`, and compare model and program on inputs for each way. **In your own
+# code:** look for `if`, `while` and `.item()` on tensors in the forward pass; do not
+# call `torch.jit.trace` in new code. **Seen in the wild:**
+# [`ultralytics/yolov5#5505`](https://github.com/ultralytics/yolov5/issues/5505) asks about
+# the warning, and is told that it can be ignored. **Source:** PyTorch,
+# [`torch.cond`](https://docs.pytorch.org/docs/stable/cond.html) and
+# [`torch.jit.trace`](https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html),
+# the warning there.
+
+# %% [markdown] trap="11.7" role="predict" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
+# ## The example that the exporter sees
+#
+# Another reader takes a digit row by row, with a recurrent layer, and shall become an
+# ONNX file. An exporter needs an example, as it runs the model once: you hand over one
+# digit. The service may send more of them at a time, so you name the first size, and
+# leave it open: `dynamic_shapes=({0: Dim("batch")},)`.
+#
+# The exporter raises no error. The file agrees with the model on the digit. With the
+# plain reader the same call gave a file for any number of digits.
+
+# %% trap="11.7" role="predict"
+guess("11.7", "How many digits does the new file take at a time?",
+      choices=["any number", "only `1`", "any number from `2` on",
+               "`1`, and from `2` on with a warning"])
+
+# %% trap="11.7" role="break"
+from torch.export import Dim
+
+class ByRows(nn.Module):
+    """Reads eight rows of eight pixels, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.GRU(8, 32, batch_first=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        after_each_row, _ = self.rows(x.view(-1, 8, 8))
+        return self.head(after_each_row[:, -1])
+
+# %% trap="11.7" role="break"
+by_rows = ByRows()
+losses = fit(by_rows, x_train, y_train, steps=150, lr=1e-2)
+by_rows.eval()
+batch = ({0: Dim("batch")},)
+one_digit = OnnxFile(by_rows, x_test[:1], dynamic_shapes=batch)
+
+# %% trap="11.7" role="look" compare=false
+def takes(program, counts=(1, 2, 7, 100)):
+    """Those numbers of digits that the program answers."""
+    taken = []
+    for n in counts:
+        try:
+            program(x_test[:n])
+            taken.append(n)
+        except Exception as error:
+            name = type(error).__name__
+    return taken, name if len(taken) < len(counts) else ""
+
+with torch.no_grad():
+    gap = (one_digit(x_test[:1]) - by_rows(x_test[:1])).abs().max().item()
+print("takes, and raises else:", *takes(one_digit))
+print(f"gap on the example: {gap:.0e}")
+
+# %% trap="11.7" role="look"
+claim("numbers of digits that the file takes, of four tried",
+      len(takes(one_digit)[0]), expected=1)
+claim("gap of file and model on the example", gap, below=1e-3)
+
+# %% trap="11.7" role="look"
+measured("11.7", 1)
+
+# %% [markdown] trap="11.7" role="repair"
+# Torch treats sizes of 0 and 1 as special: a size of 1 stretches to any other. Where
+# something in the model asks whether the size is 1, the example's answer becomes a fact
+# of the program. `torch.export` then refuses an open size, and says what would do: a
+# fixed one. The exporter to ONNX follows this advice, and tells nobody.
+#
+# So it depends on the model: inside the recurrent layer something asks, in the plain
+# reader nothing does. What helps for both is an example with two rows.
+
+# %% trap="11.7" role="repair"
+plain_file = OnnxFile(dense.eval(), x_test[:1], dynamic_shapes=batch)
+two_digits = OnnxFile(by_rows, x_test[:2], dynamic_shapes=batch)
+for name, file in (("plain, one digit", plain_file),
+                   ("by rows, one digit", one_digit),
+                   ("by rows, two digits", two_digits)):
+    print(f"{name}: declares {file.inputs}, takes {takes(file)[0]}")
+try:
+    with quiet():
+        torch.export.export(by_rows, (x_test[:1],), dynamic_shapes=batch)
+except Exception as error:
+    print("torch.export, one digit:", str(error).split("!")[0])
+
+# %% trap="11.7" role="repair"
+claim("numbers taken of four, plain reader, one digit as example",
+      len(takes(plain_file)[0]), expected=4)
+claim("numbers taken of four, by rows, two digits as example",
+      len(takes(two_digits)[0]), expected=4)
+claim("largest gap, by rows, two digits as example",
+      largest_gap(two_digits, by_rows), below=1e-3)
+
+# %% [markdown] trap="11.7" role="repair"
+# The file says which sizes it takes: look at the inputs that it declares, before you
+# ship it.
+#
+# Sizes are not all that an example fixes. Here is a reader with settings, a dict of
+# several types. `torch.jit.script` refuses it; `torch.export` takes it, and each value
+# that is no tensor becomes a constant:
+
+# %% trap="11.7" role="repair"
+class WithSettings(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x, settings):
+        z = self.net(x) / settings["temperature"]
+        return z.log_softmax(1) if settings["logs"] else z
+
+with_settings = WithSettings(dense).eval()
+settings = {"temperature": 2.0, "logs": True, "classes": ["0", "1"]}
+free = {"x": {0: Dim("batch")}, "settings": {
+    "temperature": None, "logs": None, "classes": [None, None]}}
+fixed = torch.export.export(with_settings, (x_test[:2], settings),
+                            dynamic_shapes=free).module()
+
+# %% trap="11.7" role="repair"
+def other(program, temperature):
+    """Gap to the model at another temperature, or what is raised."""
+    changed = dict(settings, temperature=temperature)
+    try:
+        gap = program(x_test, changed) - with_settings(x_test, changed)
+        return gap.abs().max().item()
+    except Exception as error:
+        return str(error).split("\n")[0]
+
+settings["temperature"] = torch.tensor(2.0)          # an input from now on
+free["settings"]["temperature"] = {}
+opened = torch.export.export(with_settings, (x_test[:2], settings),
+                             dynamic_shapes=free).module()
+for name, temperature in (("number", 4.0), ("tensor", torch.tensor(4.0))):
+    print(name, other(fixed if name == "number" else opened, temperature))
+
+# %% trap="11.7" role="repair"
+said = other(fixed, 4.0)
+claim("does the program with a number refuse another temperature?",
+      isinstance(said, str) and "temperature" in said, expected=True)
+claim("gap at another temperature, given as a tensor",
+      other(opened, torch.tensor(4.0)), below=1e-4)
+
+# %% trap="11.7" role="exercise" points=3 difficulty=2 minutes=15
+def free_dims(examples: list):
+    """What varies between examples for an exporter, in their structure.
+
+    examples: at least two inputs of one model: tensors, numbers, texts,
+    None, and lists, tuples and dicts of such, at any depth. The first is
+    the one to be exported. The result is built like it: in the place of a
+    tensor stands a tuple of those dimensions whose size is not the same in
+    all examples, in rising order; in the place of all else stands None.
+
+    Raises ValueError where an exporter could not leave open what varies:
+    the type of a value, a number, text or None, the length of a list or
+    tuple, the keys of a dict, a tensor's dtype or number of dimensions; and
+    where a varying dimension has size 0 or 1 in the first example. The
+    order of keys does not matter. Examples stay as they are.
+
+    Example: [(zeros(2, 3), 0.5), (zeros(7, 3), 0.5)]: ((0,), None).
+    """
+    # BEGIN SOLUTION
+    first = examples[0]
+    if any(type(other) is not type(first) for other in examples):
+        raise ValueError("values of several types")
+    if isinstance(first, torch.Tensor):
+        if len({(t.dtype, t.dim()) for t in examples}) > 1:
+            raise ValueError("tensors of several dtypes or ranks")
+        varies = tuple(d for d in range(first.dim())
+                       if len({t.shape[d] for t in examples}) > 1)
+        if any(first.shape[d] < 2 for d in varies):
+            raise ValueError("a free size of 0 or 1 in the first example")
+        return varies
+    if isinstance(first, dict):
+        if any(set(other) != set(first) for other in examples):
+            raise ValueError("other keys")
+        return {key: free_dims([e[key] for e in examples]) for key in first}
+    if isinstance(first, list | tuple):
+        if any(len(other) != len(first) for other in examples):
+            raise ValueError("other lengths")
+        return type(first)(free_dims(list(e))
+                           for e in zip(*examples, strict=True))
+    if any(other != first for other in examples):
+        raise ValueError("a value that varies becomes a constant")
+    return None
+    # END SOLUTION
+
+# %% [markdown] trap="11.7" role="hint"
+# 1. Let the function call itself: for a dict with the values under one key, for a list or tuple with the values at one place.
+# 2. Compare the types first, then what belongs to the type: dtype, `dim()`, keys, length, value.
+# 3. A dimension varies if the set of its sizes has more than one element; look then at its size in the first example.
+
+# %% [markdown] trap="11.7" role="keep"
+# **Keep:** what the example shows becomes part of the program: sizes that are not named,
+# sizes of 0 and 1, and each value that is no tensor. Use an example with two or more of
+# everything that shall vary. **In your own code:** print the inputs that the file
+# declares, and call it with several sizes before you ship it. **Seen in the wild:**
+# [`pytorch/pytorch#157621`](https://github.com/pytorch/pytorch/issues/157621), a ResNet
+# whose open size was written as a fixed one, answered with an example of two;
+# [`hqucms/weaver-core#29`](https://github.com/hqucms/weaver-core/pull/29), the same,
+# mended with an example of two and tests at several sizes. **Source:** PyTorch,
+# [`torch.export`](https://docs.pytorch.org/docs/stable/user_guide/torch_compiler/export.html).
+
 # %% [markdown] role="concept"
 # ## Further
 #
@@ -1364,6 +1816,162 @@ claim("bytes of a column number",
 # - [ ] the quantization failed :: It may have worked: a wrapper says float32 and stores bytes.
 # - [ ] the model needs as much room as before :: The file may be a quarter; this line does not look at it.
 # - [x] the line does not measure what is stored, and you write the file :: The length of the file is what a device has to hold.
+
+# %% [markdown] role="gpu"
+# ## On a GPU: when fewer bits save time
+#
+# A layer with one row as its input reads each weight once and uses it once; with 4,096
+# rows it uses each weight 4,096 times. So bytes decide in the one case, products in the
+# other. A weight stored in 8 or 4 bits is turned back into 16 bits on the way to the
+# multiplier, unless the multiplier takes the narrow type itself.
+#
+# **Before you run anything:** a matrix of 8192 x 8192. How long do 8 and 4 bits take for
+# one row, beside 16 bits? And for 4,096 rows: what do 8-bit weights save that are turned
+# back first, what do products of 8-bit integers, of 8-bit floats, and of a 2:4 matrix?
+
+# %% role="gpu"
+from torch.nn.functional import ScalingType, scaled_mm
+from torch.sparse import to_sparse_semi_structured
+
+from dlsys_helpers.gpu import half_dtype
+
+def stored(kind, where, width=8192):
+    """A square weight as it is stored; int4 holds two codes in a byte."""
+    if kind == "16 bits":
+        return torch.randn(width, width, device=where,
+                           dtype=half_dtype(where))
+    codes = torch.randint(0, 256, (width, width), device=where,
+                          dtype=torch.uint8)
+    return codes.view(torch.int8) if kind == "int8" else codes[:, ::2].clone()
+
+def opened(w, half):
+    """The weight in 16 bits again; one scale for all of it."""
+    if w.dtype == torch.uint8:
+        w = torch.stack([w & 15, w >> 4], -1).flatten(-2)
+    return w if w.dtype == half else w.to(half) * 0.01
+
+# %% role="gpu"
+def one_row(x, w):
+    return (opened(w, x.dtype) * x).sum(-1)
+
+def many_rows(x, w):
+    return x @ opened(w, x.dtype).T
+
+def product(kind, x, w):
+    """A call without arguments that multiplies x and w.T in this kind."""
+    if kind == "int8":
+        a, b = (t.mul(20).to(torch.int8) for t in (x, w))
+        return lambda: torch._int_mm(a, b.T)       # what torchao calls
+    if kind == "fp8":
+        a, b = (t.to(torch.float8_e4m3fn) for t in (x, w))
+        how = torch.ones((), device=x.device), ScalingType.TensorWise
+        return lambda: scaled_mm(a, b.T, *how, *how, output_dtype=x.dtype)
+    if kind == "2:4":
+        order = w.abs().view(-1, 4).argsort(-1).argsort(-1)
+        w = w * (order > 1).view_as(w)
+        if torch.cuda.is_available():              # no such kernel on a CPU
+            w = to_sparse_semi_structured(w)
+    return lambda: F.linear(x, w)
+
+# %% role="gpu"
+kinds = ("16 bits", "int8", "int4")
+read = {kind: stored(kind, "meta").nbytes for kind in kinds}
+for kind in kinds:
+    print(f"{kind}: {read[kind] / 1e6:.0f} MB read for a product")
+
+def per_byte(rows):
+    """FLOPs for each byte of a weight of 16 bits."""
+    x = torch.empty(rows, 8192, device="meta", dtype=half_dtype("meta"))
+    return flops(lambda: many_rows(x, stored("16 bits", "meta"))
+                 ) / read["16 bits"]
+
+chain = nn.Sequential(*[m for _ in range(8) for m in (
+    nn.Linear(256, 256), nn.ReLU())]).to("meta")
+launches = cost(lambda: chain(torch.empty(1, 256, device="meta"))).orders
+print(f"launches of a chain of eight small layers: {launches}")
+
+# %% role="gpu"
+claim("bytes read, int4 over 16 bits", read["int4"] / read["16 bits"],
+      expected=0.25)
+claim("FLOPs a byte with one row", per_byte(1), expected=1)
+claim("FLOPs a byte with 4,096 rows, over the ridge of an H200",
+      per_byte(4096) / datasheet(None).ridge, above=10)
+
+# %% role="gpu"
+@gpu_result("11/weights", uses=[stored, opened, one_row, many_rows],
+            columns=["kind", "rows", "us", "us_low", "us_high"])
+def weights():
+    """Weights of 16, 8 and 4 bits, for one row and for 4,096."""
+    for kind in ("16 bits", "int8", "int4"):
+        w = stored(kind, "cuda")
+        for rows, call in ((1, one_row), (4096, many_rows)):
+            x = torch.randn(rows, w.shape[0], device="cuda",
+                            dtype=half_dtype("cuda"))
+            fused = torch.compile(call, dynamic=False)
+            t = seconds(lambda: fused(x, w), repeats=10, device="cuda",
+                        calls=10)
+            yield {"kind": kind, "rows": rows, "us": t.median * 1e6,
+                   "us_low": t.low * 1e6, "us_high": t.high * 1e6}
+
+# %% role="gpu"
+@gpu_result("11/products", uses=[product],
+            columns=["kind", "us", "us_low", "us_high"])
+def products():
+    """Small layers as a program, then 4,096 rows times 8192 x 8192."""
+    half = half_dtype("cuda")
+    net = nn.Sequential(*[m for _ in range(8) for m in (
+        nn.Linear(48, 48), nn.ReLU())]).to("cuda", half)
+    row = torch.randn(1, 48, device="cuda", dtype=half)
+    program = torch.compile(torch.export.export(net, (row,)).module(),
+                            mode="reduce-overhead")
+    x = torch.randn(4096, 8192, device="cuda", dtype=half)
+    w = torch.randn(8192, 8192, device="cuda", dtype=half)
+    calls = {"layers": lambda: net(row), "program": lambda: program(row)}
+    for kind in ("layers", "program", "16 bits", "int8", "fp8", "2:4"):
+        call = calls.get(kind) or product(kind, x, w)
+        with torch.no_grad():
+            t = seconds(call, repeats=10, device="cuda", calls=10)
+        yield {"kind": kind, "us": t.median * 1e6, "us_low": t.low * 1e6,
+               "us_high": t.high * 1e6}
+
+# %% role="gpu"
+def over(kind, rows):
+    return (weights.value("us", kind=kind, rows=rows)
+            / weights.value("us", kind="16 bits", rows=rows))
+
+def times(kind, other="16 bits"):
+    return products.value("us", kind=kind) / products.value("us", kind=other)
+
+answers_here = gpu_table(
+    datasheet(weights.device_name),
+    weights.asks("one row, int8 over 16 bits: time",
+                 read["int8"] / read["16 bits"], lambda: over("int8", 1),
+                 "0.62, a whole Llama-3-8B, A100, torchao", below=0.8),
+    weights.asks("one row, int4 over 16 bits: time",
+                 read["int4"] / read["16 bits"], lambda: over("int4", 1),
+                 "0.53, the same", below=0.7),
+    weights.asks("4,096 rows, int8 weights over 16 bits: time",
+                 "1 or more", lambda: over("int8", 4096), above=0.9),
+    products.asks("4,096 rows, integers of 8 bits: time", 0.5,
+                  lambda: times("int8"), below=0.9),
+    products.asks("4,096 rows, floats of 8 bits: time", 0.5,
+                  lambda: times("fp8"), below=0.9),
+    products.asks("4,096 rows, 2:4 over dense: time", 0.5,
+                  lambda: times("2:4"), "0.59 at best, torchao", below=1),
+    products.asks("small layers, program over eager: time",
+                  f"{launches} launches become one",
+                  lambda: times("program", "layers"), below=0.8))
+answers_here
+
+# %% [markdown] role="gpu"
+# **Keep:** for one row, time follows the bytes of the weights; for many rows, it follows
+# the products, and weights that are turned back into 16 bits save nothing. Narrow
+# *products* are another thing: torchao's table has 8-bit integers on both sides at
+# 8.61 tokens a second for one row, where 16 bits have 95.64. So measure at the batch
+# that you serve. **Source:** torchao, [quantization
+# benchmarks](https://github.com/pytorch/ao/blob/main/torchao/quantization/README.md) and
+# [sparsity](https://github.com/pytorch/ao/blob/main/torchao/sparsity/README.md), "up to
+# 1.7x".
 
 # %% [markdown] role="summary"
 # ## What you take with you
