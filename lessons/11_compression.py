@@ -1474,30 +1474,32 @@ claim("logits off, dynamic or static, the larger",
       below=0.02)
 claim("logits off, static, calibrated in the dark",
       logits["static, 40 dark digits"], above=0.4)
-claim("file with 4 bits over file with 8 bits",
-      bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
-      above=1.05)
+claim("share read, static, calibrated in the dark",
+      accuracy(kinds["static, 40 dark digits"], x_test, y_test), above=0.75)
 
 # %% [markdown] role="concept"
-# A code of 4 bits is kept in this type, in groups of 32 that share a scale:
+# Two lines of the table deserve a second look. Here 40 digits are enough for a static
+# scale, as they are like those to come. Calibrated with the same digits at a quarter of
+# their brightness, it clips the bright pixels: the logits are far off, and yet most
+# digits are read right, so an accuracy alone might pass. A dynamic scale has nothing to
+# calibrate, and costs a pass over each input.
+#
+# And the file with 4 bits is *longer* than that with 8. Look how this recipe keeps a code,
+# and how many weights share a scale:
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
+claim("file with 4 bits over file with 8 bits",
+      bytes_of["weights, 4 bits"] / bytes_of["weights, 8 bits"],
+      above=1.05)
 claim("bytes of one code of 4 bits", code.qdata.element_size(), expected=1)
 claim("weights that share a scale", code.numel() / code.scale.numel(),
       expected=32)
 
 # %% [markdown] role="concept"
-# Two lines of the table deserve a second look. Here 40 digits are enough for a static
-# scale, as they are like those to come. Calibrated with the same digits at a quarter of
-# their brightness, it clips the bright pixels; most digits are still read right, so the
-# accuracy shows little of it. A dynamic scale has nothing to calibrate, and costs a pass
-# over each input.
-#
-# And the file with 4 bits is *longer* than that with 8: this recipe spends a byte on each
-# code, and has more scales. Recipes that put two codes into a byte, such as
-# `Int4WeightOnlyConfig`, come with kernels for GPUs. torchao's own walk through static
-# scales is [here](https://docs.pytorch.org/ao/stable/static_quantization.html).
+# Recipes that put two codes into a byte, such as `Int4WeightOnlyConfig`, come with kernels
+# for GPUs. torchao's own walk through static scales is
+# [here](https://docs.pytorch.org/ao/stable/static_quantization.html).
 
 # %% [markdown] role="concept"
 # ### Learning behind the rounding
@@ -1567,6 +1569,10 @@ claim("2 bits: straight through, less with the slope of the rounding",
 # the same is
 # [`QATConfig`](https://docs.pytorch.org/ao/stable/generated/torchao.quantization.qat.QATConfig.html),
 # before the training with `step="prepare"`, after it with `step="convert"`.
+
+# %% role="concept"
+claim("3 bits: what training straight through brings back",
+      share[3]["straight through"] - share[3]["at once"], below=0.1)
 
 # %% [markdown] role="concept"
 # ### AWQ: large inputs, large weights
@@ -1665,7 +1671,7 @@ claim("largest rise of the loss less the least", max(rise) - min(rise),
       above=0.15)
 claim("largest error of the weights over the least",
       max(map(weights_off, range(4))) / min(map(weights_off, range(4))),
-      below=1.5)
+      below=1.25)
 claim("4 bits where it costs, less 4 bits where it does not",
       mixed["4 where it costs"] - mixed["4 where it does not"], above=0.1)
 
@@ -1722,8 +1728,9 @@ for name, masks in masks_of.items():
           f"{zeros(thin[name]):.2f}")
 
 # %% role="concept"
-claim("digits lost at once: units, less two of four",
-      lost["units"][0] - lost["two_of_four"][0], above=0.02)
+claim("digits lost at once: units, less the worse of the other two",
+      lost["units"][0] - max(lost["anywhere"][0], lost["two_of_four"][0]),
+      above=0.02)
 claim("digits lost after retraining, the worst pattern",
       max(after for _, after in lost.values()), below=0.04)
 claim("share of zeros after retraining, the least",

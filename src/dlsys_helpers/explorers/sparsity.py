@@ -74,7 +74,7 @@ def stored(mask, pattern, size):
     title="Zeros in a layer: where they are, what they cost, what they save",
     controls=[
         Choice("pattern", "Zeros", PATTERNS, "anywhere"),
-        Slider("share", "Share of the weights that goes", SHARES, 0.5),
+        Slider("share", "Share of the weights that goes", SHARES, 0.25),
         Choice("rule", "Chosen by", RULES, "their size"),
         Slider("size", "Bytes of a weight", (1, 2, 4), 4),
     ],
@@ -82,7 +82,7 @@ def stored(mask, pattern, size):
         Heatmap("stays", title="What stays of the first layer", xlabel="input, by pixel",
                 ylabel="output, by unit", vmin=0, vmax=0.5, label="size of the weight"),
         Bars("misread", ["as trained", "pruned", "retrained with its mask"],
-             title="Digits read wrong, %", limit=100),
+             title="Digits read wrong, %", limit=75),
         Bars("bytes", ["weights that stay", "and places, as the pattern allows",
                        "and a column number for each"],
              title="Bytes over those of the dense layer, %", limit=400),
@@ -92,12 +92,12 @@ def sparsity(pattern, share, rule, size):
     """The weights that stay in a pattern, the digits read wrong, and three ways to store them."""
     mask, at_once, after = pruned(pattern, share, rule)
     weights = reader()[0].weight
-    misread = [wrong(*reader()), at_once, after]
-    parts = [100 * b / (mask.numel() * size) for b in stored(mask, pattern, size)]
+    misread = [round(share, 1) for share in (wrong(*reader()), at_once, after)]
+    parts = [round(100 * b / (mask.numel() * size), 1) for b in stored(mask, pattern, size)]
     left = 100 * float((weights * mask).abs().sum() / weights.abs().sum())
     return {"stays": (weights * mask).abs(), "misread": misread, "bytes": parts}, (
         f"{100 * share:.0f} % of the weights go, {pattern}, chosen by {rule}; what stays has "
         f"{left:.0f} % of the size. {misread[0]:.1f} % of the digits were read wrong, "
-        f"{at_once:.1f} % are now, {after:.1f} % after retraining. Of the dense layer's bytes the "
-        f"weights take {parts[0]:.0f} %, with places {parts[1]:.0f} %, with a column number for "
-        f"each {parts[2]:.0f} %.")
+        f"{misread[1]:.1f} % are now, {misread[2]:.1f} % after retraining. Of the dense layer's "
+        f"bytes the weights take {parts[0]:.0f} %, with places {parts[1]:.0f} %, with a column "
+        f"number for each {parts[2]:.0f} %.")

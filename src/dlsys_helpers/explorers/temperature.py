@@ -74,12 +74,14 @@ def turned(a, b):
     ],
     views=[
         Bars("says", NAMES, title="The teacher's probability of each digit, %", limit=100),
-        Lines("digit", {"by_teacher": "by the teacher", "by_label": "by the label"},
-              title="Pull on the student's logits", xlabel="digit", ylabel="minus the gradient"),
         Lines("T_all", {"squared": "times T squared", "plain": "times nothing",
                         "label_size": "by the label"},
               title="Size of the pull at each temperature", xlabel="temperature (log)",
-              ylabel="size (log)", xlog=True, ylog=True, mark="T_now"),
+              ylabel="size (log)", xlim=(TEMPERATURES[0], TEMPERATURES[-1]), ylim=(1e-4, 10),
+              xlog=True, ylog=True, mark="T_now"),
+        Lines("digit", {"by_teacher": "by the teacher", "by_label": "by the label"},
+              title="Pull on the student's logits", xlabel="digit", ylabel="minus the gradient",
+              xlim=(0, 9)),
     ],
 )
 def temperature(row, student, factor, T):
@@ -91,11 +93,10 @@ def temperature(row, student, factor, T):
     by_teacher, by_label = FACTORS[factor](T) * pull(z, target, T), label - z.softmax(0)
     says = 100 * (target / T).softmax(0)
     ratio = float(by_teacher.norm() / by_label.norm())
-    return {"says": says, "digit": range(10), "by_teacher": by_teacher, "by_label": by_label,
-            "T_all": TEMPERATURES, "squared": [t * t * s for t, s in zip(TEMPERATURES, sizes,
-                                                                       strict=True)],
-            "plain": sizes, "label_size": [float(by_label.norm())] * len(TEMPERATURES),
-            "T_now": [T]}, (
+    return {"says": says.round(decimals=1), "digit": range(10), "by_teacher": by_teacher,
+            "by_label": by_label, "T_all": TEMPERATURES, "T_now": [T], "plain": sizes,
+            "squared": [t * t * size for t, size in zip(TEMPERATURES, sizes, strict=True)],
+            "label_size": [float(by_label.norm())] * len(TEMPERATURES)}, (
         f"A {int(label.argmax())}, to which the teacher gives {float(says[label.argmax()]):.1f} % "
         f"at T = {T:g}; its first choice is {int(says.argmax())}, all others share "
         f"{float(100 - says.max()):.1f} %. Its pull, times {factor}, has {ratio:.3g} of the size "
