@@ -20,6 +20,7 @@ ex.promise("first", "The first is the one to be exported.",
                   "1 in the last of three", "1 in the first, second dimension",
                   "1 in one of two that vary", "1 in the other of two that vary"))
 ex.promise("place", "The result is built like it:", says=("container",))
+# Numbers and texts that are equal, and no other object; entries and memory order may differ.
 ex.promise("dims", "in the place of a tensor stands a tuple of those dimensions whose size is not "
            "the same in all examples, in rising order;",
            says=("dimensions",))
@@ -30,10 +31,13 @@ ex.promise("type", "the type of a value,", cases=("a number for a tensor", "a li
                                                   "None for a tensor", "1 for True", "2.0 for 2",
                                                   "a tensor for None", "a dict for a list",
                                                   "a type in the second of three",
-                                                  "a type in the third"))
+                                                  "a type in the third", "True for 1",
+                                                  "False for 0"))
 ex.promise("value", "a number, text or None,", cases=("another number", "another text",
                                                       "another number in the third",
-                                                      "another number, deep",
+                                                      "another number, deep", "False for True",
+                                                      "half a number more", "another letter case",
+                                                      "a number a little larger",
                                                       "another number in the second of three"))
 ex.promise("length", "the length of a list or tuple,", cases=("a longer list", "a longer tuple",
                                                               "a shorter list",
@@ -42,7 +46,7 @@ ex.promise("keys", "the keys of a dict,", cases=("another key", "a key too many"
                                                  "a key too few", "a key in the third",
                                             "a key in the second of three"))
 ex.promise("kind", "a tensor's dtype or number of dimensions;",
-           cases=("another dtype", "more dimensions", "fewer dimensions",
+           cases=("another dtype", "another dtype of as many bytes", "more dimensions", "fewer dimensions",
                   "a dtype in the second of three", "a dtype in the third",
                   "dimensions in the second of three", "dimensions in the third"))
 ex.promise("small", "and where a varying dimension has size 0 or 1 in the first example.",
@@ -132,6 +136,18 @@ def cases(g):
             one("dimensions in the third", x, y, z[..., None]),
             one("1 in one of two that vary", some(1, a), some(b, c)),
             one("1 in the other of two that vary", some(a, 1), some(b, c)),
+            one("True for 1", (x, 1), (y, True)), one("False for 0", {"k": 0, "x": x},
+                                                      {"k": False, "x": y}),
+            one("False for True", (x, True), (y, False)),
+            one("half a number more", (x, 2.25), (y, 2.75)),
+            one("a number a little larger", (x, 2.0), (y, 2.0 + 1e-9)),
+            one("another letter case", (x, "sum"), (y, "Sum")),
+            one("another dtype of as many bytes", x, y.to(torch.int32)),
+            one("equal numbers, other objects", [x, 1000 + n, n / 8, "su" + "m" * (n > 0)],
+                [y, 1000 + n, n / 8, "".join(["s", "u", "m"])]),
+            one("other entries", (x, some(3)), (x + 1, some(3) - 1)),
+            one("another memory order", some(a, 2, n), some(n, 2, b).permute(2, 1, 0)),
+            one("eight deep", *[[[[[[[[[{"x": t}]]]]]]]] for t in (x, y)]),
             one("the example", (torch.zeros(2, 3), 0.5), (torch.zeros(7, 3), 0.5))]
 
 
@@ -439,6 +455,41 @@ def falling(examples):
     return made(examples, dims=lambda free: tuple(free[::-1]))
 
 
+@ex.wrong("tensors with other entries refused", says="what is raised", breaks="varies")
+def same_entries(examples):
+    def look(values):
+        first = values[0]
+        if isinstance(first, torch.Tensor) and len({t.shape for t in values}) == 1:
+            if any(not torch.equal(t, first) for t in values):
+                raise ValueError("entries")
+        if isinstance(first, dict):
+            for key in first:
+                look([v[key] for v in values])
+        if isinstance(first, list | tuple):
+            for inside in zip(*values, strict=True):
+                look(inside)
+    found = made(examples)
+    look(examples)
+    return found
+
+
+@ex.wrong("objects compared, not values", says="what is raised", breaks="varies")
+def objects(examples):
+    def look(first, other):
+        if isinstance(first, dict):
+            for key in first:
+                look(first[key], other[key])
+        elif isinstance(first, list | tuple):
+            for u, v in zip(first, other, strict=True):
+                look(u, v)
+        elif isinstance(first, float) and first is not other:
+            raise ValueError("another object")
+    found = made(examples)
+    for other in examples[1:]:
+        look(examples[0], other)
+    return found
+
+
 @ex.wrong("the first dimension that varies alone", says="dimensions", breaks="dims")
 def first_dim(examples):
     return made(examples, dims=lambda free: tuple(free[:1]))
@@ -507,6 +558,18 @@ def truth_and_one(examples):
     return made([plain(e) for e in examples])
 
 
+@ex.wrong("True taken for a kind of 1", says="what is raised", breaks="type")
+def kinds_of(examples):
+    def plain(value, like):
+        if isinstance(like, dict) and isinstance(value, dict) and set(value) == set(like):
+            return {k: plain(value[k], like[k]) for k in like}
+        if isinstance(like, list | tuple) and type(like) is type(value) and len(
+                like) == len(value):
+            return type(like)(plain(v, u) for v, u in zip(value, like, strict=True))
+        return int(value) if type(like) is int and type(value) is bool else value
+    return made([examples[0], *[plain(e, examples[0]) for e in examples[1:]]])
+
+
 @ex.wrong("lists and tuples taken for the same", says="what is raised", breaks="type")
 def any_sequence(examples):
     if isinstance(examples[0], tuple) and isinstance(examples[1], list):
@@ -517,6 +580,17 @@ def any_sequence(examples):
 @ex.wrong("values not compared", says="what is raised", breaks="value")
 def no_values(examples):
     return made(examples, values=False)
+
+
+@ex.wrong("flags left open", says="what is raised", breaks="value")
+def flags_open(examples):
+    def shut(value):
+        if isinstance(value, dict):
+            return {k: shut(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(shut(v) for v in value)
+        return True if isinstance(value, bool) else value
+    return made([shut(e) for e in examples])
 
 
 @ex.wrong("values of the first two compared", says="what is raised", breaks=("value", "examples"))
@@ -562,6 +636,32 @@ def by_place(examples):
         first = examples[0]
         examples = [dict(zip(first, e.values(), strict=True)) for e in examples]
     return made(examples)
+
+
+@ex.wrong("bytes of the dtype compared", says="what is raised", breaks="kind")
+def bytes_alone(examples):
+    if all(isinstance(e, torch.Tensor) for e in examples):
+        if len({e.element_size() for e in examples}) == 1:
+            return made(examples, dtypes=False)
+    return made(examples)
+
+
+@ex.wrong("the size of the first varying dimension alone asked", says="what is raised",
+          breaks=("small", "first"))
+def first_size(examples):
+    def check(value, like):
+        if isinstance(like, torch.Tensor):
+            if value and like.shape[value[0]] < 2:
+                raise ValueError("small")
+        elif isinstance(like, dict):
+            for k in like:
+                check(value[k], like[k])
+        elif isinstance(like, list | tuple):
+            for v, u in zip(value, like, strict=True):
+                check(v, u)
+    found = made(examples, small=())
+    check(found, examples[0])
+    return found
 
 
 @ex.wrong("dtypes not compared", says="what is raised", breaks="kind")
