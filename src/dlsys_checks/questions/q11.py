@@ -99,7 +99,7 @@ def place_of_the_mask(rng):
         "What the optimizer remembers moves a weight whose gradient is zero.")
 
 
-# ---- 11.3 Three temperatures for a small student
+# ---- 11.3 Temperatures for a small student
 
 @asks("11.3")
 def softened(rng):

@@ -98,7 +98,7 @@ def law(out, w, bits, group, order):
     wanted = (high - low) / top
     wanted[wanted == 0] = 1.0
     expect_close("scales", scales, wanted.float(), rtol=1e-5, atol=0.0,
-                 look="A grid holds 0, and ends at the least and the largest weight.")
+                 look="A grid holds 0, and is as wide as from the least to the largest weight.")
     expect_like("codes of 0", zeros, torch.empty(wanted.shape, dtype=torch.uint8))
     near("codes of 0", zeros, -low / wanted)
     expect_like("codes of the weights", codes, torch.empty(w.shape, dtype=torch.uint8))
