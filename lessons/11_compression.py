@@ -1656,7 +1656,7 @@ claim("3 bits: what training straight through brings back",
 # %% [markdown] role="concept"
 # ### AWQ: large inputs, large weights
 #
-# GPTQ lives on inputs that go together. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
+# GPTQ lives on inputs that are correlated. [*AWQ*](https://arxiv.org/abs/2306.00978) asks
 # how large each input is. Where one is large, an error of its weights costs much. So its
 # column is multiplied before the rounding, and the input divided: the product is the
 # same. The step of the grid stays too, as long as another weight is the row's largest,
@@ -1678,7 +1678,7 @@ drawn = torch.randn(2, 1000, 64, dtype=torch.float64)
 sizes = torch.logspace(-1, 1, 64, dtype=torch.float64)
 inputs = {"of digits": (x_in, x_new), "alike, independent": drawn,
           "unlike, independent": drawn * sizes}
-over = {}                 # error over that of rounding to nearest
+over = {}                # error as a share of rounding to nearest's
 for name, (x, new) in inputs.items():
     order = x.square().sum(0).argsort(descending=True)
     awq, gptq, nearest = (errors(found, second, new)[1] for found in (
@@ -1686,14 +1686,14 @@ for name, (x, new) in inputs.items():
         symmetric(second, 4)))
     over[name] = awq / nearest, gptq / nearest
     print(f"inputs {name:20} AWQ {awq / nearest:.2f}   "
-          f"GPTQ {gptq / nearest:.2f}   of the error to nearest")
+          f"GPTQ {gptq / nearest:.2f}   of rounding to nearest's error")
 
 # %% role="concept"
-claim("inputs of digits: AWQ's error over that to nearest",
+claim("inputs of digits: AWQ's error, as a share of rounding to nearest's",
       over["of digits"][0], below=0.98)
-claim("independent inputs of one size: AWQ's error over that to nearest",
+claim("independent inputs of one size: AWQ's share of that error",
       over["alike, independent"][0], above=0.96, below=1.04)
-claim("independent inputs, sizes unlike: AWQ's over that to nearest",
+claim("independent inputs, sizes unlike: AWQ's share of it",
       over["unlike, independent"][0], below=0.93)
 
 # %% [markdown] role="concept"
@@ -1703,7 +1703,7 @@ claim("independent inputs, sizes unlike: AWQ's over that to nearest",
 # both have something, GPTQ is far ahead in this layer.
 
 # %% role="concept"
-claim("independent inputs, sizes unlike: GPTQ's over that to nearest",
+claim("independent inputs, sizes unlike: GPTQ's share of it",
       over["unlike, independent"][1], above=0.96)
 claim("inputs of digits: GPTQ's error over AWQ's",
       over["of digits"][1] / over["of digits"][0], below=0.5)
