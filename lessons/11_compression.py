@@ -1,4 +1,4 @@
-# %% [markdown] role="hook" draft=true
+# %% [markdown] role="hook"
 # # 11. Quantization, pruning, distillation and export
 #
 # Your reader of digits is right, and too large. It has to move to a device with little
