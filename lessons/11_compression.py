@@ -1178,7 +1178,7 @@ claim("share of the inverted digits that the ONNX file reads",
 # exporter refuses what it made.
 
 # %% trap="11.6" role="folklore"
-import onnx  # noqa: F401  (the old exporter needs it)
+import onnx
 
 with quiet():
     scripted = torch.jit.script(either)

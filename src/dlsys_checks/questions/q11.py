@@ -264,8 +264,8 @@ def both_ways(rng):
 def who_refuses(rng):
     question = rng.choice(["x.mean() > 0.5", "x.max() > 1", "(x < 0).any()"])
     return choice(
-        rng, f"`forward` has `if {question}:`. Which of these raises an error, rather than keep one "
-        "way of it?", "`torch.export.export`",
+        rng, f"`forward` has `if {question}:`. Which of these raises an error, rather than keep "
+        "one way of it?", "`torch.export.export`",
         ["`torch.jit.trace`", "`torch.onnx.export` with `dynamo=False`", "none of them"],
         "It runs the model with tensors that have no numbers, so the question has no answer.")
 
@@ -308,8 +308,8 @@ def constants_of_an_example(rng):
     tensors, numbers, texts = rng.randint(1, 3), rng.randint(1, 4), rng.randint(1, 3)
     leaves = ["tensor"] * tensors + ["number"] * numbers + ["text"] * texts
     return whole(
-        f"`torch.export` gets an example of {tensors} tensors, {numbers} Python numbers and {texts} "
-        "texts. How many of these values are constants of the program?",
+        f"`torch.export` gets an example of {tensors} tensors, {numbers} Python numbers and "
+        f"{texts} texts. How many of these values are constants of the program?",
         sum(kind != "tensor" for kind in leaves), "What is no tensor becomes a constant.",
         numbers, tensors)
 
@@ -329,8 +329,8 @@ def sizes_left_open(rng):
 def other_temperature(rng):
     first, then = rng.sample([0.5, 1.0, 2.0, 4.0], 2)
     return choice(
-        rng, f"A model is exported with the Python number {first:g} as its temperature. Its program "
-        f"is called with {then:g}. What happens in torch 2.14?", "it raises an error",
+        rng, f"A model is exported with the Python number {first:g} as its temperature. Its "
+        f"program is called with {then:g}. What happens in torch 2.14?", "it raises an error",
         [f"it answers with {first:g}", f"it answers with {then:g}",
          "it answers with the mean of both"],
         "The number is a constant of the program, and a guard compares it.")

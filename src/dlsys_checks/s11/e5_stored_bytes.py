@@ -85,7 +85,8 @@ def act(fn, entries):
         value = {"few": lambda b: b[:3], "rest": lambda b: b[3:], "second": lambda b: b[::2],
                  "expanded": lambda b: b.expand(50), "nothing": lambda b: b[:0],
                  "turned": lambda b: b.view(4, -1).T,
-                 "detached": lambda b: b.detach(),                  "parameter": nn.Parameter}.get(form.split()[0], lambda b: b)(base)
+                 "detached": lambda b: b.detach(),
+                 "parameter": nn.Parameter}.get(form.split()[0], lambda b: b)(base)
         key = f"n{n}"
         if form == "extra":
             state.update(text="weight", number=7, none=None, share=0.5, names=["a", 3, (True,)])

@@ -196,7 +196,8 @@ def act(fn, kind, weight, faults, batches, rtol, modes):
             out.requires_grad_()
         elif fault == "other strides":
             out = out.T.contiguous().T
-        forms = {"other": 1000 - 20 * out, "first row": out[:1], "axis": out[None], "flat": out.flatten(),
+        forms = {"other": 1000 - 20 * out, "first row": out[:1], "axis": out[None],
+                 "flat": out.flatten(),
                  "double": out.double(), "half": out.half(), "bfloat16": out.bfloat16(),
                  "single": out.float(), "tuple": (out,), "list of one": [out],
                  "dict": {"y": out}, "sign": -out, "first column": out[:, :1],
@@ -464,8 +465,8 @@ def left_in_eval(model, program, batches, rtol):
     return compared(model, program, batches, rtol, back=False)
 
 
-@ex.wrong("modes set back with train(), which reaches all children", says="modules whose mode changed",
-          breaks="modes")
+@ex.wrong("modes set back with train(), which reaches all children",
+          says="modules whose mode changed", breaks="modes")
 def all_trained(model, program, batches, rtol):
     was = model.training
     found = compared(model, program, batches, rtol, back=False)

@@ -46,8 +46,8 @@ ex.promise("keys", "the keys of a dict,", cases=("another key", "a key too many"
                                                  "a key too few", "a key in the third",
                                             "a key in the second of three"))
 ex.promise("kind", "a tensor's dtype or number of dimensions;",
-           cases=("another dtype", "another dtype of as many bytes", "more dimensions", "fewer dimensions",
-                  "a dtype in the second of three", "a dtype in the third",
+           cases=("another dtype", "another dtype of as many bytes", "more dimensions",
+                  "fewer dimensions", "a dtype in the second of three", "a dtype in the third",
                   "dimensions in the second of three", "dimensions in the third"))
 ex.promise("small", "and where a varying dimension has size 0 or 1 in the first example.",
            cases=("1 in the first", "0 in the first", "1 in the first, second dimension",
@@ -108,7 +108,8 @@ def cases(g):
             one("1 that stays", some(a, 1), some(b, 1)), one("0 that stays", some(0, a),
                                                             some(0, c)),
             one("a number for a tensor", (x, some()), (y, 0.0)),
-            one("None for a tensor", [x, x], [y, None]), one("a tensor for None", (None, x), (x, y)),
+            one("None for a tensor", [x, x], [y, None]),
+            one("a tensor for None", (None, x), (x, y)),
             one("a list for a tuple", (x, share), [y, share]),
             one("a dict for a list", ([], x), ({}, y)),
             one("1 for True", (x, True), (y, 1)), one("2.0 for 2", {"k": 2, "x": x},
@@ -459,9 +460,9 @@ def falling(examples):
 def same_entries(examples):
     def look(values):
         first = values[0]
-        if isinstance(first, torch.Tensor) and len({t.shape for t in values}) == 1:
-            if any(not torch.equal(t, first) for t in values):
-                raise ValueError("entries")
+        if isinstance(first, torch.Tensor) and len({t.shape for t in values}) == 1 and any(
+                not torch.equal(t, first) for t in values):
+            raise ValueError("entries")
         if isinstance(first, dict):
             for key in first:
                 look([v[key] for v in values])
@@ -640,9 +641,9 @@ def by_place(examples):
 
 @ex.wrong("bytes of the dtype compared", says="what is raised", breaks="kind")
 def bytes_alone(examples):
-    if all(isinstance(e, torch.Tensor) for e in examples):
-        if len({e.element_size() for e in examples}) == 1:
-            return made(examples, dtypes=False)
+    if all(isinstance(e, torch.Tensor) for e in examples) and len(
+            {e.element_size() for e in examples}) == 1:
+        return made(examples, dtypes=False)
     return made(examples)
 
 
