@@ -311,7 +311,7 @@ def constants_of_an_example(rng):
         f"`torch.export` gets an example of {tensors} tensors, {numbers} Python numbers and "
         f"{texts} texts. How many of these values are constants of the program?",
         sum(kind != "tensor" for kind in leaves), "What is no tensor becomes a constant.",
-        numbers, tensors)
+        numbers, len(leaves))
 
 
 @asks("11.7")
