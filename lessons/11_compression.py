@@ -226,7 +226,7 @@ claim("bits a weight: 2 in groups of 64", bits_each(2, 64, zero=2),
 # %% [markdown] trap="11.1" role="folklore"
 # **Told:** 4 bits cost several points, unless the first and the last layer stay at 8.
 # **Measured,** for this one reader: 4 bits everywhere cost next to nothing. At 2 bits the
-# other half of the sentence holds: with the ends in 8 bits it reads far more. Yet which
+# other half of the sentence holds in this run: with the ends in 8 bits it reads far more. Yet which
 # matrix costs most when it is rounded alone hangs on the training run; it may be one in
 # the middle. So round one at a time, and spare those that cost.
 
@@ -482,7 +482,7 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # %% [markdown] trap="11.2" role="keep"
 # **Keep:** a pruned net is a mask and weights; without the mask an ordinary training
 # step brings the zeros back. Masked gradients suffice only where the optimizer
-# remembers nothing. **In your own code:** count the exact zeros in the file that you
+# carries no average of earlier gradients. **In your own code:** count the exact zeros in the file that you
 # ship, not in the model that you pruned. **Seen in the wild:**
 # [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41)
 # asks whether the step brings them back;
@@ -741,7 +741,7 @@ measured("11.4", 1)
 # is the wrong number to look at.
 #
 # Help needs inputs that go together. Here is the control: independent inputs of one
-# size, where no column can stand in for another.
+# size and of mean zero, where no column can stand in for another.
 
 # %% trap="11.4" role="repair"
 alone, alone_new = torch.randn(2, 1000, 64, dtype=torch.float64)
@@ -1061,7 +1061,7 @@ measured("11.6", 100 * share(traced, inverted), right=(0, 20))
 # sign of it is the `TracerWarning`, among others. Guessing would read a tenth of the
 # inverted digits; the program does worse.
 #
-# A test on random numbers does not find it either. The mean of 64 normal numbers is
+# A test on normal random numbers does not find it either. The mean of 64 normal numbers is
 # near 0, so each batch goes the way that the example went:
 
 # %% trap="11.6" role="repair" compare=false
@@ -1111,8 +1111,8 @@ claim("exporters that take the branch without an error",
 
 # %% [markdown] trap="11.6" role="repair"
 # So write the branch as an operation: `torch.cond(question, one, other, inputs)` keeps
-# both ways in the program. Both must return tensors of the same shape and type, and of
-# their own: `x` itself would be refused, hence `clone`.
+# both ways in the program. Both must return tensors of the same number of dimensions and
+# type, and of their own: `x` itself would be refused, hence `clone`.
 
 # %% trap="11.6" role="repair"
 class Cond(EitherWay):
@@ -1690,7 +1690,7 @@ for name, (x, new) in inputs.items():
 
 # %% role="concept"
 claim("inputs of digits: AWQ's error, as a share of rounding to nearest's",
-      over["of digits"][0], below=0.98)
+      over["of digits"][0], below=1.02)
 claim("independent inputs of one size: AWQ's share of that error",
       over["alike, independent"][0], above=0.96, below=1.04)
 claim("independent inputs, sizes unlike: AWQ's share of it",
@@ -1959,7 +1959,7 @@ for rows in (1, 256):
 #
 # - [ ] A: its weights are nearer to the trained ones :: The next layer reads the output, not the weights. In trap 11.4 the better output had the worse weights.
 # - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
-# - [ ] either: both errors measure the same :: They agree only where inputs are alike in size and independent.
+# - [ ] either: both errors measure the same :: They agree where inputs are alike in size, independent and of mean zero.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**
@@ -2152,8 +2152,8 @@ answers_here
 # *products* are another thing: torchao's table has 8-bit integers on both sides at
 # 8.61 tokens a second for one row, where 16 bits have 95.64. So measure at the batch
 # that you serve. **Source:** torchao, [quantization
-# benchmarks](https://github.com/pytorch/ao/blob/main/torchao/quantization/README.md) and
-# [sparsity](https://github.com/pytorch/ao/blob/main/torchao/sparsity/README.md), "up to
+# benchmarks](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md) and
+# [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md), "up to
 # 1.7x".
 
 # %% [markdown] role="summary"
@@ -2167,7 +2167,7 @@ answers_here
 # - Distil at a temperature above 1, times its square.
 # - Round the columns that cost most while others can still make up for them; calibrate
 #   with rows like those to come.
-# - The size of a model is the length of its file.
+# - The size of a model is the length of its file, or files.
 # - A trace holds one run. Test a program on inputs for each way of each branch.
 # - What an exporter's example shows may become a fact: give it two of everything, and
 #   read what the file declares.
