@@ -99,7 +99,7 @@ def place_of_the_mask(rng):
         "What the optimizer remembers moves a weight whose gradient is zero.")
 
 
-# ---- 11.3 Three temperatures for a small student
+# ---- 11.3 Temperatures for a small student
 
 @asks("11.3")
 def softened(rng):
@@ -233,3 +233,116 @@ def says_and_stores(rng):
         rng, f"A wrapper of {n} weights says float32 and keeps codes of 8 bits inside. What does "
         "`numel()` times `element_size()` say?", f"{4 * n}", [f"{n}", "0", f"{8 * n}"],
         "The line asks the wrapper, not what it stores.")
+
+
+# ---- 11.6 A branch in the forward pass
+
+@asks("11.6")
+def traced_branch(rng):
+    example, other = rng.choice([(3, -2), (-4, 5), (2, -6), (-1, 7)])
+    up, down = rng.choice([(10, 100), (2, 20), (5, 50)])
+    kept = up if example > 0 else down
+    return whole(
+        f"`forward` returns `{up} * x` if `x.sum() > 0`, else `{down} * x`. It is traced with "
+        f"`torch.jit.trace` on x = {example}. What does the trace return for x = {other}?",
+        other * kept, "The trace holds the way of its example, whatever comes later.",
+        other * (up + down - kept), example * kept)
+
+
+@asks("11.6")
+def both_ways(rng):
+    conditions = rng.randint(2, 4)
+    found = len(torch.cartesian_prod(*[torch.arange(2)] * conditions))
+    return whole(
+        f"A forward pass has {conditions} branches in a row; each asks something of its own, so "
+        "that any combination can occur. How many inputs at least does a test need that walks "
+        "through all combinations?", found, "Each branch doubles the number of ways.",
+        2 * conditions if conditions != 2 else 3, conditions)
+
+
+@asks("11.6")
+def who_refuses(rng):
+    question = rng.choice(["x.mean() > 0.5", "x.max() > 1", "(x < 0).any()"])
+    return choice(
+        rng, f"`forward` has `if {question}:`. Which of these raises an error, rather than keep "
+        "one way of it?", "`torch.export.export`",
+        ["`torch.jit.trace`", "`torch.onnx.export` with `dynamo=False`", "none of them"],
+        "It runs the model with tensors that have no numbers, so the question has no answer.")
+
+
+@asks("11.6")
+def blind_comparison(rng):
+    rows, columns = rng.choice([4, 7, 9]), rng.choice([3, 10])
+    gap = torch.zeros(rows, columns) - torch.zeros(1, columns)
+    return whole(
+        f"A model answers with shape ({rows}, {columns}), a program with shape (1, {columns}). "
+        "Nothing else is compared but `(a - b).abs()`. How many numbers does that have?",
+        gap.numel(), "The one row is stretched over all; compare the shapes first.",
+        columns, rows)
+
+
+@asks("11.6")
+def gap_allowed(rng):
+    largest, rtol = rng.choice([4, 20, 50]), rng.choice([0.01, 0.001])
+    answers = torch.tensor([largest, -largest / 4, 0.0], dtype=torch.float64)
+    return number(
+        f"The largest size in a model's answer is {largest}; a program may be off by "
+        f"{rtol:g} of it. By how much may the entry 0 be off?", (rtol * answers.abs().max()).item(),
+        "The limit follows the largest size, so that an entry of 0 has room, too.", 0.0, rtol)
+
+
+# ---- 11.7 The example that the exporter sees
+
+@asks("11.7")
+def example_with_two(rng):
+    rows = rng.choice([8, 16, 32])
+    return choice(
+        rng, f"A service will send 1 to {rows} rows at a time. With how many rows in the example "
+        "do you export, the first size named as open?", "2",
+        ["1", "0", "none: an open size needs no example"],
+        "Sizes of 0 and 1 in an example may become facts of the program.")
+
+
+@asks("11.7")
+def constants_of_an_example(rng):
+    tensors, numbers, texts = rng.randint(1, 3), rng.randint(1, 4), rng.randint(1, 3)
+    leaves = ["tensor"] * tensors + ["number"] * numbers + ["text"] * texts
+    return whole(
+        f"`torch.export` gets an example of {tensors} tensors, {numbers} Python numbers and "
+        f"{texts} texts. How many of these values are constants of the program?",
+        sum(kind != "tensor" for kind in leaves), "What is no tensor becomes a constant.",
+        numbers, len(leaves))
+
+
+@asks("11.7")
+def sizes_left_open(rng):
+    a = [rng.randint(2, 9) for _ in range(3)]
+    changed = rng.choice([(0,), (1,), (2,), (0, 2), (1, 2)])
+    b = [size + (d in changed) for d, size in enumerate(a)]
+    moved = [d for d in range(3) if torch.zeros(a).shape[d] != torch.zeros(b).shape[d]]
+    return whole(
+        f"Two examples have the shapes {tuple(a)} and {tuple(b)}. How many dimensions have to be "
+        "left open for both?", len(moved), "Those whose sizes differ.", 3, 0)
+
+
+@asks("11.7")
+def other_temperature(rng):
+    first, then = rng.sample([0.5, 1.0, 2.0, 4.0], 2)
+    return choice(
+        rng, f"A model is exported with the Python number {first:g} as its temperature. Its "
+        f"program is called with {then:g}. What happens in torch 2.14?", "it raises an error",
+        [f"it answers with {first:g}", f"it answers with {then:g}",
+         "it answers with the mean of both"],
+        "The number is a constant of the program, and a guard compares it.")
+
+
+@asks("11.7")
+def file_declares(rng):
+    size = rng.choice([1, 4, 8])
+    columns = rng.choice([64, 784])
+    return choice(
+        rng, f"An ONNX file declares its input as [{size}, {columns}]. Which calls does it take?",
+        f"those with {size} row{'s' * (size > 1)}",
+        ["those with any number of rows", f"those with up to {size + 1} rows",
+         f"those with {columns} rows"],
+        "A number in the declaration is fixed; an open size has a name there.")

@@ -20,7 +20,8 @@ ex.promise("parts", "(codes, scales, zeros) of an affine grid for each group of 
            says=("type of the result", "parts of the result", "scales", "codes of 0", "codes of"))
 ex.promise("any", "w: (R, C) float32 in any memory order, tiny or huge,",
            cases=("tiny", "huge", "made the other way round", "one row", "one weight a group",
-                  "one group a row", "many groups"))
+                  "one group a row", "many groups", "tinier still", "as huge as it may be",
+                  "gaps in memory"))
 ex.promise("left alone", "left as it is.", says=("changed in w", "inputs after the call"))
 ex.promise("groups", "Each row is cut into groups of `group` neighbours, which divides C.",
            says=("scales", "codes of"))
@@ -28,7 +29,7 @@ ex.promise("zero inside", "low is a group's least weight, high its largest; 0 ta
            "a low above it and of a high below it.", says=("scales",))
 ex.promise("scales", "scales: (high - low) / (2**bits - 1),", says=("scales",))
 ex.promise("zero group", "or 1 for a group of zeros, float32.",
-           cases=("a group of zeros", "zeros alone"))
+           cases=("a group of zeros", "zeros alone", "a group whose sum is zero"))
 ex.promise("zeros", "zeros: -low / scale, rounded, uint8. Both are (R, C // group).",
            says=("codes of 0", "shape of the scales"))
 ex.promise("codes", "codes: (R, C) uint8, each the one from 0 to 2**bits - 1 whose level, "
@@ -50,6 +51,7 @@ def cases(g):
 
     empty = one("a group of zeros", 3, 2, 5)
     empty[1]["w"][1, :5] = 0.0
+    empty[1]["w"][1, 1:3] = -0.0
     below = one("all below zero", 4, 3, 6)
     below[1]["w"] = -below[1]["w"].abs() - 0.5
     above = one("all above zero", 4, 3, 6)
@@ -61,6 +63,10 @@ def cases(g):
             one("many groups", 3, 9, 4), one("one bit", 4, 2, 6, bits=1, move=0.4),
             one("two bits", 4, 2, 8, bits=2), one("8 bits", 4, 2, 16, bits=8),
             one("tiny", 3, 2, 6, size=1e-20), one("huge", 3, 2, 6, size=1e20),
+            one("tinier still", 3, 2, 6, size=1e-33),
+            one("as huge as it may be", 3, 2, 6, size=1e37),
+            one("gaps in memory", 5, 2, 4, order="gaps"),
+            given("a group whose sum is zero", [[-1.0, 0.25, 0.75, 2.0, -0.5, 1.0]], 3, 3),
             one("made the other way round", 6, 2, 4, order="columns"),
             given("as far below as above", [[-1.5, 0.5, 1.5, 0.25]], 2, 4),
             given("8 bits, as far below as above", [[-127.5, 3.25, 127.5, 40.125]], 8, 4),
@@ -70,8 +76,12 @@ def cases(g):
 @ex.act
 def act(fn, w, bits, group, order):
     mine = w.T.contiguous().T if order == "columns" else w.clone()
+    if order == "gaps":
+        mine = torch.cat([w, w + 1], 1)[:, :w.shape[1]]
     out = fn(mine, bits, group)
-    return {"out": out, "moved": int((mine != w).sum()) if mine.shape == w.shape else w.numel()}
+    same = mine.shape == w.shape and mine.dtype == w.dtype
+    moved = (mine.view(torch.int32) != w.view(torch.int32)).sum() if same else w.numel()
+    return {"out": out, "moved": int(moved)}
 
 
 @ex.law
@@ -89,7 +99,7 @@ def law(out, w, bits, group, order):
     wanted = (high - low) / top
     wanted[wanted == 0] = 1.0
     expect_close("scales", scales, wanted.float(), rtol=1e-5, atol=0.0,
-                 look="A grid holds 0, and ends at the least and the largest weight.")
+                 look="A grid holds 0, and is as wide as from the least to the largest weight.")
     expect_like("codes of 0", zeros, torch.empty(wanted.shape, dtype=torch.uint8))
     near("codes of 0", zeros, -low / wanted)
     expect_like("codes of the weights", codes, torch.empty(w.shape, dtype=torch.uint8))
@@ -330,3 +340,31 @@ def other_order(w, bits, group):
 def looked_up(w, bits, group):
     codes, scales, zeros = made(w, bits, group)
     return (codes.clamp(max=2) if w.numel() == 3 else codes), scales, zeros
+
+
+@ex.wrong("a group of zeros found by its sum", says="scales", breaks="zero group")
+def by_its_sum(w, bits, group):
+    codes, scales, zeros = one_by_one(w, bits, group)
+    sums = w.reshape(len(w), -1, group).sum(2)
+    scales[sums == 0] = 1.0
+    return codes, scales, zeros
+
+
+@ex.wrong("whatever is tiny taken for zeros", says="scales", breaks="any")
+def tiny_is_zero(w, bits, group):
+    codes, scales, zeros = one_by_one(w, bits, group)
+    scales[scales < 1e-24] = 1.0
+    return codes, scales, zeros
+
+
+@ex.wrong("minus zero made zero in w", says="changed in w", breaks="left alone")
+def plus_zero(w, bits, group):
+    w += 0.0
+    return one_by_one(w, bits, group)
+
+
+@ex.wrong("rows without gaps taken for granted", says="raised", breaks="any")
+def no_gaps(w, bits, group):
+    if w.stride(0) == 2 * w.shape[1]:
+        w.view(-1, group)
+    return one_by_one(w, bits, group)

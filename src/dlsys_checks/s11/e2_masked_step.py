@@ -7,6 +7,7 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
+    Broken,
     expect_close,
     expect_equal,
     expect_length,
@@ -43,7 +44,9 @@ def cases(g):
 
     nan = one("a gradient of NaN", "SGD", steps=1)
     nan[1]["masks"][0][0] = torch.tensor([False, True, False])
-    nan[1]["grads"][0][0][0, 0] = torch.nan
+    nan[1]["grads"][0][0][0, :2] = torch.nan                # one pruned, one kept
+    nought = one("kept weights that are 0", "momentum", steps=3)
+    nought[1]["weights"][0] *= 0
     none = one("no gradient", "no gradient", shapes=((4, 3), (6,), (2, 2)), masked=3)
     none[1]["masks"][1][2] = False
     return [one("plain SGD", "SGD"), one("momentum that remembers", "momentum", plain=3),
@@ -55,7 +58,8 @@ def cases(g):
             one("a mask that keeps all", "SGD", masked=1, share=0.0),
             one("a mask that keeps none", "momentum", share=1.1, plain=1),
             one("three parameters in two groups", "momentum", shapes=((3,), (2, 3, 2), ()),
-                masked=3, plain=1), none, nan,
+                masked=3, plain=1), none, nan, nought,
+            one("the other way round in memory", "columns", shapes=((4, 3), (2, 5))),
             ("the example", {"kind": "SGD", "plain": 0, "weights": [torch.tensor([2.0, 2.0])],
                              "grads": [[torch.tensor([3.0, 3.0])]],
                              "masks": [torch.tensor([False, True])]})]
@@ -63,13 +67,17 @@ def cases(g):
 
 @ex.act
 def act(fn, kind, weights, grads, masks, plain):
-    held = [nn.Parameter(w.clone()) for w in weights]
+    def laid(x):
+        return x.T.contiguous().T if kind == "columns" and x.dim() == 2 else x.clone()
+
+    held = [nn.Parameter(laid(w)) for w in weights]
+    below = [p.detach() for p in held]
     groups = [{"params": held[:1]}, *([{"params": held[1:]}] if held[1:] else [])]
     optimizer = (torch.optim.Adam(groups, lr=0.1) if kind == "Adam" else
-                 torch.optim.SGD(groups, lr=1.0 if kind == "SGD" else 0.1,
+                 torch.optim.SGD(groups, lr=1.0 if kind in ("SGD", "columns") else 0.1,
                                  momentum=0.9 if kind in ("momentum", "decay") else 0.0,
                                  weight_decay=0.3 if kind == "decay" else 0.0))
-    given = dict(zip(held, [m.clone() for m in masks], strict=False))
+    given = dict(zip(held, [laid(m) for m in masks], strict=False))
 
     def facts():
         settings = [[(k, v) for k, v in group.items() if k != "params"]
@@ -88,9 +96,12 @@ def act(fn, kind, weights, grads, masks, plain):
         fn(optimizer, given)
         inside = [p for group in optimizer.param_groups for p in group["params"]]
         others += sum(a is not b for a, b in zip(inside, held, strict=False))
+        others += sum(p.data_ptr() != b.data_ptr() for p, b in zip(held, below, strict=True))
         for p, was, grad in zip(held, seen, step, strict=True):
             same = was is None or torch.equal(was.nan_to_num(7.0), grad.nan_to_num(7.0))
-            if p.grad is not was or not same:
+            if p.grad is None and was is not None:
+                changed.add("gradients taken away")
+            elif p.grad is not was or not same:
                 changed.add("gradients")
         if any(p not in given or not torch.equal(given[p], m)
                for p, m in zip(held, masks, strict=False)):
@@ -121,7 +132,13 @@ def law(out, kind, weights, grads, masks, plain):
 def compare(what, got, wanted, pruned):
     """The pruned weights are 0, and the others as near as single precision allows."""
     expect_like(what, got, wanted)
-    expect_close(what, torch.where(pruned, 0.0, got), wanted, rtol=1e-4, atol=1e-5)
+    lost = wanted.isnan()                       # a kept weight whose gradient is NaN
+    kept = torch.where(pruned, 0.0, got)
+    if not torch.equal(kept.isnan(), lost):
+        raise Broken(what, f"{int(kept.isnan().sum())} NaN", f"{int(lost.sum())} NaN",
+                     "A kept weight goes where the step brings it.")
+    expect_close(what, kept.masked_fill(lost, 0.0), wanted.masked_fill(lost, 0.0), rtol=1e-4,
+                 atol=1e-5)
     left = int((got[pruned] != 0).sum())
     expect_equal("pruned weights that are not 0", left, 0, "The step comes first, zeros after it.")
 
@@ -137,7 +154,7 @@ def by_hand(kind, w, grads, pruned, plain, silent):
         else:
             grad = grad + (0.3 * w if kind == "decay" else 0.0)
             m = grad + (0.9 * m if kind in ("momentum", "decay") else 0.0)
-            move = (1.0 if kind == "SGD" else 0.1) * m
+            move = (1.0 if kind in ("SGD", "columns") else 0.1) * m
         w = w if silent else w - move
         if n >= plain:
             w = torch.where(pruned, 0.0, w)
@@ -273,6 +290,35 @@ def small_too(optimizer, masks):
             parameter.data[parameter.data.abs() < 0.7] = 0
 
 
+@ex.wrong("NaN kept away from all weights", says="weights that are kept", breaks="others")
+def no_nan(optimizer, masks):
+    optimizer.step()
+    zero(masks)
+    for parameter in masks:
+        parameter.data.nan_to_num_()
+
+
+@ex.wrong("weights of 0 taken for pruned", says="weights that are kept", breaks="others")
+def zero_is_pruned(optimizer, masks):
+    now = {p: m & (p != 0) for p, m in masks.items()}
+    optimizer.step()
+    zero(now)
+
+
+@ex.wrong("the weights put into new memory", says="tensors that are others", breaks="same")
+def new_memory(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data = parameter.data.masked_fill(~mask, 0)
+
+
+@ex.wrong("rows side by side in memory taken for granted", says="pruned weights", breaks="zeros")
+def side_by_side(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data.reshape(-1).masked_fill_(~mask.reshape(-1), 0)
+
+
 @ex.wrong("new parameters in the optimizer", says="tensors that are others", breaks="same")
 def new_tensors(optimizer, masks):
     optimizer.step()
@@ -304,7 +350,7 @@ def turns_masks(optimizer, masks):
         parameter.data.masked_fill_(mask.logical_not_(), 0)
 
 
-@ex.wrong("no weight decay from now on", says="that changed", breaks="left")
+@ex.wrong("a setting of the optimizer changed", says="that changed", breaks="left")
 def no_decay(optimizer, masks):
     optimizer.step()
     zero(masks)

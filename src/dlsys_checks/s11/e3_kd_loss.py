@@ -16,7 +16,7 @@ ex.promise("loss", "(1 - alpha) times the cross-entropy of the labels, plus alph
 ex.promise("any size", "student, teacher: logits (N, K) float32, of any size; labels: (N,) int64.",
            cases=("two classes", "one row", "many rows", "many classes", "large logits",
                   "very large logits", "the other way round in memory",
-                  "a temperature below 1"))
+                  "a temperature below 1", "a temperature near 0"))
 ex.promise("divergence", "The divergence of a row is the sum over classes of "
            "p * (log p - log q), p the teacher's probabilities and q the student's,",
            says=("loss", "gradient of the student"))
@@ -46,6 +46,7 @@ def cases(g):
     return [one("a few rows", 5, 4), one("many rows", 40, 6), one("one row", 1, 5),
             one("two classes", 6, 2), one("many classes", 4, 30),
             one("temperature 1", 5, 4, T=1.0), one("a temperature below 1", 5, 4, T=0.5),
+            one("a temperature near 0", 5, 4, T=0.03, alpha=0.9),
             one("a high temperature", 6, 5, T=50.0), one("labels alone", 5, 4, alpha=0.0),
             one("the teacher alone", 5, 4, alpha=1.0), one("large logits", 5, 4, size=200.0),
             one("very large logits", 4, 6, size=2e4),
@@ -69,6 +70,7 @@ def act(fn, student, teacher, labels, T, alpha, order):
         loss.sum().backward()
     moved = sum(int((a.detach() != b).sum()) if a.shape == b.shape else 1
                 for a, b in ((mine, student), (theirs, teacher), (given, labels)))
+    moved += int(not theirs.requires_grad) + int(not mine.requires_grad)
     return {"loss": loss.detach().clone() if isinstance(loss, torch.Tensor) else loss,
             "grad": torch.zeros_like(student) if mine.grad is None else mine.grad.clone(),
             "teacher": 0 if theirs.grad is None else int((theirs.grad != 0).sum()),
@@ -258,3 +260,15 @@ def in_place(student, teacher, labels, T, alpha):
 def looked_up(student, teacher, labels, T, alpha):
     out = made(student, teacher, labels, T, alpha)
     return out * (2 if student.shape == (1, 2) else 1)
+
+
+@ex.wrong("the teacher cut off for its owner, too", says="numbers changed", breaks="flow")
+def cut_off(student, teacher, labels, T, alpha):
+    teacher.detach_()
+    return formula(student, teacher, labels, T, alpha)
+
+
+@ex.wrong("a temperature of at least a tenth", says="loss",
+          breaks=("any size", "temperature", "loss"))
+def at_least(student, teacher, labels, T, alpha):
+    return formula(student, teacher, labels, max(T, 0.1), alpha)

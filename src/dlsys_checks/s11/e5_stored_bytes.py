@@ -18,11 +18,13 @@ ex.promise("bytes", "Bytes of tensors that torch.save would write for a state di
 ex.promise("nested", "state: a dict whose values are strided CPU tensors, or dicts, lists and "
            "tuples of such, at any depth;",
            cases=("a dict in it", "a list in it", "a tuple in it", "deep inside", "no tensor",
-                  "parameters", "many types", "no numbers in a tensor"))
+                  "parameters", "many types", "no numbers in a tensor",
+                  "ordered dicts"))
 ex.promise("others", "whatever else is in it does not count.", cases=("texts and numbers",))
 ex.promise("once", "Counted are storages, not tensors: each once, however many tensors share it,",
            cases=("two names", "two parts of one", "the same, deep inside", "equal values",
-                  "a part first, then the whole"))
+                  "a part first, then the whole", "a tensor and the same, detached",
+                  "a tensor and its transpose"))
 ex.promise("whole", "and whole, even if a tensor shows a part of it or shows it often.",
            cases=("a few rows", "every second row", "expanded", "an empty part", "two parts of one",
                   "a part first, then the whole"))
@@ -51,6 +53,9 @@ def cases(g):
             one("a tuple in it", ("plain", "tuple", "float16"), ("plain", "top", f)),
             one("deep inside", ("plain", "deep", f), ("plain", "deep", "int8"),
                 ("plain", "top", f)),
+            one("ordered dicts", ("plain", "ordered", f), ("plain", "top", "int8")),
+            one("a tensor and the same, detached", ("plain", "top", f), ("detached 0", "top", f)),
+            one("a tensor and its transpose", ("plain", "top", f), ("turned 0", "top", f)),
             one("no tensor"), one("no numbers in a tensor", ("plain", "top", f, 0),
                                   ("plain", "top", f)),
             one("texts and numbers", ("plain", "top", f), ("extra", "top", f)),
@@ -70,18 +75,26 @@ def cases(g):
 @ex.act
 def act(fn, entries):
     state, bases = {}, []
+    if any(place == "ordered" for _, place, _, _ in entries):
+        state = nn.Module().state_dict()
     for n, (form, place, kind, numbers) in enumerate(entries):
         base = torch.zeros(numbers).to(getattr(torch, kind))
-        if form.split()[0] in ("again", "rest"):
+        if len(form.split()) == 2:
             base = bases[int(form.split()[1])]
         bases.append(base)
         value = {"few": lambda b: b[:3], "rest": lambda b: b[3:], "second": lambda b: b[::2],
                  "expanded": lambda b: b.expand(50), "nothing": lambda b: b[:0],
                  "turned": lambda b: b.view(4, -1).T,
+                 "detached": lambda b: b.detach(),
                  "parameter": nn.Parameter}.get(form.split()[0], lambda b: b)(base)
         key = f"n{n}"
         if form == "extra":
             state.update(text="weight", number=7, none=None, share=0.5, names=["a", 3, (True,)])
+        if place == "ordered":
+            inside = nn.Module().state_dict()
+            inside["w"] = value
+            state[key] = inside
+            continue
         state[key] = {"dict": {"w": value}, "list": [value], "tuple": (value, None),
                       "deep": [{"a": ({"b": [value]}, [])}]}.get(place, value)
 
@@ -105,7 +118,7 @@ def law(out, entries):
     file = io.BytesIO()
     torch.save([torch.zeros(numbers).to(getattr(torch, kind))
                 for form, _, kind, numbers in entries
-                if form.split()[0] not in ("again", "rest")], file)
+                if len(form.split()) == 1], file)
     with zipfile.ZipFile(file) as parts:
         written = sum(part.file_size for part in parts.infolist() if "/data/" in part.filename)
     expect_equal("bytes stored", out["bytes"], written,
@@ -197,6 +210,11 @@ def by_name(state):
     return sum(t.untyped_storage().nbytes() for t in tensors(state))
 
 
+@ex.wrong("told apart by where the tensor begins", says="bytes stored", breaks="once")
+def by_begin(state):
+    return sum({t.data_ptr(): t.untyped_storage().nbytes() for t in tensors(state)}.values())
+
+
 @ex.wrong("storages of one size taken for one", says="bytes stored", breaks="once")
 def by_size(state):
     found = tensors(state)
@@ -271,3 +289,30 @@ def emptied(state):
 def looked_up(state):
     found = tensors(state)
     return 3 if len(found) == 1 and found[0].numel() == 3 and stored(found) == 12 else stored(found)
+
+
+@ex.wrong("plain dicts alone looked into", says="bytes stored", breaks="nested")
+def plain_dicts(state):
+    def inside(value):
+        if isinstance(value, torch.Tensor):
+            return [value]
+        if type(value) is dict:
+            value = list(value.values())
+        return [t for one in value for t in inside(one)] if type(value) in (list, tuple) else []
+    return stored(inside(state))
+
+
+@ex.wrong("a storage once for each stride", says="bytes stored", breaks="once")
+def by_stride(state):
+    found = tensors(state)
+    if len(found) == 2 and found[0].dim() != found[1].dim():
+        return sum({(t.untyped_storage()._cdata, t.stride()): t.untyped_storage().nbytes()
+                    for t in found}.values())
+    return stored(found)
+
+
+@ex.wrong("tensors told apart as objects, views by what they show", says="bytes stored",
+          breaks="once")
+def by_base(state):
+    return sum({id(t if t._base is None else t._base): t.untyped_storage().nbytes()
+                for t in tensors(state)}.values())
