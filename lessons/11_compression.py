@@ -438,9 +438,10 @@ sparsity
 # %% [markdown] trap="11.2" role="folklore"
 # **Told:** half to four fifths of the weights can go for less than 2 points. **Measured:** here,
 # all at once and without retraining, half of them cost little and four fifths much; with
-# masked retraining most of it comes back. And zeros alone save nothing: the dense tensor
-# has as many bytes and as many products as before. Whole rows make a layer smaller;
-# single zeros need a format and a kernel of their own.
+# masked retraining most of it comes back. And zeros alone save neither memory nor time:
+# the dense tensor has as many bytes and as many products as before. (A file with zeros can
+# be packed smaller, until it is loaded.) Whole rows make a layer smaller; single zeros need
+# a format and a kernel of their own.
 
 # %% trap="11.2" role="folklore"
 half = accuracy(cut(dense, 0.5), x_test, y_test)
@@ -612,9 +613,9 @@ temperature
 
 # %% [markdown] trap="11.3" role="folklore"
 # **Told:** use 3 to 5; above 10 all signal is lost. **Measured:** with the square, these
-# students learn at 20 and at 100 about as well as at 4, and better than from labels. A
-# teacher that is less certain, or a student too small for all of its logits, may move
-# the best place: try three temperatures.
+# students learn at 20 and at 100 about as well as at 4, and better than from labels. The
+# setting matters: a teacher that is less certain can take the gain away, and where labels
+# are plenty they may teach more than the teacher. Try three temperatures, and none.
 
 # %% trap="11.3" role="folklore"
 claim("temperature 20 minus labels alone", reads[20] - reads["labels"],
@@ -652,8 +653,9 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # 3. `F.kl_div(log_q, log_p, log_target=True)`: the student comes first. Detach the teacher.
 
 # %% [markdown] trap="11.3" role="keep"
-# **Keep:** distil with both sides divided by a temperature above 1 and the loss times
-# its square; print what the teacher gives to the other classes. **In your own code:**
+# **Keep:** with few labels and a certain teacher, distil with both sides divided by a
+# temperature above 1 and the loss times its square; print what the teacher gives to the
+# other classes. **In your own code:**
 # `reduction="batchmean"`, not the default, and compare with a student that has labels
 # alone. **Seen in the wild:**
 # [`IntelLabs/distiller#122`](https://github.com/IntelLabs/distiller/issues/122), the
@@ -984,7 +986,7 @@ def stored_bytes(state: dict) -> int:
 # 3. A small function that calls itself for each value of a dict, list or tuple goes to any depth.
 
 # %% [markdown] trap="11.5" role="keep"
-# **Keep:** the size of a quantized model is the length of its file; a parameter may say
+# **Keep:** the size of a quantized model is the length of its file, or files; a parameter may say
 # another type than it stores, or be no parameter. **In your own code:** compare the file
 # with your estimate of bits for weights, scales and zeros; where they differ, something
 # is not quantized, or a view drags its storage along. **Seen in the wild:**
@@ -1078,7 +1080,8 @@ claim("largest gap on inverted digits", gap_inverted, above=3)
 # %% [markdown] trap="11.6" role="repair"
 # The exporters of today go another way: they run the model with tensors that have a
 # shape and no numbers. The question `x.mean() > 0.5` has no answer then, and they
-# refuse:
+# refuse (unless a `try` in the model catches the refusal: then one way is kept, as in a
+# trace):
 
 # %% trap="11.6" role="repair" tags=["plumbing"]
 @contextlib.contextmanager
@@ -1371,8 +1374,9 @@ claim("largest gap, by rows, two digits as example",
       largest_gap(two_digits, by_rows), below=1e-3)
 
 # %% [markdown] trap="11.7" role="repair"
-# The file says which sizes it takes: look at the inputs that it declares, before you
-# ship it.
+# The file says which sizes it takes: look at the inputs that it declares. A size that it
+# gives as a number is fixed. One that it gives by name is a promise: call it with several
+# sizes and compare with the model, before you ship it.
 #
 # Sizes are not all that an example fixes. Here is a reader with settings, a dict of
 # several types. `torch.jit.script` takes each argument without a type for a tensor, and
@@ -1712,8 +1716,8 @@ claim("inputs of digits: GPTQ's error over AWQ's",
 # ### Which layer needs the bits
 #
 # Round one matrix at a time and write down how far the *loss* rises: the list says where
-# bits are worth their room. The error of the weights says nothing of it, as it is nearly
-# the same in all four. Two matrices get 4 bits here, the other two 2.
+# bits are worth their room. The error of the weights says nothing of it here, as it is
+# nearly the same in all four. Two matrices get 4 bits, the other two 2.
 
 # %% role="concept"
 @torch.no_grad()
@@ -1854,8 +1858,8 @@ claim("file with the place of each weight over the dense one",
       size["with places"] / size["dense"], above=1.2)
 
 # %% [markdown] role="concept"
-# Half of the weights are gone, and the file has grown: torch notes a column number of 8
-# bytes beside each weight of 4. The pattern 2:4 needs less, as a place among four takes
+# Half of the weights are gone, and the file has grown: torch notes, unless told otherwise,
+# a column number of 8 bytes beside each weight of 4. The pattern 2:4 needs less, as a place among four takes
 # two bits; torch's [sparse tensors](https://docs.pytorch.org/docs/stable/sparse.html) have
 # it for GPUs. The explorer at trap 11.2 counts its bytes.
 
@@ -1872,7 +1876,7 @@ claim("bytes of a column number",
 # | `torch.export` | a graph of torch's operations, and tensors | torch | run below |
 # | ONNX | a graph of ONNX operations, and tensors | onnxruntime, TensorRT and others | run below |
 # | AOTInductor | machine code compiled from a `torch.export` graph | C++ with libtorch, or Python | shown, not run |
-# | TensorRT | an engine for one kind of NVIDIA GPU | TensorRT | shown, not run |
+# | TensorRT | an engine, as a rule for one kind of NVIDIA GPU | TensorRT | shown, not run |
 # | TorchScript | its own language and tensors | libtorch | deprecated: read old files, write no new ones |
 #
 # The first three, for the large reader of trap 11.5:
@@ -1969,10 +1973,10 @@ for rows in (1, 256):
 # - [ ] zero, if weight decay is on :: Decay acts on the weight's value, which is zero; the momentum still moves it.
 
 # %% [markdown] role="quiz"
-# **4. A student learns from labels and from a teacher at temperature 10, half and half, without the square. It**
+# **4. A student learns from labels and from a teacher at temperature 10, half and half, without the square. At first it**
 #
 # - [ ] learns from both equally :: The weights of the two losses are equal; their gradients are not.
-# - [x] learns nearly from labels alone :: The teacher's gradient is smaller by the square of the temperature.
+# - [x] learns nearly from labels alone :: The teacher's gradient is smaller by the square of the temperature; it counts once the labels are learnt.
 # - [ ] learns nearly from the teacher alone :: The division by the temperature makes gradients smaller, not larger.
 
 # %% [markdown] role="quiz"
@@ -2086,7 +2090,7 @@ print(f"launches of a chain of eight small layers: {launches}")
 claim("bytes read, int4 over 16 bits", read["int4"] / read["16 bits"],
       expected=0.25)
 claim("FLOPs a byte with one row", per_byte(1), expected=1)
-claim("FLOPs a byte with 4,096 rows, over the ridge of an H200",
+claim("FLOPs a byte of the weight, 4,096 rows, over the ridge of an H200",
       per_byte(4096) / datasheet(None).ridge, above=10)
 
 # %% role="gpu"
@@ -2147,9 +2151,9 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** for one row, time follows the bytes of the weights; for many rows, it follows
-# the products, and weights that are turned back into 16 bits save nothing. Narrow
-# *products* are another thing: torchao's table has 8-bit integers on both sides at
+# **Keep:** for one row, expect time to fall with the bytes of the weights, though by less;
+# for many rows it should follow the products, and weights that are turned back into 16 bits
+# save none of them. Narrow *products* are another thing: torchao's table has 8-bit integers on both sides at
 # 8.61 tokens a second for one row, where 16 bits have 95.64. So measure at the batch
 # that you serve. **Source:** torchao, [quantization
 # benchmarks](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md) and
@@ -2164,7 +2168,7 @@ answers_here
 #   the last one.
 # - Scales and zeros are part of the size.
 # - A pruned net is a mask and weights. Zeros come back with the next step.
-# - Distil at a temperature above 1, times its square.
+# - With few labels, distil at a temperature above 1, times its square.
 # - Round the columns that cost most while others can still make up for them; calibrate
 #   with rows like those to come.
 # - The size of a model is the length of its file, or files.
