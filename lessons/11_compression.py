@@ -482,9 +482,9 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 
 # %% [markdown] trap="11.2" role="keep"
 # **Keep:** a pruned net is a mask and weights; without the mask an ordinary training
-# step brings the zeros back. Masked gradients suffice only where the optimizer
-# carries no average of earlier gradients. **In your own code:** count the exact zeros in the file that you
-# ship, not in the model that you pruned. **Seen in the wild:**
+# step brings the zeros back. Masked gradients suffice only where the optimizer carries no
+# average of earlier gradients. **In your own code:** count the exact zeros in the file
+# that you ship, not in the model that you pruned. **Seen in the wild:**
 # [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41)
 # asks whether the step brings them back;
 # [`he-y/filter-pruning-geometric-median#47`](https://github.com/he-y/filter-pruning-geometric-median/issues/47)
@@ -1380,7 +1380,8 @@ claim("largest gap, by rows, two digits as example",
 #
 # Sizes are not all that an example fixes. Here is a reader with settings, a dict of
 # several types. `torch.jit.script` takes each argument without a type for a tensor, and
-# refuses it. `torch.export` takes it, and each value that is no tensor becomes a constant:
+# refuses it. `torch.export` takes it, and what is no tensor becomes a constant (but for a
+# whole number that you name as open):
 
 # %% trap="11.7" role="repair"
 class WithSettings(nn.Module):
@@ -1495,7 +1496,7 @@ def free_dims(examples: list):
 # `torchao` has recipes for both. *Weight-only* stores the codes and widens them again
 # before the product: it saves memory. With the inputs in 8 bits as well the product
 # itself can be one of integers. Then somebody has to choose the scale of the inputs:
-# *dynamic* measures it in each row, while the model runs; *static* takes one number for
+# *dynamic* measures it in each row, while the model runs; *static*, as here, takes one number for
 # a layer, from rows that it was *calibrated* with.
 
 # %% role="concept" tags=["plumbing"]
@@ -1568,7 +1569,7 @@ claim("share read, static, calibrated in the dark",
 # calibrate, and costs a pass over each input.
 #
 # And the file with 4 bits is *longer* than that with 8. Look how this recipe keeps a code,
-# and how many weights share a scale:
+# and how many weights share a scale and a code of zero:
 
 # %% role="concept"
 code = kinds["weights, 4 bits"][2].weight
@@ -1927,7 +1928,7 @@ for rows in (1, 256):
 # the same kernels from a graph; a compiler takes it from there.
 #
 # `AOTInductor` compiles the graph to C++ and that to machine code. For this reader it
-# takes about as long as this whole lesson, so it is shown only; its documentation calls
+# takes about half a minute of a processor, so it is shown only; its documentation calls
 # it a [prototype](https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html):
 #
 # ```python
@@ -2151,12 +2152,14 @@ answers_here = gpu_table(
 answers_here
 
 # %% [markdown] role="gpu"
-# **Keep:** for one row, expect time to fall with the bytes of the weights, though by less;
-# for many rows it should follow the products, and weights that are turned back into 16 bits
-# save none of them. Narrow *products* are another thing: torchao's table has 8-bit integers on both sides at
-# 8.61 tokens a second for one row, where 16 bits have 95.64. So measure at the batch
-# that you serve. **Source:** torchao, [quantization
-# benchmarks](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md) and
+# **Keep:** for one row the bytes of the weights set the least time; whether a kernel comes
+# near it has to be measured. torchao's own tables do not agree: 8-bit weights take 0.62 of
+# the time in that of 2024, on an A100, and 1.5 times as long in that of 2026, where an H100
+# serves 32 prompts at once. For many rows time should follow the products, and weights that
+# are turned back into 16 bits save none of them. So measure at the batch that you serve.
+# **Source:** torchao, [benchmarks of
+# 2024](https://github.com/pytorch/ao/blob/03d01adcbcf8f85b0e61bef84957013b89e6902f/torchao/quantization/README.md),
+# [of today](https://docs.pytorch.org/ao/main/workflows/inference.html), and
 # [sparsity](https://github.com/pytorch/ao/blob/0021c2f043aada339f3cad62535941b01f196bdc/torchao/sparsity/README.md), "up to
 # 1.7x".
 

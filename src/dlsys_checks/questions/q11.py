@@ -309,7 +309,8 @@ def constants_of_an_example(rng):
     leaves = ["tensor"] * tensors + ["number"] * numbers + ["text"] * texts
     return whole(
         f"`torch.export` gets an example of {tensors} tensors, {numbers} Python numbers and "
-        f"{texts} texts. How many of these values are constants of the program?",
+        f"{texts} texts; no number is named as open. How many of these values are constants of the "
+        "program?",
         sum(kind != "tensor" for kind in leaves), "What is no tensor becomes a constant.",
         numbers, len(leaves))
 
