@@ -207,7 +207,7 @@ def black_pixel(rng):
                   ((torch.zeros(()) - mean) / std).item(), "Black is 0 before, not after.", 0, mean)
 
 
-# ---- 07.5 The memory format
+# ---- 07.5 A colleague moves the channels
 
 def _shape(rng):
     return [rng.randint(2, 8), rng.randint(3, 9), *(rng.randint(10, 40) for _ in range(2))]
