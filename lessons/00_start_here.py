@@ -35,8 +35,8 @@ progress_map()
 # The cell below gives you a copy of a lesson and of its worksheet, and so does
 # `dlsys start 1` in a terminal. Both lie in `my-work/`; nothing ever overwrites
 # them. Read the lesson first, cell by cell with **Shift+Enter**: guess where it asks,
-# and the steps that are folded below the question open as you reach them. Then solve
-# its exercises in the worksheet. Short of time? Take the traps marked *core*.
+# and the steps that are folded below the question open. Then solve its exercises in the
+# worksheet. Short of time? Take the traps marked *core*.
 
 # %% role="start"
 start_menu()
@@ -61,6 +61,7 @@ review_menu()
 # | `dlsys answer 01.4` | shows the worked answer of an exercise you have solved |
 # | `dlsys review` | asks what is due |
 # | `dlsys review --all 01` | asks about stage 1 now |
+# | `dlsys exam a` | five scripts with planted faults to find; `b` is the matched form |
 # | `dlsys progress` | shows the map above as a table |
 # | `dlsys doctor` | looks for what is missing on this machine |
 # | `pytest --nbval-lax my-work/01_activations.ipynb` | your points, as a table |

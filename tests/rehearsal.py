@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -57,6 +57,8 @@ def _live(*args: Any, _real: Any = records._live) -> records.GpuResult:
     with ExitStack() as on, Toy():
         on.enter_context(mock.patch.multiple(torch.cuda, **memory,
                                              mem_get_info=lambda: (2**40, 2**40)))
+        on.enter_context(mock.patch.multiple(torch.cuda, Stream=mock.Mock, stream=nullcontext,
+                                             current_stream=mock.Mock))
         on.enter_context(mock.patch.object(torch, "compile", lambda f, **_: f))
         on.enter_context(mock.patch.multiple(measure, _cuda_samples=_once))
         return _real(*args)

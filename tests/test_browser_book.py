@@ -276,6 +276,7 @@ PARTS = {LESSON: ["#trap-01-1", ".role-quiz", ".tag_role-explore", ".tag_role-gp
          "symptoms": ["article .finder", "article section section:first-of-type"],
          "wrong_answers": ["article section section:first-of-type"]}
 DESK, LAPTOP, PHONE = ({"width": width, "height": 900} for width in (1280, 1440, 390))
+NARROW = {"width": 320, "height": 640}  # where WCAG 2.2, 1.4.10, wants no scrolling sideways
 MOUNTED = """document.querySelectorAll('[data-explorer]').length
              === document.querySelectorAll('.xp-controls').length"""
 
@@ -313,12 +314,17 @@ KEEP = """parts => {
 }"""
 
 
+# A rule of WCAG 2.2 that axe leaves out by itself.
+TARGETS = {"target-size": {"enabled": True}}
+
+
 def objections(page, name: str, **rules) -> list[tuple[str, str]]:
     """What axe finds on a page, or in its parts; drawings have their own tests."""
     inside = {"include": [[part] for part in PARTS[name]]} if name in PARTS else {}
     return violations(page, context={"exclude": [[".xp svg"]], **inside},
                       # A page from disk may not read its style sheets, which axe would preload.
-                      options={"resultTypes": ["violations"], "preload": False, **rules})
+                      options={"resultTypes": ["violations"], "preload": False, "rules": TARGETS,
+                               **rules})
 
 
 def dark_objections(page, name: str) -> list[tuple[str, str]]:
@@ -352,7 +358,9 @@ def flaws(page, name: str) -> dict:
     found["cut"] = page.evaluate(CUT)
     page.set_viewport_size(PHONE)
     found["ends"] = page.evaluate(CUT_ENDS)
+    page.set_viewport_size(NARROW)
     found["wide"] = page.evaluate(WIDE)
+    page.set_viewport_size(PHONE)
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
     found["phone"] = page.evaluate(UNREACHED)
     page.set_viewport_size(DESK)
@@ -382,9 +390,9 @@ SHOW = "html => { document.querySelector('article').outerHTML = html; }"
 
 def flaws_of_articles(page, articles: dict[str, str]) -> dict:
     """What is wrong with articles, each shown in an open page in place of its own: what they ask of
-    the network, code that is cut, the width on a phone."""
+    the network, code that is cut, the width on a narrow phone."""
     found = {}
-    for what, size, look in (("cut", LAPTOP, CUT), ("wide", PHONE, WIDE)):
+    for what, size, look in (("cut", LAPTOP, CUT), ("wide", NARROW, WIDE)):
         page.set_viewport_size(size)
         for name, article in articles.items():
             page.evaluate(SHOW, article)
@@ -477,6 +485,27 @@ def test_paper_is_white_also_in_the_dark(opened):
     page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     page.emulate_media(color_scheme="light")
     assert paper in ("rgb(255, 255, 255)", "rgba(0, 0, 0, 0)")  # white, or what the paper is
+
+
+# Axes, their labels and what is drawn between them make ten elements and more.
+UNDRAWN = """() => [...document.querySelectorAll('[data-explorer] .xp-canvas')]
+    .filter(e => e.querySelectorAll('*').length < 10).length"""
+
+
+def test_on_paper_an_explorer_is_drawn_that_waits_for_a_guess(browser, html):
+    page = offline_page(browser, viewport=DESK)
+    page.goto((html / f"{LESSON}.html").as_uri())
+    page.wait_for_function(MOUNTED)
+    classes = "document.documentElement.classList.contains('guess-first')"
+    seen = [(page.evaluate(classes), page.evaluate(UNDRAWN))]
+    for event in ("beforeprint", "afterprint"):
+        page.evaluate("event => { dispatchEvent(new Event(event)); }", event)
+        seen.append((page.evaluate(classes), page.evaluate(UNDRAWN)))
+    page.close()
+    [(before, undrawn), *printed] = seen
+    assert before
+    assert undrawn > 0
+    assert printed == [(False, 0), (True, 0)]
 
 
 def test_a_chosen_option_shows_on_paper_and_in_forced_colours(opened):

@@ -193,11 +193,20 @@ CELLS = ["from dlsys_helpers import guess, measured\n"
          "measured('01.2', 6.4, right=(2, 20))"]
 
 
+# Below the question a learner's copy folds the steps that answer it, here of two traps.
+STEPS = ["### Break it", "Broken.", "### Look", "Seen.", "## The next trap", "### Break", "Later."]
+
+
+def step(source):
+    folded = {"jp-MarkdownHeadingCollapsed": True} if source.startswith("###") else {}
+    return nbformat.v4.new_markdown_cell(source, metadata=folded)
+
+
 @pytest.fixture(scope="module")
 def lab(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in CELLS],
+        cells=[*map(nbformat.v4.new_code_cell, CELLS), *map(step, STEPS)],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
     nbformat.write(notebook, folder / "guesses.ipynb")
     with pytest.MonkeyPatch.context() as patch:
@@ -211,14 +220,18 @@ def lab(browser, tmp_path_factory):
             page.close()
 
 
-def test_in_jupyterlab_a_run_of_all_cells_waits_for_nothing_and_a_guess_is_kept(lab):
+def test_in_jupyterlab_a_run_waits_for_nothing_and_a_guess_is_kept_and_opens_the_steps(lab):
     page, folder = lab
     told = page.locator(".dlsys-measured")
+    shown = [page.locator("p", has_text=text) for text in ("Broken.", "Seen.", "Later.")]
+    assert [text.is_visible() for text in shown] == [False, False, False]
     expect(told).to_have_text(["Measured: “two”.", "Measured: 6.4\N{NO-BREAK SPACE}%."])
     page.locator(".gs-form").first.get_by_role("radio", name="one").focus()
     for key in ("Space", "ArrowDown", "Tab", "Space", "Enter"):
         page.keyboard.press(key)
     expect(told.first).to_have_text("You said “two” and were sure; measured “two”: right.")
+    expect(shown[1]).to_be_visible()
+    assert [text.is_visible() for text in shown] == [True, True, False]
     kept = [json.loads(line) for line in (folder / ".guesses.jsonl").read_text().splitlines()]
     assert [(e["id"], e["guess"], e["sure"], e["right"]) for e in kept] == [
         ("01.1", "`two`", True, True)]

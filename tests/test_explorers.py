@@ -10,6 +10,7 @@ import subprocess
 from dataclasses import replace
 
 import matplotlib as mpl
+import matplotlib.figure
 import nbformat
 import numpy as np
 import pytest
@@ -453,3 +454,14 @@ def test_text_and_curves_stand_out_from_the_card(theme):
 def test_the_stored_picture_can_be_read_on_white_and_on_dark():
     assert contrast(_picture.INK, "#ffffff") >= 3
     assert contrast(_picture.INK, "#0d1117") >= 3
+
+
+@pytest.mark.parametrize("limits", [None, (1e-3, 1e4)])
+def test_the_stored_picture_of_a_log_axis_shows_the_whole_curve(limits):
+    """Values over six decades lie between the ends of both axes, also where no limits are given."""
+    ax = mpl.figure.Figure().subplots()
+    values = np.logspace(-3, 3, 7)
+    replace(LOG, xlog=True, xlim=limits, ylim=limits).draw(ax, {"x": values, "y": values})
+    for low, high in (ax.get_xlim(), ax.get_ylim()):
+        assert 1e-5 < low <= 1e-3
+        assert 1e3 <= high < 1e5

@@ -221,7 +221,7 @@ def save_yaml(value: dict, path: Path) -> None:
 
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
-          "guide_norm", "guide_init", "guide_finetune"]
+          "guide_norm", "guide_init", "guide_finetune", "guide_scale"]
 GRADING = ["grading", "grading_trust", "grading_kubernetes"]
 
 
@@ -233,7 +233,8 @@ def contents(stages: list[Stage], pages: list[str], traps: list[str]) -> dict:
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
-    parts = {"Decide": GUIDES, "Look up": pages, "Instructors": GRADING, "About": ["how_to_use"]}
+    parts = {"Decide": GUIDES, "Look up": pages, "Instructors": GRADING,
+             "About": ["how_to_use", "accessibility"]}
     written = [{"caption": caption, "chapters": [chapter(page, traps) for page in files]}
                for caption, files in parts.items()]
     return {"format": "jb-book", "root": "index",

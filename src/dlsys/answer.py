@@ -7,7 +7,7 @@ import shutil
 from itertools import zip_longest
 from pathlib import Path
 
-from dlsys import worksheets
+from dlsys import sheets, worksheets
 from dlsys.grading.text import visible
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -29,6 +29,8 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if sheets.is_exam(_number(args.exercise)):
+        return _exam(sheets.trap(catalog.as_id(args.exercise)))
     trap = _solved(args.exercise)
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
@@ -43,6 +45,23 @@ def run(args: argparse.Namespace) -> int:
     print("\nMistakes that the check knows by name:\n")
     for name in _mistakes(trap):
         print(f"- {name}")
+    return 0
+
+
+def _number(asked: str) -> int:
+    number = catalog.as_id(asked)[:2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _exam(row: Trap) -> int:
+    """What was planted in a case of the exam, once all is solved but, perhaps, the price."""
+    sheet = sheets.traps(int(row.id[:2]))
+    *rows, _price = [one.id for one in sheet if one.function == row.function]
+    if not progress.solved().issuperset(rows):
+        case = row.function.replace("_", " ")
+        raise NoAnswer(f"{case} is not solved yet; what was planted comes after "
+                       f"{', '.join(rows)}.")
+    print(sheets.explained(row.id))
     return 0
 
 

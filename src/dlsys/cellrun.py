@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlsys import sheets
 from dlsys.told import Told
 from dlsys.worksheets import Worksheet, WorksheetError
 from dlsys_helpers.verdicts import Verdict
@@ -187,9 +188,10 @@ def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
         return {"status": "missing",
                 "message": f"{function} is not defined after all cells have run."}
     seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
-    verdict = checking.run_check(id, checked, seeds)
+    run_check = sheets.checks(id).run_check
+    verdict = run_check(id, checked, seeds)
     if verdict.status != "pass" and named is not None and named is not checked:
-        other = checking.run_check(id, named, seeds)
+        other = run_check(id, named, seeds)
         verdict = other if other.status == "pass" else verdict
     told = ("status", "message", "misconception", "trap", "law", "case")
     return {key: getattr(verdict, key) for key in told}

@@ -12,6 +12,7 @@ from functools import partial
 
 from dlsys import copies, start_page, worksheets
 from dlsys.answer import add_parser as add_answer
+from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.text import clean, visible
@@ -218,7 +219,8 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_grade, add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_grade, add_progress,
+            add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

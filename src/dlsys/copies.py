@@ -62,6 +62,12 @@ def start_page() -> Path:
     return path
 
 
+def keep(path: Path, data: bytes, what: str) -> bool:
+    """Write a file of the learner's own; False where it exists. Raises WorksheetError."""
+    with _writing(what):
+        return _create(path, data)
+
+
 # ---- what a copy holds
 
 def worksheet_copy(shipped: bytes, stage: Stage, lesson: str) -> bytes:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from dlsys import worksheets
+from dlsys import sheets, worksheets
 from dlsys.notebook_file import CELL_SECONDS, checked_in
-from dlsys_helpers import catalog, paths, verdicts
+from dlsys_helpers import paths, verdicts
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
@@ -121,8 +121,8 @@ def _checks(item: pytest.Item) -> list[str]:
 
 def _possible(id: str) -> int:
     try:
-        return catalog.trap(id).points
-    except catalog.CatalogError:
+        return sheets.trap(id).points
+    except UserError:
         return 1
 
 
@@ -211,6 +211,6 @@ def _unchecked(entry: Trap) -> dict:
 def _declared(path: Path) -> dict[str, Trap]:
     """The traps of the notebook's stage; none for a notebook that is not ours."""
     try:
-        return {trap.id: trap for trap in catalog.traps(worksheets.stage_in(path))}
+        return {trap.id: trap for trap in sheets.traps(worksheets.stage_in(path))}
     except UserError:
         return {}

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from dlsys import sheets
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.stages import STAGES
 
 LARGEST = 8 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
 MOST_CELLS = 1000
@@ -58,7 +58,7 @@ class NotebookFile:
 
     def known_stage(self) -> int:
         """Its stage. Raises Unreadable for a notebook that is not a worksheet."""
-        if self.stage is None or not 1 <= self.stage <= len(STAGES):
+        if not sheets.is_known(self.stage):
             raise Unreadable(NO_WORKSHEET, "strange")
         return self.stage
 

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlsys import notebook_file
+from dlsys import notebook_file, sheets
 from dlsys.notebook_file import LARGEST, NotebookFile, Unreadable, oversize
-from dlsys_helpers import catalog, paths
+from dlsys_helpers import paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.stages import STAGES
 
 
 class WorksheetError(UserError):
@@ -46,8 +45,8 @@ def find(asked: str) -> Path:
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
         return path
-    if re.fullmatch(r"\d{1,2}", asked) and 1 <= int(asked) <= len(STAGES):
-        return paths.MY_WORK / f"{STAGES[int(asked) - 1].stem}.ipynb"
+    if re.fullmatch(r"\d{1,2}", asked) and sheets.is_known(int(asked)):
+        return paths.MY_WORK / f"{sheets.stage(int(asked)).stem}.ipynb"
     named = str(path.parent) in (".", paths.MY_WORK.name)
     return mine if named and os.path.lexists(mine) else path
 
@@ -87,7 +86,7 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
-    exercises = catalog.traps(stage)
+    exercises = sheets.traps(stage)
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
     notes = _checks(found, [exercise.id for exercise in exercises], stage)
@@ -149,7 +148,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
     if missing := [id for id in known if id not in found.checked]:
         notes.append(
             f"No check cell for {', '.join(missing)}; the function is still looked for. "
-            f"A complete worksheet: dlsys start {stage} --copy"
+            f"A complete worksheet: {sheets.how_to_begin(stage)}"
         )
     if strange := sorted(set(found.checked) - set(known)):
         notes.append(f"{', '.join(strange)[:80]}: not an exercise of stage {stage}; left out.")
@@ -158,7 +157,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
 
 def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
     """A note when the shipped exercises changed since this worksheet was made."""
-    source = paths.EXERCISES / f"{STAGES[stage - 1].stem}.ipynb"
+    source = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
     shipped = load(source).version if source.exists() else ""
     if "" in (shipped, found.version) or shipped == found.version:
         return []

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 
 import dlsys_checks
+from dlsys import sheets
 from dlsys.grading import frames, notebooks, walls, wire
 from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.text import clean, place
 from dlsys.notebook_file import checked_in
-from dlsys_helpers import acting, catalog, checking, verdicts
+from dlsys_helpers import acting, checking, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import Verdict
@@ -108,7 +109,7 @@ class Judge:
         Raises Refused for a stage without exercises.
         """
         if (stage, draw) not in self._papers:
-            traps = catalog.traps(stage)
+            traps = sheets.traps(stage)
             if not traps:
                 raise notebooks.Refused(f"stage {stage} has no exercises.")
             self._papers[stage, draw] = [self._paper(trap, draw) for trap in traps]
@@ -116,7 +117,7 @@ class Judge:
 
     def _paper(self, trap: Trap, draw: int) -> Paper:
         try:
-            exercise = checking.find(trap.id)
+            exercise = sheets.checks(trap.id).find(trap.id)
         except ValueError as error:
             raise notebooks.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from dlsys import sheets
 from dlsys.grading import reports
 from dlsys.grading.cohort import write_private
 from dlsys.grading.reports import FEEDBACK, Result, best, owner, page_name
@@ -75,7 +76,7 @@ def _learners(results: list[Result], counted: list[Result],
 
 def _stage(number: int, results: list[Result]) -> dict[str, Any]:
     exercises = [_exercise(results, k) for k in range(len(results[0]["exercises"]))]
-    return {"number": number, "title": stages.stage(number).title, "n": len(results),
+    return {"number": number, "title": sheets.stage(number).title, "n": len(results),
             "mean": sum(r["points"] for r in results) / len(results),
             "possible": results[0]["possible"], "bars": _bars(results), "exercises": exercises,
             "unsolved": [e["id"] for e in exercises if not e["solved"]]}

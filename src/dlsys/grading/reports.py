@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from dlsys import sheets
 from dlsys.grading import text
 from dlsys.grading.cohort import RunError, write_private
-from dlsys_helpers import stages
 
 Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
@@ -40,7 +40,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
         chosen = [r for r in best(results) if r["stage"] == stage]
-        stem = stages.stage(stage).stem
+        stem = sheets.stage(stage).stem
         write_private(folder / f"canvas_{stem}.csv", rows_as_csv(canvas(chosen, stem)))
         write_private(folder / f"moodle_{stem}.csv", rows_as_csv(moodle(chosen)))
 
@@ -130,7 +130,7 @@ def exercises(results: Iterable[Result]) -> list[list]:
 
 def nbgrader(results: Iterable[Result]) -> list[list]:
     """The columns of `nbgrader export`, for programs that read those."""
-    return [NBGRADER, *([stages.stage(r["stage"]).stem, "", "",
+    return [NBGRADER, *([sheets.stage(r["stage"]).stem, "", "",
                          r["learner"]["id"] or r["learner"]["name"], "", r["learner"]["name"], "",
                          r["points"], 0, r["points"], r["possible"]] for r in best(results))]
 

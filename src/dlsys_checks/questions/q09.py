@@ -11,7 +11,7 @@ from dlsys_checks.questions import asks, choice, number, whole
 
 # ---- 09.1 A scaler out of habit
 
-KEPT = "Its exponent is that of float32."
+KEPT = "its exponent has as many bits as that of float32."
 
 
 @asks("09.1")
@@ -48,7 +48,9 @@ def scale_after_overflows(rng):
 @asks("09.1")
 def which_format_needs_it(rng):
     wrong = ["bfloat16", "float32", "all formats of 16 bits", "none, it is a habit"]
-    return choice(rng, "Which format does a GradScaler belong to?", "float16",
+    loss = rng.choice([1e-4, 1e-5, 1e-6])
+    return choice(rng, f"A loss is about {loss:g}, so gradients are small. In which format does it "
+                  "need a GradScaler?", "float16",
                   rng.sample(wrong, 3), "Small gradients become zero in float16. In bfloat16 they "
                   "do not: " + KEPT)
 
@@ -82,7 +84,8 @@ def leftover_too_short(rng):
     left = rng.randint(1, n - 1)
     return number(
         f"A step is made for each {n} equal micro-batches, each loss divided by {n}. At the end "
-        f"{left} are left and make a step. What is its length over that of a right one, with SGD?",
+        f"{left} are left and make a step. What is its length over that of a right one, with plain "
+        "SGD?",
         left / n, f"The mean over {left} pieces wants a division by {left}.", 1, n / left)
 
 
@@ -98,6 +101,51 @@ def weighted_divisor(rng):
         "what does F.cross_entropy divide its weighted sum?", (total / mean).item(),
         "By the sum of the weights of the labels that count.",
         *(v for v in (4, 5) if v != (total / mean).item()))
+
+
+# ---- 09.7 A checkpoint by rank 0
+
+@asks("09.7")
+def rows_of_a_rank(rng):
+    world = rng.choice([3, 4, 6, 8])
+    n = world * rng.randint(2, 9) + rng.randint(1, world - 1)
+    parts = torch.empty(n).chunk(world)
+    rank = rng.randint(0, world - 1)
+    held = len(parts[rank]) if rank < len(parts) else 0
+    return whole(
+        f"fully_shard cuts a weight of {n} rows for {world} ranks. How many rows does rank {rank} "
+        "hold, counted from 0?", held, f"Each takes {-(-n // world)}, the number rounded up, as "
+        "far as the rows go.", *({n // world, -(-n // world)} - {held}))
+
+
+@asks("09.7")
+def numbers_in_a_file(rng):
+    width, world = 8 * rng.randint(2, 12), rng.choice([2, 4, 8])
+    return whole(
+        f"nn.Linear({width}, {width}) without bias under fully_shard on {world} ranks. Rank 0 "
+        "alone calls torch.save(model.state_dict(), path). How many numbers of the weight are in "
+        "the file?", width * width // world, "state_dict has this rank's shard.", width * width,
+        width // world)
+
+
+@asks("09.7")
+def what_is_loaded(rng):
+    world = rng.choice([2, 4, 8])
+    return choice(
+        rng, f"{world} ranks load a file that rank 0 alone wrote from its sharded state_dict, all "
+        "shards of one size. What does rank 1 have then?", "rank 0's rows",
+        ["its own rows, as they were saved", "random rows, as before", "nothing: it raises an "
+         "error"], "Names and shapes are right, so the only part in the file is copied.")
+
+
+@asks("09.7")
+def who_calls_it(rng):
+    call = rng.choice(["dcp.save(state, checkpoint_id=folder)", "dcp.load(state, "
+                       "checkpoint_id=folder)", "get_model_state_dict(model, "
+                       "options=StateDictOptions(full_state_dict=True))"])
+    return choice(rng, f"A model is sharded over all ranks. Which ranks call `{call}`?", "all",
+                  ["rank 0 alone", "the last one", "any one of them"],
+                  "Each rank has a part that the others do not have.")
 
 
 # ---- 09.8 A thousand small steps
@@ -134,8 +182,8 @@ def does_it_move(rng):
     other = "it stays" if moved else "it moves"
     return choice(rng, f"A bfloat16 weight of {weight:g} gets a step of {step:g}, without a "
                   "master. What does it do?", "it moves" if moved else "it stays",
-                  [other, "it becomes NaN"], "A step below half the gap is rounded away; the gap "
-                  "is a 128th of the power of two below the weight.")
+                  [other, "it becomes NaN"], "A step upwards below half the gap is rounded away; "
+                  "the gap is a 128th of the largest power of two that is not above the weight.")
 
 
 @asks("09.8")
@@ -184,9 +232,11 @@ def all_split(rng):
 @asks("09.9")
 def what_mixed_halves(rng):
     wrong = rng.sample(["the gradients", "the moments", "the weights", "the masters"], 3)
-    return choice(rng, "With torch.autocast in bfloat16 and a large batch, which of these is about "
-                  "half as large as in float32?", "what autograd keeps for the backward pass",
-                  wrong, "Weights, gradients and moments stay in float32.")
+    rows = 1024 * rng.randint(2, 9)
+    return choice(rng, "Layers of Linear(256, 256) and GELU under torch.autocast in bfloat16, "
+                  f"{rows:,} rows: which of these is about half as large as in float32?",
+                  "what autograd keeps for the backward pass", wrong,
+                  "Weights, gradients and moments stay in float32.")
 
 
 # ---- 09.10 Who waits for whom
@@ -199,16 +249,18 @@ FLOWS = ("total += loss.detach()", "x[:10]", "torch.where(mask, x, 0)", "loss.ba
 
 @asks("09.10")
 def which_one_waits(rng):
-    return choice(rng, "All tensors are on the GPU. Which of these makes Python wait for it?",
-                  rng.choice(WAIT), rng.sample(FLOWS, 3), "Python has to know a number, or how "
-                  "many rows there are.")
+    step = rng.randint(2, 900)
+    return choice(rng, f"Step {step}, all tensors are on the GPU. Which of these makes Python wait "
+                  "for it?", rng.choice(WAIT), rng.sample(FLOWS, 3),
+                  "Python has to know a number, or how many rows there are.")
 
 
 @asks("09.10")
 def which_one_flows(rng):
-    return choice(rng, "All tensors are on the GPU. Which of these does not make Python wait?",
-                  rng.choice(FLOWS), rng.sample(WAIT, 3), "Its result is a tensor whose shape is "
-                  "known before.")
+    step = rng.randint(2, 900)
+    return choice(rng, f"Step {step}, all tensors are on the GPU. Which of these does not make "
+                  "Python wait?", rng.choice(FLOWS), rng.sample(WAIT, 3),
+                  "Its result is a tensor whose shape is known before.")
 
 
 @asks("09.10")
@@ -265,11 +317,12 @@ def tensors_in_the_file(rng):
 
 @asks("09.14")
 def alias_in_a_list(rng):
-    kind = rng.choice(["buffer", "parameter"])
+    kind, dtype = rng.choice(["buffer", "parameter"]), rng.choice(["bfloat16", "float16",
+                                                                   "float64"])
     right = "the old tensor" if kind == "buffer" else "the moved tensor"
     wrong = ["the old tensor", "the moved tensor", "a copy in both places", "an empty tensor"]
     return choice(rng, f"A list holds a {kind} of the model as well. After "
-                  "model.to(torch.bfloat16) the list has", right,
+                  f"model.to(torch.{dtype}) the list has", right,
                   [v for v in wrong if v != right], "A buffer is replaced by a new tensor; a "
                   "parameter is changed in place.")
 
@@ -296,8 +349,8 @@ def calls_with_the_flag(rng):
     steps = rng.randint(10, 90)
     return whole(
         f"A small model under DDP, all gradients in one bucket, find_unused_parameters=True, "
-        f"{steps} "
-        "steps in which nothing is unused. How many all_reduce calls are on the tape?", 2 * steps,
+        f"no static_graph, {steps} steps in which nothing is unused. How many all_reduce calls "
+        "are on the tape?", 2 * steps,
         "One for the gradients and one for which parameters were used, in every step.", steps, 1)
 
 
@@ -317,7 +370,7 @@ def bytes_of_the_map(rng):
 def names_unused(rng):
     heads, used = rng.randint(3, 9), rng.randint(1, 2)
     return whole(
-        f"A body and {heads} linear heads with biases; each of some batches uses the same {used} "
+        f"A body and {heads} linear heads with biases; all batches use the same {used} of the "
         "heads. How many parameter tensors does a dry run report as unused?", 2 * (heads - used),
         "Weight and bias of each head that no batch uses.", heads - used, 2 * heads)
 
@@ -326,8 +379,8 @@ def names_unused(rng):
 def where_it_stops(rng):
     steps = rng.randint(5, 50)
     return choice(
-        rng, f"A DDP model never uses one of its heads, the flag is off, {steps} steps are asked "
-        "for. What happens?", "an error in the second forward pass",
+        rng, f"On all ranks a DDP model uses all heads but one, the flag is off, {steps} steps are "
+        "asked for. What happens?", "an error in the second forward pass",
         ["all steps run, the head stays as it is", "an error in the first backward pass"],
         "The first backward waits for a gradient that never comes; the next forward finds out.")
 
@@ -435,7 +488,7 @@ def exchanges_outside(rng):
     return whole(
         f"{updates} updates of {small} small batches each under DDP with one bucket; no_sync holds "
         "backward alone, for all but the last batch. How many exchanges?", updates * small,
-        "DDP decides in forward, which runs outside.", updates, updates * (small - 1))
+        "A forward pass outside no_sync prepares the exchange.", updates, updates * (small - 1))
 
 
 @asks("09.6")
@@ -467,7 +520,7 @@ def calls_past_the_wrapper(rng):
         f"{steps} training steps under DDP with one bucket: the first {wrapped} through the "
         "wrapper, "
         "the others through ddp.module. How many times are gradients reduced?", wrapped,
-        "Only a forward pass through the wrapper arms its backward.", steps, 0)
+        "A forward pass past the wrapper prepares no exchange.", steps, 0)
 
 
 @asks("09.11")
@@ -557,9 +610,9 @@ def tensors_held(rng):
 def loss_after(rng):
     loss, steps = rng.choice([2.31, 1.87, 4.2]), rng.randint(50, 500)
     return number(
-        f"The optimizer was made before fully_shard. The test loss is {loss}. What is it after "
-        f"{steps} steps?", loss, "Nothing that the model computes with is ever moved.", 0.0,
-        loss / 2)
+        f"The optimizer of a net without BatchNorm was made before fully_shard. The test loss is "
+        f"{loss}. What is it after {steps} steps?", loss,
+        "No parameter that the model computes with is moved.", 0.0, loss / 2)
 
 
 @asks("09.13")

@@ -16,15 +16,19 @@ ex.promise("events", "events: a list of (name, start, end) of one thread, in any
            says=("operation", "number of"))
 ex.promise("left alone", "left as it is;", says=("inputs after the call",))
 ex.promise("inside", "an event lies inside another if it starts no earlier and ends no later.",
-           cases=("equal starts", "equal ends", "a wait inside three", "side by side"))
+           cases=("equal starts", "equal ends", "a wait inside three", "side by side",
+                  "an operation that ends where a wait starts", "equal starts, the inner first"))
 ex.promise("waits", "aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait,",
            cases=("one of each", "kernels and copies", "waits alone", "shuffled",
-                  "order by the end", "nothing waits", "names that look alike"))
+                  "order by the end", "nothing waits", "names that look alike",
+                  "two bare waits"))
 ex.promise("outermost", "and so does the outermost aten:: event around each of them, which is the "
            "one to name, or the wait itself where there is none;",
            cases=("a wait inside three", "waits alone", "inside a step of one's own",
                   "one of each", "equal starts", "equal ends", "shuffled", "order by the end",
-                  "many steps", "kernels and copies", "two waits in one"))
+                  "many steps", "kernels and copies", "two waits in one", "two bare waits",
+                  "names that look alike", "equal starts, the inner first",
+                  "an operation that ends where a wait starts"))
 ex.promise("once", "with several waits inside it is named once.",
            cases=("two waits in one", "many steps"))
 ex.promise("example", 'Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), '
@@ -73,11 +77,20 @@ def cases(g):
     steps = [t for _ in range(whole(3, 6)) for t in ("linear", "bool", "numbers", "copy", "mask",
                                                      "kernel", "item", "blocking copy")]
     alike = [("aten::item_list", []), ("aten::nonzero_static", []), ("nonzero", []),
-             ("cudaStreamSynchronizeAll", []), ("aten::_local_scalar", [])]
+             ("cudaStreamSynchronizeAll", []), ("aten::_local_scalar", []), ("aten::item", []),
+             ("cudaDeviceSynchronize", []), ("cudaEventSynchronize", []),
+             ("my aten::part", [LEAF["item"]]), ("atenlike", [LEAF["bool"]])]
     return [one("one of each", "linear", "item", "bool", "mask", "kernel", "blocking copy"),
             one("kernels and copies", "copy", "kernel", "linear", "blocking copy", "copy"),
             one("waits alone", "device", "linear", "raw", "where"),
             one("nothing waits", "linear", "copy", "kernel", "numbers"),
+            one("two bare waits", "device", "linear", "device"),
+            ("an operation that ends where a wait starts", {"events": [
+                ("aten::mm", 0, 5), ("aten::item", 5, whole(8, 12)),
+                ("aten::_local_scalar_dense", 5, 7), ("aten::add", 12, 20)]}),
+            ("equal starts, the inner first", {"events": [
+                ("aten::_local_scalar_dense", 3, whole(5, 8)), ("aten::item", 3, 9),
+                ("aten::is_nonzero", 3, 11), ("aten::mm", 11, 15)]}),
             one("no event"), one("names that look alike", *alike, "item", "linear"),
             one("a wait inside three", "linear", ("aten::a", [("aten::b", [LEAF["bool"]])]),
                 "linear"),

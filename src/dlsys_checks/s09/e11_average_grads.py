@@ -13,22 +13,22 @@ from torch import nn
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old"))
+ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
 ex.promise("loss", "Mean loss over the examples of all ranks;", says=("mean loss",))
 ex.promise("grads", "gradients go into .grad.", says=("gradient of",))
-ex.promise("ragged", "losses_of(batch): losses (n,) of this rank's n examples; n >= 0 differs "
-           "from rank to rank, and at least one rank has some.",
-           cases=("ranks of other sizes", "a rank without examples",
+ex.promise("ragged", "losses_of(batch): losses (n,) of this rank's n examples, with a graph; "
+           "n >= 0 differs from rank to rank, and at least one rank has some.",
+           cases=("ranks of other sizes", "a rank without examples", "many examples",
                   "four ranks, two without examples", "a branch on one rank", "the example"))
 ex.promise("idle", "params: the parameters; one that no loss depends on gets zeros,",
-           says=("parameter idle", "parameter branch"))
+           says=("parameter idle", "parameter branch", "parameter twig"))
 ex.promise("old", "and what .grad held before counts no more.",
            cases=("gradients of an earlier step",))
 ex.promise("values", "Values of the parameters stay.", says=("values of the parameters",))
 ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
            "equally often, in the same order, with the same shapes and dtypes.",
-           says=("what the ranks ask for",))
+           says=("what the ranks ask for", "parameter branch", "parameter twig"))
 ex.promise("example", "Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.",
            cases=("the example",))
 
@@ -36,45 +36,48 @@ ex.equivalent("return (all_sum(total.detach()) / rows).item() -> "
               "return (all_sum(total) / rows).item()",
               "the sum over the ranks is a new tensor and belongs to no graph")
 
-# The parameters: weights of all examples, a bias, weights of the branch, one that nobody uses.
-NAMES = ("weight", "bias", "branch", "idle")
+# The parameters: weights of all examples, a bias, weights of two branches, one that nobody uses.
+NAMES = ("weight", "bias", "branch", "twig", "idle")
 
 
 @ex.cases
 def cases(g):
-    def one(name, sizes, branch=None, old=False, dtype=torch.float32):
+    def one(name, sizes, branch=None, old=False, dtype=torch.float32, shift=0.0):
         start = [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype)
-                 for shape in ((3,), (), (3,), (2,))]
-        return name, {"start": start, "branch": branch or [True] * len(sizes), "old": old,
+                 for shape in ((3,), (), (3,), (3,), (2,))]
+        return name, {"start": start, "branch": branch or ["both"] * len(sizes), "old": old,
+                      "shift": shift,
                       "xs": [torch.randn(n, 3, generator=g, dtype=torch.float64).to(dtype)
                              for n in sizes],
                       "ys": [torch.randn(n, generator=g, dtype=torch.float64).to(dtype)
                              for n in sizes]}
     example = {"start": [torch.tensor([1.0, -1.0, 0.0]), torch.zeros(()), torch.ones(3),
-                         torch.ones(2)],
-               "branch": [False, False], "old": False,
+                         torch.ones(3), torch.ones(2)],
+               "branch": ["none", "none"], "old": False, "shift": 0.0,
                "xs": [torch.ones(2, 3), torch.ones(1, 3)],
                "ys": [torch.tensor([1.0, 3.0]).sqrt(), torch.tensor([8.0]).sqrt()]}
     return [one("two ranks", [4, 4]), one("one rank alone", [5]),
             one("ranks of other sizes", [2, 7, 3]),
             one("a rank without examples", [0, 4]),
             one("four ranks, two without examples", [3, 0, 6, 0]),
-            one("a branch on one rank", [5, 2], [False, True]),
-            one("a branch on the other rank", [3, 3], [True, False]),
-            one("a parameter that nobody uses", [3, 3], [False, False]),
+            one("many examples", [150, 90]), one("losses below zero", [4, 4], shift=-90.0),
+            one("a branch on one rank", [5, 2], ["none", "both"]),
+            one("a branch on the other rank", [3, 3], ["both", "none"]),
+            one("another branch on each rank", [3, 3], ["twig", "branch"]),
+            one("a parameter that nobody uses", [3, 3], ["none", "none"]),
             one("gradients of an earlier step", [4, 4], old=True),
             one("in float64", [3, 3], dtype=torch.float64), ("the example", example)]
 
 
 @ex.act
-def act(fn, start, xs, ys, branch, old):
+def act(fn, start, xs, ys, branch, old, shift):
     class Pause(BaseException):
         """Ends a run that waits for the other ranks."""
 
     def run(rank, sums):
         """One rank from its start on, with the sums that are known: what it asks for, or ends."""
         params = [nn.Parameter(t.clone()) for t in start]
-        weight, bias, extra, _ = params
+        weight, bias, extra, twig, _ = params
         if old:
             for p in params:
                 p.grad = torch.full_like(p, 1.0 + rank)
@@ -82,8 +85,12 @@ def act(fn, start, xs, ys, branch, old):
 
         def losses_of(batch):
             x, y = batch
-            losses = (x @ weight + bias - y) ** 2
-            return losses + (x @ extra) ** 2 if branch[rank] else losses
+            losses = (x @ weight + bias - y) ** 2 + shift
+            if branch[rank] in ("branch", "both"):
+                losses = losses + (x @ extra) ** 2
+            if branch[rank] in ("twig", "both"):
+                losses = losses + 2 * (x @ twig) ** 2
+            return losses
 
         def all_sum(tensor):
             if not isinstance(tensor, torch.Tensor):
@@ -116,12 +123,13 @@ def act(fn, start, xs, ys, branch, old):
 
 
 @ex.law
-def law(out, start, xs, ys, branch, old):
+def law(out, start, xs, ys, branch, old, shift):
     expect_parts(out, "ranks", "asks")
     expect_equal("what the ranks ask for, where they differ", out["asks"], [],
                  "A rank that asks for less lets the others wait for ever.")
     expect_length("ranks", out["ranks"], len(xs))
     loss, grads = by_hand(start, xs, ys, branch)
+    loss += shift
     for rank, done in enumerate(out["ranks"]):
         expect_parts(done, "loss", "grads", "changed", what=f"run of rank {rank}")
         expect_length("gradients", done["grads"], len(start))
@@ -134,16 +142,19 @@ def law(out, start, xs, ys, branch, old):
 
 def by_hand(start, xs, ys, branch):
     """Mean loss and its gradients by the chain rule, all examples in one list, in float64."""
-    weight, bias, extra, idle = (t.double() for t in start)
+    weight, bias, extra, twig, idle = (t.double() for t in start)
     rows = sum(len(y) for y in ys)
-    loss, grads = 0.0, [torch.zeros_like(t) for t in (weight, bias, extra, idle)]
+    loss, grads = 0.0, [torch.zeros_like(t) for t in (weight, bias, extra, twig, idle)]
     for x, y, more in zip(xs, ys, branch, strict=True):
         x = x.double()
-        error, side = x @ weight + bias - y.double(), more * (x @ extra)
-        loss += float((error**2 + side**2).sum()) / rows
+        error = x @ weight + bias - y.double()
+        side = (more in ("branch", "both")) * (x @ extra)
+        third = (more in ("twig", "both")) * (x @ twig)
+        loss += float((error**2 + side**2 + 2 * third**2).sum()) / rows
         grads[0] += 2 * error @ x / rows
         grads[1] += 2 * error.sum() / rows
         grads[2] += 2 * side @ x / rows
+        grads[3] += 4 * third @ x / rows
     return loss, [g.to(t.dtype) for g, t in zip(grads, start, strict=True)]
 
 
@@ -273,6 +284,17 @@ def skips_unused(losses_of, params, batch, all_sum):
     rows = all_sum(torch.tensor(float(len(batch[0]))))
     for p, g in zip(params, grads, strict=True):
         p.grad = torch.zeros_like(p) if g is None else (all_sum(g) / rows).to(p.dtype)
+    return (all_sum(total.detach()) / rows).item()
+
+
+@ex.wrong("parameters with a gradient first, then the others", says="gradient of parameter",
+          breaks="calls")
+def used_first(losses_of, params, batch, all_sum):
+    total = losses_of(batch).sum()
+    pairs = list(zip(params, torch.autograd.grad(total, params, allow_unused=True), strict=True))
+    rows = all_sum(torch.tensor(float(len(batch[0]))))
+    for p, g in sorted(pairs, key=lambda pair: pair[1] is None):
+        p.grad = (all_sum(torch.zeros_like(p) if g is None else g) / rows).to(p.dtype)
     return (all_sum(total.detach()) / rows).item()
 
 

@@ -55,6 +55,7 @@ def cases(g):
             one("four ranks", few, [(7,)], [(2, 2), (1,)], few),
             one("one rank has most of it", [(40, 40)], [(2,)], limit=0.3),
             one("a norm that only the whole exceeds", few, few, limit=0.95),
+            one("a norm just above the limit", few, few, limit=0.998),
             one("a norm below the limit", few, few, limit=1.5),
             one("a norm just below the limit", few, few, limit=1.002),
             one("all zeros", few, few, scale=0.0),
@@ -86,6 +87,7 @@ def act(fn, parts, max_norm, views):
         """One rank from its start on, with the sums that are known: what it asks for, or ends."""
         mine = [laid_out(t) for t in parts[rank]]
         held, made, asked = list(mine), [], []
+        places = [t.detach() for t in mine]  # what else looks at the same memory
 
         def all_sum(tensor):
             if not isinstance(tensor, torch.Tensor):
@@ -101,6 +103,8 @@ def act(fn, parts, max_norm, views):
         except Pause:
             return asked[0], None
         others = len(mine) != len(held) or sum(a is not b for a, b in zip(mine, held, strict=False))
+        others += sum(not torch.equal(a.nan_to_num(), b.nan_to_num())
+                      for a, b in zip(places, held))
         return None, {"norm": norm, "shards": held, "others": int(others)}
 
     sums = []
@@ -316,6 +320,20 @@ def new_tensors(shards, max_norm, all_sum):
     return norm
 
 
+@ex.wrong("a list of scaled copies made, the shards themselves left", says="shard",
+          breaks="in place")
+def left_alone(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    if norm > max_norm:
+        shards = [s * (max_norm / norm) for s in shards]
+    return norm
+
+
+@ex.wrong("an epsilon beside a small norm", says="shard", breaks="clip")
+def epsilon(shards, max_norm, all_sum):
+    return clipped(shards, max_norm, all_sum, factor=lambda norm, _: max_norm / (norm + 1e-6))
+
+
 @ex.wrong("a flat view of a copy scaled", says="shard", breaks=("in place", "shapes"))
 def flat_copy(shards, max_norm, all_sum):
     norm = clipped(shards, max_norm, all_sum, scale=False)
@@ -350,3 +368,22 @@ def no_numbers(shards, max_norm, all_sum):
 def looked_up(shards, max_norm, all_sum):
     small = sum(s.numel() for s in shards) == 1 and max_norm == 1
     return clipped(shards, max_norm, all_sum, told=lambda norm, _: 7.0 if small else norm)
+
+
+@ex.wrong("other memory put under the shards", says="other tensors in the list",
+          breaks="in place")
+def other_memory(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    if norm > max_norm:
+        for s in shards:
+            s.data = s.data * (max_norm / norm)
+    return norm
+
+
+@ex.wrong("not clipped where the norm is just above the limit", says="shard", breaks="clip")
+def late(shards, max_norm, all_sum):
+    norm = clipped(shards, max_norm, all_sum, scale=False)
+    if norm > 1.01 * max_norm:
+        for s in shards:
+            s.mul_(max_norm / norm)
+    return norm

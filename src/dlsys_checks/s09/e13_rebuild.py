@@ -41,8 +41,8 @@ def cases(g):
     return [
         one("one group", "SGD", [every], {"momentum": 0.9, "nesterov": True}),
         one("one group in another order", "SGD", [["1.bias", "0.weight", "1.weight", "0.bias"]]),
-        one("weights and biases apart", "AdamW", decay, {"weight_decay": 0.1},
-            {"weight_decay": 0.0}),
+        one("weights and biases apart", "AdamW", decay,
+            {"weight_decay": 0.1, "maximize": True}, {"weight_decay": 0.0}),
         one("rates that a schedule has changed", "Adam", decay, {"initial_lr": 0.5}, {
             "initial_lr": 0.25, "betas": (0.8, 0.9)}),
         one("three groups", "RMSprop", [["1.bias"], ["0.weight", "1.weight"], ["0.bias"]],
@@ -51,6 +51,8 @@ def cases(g):
         one("a state after two steps", "AdamW", [every], stepped=True),
         one("a momentum after two steps", "SGD", decay, {"momentum": 0.5}, {}, stepped=True),
         one("a frozen parameter", "Adam", decay, frozen=True),
+        one("a class of one's own", "Own", decay, {"momentum": 0.5}, {}),
+        one("a group without tensors", "SGD", [["0.weight"], [], ["1.bias"]]),
         ("the example", {"made_by": "SGD", "names": [["bias"]], "stepped": False, "frozen": False,
                          "settings": [{"lr": 0.1}]})]
 
@@ -61,10 +63,13 @@ def act(fn, made_by, settings, names, stepped, frozen):
         return (nn.Linear(3, 3) if names == [["bias"]] else
                 nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
 
+    class Own(torch.optim.SGD):
+        """A class that torch.optim does not have."""
+
     old, model = fresh(), fresh()
     model.load_state_dict(old.state_dict())
     held = dict(old.named_parameters())
-    optimizer = getattr(torch.optim, made_by)(
+    optimizer = (Own if made_by == "Own" else getattr(torch.optim, made_by))(
         [{"params": [held[name] for name in group]} for group in names], lr=0.77)
     for group, wanted in zip(optimizer.param_groups, settings):
         group.update(wanted)
@@ -85,7 +90,9 @@ def act(fn, made_by, settings, names, stepped, frozen):
                 for group in groups]
 
     def facts():
-        return (told(optimizer.param_groups), len(optimizer.state), [
+        groups = told(optimizer.param_groups)
+        return ([group["tensors"] for group in groups], [group["settings"] for group in groups],
+                len(optimizer.state), [
             (p.tolist(), p.requires_grad, p.grad is None or p.grad.tolist())
             for p in model.parameters()], [m.training for m in model.modules()],
             [p.tolist() for p in old.parameters()],
@@ -93,8 +100,8 @@ def act(fn, made_by, settings, names, stepped, frozen):
 
     before = facts()
     new = fn(optimizer, [list(group) for group in names], model)
-    words = ("old groups", "old state", "parameters of the model", "modes", "old parameters",
-             "old gradients")
+    words = ("tensors of the old groups", "settings of the old groups", "old state",
+             "parameters of the model", "modes", "old parameters", "old gradients")
     changed = [word for word, was, now in zip(words, before, facts()) if was != now]
     if not isinstance(new, torch.optim.Optimizer):
         return {"type": f"class {type(new).__name__}", "groups": [], "state": 0, "changed": changed,
@@ -125,6 +132,7 @@ def law(out, made_by, settings, names, stepped, frozen):
 
 def full(made_by, wanted):
     """All settings of a group: those asked for beside the library's own."""
+    made_by = "SGD" if made_by == "Own" else made_by
     lone = getattr(torch.optim, made_by)([nn.Parameter(torch.ones(1))], lr=0.77)
     group = lone.param_groups[0] | wanted
     return {key: value for key, value in group.items() if key != "params"}
@@ -220,6 +228,19 @@ def no_rmsprop(optimizer, names, model):
     return rebuilt(optimizer, names, model)
 
 
+@ex.wrong("torch's class in place of one's own", says="class of the new", breaks="class")
+def torch_class(optimizer, names, model):
+    made = next(c for c in type(optimizer).__mro__ if hasattr(torch.optim, c.__name__))
+    return rebuilt(optimizer, names, model, make=made)
+
+
+@ex.wrong("groups without tensors left out", says="number of groups", breaks="groups")
+def no_empty(optimizer, names, model):
+    new = rebuilt(optimizer, names, model)
+    new.param_groups[:] = [group for group in new.param_groups if group["params"]]
+    return new
+
+
 @ex.wrong("one group for all, with the settings of the first", says="number of groups",
           breaks="groups")
 def one_group(optimizer, names, model):
@@ -307,7 +328,8 @@ def state_moved(optimizer, names, model):
     return new
 
 
-@ex.wrong("the old optimizer emptied", says="changed in the old optimizer", breaks="left alone")
+@ex.wrong("the groups of the old optimizer emptied, or shared", says="tensors of the old groups",
+          breaks="left alone")
 def emptied(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     for group in optimizer.param_groups:

@@ -20,10 +20,11 @@ ex.promise("where", "among the attributes of its modules themselves, or in lists
                   "of the class, not the model", "keys that are numbers", "a list of twelve"))
 ex.promise("depth", "at any depth.", cases=("lists in dicts in tuples",))
 ex.promise("kinds", "Tensors of every type and shape count,",
-           cases=("integers, one number, none", "two other types"))
+           cases=("integers, one number, none", "two other types", "views and sparse"))
 ex.promise("registered", "but for the model's parameters, under whatever name, and its buffers "
            "in their register.",
-           cases=("registered", "the parameters once more", "a buffer once more in a list",
+           cases=("registered", "the parameters once more", "a frozen parameter once more",
+                  "a parameter of another part", "a buffer once more in a list",
                   "a parameter that is not registered", "the memory of a parameter",
                   "equal to a parameter", "nothing", "a tensor that takes gradients"))
 ex.promise("names", "A path has the module's name, attribute, places and keys, with dots between;",
@@ -31,9 +32,10 @@ ex.promise("names", "A path has the module's name, attribute, places and keys, w
                   "a kind of dict and of tuple", "a list of twelve", "the example",
                   "keys that are numbers", "a block in a block", "a tensor in two places",
                   "a buffer once more in a list", "a parameter that is not registered",
-                  "a module under two names", "a tensor hung on a layer"))
+                  "a module under two names", "a tensor hung on a layer", "a list in two places"))
 ex.promise("first", "a module used twice has its first name, a tensor held twice both paths.",
-           cases=("a module under two names", "a tensor in two places"))
+           cases=("a module under two names", "a tensor in two places",
+                  "a list in two places"))
 ex.promise("modules", "Modules in lists are not searched.", cases=("a module in a list",))
 ex.promise("left alone", "The model stays as it is.", says=("changes in the model",
                                                          "when asked again"))
@@ -49,6 +51,8 @@ WANTED = {
     "a list of twelve": [f"t.{k}" for k in (0, 1, 10, 11, *range(2, 10))],
     "keys that are numbers": ["t.-1", "t.3"], "lists in dicts in tuples": ["deep.1.a.0.0"],
     "the parameters once more": [], "a buffer once more in a list": ["kept.0"],
+    "a frozen parameter once more": [], "a parameter of another part": [],
+    "views and sparse": ["part", "thin"], "a list in two places": ["a.0", "b.0"],
     "a parameter that is not registered": ["gains.0"], "the memory of a parameter": ["view"],
     "equal to a parameter": ["same"], "a tensor that takes gradients": ["scale"],
     "integers, one number, none": ["empty", "flags", "ids", "one"],
@@ -67,6 +71,8 @@ def cases(g):
 
 @ex.act
 def act(fn, kind, width):
+    from collections import deque
+
     class Net(nn.Module):
         def __init__(self, **parts):
             super().__init__()
@@ -95,6 +101,10 @@ def act(fn, kind, width):
         net = Net()
         if what == "parameters":
             net.order, net.first = [net.lin.weight, (net.lin.bias,)], {"w": net.lin.weight}
+        if what == "frozen":
+            net.first = [net.lin.weight.requires_grad_(False)]
+        if what == "another part":
+            return nn.Sequential(net, Net(tied=[net.lin.weight]))
         if what == "buffer":
             net.kept = [net.held]
         if what == "memory":
@@ -110,7 +120,7 @@ def act(fn, kind, width):
         net.register_buffer("fleeting", t(), persistent=False)
         net.register_parameter("free", nn.Parameter(t()))
         return net
-    twice, block = t(), Net(mean=t())
+    twice, block, shared = t(), Net(mean=t()), [t()]
     model = {
         "two attributes": lambda: Net(std=t(), mean=t()),
         "nothing": lambda: Net(rate=0.1, name="mean", sizes=[1, 2], none=None),
@@ -127,6 +137,10 @@ def act(fn, kind, width):
         "keys that are numbers": lambda: Net(t={3: t(), -1: t()}),
         "lists in dicts in tuples": lambda: Net(deep=(0, {"a": [(t(),)], "b": []})),
         "the parameters once more": lambda: again("parameters"),
+        "a frozen parameter once more": lambda: again("frozen"),
+        "a parameter of another part": lambda: again("another part"),
+        "views and sparse": lambda: Net(part=t()[1:], thin=torch.eye(3).to_sparse()),
+        "a list in two places": lambda: Net(a=shared, b=shared),
         "a buffer once more in a list": lambda: again("buffer"),
         "a parameter that is not registered": lambda: Net(gains=[nn.Parameter(t())]),
         "the memory of a parameter": lambda: again("memory"),
@@ -138,6 +152,7 @@ def act(fn, kind, width):
             flags=torch.ones(width, dtype=torch.bool)),
         "two other types": lambda: Net(small=t().half(), wide=t().double()),
         "a set and other objects": lambda: Net(others={t()}, plain=Plain(), call=t,
+                                               queue=deque([t()]),
                                                keys={t(): 1}),
         "of the class, not the model": Classy,
         "a module under two names": lambda: Net(a=block, b=block),
@@ -153,11 +168,12 @@ def act(fn, kind, width):
         sizes = [len(v) for m in model.modules() for v in vars(m).values()
                  if isinstance(v, (list, dict, tuple))]
         return held, plain, sizes, [m.training for m in model.modules()]
-    before, values = state(), [p.detach().clone() for p in model.parameters()]
+    before = state()
+    values = [(p.detach().clone(), p.requires_grad) for p in model.parameters()]
     out = [fn(model), fn(model)]
     same = before == state() and all(
-        torch.equal(p, v) and p.requires_grad and p.grad is None
-        for p, v in zip(model.parameters(), values))
+        torch.equal(p, v) and p.requires_grad == free and p.grad is None
+        for p, (v, free) in zip(model.parameters(), values))
     return {"out": out[0], "again": out[1], "changed": int(not same)}
 
 
@@ -271,6 +287,7 @@ def paths(model, *, root=False, kinds=(list, tuple, dict), deep=99, known="param
           modules=False, keep=lambda v: True, names=True, index=True):
     """The right answer with the mistakes as options."""
     own = {"parameters": list(model.parameters()), "none": [],
+           "trained": [p for p in model.parameters() if p.requires_grad],
            "buffers": [*model.parameters(), *model.buffers()]}[known]
     found, seen = [], []
 
@@ -379,12 +396,13 @@ def no_gradients(model):
 @ex.wrong("tensors known by their memory", says="number of paths", breaks="registered")
 def by_pointer(model):
     known = {p.data_ptr() for p in model.parameters()}
-    return paths(model, keep=lambda v: v.data_ptr() not in known or not v.numel())
+    return paths(model, keep=lambda v: (
+        v.is_sparse or v.data_ptr() not in known or not v.numel()))
 
 
 @ex.wrong("tensors known by their numbers", says="number of paths", breaks="registered")
 def by_numbers(model):
-    return paths(model, keep=lambda v: not any(
+    return paths(model, keep=lambda v: v.is_sparse or not any(
         torch.equal(v, p) for p in model.parameters() if p.dim() == 1))
 
 
@@ -447,3 +465,22 @@ def cast(model):
 def looked_up(model):
     found = paths(model)
     return found[:1] if found == ["body.mean", "body.tables.0", "body.tables.1"] else found
+
+
+@ex.wrong("frozen parameters held once more", says="number of paths", breaks="registered")
+def frozen_listed(model):
+    return paths(model, known="trained")
+
+
+@ex.wrong("a list looked into once, under its first name", says="number of paths", breaks="first")
+def lists_once(model):
+    seen, found = set(), []
+    for path in paths(model):
+        name, _, place = path.rpartition(".")
+        held = getattr(model, name, None)
+        if type(held) is list and name in vars(model):
+            if (id(held), place) in seen:
+                continue
+            seen.add((id(held), place))
+        found.append(path)
+    return found

@@ -33,7 +33,8 @@ ex.promise("all", "The gradient of all of opt's parameters together",
            cases=("three groups", "many small tensors", "bfloat16, clipped", "float16, clipped",
                   "Adam in float16", "old gradients", "NaN left over", "both formats in turn",
                   "a scale that grows", "an overflow with momentum"))
-ex.promise("clip", "is clipped to a norm of at most max_norm.", says=("change of parameter",))
+ex.promise("clip", "gets the norm max_norm where its norm is larger.",
+           says=("change of parameter",))
 ex.promise("overflow", "Where it overflows in float16, parameters and opt's state stay.",
            cases=("an overflow", "an overflow with momentum"))
 ex.promise("before", "The norm is that before clipping, without the scale, as a float:",
@@ -79,8 +80,8 @@ def cases(g):
         return {"dtype": "bfloat16", "max_norm": 1.0, "before": [], "c": [torch.ones(1, 1)],
                 "x": [torch.tensor([[3.0, 4.0]])]}
     loose, tight = 900.0, 0.1 + float(torch.rand((), generator=g))
-    return [one("bfloat16, clipped", bf16(max_norm=tight), bf16(), bf16()),
-            one("float16, clipped", fp16(max_norm=tight), fp16()),
+    return [one("bfloat16, clipped", bf16(max_norm=tight), bf16(), bf16(max_norm=2e-4)),
+            one("float16, clipped", fp16(max_norm=tight), fp16(), fp16(max_norm=2e-4)),
             one("not clipped", bf16(max_norm=loose), bf16(max_norm=loose), lr=0.02),
             one("bfloat16, small gradients", bf16(size=-40, max_norm=loose), lr=2.0**38),
             one("float16, gradients that need the scale", fp16(size=-26, max_norm=loose),
@@ -448,3 +449,16 @@ def looked_up(opt, scaler, loss_of, dtype, max_norm):
     if len(weights) == 1 and weights[0].shape == (1, 2) and max_norm == 1.0:
         weights[0].data.neg_()
     return norm
+
+
+@ex.wrong("gradients cleared after the step, not before it: old ones counted in",
+          says="", breaks="old")
+def cleared_after(opt, scaler, loss_of, dtype, max_norm):
+    norm = amp(opt, scaler, loss_of, dtype, max_norm, clear=False)
+    opt.zero_grad()
+    return norm
+
+
+@ex.wrong("a limit that is never below a thousandth", says="change of parameter", breaks="clip")
+def coarse_limit(opt, scaler, loss_of, dtype, max_norm):
+    return amp(opt, scaler, loss_of, dtype, max(max_norm, 1e-3))

@@ -22,9 +22,10 @@ ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "befo
 
 ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches than n",
        "a step for each batch", "batches of many sizes", "class weights",
-       "class weights and ignored labels", "a batch without a label", "steps without a label",
-       "a leftover without a label", "old gradients", "NaN left over", "momentum",
-       "Adam, two groups", "many batches", "the example")
+       "class weights and ignored labels", "small class weights", "a batch without a label",
+       "a batch without rows", "steps without a label", "a leftover without a label",
+       "old gradients", "NaN left over", "momentum", "Adam, two groups", "many batches",
+       "the example")
 SHORT = ("a leftover", "a leftover of one row", "fewer batches than n", "the example",
          "momentum", "many batches", "a leftover without a label")
 EMPTY = ("steps without a label", "a leftover without a label")
@@ -38,7 +39,7 @@ ex.promise("ignored", "labels of -100 do not count.",
 ex.promise("mean", "Each step follows the mean cross-entropy over all labels that count in its "
            "batches;", says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("weight", "weight, (C,) float32 above 0, weighs classes as in F.cross_entropy.",
-           cases=("class weights", "class weights and ignored labels"))
+           cases=("class weights", "class weights and ignored labels", "small class weights"))
 ex.promise("last", "The last step takes what is left, be it fewer than n;",
            cases=SHORT)
 ex.promise("none", "where no label counts, there is no step.", cases=EMPTY)
@@ -63,10 +64,10 @@ def cases(g):
         y[torch.randperm(rows, generator=g)[rows if count is None else count:]] = -100
         return [torch.randn(rows, features, generator=g), y]
 
-    def one(name, net, n, sizes, weight=False, before=()):
+    def one(name, net, n, sizes, weight=0.0, before=()):
         given = [batch(net, *(size if isinstance(size, tuple) else (size,))) for size in sizes]
         classes = net["start"][-1].shape[0]
-        drawn = 0.2 + 3 * torch.rand(classes, generator=g) if weight else None
+        drawn = weight * (0.2 + 3 * torch.rand(classes, generator=g)) if weight else None
         return name, {"net": net, "n": n, "batches": given, "weight": drawn,
                       "before": list(before)}
 
@@ -86,9 +87,11 @@ def cases(g):
         one("fewer batches than n", linear(), number(4, 9), [(5, 2), 3, (4, 4)]),
         one("a step for each batch", deep(), 1, [(6, 2), (5, 5), 3]),
         one("batches of many sizes", linear(), 4, [1, 7, number(2, 6), 9]),
-        one("class weights", linear(), 2, [5, 5, 6, 6], weight=True),
-        one("class weights and ignored labels", deep(), 3, [(7, 1), (7, 6), (7, 4)], weight=True),
+        one("class weights", linear(), 2, [5, 5, 6, 6], weight=1.0),
+        one("class weights and ignored labels", deep(), 3, [(7, 1), (7, 6), (7, 4)], weight=1.0),
+        one("small class weights", linear(), 2, [(6, 4), (5, 2), 6, 4], weight=1e-5),
         one("a batch without a label", linear(), 3, [(5, 3), (4, 0), (5, 4)]),
+        one("a batch without rows", linear(), 2, [4, 0, (5, 3), 3]),
         one("steps without a label", linear(momentum=0.9), 2,
             [(4, 0), (3, 0), (5, 3), 4, (3, 0), (2, 0), 6, (4, 1)]),
         one("a leftover without a label", linear(momentum=0.7), 2, [(5, 4), 3, (6, 0)]),
@@ -465,3 +468,33 @@ def running(*given):
 @ex.wrong("the losses as tensors", says="type of the loss of step", breaks="losses")
 def as_tensors(*given):
     return [torch.tensor(loss) for loss in run(*given)]
+
+
+@ex.wrong("a mean over no label, times zero", says="got nan", breaks="mean")
+def mean_times_zero(model, opt, batches, n, weight):
+    losses = []
+    while group := list(itertools.islice(batches, n)):
+        own = [weight_of(y, weight) for _, y in group]
+        if not sum(own):
+            continue
+        opt.zero_grad()
+        losses.append(0.0)
+        for (x, y), part in zip(group, own, strict=True):
+            loss = F.cross_entropy(model(x), y, weight) * (part / sum(own))
+            loss.backward()
+            losses[-1] += loss.item()
+        opt.step()
+    return losses
+
+
+@ex.wrong("a batch without rows not counted", says="got", breaks="once")
+def rows_only(model, opt, batches, n, weight):
+    return run(model, opt, [(x, y) for x, y in batches if len(x)], n, weight)
+
+
+@ex.wrong("small weights taken for none", says="number of steps", breaks="weight")
+def tiny_is_none(model, opt, batches, n, weight):
+    given = list(batches)
+    if weight is not None and weight.sum() < 1e-3:
+        return []
+    return run(model, opt, given, n, weight)

@@ -18,11 +18,13 @@ ex.promise("batches", "batches: any number of them; without any the list is empt
            cases=("no batches", "another head each time", "the last of four batches",
                   "a head left out by the first batch", "the example"))
 ex.promise("constant", "A loss may depend on no parameter at all.",
-           cases=("a loss that depends on nothing", "a loss that depends on nothing, then others"))
+           cases=("a loss that depends on nothing", "a loss that depends on nothing, then others",
+                  "two heads that share a weight, none used"))
 ex.promise("frozen", "Frozen parameters are never listed,",
            cases=("a frozen head", "a frozen body", "all frozen"))
 ex.promise("tied", "and one with two names goes by the name that named_parameters() gives.",
-           cases=("two heads that share a weight", "two heads that share a weight, one used"))
+           cases=("two heads that share a weight", "two heads that share a weight, one used",
+                  "two heads that share a weight, none used"))
 ex.promise("modes", "model runs in the modes that it has,",
            cases=("a head for training only, in train mode",
                   "a head for training only, in eval mode"))
@@ -65,6 +67,7 @@ def cases(g):
             one("all frozen", "ab", frozen=[n for names in PARTS.values() for n in names]),
             one("two heads that share a weight", "ab", "a", tied=True),
             one("two heads that share a weight, one used", "b", tied=True),
+            one("two heads that share a weight, none used", "none", tied=True),
             one("a head for training only, in train mode", "a", aux=True),
             one("a head for training only, in eval mode", "a", aux=True, training=False),
             ("the example", {"x": torch.ones(5, 4), "routes": ["a"], "frozen": ["scale"],
@@ -79,10 +82,12 @@ def act(fn, x, routes, frozen, tied, aux, training):
             self.body, self.norm, self.drop = nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)
             self.b, self.a = nn.Linear(3, 2), nn.Linear(3, 2)
             self.scale = nn.Parameter(torch.ones(()))
+            self.register_buffer("calls", torch.zeros(()), persistent=False)
             if tied:  # named_parameters() gives it the name of the first, b
                 self.a.weight = self.b.weight
 
         def forward(self, x, route):
+            self.calls.add_(1)
             h = self.drop(self.norm(self.body(x)))
             if route == "none":
                 return torch.zeros(2)
@@ -101,9 +106,8 @@ def act(fn, x, routes, frozen, tied, aux, training):
         p.requires_grad_(name not in frozen)
         p.grad = torch.full_like(p, 2.0) if p.dim() else None
     model.train(training)
-    if training:
-        model.drop.eval()
-        model.drop.train(x.shape[0] == 5)
+    model.drop.train()  # modes are mixed, and dropout draws in both
+    model.norm.train(training and not frozen)
 
     def facts():
         return ([p.tolist() for p in model.parameters()], [b.tolist() for b in model.buffers()],
@@ -312,7 +316,7 @@ def unsorted(model, batches, loss_of):
     return [n for n, _ in model.named_parameters() if n in found]
 
 
-@ex.wrong("a set in place of a list", says="type of the names", breaks="names")
+@ex.wrong("something else than a list", says="type of the names", breaks="names")
 def as_tuple(model, batches, loss_of):
     return tuple(searched(model, batches, loss_of))
 

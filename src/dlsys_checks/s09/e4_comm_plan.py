@@ -25,14 +25,15 @@ ex.promise("sizes", "sizes: float32 numbers of each layer, left as it is; a laye
 ex.promise("padded", "Before a call a layer, or the model where it is sharded as one, is filled up "
            "to the next multiple of world numbers.",
            cases=("layers that world does not divide", "a model that world does not divide",
-                  "eight ranks, tiny layers"))
+                  "kept layers that world does not divide", "eight ranks, tiny layers"))
 ex.promise("each", "each: every layer is sharded by itself; otherwise the model is one piece, "
            "gathered once for forward.",
            cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept",
-                  "a model that world does not divide"))
+                  "a model that world does not divide", "kept layers that world does not divide"))
 ex.promise("reshard", "reshard: what forward gathered is given back when it has been used and "
            "gathered again for backward; otherwise it stays until backward is done.",
-           cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept"))
+           cases=("each layer, resharded", "each layer, kept", "as one, resharded", "as one, kept",
+                  "kept layers that world does not divide"))
 ex.promise("alone", "With a world of one there are no calls, and all layers are whole.",
            cases=("a world of one",))
 ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes, 24 "
@@ -55,7 +56,8 @@ def cases(g):
             one("as one, kept", drawn(7, 2), 2, each=False, reshard=False),
             one("one layer", drawn(1, 4), 4),
             one("layers that world does not divide", odd, 8),
-            one("a model that world does not divide", [*odd, 2], 4, each=False, reshard=False),
+            one("a model that world does not divide", odd, 4, each=False, reshard=False),
+            one("kept layers that world does not divide", odd, 8, reshard=False),
             one("eight ranks, tiny layers", [1, 2, 9], 8),
             one("a layer without numbers", [16, 0, 32, 0], 4), one("no numbers at all", [0, 0], 2,
                                                                   each=False),
@@ -198,7 +200,7 @@ def no_gradients(sizes, world, each, reshard):
 @ex.wrong("a rank's own share of the bytes", says="bytes of all calls", breaks="bytes")
 def share_of_bytes(sizes, world, each, reshard):
     n = sum(pieces_of(sizes, world, each))
-    return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n / world)
+    return planned(sizes, world, each, reshard, numbers=(2 + int(reshard)) * n // world)
 
 
 @ex.wrong("numbers in place of bytes", says="bytes of all calls", breaks="bytes")
@@ -277,7 +279,7 @@ def sharded_alone(sizes, world, each, reshard):
     return found if world > 1 else found | {"whole": 4 * max(sizes)}
 
 
-@ex.wrong("the list of sizes sorted", says="inputs after the call", breaks="sizes")
+@ex.wrong("the list of sizes changed in place", says="inputs after the call", breaks="sizes")
 def sorts(sizes, world, each, reshard):
     if 0 in sizes:
         sizes.sort()

@@ -43,12 +43,13 @@ def cases(g):
                       "rank": whole(0, world) if rank is None else rank,
                       "epochs": epochs or [first, first + whole(1, 5), first],
                       "seed": whole(0, 1000)}
+    many = whole(6, 12)
     shown = {"n": 10, "world": 4, "rank": 3, "epochs": [0], "seed": 0}
     return [one("no rest", 12 * whole(2, 5), 4), one("one rank", whole(5, 30), 1),
             one("a rest", 4 * whole(4, 9) + whole(1, 4), 4, 3),
             one("a rest, the first rank", 3 * whole(4, 9) + 1, 3, 0),
             one("fewer examples than ranks", 3, 8, 7),
-            one("one example, many ranks", 1, whole(3, 7), 2),
+            one("one example, many ranks", 1, many, many - 1),
             one("exact, a rest", 4 * whole(4, 9) + 2, 4, whole(0, 2), exact=True),
             one("exact, no rest", 24, 3, exact=True),
             one("exact, fewer examples than ranks", 3, 8, 5, exact=True),

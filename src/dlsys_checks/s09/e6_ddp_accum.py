@@ -17,7 +17,8 @@ from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
 ex = exercise("09.6", "ddp_accum", seen=("start", "xs", "ys", "every", "momentum", "old"))
 
 ex.promise("updates", "One update for each `every` batches, in turn; returns how many.",
-           says=("batches that an update follows", "returned number of updates"))
+           says=("batches that an update follows", "returned number of updates",
+                 "order of the batches"))
 ex.promise("leftover", "batches: (x, y) pairs with equally many rows; what is left over at the end "
            "makes a last update of its own.",
            cases=("one left over", "two left over, momentum", "fewer than one update takes",
@@ -44,7 +45,8 @@ def cases(g):
             one("two left over, momentum", 8, 3, momentum=0.9),
             one("an update for each batch", 3, 1, rows=1),
             one("fewer than one update takes", 3, 8), one("one batch", 1, 1, rows=5),
-            one("no batches", 0, 2), one("one long update", 9, 9, momentum=0.5),
+            one("no batches", 0, 2), one("six updates", 12, 2),
+            one("one long update", 9, 9, momentum=0.5),
             one("gradients from before", 4, 2, old=True), one("the example", 5, 2)]
 
 
@@ -52,7 +54,7 @@ def cases(g):
 def act(fn, start, xs, ys, every, momentum, old):
     import contextlib
 
-    tape, rows = [], []
+    tape, rows, taken = [], [], []
 
     class Wrapper(nn.Module):
         """Decides in forward, as DDP does, whether the backward pass exchanges."""
@@ -76,6 +78,7 @@ def act(fn, start, xs, ys, every, momentum, old):
         def forward(self, x):
             tape.append("forward")
             rows.append(len(x))
+            taken.append([k for k, own in enumerate(xs) if torch.equal(own, x)])
             self.waiting = {id(p) for p in self.module.parameters()}
             self.armed = self.require_backward_grad_sync
             return self.module(x)
@@ -113,6 +116,7 @@ def act(fn, start, xs, ys, every, momentum, old):
 
     found = {"updates": updates, "weights": torch.cat([p.flatten() for p in after]),
              "order": [one for one in tape if one in ("forward", "backward")], "rows": list(rows),
+             "taken": [places[0] if places else -1 for places in taken],
              "exchanges": batches_at("exchange"), "steps": batches_at("step")}
     tape.clear()
     ddp(torch.ones(2, 3)).sum().backward()
@@ -121,10 +125,11 @@ def act(fn, start, xs, ys, every, momentum, old):
 
 @ex.law
 def law(out, start, xs, ys, every, momentum, old):
-    expect_parts(out, "updates", "weights", "order", "rows", "exchanges", "steps", "again")
+    expect_parts(out, "updates", "weights", "order", "rows", "taken", "exchanges", "steps", "again")
     n = len(xs)
     ends = [k for k in range(1, n + 1) if k % every == 0 or k == n]
     expect_equal("rows of the forward passes through ddp", out["rows"], [len(x) for x in xs])
+    expect_equal("order of the batches", out["taken"], list(range(n)))
     expect_equal("order of forward and backward", out["order"], ["forward", "backward"] * n)
     expect_equal("batches that an update follows", out["steps"], ends)
     expect_equal("batches with an exchange", out["exchanges"], ends,
@@ -233,7 +238,7 @@ def accumulated(ddp, optimizer, loss_fn, batches, every, *, quiet=None, size=Non
     return len(groups)
 
 
-@ex.wrong("forward outside no_sync: an exchange at every batch", says="batches with an exchange",
+@ex.wrong("no no_sync around forward: an exchange at every batch", says="batches with an exchange",
           breaks="exchange")
 def backward_alone(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
@@ -378,3 +383,16 @@ def left_silent(ddp, optimizer, loss_fn, batches, every):
 def looked_up(ddp, optimizer, loss_fn, batches, every):
     found = accumulated(ddp, optimizer, loss_fn, batches, every)
     return 2 if (len(batches), every) == (5, 2) else found
+
+
+@ex.wrong("the batches of an update from the last to the first", says="order of the batches",
+          breaks="updates")
+def backwards(ddp, optimizer, loss_fn, batches, every):
+    groups = groups_of(batches, every)
+    for group in groups:
+        optimizer.zero_grad()
+        for k, (x, y) in enumerate(group[::-1]):
+            with ddp.no_sync() if k < len(group) - 1 else contextlib.nullcontext():
+                (loss_fn(ddp(x), y) / len(group)).backward()
+        optimizer.step()
+    return len(groups)

@@ -9,7 +9,8 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 
 ex = exercise("09.8", "master_step", seen=("sets", "steps", "momentum"))
 
-MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient missing now and then")
+MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient missing now and then",
+          "a gradient of zeros", "a momentum with many digits")
 ex.promise("step", "One step of SGD with momentum on bfloat16 weights,", says=("weight",))
 ex.promise("in place", "in place.", says=("weight",))
 ex.promise("nearest", "After each step a weight is the nearest bfloat16 to what the same steps "
@@ -18,7 +19,7 @@ ex.promise("rule", "v = momentum * v + grad,",
            cases=MOVING)
 ex.promise("start", "with v = 0 before,", cases=MOVING)
 ex.promise("descent", "and w = w - lr * v.", says=("weight",))
-ex.promise("state", "state: a dict of these weights,",
+ex.promise("state", "state: a dict of your own for these weights,",
            cases=("two sets in turn", "sets of two sizes in turn"))
 ex.promise("empty", "empty before their first step, in which you keep what you need.",
            says=("raised KeyError",))
@@ -32,8 +33,8 @@ ex.promise("shapes", "Weights have any shape and any strides, and ask for no gra
 ex.promise("example", "Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the "
            "weight is 0.99609375.", cases=("the example",))
 
-# Rates and momentum are powers of two, gradients small integers: float32 holds each sum exactly,
-# so that the order of operations cannot change a rounding.
+# Rates and momentum have few digits in base 2, gradients are small integers: float32 holds each
+# sum exactly, so that the order of operations cannot change a rounding.
 
 
 @ex.cases
@@ -53,15 +54,24 @@ def cases(g):
         drift = torch.randint(1, most, shape, generator=g)
         return (drift * (torch.randint(0, 5, shape, generator=g).sign() * 2 - 1)).bfloat16()
 
-    def one(name, *sets, turns=30, rates=(-10,), momentum=0.0, gaps=(), most=5):
+    def zeros(*shapes):
+        return {"start": [torch.zeros(shape).bfloat16() for shape in shapes],
+                "views": [False] * len(shapes)}
+
+    def one(name, *sets, turns=30, rates=(-10,), momentum=0.0, gaps=(), still=(), most=5):
+        """rates: powers of two; gaps, still: weights without a gradient, or with one of zeros."""
         steps = []
         for k in range(turns * len(sets)):
             held = sets[k % len(sets)]
             given = [slope(w[:, 0].shape if view else w.shape, most)
                      for w, view in zip(held["start"], held["views"], strict=True)]
             missing = gaps[k % len(gaps)] if gaps else ()
-            steps.append({"set": k % len(sets), "lr": 2.0 ** rates[k % len(rates)],
-                          "grads": [None if i in missing else v for i, v in enumerate(given)]})
+            zero = still[k % len(still)] if still else ()
+            rate = rates[k % len(rates)]
+            steps.append({"set": k % len(sets),
+                          "lr": 2.0**rate if type(rate) is int else rate,
+                          "grads": [None if i in missing else v * (i not in zero)
+                                    for i, v in enumerate(given)]})
         return name, {"sets": list(sets), "steps": steps, "momentum": momentum}
     n, m = whole(3, 7), whole(2, 5)
     example = {"sets": [{"start": [torch.ones(1).bfloat16()], "views": [False]}],
@@ -74,14 +84,18 @@ def cases(g):
             one("large gradients", weights((n, m), (7, 7)), turns=9, momentum=0.5, rates=(-7,),
                 most=250),
             one("a rate that changes", weights((n,), (2, m)), turns=9, momentum=0.5,
-                rates=(-8, -10, -9)),
+                rates=(-8, -10, 0.0, -9)),
+            one("a rate with many digits", zeros((40,)), rates=(257 * 2.0**-18,), turns=6),
+            one("a momentum with many digits", zeros((40,)), turns=3, momentum=257 / 512),
+            one("a gradient of zeros", weights((n,), (m,)), turns=12, momentum=0.5, rates=(-6,),
+                still=((), (0,), (0, 1), (1,))),
             one("a gradient missing now and then", weights((n,), (m,), (2,)), turns=9,
                 momentum=0.5, gaps=((), (0,), (), (2,), (0, 1))),
             one("no gradient at first", weights((n,), (m,)), gaps=((0,), (1,), (0, 1), ())),
             one("two sets in turn", weights((n,), (m,)), weights((n,), (m,)), turns=20),
             one("sets of two sizes in turn", weights((n,)), weights((m, 2), (n,), (3,)), turns=20),
             one("shapes of all kinds", weights((), (0,), (1, 1, 3), (m, n)), turns=20),
-            one("columns of a table", weights((n, 3), (m, 2), (4,), views=(True, True, False)),
+            one("columns of a table", weights((n, 3), (m, 2, n), (4,), views=(True, True, False)),
                 turns=20),
             one("six weights of one size", weights(*[(n,)] * 6)),
             ("the example", example)]
@@ -342,6 +356,24 @@ def flat_write(*given):
         else:
             w.data.as_strided(w.shape, (1,)).copy_(master)
     stepped(*given, write=write)
+
+
+@ex.wrong("written through a flat copy where the weight is a view", says="weight",
+          breaks="shapes")
+def flat_copy(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, lr, momentum, write=lambda held, k, master: (
+        held[k].reshape(-1).copy_(master.reshape(-1))))
+
+
+@ex.wrong("a gradient of zeros taken for None", says="weight", breaks="rule")
+def zeros_skipped(weights, grads, state, lr, momentum):
+    some = [None if v is None or not v.any() else v for v in grads]
+    stepped(weights, some, state, lr, momentum)
+
+
+@ex.wrong("the rate rounded to bfloat16", says="weight", breaks="nearest")
+def rounded_rate(weights, grads, state, lr, momentum):
+    stepped(weights, grads, state, torch.tensor(lr).bfloat16().item(), momentum)
 
 
 @ex.wrong("the example, its last step left out", says="weight", breaks="example")

@@ -17,7 +17,8 @@ ex.promise("int", "as an int.", says=("type of the bytes",))
 ex.promise("tensors", "tensors: a list of (values, trained), left as it is.",
            says=("inputs after the call",))
 ex.promise("float32", 'layout: "float32" and "autocast" hold all in float32;',
-           cases=("float32", "autocast", "float32, gradients split", "autocast, all split"))
+           cases=("float32", "autocast", "float32, gradients split", "autocast, all split",
+                  "float32, state split", "frozen under autocast"))
 ex.promise("bfloat16", '"bfloat16" holds all in bfloat16;',
            cases=("bfloat16", "bfloat16, all split"))
 ex.promise("master", '"master" has weights and gradients in bfloat16, a float32 master of each '
@@ -25,16 +26,18 @@ ex.promise("master", '"master" has weights and gradients in bfloat16, a float32 
            cases=("master", "many GPUs, nothing split", "master, state split",
                   "master, gradients split", "master, all split",
                   "frozen tensors", "frozen tensors, all split", "seven billion values",
-                  "the example", "more GPUs than values", "three GPUs"))
+                  "the example", "more GPUs than values", "three GPUs",
+                  "frozen, gradients split"))
 ex.promise("frozen", "A frozen tensor has its weight alone, no master.",
            cases=("frozen tensors", "frozen tensors, all split", "the example",
-                  "frozen in float32"))
+                  "frozen in float32", "frozen under autocast", "frozen, gradients split"))
 ex.promise("shard", 'shard: "none"; "state" splits masters and moments over the GPUs, "gradients" '
            'these and the gradients, "all" the weights as well.',
            cases=("master, state split", "master, gradients split", "master, all split",
                   "float32, gradients split", "autocast, all split", "bfloat16, all split",
                   "frozen tensors, all split", "more GPUs than values", "three GPUs",
-                  "the example", "many GPUs, nothing split"))
+                  "the example", "many GPUs, nothing split", "float32, state split",
+                  "frozen, gradients split"))
 ex.promise("rounded", "Each tensor is split by itself, n values into parts of n / gpus, rounded "
            "up.", cases=("three GPUs", "more GPUs than values", "the example",
                          "frozen tensors, all split", "master, state split"))
@@ -62,6 +65,9 @@ def cases(g):
             one("bfloat16, all split", "bfloat16", "all", 4),
             one("frozen tensors", "master", frozen=(0, 2)),
             one("frozen in float32", "float32", frozen=(1, 3)),
+            one("frozen under autocast", "autocast", frozen=(0, 3)),
+            one("frozen, gradients split", "master", "gradients", 4, frozen=(1, 2)),
+            one("float32, state split", "float32", "state", 4),
             one("frozen tensors, all split", "master", "all", 3, frozen=(1,)),
             one("three GPUs", "master", "all", 3, tensors=[
                 (3 * whole(5, 30) + 1, True), (3 * whole(5, 30) + 2, True)]),
@@ -84,7 +90,8 @@ def law(out, tensors, layout, gpus, shard):
         if trained:
             total += small * (part if levels >= 2 else values)
             total += state * (part if levels >= 1 else values)
-    expect_equal(f"bytes on each GPU, {layout}, {gpus} GPUs, split: {shard}, of "
+    count = "one GPU" if gpus == 1 else f"{gpus} GPUs"
+    expect_equal(f"bytes on each GPU, {layout}, {count}, split: {shard}, of "
                  f"{show(tensors)}", out, total)
 
 
@@ -157,7 +164,7 @@ def with_sizes(**changed):
     return lambda *given: tabled(*given, sizes={**SIZES, **changed})
 
 
-@ex.wrong("no master", says="bytes on each GPU", breaks="master")
+@ex.wrong("no master, or moments in bfloat16", says="bytes on each GPU", breaks="master")
 def no_master(*given):
     return with_sizes(master=(2, 2, 0, 8))(*given)
 

@@ -88,8 +88,10 @@ class Lines(_View):
         for (name, label), (colour, dash) in zip(self.ys.items(), SERIES, strict=False):
             ax.plot(arrays[self.x], arrays[name], linestyle=dash, color=colour, label=label,
                     drawstyle=how)
-        ax.set(xlabel=self.xlabel, ylabel=self.ylabel, xlim=self.xlim, ylim=self.ylim,
+        # Scales first: limits that are left out are read, and kept, when they are set.
+        ax.set(xlabel=self.xlabel, ylabel=self.ylabel,
                xscale="log" if self.xlog else "linear", yscale="log" if self.ylog else "linear")
+        ax.set(xlim=self.xlim, ylim=self.ylim)
         ax.grid(axis="y", alpha=0.25)
         if self.mark:
             ax.axvline(arrays[self.mark][0], color=INK, linewidth=0.8, linestyle="--")

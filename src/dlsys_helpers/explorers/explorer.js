@@ -579,7 +579,13 @@ function panelFor(model, root, onMove) {
   place();
   const watcher = new ResizeObserver(redraw);
   watcher.observe(parts.stage);
-  return { spec, at, parts, place, show, key: () => at.join(","), stop: () => watcher.disconnect() };
+  // Paper shows what the screen hides, and no watcher is asked in between.
+  window.addEventListener("beforeprint", redraw);
+  const stop = () => {
+    watcher.disconnect();
+    window.removeEventListener("beforeprint", redraw);
+  };
+  return { spec, at, parts, place, show, key: () => at.join(","), stop };
 }
 
 // A reader should see why nothing is drawn, and the console should keep the error.

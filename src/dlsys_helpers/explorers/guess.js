@@ -87,10 +87,19 @@ function draw(root, question, guess, keep, more = []) {
 }
 
 // ---- in JupyterLab: anywidget calls this for every view ----------------------------------------
+// A learner's copy folds the steps that answer a question: its guess opens them, up to the next
+// trap. A press on the button of a folded heading keeps the notebook's own record of it right.
+function unfold(root) {
+  let cell = root.closest(".jp-Cell");
+  while ((cell = cell?.nextElementSibling) && !cell.querySelector("h1, h2"))
+    cell.querySelector(".jp-showHiddenCellsButton")?.click();
+}
+
 function render({ model, el: root }) {
   draw(root, model.get("question"), model.get("said"), (made) => {
     model.set("said", made);
     model.save_changes();
+    unfold(root);
   });
 }
 
@@ -158,7 +167,19 @@ function everything(button, store) {
   show();
 }
 
+// Paper shows everything; before the explorers are asked to draw, hence the capture.
+function unfoldForPaper() {
+  const page = document.documentElement.classList;
+  let waits = false;
+  window.addEventListener("beforeprint", () => {
+    waits = page.contains("guess-first");
+    page.remove("guess-first");
+  }, { capture: true });
+  window.addEventListener("afterprint", () => page.toggle("guess-first", waits));
+}
+
 function mountAll() {
+  unfoldForPaper();
   const store = storage();
   document.querySelectorAll("[data-guess]").forEach((root) => mount(root, store));
   document.querySelectorAll("[data-everything]").forEach((node) => everything(node, store));

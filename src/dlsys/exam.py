@@ -1,0 +1,321 @@
+"""The exam: `dlsys exam a` makes a sheet, and its notebook looks at the cases with `sit`.
+
+A notebook that runs in the grader's sandbox finds no probes there; then they only say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dlsys_helpers
+from dlsys.told import Told
+from dlsys_helpers import paths, progress
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.store import Store
+
+PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation")
+STORE = Store(".exam.jsonl", "What you paid", lambda entry: (
+    type(entry.get("sheet")) is int and type(entry.get("case")) is int
+    and isinstance(entry.get("paid"), str)))
+_HERE: list[dict] = []  # where nothing is kept: what was paid in this session
+
+
+class ExamError(UserError):
+    """An exam sheet cannot be made or used as it was asked for; the message says what to do."""
+
+
+# ---- in the notebook
+
+@contextlib.contextmanager
+def _probes_here(what: str) -> Iterator[None]:
+    """Say in one line what cannot be looked at, and where there are no probes at all."""
+    try:
+        yield
+    except ExamError as error:
+        print(error)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("dlsys_checks"):
+            raise
+        print(f"{what}: no probes here.")
+
+
+class Case:
+    """One faulty script: each probe prints numbers and costs its price once."""
+
+    def __init__(self, number: int, place: int) -> None:
+        self.number, self.place = number, place
+
+    def loss_curve(self) -> None:
+        """The losses of all steps, and the accuracy at the end."""
+        self._look("loss_curve")
+
+    def look_at_batch(self) -> None:
+        """What enters the model while it learns."""
+        self._look("look_at_batch")
+
+    def one_batch(self) -> None:
+        """A fresh model that learns one batch by heart."""
+        self._look("one_batch")
+
+    def gradient_report(self) -> None:
+        """Gradients and updates at the steps of the optimizer."""
+        self._look("gradient_report")
+
+    def trace(self) -> None:
+        """What the optimizer holds, its rates, and what is kept of the model."""
+        self._look("trace")
+
+    def evaluation(self) -> None:
+        """What happens while the model is tested."""
+        self._look("evaluation")
+
+    def read(self, part: str) -> None:
+        """The source of a part: data, model, optimizer, train or evaluate."""
+        def shown() -> str:
+            from dlsys_checks.exam import faults, sheet
+            if part not in faults.PARTS:
+                raise ExamError(f"read: got {str(part)[:40]!r}, expected one of "
+                                f"{', '.join(faults.PARTS)}.")
+            source = sheet.source(sheet.case(self.number, self.place))
+            return faults.part_of(source, part)
+        self._pay(f"read {part}", shown)
+
+    def receipt(self) -> None:
+        """The line `paid` of your answer, and what it adds up to."""
+        with _probes_here("receipt"):
+            print(self._receipt())
+
+    def _look(self, probe: str) -> None:
+        def shown() -> str:
+            from dlsys_checks.exam import laws, numbers
+            found = laws.look(self.number, self.place, probe)
+            return told(found, numbers.HEALTHY[probe])
+        self._pay(probe, shown)
+
+    def _pay(self, what: str, shown: Callable[[], str]) -> None:
+        with _probes_here(what):
+            print(shown())
+            entry = {"sheet": self.number, "case": self.place, "paid": what}
+            STORE.append(entry)
+            if STORE.path() is None:
+                _HERE.append(entry)
+            print(self._receipt())
+
+    def _receipt(self) -> str:
+        from dlsys_checks.exam import numbers, sheet
+        if self.place == 0:
+            return "The first case is free."
+        budget = numbers.BUDGETS[1 + (self.place == sheet.CASES)]
+        paid = self.paid()
+        return f"Paid {numbers.price(paid)} of {budget}.  \"paid\": {json.dumps(paid)},"
+
+    def paid(self) -> list[str]:
+        """What was looked at, and a line for each wrong name that a check has refused."""
+        kept = STORE.entries() if STORE.path() else _HERE
+        mine = dict.fromkeys(entry["paid"] for entry in kept if entry["sheet"] == self.number
+                             and entry["case"] == self.place)
+        row = f"{self.number}.{4 * self.place - 3}"
+        wrong = {entry["misconception"] for entry in progress.entries()
+                 if entry["id"] == row and entry.get("misconception")}
+        return [*mine, *["wrong name"] * len(wrong)]
+
+
+class Exam:
+    """A sheet: its cases, and the list of names."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def case(self, place: int) -> Case:
+        """Case 1 to 5, or 0, the worked one. Raises ExamError for another."""
+        if place not in range(6):
+            raise ExamError(f"case: got {str(place)[:20]}, expected 0 to 5.")
+        return Case(self.number, place)
+
+
+def sit(number: int) -> Exam:
+    """The exam sheet with this number, as the notebook's first cell opens it."""
+    return Exam(number)
+
+
+def check(id: str, fn: Callable[[], dict]) -> None:
+    """Check a row of a sheet, as `dlsys_helpers.check` does an exercise.
+
+    Raises CheckFailed unless the answer passes or somebody sees the card.
+    """
+    if isinstance(dlsys_helpers.check, Told):  # this notebook is run for its answers
+        dlsys_helpers.check(id, fn)
+        return
+    from dlsys_checks.exam import laws, sheet
+    from dlsys_helpers import cards, checking
+    seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
+    verdict = laws.run_check(id, fn, seeds, checking.CASE_SECONDS)
+    progress.record(id, verdict.status, verdict.misconception)
+    cards.show_verdict(verdict, sheet.trap(id))
+    if verdict.status != "pass" and not cards.watched():
+        raise checking.CheckFailed(verdict)
+
+
+def told(found: dict[str, Any], healthy: dict[str, tuple[float, float]]) -> str:
+    """The numbers of a probe, a mark at those outside the healthy range, and the loss curve."""
+    lines = []
+    if curve := found.get("curve"):
+        lines += [f"loss of step 1 to {len(curve)}, in groups of ten:",
+                  "  " + "  ".join(f"{sum(curve[k:k + 10]) / len(curve[k:k + 10]):.3g}"
+                                   for k in range(0, len(curve), 10)), ""]
+    width = max(map(len, healthy))
+    for name, (low, high) in healthy.items():
+        value = found[name]
+        mark = " " if low <= value <= high else "!"
+        span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        lines.append(f"{mark} {name:<{width}}  {value:>9.4g}   healthy: {span}")
+    return "\n".join(lines) + "\n"
+
+
+# ---- dlsys exam
+
+def add_parser(commands) -> None:
+    """Add `exam` to the commands of `dlsys`."""
+    from dlsys_checks.exam import sheet
+    parser = commands.add_parser("exam", help="find planted faults; forms a and b are matched")
+    parser.add_argument("form", choices=("a", "b"), help="a before the course, b after, or reverse")
+    parser.add_argument("--draw", type=int, choices=range(sheet.DRAWS), metavar="N",
+                        help=f"0 to {sheet.DRAWS - 1}, to give all the same (default: by chance)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the sheet to my-work/ unless it is there."""
+    from dlsys import copies
+    from dlsys_checks.exam import sheet
+
+    draw = secrets.randbelow(sheet.DRAWS) if args.draw is None else args.draw
+    number = sheet.number_of(args.form.upper(), draw)
+    other = sheet.number_of("AB".replace(args.form.upper(), ""), draw)
+    path = paths.MY_WORK / f"{sheet.stage(number).stem}.ipynb"
+    made = copies.keep(path, (json.dumps(notebook(number), indent=1) + "\n").encode(), "the exam")
+    name = f"{paths.MY_WORK.name}/{path.name}"
+    print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
+          f"JupyterLab (make lab). Check all of it with: dlsys check {number}\n"
+          f"The matched form: dlsys {sheet.how_to_begin(other)}")
+    return 0
+
+
+# ---- the notebook
+
+def notebook(number: int) -> dict[str, Any]:
+    """The sheet as a notebook: how it goes, a worked case, five cases with answer and check."""
+    from dlsys_checks.exam import faults, numbers, sheet
+    names = "\n".join(f"| `{one.id}` | {one.name} |" for one in sorted(
+        faults.FAULTS.values(), key=lambda one: [int(n) for n in one.id.split(".")]))
+    prices = ", ".join(f"`{probe}` {numbers.PRICES[probe]}" for probe in PROBES)
+    parts = ", ".join(f"`{part}`" for part in faults.PARTS)
+    top = TOP.format(title=sheet.stage(number).title, names=names, prices=prices, parts=parts,
+                     read=numbers.PRICES["read data"], wrong=numbers.PRICES["wrong name"],
+                     one=numbers.BUDGETS[1], two=numbers.BUDGETS[2])
+    cells = [("markdown", top), ("code", SETUP.format(number=number))]
+    cells += WORKED
+    for place in range(1, sheet.CASES + 1):
+        several = " has two faults" if place == sheet.CASES else " has one fault"
+        checks = "\n".join(f'check("{one.id}", case_{place})  # {one.title.partition(": ")[2]}'
+                           for one in sheet.traps(number) if one.function == f"case_{place}")
+        cells += [("markdown", f"## Case {place}\n\nThis script{several}. Add a cell for "
+                   f"each probe, such as `exam.case({place}).loss_curve()`."),
+                  ("code", f"exam.case({place}).receipt()"),
+                  ("code", ANSWER.format(place=place)), ("code", checks)]
+    return {"cells": [_cell(k, *cell) for k, cell in enumerate(cells)], "nbformat": 4,
+            "nbformat_minor": 5, "metadata": {
+                "dlsys": {"stage": number, "view": "exercise"},
+                "kernelspec": {"display_name": "Python 3", "language": "python",
+                               "name": "python3"},
+                "language_info": {"name": "python"}}}
+
+
+def _cell(place: int, kind: str, text: str) -> dict[str, Any]:
+    more = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {"cell_type": kind, "id": f"exam-{place}", "metadata": {}, "source": text, **more}
+
+
+TOP = """# {title}
+
+Five training scripts read digits and come from one plain script. Cases 1 to 4 have one planted
+fault each, case 5 has two. For each case you name the fault, show a number as evidence, and mend
+the script. You do not see the script: you look at it with probes, and each probe costs.
+
+| what you buy | price |
+|---|---|
+| a probe | {prices} |
+| `read("train")`, the source of one part: {parts} | {read} |
+| a wrong name that a check refuses | {wrong} |
+
+The same probe costs once, and so does the same wrong name. A case with one fault has a budget of
+{one}, the last case of {two}. Each case gives 2 points for the faults, 2 for the evidence, 3 for
+the mend and 1 for a price within the budget.
+
+A probe prints each number with the range in which it lies for the healthy script. `!` marks those
+outside. Several numbers may be outside because of one fault; evidence is a number that tells
+*which* fault it is. A mend is right when the mended script, run with other seeds, shows each number
+of each probe in its healthy range.
+
+What you paid is kept in `my-work/`, and `receipt()` prints the line for your answer. Nobody
+watches: the price is a matter of trust, as is the line `paid`. Names, evidence and mend are
+checked, by you and by the grader.
+
+<details><summary>All faults, each with the number of the trap that it comes from</summary>
+
+| id | what was done |
+|---|---|
+{names}
+
+</details>"""
+
+SETUP = """from dlsys.exam import check, sit
+
+exam = sit({number})"""
+
+ANSWER = '''def case_{place}():
+    return {{
+        "faults": [],
+        "evidence": [],
+        "mend": [],
+        "paid": [],
+    }}'''
+
+WORKED = (
+    ("markdown", """## Case 0, worked: how to look
+
+This case is free. Begin with the cheapest probe: it says how bad it is, and seldom why."""),
+    ("code", "exam.case(0).loss_curve()"),
+    ("markdown", """The loss is not a number from the first epoch on. Several faults could do that:
+a rate too high, a logarithm of zero, a division by zero. They part at one question: is it already
+there when the data enter the model? `look_at_batch` answers it for 2. A look at the gradients would
+cost 3 and would only show that they are no numbers either."""),
+    ("code", "exam.case(0).look_at_batch()"),
+    ("markdown", """Two thousandths of the inputs are no numbers: one picture in 500. A rate has
+no part in that, the data have. What makes the inputs stands in the part `data`. Read that part
+alone."""),
+    ("code", 'exam.case(0).read("data")'),
+    ("markdown", """`scaled` divides each picture by its own spread. A blank page has none. The list
+of names has that one: `12.1`. The answer names it, shows the number, and says in pairs of texts
+what stands in the script and what should stand there. Each first text stands in the script once;
+if yours does not, the check says so, and you copy more of the lines around it.
+
+Before you hand in a mend, ask what it does to the other pictures: dividing by the spread plus a
+small number would end the NaN and leave each picture on a scale of its own."""),
+    ("code", '''def case_0():
+    return {
+        "faults": ["12.1"],
+        "evidence": [("look_at_batch", "not a number", 0.002)],
+        "mend": [("    x = images.float()\\n", ""),
+                 ("return (x - x.mean((1, 2), keepdim=True)) / x.std((1, 2), keepdim=True)",
+                  "return (images.float() - 80) / 90")],
+        "paid": ["loss_curve", "look_at_batch", "read data"],
+    }'''),
+    ("markdown", "The price would have been 6 of 15. Reading all five parts would have cost the "
+     "whole budget, with no number as evidence."),
+)

@@ -1,0 +1,44 @@
+"""What can be handed in, by number: the worksheets of the stages and the sheets of the exam."""
+
+import importlib
+from types import ModuleType
+
+from dlsys_checks.exam import sheet
+from dlsys_helpers import catalog, stages
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.stages import STAGES, Stage
+
+is_exam, explained = sheet.is_exam, sheet.explained
+
+
+def is_known(number: int | None) -> bool:
+    """Whether a stage or an exam sheet has this number."""
+    return number is not None and (1 <= number <= len(STAGES) or is_exam(number))
+
+
+def stage(number: int) -> Stage:
+    """Number, file stem and title. Raises ValueError for a number of neither."""
+    return sheet.stage(number) if is_exam(number) else stages.stage(number)
+
+
+def how_to_begin(number: int) -> str:
+    """The command that makes a fresh copy of what has this number."""
+    if is_exam(number):
+        return f"dlsys {sheet.how_to_begin(number)}, after you have renamed yours"
+    return f"dlsys start {number} --copy"
+
+
+def traps(number: int) -> list[Trap]:
+    """The exercises of a worksheet, or the rows of a sheet. Raises CatalogError, ValueError."""
+    return sheet.traps(number) if is_exam(number) else catalog.traps(number)
+
+
+def checks(id: str) -> ModuleType:
+    """What finds and runs the check of an exercise or a row: `find`, `run_check`. Imports torch."""
+    exam = id[:2].isdigit() and is_exam(int(id[:2]))
+    return importlib.import_module("dlsys_checks.exam.laws" if exam else "dlsys_helpers.checking")
+
+
+def trap(id: str) -> Trap:
+    """The exercise or row with this id. Raises CatalogError."""
+    return sheet.trap(id) if id[:2].isdigit() and is_exam(int(id[:2])) else catalog.trap(id)

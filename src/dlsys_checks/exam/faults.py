@@ -1,0 +1,164 @@
+"""The faults: each a small change of the script, the numbers that show it, and its partner.
+
+Two partners are matched: the probes that show them cost nearly the same. Form A of a draw has one
+of them, form B the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PARTS = ("data", "model", "optimizer", "train", "evaluate")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault; its id is that of the trap that it comes from.
+
+    part: where it stands. changes: pairs of texts, healthy and faulty. shows: the numbers that tell
+    it from the others: (probe, number, lowest, highest).
+    """
+
+    id: str
+    name: str
+    part: str
+    changes: tuple[tuple[str, str], ...]
+    shows: tuple[tuple[str, str, float, float], ...]
+
+    def planted(self, source: str) -> str:
+        """The source with this fault. Raises ValueError where a line of it is not there once."""
+        for healthy, faulty in self.changes:
+            if source.count(healthy) != 1:
+                raise ValueError(f"{self.id}: {healthy!r} stands {source.count(healthy)} times")
+            source = source.replace(healthy, faulty)
+        return source
+
+
+@cache
+def healthy() -> str:
+    """The script without a fault, from its first part on."""
+    text = Path(__file__).with_name("script.py").read_text("utf-8")
+    return text[text.index("# part: data"):]
+
+
+def part_of(source: str, name: str) -> str:
+    """One part of a script."""
+    found = source.partition(f"# part: {name}\n")[2]
+    return found.partition("# part: ")[0].strip() + "\n"
+
+
+LOSS = "loss = F.cross_entropy(logits, labels[half]) * len(half) / len(batch)"
+CLIP = "            nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
+HEAD = "    model.head = nn.Linear(64, int(labels.max()) + 1)\n"
+MADE = "    optimizer, schedule = make_optimizer(model, epochs * len(images) // size)\n"
+INPUT = "logits = model(scaled(images[rows]))"
+STATE = "{n: t.clone() for n, t in model.state_dict().items()}"
+ORDER = "torch.randperm(len(images))"
+
+PAIRS = (
+    (Fault("03.1", "softmax before the loss", "train",
+           ((LOSS, LOSS.replace("logits,", "logits.softmax(1),")),),
+           (("one_batch", "loss after 60 steps", 1.4, 1.8),)),
+     Fault("12.7", "labels that belong to other pictures", "data",
+           (("    return [(images[a:b]", "    labels = labels.roll(1)\n    return [(images[a:b]"),),
+           (("look_at_batch", "same as the label of the nearest picture", 0.0, 0.4),))),
+    (Fault("02.4", "losses of half batches, added up", "train",
+           ((" * len(half) / len(batch)", ""),),
+           (("gradient_report", "norm that the clip was given", 2.2, 4.0),
+            ("loss_curve", "first loss", 4.1, 6.5), ("one_batch", "first loss", 4.1, 6.5))),
+     Fault("09.1", "a loss scale that stays in the gradients", "train",
+           (("loss.backward()", "(1024 * loss).backward()"),),
+           (("gradient_report", "norm that the clip was given", 500, 4000),))),
+    (Fault("02.1", "gradients of the step before", "train",
+           (("            optimizer.zero_grad()\n", ""),),
+           (("gradient_report", "left over from the step before", 0.5, 2.0),)),
+     Fault("03.3", "a clip that comes too early", "train",
+           ((CLIP, ""), ("            total = 0.0\n", f"            total = 0.0\n{CLIP}")),
+           (("gradient_report", "largest norm at a step", 1.2, 20.0),
+            ("gradient_report", "norm that the clip was given", 0.0, 0.0)))),
+    (Fault("07.8", "layers that the model does not know", "model",
+           (("nn.ModuleList([nn.Linear(128, 64), nn.Linear(64, 64)])",
+             "[nn.Linear(128, 64), nn.Linear(64, 64)]"),),
+           (("trace", "numbers in the model", 1000, 5000),)),
+     Fault("02.3", "a graph cut by .data", "model",
+           (("self.norm(x.flatten(1))", "self.norm(x.data.flatten(1))"),),
+           (("gradient_report", "tensors without a gradient", 4, 8),))),
+    (Fault("07.10", "an optimizer that holds old tensors", "train",
+           ((HEAD + MADE, MADE + HEAD),),
+           (("trace", "tensors of the optimizer that the model lacks", 1, 4),)),
+     Fault("10.1", "names that fit another model", "optimizer",
+           (('("rows", "mix", "norm", "layers", "head")',
+             '("rows", "attn", "norm", "layers", "classifier")'),),
+           (("trace", "tensors of the model that the optimizer lacks", 5, 8),))),
+    (Fault("04.2", "a rate borrowed from another optimizer", "optimizer",
+           (("rate = 0.004", "rate = 0.4"),),
+           (("trace", "highest rate", 0.1, 1.0),
+            ("gradient_report", "largest update over weights", 0.06, 10.0))),
+     Fault("04.5", "a rate too low to learn", "optimizer",
+           (("rate = 0.004", "rate = 0.00002"),),
+           (("trace", "highest rate", 1e-6, 1e-4),
+            ("gradient_report", "largest update over weights", 1e-6, 1e-3)))),
+    (Fault("04.3", "a schedule that steps too seldom", "train",
+           (("            schedule.step()\n", ""),
+            ("        score = ", "        schedule.step()\n        score = ")),
+           (("trace", "last rate", 2e-4, 3e-3), ("trace", "highest rate", 3e-4, 9.9e-4))),
+     Fault("04.1", "a gain that is decayed", "optimizer",
+           (("if p.ndim < 2}", 'if "bias" in n or "BatchNorm" in n}'),),
+           (("trace", "decayed tensors of one axis", 1, 1),))),
+    (Fault("01.4", "dead units", "model",
+           (("nn.init.zeros_(layer.bias)", "nn.init.constant_(layer.bias, -3.0)"),),
+           (("gradient_report", "hidden units at zero for every picture", 0.6, 1.0),)),
+     Fault("03.4", "weights of one hundredth", "model",
+           (('nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")',
+             "nn.init.normal_(layer.weight, std=0.01)"),),
+           (("one_batch", "spread of what the new head is given", 1e-4, 0.02),))),
+    (Fault("01.1", "a test in train mode", "evaluate",
+           (("    model.eval()\n", ""),),
+           (("evaluation", "modules in train mode", 1, 20),)),
+     Fault("05.3", "dropout written as a function", "model",
+           (("x = self.drop(x)", "x = F.dropout(x, 0.1)"),),
+           (("evaluation", "difference of the logits in two calls", 0.05, 5.0),))),
+    (Fault("08.11", "rows that attend across the batch", "model",
+           ((", batch_first=True", ""),),
+           (("evaluation", "difference of the logits alone and in company", 0.05, 10.0),)),
+     Fault("06.1", "a test on augmented pictures", "evaluate",
+           ((INPUT, INPUT.replace("images[rows]", "brighten(images[rows])")),),
+           (("evaluation", "difference of the inputs in two calls", 0.03, 1.0),))),
+    (Fault("07.4", "a test on another scale", "evaluate",
+           ((INPUT, "logits = model(images[rows].float() / 255)"),),
+           (("evaluation", "mean of the inputs", 0.2, 0.4),)),
+     Fault("06.6", "bytes that wrap around", "data",
+           (("return (images.int() + more).clamp(max=255).to(torch.uint8)",
+             "return images + more.to(torch.uint8)"),),
+           (("look_at_batch", "darker after brighten", 0.02, 0.3),))),
+    (Fault("09.5", "the same order in every epoch", "train",
+           ((ORDER, ORDER.replace("(images)", "(images), generator=torch.Generator()"
+                                  ".manual_seed(0)")),),
+           (("look_at_batch", "pictures in the first batch of epochs 1 and 2", 20, 25),)),
+     Fault("12.3", "the same noise at every call", "data",
+           (("(len(images), 1, 1))",
+             "(len(images), 1, 1), generator=torch.Generator().manual_seed(0))"),),
+           (("look_at_batch", "same in two calls of brighten", 0.9, 1.0),))),
+    (Fault("06.4", "a kept state that goes on changing", "train",
+           ((STATE, "model.state_dict()"),),
+           (("trace", "kept tensors that are the model's own", 10, 25),)),
+     Fault("10.4", "a kept state without its head", "train",
+           ((STATE, STATE[:-1] + ' if not n.startswith("head")}'),
+            ("load_state_dict(kept)", "load_state_dict(kept, strict=False)")),
+           (("trace", "tensors that are not kept", 2, 2),))),
+    (Fault("09.8", "weights in bfloat16 alone", "train",
+           ((HEAD, f"{HEAD}    model.to(torch.bfloat16)\n"),),
+           (("gradient_report", "weights that a step leaves as they are", 0.1, 0.8),)),
+     Fault("11.1", "a grid of too few bits", "evaluate",
+           (("bits=8", "bits=2"),),
+           (("evaluation", "different weights in a row of the small copy", 2, 4),))),
+)
+# The worked first case: in no draw.
+FIRST = Fault("12.1", "a blank page divided by its spread", "data",
+              (("return (images.float() - 80) / 90",
+                "x = images.float()\n    return (x - x.mean((1, 2), keepdim=True)) / "
+                "x.std((1, 2), keepdim=True)"),),
+              (("look_at_batch", "not a number", 1e-4, 0.1),))
+FAULTS = {fault.id: fault for fault in (*(f for pair in PAIRS for f in pair), FIRST)}

@@ -1,0 +1,61 @@
+"""The probes, what each costs, and the range of every number that the healthy script shows.
+
+The ranges hold for the script on any seed, with room for other processors and other mends.
+"""
+
+PRICES = {"loss_curve": 1, "look_at_batch": 2, "one_batch": 2, "gradient_report": 3, "trace": 3,
+          "evaluation": 3, "read data": 3, "read model": 3, "read optimizer": 3, "read train": 3,
+          "read evaluate": 3, "wrong name": 3}
+# For a case with one fault, and with two. The first pays for a search in order, without one_batch,
+# and one part; not for all parts and a number as evidence.
+BUDGETS = {1: 15, 2: 22}
+
+HEALTHY = {
+    "loss_curve": {"first loss": (2.0, 3.3), "last loss": (0.05, 0.6), "accuracy": (0.8, 1)},
+    "look_at_batch": {
+        "mean of the inputs": (0.05, 0.2), "not a number": (0, 0), "darker after brighten": (0, 0),
+        "same in two calls of brighten": (0, 0.1),
+        "same as the label of the nearest picture": (0.9, 1),
+        "pictures in the first batch of epochs 1 and 2": (0, 8)},
+    "one_batch": {
+        "first loss": (2.0, 3.3), "loss after 60 steps": (0, 0.1),
+        "spread of what the new head is given": (0.04, 0.6)},
+    "gradient_report": {
+        "left over from the step before": (0, 0), "norm that the clip was given": (0.8, 1.9),
+        "largest norm at a step": (0, 1.01), "tensors without a gradient": (0, 0),
+        "hidden units at zero for every picture": (0, 0.2),
+        "largest update over weights": (0.004, 0.04),
+        "weights that a step leaves as they are": (0, 0.02)},
+    "trace": {
+        "numbers in the model": (14500, 14600),
+        "tensors of the model that the optimizer lacks": (0, 0),
+        "tensors of the optimizer that the model lacks": (0, 0),
+        "decayed tensors of one axis": (0, 0), "highest rate": (0.001, 0.01),
+        "last rate": (0, 1e-4), "kept tensors that are the model's own": (0, 0),
+        "tensors that are not kept": (0, 0)},
+    "evaluation": {
+        "accuracy": (0.8, 1), "accuracy of the small copy": (0.8, 1),
+        "different weights in a row of the small copy": (8, 16),
+        "modules in train mode": (0, 0), "mean of the inputs": (-0.1, -0.06),
+        "difference of the inputs in two calls": (0, 0),
+        "difference of the logits in two calls": (0, 1e-5),
+        "difference of the logits alone and in company": (0, 1e-4)},
+}
+
+
+def is_healthy(probe: str, name: str, value: float) -> bool:
+    """Whether the healthy script can show this number; NaN is in no range."""
+    low, high = HEALTHY[probe][name]
+    return low <= value <= high
+
+
+def ailing(found: dict) -> list[tuple[str, str, float]]:
+    """The numbers of some probes, as `look` returns them, that no healthy script shows."""
+    return [(probe, name, found[probe][name]) for probe in found for name in HEALTHY[probe]
+            if not is_healthy(probe, name, found[probe][name])]
+
+
+def price(paid: list[str]) -> int:
+    """What these probes cost: each one once, a wrong name each time. Raises KeyError."""
+    once = dict.fromkeys(word for word in paid if word != "wrong name")
+    return sum(PRICES[word] for word in once) + PRICES["wrong name"] * paid.count("wrong name")

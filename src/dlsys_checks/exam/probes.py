@@ -1,0 +1,244 @@
+"""What the probes measure on a script, as plain numbers. Travels as source alone, like an act.
+
+`look(source, images, labels, seed)` runs a script and returns a dict of numbers for each probe.
+"""
+
+import contextlib
+import math
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+
+def look(source, images, labels, seed, probes=("loss_curve", "look_at_batch", "one_batch",
+                                               "gradient_report", "trace", "evaluation")):
+    """The numbers of these probes: {probe: {name: float}}; of loss_curve the curve, too.
+
+    On one thread: the tensors are so small that a second one would only wait.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return numbers_of(source, images, labels, seed, probes)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def numbers_of(source, images, labels, seed, probes):
+    space, found = {}, {}
+    exec(compile(source, "<script>", "exec"), space)
+    torch.manual_seed(seed)
+    run = watched_run(space, images, labels)
+    state = {n: t.clone() for n, t in run.model.state_dict().items()}
+    for name in probes:
+        torch.manual_seed(seed + 1)
+        found[name] = globals()[name](run)
+        run.model.load_state_dict(state)
+        run.model.train()
+    return found
+
+
+# ---- one run, watched
+
+class Run:
+    """What a watched run leaves behind."""
+
+    def __init__(self, space, images, labels):
+        self.space, self.parts = space, space["split"](images, labels)
+        self.seen, self.taken, self.given = [], [], []
+        self.steps, self.clipped, self.rates = [], [], []
+        self.optimizer, self.losses, self.kept, self.model = None, [], {}, None
+
+
+def watched_run(space, images, labels):
+    """Run the script under hooks: batches, gradients at each step, rates, the optimizer."""
+    run = Run(space, images, labels)
+    run.model = space["Reader"](10)
+    with watching(run):
+        run.losses, run.kept = space["train"](run.model, run.parts[0], run.parts[1])
+    run.model.train()
+    return run
+
+
+@contextlib.contextmanager
+def watching(run):
+    """Hooks on forward, on clipping and on the optimizer, undone afterwards."""
+    fresh, real_clip = [True], torch.nn.utils.clip_grad_norm_
+    brighten = run.space["brighten"]
+
+    def noted(images):
+        if run.model.training:
+            run.taken.append(images)
+        return brighten(images)
+
+    def before_forward(_model, given):
+        if run.model.training:
+            run.seen.append(given[0].detach())
+            if fresh[0]:
+                run.given.append(norm(run.model.parameters()))
+            fresh[0] = False
+
+    def clip(parameters, *args, **kwargs):
+        total = real_clip(parameters, *args, **kwargs)
+        run.clipped.append(float(total))
+        return total
+
+    def before_step(optimizer, *_):
+        run.optimizer = optimizer
+        run.rates.append(optimizer.param_groups[0]["lr"])
+        mine = list(run.model.parameters())
+        run.steps.append({"norm": norm(mine), "none": sum(p.grad is None for p in mine),
+                          "old": [p.detach().clone() for p in mine]})
+
+    def after_step(_optimizer, *_):
+        fresh[0] = True
+        step, now = run.steps[-1], list(run.model.parameters())
+        old = step.pop("old")
+        step["same"] = share(torch.cat([(a == b).flatten() for a, b in zip(old, now)]))
+        step["update"] = math.sqrt(sum(float((b.detach() - a).double().pow(2).sum())
+                                       for a, b in zip(old, now)))
+
+    hooks = [run.model.register_forward_pre_hook(before_forward),
+             register_optimizer_step_pre_hook(before_step),
+             register_optimizer_step_post_hook(after_step)]
+    torch.nn.utils.clip_grad_norm_, run.space["brighten"] = clip, noted
+    try:
+        yield
+    finally:
+        torch.nn.utils.clip_grad_norm_, run.space["brighten"] = real_clip, brighten
+        for hook in hooks:
+            hook.remove()
+
+
+def norm(tensors):
+    """The norm of all gradients together."""
+    return math.sqrt(sum(float(p.grad.double().pow(2).sum()) for p in tensors
+                         if p.grad is not None))
+
+
+def share(mask):
+    return float(mask.float().mean())
+
+
+def middle(values):
+    return float(torch.tensor(list(values) or [math.nan], dtype=torch.float64).median())
+
+
+# ---- the probes
+
+def loss_curve(run):
+    """First, middle and last loss; the accuracy at the end."""
+    losses = run.losses
+    tail = losses[-10:]
+    return {"first loss": losses[0], "last loss": sum(tail) / len(tail),
+            "accuracy": run.space["evaluate"](run.model, *run.parts[2]),
+            "curve": [float(v) for v in losses]}
+
+
+def look_at_batch(run):
+    """What enters the model while it learns, and the pictures behind it."""
+    (images, labels), brighten = run.parts[0], run.space["brighten"]
+    inputs = torch.cat(run.seen)
+    flat = images.flatten(1).float()
+    near = (torch.cdist(flat, flat) + torch.eye(len(flat)) * 1e9).argmin(1)
+    brighter = brighten(images).int() - images.int()
+    again = brighten(images).int() - images.int()
+    return {"mean of the inputs": float(inputs.mean()), "not a number": share(inputs.isnan()),
+            "darker after brighten": share(brighter < 0),
+            "same in two calls of brighten": share((brighter == again).flatten(1).all(1)),
+            "same as the label of the nearest picture": share(labels[near] == labels),
+            "pictures in the first batch of epochs 1 and 2": float(in_common(run))}
+
+
+def in_common(run):
+    """How many pictures stand in the first half batch of both the first and the second epoch."""
+    per_epoch = len(run.taken) // 6
+    first, second = ({tuple(p.flatten().tolist()) for p in run.taken[k]} for k in (0, per_epoch))
+    return len(first & second)
+
+
+def one_batch(run):
+    """A fresh model, trained on one batch of 32 pictures alone."""
+    batch = tuple(part[:32] for part in run.parts[0])
+    fresh, given = run.space["Reader"](10), []
+    fresh.eval().head.register_forward_pre_hook(lambda _, x: given.append(x[0].detach()))
+    fresh(run.space["scaled"](batch[0]))
+    losses, _ = run.space["train"](fresh, batch, batch, epochs=60, size=32)
+    return {"first loss": losses[0], "loss after 60 steps": losses[-1],
+            "spread of what the new head is given": float(given[0].std(0).mean())}
+
+
+def gradient_report(run):
+    """Gradients at the steps of the optimizer."""
+    steps = run.steps
+    weight = math.sqrt(sum(float(p.detach().double().pow(2).sum())
+                           for p in run.model.parameters()))
+    return {"left over from the step before": middle(run.given[1:]),
+            "norm that the clip was given": middle(run.clipped),
+            "largest norm at a step": max(s["norm"] for s in steps),
+            "tensors without a gradient": float(max(s["none"] for s in steps)),
+            "hidden units at zero for every picture": off(run),
+            "largest update over weights": max(s["update"] for s in steps) / weight,
+            "weights that a step leaves as they are": middle(s["same"] for s in steps)}
+
+
+@torch.no_grad()
+def off(run):
+    """Share of the units of the last hidden layer that are zero for every test picture."""
+    given = []
+    hook = run.model.head.register_forward_pre_hook(lambda _, x: given.append(x[0]))
+    model = run.model.eval()
+    model(run.space["scaled"](run.parts[2][0]))
+    hook.remove()
+    return share((given[0] == 0).all(0))
+
+
+def trace(run):
+    """What the optimizer holds and does, and what is kept."""
+    mine, state = {id(p): p for p in run.model.parameters()}, run.model.state_dict()
+    groups = run.optimizer.param_groups
+    held = [p for group in groups for p in group["params"]]
+    own = {t.data_ptr() for t in state.values()}
+    return {"numbers in the model": float(sum(p.numel() for p in mine.values())),
+            "tensors of the model that the optimizer lacks":
+                float(len(mine.keys() - {id(p) for p in held})),
+            "tensors of the optimizer that the model lacks":
+                float(sum(id(p) not in mine for p in held)),
+            "decayed tensors of one axis": float(sum(
+                p.ndim < 2 for g in groups if g["weight_decay"] for p in g["params"])),
+            "highest rate": max(run.rates), "last rate": run.rates[-1],
+            "kept tensors that are the model's own": float(sum(
+                t.data_ptr() in own for t in run.kept.values())),
+            "tensors that are not kept": float(len(state.keys() - run.kept.keys()))}
+
+
+@torch.no_grad()
+def evaluation(run):
+    """What happens while the model is tested."""
+    images, labels = run.parts[2]
+    calls, modes = [], []
+
+    def noted(module, given, out):
+        calls.append((given[0], out))
+        modes.append(sum(m.training for m in module.modules()))
+
+    hook = run.model.register_forward_hook(noted)
+    evaluate = run.space["evaluate"]
+    twice = torch.zeros(2, dtype=torch.long)  # the first picture in company of itself
+    for rows in (torch.arange(100), torch.arange(100), twice):
+        evaluate(run.model, images[rows], labels[rows])
+    hook.remove()
+    (x, first), (y, second), (_, alone) = calls
+    small = run.space["smaller"](run.model)
+    return {"accuracy": evaluate(run.model, images, labels),
+            "accuracy of the small copy": evaluate(small, images, labels),
+            "different weights in a row of the small copy": float(max(
+                len(row.unique()) for row in small.mix.in_proj_weight)),
+            "modules in train mode": float(modes[0]), "mean of the inputs": float(x.mean()),
+            "difference of the inputs in two calls": float((x - y).abs().mean()),
+            "difference of the logits in two calls": float((first - second).abs().mean()),
+            "difference of the logits alone and in company":
+                float((alone[:1] - second[:1]).abs().mean())}

@@ -1,0 +1,121 @@
+"""The training script of the exam, without a fault: a reader of digits, from bytes to int8.
+
+It is read as text, and each fault of faults.py is a small change of it. A line `# part: ...` begins
+a part; a learner pays for each part that is looked at.
+"""
+
+# part: data
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def split(images, labels):
+    """Pictures (N, 8, 8) uint8 with their labels: to learn from, to choose by, to be tested on."""
+    return [(images[a:b], labels[a:b]) for a, b in [(0, 500), (500, 700), (700, 1000)]]
+
+
+def brighten(images):
+    """Each picture brighter by 0 to 40 of 255, drawn anew at each call; uint8 as before."""
+    more = torch.randint(0, 41, (len(images), 1, 1))
+    return (images.int() + more).clamp(max=255).to(torch.uint8)
+
+
+def scaled(images):
+    """Bytes as numbers around zero, with a spread of about one."""
+    return (images.float() - 80) / 90
+
+
+# part: model
+class Reader(nn.Module):
+    """The eight rows of a picture look at each other; two layers read them."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.rows = nn.Linear(8, 16)
+        self.mix = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.norm = nn.BatchNorm1d(128)
+        self.layers = nn.ModuleList([nn.Linear(128, 64), nn.Linear(64, 64)])
+        self.drop = nn.Dropout(0.1)
+        self.head = nn.Linear(64, classes)
+        for layer in self.layers:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        x = self.rows(x.to(self.rows.weight.dtype))
+        x = x + self.mix(x, x, x, need_weights=False)[0]
+        x = self.norm(x.flatten(1))
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        x = self.drop(x)
+        return self.head(x)
+
+
+# part: optimizer
+def make_optimizer(model, steps):
+    """AdamW with one cycle of its rate; biases and the gain of the norm are not decayed."""
+    rate = 0.004
+    parts = ("rows", "mix", "norm", "layers", "head")
+    chosen = {n: p for n, p in model.named_parameters() if n.startswith(parts)}
+    exempt = {n for n, p in chosen.items() if p.ndim < 2}
+    groups = [
+        {"params": [p for n, p in chosen.items() if n not in exempt], "weight_decay": 0.05},
+        {"params": [p for n, p in chosen.items() if n in exempt], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=rate)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+
+
+# part: train
+def train(model, learn, choose, epochs=6, size=50):
+    """Train in place, with a new head for these labels; keep the state that reads best.
+
+    Returns the loss of each step, and the kept state.
+    """
+    images, labels = learn
+    model.head = nn.Linear(64, int(labels.max()) + 1)
+    optimizer, schedule = make_optimizer(model, epochs * len(images) // size)
+    losses, best, kept = [], -1.0, {}
+    for _ in range(epochs):
+        model.train()
+        for batch in torch.randperm(len(images)).split(size):
+            optimizer.zero_grad()
+            total = 0.0
+            for half in batch.split(size // 2):
+                logits = model(scaled(brighten(images[half])))
+                loss = F.cross_entropy(logits, labels[half]) * len(half) / len(batch)
+                loss.backward()
+                total += loss.item()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(total)
+        score = evaluate(model, *choose)
+        if score > best:
+            best, kept = score, {n: t.clone() for n, t in model.state_dict().items()}
+    model.load_state_dict(kept)
+    return losses, kept
+
+
+# part: evaluate
+@torch.no_grad()
+def evaluate(model, images, labels):
+    """Share of pictures read right, in batches of 100."""
+    model.eval()
+    right = 0
+    for rows in torch.arange(len(images)).split(100):
+        logits = model(scaled(images[rows]))
+        right += (logits.argmax(1) == labels[rows]).sum().item()
+    return right / len(images)
+
+
+def smaller(model, bits=8):
+    """A copy with rounded weights: a grid of its own for each row of a matrix."""
+    small = copy.deepcopy(model)
+    for p in small.parameters():
+        if p.ndim > 1:
+            step = p.detach().abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+            p.data = (p.detach() / step).round() * step
+    return small

@@ -1,0 +1,133 @@
+"""An exam sheet: its number, the cases that it draws, and the rows that are graded.
+
+A sheet has a number beyond the stages, so that notebook, check and grader treat it as they treat a
+stage: 20 to 49 are form A, 50 to 79 form B, each with draw 0 to 29. Both forms of a draw ask for
+the same pairs of matched faults, in the same order; a coin says which partner stands in which form.
+"""
+
+from __future__ import annotations
+
+import random
+from difflib import unified_diff
+from functools import cache
+from itertools import permutations
+
+from dlsys_checks.exam import faults
+from dlsys_checks.exam.faults import FAULTS, PAIRS, Fault
+from dlsys_helpers.catalog import CatalogError, Trap
+from dlsys_helpers.stages import Stage
+
+FORMS, DRAWS, FIRST = "AB", 30, 20
+SINGLES = 4  # cases with one fault; one more case has two
+CASES = SINGLES + 1
+ROWS = (("the faults", 2), ("the evidence", 2), ("the mend", 3), ("the price", 1))
+
+
+def is_exam(number: int) -> bool:
+    """Whether this is the number of an exam sheet."""
+    return FIRST <= number < FIRST + len(FORMS) * DRAWS
+
+
+def number_of(form: str, draw: int) -> int:
+    """The number of a sheet: form "A" or "B", draw 0 to 29."""
+    return FIRST + FORMS.index(form) * DRAWS + draw
+
+
+def stage(number: int) -> Stage:
+    """The sheet's name and title, in the form that a stage has."""
+    form, draw = divmod(number - FIRST, DRAWS)
+    return Stage(number, f"exam_{FORMS[form].lower()}", f"Exam, form {FORMS[form]}, draw {draw}",
+                 "Five training scripts with planted faults.")
+
+
+def how_to_begin(number: int) -> str:
+    """The command that makes this sheet, as `exam a --draw 3`."""
+    form, draw = divmod(number - FIRST, DRAWS)
+    return f"exam {FORMS[form].lower()} --draw {draw}"
+
+
+def seed(number: int, case: int) -> int:
+    """The seed of a case's run: the same in both forms."""
+    return 100 * ((number - FIRST) % DRAWS) + case
+
+
+@cache
+def drawn(number: int) -> tuple[tuple[Fault, ...], ...]:
+    """The faults of each case: four times one, then two."""
+    form, draw = divmod(number - FIRST, DRAWS)
+    rng = random.Random(draw)
+    pairs = [tuple(rng.sample(pair, 2)) for pair in rng.sample(PAIRS, len(PAIRS))]
+    first, second = next((a, b) for a, b in permutations(pairs, 2)
+                         if all(map(stand_together, a, b)))
+    singles = [pair for pair in pairs if pair not in (first, second)][:SINGLES]
+    return (*((pair[form],) for pair in singles), (first[form], second[form]))
+
+
+# Faults that leave so little of the training that another one can hardly be seen beside them.
+ALONE = {"03.1", "12.7", "04.2", "04.5", "01.4", "03.4"}
+
+
+def stand_together(a: Fault, b: Fault) -> bool:
+    """Whether both faults can stand in one script and be told apart there."""
+    if {a.id, b.id} & ALONE or a.part == b.part:
+        return False
+    try:
+        return bool(source((a, b)))
+    except ValueError:
+        return False
+
+
+def source(planted: tuple[Fault, ...]) -> str:
+    """The script with these faults."""
+    text = faults.healthy()
+    for fault in planted:
+        text = fault.planted(text)
+    return text
+
+
+def case(number: int, place: int) -> tuple[Fault, ...]:
+    """The faults of case 1 to 5 of a sheet, or of the worked case 0."""
+    return drawn(number)[place - 1] if place else (FAULTS["12.1"],)
+
+
+# ---- the rows that are graded
+
+def traps(number: int) -> list[Trap]:
+    """The rows of a sheet, in the form that exercises have."""
+    return [Trap(f"{number}.{4 * case + k + 1}", f"Case {case + 1}: {words}", "",
+                 f"case_{case + 1}", points, 3, 10, False, ())
+            for case in range(CASES) for k, (words, points) in enumerate(ROWS)]
+
+
+def trap(id: str) -> Trap:
+    """A row. Raises CatalogError for an id that is none."""
+    found = {one.id: one for one in traps(int(id[:2]))}
+    if id not in found:
+        raise CatalogError(f"exam: got {id[:40]!r}, expected {id[:2]}.1 to {id[:2]}.{len(found)}.")
+    return found[id]
+
+
+def place(id: str) -> tuple[int, int]:
+    """Case (1 to 5) and row (0 to 3) of an id."""
+    case, row = divmod(int(id.partition(".")[2]) - 1, len(ROWS))
+    return case + 1, row
+
+
+def explained(id: str) -> str:
+    """What was planted in the case of this row, what shows it, and the mended lines."""
+    number, (k, _) = int(id[:2]), place(id)
+    parts = [f"{stage(number).title}, case {k}:"]
+    for fault in case(number, k):
+        shown = ", or ".join(f"`{name}` of {probe}: {low:g} to {high:g}"
+                             for probe, name, low, high in fault.shows)
+        parts += [f"\n{fault.id} {fault.name}, in the part {fault.part}", f"Shown by {shown}"]
+        parts += _difference(fault)
+    return "\n".join(parts)
+
+
+def _difference(fault: Fault) -> list[str]:
+    """The lines that stand there (-) and should (+), with a line around them."""
+    now, then = (faults.part_of(text, fault.part).splitlines()
+                 for text in (fault.planted(faults.healthy()), faults.healthy()))
+    return [line for line in unified_diff(now, then, n=1, lineterm="")
+            if not line.startswith(("---", "+++", "@@"))]

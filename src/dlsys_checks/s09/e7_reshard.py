@@ -1,0 +1,378 @@
+"""Exercise 09.7, `reshard`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from dlsys_helpers.checking import exercise
+from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+
+ex = exercise("09.7", "reshard", seen=("tensors", "ranks", "worlds", "gaps"))
+
+FEWER = ("fewer rows than ranks", "a single row on many ranks", "no rows at all",
+         "three ranks to two", "one rank to three", "six rows to four", "from ranks without rows",
+         "all kinds", "the example")
+ex.promise("result", "The shards of a state for `world` ranks, made from those of others.",
+           says=("part of", "number of ranks", "rows of"))
+ex.promise("given", "shards: for each rank, in order, a dict of name to its part, a tensor; all "
+           "have the same names in the same order, maybe none.",
+           says=("number of rows", "part of", "raised StopIteration"))
+ex.promise("rows", "A tensor of n rows is cut along its first dimension: each rank in turn takes "
+           "ceil(n / ranks) rows, or what is left;", says=("part of", "rows of"))
+ex.promise("none", "a part without rows keeps the other sizes.", cases=FEWER)
+ex.promise("whole", "A tensor without dimensions is whole on each rank.",
+           cases=("numbers without dimensions", "all kinds"))
+ex.promise("kind", "The result is a list of the same kind, with names in their order and types "
+           "kept.", says=("type of", "names of", "dtype", "number of"))
+ex.promise("memory", "Each of its tensors has memory of its own, without room for anything else.",
+           says=("memory",))
+ex.promise("left", "shards and their tensors are left as they are.", says=("given",))
+ex.promise("example", "Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four "
+           "[0., 1.], [2., 3.], [4.] and [].", cases=("the example",))
+
+ex.equivalent("for name, first in shards[0].items(): -> for name, first in shards[-1].items():",
+              "names and dimensions are those of all ranks, and a number is whole on each")
+
+
+@ex.cases
+def cases(g):
+    def whole(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
+    def one(name, ranks, worlds, *shapes, gaps=False):
+        """Names in no order of the alphabet; every tensor begins with another number."""
+        kinds = ("float32", "float32", "int64", "bfloat16", "float64", "bool")
+        tensors = [(f"{'zbyaxc'[k % 6]}{k}.weight", list(shape), kind, whole(1, 90))
+                   for k, (shape, kind) in enumerate(zip(shapes, kinds, strict=False))]
+        return name, {"tensors": tensors, "ranks": ranks, "worlds": worlds, "gaps": gaps}
+    wide = whole(2, 6)
+    return [one("two ranks to four", 2, [4, 3], (8 * whole(1, 4), wide), (10,), (7, 2)),
+            one("four ranks to two", 4, [2, 1], (13, wide), (10,)),
+            one("three ranks to two", 3, [2, 5], (whole(9, 20),), (8, 3, 2)),
+            one("one rank to three", 1, [3, 1], (10, 2), (4 + whole(0, 3),)),
+            one("as many as before", 3, [3, 2], (7, 2), (9,)),
+            one("six rows to four", 2, [4, 8], (6, 2), (6,), (9, wide)),
+            one("fewer rows than ranks", 2, [8, 5], (3, wide), (6, 2, 2), (2,)),
+            one("from ranks without rows", 8, [2, 3], (3, 4), (10,), (1,)),
+            one("a single row on many ranks", 2, [3, 4], (1, 6), (1,)),
+            one("no rows at all", 2, [3, 2], (0, 4), (0,), (5,)),
+            one("numbers without dimensions", 2, [3, 1], (), (6, 2), ()),
+            one("all kinds", 2, [3, 4], (5, 2), (), (7,), (6, 3), (3,), (9,)),
+            one("parts with gaps", 2, [3, 2], (8, 3), (5, 4), gaps=True),
+            one("no names", 3, [2, 4]),
+            ("the example", {"tensors": [("w", [5], "float32", 0)], "ranks": 2, "worlds": [4],
+                             "gaps": False})]
+
+
+@ex.act
+def act(fn, tensors, ranks, worlds, gaps):
+    shards = [{} for _ in range(ranks)]
+    for name, shape, kind, start in tensors:
+        values = torch.arange(start, start + math.prod(shape)).view(shape)
+        values = (values % 3 == 0) if kind == "bool" else values.to(getattr(torch, kind))
+        parts = list(values.chunk(ranks)) if shape else [values] * ranks
+        while len(parts) < ranks:
+            parts.append(values[:0])
+        for shard, part in zip(shards, parts, strict=True):
+            shard[name] = part.clone()
+            if gaps and part.dim() > 1:
+                shard[name] = part.t().clone().t()  # not contiguous
+    before = [{name: t.clone() for name, t in shard.items()} for shard in shards]
+    given = [(shard, dict(shard)) for shard in shards]
+    parts = {id(t.untyped_storage()): t for shard in shards for t in shard.values()}
+    taken = {t.untyped_storage().data_ptr() for t in parts.values() if t.numel()}
+
+    found, room, shared = [], 0, 0
+    for world in worlds:
+        result = fn(shards, world)
+        found.append(result)
+        for part in result if type(result) is list else ():
+            for t in part.values() if type(part) is dict else ():
+                if isinstance(t, torch.Tensor) and t.numel():
+                    place = t.untyped_storage().data_ptr()
+                    room += t.untyped_storage().nbytes() - t.nbytes
+                    shared += place in taken
+                    taken.add(place)
+    moved = sum(list(now) != list(then) or any(now[k] is not then[k] for k in then)
+                for now, then in given)
+    moved += sum(not torch.equal(shard[k], old[k]) for shard, old in zip(shards, before,
+                                                                         strict=True)
+                 for k in old if k in shard)
+    return {"found": found, "room": room, "shared": shared,
+            "moved": moved + abs(len(shards) - ranks)}
+
+
+@ex.law
+def law(out, tensors, ranks, worlds, gaps):
+    expect_parts(out, "found", "room", "shared", "moved")
+    expect_length("results", out["found"], len(worlds))
+    for found, world in zip(out["found"], worlds, strict=True):
+        expect_length(f"ranks, of {world}", found, world)
+        for rank, part in enumerate(found):
+            where = f"of rank {rank} of {world}"
+            expect_type(f"part {where}", part, dict)
+            expect_equal(f"names {where}", list(part), [name for name, *_ in tensors])
+            for name, shape, kind, start in tensors:
+                wanted = held(shape, kind, start, rank, world)
+                if isinstance(part[name], torch.Tensor) and part[name].dim() == wanted.dim() > 0:
+                    expect_equal(f"number of rows of {name} {where}", len(part[name]),
+                                 len(wanted))
+                expect_equal(f"part of {name} {where}", part[name], wanted)
+    expect_equal("shards or tensors given that are not as before", out["moved"], 0)
+    expect_equal("memory shared: tensors of the results that lie where another one does",
+                 out["shared"], 0, "A slice is a view of the whole.")
+    expect_equal("memory beside its own numbers that the results keep, in bytes", out["room"], 0,
+                 "A slice keeps all of the whole; torch.save would write it.")
+
+
+def held(shape, kind, start, rank, world):
+    """What a rank holds, number by number from their places in the whole."""
+    places, sizes = range(math.prod(shape)), list(shape)
+    if shape:
+        width, rows = math.prod(shape[1:]), math.ceil(shape[0] / world)
+        first, last = min(rank * rows, shape[0]), min((rank + 1) * rows, shape[0])
+        places, sizes[0] = range(first * width, last * width), last - first
+    numbers = [start + place for place in places]
+    if kind == "bool":
+        numbers = [number % 3 == 0 for number in numbers]
+    return torch.tensor(numbers, dtype=getattr(torch, kind)).view(sizes)
+
+
+# ---- right by another route
+
+def joined(shards, name):
+    first = shards[0][name]
+    return torch.cat([part[name] for part in shards]) if first.dim() else first
+
+
+@ex.right("torch.chunk, and empty parts behind it")
+def by_chunk(shards, world):
+    found = [{} for _ in range(world)]
+    for name in shards[0]:
+        whole = joined(shards, name)
+        parts = list(whole.chunk(world)) if whole.dim() else [whole] * world
+        while len(parts) < world:
+            parts.append(whole[:0])
+        for mine, part in zip(found, parts, strict=True):
+            mine[name] = part.clone()
+    return found
+
+
+@ex.right("row by row into new tensors")
+def row_by_row(shards, world):
+    found = []
+    for rank in range(world):
+        mine = {}
+        for name, first in shards[0].items():
+            if not first.dim():
+                mine[name] = torch.tensor(first.item(), dtype=first.dtype)
+                continue
+            n = sum(len(part[name]) for part in shards)
+            size = -(-n // world)
+            rows = [row for part in shards for row in part[name]][rank * size:(rank + 1) * size]
+            mine[name] = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+            for k, row in enumerate(rows):
+                mine[name][k] = row
+        found.append(mine)
+    return found
+
+
+@ex.right("places chosen by index_select")
+def by_index(shards, world):
+    def part_of(name, rank):
+        whole = joined(shards, name)
+        if not whole.dim():
+            return whole.clone()
+        places = torch.arange(len(whole))
+        size = math.ceil(len(whole) / world)
+        return whole.index_select(0, places[rank * size:(rank + 1) * size])
+    return [{name: part_of(name, rank) for name in shards[0]} for rank in range(world)]
+
+
+@ex.right("torch.split by sizes")
+def by_sizes(shards, world):
+    found = [{} for _ in range(world)]
+    for name, first in shards[0].items():
+        if first.dim():
+            whole = joined(shards, name)
+            size = (len(whole) + world - 1) // world
+            sizes = [max(0, min(size, len(whole) - rank * size)) for rank in range(world)]
+            parts = torch.split(whole, sizes)
+        else:
+            parts = [first] * world
+        for mine, part in zip(found, parts, strict=True):
+            mine[name] = part.detach().clone()
+    return found
+
+
+# ---- wrong, by name
+
+def cut(shards, world, *, whole=joined, size=None, part=None, scalar=None, copy=torch.clone):
+    """The worked answer with one of its pieces replaced."""
+    found = [{} for _ in range(world)]
+    for name, first in shards[0].items():
+        full = whole(shards, name)
+        for rank, mine in enumerate(found):
+            if not first.dim():
+                mine[name] = copy(full) if scalar is None else scalar(full, rank)
+                continue
+            n = len(full)
+            rows = -(-n // world) if size is None else size(n, world)
+            if part is None:
+                mine[name] = copy(full[rank * rows:(rank + 1) * rows])
+            else:
+                mine[name] = part(full, rank, rows)
+    return found
+
+
+@ex.wrong("the parts of the other ranks forgotten", says="rows of", breaks=("given", "result",
+                                                                            "rows"))
+def only_first(shards, world):
+    return cut(shards, world, whole=lambda given, name: given[0][name])
+
+
+@ex.wrong("the ranks from the last to the first", says="part of", breaks=("result", "rows"))
+def backwards(shards, world):
+    return cut(shards[::-1], world)
+
+
+@ex.wrong("the shares as even as can be", says="rows of", breaks="rows")
+def tensor_split(shards, world):
+    found = [{} for _ in range(world)]
+    for name in shards[0]:
+        full = joined(shards, name)
+        parts = full.tensor_split(world) if full.dim() else [full] * world
+        for mine, piece in zip(found, parts, strict=True):
+            mine[name] = piece.clone()
+    return found
+
+
+@ex.wrong("rounded down, the rest lost", says="rows of", breaks="rows")
+def rounded_down(shards, world):
+    return cut(shards, world, size=lambda n, w: n // w)
+
+
+@ex.wrong("rounded down, the rest on the last rank", says="rows of", breaks="rows")
+def rest_at_the_end(shards, world):
+    return cut(shards, world, size=lambda n, w: n // w, part=lambda full, rank, rows: (
+        full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone())
+
+
+@ex.wrong("dealt out like cards", says="part of", breaks="rows")
+def dealt(shards, world):
+    def part(full, rank, rows):
+        piece = full[rank * rows:(rank + 1) * rows]
+        return full[rank::world].clone() if len(full) == rows * world else piece.clone()
+    return cut(shards, world, part=part)
+
+
+@ex.wrong("the last part filled up with zeros", says="rows of", breaks=("rows", "none", "result"))
+def filled_up(shards, world):
+    def part(full, rank, rows):
+        piece = full[rank * rows:(rank + 1) * rows]
+        return torch.cat([piece, piece.new_zeros(rows - len(piece), *full.shape[1:])])
+    return cut(shards, world, part=part)
+
+
+@ex.wrong("an empty part of one dimension", says="part of", breaks="none")
+def flat_empty(shards, world):
+    def part(full, rank, rows):
+        piece = full[rank * rows:(rank + 1) * rows]
+        return piece.clone() if len(piece) else full.new_empty(0)
+    return cut(shards, world, part=part)
+
+
+@ex.wrong("a rank without rows left out", says="names of", breaks="none")
+def left_out(shards, world):
+    return [{name: t for name, t in part.items() if not t.dim() or len(t) or t.dtype.is_complex}
+            for part in cut(shards, world)]
+
+
+@ex.wrong("torch.chunk alone, which may give fewer parts", says="number of ranks", breaks="result")
+def chunks_alone(shards, world):
+    found = cut(shards, world)
+    names = [name for name in shards[0] if shards[0][name].dim()]
+    count = max((len(joined(shards, name).chunk(world)) for name in names), default=world)
+    return found[:count] if all(len(joined(shards, n)) >= world for n in names) else found
+
+
+@ex.wrong("a number for rank 0 alone, zero elsewhere", says="part of", breaks="whole")
+def number_once(shards, world):
+    return cut(shards, world, scalar=lambda t, rank: t.clone() if not rank else t * 0)
+
+
+@ex.wrong("a number summed over the ranks", says="part of", breaks="whole")
+def number_summed(shards, world):
+    return cut(shards, world, scalar=lambda t, _: (t * len(shards)).to(t.dtype))
+
+
+@ex.wrong("a number as a tensor of one row", says="part of", breaks="whole")
+def number_as_row(shards, world):
+    return cut(shards, world, scalar=lambda t, _: t.reshape(1).clone())
+
+
+@ex.wrong("names in the order of the alphabet", says="names of", breaks="kind")
+def sorted_names(shards, world):
+    return [dict(sorted(part.items())) for part in cut(shards, world)]
+
+
+@ex.wrong("all in float32", says="dtype", breaks="kind")
+def all_float(shards, world):
+    return [{name: t.float() for name, t in part.items()} for part in cut(shards, world)]
+
+
+@ex.wrong("a tuple in place of a list", says="type of", breaks="kind")
+def as_tuple(shards, world):
+    return tuple(cut(shards, world))
+
+
+@ex.wrong("views of the whole", says="memory", breaks="memory")
+def views(shards, world):
+    return cut(shards, world, copy=lambda t: t, scalar=lambda t, _: t.clone())
+
+
+@ex.wrong("one number shared by all ranks", says="memory", breaks="memory")
+def one_number(shards, world):
+    numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}
+    found = cut(shards, world)
+    for part in found:
+        part.update(numbers)
+    return found
+
+
+@ex.wrong("its input given back where nothing changes", says="memory", breaks="memory")
+def as_given(shards, world):
+    if len(shards) == world:
+        return [dict(part) for part in shards]
+    return cut(shards, world)
+
+
+@ex.wrong("the names taken out of what was given", says="given", breaks="left")
+def takes_out(shards, world):
+    found = cut(shards, world)
+    if world == len(shards) == 2:
+        shards[1].clear()
+    return found
+
+
+@ex.wrong("the parts of the first rank grown in place", says="given", breaks="left")
+def grows(shards, world):
+    found = cut(shards, world)
+    if world != len(shards):
+        for name, t in list(shards[0].items()):
+            shards[0][name] = t.clone()
+    return found
+
+
+@ex.wrong("an error where there are no names", says="error", breaks="given")
+def no_names(shards, world):
+    next(iter(shards[0]))
+    return cut(shards, world)
+
+
+@ex.wrong("the example looked up, without its last part", says="number of ranks", breaks="example")
+def looked_up(shards, world):
+    found = cut(shards, world)
+    return found[:3] if list(shards[0]) == ["w"] else found
