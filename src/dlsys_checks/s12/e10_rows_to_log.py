@@ -89,7 +89,7 @@ def cases(g):
         "resumed, then a step in two parts": made(*b(1, 2, 3), *b(2), ("batch", 2, "norm")),
         "the slow axis resumed": made(
             *b(s), (e, 1, v), *b(s + 1), (e, 2, v), *b(s + 2), (e, 3, v), (e, 1, v), *b(s + 3)),
-        "five axes": made(*((f"axis {k}", s + k, f"metric {k}") for k in (3, 1, 0, 4, 2, 1))),
+        "five axes": made(*((f"axis {k}", s + k, f"metric {k}") for k in (3, 1, 0, 4, 2))),
         "zeros": [("=batch", s, {"=loss": 0.0, "=norm": 0, "=gain": -0.0}),
                   ("=batch", s + 1, {"=loss": 0.0})],
         "a NaN": [("=batch", s, {"=loss": math.nan, "=norm": math.inf}),
@@ -420,7 +420,7 @@ def by_axis(events):
     return rows, {axis: [name for name in axes if axes[name] == axis] for axis in axes.values()}
 
 
-@ex.wrong("rows by axis, not by time", says="row", breaks="order")
+@ex.wrong("rows by axis, not by time", says="row", breaks=("order", "others stay"))
 def sorted_rows(events):
     rows, axes = logged(events)
     return sorted(rows, key=lambda row: next(iter(row))), axes
