@@ -1490,7 +1490,8 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     the former file or nothing. No byte is written into the former file. The
     new one's bytes are on the disk, by os.fsync, before it has its name.
     After a call that ends no other file is left behind, and what a killed
-    call has left does not stop the next. The state of the generator stays.
+    call has left does not stop the next. Other files stay. The state of the
+    generator stays.
     """
     # BEGIN SOLUTION
     state = {"parts": {name: part.state_dict()
@@ -2066,13 +2067,13 @@ claim("is it NaN with all classes masked", math.isnan(none), expected=True)
 def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
     """Mean cross-entropy of rows that choose among their allowed classes.
 
-    logits: (N, C) float32. target: (N,) int64, an allowed class each.
-    allowed: (N, C) bool. What stands in logits at a class that is not
-    allowed changes nothing, be it an infinity or a NaN, and its gradient is
-    0. Of each row's target distribution, 1 - smoothing stands at the
-    target, and smoothing is spread evenly over all allowed classes of the
-    row, the target among them. Returns a tensor of shape () that has
-    gradients; the arguments are left as they are.
+    logits: (N, C) float32, finite where allowed. target: (N,) int64, an
+    allowed class each. allowed: (N, C) bool. What stands in logits at a
+    class that is not allowed changes nothing, be it an infinity or a NaN,
+    and its gradient is 0. Of each row's target distribution, 1 - smoothing
+    stands at the target, and smoothing is spread evenly over all allowed
+    classes of the row, the target among them. Returns a tensor of shape ()
+    that has gradients; the arguments are left as they are.
 
     Example: a row with a single allowed class: 0.
     """

@@ -21,9 +21,10 @@ ex = exercise("12.10", "rows_to_log", seen=("events",))
 ex.promise("rows", "Rows and axes for a log, from the events of a run. events: a list of (axis, "
            "step, values) in the order of time: a name, an int from 0 on, a dict of metric names "
            "and numbers, perhaps empty.",
-           cases=("one axis", "two axes", "no event", "no values", "steps from 0", "far steps"))
+           cases=("one axis", "two axes", "no event", "no values", "steps from 0", "far steps",
+                  "zeros", "a NaN"))
 ex.promise("any axes", "There may be any number of axes; no metric has the name of one.",
-           cases=("three axes", "an axis of another name"))
+           cases=("three axes", "an axis of another name", "five axes"))
 ex.promise("left", "The events are left as they are.", says=("events that changed",))
 ex.promise("tuple", "Returns a tuple (rows, axes).", says=("type of the result",
                                                             "number of parts"))
@@ -41,7 +42,8 @@ ex.promise("resumed", "An event at an earlier step is a run that was resumed: th
                   "resumed in the middle of an epoch", "resumed, then a step in two parts",
                   "a dropped metric"))
 ex.promise("others stay", "and those of other axes stay.",
-           cases=("resumed before an epoch ends", "resumed in the middle of an epoch"))
+           cases=("resumed before an epoch ends", "resumed in the middle of an epoch",
+                  "the slow axis resumed"))
 ex.promise("raises", "Raises ValueError for a metric that comes on two axes.", says=("raised",))
 ex.promise("example", 'Example: [("epoch", 0, {"val": 3.0}), ("batch", 0, {"loss": 2.0})] gives '
            '[{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] and {"val": "epoch", "loss": '
@@ -85,6 +87,13 @@ def cases(g):
         "resumed in the middle of an epoch": made(
             *b(1, 2), (e, 1, v), *b(3, 4), (e, 2, v), *b(5), *b(3, 4), (e, 2, v), *b(5)),
         "resumed, then a step in two parts": made(*b(1, 2, 3), *b(2), ("batch", 2, "norm")),
+        "the slow axis resumed": made(
+            *b(s), (e, 1, v), *b(s + 1), (e, 2, v), *b(s + 2), (e, 3, v), (e, 1, v), *b(s + 3)),
+        "five axes": made(*((f"axis {k}", s + k, f"metric {k}") for k in (3, 1, 0, 4, 2))),
+        "zeros": [("=batch", s, {"=loss": 0.0, "=norm": 0, "=gain": -0.0}),
+                  ("=batch", s + 1, {"=loss": 0.0})],
+        "a NaN": [("=batch", s, {"=loss": math.nan, "=norm": math.inf}),
+                  ("=batch", s + 1, {"=loss": 1.0})],
         "a dropped metric": made(*b(1), ("batch", 2, "norm"), *b(2, n="loss"), *b(1)),
         "a metric on two axes": made(*b(1, 2), (e, 1, "loss")),
         "a metric on two axes, far apart": made(
@@ -105,9 +114,13 @@ def act(fn, events):
     given, raised, out = copy.deepcopy(events), "no error", None
     try:
         out = copy.deepcopy(fn(given))
+        for row in out[0] if type(out) is tuple and out and type(out[0]) is list else ():
+            for name, value in row.items() if type(row) is dict else ():
+                row[name] = "not a number" if value != value else value
     except ValueError:
         raised = "ValueError"
-    changed = sum(a != b for a, b in zip(given, events)) + abs(len(given) - len(events))
+    changed = sum(repr(a) != repr(b) for a, b in zip(given, events))
+    changed += abs(len(given) - len(events))
     return {"out": out, "raised": raised, "changed": int(changed)}
 
 
@@ -132,7 +145,8 @@ def law(out, events):
     rows, axes = out["out"]
     expect_type("rows", rows, list)
     expect_type("axes", axes, dict)
-    wanted = surviving(events)
+    wanted = [{name: "not a number" if value != value else value for name, value in row.items()}
+              for row in surviving(events)]
     expect_length("rows", rows, len(wanted))
     for k, (row, right) in enumerate(zip(rows, wanted, strict=True)):
         expect_equal(f"row {k}", row, right)
@@ -310,6 +324,24 @@ def nothing_dropped(events):
     return logged(events, drop=lambda row, axis, step: False)
 
 
+@ex.wrong("at a resume rows of other axes dropped, too, by their own steps",
+          says="number of rows", breaks="others stay")
+def by_any_step(events):
+    return logged(events, drop=lambda row, axis, step: next(iter(row.values())) >= step)
+
+
+@ex.wrong("zeros left out", says="row 0", breaks="rows")
+def no_zeros(events):
+    return logged([(axis, step, {n: v for n, v in values.items() if v})
+                   for axis, step, values in events])[0], one_home(events)
+
+
+@ex.wrong("a NaN left out", says="row 0", breaks="rows")
+def no_nan(events):
+    return logged([(axis, step, {n: v for n, v in values.items() if v == v})
+                   for axis, step, values in events])[0], one_home(events)
+
+
 @ex.wrong("only the same step is dropped", says="number of rows", breaks=("resumed", "others stay"))
 def same_dropped(events):
     return logged(events, drop=lambda row, axis, step: row.get(axis) == step)
@@ -388,7 +420,7 @@ def by_axis(events):
     return rows, {axis: [name for name in axes if axes[name] == axis] for axis in axes.values()}
 
 
-@ex.wrong("rows by axis, not by time", says="row", breaks="order")
+@ex.wrong("rows by axis, not by time", says="row", breaks=("order", "others stay"))
 def sorted_rows(events):
     rows, axes = logged(events)
     return sorted(rows, key=lambda row: next(iter(row))), axes

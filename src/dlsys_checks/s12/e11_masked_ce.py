@@ -12,8 +12,10 @@ ex = exercise("12.11", "masked_ce", seen=("logits", "target", "allowed", "smooth
 
 ex.promise("mean", "Mean cross-entropy of rows that choose among their allowed classes.",
            says=("cross-entropy",))
-ex.promise("sizes", "logits: (N, C) float32. target: (N,) int64, an allowed class each. "
-           "allowed: (N, C) bool.", cases=("one row", "two classes", "many classes"))
+ex.promise("sizes", "logits: (N, C) float32, finite where allowed. target: (N,) int64, an "
+           "allowed class each. allowed: (N, C) bool.",
+           cases=("one row", "two classes", "many classes", "logits of some hundred",
+                  "logits of minus some hundred", "logits far apart", "logits of many millions"))
 ex.promise("nothing", "What stands in logits at a class that is not allowed changes nothing, be it "
            "an infinity or a NaN,", cases=("infinities at the others", "a NaN at the others",
                                            "large numbers at the others"))
@@ -22,7 +24,8 @@ ex.promise("spread", "Of each row's target distribution, 1 - smoothing stands at
            "smoothing is spread evenly over all allowed classes of the row, the target among them.",
            says=("cross-entropy", "gradient of the allowed"))
 ex.promise("result", "Returns a tensor of shape () that has gradients;",
-           says=("shape of the cross-entropy", "gradient of the allowed", "type of"))
+           says=("shape of the cross-entropy", "gradient of the allowed", "type of",
+                 "graph of the cross-entropy"))
 ex.promise("left", "the arguments are left as they are.",
            says=("arguments that changed", "in-place"))
 ex.promise("example", "Example: a row with a single allowed class: 0.", cases=("the example",))
@@ -43,6 +46,10 @@ def cases(g):
             smoothing = (0.05 + 0.4 * torch.rand((), generator=g)).item()
         return name, {"logits": logits, "target": target, "allowed": allowed,
                       "smoothing": smoothing}
+    def scaled(name, factor, shift, other=None):
+        _, given = one(name, 6, 5, other)
+        given["logits"] = given["logits"] * factor + shift
+        return name, given
     example = {"logits": 3 * torch.randn(1, 3, generator=g), "target": torch.tensor([1]),
                "allowed": torch.tensor([[False, True, False]]), "smoothing": 0.1}
     return [one("a few rows", 6, 5), one("no smoothing", 5, 4, smoothing=0.0),
@@ -51,6 +58,10 @@ def cases(g):
             one("a NaN at the others", 6, 6, torch.nan),
             one("large numbers at the others", 5, 5, 1e30), one("one row", 1, 7),
             one("two classes", 4, 2, chance=0.7), one("many classes", 3, 60),
+            scaled("logits of some hundred", 1, 300),
+            scaled("logits of minus some hundred", 1, -300, -20.0),
+            scaled("logits far apart", 100, 0),
+            scaled("logits of many millions", 1e10, 0),
             one("nearly all allowed", 8, 6, chance=0.95),
             one("others allowed after the call before", 6, 5), ("the example", example)]
 
@@ -65,16 +76,18 @@ def act(fn, logits, target, allowed, smoothing):
         (3 * out.sum()).backward()
     changed = [not torch.equal(given.nan_to_num(7), logits.nan_to_num(7)),
                not torch.equal(copies[0], target), not torch.equal(copies[1], allowed)]
-    return {"out": out, "changed": sum(changed),
+    return {"out": out, "changed": sum(changed), "graph": int(given.grad is not None),
             "grad": torch.zeros_like(logits) if given.grad is None else given.grad}
 
 
 @ex.law
 def law(out, logits, target, allowed, smoothing):
-    expect_parts(out, "out", "changed", "grad")
+    expect_parts(out, "out", "changed", "graph", "grad")
     loss, grad = by_rows(logits, target, allowed, smoothing)
     expect_like("cross-entropy", out["out"], loss)
     expect_close("cross-entropy", out["out"], loss, rtol=1e-4, atol=1e-5)
+    expect_equal("graph of the cross-entropy, which gives gradient of the allowed classes",
+                 out["graph"], 1)
     expect_like("gradient of the allowed classes", out["grad"], grad)
     outside = out["grad"][~allowed] + 0.0
     expect_equal("gradient where not allowed", outside, torch.zeros_like(outside))
@@ -258,6 +271,41 @@ def rows(logits, target, allowed, smoothing):
 def in_place(logits, target, allowed, smoothing):
     with torch.no_grad():
         logits[~allowed] = -torch.inf
+    return smoothed(logits, target, allowed, smoothing)
+
+
+@ex.wrong("exponentials, their sum, a logarithm", says="cross-entropy: got", breaks="sizes")
+def naive(logits, target, allowed, smoothing):
+    z = torch.where(allowed, logits, -torch.inf)
+    total = z.exp().sum(1).log()
+    label = z.gather(1, target[:, None])[:, 0]
+    mean = torch.where(allowed, logits, 0).sum(1) / allowed.sum(1)
+    return (total - (1 - smoothing) * label - smoothing * mean).mean()
+
+
+@ex.wrong("the logarithm of softmax", says="cross-entropy: got", breaks="sizes")
+def log_of_softmax(logits, target, allowed, smoothing):
+    p = torch.where(allowed, logits, -torch.inf).softmax(1)
+    log_p = torch.where(allowed, p, 1).log()
+    label = log_p.gather(1, target[:, None])[:, 0]
+    return -((1 - smoothing) * label + smoothing * log_p.sum(1) / allowed.sum(1)).mean()
+
+
+@ex.wrong("logits cut at 50", says="cross-entropy", breaks="sizes")
+def cut(logits, target, allowed, smoothing):
+    return smoothed(logits.clamp(-50, 50), target, allowed, smoothing)
+
+
+@ex.wrong("minus a hundred at the others", says="cross-entropy", breaks=("sizes", "mean"))
+def minus_hundred(logits, target, allowed, smoothing):
+    return smoothed(logits, target, allowed, smoothing, fill=-100.0)
+
+
+@ex.wrong("a plain zero for rows without a choice", says="gradient of the allowed",
+          breaks="result")
+def plain_zero(logits, target, allowed, smoothing):
+    if (allowed.sum(1) == 1).all():
+        return torch.zeros(())
     return smoothed(logits, target, allowed, smoothing)
 
 

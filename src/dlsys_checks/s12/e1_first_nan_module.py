@@ -20,12 +20,15 @@ ex.promise("meant", "That is a module whose call was given finite tensors alone 
                                       "a dict with a NaN handed on", "an infinity handed in",
                                       "spoilt in train mode alone", "spoilt in eval mode alone",
                                       "minus infinity", "a NaN as second argument",
-                                      "an infinity from a number"))
+                                      "an infinity from a number", "an infinity from nothing",
+                                      "a parameter returned", "zeros of a dropout",
+                                      "zeros of a norm"))
 ex.promise("first", "of several, the one whose call ended first.",
            cases=("two of them, the later registered first", "deep inside"))
 ex.promise("none", "None when there is no such module.",
            cases=("nothing wrong", "a NaN handed in", "an infinity handed in",
-                  "a NaN that is no tensor", "finite numbers whose sum is not"))
+                  "a NaN that is no tensor", "finite numbers whose sum is not",
+                  "a hook of the model's own mends it"))
 ex.promise("names", 'Names are those of named_modules(), "" for the model itself.',
            cases=("deep inside", "under two names", "spoilt by the model itself"))
 ex.promise("forms", "Modules write into nothing they are given; they may take keyword arguments, "
@@ -49,7 +52,8 @@ GUILTY = {"chain": "place", "last": "6", "clean": None, "nan in": None, "inf in"
           "dict": "block", "returned": "part", "python": None, "second": "part",
           "two": "first", "tied": "a", "norm": "1", "whole": "1", "example": "0", "train": "part",
           "eval": "part", "first call": "part", "positional": "block", "minus": "1", "large": None,
-          "none": "part", "ordered": "part", "number": "part"}
+          "none": "part", "ordered": "part", "number": "part", "nothing": "part",
+           "parameter": "part", "dropout": "part", "batch": "part", "mended": None}
 
 
 @ex.cases
@@ -57,7 +61,8 @@ def cases(g):
     def one(name, kind):
         rows, width = (int(torch.randint(3, 7, (), generator=g)) for _ in range(2))
         x = torch.rand(rows, width, generator=g) + 0.5
-        if kind not in ("clean", "inf", "python", "whole", "minus", "large", "number"):
+        if kind not in ("clean", "inf", "python", "whole", "minus", "large", "number", "nothing",
+                        "parameter", "dropout", "batch"):
             x[int(torch.randint(rows, (), generator=g)), 0] *= -1
         if kind in ("nan in", "inf in"):
             x[0, 1] = torch.nan if kind == "nan in" else torch.inf
@@ -80,6 +85,9 @@ def cases(g):
             one("finite numbers whose sum is not", "large"),
             one("a None handed to a part", "none"), one("a NaN in an ordered dict", "ordered"),
             one("an infinity from a number", "number"),
+            one("an infinity from nothing", "nothing"), one("a parameter returned", "parameter"),
+            one("zeros of a dropout", "dropout"), one("zeros of a norm", "batch"),
+            one("a hook of the model's own mends it", "mended"),
             ("the example", {"kind": "example", "x": torch.tensor([[1.0, -1.0]]), "place": 0})]
 
 
@@ -103,10 +111,18 @@ def act(fn, kind, x, place):
             return h if kind == "large" else h * 1e38
 
     class Part(nn.Module):
-        def forward(self, h, extra=None):
-            if kind == "number":
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((1,), torch.inf))
+
+        def forward(self, h=None, extra=None):
+            if kind in ("number", "nothing"):
                 return torch.full((1,), torch.inf)
-            spoils = kind == "none" or self.training == (kind == "train")
+            if kind == "parameter":
+                return self.weight
+            if kind in ("dropout", "batch"):
+                return 1 / h
+            spoils = kind in ("none", "mended") or self.training == (kind == "train")
             return h.sqrt() if spoils else h
 
     class Deep(nn.Module):
@@ -167,8 +183,14 @@ def act(fn, kind, x, place):
                 self.part, self.last = Returns(), nn.Identity()
             elif kind in ("second", "first call"):
                 self.part = Root()
-            elif kind in ("train", "eval", "none", "number"):
+            elif kind in ("train", "eval", "none", "number", "nothing", "parameter"):
                 self.part = Part()
+            elif kind in ("dropout", "batch", "mended"):
+                self.before = (nn.BatchNorm1d(x.shape[1], affine=False) if kind == "batch"
+                               else nn.Dropout(1.0))
+                self.part = Part()
+                if kind == "mended":
+                    self.part.register_forward_pre_hook(lambda module, args: (args[0].abs(),))
             elif kind == "two":
                 self.later, self.first = Root(), Root()
             elif kind == "tied":
@@ -190,8 +212,12 @@ def act(fn, kind, x, place):
                 return self.end(self.part(h.abs()) + self.part(h))
             if kind == "first call":
                 return self.end(self.part(h) + self.part(h.abs()))
-            if kind in ("train", "eval"):
+            if kind in ("train", "eval", "mended"):
                 return self.end(self.part(h))
+            if kind in ("dropout", "batch"):
+                return self.end(self.part(self.before(0 * h + 1)))
+            if kind in ("nothing", "parameter"):
+                return self.end(h + (self.part() if kind == "nothing" else self.part(h)))
             if kind == "none":
                 return self.end(self.part(h, None))
             if kind == "number":
@@ -231,6 +257,8 @@ def act(fn, kind, x, place):
         module.training = (n + place) % 2 == 0 or isinstance(module, nn.BatchNorm1d)
     if kind in ("train", "eval"):
         model.part.training = kind == "train"
+    if kind in ("dropout", "batch"):
+        model.before.train()
     model.register_forward_hook(lambda *call: None)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
@@ -530,6 +558,51 @@ def exact_types(model, x):
             return all(map(exact, value))
         return not torch.is_tensor(value) or bool(value.isfinite().all())
     return watched(model, x, output=exact)
+
+
+@ex.wrong("tensors by their exact type", says="name of the module", breaks="meant")
+def no_parameter(model, x):
+    def exact(value):
+        leaves = torch.utils._pytree.tree_leaves(value)
+        return all(bool(v.isfinite().all()) for v in leaves if type(v) is torch.Tensor)
+    return watched(model, x, output=exact)
+
+
+@ex.wrong("a call without arguments left out", says="name of the module", breaks="meant")
+def with_arguments(model, x):
+    twin, found = copy.deepcopy(model), []
+    for name, module in twin.named_modules():
+        def look(m, a, k, out, name=name):
+            if (a or k) and fine((a, k)) and not fine(out):
+                found.append(name)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return found[0] if found else None
+
+
+@ex.wrong("dropouts switched off", says="name of the module", breaks="meant")
+def no_dropout(model, x):
+    twin = copy.deepcopy(model)
+    for module in twin.modules():
+        module.training = module.training and not isinstance(module, nn.Dropout)
+    return watched(twin, x)
+
+
+@ex.wrong("norms in eval mode", says="name of the module", breaks="meant")
+def norms_in_eval(model, x):
+    twin = copy.deepcopy(model)
+    for module in twin.modules():
+        module.training = module.training and not isinstance(module, nn.BatchNorm1d)
+    return watched(twin, x)
+
+
+@ex.wrong("a copy without the model's own hooks", says="name of the module", breaks="none")
+def no_own_hooks(model, x):
+    twin = copy.deepcopy(model)
+    for module in twin.modules():
+        module._forward_pre_hooks.clear()
+    return watched(twin, x)
 
 
 @ex.wrong("what is stored put back, a buffer that is not stored forgotten",

@@ -16,7 +16,7 @@ ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"))
 ex.promise("far", "How far step() moves each parameter, relative to the size before.",
            says=("relative change", "type of the report"))
 ex.promise("once", "step: a function without arguments that trains model in place; it is called "
-           "once,", says=("calls of step", "raised TypeError"))
+           "once,", says=("calls of step", "raised TypeError", "raised RuntimeError"))
 ex.promise("nothing else", "and nothing else is done to the model.",
            says=("changed in the model",))
 ex.promise("names", "The report has the names of named_parameters() in their order, frozen "
@@ -24,7 +24,8 @@ ex.promise("names", "The report has the names of named_parameters() in their ord
 ex.promise("float", "Beside each stands |after - before| / |before| as a float,",
            says=("relative change",))
 ex.promise("overflow", "with norms over all elements that no dtype of the parameters lets "
-           "overflow;", cases=("large numbers of 16 bits", "tiny numbers of 32 bits"))
+           "overflow;", cases=("large numbers of 16 bits", "tiny numbers of 32 bits",
+                               "from end to end of 16 bits"))
 ex.promise("stayed", "0.0 where nothing moved;", cases=("nothing moved", "zeros that stay"))
 ex.promise("zeros", "math.inf where zeros moved.", cases=("zeros that move",))
 ex.promise("example", 'Example: a single weight of 2. that goes to 1.: {"weight": 0.5}.',
@@ -33,13 +34,19 @@ ex.promise("example", 'Example: a single weight of 2. that goes to 1.: {"weight"
 
 @ex.cases
 def cases(g):
-    def one(name, kind, scale=1.0, stays=False, zeros=False):
+    def one(name, kind, scale=1.0, stays=False, zeros=False, move=1.0):
         shapes = {"scalar": [[], [2]], "cube": [[2, 3, 4], [1, 1]], "half": [[40, 50], [50]],
                   "example": [[1, 1]]}.get(kind, [[4, 3], [4], [5, 2]])
         before = [scale * (1 + torch.rand(s, generator=g)) for s in shapes]
         if zeros:
             before[1] = torch.zeros(shapes[1])
-        after = [b + (0 if stays else scale) * torch.randn(b.shape, generator=g) for b in before]
+        before = [b.double() for b in before] if kind == "double" else before
+        after = [b + (0 if stays else scale * move)
+                 * torch.randn(b.shape, generator=g, dtype=b.dtype) for b in before]
+        if "end to end" in name:
+            after = [-b for b in before]
+        if "on the way" in name:
+            after[1].view(-1)[0] = torch.nan
         if zeros and stays:
             after[1] = before[1].clone()
         if kind == "example":
@@ -50,6 +57,11 @@ def cases(g):
             one("double precision", "double"),
             one("large numbers of 16 bits", "half", scale=9000.0),
             one("tiny numbers of 32 bits", "tiny", scale=1e-25),
+            one("from end to end of 16 bits", "half", scale=30000.0),
+            one("moves of a millionth", "plain", move=2e-6),
+            one("tiny moves in double precision", "double", move=1e-10),
+            one("a NaN on the way", "plain"),
+            one("a model in train mode", "train"), one("a model of mixed modes", "mixed"),
             one("nothing moved", "plain", stays=True),
             one("zeros that stay", "plain", stays=True, zeros=True),
             one("zeros that move", "plain", zeros=True),
@@ -74,7 +86,10 @@ def act(fn, kind, before, after):
     if kind == "frozen":
         model.second.requires_grad_(False)
     model.register_buffer("seen", torch.zeros(2))
-    model.eval()
+    model.train(kind in ("train", "mixed"))
+    if kind == "mixed":
+        model.second.eval()
+    modes = [m.training for m in model.modules()]
     held = list(model.parameters())
     for p in held:
         p.grad = torch.ones_like(p)
@@ -82,23 +97,25 @@ def act(fn, kind, before, after):
 
     def step():
         calls.append([p.detach().clone() for p in model.parameters()])
+        sum((p * p).sum() for p in model.parameters() if p.requires_grad).backward()
         for p, value in zip(model.parameters(), after):
             p.data.copy_(value)
-        for p in model.parameters():
-            p.grad = None
+            p.grad = torch.full_like(p, 0.5)
 
     fn(nn.Linear(2, 2), lambda: None)  # nothing is kept of this
     report = fn(model, step)
     now = list(model.parameters())
     changed = [what for what, bad in (
         ("objects", [id(p) for p in now] != [id(p) for p in held]),
-        ("values", any(not torch.equal(p, v.to(dtype)) for p, v in zip(now, after))),
-        ("gradients", any(p.grad is not None for p in now)), ("mode", model.training),
+        ("values", any(not torch.equal(p.nan_to_num(0.25), v.to(dtype).nan_to_num(0.25))
+                       for p, v in zip(now, after))),
+        ("gradients", any(p.grad is None or bool((p.grad != 0.5).any()) for p in now)),
+        ("mode", [m.training for m in model.modules()] != modes),
         ("frozen", kind == "frozen" and model.second.w.requires_grad),
         ("values before the step", bool(calls) and any(
             not torch.equal(p, v.to(dtype)) for p, v in zip(calls[0], before)))) if bad]
     is_dict = type(report) is dict
-    shown = ["infinite" if type(v) is float and v == math.inf else v
+    shown = [{"inf": "infinite", "nan": "not a number"}.get(str(v), v) if type(v) is float else v
              for v in (report.values() if is_dict else ())]
     return {"report": shown if is_dict else type(report).__name__,
             "names": list(report) if is_dict else [], "calls": len(calls), "changed": changed}
@@ -115,13 +132,14 @@ def law(out, kind, before, after):
     expect_equal("names in the report", out["names"], names)
     expect_type("report", out["report"], list)
     expect_equal("number of values", len(out["report"]), len(names))
-    dtype = {"half": torch.float16}.get(kind, torch.float32)
+    dtype = {"half": torch.float16, "double": torch.float64}.get(kind, torch.float32)
     for name, got, a, b in zip(names, out["report"], before, after):
         a, b = (v.to(dtype).flatten().tolist() for v in (a, b))
         moved, size = math.hypot(*(y - x for x, y in zip(a, b))), math.hypot(*a)
         wanted = 0.0 if moved == 0 else moved / size if size else math.inf
-        if math.isinf(wanted):
-            expect_equal(f"relative change of {name}", got, "infinite")
+        if not math.isfinite(wanted):
+            expect_equal(f"relative change of {name}", got,
+                         "not a number" if math.isnan(wanted) else "infinite")
         else:
             expect_close(f"relative change of {name}", got, wanted, rtol=1e-3)
     expect_equal("what was changed in the model", out["changed"], [])
@@ -287,6 +305,48 @@ def infinity_for_zeros(model, step):
 @ex.wrong("0 where zeros moved", says="relative change", breaks="zeros")
 def zero_for_zeros(model, step):
     return reported(model, step, change=lambda a, b: relative(a, b) if a.any() else 0.0)
+
+
+@ex.wrong("a NaN taken for no move", says="relative change", breaks="float")
+def nan_as_zero(model, step):
+    def change(a, b):
+        moved = relative(a, b)
+        return 0.0 if math.isnan(moved) else moved
+    return reported(model, step, change=change)
+
+
+@ex.wrong("rounded to four digits", says="relative change", breaks="float")
+def rounded(model, step):
+    return reported(model, step, change=lambda a, b: round(relative(a, b), 4))
+
+
+@ex.wrong("the difference in the parameter's own dtype", says="relative change",
+          breaks=("overflow", "float"))
+def own_difference(model, step):
+    def change(a, b):
+        moved, size = (b.detach() - a).double().norm().item(), a.double().norm().item()
+        return 0.0 if not moved else moved / size if size else math.inf
+    return reported(model, step, change=change)
+
+
+@ex.wrong("step called without gradients", says="raised RuntimeError", breaks="once")
+def without_gradients(model, step):
+    with torch.no_grad():
+        return reported(model, step)
+
+
+@ex.wrong("the model put into eval mode", says="changed in the model", breaks="nothing else")
+def eval_mode(model, step):
+    report = reported(model, step)
+    model.eval()
+    return report
+
+
+@ex.wrong("the gradients emptied", says="changed in the model", breaks="nothing else")
+def emptied(model, step):
+    report = reported(model, step)
+    model.zero_grad()
+    return report
 
 
 @ex.wrong("the old values put back", says="changed in the model", breaks="nothing else")

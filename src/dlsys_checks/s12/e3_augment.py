@@ -15,7 +15,8 @@ ex.promise("noise", "Rows of x, each plus noise that depends on seed, epoch and 
 ex.promise("left", "x: (N, F) float32, left as it is.", says=("numbers of x that changed",))
 ex.promise("rows", "rows: the numbers of the rows that a worker was given, in its order; a row may "
            "come twice.", cases=("a row twice", "rows backwards", "no rows", "one row"))
-ex.promise("numbers", "seed and epoch: 0 or more.", cases=("seed and epoch 0", "a large seed"))
+ex.promise("numbers", "seed and epoch: 0 or more.",
+           cases=("seed and epoch 0", "a large seed", "a late epoch"))
 ex.promise("first F", "The noise of row i are the first F numbers of "
            "numpy.random.default_rng((seed, epoch, i)).standard_normal(), times 0.1, so it is the "
            "same whatever else stands in rows.", says=("rows plus noise", "rows asked for again"))
@@ -31,8 +32,11 @@ def cases(g):
     def whole(low, high):
         return int(torch.randint(low, high, (), generator=g))
 
-    def one(name, rows, n=9, seed=None, epoch=None):
-        return name, {"x": torch.randn(n, whole(2, 6), generator=g), "rows": rows,
+    def one(name, rows, n=9, seed=None, epoch=None, width=None, zeros=False):
+        x = torch.randn(n, whole(2, 6) if width is None else width, generator=g)
+        if zeros:
+            x[:, 0], x[rows[0]] = 0.0, -0.0
+        return name, {"x": x, "rows": rows,
                       "seed": whole(1, 99) if seed is None else seed,
                       "epoch": whole(1, 9) if epoch is None else epoch}
     mixed = torch.randperm(9, generator=g).tolist()
@@ -41,6 +45,8 @@ def cases(g):
             one("one row", [8]), one("no rows", []),
             one("seed and epoch 0", [0, 3], seed=0, epoch=0),
             one("a large seed", [1, 2], seed=2**40 + whole(0, 99)),
+            one("rows with zeros", mixed[:3], zeros=True), one("wide rows", mixed[:3], width=200),
+            one("a late epoch", mixed[:3], epoch=1000 + whole(0, 99)),
             one("many rows", list(range(0, 300, 7)), n=300), one("the example", [4, 2], n=5)]
 
 
@@ -143,6 +149,12 @@ def keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, e, r), scale=0.1):
           breaks=("noise", "first F"))
 def summed(x, seed, epoch, rows):
     return keyed(x, seed, epoch, rows, key=lambda s, e, r: s + e + r)
+
+
+@ex.wrong("zeros left without noise", says="rows plus noise", breaks="noise")
+def zeros_stay(x, seed, epoch, rows):
+    picked = x[torch.tensor(rows, dtype=torch.long)]
+    return torch.where(picked == 0, picked, keyed(x, seed, epoch, rows))
 
 
 @ex.wrong("the epoch left out", says="rows plus noise", breaks=("noise", "first F"))

@@ -23,7 +23,8 @@ ex.promise("dtype", "The result is float64 of that shape.", says=("dtype of", "s
 ex.promise("certain", "Where std is 0 the loss is its mean: no NaN,",
            cases=("certain losses", "all of them certain", "certain, at the best loss"))
 ex.promise("tiny", "and no constant is added to std, as tiny deviations count.",
-           cases=("tiny deviations", "tiny numbers", "the tiniest deviations"))
+           cases=("tiny deviations", "tiny numbers", "the tiniest deviations",
+                  "tiny deviations at the best loss", "tiny deviations at a best loss not 0"))
 ex.promise("unlikely", "Improvements that are unlikely are small, not zero: right to a thousandth "
            "up to 30 deviations above best.", cases=("far above the best", "8 above the best"))
 ex.promise("example", "Example: mean [1., 2.], std [2., 0.], best 1.: [0.798, 0.].",
@@ -56,6 +57,10 @@ def cases(g):
             one("a table", (3, 4)), one("large numbers", scale=1e6),
             one("tiny numbers", scale=1e-9), ("tiny deviations", sheet(*tiny, 0.0)),
             ("the tiniest deviations", sheet(*tiny * 1e-150, 0.0)),
+            ("tiny deviations at the best loss", sheet(torch.zeros(4).double(), torch.tensor(
+                [1e-13, 1e-40, 1e-120, 1e-200], dtype=torch.float64) * (1 + tiny[0] * 4e11), 0.0)),
+            ("tiny deviations at a best loss not 0", sheet(*torch.tensor(
+                [[0.1, 0.1, 0.3], [1e-10, 3e-13, 1e-10]], dtype=torch.float64), 0.1)),
             one("certain losses", (8,), std=[0, 3, 4, 7]),
             one("all of them certain", (5,), std=[0, 1, 2, 3, 4]),
             ("certain, at the best loss", sheet(*level, 0.5)),
@@ -196,6 +201,11 @@ def negative(mean, std, best):
 @ex.wrong("a small constant added to the deviation", says="expected improvement", breaks="tiny")
 def floored(mean, std, best):
     return improved(mean, torch.where(std > 0, std + 1e-9, 0), best)
+
+
+@ex.wrong("deviations below a threshold taken for 0", says="expected improvement", breaks="tiny")
+def threshold(mean, std, best):
+    return torch.where(std > 1e-100, improved(mean, std, best), (best - mean).clamp(min=0))
 
 
 @ex.wrong("the distribution by ndtr, which ends at 8 deviations", says="expected improvement",

@@ -13,14 +13,16 @@ ex.promise("root", "Square root of x where x is above 0,", says=("square roots",
 ex.promise("zero", "and 0 where it is 0 or less.", says=("values where x is 0 or less",))
 ex.promise("any shape", "x: float32 or float64 of any shape,",
            cases=("a single number", "a single negative number", "a turned matrix",
-                  "three axes", "double precision"))
+                  "three axes", "double precision", "one number in a row", "a row of one matrix",
+                  "a column"))
 ex.promise("left alone", "left as it is;", says=("numbers of x that changed", "in-place"))
 ex.promise("dtype", "its dtype is kept.", says=("dtype of",))
 ex.promise("no slope", "Where x is 0 or less its gradient is 0;",
            says=("gradient where x is 0 or less",))
 ex.promise("slope", "elsewhere it is that of the root,", says=("gradient where x is above 0",))
 ex.promise("exact", "and no constant is added: the smallest x count exactly, too.",
-           cases=("tiny numbers", "tiny numbers in double precision"))
+           cases=("tiny numbers", "tiny numbers in double precision", "the tiniest numbers",
+                  "the tiniest numbers in double precision"))
 ex.promise("nan", "A NaN in x stays a NaN in the result: it is not this function's to hide.",
            says=("places that are NaN",))
 ex.promise("example", "Example: [4., 0., -1.]: [2., 0., 0.], with a gradient of [0.25, 0., 0.].",
@@ -50,6 +52,11 @@ def cases(g):
             one("double precision", mixed(8, dtype=torch.float64)),
             one("tiny numbers", tiny.float()),
             one("tiny numbers in double precision", tiny ** 3),
+            one("the tiniest numbers", (tiny * 1e-20 / tiny.max()).float() * 1e-20),
+            one("the tiniest numbers in double precision", tiny / tiny.max() * 1e-310),
+            one("one number in a row", 1 + torch.rand(1, generator=g)),
+            one("a row of one matrix", 1 + torch.rand(1, 1, 4, generator=g)),
+            one("a column", mixed(3, 1)),
             one("infinities", torch.tensor([torch.inf, 1.0, -torch.inf])),
             one("a NaN among them", holes),
             one("the example", torch.tensor([4.0, 0.0, -1.0]))]
@@ -187,6 +194,18 @@ def too_large(x):
 def threshold(x):
     out = x <= 1e-8
     return torch.where(out, 0, torch.where(out, 1, x).sqrt())
+
+
+@ex.wrong("numbers below the normal ones taken for 0", says="square roots", breaks="exact")
+def normal_alone(x):
+    out = x < torch.finfo(x.dtype).tiny
+    return torch.where(out, 0, torch.where(out, 1, x).sqrt())
+
+
+@ex.wrong("dimensions of size 1 taken away", says="shape of the square roots",
+          breaks="any shape")
+def squeezed(x):
+    return mended(x).squeeze()
 
 
 @ex.wrong("1 left standing where x is 0 or less", says="values where x is 0 or less",

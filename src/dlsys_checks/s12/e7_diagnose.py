@@ -17,16 +17,22 @@ ex.promise("name", 'Name of the one fault that a training run has, or "none".',
            says=("name of the fault", "type of the name"))
 ex.promise("frozen", '"frozen": no parameter of model asks for a gradient.',
            cases=("a frozen model", "a frozen body alone", "all but the first frozen",
-                  "all but the last frozen"))
+                  "all but the last frozen", "all but the model's own number frozen"))
 ex.promise("sum", '"sum": the loss of a batch taken twice is twice that of the batch.',
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
-                  "a mean that is large", "a mean over one row more"))
+                  "a mean that is large", "a mean over one row more",
+                  "a part that changes with each call in train mode"))
 ex.promise("order", '"order": each batch holds a single class.',
-           cases=("sorted batches", "sorted, but for the last batch", "one mixed batch"))
+           cases=("sorted batches", "sorted, but for the last batch", "one mixed batch",
+                  "batches of one class, shuffled", "sorted, in batches of two classes",
+                  "batches of nearly one class"))
 ex.promise("labels", '"labels": of all rows of the epoch, less than half have the label of their '
            "nearest other row (Euclidean distance, all batches together).",
            cases=("labels shifted", "exactly half fit", "neighbours in other batches",
-                  "two classes swapped", "labels, a norm in train mode"))
+                  "two classes swapped", "labels, a norm in train mode", "a little less than half",
+                  "the first ones fit",
+                  "near, but not by the sum of gaps", "near, but not by the largest gap",
+                  "a model that sees nothing"))
 ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape ().",
            cases=("a norm in train mode", "a frozen model"))
 ex.promise("sizes", "batches: those of an epoch, a list of (x, y), x (N, F) float32 with no row "
@@ -81,6 +87,30 @@ def cases(g):
         y = torch.where(y == 0, 1, torch.where(y == 1, 0, y))
         return "two classes swapped", {"kind": "none", "batches": [[x, y]]}
 
+    def sorted_in(name, kind, size, turn=0, order=(0, 1, 2, 3)):
+        """Sorted rows, moved on by turn, in batches of that size and in that order."""
+        _, inputs = one(name, kind, size=24, order="sorted")
+        x, y = (v.roll(turn, 0).split(size) for v in inputs["batches"][0])
+        return name, {"kind": kind, "batches": [[x[k], y[k]] for k in order if k < len(x)]}
+
+    def crossed(name, mate, stranger):
+        """Groups of four: each row's mate has its label, and a stranger stands beside it."""
+        mate, stranger = torch.tensor(mate), torch.tensor(stranger)
+        x = torch.stack([0 * mate, mate, stranger, mate + stranger])
+        far = 100 * torch.arange(5.0)[:, None, None] * torch.tensor([0.0, 0.0, 1.0])
+        x = (x + far + torch.rand(3, generator=g)).reshape(20, 3)
+        y = (torch.arange(5)[:, None] + torch.tensor([0, 0, 1, 1])).flatten() % 4
+        mixed = torch.randperm(20, generator=g)
+        return name, {"kind": "none", "batches": [list(p) for p in zip(x[mixed].split(10),
+                                                                       y[mixed].split(10))]}
+
+    def below_half(name, pairs, fit):
+        x, y = 10 * torch.randn(pairs, 5, generator=g), torch.arange(pairs) % 4
+        x = torch.stack([x, x + 0.001 * torch.randn(pairs, 5, generator=g)], 1).flatten(0, 1)
+        y = torch.stack([y, (y + (torch.arange(pairs) >= fit)) % 4], 1).flatten()
+        return name, {"kind": "labels", "batches": [
+            list(p) for p in zip(x.split(30), y.split(30))]}
+
     def nearly():
         name, inputs = one("sorted, but for the last batch", "none", order="sorted")
         x, y = clusters(4)
@@ -103,14 +133,45 @@ def cases(g):
             one("a norm in train mode", "norm"), one("labels, a norm in train mode", "labels norm",
                                                      shift=True),
             one("small batches", "order", n=16, size=4, order="sorted"),
+            sorted_in("batches of one class, shuffled", "order", 6, order=(2, 0, 3, 1)),
+            sorted_in("sorted, in batches of two classes", "none", 8),
+            sorted_in("batches of nearly one class", "none", 6, turn=1),
+            crossed("near, but not by the sum of gaps", [3.0, 3.0, 0.0], [0.0, 0.0, 5.0]),
+            crossed("near, but not by the largest gap", [4.0, 0.0, 0.0], [0.0, 3.5, 3.5]),
+            below_half("a little less than half", 25, 12),
+            below_half("the first ones fit", 75, 32), one("a part in another mode", "mixed"),
+            one("a model that sees nothing", "blind"),
+            one("all but the model's own number frozen", "own"),
+            one("a part that changes with each call in train mode", "grows"),
             one("a single batch", "labels", n=20, size=20, shift=True)]
 
 
 @ex.act
 def act(fn, kind, batches):
+    class Grows(nn.Module):
+        """Ten times as large with each call, in train mode."""
+
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("factor", torch.tensor(100.0))
+
+        def forward(self, h):
+            if self.training:
+                self.factor *= 10
+            return h * self.factor
+
     width = batches[0][0].shape[1]
     model = nn.Sequential(nn.Linear(width, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
-    model.train("norm" in kind or kind == "frozen")
+    if kind == "grows":
+        model.append(Grows())
+    model.train("norm" in kind or kind in ("frozen", "grows", "mixed"))
+    if kind == "mixed":
+        model[1].eval()
+    if kind == "own":
+        model.requires_grad_(False).register_parameter("own", nn.Parameter(torch.ones(1)))
+        model.register_forward_hook(lambda module, args, out: module.own * out)
+    if kind == "blind":
+        nn.init.zeros_(model[0].weight)
     if kind == "frozen":
         model.requires_grad_(False)
     if kind == "body":
@@ -280,6 +341,90 @@ def none(model, loss_fn, batches):
 def any_frozen(model, loss_fn, batches):
     return asked(model, loss_fn, batches,
                  stuck=lambda m: any(not p.requires_grad for p in m.parameters()))
+
+
+@ex.wrong("the model's own parameters forgotten", says="name of the fault", breaks="frozen")
+def of_children(model, loss_fn, batches):
+    def stuck(model):
+        return not any(p.requires_grad for part in model.children() for p in part.parameters())
+    return asked(model, loss_fn, batches, stuck=stuck)
+
+
+@ex.wrong("two passes in the mode of the model", says="name of the fault", breaks="sum")
+def two_passes(model, loss_fn, batches):
+    def summed(model, loss_fn, batches):
+        (x, y), twin = batches[0], copy.deepcopy(model)
+        once = loss_fn(twin(x), y)
+        return bool(loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])) > 1.5 * once)
+    return asked(model, loss_fn, batches, summed=summed)
+
+
+@ex.wrong("sorted data taken for batches of one class", says="name of the fault",
+          breaks="order")
+def in_order(model, loss_fn, batches):
+    return asked(model, loss_fn, batches,
+                 ordered=lambda bs: bool((whole(bs)[1].diff() >= 0).all()))
+
+
+@ex.wrong("most of a batch taken for all of it", says="name of the fault", breaks="order")
+def mostly(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, ordered=lambda bs: all(
+        y.bincount().max() >= 0.8 * len(y) for _, y in bs))
+
+
+def by_norm(p):
+    """The share that fits, by another distance."""
+    def fits(bs):
+        x, y = whole(bs)
+        return (y[torch.cdist(x, x, p=p).fill_diagonal_(torch.inf).argmin(1)] == y).float().mean()
+    return fits
+
+
+@ex.wrong("neighbours by the sum of gaps", says="name of the fault", breaks="labels")
+def by_sum_of_gaps(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, fits=by_norm(1.0))
+
+
+@ex.wrong("neighbours by the largest gap", says="name of the fault", breaks="labels")
+def by_largest_gap(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, fits=by_norm(float("inf")))
+
+
+@ex.wrong("neighbours of standardised features", says="name of the fault", breaks="labels")
+def standardised(model, loss_fn, batches):
+    def fits(bs):
+        x, y = whole(bs)
+        return share_fitting((x - x.mean(0)) / x.std(0), y)
+    return asked(model, loss_fn, batches, fits=fits)
+
+
+@ex.wrong("neighbours of logits", says="name of the fault", breaks="labels")
+def of_logits(model, loss_fn, batches):
+    def fits(bs):
+        x, y = whole(bs)
+        return share_fitting(copy.deepcopy(model).eval()(x), y)
+    return asked(model, loss_fn, batches, fits=fits)
+
+
+@ex.wrong("neighbours of the first rows alone", says="name of the fault", breaks="labels")
+def first_rows(model, loss_fn, batches):
+    return asked(model, loss_fn, batches,
+                 fits=lambda bs: share_fitting(*(v[:64] for v in whole(bs))))
+
+
+@ex.wrong("much less than half", says="name of the fault", breaks="labels")
+def far_below(model, loss_fn, batches):
+    return asked(model, loss_fn, batches, half=0.45)
+
+
+@ex.wrong("all parts put into the mode of the whole", says="changed in the model",
+          breaks="stays")
+def one_mode(model, loss_fn, batches):
+    was = model.training
+    model.eval()
+    name = asked(model, loss_fn, batches)
+    model.train(was)
+    return name
 
 
 @ex.wrong("a large loss taken for a sum", says="name of the fault", breaks="sum")

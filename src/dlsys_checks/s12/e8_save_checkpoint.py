@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,28 +19,30 @@ from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
 ex = exercise("12.8", "save_checkpoint", seen=("kind", "facts", "kills", "width"))
 
 ex.promise("whole", "Write a checkpoint that a kill at any byte leaves whole.",
-           says=("kills that spoilt",))
+           says=("kills that spoilt", "name for a while", "Invalid cross-device link"))
 ex.promise("path", "path: a file in a folder that exists.",
            cases=("a name with a blank", "a name without a suffix"))
 ex.promise("parts", "parts: names and objects that have a state_dict().",
            says=("parts in the file", "numbers of the parts"))
 ex.promise("facts", "facts: names and numbers, Python's int, float and bool or numpy's.",
-           says=("facts in the file", "keys of the file: got UnpicklingError"))
+           says=("facts in the file", "keys of the file: got UnpicklingError",
+                          "raised OverflowError"))
 ex.promise("loads", 'torch.load(path), which reads weights only, returns a dict: "parts" with the '
            'state_dicts by name, "facts" with Python\'s numbers by name,',
            says=("keys of the file", "parts in the file", "facts in the file"))
 ex.promise("rng", '"rng" with torch.get_rng_state() as it is at the call.',
            says=("generator's state in the file",))
 ex.promise("former", "A process that is killed while it writes leaves at path what was there: the "
-           "former file or nothing.", says=("kills that spoilt",))
+           "former file or nothing.", says=("kills that spoilt", "name for a while"))
 ex.promise("not into", "No byte is written into the former file.",
-           says=("former file, by another name",))
+           says=("former file, by another name", "Invalid cross-device link"))
 ex.promise("fsync", "The new one's bytes are on the disk, by os.fsync, before it has its name.",
            says=("bytes on the disk",))
 ex.promise("no other", "After a call that ends no other file is left behind,",
            says=("files left behind",))
 ex.promise("next", "and what a killed call has left does not stop the next.",
            says=("raised FileExistsError", "raised OSError"))
+ex.promise("neighbours", "Other files stay.", says=("other files of the folder",))
 ex.promise("generator", "The state of the generator stays.",
            says=("generator's state after the call",))
 
@@ -57,7 +60,9 @@ def cases(g):
             one("numbers of numpy", "numpy", {"loss": number(), "step": 1200, "best": False}),
             one("numpy's half the width", "narrow", {"loss": 0.375, "step": 3}),
             one("no facts", "plain", {}), one("one part", "one part", {"step": 2, "loss": 1.0}),
-            one("three parts", "three parts", {"step": 2}),
+            one("three parts", "three parts", {"step": 2, "loss": 2.0**60}),
+            one("an object of one's own", "own", {"step": 3}),
+            one("a large number", "plain", {"step": 2**70, "loss": -0.0}),
             one("killed three times", "plain", {"loss": number()}, kills=3),
             one("killed at the first file", "first", {"loss": number()}, kills=2),
             one("killed, then saved", "plain", {"step": 4}, kills=1),
@@ -67,6 +72,8 @@ def cases(g):
 
 @ex.act
 def act(fn, kind, facts, kills, width):
+    import errno
+    import functools
     import os
     import resource
     import signal
@@ -93,7 +100,7 @@ def act(fn, kind, facts, kills, width):
 
     def content(name):
         if not os.path.exists(name):
-            return b""
+            return None
         with open(name, "rb") as file:
             return file.read()
 
@@ -107,6 +114,24 @@ def act(fn, kind, facts, kills, width):
         optimizer.step()
         schedule.step()
 
+    class Counter:
+        """Not torch's, but has a state."""
+
+        def state_dict(self):
+            return {"rows": 64 * width}
+
+    def watched(call):
+        """A call of os that takes names; what is at path after it, is noted."""
+        @functools.wraps(call)
+        def noting(*names, **options):
+            moved = [os.path.realpath(n) for n in names if isinstance(n, str) and len(names) > 1]
+            if any(not n.startswith(os.path.realpath(outer) + os.sep) for n in moved):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), moved[0])
+            result = call(*names, **options)
+            at_path.append(content(path))
+            return result
+        return noting
+
     def leaves(tree):
         return torch.utils._pytree.tree_leaves(tree)
 
@@ -116,8 +141,8 @@ def act(fn, kind, facts, kills, width):
         return type(a) is type(b) and a == b
 
     step()
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    parts = dict(list(parts.items())[:{"one part": 1, "three parts": 3}.get(kind, 2)])
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "counter": Counter()}
+    parts = dict(list(parts.items())[:{"one part": 1, "three parts": 3, "own": 4}.get(kind, 2)])
     types = {"numpy": (np.float64, np.int64, np.bool_), "narrow": (np.float32, np.int32, np.bool_)}
     numbers = dict(facts)
     if kind in types:
@@ -127,8 +152,12 @@ def act(fn, kind, facts, kills, width):
         folder = os.path.join(outer, "run 1" if kind == "blank" else "run")
         os.mkdir(folder)
         path = os.path.join(folder, {"blank": "last one.pt", "suffix": "last"}.get(kind, "last.pt"))
+        beside = [os.path.join(folder, name) for name in ("best.pt", "best.tmp")]
+        for name in beside:
+            with open(name, "wb") as file:
+                file.write(name.encode())
         fn(path, parts, numbers)
-        left = len(os.listdir(folder)) - 1
+        left = len({*os.listdir(folder)} - {os.path.basename(n) for n in (path, *beside)})
         size, link = os.path.getsize(path), os.path.join(outer, "link")
         if kind == "first":
             os.remove(path)
@@ -142,19 +171,23 @@ def act(fn, kind, facts, kills, width):
         killed = {*os.listdir(folder), *os.listdir(outer)}  # a killed call may leave something
         state = {name: copy.deepcopy(part.state_dict()) for name, part in parts.items()}
         torch.randn(3)
-        before, on_disk = torch.get_rng_state(), []
-        fsync = os.fsync
+        before, seed, on_disk, at_path = torch.get_rng_state(), torch.initial_seed(), [], []
+        own = {name: getattr(os, name)
+               for name in ("fsync", "remove", "unlink", "rename", "replace", "link")}
 
         def noted(fd):
-            if content(path) in (former, b""):  # before it has its name
+            if content(path) in (former, None, b""):  # before it has its name
                 on_disk.append(os.fstat(fd).st_size)
-            fsync(fd)
-        os.fsync = noted
+            own["fsync"](fd)
+        for name, call in own.items():
+            setattr(os, name, noted if name == "fsync" else watched(call))
         try:
             fn(path, parts, numbers)
         finally:
-            os.fsync = fsync
+            for name, call in own.items():
+                setattr(os, name, call)
         after = torch.get_rng_state()
+        moved = 0 if torch.equal(before, after) else 1 if torch.initial_seed() == seed else 2
         try:
             stored = torch.load(path, weights_only=True)
             keys = " ".join(sorted(stored)) if type(stored) is dict else type(stored).__name__
@@ -166,8 +199,12 @@ def act(fn, kind, facts, kills, width):
         gaps = abs(len(wanted) - len(found)) + sum(not alike(a, b) for a, b in zip(wanted, found))
         return {"keys": keys, "names": list(got) if type(got) is dict else [], "gaps": gaps,
                 "facts": stored.get("facts") if type(stored) is dict else None,
-                "rng": int(not alike(rng, before)), "moved": int(not torch.equal(before, after)),
-                "spoilt": spoilt, "linked": int(kind != "first" and content(link) != former),
+                "rng": ("as at the call" if alike(rng, before) else "of another time"
+                        if isinstance(rng, torch.Tensor) else f"of type {type(rng).__name__}"),
+                "moved": ("as it was", "moved on", "seeded anew")[moved], "spoilt": spoilt,
+                "missing": sum(c not in (former, content(path)) for c in at_path),
+                "lost": sum(content(name) != name.encode() for name in beside),
+                "linked": int(kind != "first" and content(link) != former),
                 "on disk": int(max(on_disk, default=0) == os.path.getsize(path)),
                 "files": left + len({*os.listdir(folder), *os.listdir(outer)} - killed
                                     - {os.path.basename(path)})}
@@ -175,20 +212,24 @@ def act(fn, kind, facts, kills, width):
 
 @ex.law
 def law(out, kind, facts, kills, width):
-    expect_parts(out, "keys", "names", "gaps", "facts", "rng", "moved", "spoilt", "linked",
-                 "on disk", "files")
+    expect_parts(out, "keys", "names", "gaps", "facts", "rng", "moved", "spoilt", "missing",
+                 "lost", "linked", "on disk", "files")
     expect_equal("kills that spoilt what was at path", out["spoilt"], 0,
                  "A file that is being written must have another name.")
     expect_equal("keys of the file", out["keys"], "facts parts rng")
-    names = ["model", "optimizer", "schedule"][:{"one part": 1, "three parts": 3}.get(kind, 2)]
+    names = ["model", "optimizer", "schedule", "counter"]
+    names = names[:{"one part": 1, "three parts": 3, "own": 4}.get(kind, 2)]
     expect_equal("parts in the file", out["names"], names)
     expect_equal("numbers of the parts that differ", out["gaps"], 0)
     expect_type("facts in the file", out["facts"], dict)
     expect_equal("facts in the file", out["facts"], facts)
-    expect_equal("generator's state in the file, differences", out["rng"], 0)
-    expect_equal("generator's state after the call, differences", out["moved"], 0)
+    expect_equal("generator's state in the file", out["rng"], "as at the call")
+    expect_equal("generator's state after the call", out["moved"], "as it was")
     expect_equal("former file, by another name, differences", out["linked"], 0,
                  "Rename the new file; do not copy it over.")
+    expect_equal("steps after which path had neither file, so nothing bears its name for a while",
+                 out["missing"], 0, "os.replace does both at once.")
+    expect_equal("other files of the folder that changed", out["lost"], 0)
     expect_equal("bytes on the disk before the new file has its name: all of them", out["on disk"],
                  1, "Flush, then os.fsync, then rename.")
     expect_equal("files left behind by calls that ended", out["files"], 0)
@@ -279,11 +320,63 @@ def over(path, parts, facts):
     written(path, collected(parts, facts), beside="")
 
 
-@ex.wrong("the former file taken away first", says="kills that spoilt", breaks="former")
+@ex.wrong("the former file taken away first", says="name for a while",
+          breaks=("whole", "former"))
 def removed_first(path, parts, facts):
     if os.path.exists(path):
         os.remove(path)
     written(path, collected(parts, facts))
+
+
+@ex.wrong("the former file taken away, then the new one renamed", says="name for a while",
+          breaks=("whole", "former"))
+def removed_then_renamed(path, parts, facts):
+    def move(new, old):
+        if os.path.exists(old):
+            os.remove(old)
+        os.rename(new, old)
+    written(path, collected(parts, facts), move=move)
+
+
+@ex.wrong("path opened first, to see if it can be written", says="kills that spoilt",
+          breaks=("whole", "former"))
+def opened_first(path, parts, facts):
+    with open(path, "ab"):
+        written(path, collected(parts, facts))
+
+
+@ex.wrong("written in the system's folder for such files", says="Invalid cross-device link",
+          breaks=("whole", "not into"))
+def elsewhere(path, parts, facts):
+    with tempfile.TemporaryDirectory() as folder:
+        name = os.path.join(folder, "new.pt")
+        written(name, collected(parts, facts), beside="")
+        if os.path.exists(path):
+            os.replace(name, path)
+        else:
+            shutil.copy(name, path)
+
+
+@ex.wrong("what looks like a leftover taken away", says="other files of the folder",
+          breaks="neighbours")
+def swept(path, parts, facts):
+    for name in glob.glob(os.path.join(os.path.dirname(path), "*.tmp")):
+        os.remove(name)
+    written(path, collected(parts, facts))
+
+
+@ex.wrong("objects that are not torch's left out", says="parts in the file", breaks="parts")
+def of_torch(path, parts, facts):
+    written(path, collected({k: v for k, v in parts.items()
+                             if type(v).__module__.startswith("torch")}, facts))
+
+
+@ex.wrong("whole numbers of 64 bits", says="OverflowError", breaks="facts")
+def short(path, parts, facts):
+    state = collected(parts, facts)
+    state["facts"] = {k: int(np.int64(v)) if type(v) is int else v
+                      for k, v in state["facts"].items()}
+    written(path, state)
 
 
 @ex.wrong("the first file written under its own name", says="kills that spoilt", breaks="whole")
@@ -318,7 +411,9 @@ def as_floats(path, parts, facts):
 @ex.wrong("the objects in place of their state_dicts", says="got UnpicklingError",
           breaks="loads")
 def objects(path, parts, facts):
-    written(path, {**collected({}, facts), "parts": dict(parts)})
+    written(path, {**collected({}, facts), "parts": {
+        name: part if type(part).__module__.startswith("torch") else part.state_dict()
+        for name, part in parts.items()}})
 
 
 @ex.wrong("parts and facts side by side, without their keys", says="keys of the file",
