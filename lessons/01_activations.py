@@ -315,7 +315,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 guess("01.3",
       "ReLU in place of the sigmoids, weights as PyTorch draws them, 300 "
       "steps of SGD at 0.03: how many of the digits does it read?",
-      choices=["fewer than 3 in 10", "about half of them",
+      choices=["about half of them", "fewer than 3 in 10",
                "over 9 in 10: its slope is 1"])
 
 # %% trap="01.3" role="break"
@@ -411,7 +411,7 @@ claim("read by eight default ReLU layers, with SGD at 0.03",
 claim("by the same layers with He", by_sgd["ReLU + He"], above=0.5)
 
 # %% trap="01.3" role="repair"
-measured("01.3", 0)
+measured("01.3", 1)
 
 # %% trap="01.3" role="repair"
 plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,

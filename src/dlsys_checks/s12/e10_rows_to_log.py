@@ -92,7 +92,7 @@ def cases(g):
         "five axes": made(*((f"axis {k}", s + k, f"metric {k}") for k in (3, 1, 0, 4, 2))),
         "zeros": [("=batch", s, {"=loss": 0.0, "=norm": 0, "=gain": -0.0}),
                   ("=batch", s + 1, {"=loss": 0.0})],
-        "a NaN": [("=batch", s, {"=loss": math.nan, "=norm": math.inf}),
+        "a NaN": [("=batch", s, {"=loss": math.nan, "=norm": 1.5}),
                   ("=batch", s + 1, {"=loss": 1.0})],
         "a dropped metric": made(*b(1), ("batch", 2, "norm"), *b(2, n="loss"), *b(1)),
         "a metric on two axes": made(*b(1, 2), (e, 1, "loss")),
