@@ -2839,8 +2839,8 @@ disk.cleanup()
 # %% [markdown] role="quiz"
 # **2. In `float16`, `clip_grad_norm_` stands between `backward` and `scaler.step`, without `unscale_`. With SGD**
 #
-# - [ ] nothing changes, as the scaler divides again :: It divides what the clip has left: a norm of 1 over 65,536.
 # - [x] the steps become far too short :: The clip cuts a scaled gradient to 1, then the scale is taken away.
+# - [ ] nothing changes, as the scaler divides again :: It divides what the clip has left: a norm of 1 over 65,536.
 # - [ ] gradients overflow :: Overflows are found and skipped either way.
 
 # %% [markdown] role="quiz"
@@ -2854,8 +2854,8 @@ disk.cleanup()
 # **4. Four pieces with 10, 10, 10 and 2 labels that count. Each mean is divided by four. A label of the last piece counts**
 #
 # - [ ] as much as any other :: That needs one divisor, 32, for the sums of all pieces.
-# - [x] five times as much :: A quarter over two labels, against a quarter over ten.
 # - [ ] a fifth :: The other way round: few labels share a whole quarter.
+# - [x] five times as much :: A quarter over two labels, against a quarter over ten.
 
 # %% [markdown] role="quiz"
 # **5. Of eight GPUs each holds all weights and gradients in 16 bits and an eighth of masters and moments. For 7 billion weights that is**

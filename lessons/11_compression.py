@@ -1967,16 +1967,16 @@ for rows in (1, 256):
 # %% [markdown] role="quiz"
 # **1. A symmetric grid of 2 bits, one for a whole matrix. Which weights become zero?**
 #
-# - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
 # - [x] those below half of the largest :: The levels lie a whole largest weight apart, and half of that is the border.
+# - [ ] those below a quarter of the largest :: Four codes would suggest it, but a symmetric grid uses three levels: minus the largest, zero and the largest.
 # - [ ] those below half of the mean :: The mean has no part in it; the largest weight alone sets the scale.
 
 # %% [markdown] role="quiz"
 # **2. Two ways to round a layer: A leaves the smaller error in the weights, B in the output on new rows. You take**
 #
 # - [ ] A: its weights are nearer to the trained ones :: The next layer reads the output, not the weights. In trap 11.4 the better output had the worse weights.
-# - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
 # - [ ] either: both errors measure the same :: They agree where inputs are alike in size, independent and of mean zero.
+# - [x] B, and look at the task as well :: The next layer reads the output; the digits that flip decide.
 
 # %% [markdown] role="quiz"
 # **3. You mask the gradients of pruned weights and use SGD with momentum that has trained before. After a step the pruned weights are**

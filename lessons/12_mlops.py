@@ -2514,8 +2514,8 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # %% [markdown] role="quiz"
 # **1. The loss is NaN, and anomaly mode names the backward of the loss function. The NaN**
 #
-# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same: the loss's backward is the first to return one.
 # - [x] may arise in any layer in front of it :: Gradients are computed from the loss backwards, so the first bad one says nothing of where the values went bad.
+# - [ ] arises in the loss function :: It may, but a NaN from any earlier layer looks the same: the loss's backward is the first to return one.
 # - [ ] arises in the first layer :: The first layer's gradient is the last to be computed.
 
 # %% [markdown] role="quiz"
@@ -2536,8 +2536,8 @@ claim("of a pixel, a label and a shape changed, those that go unnoticed",
 # **4. Two workers, `worker_init_fn=lambda id: np.random.seed(id)`, ten epochs. The random numbers**
 #
 # - [ ] differ from epoch to epoch, as the workers go on drawing :: They would with `persistent_workers=True`; otherwise each epoch starts new ones.
-# - [x] are those of the first epoch, ten times :: New workers, the same seeds, the same numbers.
 # - [ ] are the same in both workers :: They have different numbers, and so different seeds.
+# - [x] are those of the first epoch, ten times :: New workers, the same seeds, the same numbers.
 
 # %% [markdown] role="quiz"
 # **5. A job saves with `torch.save(state, "last.pt.new")`, then `os.replace` to `last.pt`. It is killed while it saves. Then `last.pt`**
