@@ -269,9 +269,9 @@ The plain script has five parts:
 | wrong names, or wrong evidence, that a check refuses | {wrong} |
 
 Each is paid once, however often you ask. A case with one fault has a budget of {one}, the last case
-of {two}: not enough for all probes, so choose. Each case gives 2 points for the faults, 2 for the
-evidence, 3 for the mend and 1 for a price within the budget. Names come first: in a case whose
-names are wrong nothing else counts, in whichever row you check them.
+of {two}: too little for all probes and a part to read, so choose. Each case gives 2 points for the
+faults, 2 for the evidence, 3 for the mend and 1 for a price within the budget. Names come first: in
+a case whose names are wrong nothing else counts, and each row that you check may refuse them.
 
 A probe prints each number with the range in which it lies for the healthy script. `!` marks those
 outside. Several numbers may be outside because of one fault; evidence is a number that tells
