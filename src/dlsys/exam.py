@@ -16,13 +16,9 @@ import dlsys_helpers
 from dlsys.told import Told
 from dlsys_helpers import paths, progress
 from dlsys_helpers.errors import UserError
-from dlsys_helpers.store import Store
 
 PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation")
-STORE = Store(".exam.jsonl", "What you paid", lambda entry: (
-    type(entry.get("sheet")) is int and type(entry.get("case")) is int
-    and isinstance(entry.get("paid"), str)))
-_HERE: list[dict] = []  # where nothing is kept: what was paid in this session
+BREAK = ",\n" + " " * len('"paid": [')  # between the lines of a long receipt
 
 
 class ExamError(UserError):
@@ -99,30 +95,24 @@ class Case:
 
     def _pay(self, what: str, shown: Callable[[], str]) -> None:
         with _probes_here(what):
+            from dlsys_checks.exam import ledger
             print(shown())
-            entry = {"sheet": self.number, "case": self.place, "paid": what}
-            STORE.append(entry)
-            if STORE.path() is None:
-                _HERE.append(entry)
+            ledger.pay(self.number, self.place, what)
             print(self._receipt())
 
     def _receipt(self) -> str:
         from dlsys_checks.exam import numbers, sheet
-        if self.place == 0:
-            return "The first case is free."
         budget = numbers.BUDGETS[1 + (self.place == sheet.CASES)]
         paid = self.paid()
-        return f"Paid {numbers.price(paid)} of {budget}.  \"paid\": {json.dumps(paid)},"
+        lines = [", ".join(map(json.dumps, paid[k:k + 4])) for k in range(0, len(paid), 4)]
+        free = "  This case is free." if self.place == 0 else ""
+        return (f"Paid {numbers.price(paid)} of {budget}.{free}\n"
+                f'"paid": [{BREAK.join(lines)}],')
 
     def paid(self) -> list[str]:
-        """What was looked at, and a line for each wrong name that a check has refused."""
-        kept = STORE.entries() if STORE.path() else _HERE
-        mine = dict.fromkeys(entry["paid"] for entry in kept if entry["sheet"] == self.number
-                             and entry["case"] == self.place)
-        row = f"{self.number}.{4 * self.place - 3}"
-        wrong = {entry["misconception"] for entry in progress.entries()
-                 if entry["id"] == row and entry.get("misconception")}
-        return [*mine, *["wrong name"] * len(wrong)]
+        """What was looked at, and a line for each wrong name or evidence that a check refused."""
+        from dlsys_checks.exam import ledger
+        return ledger.paid(self.number, self.place)
 
 
 class Exam:
@@ -157,6 +147,8 @@ def check(id: str, fn: Callable[[], dict]) -> None:
     verdict = laws.run_check(id, fn, seeds, checking.CASE_SECONDS)
     progress.record(id, verdict.status, verdict.misconception)
     cards.show_verdict(verdict, sheet.trap(id))
+    if verdict.misconception:  # which costs
+        Case(int(id[:2]), sheet.place(id)[0]).receipt()
     if verdict.status != "pass" and not cards.watched():
         raise checking.CheckFailed(verdict)
 
@@ -185,7 +177,8 @@ def add_parser(commands) -> None:
     parser = commands.add_parser("exam", help="find planted faults; forms a and b are matched")
     parser.add_argument("form", choices=("a", "b"), help="a before the course, b after, or reverse")
     parser.add_argument("--draw", type=int, choices=range(sheet.DRAWS), metavar="N",
-                        help=f"0 to {sheet.DRAWS - 1}, to give all the same (default: by chance)")
+                        help=f"0 to {sheet.DRAWS - 1}, to give all the same (default: that of your "
+                             "other form, else by chance)")
     parser.set_defaults(run=run)
 
 
@@ -194,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
     from dlsys import copies
     from dlsys_checks.exam import sheet
 
-    draw = secrets.randbelow(sheet.DRAWS) if args.draw is None else args.draw
+    draw = _draw(args.form.upper()) if args.draw is None else args.draw
     number = sheet.number_of(args.form.upper(), draw)
     other = sheet.number_of("AB".replace(args.form.upper(), ""), draw)
     path = paths.MY_WORK / f"{sheet.stage(number).stem}.ipynb"
@@ -206,17 +199,29 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _draw(form: str) -> int:
+    """The draw of the learner's last sheet of the other form; by chance where there is none."""
+    from dlsys_checks.exam import sheet
+    other = "AB".replace(form, "")
+    made = {paths.MY_WORK / f"{sheet.stage(sheet.number_of(other, draw)).stem}.ipynb": draw
+            for draw in range(sheet.DRAWS)}
+    there = [path for path in made if path.exists()]
+    if not there:
+        return secrets.randbelow(sheet.DRAWS)
+    return made[max(there, key=lambda path: path.stat().st_mtime)]
+
+
 # ---- the notebook
 
 def notebook(number: int) -> dict[str, Any]:
     """The sheet as a notebook: how it goes, a worked case, five cases with answer and check."""
-    from dlsys_checks.exam import faults, numbers, sheet
+    from dlsys_checks.exam import faults, mending, numbers, sheet
     names = "\n".join(f"| `{one.id}` | {one.name} |" for one in sorted(
         faults.FAULTS.values(), key=lambda one: [int(n) for n in one.id.split(".")]))
     prices = ", ".join(f"`{probe}` {numbers.PRICES[probe]}" for probe in PROBES)
-    parts = ", ".join(f"`{part}`" for part in faults.PARTS)
-    top = TOP.format(title=sheet.stage(number).title, names=names, prices=prices, parts=parts,
+    top = TOP.format(title=sheet.stage(number).title, names=names, prices=prices,
                      read=numbers.PRICES["read data"], wrong=numbers.PRICES["wrong name"],
+                     lines=mending.LINES, letters=mending.LETTERS,
                      one=numbers.BUDGETS[1], two=numbers.BUDGETS[2])
     cells = [("markdown", top), ("code", SETUP.format(number=number))]
     cells += WORKED
@@ -247,24 +252,37 @@ Five training scripts read digits and come from one plain script. Cases 1 to 4 h
 fault each, case 5 has two. For each case you name the fault, show a number as evidence, and mend
 the script. You do not see the script: you look at it with probes, and each probe costs.
 
+The plain script has five parts:
+
+- `data`: 1,000 pictures of 8 x 8 bytes, split in three; `brighten` augments, `scaled` makes inputs;
+- `model`: a linear layer and attention over the rows of a picture, batch norm, two layers with
+  ReLU, dropout, a head;
+- `optimizer`: AdamW with weight decay for the matrices alone, and one cycle of its rate;
+- `train`: sets a new head, trains 6 epochs of 10 batches in two halves each, clips the gradients,
+  and keeps a copy of the state that reads best;
+- `evaluate`: the share of test pictures read right; and `smaller`, a copy rounded to 8 bits.
+
 | what you buy | price |
 |---|---|
-| a probe | {prices} |
-| `read("train")`, the source of one part: {parts} | {read} |
-| a wrong name that a check refuses | {wrong} |
+| a probe, such as `exam.case(1).trace()` | {prices} |
+| a part, such as `exam.case(1).read("train")` | {read} |
+| wrong names, or wrong evidence, that a check refuses | {wrong} |
 
-The same probe costs once, and so does the same wrong name. A case with one fault has a budget of
-{one}, the last case of {two}. Each case gives 2 points for the faults, 2 for the evidence, 3 for
-the mend and 1 for a price within the budget.
+Each is paid once, however often you ask. A case with one fault has a budget of {one}, the last case
+of {two}: too little for all probes and a part to read, so choose. Each case gives 2 points for the
+faults, 2 for the evidence, 3 for the mend and 1 for a price within the budget. Names come first: in
+a case whose names are wrong nothing else counts, and each row that you check may refuse them.
 
 A probe prints each number with the range in which it lies for the healthy script. `!` marks those
 outside. Several numbers may be outside because of one fault; evidence is a number that tells
-*which* fault it is. A mend is right when the mended script, run with other seeds, shows each number
-of each probe in its healthy range.
+*which* fault it is, one number for each fault.
 
-What you paid is kept in `my-work/`, and `receipt()` prints the line for your answer. Nobody
-watches: the price is a matter of trust, as is the line `paid`. Names, evidence and mend are
-checked, by you and by the grader.
+A mend is small and changes only parts that you have read. For each fault it may take out and put in
+{lines} lines together, and the lines that it puts in may have {letters} characters. It is right
+when the mended script, run with other seeds, shows each number of each probe in its healthy range.
+
+What you paid is kept in `my-work/`, and `receipt()` prints the line for your answer; your own
+checks compare the two. The grader sees only the line: there the price is a matter of trust.
 
 <details><summary>All faults, each with the number of the trap that it comes from</summary>
 
@@ -296,8 +314,9 @@ a rate too high, a logarithm of zero, a division by zero. They part at one quest
 there when the data enter the model? `look_at_batch` answers it for 2. A look at the gradients would
 cost 3 and would only show that they are no numbers either."""),
     ("code", "exam.case(0).look_at_batch()"),
-    ("markdown", """Two thousandths of the inputs are no numbers: one picture in 500. A rate has
-no part in that, the data have. What makes the inputs stands in the part `data`. Read that part
+    ("markdown", """Two thousandths of the inputs are no numbers: one picture in 500. Their mean is
+none either, but many faults could move a mean: the evidence is the share. A rate has no part in it,
+the data have. What makes the inputs stands in the part `data`. Read that part
 alone."""),
     ("code", 'exam.case(0).read("data")'),
     ("markdown", """`scaled` divides each picture by its own spread. A blank page has none. The list
@@ -316,6 +335,6 @@ small number would end the NaN and leave each picture on a scale of its own.""")
                   "return (images.float() - 80) / 90")],
         "paid": ["loss_curve", "look_at_batch", "read data"],
     }'''),
-    ("markdown", "The price would have been 6 of 15. Reading all five parts would have cost the "
-     "whole budget, with no number as evidence."),
+    ("markdown", "The price would have been 6 of 10. Reading all five parts would have cost 15, "
+     "with no number as evidence."),
 )

@@ -1,30 +1,34 @@
 """The exam's exercises: what is asked of an answer, as laws about plain data.
 
 An answer is a function without arguments. The mended script runs where the answer runs, in the
-grader's sandbox; names, evidence and price are only compared.
+grader's sandbox; names, evidence and price are only compared. Names come first: in a case whose
+names are wrong nothing else counts, and nothing is told about it.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
+from collections import Counter
 from collections.abc import Sequence
-from functools import cache, partial
-from itertools import combinations
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
 
-from dlsys_checks.exam import numbers, probes, sheet
+from dlsys_checks.exam import faults, ledger, mending, numbers, probes, sheet
 from dlsys_checks.exam.faults import FAULTS, Fault
 from dlsys_helpers import checking
+from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import CatalogError
-from dlsys_helpers.checking import Exercise, WrongAnswer
+from dlsys_helpers.checking import Exercise
 from dlsys_helpers.data import digits
 from dlsys_helpers.expect import Broken, expect_parts, expect_type
 from dlsys_helpers.verdicts import Verdict
 
 ASKED = ("faults", "evidence", "mend", "paid")
-WRONG_NAME = "wrong name"
+NAMES = {id: fault.name for id, fault in FAULTS.items()}
 
 
 @cache
@@ -43,53 +47,57 @@ def look(number: int, case: int, probe: str) -> dict[str, Any]:
         return probes.look(source, *pictures(), sheet.seed(number, case), (probe,))[probe]
 
 
+@dataclass
+class Row(Exercise):
+    """A row of a sheet. What a refusal costs is its mistake, which the message does not repeat."""
+
+    def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """The verdict; wrong names and evidence are known as such, in whatever row they stand."""
+        verdict = self.first_failure(cases, outcomes)
+        if not verdict.law:
+            return verdict
+        _, law, got = verdict.seen
+        return replace(verdict, misconception=ledger.mistake(law, got, NAMES))
+
+
 @cache
-def find(id: str) -> Exercise:
+def find(id: str) -> Row:
     """The exercise of a row, "27.3". Raises ValueError for an id that is none."""
     try:
         trap, (case, row) = sheet.trap(id), sheet.place(id)
     except CatalogError as error:
         raise ValueError(str(error)) from None
     planted = sheet.case(int(id[:2]), case)
-    exercise = Exercise(id, trap.function)
-    if row == 2:
-        exercise.cases(lambda g: [("the mended script", _script(planted, g))])
-        exercise.act(act_mend)
-        exercise.law(lambda out, **_: law_mend(out))
-        return exercise
-    if row == 0:
-        exercise.wrong_answers += wrong_names(planted)
-    law = (law_faults, law_evidence, None, law_price)[row]
-    exercise.cases(lambda _: [("the answer", {"asked": ASKED[row]})])
-    exercise.act(act_answer)
+    exercise = Row(id, trap.function)
+    law = (law_faults, law_evidence, law_mend, law_price)[row]
+    exercise.cases(lambda g: [("the mended script", _script(planted, g)) if row == 2
+                              else ("the answer", {"asked": ASKED[row]})])
+    exercise.act(act_mend if row == 2 else act_answer)
     exercise.law(lambda out, **_: law(out, planted))
     return exercise
 
 
 def run_check(id: str, fn: Any, seeds: Sequence[int], seconds: float | None = None) -> Verdict:
-    """As `checking.run_check`, for a row of a sheet: the registry holds it only meanwhile."""
-    checking.REGISTRY[id] = find(id)
+    """As `checking.run_check`, for a row of a sheet: the registry holds it only meanwhile.
+
+    The price is compared with the learner's ledger, too.
+    """
+    exercise = copy.copy(find(id))
+    (case, row), number = sheet.place(id), int(id[:2])
+    if row == ASKED.index("paid"):
+        exercise.law(lambda out, **_: law_price(out, sheet.case(number, case),
+                                                ledger.paid(number, case)))
+    checking.REGISTRY[id] = exercise
     try:
         return checking.run_check(id, fn, seeds, seconds)
     finally:
         del checking.REGISTRY[id]
 
 
-def wrong_names(planted: tuple[Fault, ...]) -> list[WrongAnswer]:
-    """All other names as mistakes with a name, so that a second refusal of one is known as such."""
-    right = {fault.id for fault in planted}
-    others = [ids for ids in combinations(sorted(FAULTS), len(planted)) if set(ids) != right]
-    return [WrongAnswer(" and ".join(f"{id} {FAULTS[id].name}" for id in ids),
-                        partial(_answer_with, ids), "faults", "") for ids in others]
-
-
-def _answer_with(ids: tuple[str, ...]) -> dict[str, list]:
-    return {**{name: [] for name in ASKED}, "faults": list(ids)}
-
-
 def _script(planted: tuple[Fault, ...], generator: torch.Generator) -> dict[str, Any]:
     images, labels = pictures()
-    return {"source": sheet.source(planted), "tools": inspect.getsource(probes), "images": images,
+    return {"parts": faults.parts(sheet.source(planted)), "faults": len(planted),
+            "tools": inspect.getsource(probes) + inspect.getsource(mending), "images": images,
             "labels": labels, "seed": int(torch.randint(2**31, (), generator=generator))}
 
 
@@ -97,28 +105,24 @@ def _script(planted: tuple[Fault, ...], generator: torch.Generator) -> dict[str,
 
 def act_answer(fn, asked):
     answer = fn()
-    if type(answer) is dict and not answer.get(asked, True):
+    if type(answer) is dict and not answer.get(asked, True) and (
+            asked != "paid" or not any(answer.values())):
         raise NotImplementedError(f"{asked} is not written yet")
     return answer
 
 
-def act_mend(fn, source, tools, images, labels, seed):
-    answer = fn()
-    if type(answer) is not dict or "mend" not in answer:
-        return {"answer": answer}
-    if not answer["mend"]:
+def act_mend(fn, parts, faults, tools, images, labels, seed):
+    answer, space = fn(), {}
+    if type(answer) is dict and not answer.get("mend", True):
         raise NotImplementedError("mend is not written yet")
-    pairs = answer["mend"]
-    if type(pairs) is not list or any(type(pair) not in (tuple, list) or len(pair) != 2
-                                      or {*map(type, pair)} != {str} for pair in pairs):
-        return {"answer": answer}
-    for old, new in pairs:
-        if source.count(old) != 1:
-            return {"text": old, "stands": source.count(old)}
-        source = source.replace(old, new)
-    space = {}
     exec(compile(tools, "<probes>", "exec"), space)
-    return {"found": space["look"](source, images, labels, seed)}
+    source, _ = space["mended"](answer, parts, faults)
+    if source is None:
+        return {"answer": answer}
+    try:
+        return {"answer": answer, "found": space["look"](source, images, labels, seed)}
+    except Exception as error:  # of the learner's script, whatever it is
+        return {"answer": answer, "raised": f"{type(error).__name__}: {error}"[:200]}
 
 
 # ---- laws
@@ -129,41 +133,47 @@ def law_faults(answer: Any, planted: tuple[Fault, ...]) -> None:
     for name in named:
         expect_type("entry of faults", name, str, 'Write the id in quotes, such as "12.1".')
         if name not in FAULTS:
-            raise Broken("faults", name, "an id of the list at the top")
+            raise Broken("entry of faults", name, "an id of the list at the top")
     right = {fault.id for fault in planted}
     if len(named) != len(right):
-        raise Broken("number of faults", len(named), len(right))
+        raise Broken("number of faults", len(named), len(right), "Names come first.")
     if set(named) != right:
         half = "One of them is right. " if set(named) & right else ""
         raise Broken("faults", ", ".join(sorted(named)), "what is planted here",
-                     f"{half}A wrong name costs {numbers.PRICES[WRONG_NAME]}.")
+                     f"{half}Wrong names cost {numbers.PRICES['wrong name']}, once.")
 
 
 def law_evidence(answer: Any, planted: tuple[Fault, ...]) -> None:
-    """For each fault a number that a paid probe shows, and that this fault alone explains."""
+    """For each fault one number that a paid probe shows, and that this fault alone explains."""
+    law_faults(answer, planted)
     shown = _paid_for(answer)
+    if len(shown) != len(planted):
+        raise Broken("number of entries of evidence", len(shown), len(planted),
+                     "One number for each fault.")
     for probe, name, value in shown:
         if numbers.is_healthy(probe, name, value):
-            raise Broken("evidence", f"{name}: {value:.4g}", "a number outside the healthy range")
-    for fault in planted:
-        if not any(_tells(fault, *one) for one in shown):
-            raise Broken("evidence", "; ".join(f"{name}: {value:.4g}" for _, name, value in shown),
-                         "for each fault a number that tells which one it is",
-                         "Other faults move what you show, too.")
+            raise Broken("number", f"{name}: {value:.4g}", "a number outside the healthy range")
+        if not any((probe, name) == show[:2] for fault in planted for show in fault.shows):
+            raise Broken("evidence", f"{name} of {probe}", "a number that tells which fault it is",
+                         "Other faults move it, too. Such evidence costs "
+                         f"{numbers.PRICES['wrong evidence']}, once.")
+        if not any(_tells(fault, probe, name, value) for fault in planted):
+            raise Broken("number", f"{name}: {value:.4g}", "what this probe prints",
+                         "The row is right. Copy its number.")
+    if not all(any(_tells(fault, *one) for one in shown) for fault in planted):
+        raise Broken("entries of evidence", "one fault alone", "a number for each fault")
 
 
-def law_mend(out: Any) -> None:
+def law_mend(out: Any, planted: tuple[Fault, ...]) -> None:
     """The mended script shows what the healthy one shows."""
     expect_type("answer", out, dict)
-    if "answer" in out:
-        raise Broken("mend", _listed(out["answer"], "mend"), "a list of pairs of texts",
-                     "What stands in the script, and what should stand there.")
-    if "stands" in out:
-        expect_type("count of a text", out["stands"], int)
-        raise Broken("mend", f"a text that stands {out['stands']} times in the script",
-                     "one that stands there once", "Copy it from what read printed, with more of "
-                     "the lines around it.")
-    expect_parts(out, "found")
+    answer = out.get("answer")
+    law_faults(answer, planted)
+    _mended(answer, planted)
+    if "raised" in out:
+        expect_type("error", out["raised"], str)
+        raise Broken("mended script", out["raised"], "a script that runs")
+    expect_parts(out, "answer", "found")
     expect_parts(out["found"], *numbers.HEALTHY, what="probes")
     for probe, names in numbers.HEALTHY.items():
         expect_type(probe, out["found"][probe], dict)
@@ -174,20 +184,33 @@ def law_mend(out: Any) -> None:
         raise Broken(f"mended script, {name} of {probe}", value, f"{low:g} to {high:g}")
 
 
-def law_price(answer: Any, planted: tuple[Fault, ...]) -> None:
-    """What was paid is within the budget; it counts where names are right and a mend is there."""
+def law_price(answer: Any, planted: tuple[Fault, ...], known: Sequence[str] = ()) -> None:
+    """What was paid is within the budget; it counts where names, evidence and a mend are there.
+
+    known: what the ledger holds, where there is one.
+    """
     paid, budget = _paid(answer), numbers.BUDGETS[len(planted)]
     law_faults(answer, planted)
-    _paid_for(answer)
-    for name in ("evidence", "mend"):
-        if not _listed(answer, name):
-            raise Broken(name, "none", "some: the price counts for a whole answer")
-    for fault in planted:
-        if f"read {fault.part}" not in paid:
-            raise Broken("paid", "no line for a part that the mend changes", "read of that part")
+    if missing := Counter(known) - Counter(paid):
+        raise Broken("paid", f"{missing.total()} fewer than you paid", "all that receipt() prints",
+                     "Run receipt() again and copy its line.")
+    law_evidence(answer, planted)
+    if not _listed(answer, "mend"):
+        raise Broken("mend", "none", "some: the price counts for a whole answer")
+    _mended(answer, planted)
     spent = numbers.price(paid)
     if spent > budget:
         raise Broken("price", spent, f"{budget} or less")
+
+
+def _mended(answer: Any, planted: tuple[Fault, ...]) -> None:
+    """Raise Broken unless the mend is one: pairs of texts, small, in parts that were read."""
+    _listed(answer, "mend")
+    _paid(answer)
+    parts = faults.parts(sheet.source(planted))
+    _, refused = mending.mended(answer, parts, len(planted))
+    if refused:
+        raise Broken(*refused)
 
 
 def _listed(answer: Any, name: str) -> list:
@@ -201,10 +224,12 @@ def _listed(answer: Any, name: str) -> list:
 
 def _paid(answer: Any) -> list[str]:
     paid = _listed(answer, "paid")
+    if not paid:
+        raise Broken("paid", "nothing", "the line that receipt() prints")
     for word in paid:
         expect_type("entry of paid", word, str)
         if word not in numbers.PRICES:
-            raise Broken("paid", word, "names as receipt() prints them")
+            raise Broken("paid", word, "words as receipt() prints them")
     return paid
 
 
@@ -213,7 +238,7 @@ def _paid_for(answer: Any) -> list[tuple[str, str, float]]:
     shown, paid = [_evidence(item) for item in _listed(answer, "evidence")], _paid(answer)
     for probe, *_ in shown:
         if probe not in paid:
-            raise Broken("evidence", f"a number of {probe}", "a probe that stands in paid",
+            raise Broken("probe", f"a number of {probe}", "a probe that stands in paid",
                          "Copy the line that receipt() prints.")
     return shown
 
@@ -226,7 +251,8 @@ def _evidence(item: Any) -> tuple[str, str, float]:
         raise Broken("entry of evidence", item, "two texts and a number", look)
     probe, name, value = item
     if name not in numbers.HEALTHY.get(probe, {}):
-        raise Broken("evidence", f"{name} of {probe}", "a number that this probe prints", look)
+        raise Broken("entry of evidence", f"{name} of {probe}", "a number that this probe prints",
+                     look)
     return probe, name, float(value)
 
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import io
 import math
 
 import torch
@@ -17,12 +18,14 @@ def look(source, images, labels, seed, probes=("loss_curve", "look_at_batch", "o
                                                "gradient_report", "trace", "evaluation")):
     """The numbers of these probes: {probe: {name: float}}; of loss_curve the curve, too.
 
-    On one thread: the tensors are so small that a second one would only wait.
+    On one thread: the tensors are so small that a second one would only wait. What the script
+    prints is not shown.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return numbers_of(source, images, labels, seed, probes)
+        with contextlib.redirect_stdout(io.StringIO()):
+            return numbers_of(source, images, labels, seed, probes)
     finally:
         torch.set_num_threads(threads)
 

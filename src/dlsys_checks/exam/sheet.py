@@ -1,8 +1,9 @@
 """An exam sheet: its number, the cases that it draws, and the rows that are graded.
 
 A sheet has a number beyond the stages, so that notebook, check and grader treat it as they treat a
-stage: 20 to 49 are form A, 50 to 79 form B, each with draw 0 to 29. Both forms of a draw ask for
-the same pairs of matched faults, in the same order; a coin says which partner stands in which form.
+stage: 20 to 49 are form A, 50 to 79 form B, each with draw 0 to 29. A draw couples faults whose
+probes cost nearly the same; a coin says which of the two stands in which form, and the cases of
+form B stand in another order.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from difflib import unified_diff
 from functools import cache
 from itertools import permutations
 
-from dlsys_checks.exam import faults
-from dlsys_checks.exam.faults import FAULTS, PAIRS, Fault
+from dlsys_checks.exam import faults, numbers
+from dlsys_checks.exam.faults import DRAWN, FAULTS, Fault
 from dlsys_helpers.catalog import CatalogError, Trap
 from dlsys_helpers.stages import Stage
 
@@ -47,7 +48,7 @@ def how_to_begin(number: int) -> str:
 
 
 def seed(number: int, case: int) -> int:
-    """The seed of a case's run: the same in both forms."""
+    """The seed of a case's run."""
     return 100 * ((number - FIRST) % DRAWS) + case
 
 
@@ -56,11 +57,25 @@ def drawn(number: int) -> tuple[tuple[Fault, ...], ...]:
     """The faults of each case: four times one, then two."""
     form, draw = divmod(number - FIRST, DRAWS)
     rng = random.Random(draw)
-    pairs = [tuple(rng.sample(pair, 2)) for pair in rng.sample(PAIRS, len(PAIRS))]
+    pairs = [tuple(rng.sample(pair, 2)) for pair in coupled(rng)]
     first, second = next((a, b) for a, b in permutations(pairs, 2)
                          if all(map(stand_together, a, b)))
     singles = [pair for pair in pairs if pair not in (first, second)][:SINGLES]
+    turn = form * rng.randrange(1, SINGLES)  # where case k of form A stands in form B
+    singles = singles[turn:] + singles[:turn]
     return (*((pair[form],) for pair in singles), (first[form], second[form]))
+
+
+def coupled(rng: random.Random) -> list[tuple[Fault, Fault]]:
+    """All faults in twos of nearly the same cost, anew in each draw, in no order."""
+    ordered = sorted(rng.sample(DRAWN, len(DRAWN)), key=cost)
+    pairs = list(zip(ordered[::2], ordered[1::2], strict=True))
+    return rng.sample(pairs, len(pairs))
+
+
+def cost(fault: Fault) -> int:
+    """The price of the cheapest probe that shows it."""
+    return min(numbers.PRICES[probe] for probe, *_ in fault.shows)
 
 
 # Faults that leave so little of the training that another one can hardly be seen beside them.

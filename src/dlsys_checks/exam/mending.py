@@ -1,0 +1,55 @@
+"""What a mend may change: a few lines of the parts that were read. Travels as source, as probes."""
+
+import ast
+import difflib
+
+LINES, LETTERS = 6, 160  # for each fault: lines that go or come; characters of those that come
+LONGEST = 5000  # characters of all texts of a mend
+
+
+def mended(answer, parts, faults):
+    """The script as the answer mends it, and None; or None, and why it is refused.
+
+    parts: the text of each part by name. faults: how many there are. The reason is a tuple of what
+    was looked at, what was got, what was expected and what to do.
+    """
+    pairs, paid = map(answer.get, ("mend", "paid")) if type(answer) is dict else (None, None)
+    if type(paid) is not list or type(pairs) is not list or any(
+            type(pair) not in (tuple, list) or len(pair) != 2
+            or {*map(type, pair)} != {str} for pair in pairs):
+        return None, ("mend", pairs, "a list of pairs of texts",
+                      "What stands in the script, and what should stand there.")
+    if sum(len(text) for pair in pairs for text in pair) > LONGEST:
+        return None, ("mend", "very long texts", f"{LONGEST} characters or fewer in all", "")
+    now = dict(parts)
+    read = [part for part in now if f"read {part}" in paid]
+    for old, new in pairs:
+        if sum(now[part].count(old) for part in read) != 1:
+            return None, ("mend", "a first text that does not stand there exactly once",
+                          "one of the parts that you read", "Copy it from what read printed, and "
+                          "more of the lines around it.")
+        part = next(part for part in read if old in now[part])
+        now[part] = now[part].replace(old, new)
+    source = "".join(now.values())
+    refused = small("".join(parts.values()), source, faults)
+    return (None, refused) if refused else (source, None)
+
+
+def small(before, after, faults):
+    """Why this is no mend: too much of it, no Python, or nothing at all; None where it is one."""
+    old, new = ([line.rstrip() for line in text.splitlines() if line.strip()]
+                for text in (before, after))
+    edits = [edit[1:] for edit in difflib.SequenceMatcher(None, old, new, False).get_opcodes()
+             if edit[0] != "equal"]
+    lines = sum(b - a + d - c for a, b, c, d in edits)
+    letters = sum(len(line.strip()) for *_, c, d in edits for line in new[c:d])
+    for what, got, most in (("lines that the mend takes out or puts in", lines, LINES),
+                            ("characters of the lines that the mend puts in", letters, LETTERS)):
+        if got > most * faults:
+            return what, got, f"{most * faults} or fewer", "Change only what is at fault."
+    try:
+        same = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = (getattr(error, "text", None) or "").strip()[:60]
+        return "mended script", f"{getattr(error, 'msg', 'no Python')}: {line}", "Python", ""
+    return ("mend", "the same script", "a change", "") if same else None
