@@ -182,7 +182,9 @@ def test_told_and_measured_are_two_paragraphs():
 def test_errata_collects_every_folklore_cell():
     page = book_pages.errata_page({1: lesson(
         cell("markdown", "**Told:** one.\n**Measured:** two.", "folklore", trap="01.1"),
-        cell("markdown", "Not this.", "repair", trap="01.1"))})
+        cell("markdown", "Not this.", "repair", trap="01.1"),
+        cell("code", "claim('not this code', 1)", "folklore", trap="01.1"))})
+    assert "not this code" not in page
     assert "{ref}" in page
     assert "<trap-01-1>" in page
     assert "**Told:** one." in page

@@ -95,8 +95,8 @@ def test_every_stored_decimal_may_differ_in_its_last_digit():
 
 def first_digit_up(number):
     """0.033 -> 0.083 and 4e-07 -> 4e-02: what the number says is another."""
-    if number.strip() == "0e+00":
-        return number.replace("0e", "5e")
+    if "e" in number and float(number) == 0:  # 0e+00, 0.0e+00: another exponent is no change
+        return number.replace("0", "5", 1)
     if "e" in number:
         return re.sub(r"\d$", lambda m: str((int(m[0]) + 5) % 10), number)
     return re.sub(r"[1-9]", lambda m: str((int(m[0]) + 5) % 10), number, count=1)

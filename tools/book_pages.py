@@ -104,8 +104,8 @@ def errata_page(lessons: Lessons) -> str:
              "Advice that is passed on in courses, posts and comments, beside what its trap "
              "measures. Each entry leads to the cells that you can run against it."]
     for number, notebook in lessons.items():
-        cells = [c for c in notebook.cells
-                 if c.metadata.get("dlsys", {}).get("role") == "folklore"]
+        cells = [c for c in notebook.cells if c.metadata.get("dlsys", {}).get("role") == "folklore"
+                 and c.cell_type == "markdown" and "**Told:**" in c.source]
         if cells:
             parts.append(f"## {number}. {stage(number).title}")
         parts += [folklore(c) for c in cells]
