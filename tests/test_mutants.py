@@ -62,7 +62,7 @@ def test_a_check_with_a_hole_lets_a_mutant_live():
 
 def test_worked_answers_of_a_draft_are_found_and_none_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(worked, "DRAFTED", tmp_path)
-    with pytest.raises(SystemExit, match="stage 12: no worked answers"):
-        worked.answers("12")
-    (tmp_path / "12_x.ipynb").write_text((worked.SOLUTIONS / "01_activations.ipynb").read_text())
-    assert worked.answers("12") == worked.answers("01")
+    with pytest.raises(SystemExit, match="stage 13: no worked answers"):
+        worked.answers("13")
+    (tmp_path / "13_x.ipynb").write_text((worked.SOLUTIONS / "01_activations.ipynb").read_text())
+    assert worked.answers("13") == worked.answers("01")

@@ -366,7 +366,7 @@ def grows(shards, world):
     return found
 
 
-@ex.wrong("an error where there are no names", says="error", breaks="given")
+@ex.wrong("an error where there are no names", says="raised StopIteration", breaks="given")
 def no_names(shards, world):
     next(iter(shards[0]))
     return cut(shards, world)
