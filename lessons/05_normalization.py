@@ -631,8 +631,8 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 # ## He's weights in a tanh net
 #
 # Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as
-# they are: variance $2/n$ for `n` inputs, twice that of Xavier. You have read that such
-# weights saturate tanh at once, and that tanh wants Xavier.
+# they are: variance $2/n$ for `n` inputs, twice that of Xavier. Trap 01.3 paired tanh
+# with Xavier, and you have read that He's weights saturate tanh at once.
 #
 # A unit counts as saturated where tanh is above 0.99 or below -0.99. The inputs come
 # from N(0, 1), the biases are zero.
@@ -681,11 +681,10 @@ claim("ReLU with He: mean square", size["ReLU, He"], above=0.3, below=3)
 measured("05.4", 2)
 
 # %% [markdown] trap="05.4" role="repair"
-# A unit adds up $n$ products. With weights of variance $g^2 / n$ the mean square of the
-# sum is $g^2$ times that of the inputs. So the *gain* $g$ has to make up for what the
-# activation takes: choose $g$ so that $g^2$ times the mean square of the activation's
-# output is one. ReLU leaves 0.5 of the mean square of N(0, 1), and $2 \cdot 0.5 = 1$.
-# Tanh leaves less, not more:
+# With weights of variance $g^2 / n$ the mean square of a sum of $n$ products is $g^2$
+# times that of the inputs. The *gain* $g$ has to make up for what the activation takes:
+# $g^2$ times the mean square of its output is one. ReLU leaves 0.5 of the mean square
+# of N(0, 1), and $2 \cdot 0.5 = 1$. Tanh leaves less, not more:
 
 # %% trap="05.4" role="repair"
 left = F.tanh(torch.randn(1_000_000)).square().mean().item()
@@ -705,9 +704,10 @@ claim("torch's gain for tanh, 5/3: the same", kept["torch"],
       expected=1.08, within=0.1)
 
 # %% [markdown] trap="05.4" role="repair"
-# Neither Xavier nor He makes up for that loss in full; He comes nearer. Torch's
-# `calculate_gain("tanh")` is 5/3, a little too much. So a tanh net with He's weights
-# needs no repair. Three settings show that it learns:
+# Neither Xavier nor He makes up for that in full; He comes nearer, and torch's
+# `calculate_gain("tanh")`, 5/3, is a little too much. So the pair of trap 01.3, tanh
+# with Xavier, is one that works, not the only one: there eight layers learn with it.
+# With He's weights tanh needs no repair either. Three settings:
 
 # %% trap="05.4" role="repair"
 def trained(activation, gain, optimizer, lr):
@@ -743,7 +743,7 @@ claim("ReLU, SGD at 0.03: He's share less Xavier's", relu[0] - relu[1],
 
 # %% [markdown] trap="05.4" role="repair"
 # Sigmoid's mean is one half, so its mean *square* and its variance are far apart. Which
-# of the two does the next layer's sum feel?
+# does the next layer's sum feel?
 
 # %% trap="05.4" role="repair"
 s = torch.randn(1_000_000).sigmoid()
@@ -761,8 +761,8 @@ claim("sigmoid, gain by the mean square: mean square of the tenth sum",
 claim("gain by the variance: the same", sums["variance"], above=4)
 
 # %% [markdown] trap="05.4" role="repair"
-# The mean square it is: its gain keeps the *size* of the sums. How much of what enters
-# the tenth sigmoid differs from one row to the next? And which net learns?
+# The mean square. How much of what enters the tenth sigmoid differs between rows, and
+# which net learns?
 
 # %% trap="05.4" role="repair"
 h = torch.logit(last_layer(torch.sigmoid, gains["mean square"]).double())
@@ -788,9 +788,8 @@ claim("sigmoid less its mean, gain by its mean square", learns["centred"],
       above=0.8)
 
 # %% [markdown] trap="05.4" role="repair"
-# Sigmoid's mean is the same for all rows, and the next layer hands it on. A gain that
-# keeps the size then keeps mostly this constant. Take the mean away first, as the
-# centred net does, and what is kept differs between rows.
+# Sigmoid's mean is the same for all rows, so a gain that keeps the size keeps mostly
+# this constant. Take the mean away first, as the centred net does.
 #
 # Guess first, for tanh and for GELU: which of the six inits below keeps the size
 # over twenty layers, which loses it, which one blows it up? Then move the controls.
@@ -1194,9 +1193,9 @@ claim("the same with tanh", curved, below=0.6)
 # the bytes of a copy do they move? And BatchNorm in train mode needs all of a channel
 # before it can write the first number: how often must it read its input?
 #
-# Images come in two orders. *Contiguous* means one channel after the other, `NCHW`.
-# `channels_last` puts the channels of one pixel side by side, `NHWC`; the shape stays
-# the same. The bytes are equal, so by bytes alone the order is free.
+# Images come in two orders, one channel after the other or, `channels_last`, the
+# channels of one pixel side by side; trap 07.5 takes them apart. The bytes are equal,
+# so by bytes alone the order is free.
 #
 # `cost` counts orders and bytes written. What is read stands beside it, counted from
 # the arguments of each operation.

@@ -1404,12 +1404,15 @@ claim("wrong labels, 100 steps: validation loss, smoothing 0.1 over none",
 #
 # ### Four patterns of two curves
 #
-# | training loss | validation loss | what it may be | ask |
+# Look at both losses, and at the share right beside them: each pattern has more than one
+# cause, and the next look tells them apart.
+#
+# | training loss | validation loss | what it may be | what to do next |
 # |---|---|---|---|
 # | falls | falls | it learns | go on |
-# | falls | flat | few or noisy validation rows, or no more to learn from these data | a longer patience; more validation rows |
-# | falls | rises | it remembers, or has only grown too sure | if the share right falls, too: restore the best; more data, augmentation, decay |
-# | flat | flat | it does not learn | can it fit ten rows? if not, the rate, the labels, the code |
+# | falls | flat | the validation rows are few or noisy, or these data teach no more | validate on more rows; raise the patience |
+# | falls | rises | it remembers the rows, or has only grown too sure | look at the share right; if it falls, too, restore the best state, then try more data, augmentation or decay |
+# | flat | flat | it does not learn | train on ten rows alone; if it cannot fit them, look at the rate, the labels and the code |
 #
 # ### Is more data worth it?
 #

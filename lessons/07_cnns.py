@@ -1698,8 +1698,8 @@ claim("with the additions, and layers that pull back",
 #
 # A convolution is a matrix product in disguise, so tensor cores can do it. Three
 # switches decide how near it comes to their rate: the numbers' width, the memory
-# format, and which of several algorithms cuDNN picks. `cudnn.benchmark` lets it time
-# them once for each new shape.
+# format (trap 07.5), and which of several algorithms cuDNN picks. `cudnn.benchmark`
+# lets it time them once for each new shape.
 #
 # **Before you run anything:** the switches change rounding and order, not the formula.
 # "32 bits" is meant in full, so TF32, torch's default for convolutions, is off. By what
