@@ -865,7 +865,7 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 
 # %% [markdown] trap="06.5" role="hint"
 # 1. Inside the loop, `select` and `fit` get the same rows: those outside the fold.
-# 2. The fold's rows go through the same columns.
+# 2. With `inside = folds == fold`: `select` and `fit` get what `~inside` keeps, and the model is asked about `x[inside][:, columns]`.
 # 3. Count right rows over all folds and divide once: folds may differ in size.
 
 # %% [markdown] trap="06.5" role="keep"
@@ -1275,6 +1275,7 @@ def honest_logits(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor,
 # %% [markdown] trap="06.8" role="hint"
 # 1. A factor on the odds is a summand on the logit: its natural logarithm.
 # 2. Means, not sums, of the weights of each class: a sum counts the rows as well.
+# 3. Two logarithms are subtracted from every logit: that of `pos_weight`, and that of `w[y == 1].mean() / w[y == 0].mean()`.
 
 # %% [markdown] trap="06.8" role="keep"
 # **Keep:** a sampler and a class weight are the same remedy. Use one, and say which;

@@ -193,7 +193,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
     # END SOLUTION
 
 # %% [markdown] trap="07.1" role="hint"
-# 1. The stage's first cell has the count of places along one side. Height and width go their own ways.
+# 1. The lesson's `places` counts the places along one side. Call it, or write it, for height and width each.
 # 2. A layer's places are the next layer's size; its channels do not matter for that.
 # 3. Bytes: 4 for a float32, times batch, channels, height, width.
 

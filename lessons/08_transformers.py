@@ -1227,6 +1227,7 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # %% [markdown] trap="08.7" role="hint"
 # 1. Slices of 32 again. What counts in a slice is which names occur, not how often.
 # 2. `set(paths[start:start + 32])` has each name once; take `None` out of it.
+# 3. Add up `lengths[name]` for the names of each set, over all slices; the last slice may be short.
 
 # %% [markdown] trap="08.7" role="keep"
 # **Keep:** a warp issues every path that one of its threads takes. One thread in twenty
@@ -1352,6 +1353,7 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # %% [markdown] trap="08.8" role="hint"
 # 1. Which places are yours? Write them down for the example, then look at the lesson's `double`.
 # 2. Load a and b into variables, compute from those, store once. `torch.sigmoid` is safe for large numbers.
+# 3. The first place is `program * block`; the last one is below `n` and below the first place of the next program.
 
 # %% [markdown] trap="08.8" role="keep"
 # **Keep:** small tensors pay for launches, large ones for traffic; a fused kernel saves
