@@ -29,8 +29,9 @@ def add_parser(commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if sheets.is_exam(_number(args.exercise)):
-        return _exam(sheets.trap(catalog.as_id(args.exercise)))
+    id = catalog.as_id(args.exercise)
+    if sheets.is_exam(sheets.number_of(id)):
+        return _exam(sheets.trap(id))
     trap = _solved(args.exercise)
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
@@ -46,11 +47,6 @@ def run(args: argparse.Namespace) -> int:
     for name in _mistakes(trap):
         print(f"- {name}")
     return 0
-
-
-def _number(asked: str) -> int:
-    number = catalog.as_id(asked)[:2]
-    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def _exam(row: Trap) -> int:

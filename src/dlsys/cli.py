@@ -102,15 +102,15 @@ def _as_data(worksheet: worksheets.Worksheet, report) -> dict:
 
 
 def _exercise_data(exercise: Trap, verdict: Verdict) -> dict:
-    """law: what was compared; hint: a later one after each attempt that failed."""
+    """law: what was compared; hint: a later one after each attempt that failed, if it has any."""
     solved = verdict.status == "pass"
-    tries = progress.failures(exercise.id)
-    hint = exercise.hints[min(max(tries, 1), len(exercise.hints)) - 1]
+    tries = max(progress.failures(exercise.id), 1)
+    hint = None if solved else (exercise.hints[:tries] or (None,))[-1]
     return {"id": exercise.id, "title": exercise.title, "function": exercise.function,
             "verdict": verdict.status, "points": exercise.points if solved else 0,
             "possible": exercise.points, "law": verdict.law, "case": verdict.case,
             "message": verdict.message, "mistake": verdict.misconception,
-            "read": verdict.trap or exercise.id, "hint": None if solved else hint}
+            "read": verdict.trap or exercise.id, "hint": hint}
 
 
 def _show_check(worksheet: worksheets.Worksheet, report) -> None:
@@ -154,9 +154,21 @@ def run_progress(_: argparse.Namespace) -> int:
             table.add_row(one.trap.id, one.trap.title, "core" if one.trap.core else "",
                           _styled(state, _STATE_STYLES[one.state]),
                           f"{one.points}/{one.trap.points}", clean(one.misconception or ""))
+    for exam in start_page.exams():
+        _add_exam(table, exam)
     _print(table)
     _print(_totals(rows))
     return 0
+
+
+def _add_exam(table, exam: start_page.StageState) -> None:
+    """Rows for an exam sheet and its cases."""
+    table.add_row(_bold(str(exam.stage.number)), _bold(exam.stage.title), "", "",
+                  f"{exam.points}/{exam.possible}", "")
+    for case in start_page.cases(exam):
+        table.add_row("", case.title, "", _styled(f"{start_page.MARKS[case.state]} {case.state}",
+                                                  _STATE_STYLES[case.state]),
+                      f"{case.points}/{case.possible}", clean(case.misconception or ""))
 
 
 def _totals(rows: list) -> str:

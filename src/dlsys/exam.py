@@ -24,6 +24,9 @@ BREAK = ",\n" + " " * len('"paid": [')  # between the lines of a long receipt
 class ExamError(UserError):
     """An exam sheet cannot be made or used as it was asked for; the message says what to do."""
 
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # all that a notebook shows
+
 
 # ---- in the notebook
 
@@ -32,7 +35,7 @@ def _probes_here(what: str) -> Iterator[None]:
     """Say in one line what cannot be looked at, and where there are no probes at all."""
     try:
         yield
-    except ExamError as error:
+    except UserError as error:
         print(error)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("dlsys_checks"):
@@ -44,6 +47,12 @@ class Case:
     """One faulty script: each probe prints numbers and costs its price once."""
 
     def __init__(self, number: int, place: int) -> None:
+        """Raises ExamError for a number that is not whole, and for a place beyond 0 to 5."""
+        if type(number) is not int:
+            raise ExamError(f"sit: got {str(number)[:20]!r}, expected the whole number of a sheet, "
+                            "as the first code cell has it.")
+        if type(place) is not int or place not in range(6):
+            raise ExamError(f"case: got {place!r:.20}, expected a whole number, 0 to 5.")
         self.number, self.place = number, place
 
     def loss_curve(self) -> None:
@@ -77,8 +86,11 @@ class Case:
             if part not in faults.PARTS:
                 raise ExamError(f"read: got {str(part)[:40]!r}, expected one of "
                                 f"{', '.join(faults.PARTS)}.")
-            source = sheet.source(sheet.case(self.number, self.place))
-            return faults.part_of(source, part)
+            planted = sheet.case(self.number, self.place)
+            if self.place == 0 and part != planted[0].part:
+                raise ExamError(f"read: got {part!r}, expected {planted[0].part!r}: of the free "
+                                "case the other parts are those of the plain script.")
+            return faults.part_of(sheet.source(planted), part)
         self._pay(f"read {part}", shown)
 
     def receipt(self) -> None:
@@ -95,13 +107,16 @@ class Case:
 
     def _pay(self, what: str, shown: Callable[[], str]) -> None:
         with _probes_here(what):
-            from dlsys_checks.exam import ledger
-            print(shown())
-            ledger.pay(self.number, self.place, what)
+            from dlsys_checks.exam import ledger, sheet
+            sheet.known(self.number)
+            text = shown()
+            ledger.pay(self.number, self.place, what)  # before it is seen
+            print(text)
             print(self._receipt())
 
     def _receipt(self) -> str:
         from dlsys_checks.exam import numbers, sheet
+        sheet.known(self.number)
         budget = numbers.BUDGETS[1 + (self.place == sheet.CASES)]
         paid = self.paid()
         lines = [", ".join(map(json.dumps, paid[k:k + 4])) for k in range(0, len(paid), 4)]
@@ -123,8 +138,6 @@ class Exam:
 
     def case(self, place: int) -> Case:
         """Case 1 to 5, or 0, the worked one. Raises ExamError for another."""
-        if place not in range(6):
-            raise ExamError(f"case: got {str(place)[:20]}, expected 0 to 5.")
         return Case(self.number, place)
 
 
@@ -136,13 +149,17 @@ def sit(number: int) -> Exam:
 def check(id: str, fn: Callable[[], dict]) -> None:
     """Check a row of a sheet, as `dlsys_helpers.check` does an exercise.
 
-    Raises CheckFailed unless the answer passes or somebody sees the card.
+    Raises CheckFailed unless the answer passes or somebody sees the card, BadCall for an id that
+    is none.
     """
     if isinstance(dlsys_helpers.check, Told):  # this notebook is run for its answers
         dlsys_helpers.check(id, fn)
         return
     from dlsys_checks.exam import laws, sheet
     from dlsys_helpers import cards, checking
+    if type(id) is not str or not sheet.is_row(id):
+        raise checking.BadCall(f"check: got {id!r:.40}, expected the id of a row in quotes, then "
+                               'your function, such as check("27.1", case_1).')
     seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
     verdict = laws.run_check(id, fn, seeds, checking.CASE_SECONDS)
     progress.record(id, verdict.status, verdict.misconception)
@@ -176,10 +193,19 @@ def add_parser(commands) -> None:
     from dlsys_checks.exam import sheet
     parser = commands.add_parser("exam", help="find planted faults; forms a and b are matched")
     parser.add_argument("form", choices=("a", "b"), help="a before the course, b after, or reverse")
-    parser.add_argument("--draw", type=int, choices=range(sheet.DRAWS), metavar="N",
+    parser.add_argument("--draw", type=_draw_number, metavar="N",
                         help=f"0 to {sheet.DRAWS - 1}, to give all the same (default: that of your "
                              "other form, else by chance)")
     parser.set_defaults(run=run)
+
+
+def _draw_number(text: str) -> int:
+    """A draw as it is typed. Raises argparse.ArgumentTypeError."""
+    from dlsys_checks.exam import sheet
+    if text.isascii() and text.isdecimal() and int(text) < sheet.DRAWS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"got {text[:20]!r}, expected a whole number, 0 to "
+                                     f"{sheet.DRAWS - 1}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -227,12 +253,12 @@ def notebook(number: int) -> dict[str, Any]:
     cells += WORKED
     for place in range(1, sheet.CASES + 1):
         several = " has two faults" if place == sheet.CASES else " has one fault"
-        checks = "\n".join(f'check("{one.id}", case_{place})  # {one.title.partition(": ")[2]}'
-                           for one in sheet.traps(number) if one.function == f"case_{place}")
+        checks = [("code", f'check("{one.id}", case_{place})  # {one.title.partition(": ")[2]}')
+                  for one in sheet.traps(number) if one.function == f"case_{place}"]
         cells += [("markdown", f"## Case {place}\n\nThis script{several}. Add a cell for "
                    f"each probe, such as `exam.case({place}).loss_curve()`."),
                   ("code", f"exam.case({place}).receipt()"),
-                  ("code", ANSWER.format(place=place)), ("code", checks)]
+                  ("code", ANSWER.format(place=place)), *checks]
     return {"cells": [_cell(k, *cell) for k, cell in enumerate(cells)], "nbformat": 4,
             "nbformat_minor": 5, "metadata": {
                 "dlsys": {"stage": number, "view": "exercise"},
@@ -278,8 +304,9 @@ outside. Several numbers may be outside because of one fault; evidence is a numb
 *which* fault it is, one number for each fault.
 
 A mend is small and changes only parts that you have read. For each fault it may take out and put in
-{lines} lines together, and the lines that it puts in may have {letters} characters. It is right
-when the mended script, run with other seeds, shows each number of each probe in its healthy range.
+{lines} lines together, and the lines that it puts in may have {letters} characters; it imports
+nothing, and sets nothing in torch itself. It is right when the mended script, run with other seeds,
+shows each number of each probe in its healthy range: the faulty line taken out is seldom enough.
 
 What you paid is kept in `my-work/`, and `receipt()` prints the line for your answer; your own
 checks compare the two. The grader sees only the line: there the price is a matter of trust.

@@ -8,7 +8,7 @@ from dlsys_helpers import catalog, stages
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.stages import STAGES, Stage
 
-is_exam, explained = sheet.is_exam, sheet.explained
+is_exam, explained, EXAMS = sheet.is_exam, sheet.explained, sheet.NUMBERS
 
 
 def is_known(number: int | None) -> bool:
@@ -33,12 +33,18 @@ def traps(number: int) -> list[Trap]:
     return sheet.traps(number) if is_exam(number) else catalog.traps(number)
 
 
+def number_of(id: str) -> int:
+    """The number before the point of an id such as "27.3"; 0 for another text."""
+    number = id[:2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
 def checks(id: str) -> ModuleType:
     """What finds and runs the check of an exercise or a row: `find`, `run_check`. Imports torch."""
-    exam = id[:2].isdigit() and is_exam(int(id[:2]))
+    exam = is_exam(number_of(id))
     return importlib.import_module("dlsys_checks.exam.laws" if exam else "dlsys_helpers.checking")
 
 
 def trap(id: str) -> Trap:
     """The exercise or row with this id. Raises CatalogError."""
-    return sheet.trap(id) if id[:2].isdigit() and is_exam(int(id[:2])) else catalog.trap(id)
+    return sheet.trap(id) if is_exam(number_of(id)) else catalog.trap(id)

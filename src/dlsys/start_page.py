@@ -1,10 +1,12 @@
-"""What the learner has solved, stage by stage, and the map and menus of the start page."""
+"""What the learner has solved, stages and exam sheets, and the map and menus of the start page."""
 
 import html
 import re
+from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, review
+from dlsys import copies, review, sheets
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -41,20 +43,71 @@ class StageState(NamedTuple):
         return sum(row.state == SOLVED for row in self.traps)
 
 
+class CaseState(NamedTuple):
+    """A case of an exam sheet: its rows together."""
+
+    title: str
+    rows: tuple[TrapState, ...]
+
+    @property
+    def state(self) -> str:
+        states = {row.state for row in self.rows}
+        return states.pop() if len(states) == 1 else TRIED
+
+    @property
+    def points(self) -> int:
+        return sum(row.points for row in self.rows)
+
+    @property
+    def possible(self) -> int:
+        return sum(row.trap.points for row in self.rows)
+
+    @property
+    def misconception(self) -> str | None:
+        return next((row.misconception for row in self.rows if row.misconception), None)
+
+
 def summary() -> list[StageState]:
     """The twelve stages with the state and points of each trap; no traps: not written yet.
 
     A trap is solved when it passed once, tried when an answer was judged, else untouched.
     Raises CatalogError when there is no catalog.
     """
+    last = _last()
+    return [_stage_state(stage, catalog.traps(stage.number), last) for stage in STAGES]
+
+
+def exams() -> list[StageState]:
+    """The exam sheets that were begun: the file is there, or an answer was judged."""
+    last = _last()
+    judged = {sheets.number_of(id) for id in last}
+    return [_stage_state(sheets.stage(number), sheets.traps(number), last)
+            for number in sheets.EXAMS
+            if number in judged or _mine(sheets.stage(number)).exists()]
+
+
+def cases(exam: StageState) -> list[CaseState]:
+    """The rows of a sheet by case."""
+    return [CaseState(title, tuple(rows)) for title, rows in groupby(
+        exam.traps, key=lambda row: row.trap.title.partition(":")[0])]
+
+
+def _last() -> dict[str, dict]:
+    """The judged answer that counts, by id: one that passed, else the last."""
     last = {}
     for entry in progress.entries():
         if entry["status"] != "todo" and last.get(entry["id"], {}).get("status") != "pass":
             last[entry["id"]] = entry
-    return [
-        StageState(stage, tuple(_trap_state(t, last) for t in catalog.traps(stage.number)))
-        for stage in STAGES
-    ]
+    return last
+
+
+def _stage_state(stage: Stage, traps: list[Trap], last: dict) -> StageState:
+    return StageState(stage, tuple(_trap_state(trap, last) for trap in traps))
+
+
+def _mine(stage: Stage) -> Path:
+    """The learner's worksheet of a stage, or their exam sheet."""
+    return paths.MY_WORK / f"{stage.stem}.ipynb"
 
 
 def _trap_state(trap: Trap, last: dict) -> TrapState:
@@ -96,8 +149,9 @@ MARKS = {SOLVED: "●", TRIED: "◐", UNTOUCHED: "○"}
 
 
 def map_html() -> str:
-    """The twelve stages as a map: HTML that reads in light and dark, and without its style."""
-    return f'<style>{_STYLE}</style>\n<ol class="dlsys-map">\n{"".join(map(_card, summary()))}</ol>'
+    """Stages and exam sheets as a map: HTML that reads in light and dark, and without its style."""
+    shown = [*map(_card, summary()), *(list(map(_exam_card, exams())) or [_NO_EXAM])]
+    return f'<style>{_STYLE}</style>\n<ol class="dlsys-map">\n{"".join(shown)}</ol>'
 
 
 def _card(row: StageState) -> str:
@@ -108,6 +162,24 @@ def _card(row: StageState) -> str:
         body += f"<ul>{''.join(map(_trap_line, row.traps))}</ul>"
         foot = f'<p class="foot">{_foot(row.stage)}</p>'
     return f'<li class="{_state(row)}">{head}<strong>{title}</strong>{body}{foot}</li>\n'
+
+
+_NO_EXAM = ('<li class="untouched"><div><small>Exam</small></div>'
+            "<strong>Find planted faults</strong>"
+            "<p>Five training scripts, and probes that cost.</p>"
+            '<p class="foot"><span>To begin: <code>dlsys exam a</code></span></p></li>\n')
+
+
+def _exam_card(row: StageState) -> str:
+    """A sheet that was begun, with a line for each case."""
+    lines = "".join(f"<li>{_mark(case.state)} {case.title} · {case.points} of {case.possible} "
+                    "points</li>" for case in cases(row))
+    path, foot = _mine(row.stage), ""
+    if path.exists():
+        foot = f'<p class="foot">{cards.link(path, "Continue your sheet")}</p>'
+    return (f'<li class="{_state(row)}"><div><small>Exam · {row.points} of {row.possible} points'
+            f"</small></div><strong>{_text(row.stage.title)}</strong>"
+            f"<p>{_text(row.stage.promise)}</p><ul>{lines}</ul>{foot}</li>\n")
 
 
 def _state(row: StageState) -> str:
@@ -125,14 +197,17 @@ def _count(row: StageState) -> str:
 
 
 def _trap_line(row: TrapState) -> str:
-    mark = f'<span role="img" aria-label="{row.state}" title="{row.state}">'
     core = " <small>·\N{NO-BREAK SPACE}core</small>" if row.trap.core else ""
-    return f"<li>{mark}{MARKS[row.state]}</span> {row.trap.id} {_text(row.trap.title)}{core}</li>"
+    return f"<li>{_mark(row.state)} {row.trap.id} {_text(row.trap.title)}{core}</li>"
+
+
+def _mark(state: str) -> str:
+    return f'<span role="img" aria-label="{state}" title="{state}">{MARKS[state]}</span>'
 
 
 def _foot(stage: Stage) -> str:
     mine = ((paths.lesson_copy(stage.number), "Read the lesson"),
-            (paths.MY_WORK / f"{stage.stem}.ipynb", "Continue your worksheet"))
+            (_mine(stage), "Continue your worksheet"))
     links = [cards.link(path, words) for path, words in mine if path.exists()]
     if len(links) < len(mine):
         links.append(f"<span>To begin: <code>dlsys start {stage.number}</code></span>")

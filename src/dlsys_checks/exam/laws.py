@@ -19,12 +19,11 @@ import torch
 
 from dlsys_checks.exam import faults, ledger, mending, numbers, probes, sheet
 from dlsys_checks.exam.faults import FAULTS, Fault
-from dlsys_helpers import checking
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import CatalogError
 from dlsys_helpers.checking import Exercise
 from dlsys_helpers.data import digits
-from dlsys_helpers.expect import Broken, expect_parts, expect_type
+from dlsys_helpers.expect import Broken, expect_parts, expect_type, show
 from dlsys_helpers.verdicts import Verdict
 
 ASKED = ("faults", "evidence", "mend", "paid")
@@ -51,9 +50,26 @@ def look(number: int, case: int, probe: str) -> dict[str, Any]:
 class Row(Exercise):
     """A row of a sheet. What a refusal costs is its mistake, which the message does not repeat."""
 
+    asked: str = ""  # the part of the answer that it judges
+
+    def verdict(self, fn: Any, seeds: Sequence[int], seconds: float | None = None) -> Verdict:
+        """The verdict on `fn` over all seeds, as `checking.run_check` has it for exercises."""
+        if not callable(fn):
+            return Verdict("wrong", self.id, f"second argument: got {show(fn)}, expected your "
+                           f"function {self.function}, without quotes or brackets.")
+        for seed in seeds:
+            cases = self.arrange(seed)
+            verdict = self.judge(cases, self.outcomes(fn, cases, seconds))
+            if verdict.status != "pass":
+                return replace(verdict, seed=seed)
+        return Verdict("pass", self.id)
+
     def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
         """The verdict; wrong names and evidence are known as such, in whatever row they stand."""
         verdict = self.first_failure(cases, outcomes)
+        if verdict.status == "todo":
+            return replace(verdict, message=f'"{self.asked}" of {self.function} is empty. Fill it '
+                           "in, run its cell, then check again.")
         if not verdict.law:
             return verdict
         _, law, got = verdict.seen
@@ -68,7 +84,7 @@ def find(id: str) -> Row:
     except CatalogError as error:
         raise ValueError(str(error)) from None
     planted = sheet.case(int(id[:2]), case)
-    exercise = Row(id, trap.function)
+    exercise = Row(id, trap.function, asked=ASKED[row])
     law = (law_faults, law_evidence, law_mend, law_price)[row]
     exercise.cases(lambda g: [("the mended script", _script(planted, g)) if row == 2
                               else ("the answer", {"asked": ASKED[row]})])
@@ -78,20 +94,16 @@ def find(id: str) -> Row:
 
 
 def run_check(id: str, fn: Any, seeds: Sequence[int], seconds: float | None = None) -> Verdict:
-    """As `checking.run_check`, for a row of a sheet: the registry holds it only meanwhile.
+    """The verdict on a row; its price is compared with the learner's ledger, too.
 
-    The price is compared with the learner's ledger, too.
+    Raises ValueError for an id that is none.
     """
-    exercise = copy.copy(find(id))
-    (case, row), number = sheet.place(id), int(id[:2])
-    if row == ASKED.index("paid"):
-        exercise.law(lambda out, **_: law_price(out, sheet.case(number, case),
-                                                ledger.paid(number, case)))
-    checking.REGISTRY[id] = exercise
-    try:
-        return checking.run_check(id, fn, seeds, seconds)
-    finally:
-        del checking.REGISTRY[id]
+    row, number = copy.copy(find(id)), int(id[:2])
+    if row.asked == "paid":
+        case, _ = sheet.place(id)
+        row.law(lambda out, **_: law_price(out, sheet.case(number, case),
+                                           ledger.paid(number, case)))
+    return row.verdict(fn, seeds, seconds)
 
 
 def _script(planted: tuple[Fault, ...], generator: torch.Generator) -> dict[str, Any]:

@@ -5,6 +5,11 @@ import difflib
 
 LINES, LETTERS = 6, 160  # for each fault: lines that go or come; characters of those that come
 LONGEST = 5000  # characters of all texts of a mend
+# What leads out of the script, to the probes that measure it.
+CALLS = {"exec", "eval", "compile", "open", "globals", "locals", "vars", "getattr", "setattr",
+         "delattr", "breakpoint"}
+MODULES = {"sys", "os", "inspect", "builtins", "gc"}
+LIBRARY = {"torch", "nn", "F", "copy"}
 
 
 def mended(answer, parts, faults):
@@ -48,8 +53,37 @@ def small(before, after, faults):
         if got > most * faults:
             return what, got, f"{most * faults} or fewer", "Change only what is at fault."
     try:
-        same = ast.dump(ast.parse(before)) == ast.dump(ast.parse(after))
+        was, now = ast.parse(before), ast.parse(after)
+        same = ast.dump(was) == ast.dump(now)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = (getattr(error, "text", None) or "").strip()[:60]
         return "mended script", f"{getattr(error, 'msg', 'no Python')}: {line}", "Python", ""
-    return ("mend", "the same script", "a change", "") if same else None
+    if same:
+        return "mend", "the same script", "a change", ""
+    led = min(outside(now) - outside(was), default=None)
+    return led and ("mend", led, "a change of this script alone",
+                    "A mend imports nothing and leaves the library as it is.")
+
+
+def outside(tree):
+    """What a script imports, sets in the library, or uses to reach what is not its own."""
+    found = set()
+    for node in ast.walk(tree):
+        name, attribute = getattr(node, "id", ""), getattr(node, "attr", "")
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.add(ast.unparse(node))
+        if name in CALLS or attribute in MODULES:
+            found.add(name or attribute)
+        if name.startswith("__") or attribute.startswith(("_", "f_", "tb_", "gi_")):
+            found.add(name or attribute)
+        if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)) and (
+                attribute or isinstance(node, ast.Subscript)) and root(node) in LIBRARY:
+            found.add(f"{root(node)} is set")
+    return found
+
+
+def root(node):
+    """The name that an attribute or an item is reached from; "" where there is none."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return getattr(node, "id", "")

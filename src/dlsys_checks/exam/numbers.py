@@ -19,7 +19,8 @@ HEALTHY = {
         "pictures in the first batch of epochs 1 and 2": (0, 8)},
     "one_batch": {
         "first loss": (2.0, 3.3), "loss after 60 steps": (0, 0.1),
-        "spread of what the new head is given": (0.04, 0.6)},
+        "spread of what the new head is given": (0.04, 0.6),
+        "hidden values zero in one of two passes": (0.1, 0.26)},
     "gradient_report": {
         "left over from the step before": (0, 0), "norm that the clip was given": (0.8, 1.9),
         "largest norm at a step": (0, 1.01), "tensors without a gradient": (0, 0),
@@ -30,12 +31,13 @@ HEALTHY = {
         "numbers in the model": (14500, 14600),
         "tensors of the model that the optimizer lacks": (0, 0),
         "tensors of the optimizer that the model lacks": (0, 0),
-        "decayed tensors of one axis": (0, 0), "highest rate": (0.001, 0.01),
+        "decayed tensors of one axis": (0, 0), "decayed tensors of two axes": (6, 6),
+        "tensors that train sets anew": (2, 2), "highest rate": (0.001, 0.01),
         "last rate": (0, 1e-4), "kept tensors that are the model's own": (0, 0),
         "tensors that are not kept": (0, 0)},
     "evaluation": {
         "accuracy": (0.8, 1), "accuracy of the small copy": (0.8, 1),
-        "different weights in a row of the small copy": (8, 16),
+        "different weights in a row of the small copy": (88, 128),
         "modules in train mode": (0, 0), "mean of the inputs": (-0.1, -0.06),
         "difference of the inputs in two calls": (0, 0),
         "difference of the logits in two calls": (0, 1e-5),

@@ -54,12 +54,14 @@ class Run:
         self.seen, self.taken, self.given = [], [], []
         self.steps, self.clipped, self.rates = [], [], []
         self.optimizer, self.losses, self.kept, self.model = None, [], {}, None
+        self.begun = []  # the model's parameters before it was trained
 
 
 def watched_run(space, images, labels):
     """Run the script under hooks: batches, gradients at each step, rates, the optimizer."""
     run = Run(space, images, labels)
     run.model = space["Reader"](10)
+    run.begun = list(run.model.parameters())
     with watching(run):
         run.losses, run.kept = space["train"](run.model, run.parts[0], run.parts[1])
     run.model.train()
@@ -171,7 +173,20 @@ def one_batch(run):
     fresh(run.space["scaled"](batch[0]))
     losses, _ = run.space["train"](fresh, batch, batch, epochs=60, size=32)
     return {"first loss": losses[0], "loss after 60 steps": losses[-1],
-            "spread of what the new head is given": float(given[0].std(0).mean())}
+            "spread of what the new head is given": float(given[0].std(0).mean()),
+            "hidden values zero in one of two passes": dropped(run, fresh, batch[0])}
+
+
+@torch.no_grad()
+def dropped(run, model, images):
+    """Share of what the head is given in train mode that is zero in one of two passes alone."""
+    given, inputs = [], run.space["scaled"](images)
+    hook = model.train().head.register_forward_pre_hook(lambda _, x: given.append(x[0] == 0))
+    model(inputs), model(inputs)
+    hook.remove()
+    first, second = given
+    alive = ~(first & second)
+    return float((first != second).sum() / alive.sum().clamp(min=1))
 
 
 def gradient_report(run):
@@ -204,7 +219,7 @@ def trace(run):
     mine, state = {id(p): p for p in run.model.parameters()}, run.model.state_dict()
     groups = run.optimizer.param_groups
     held = [p for group in groups for p in group["params"]]
-    own = {t.data_ptr() for t in state.values()}
+    own, begun = {t.data_ptr() for t in state.values()}, set(map(id, run.begun))
     return {"numbers in the model": float(sum(p.numel() for p in mine.values())),
             "tensors of the model that the optimizer lacks":
                 float(len(mine.keys() - {id(p) for p in held})),
@@ -212,6 +227,9 @@ def trace(run):
                 float(sum(id(p) not in mine for p in held)),
             "decayed tensors of one axis": float(sum(
                 p.ndim < 2 for g in groups if g["weight_decay"] for p in g["params"])),
+            "decayed tensors of two axes": float(sum(
+                p.ndim > 1 for g in groups if g["weight_decay"] for p in g["params"])),
+            "tensors that train sets anew": float(len(mine.keys() - begun)),
             "highest rate": max(run.rates), "last rate": run.rates[-1],
             "kept tensors that are the model's own": float(sum(
                 t.data_ptr() in own for t in run.kept.values())),
@@ -239,7 +257,7 @@ def evaluation(run):
     return {"accuracy": evaluate(run.model, images, labels),
             "accuracy of the small copy": evaluate(small, images, labels),
             "different weights in a row of the small copy": float(max(
-                len(row.unique()) for row in small.mix.in_proj_weight)),
+                len(row.unique()) for row in small.layers[0].weight)),
             "modules in train mode": float(modes[0]), "mean of the inputs": float(x.mean()),
             "difference of the inputs in two calls": float((x - y).abs().mean()),
             "difference of the logits in two calls": float((first - second).abs().mean()),

@@ -19,6 +19,7 @@ from dlsys_helpers.catalog import CatalogError, Trap
 from dlsys_helpers.stages import Stage
 
 FORMS, DRAWS, FIRST = "AB", 30, 20
+NUMBERS = range(FIRST, FIRST + len(FORMS) * DRAWS)
 SINGLES = 4  # cases with one fault; one more case has two
 CASES = SINGLES + 1
 ROWS = (("the faults", 2), ("the evidence", 2), ("the mend", 3), ("the price", 1))
@@ -26,7 +27,14 @@ ROWS = (("the faults", 2), ("the evidence", 2), ("the mend", 3), ("the price", 1
 
 def is_exam(number: int) -> bool:
     """Whether this is the number of an exam sheet."""
-    return FIRST <= number < FIRST + len(FORMS) * DRAWS
+    return number in NUMBERS
+
+
+def known(number: int) -> None:
+    """Raise CatalogError for a number that no sheet has."""
+    if not is_exam(number):
+        raise CatalogError(f"sheet: got {number}, expected {NUMBERS[0]} to "
+                           f"{NUMBERS[-1]}. Make one with: dlsys exam a")
 
 
 def number_of(form: str, draw: int) -> int:
@@ -120,6 +128,13 @@ def trap(id: str) -> Trap:
     if id not in found:
         raise CatalogError(f"exam: got {id[:40]!r}, expected {id[:2]}.1 to {id[:2]}.{len(found)}.")
     return found[id]
+
+
+def is_row(id: str) -> bool:
+    """Whether a row of some sheet has this id."""
+    number = id.partition(".")[0]
+    return (number.isascii() and number.isdecimal() and is_exam(int(number))
+            and any(one.id == id for one in traps(int(number))))
 
 
 def place(id: str) -> tuple[int, int]:

@@ -1,0 +1,43 @@
+"""Mends that are right by another way than the plain script's, and those that only look it.
+
+Pairs of texts, faulty and mended, by the id of the fault. What the probes show of each stands in
+tests/records/exam.json.
+"""
+
+from dlsys_checks.exam.faults import CLIP, FAULTS, HEAD, healthy
+
+DROP, STEP = "        self.drop =", "            optimizer.step()\n"
+TOTAL = "            total = 0.0\n"
+
+RIGHT = (
+    ("03.4", [("nn.init.normal_(layer.weight, std=0.01)", "pass")]),
+    ("07.8", [(DROP, f"        self.layers = nn.Sequential(*self.layers)\n{DROP}")]),
+    ("09.1", [(CLIP, f"            for p in model.parameters():\n                p.grad /= 1024\n"
+                     f"{CLIP}")]),
+    ("02.1", [(TOTAL, f"{TOTAL}            model.zero_grad()\n")]),
+    ("06.4", [("score, model.state_dict()", "score, copy.deepcopy(model.state_dict())")]))
+HALF = (
+    ("03.3", [(CLIP, ""), (STEP, STEP + CLIP)]),
+    ("03.3", [(CLIP, "")]),
+    ("06.4", [("score, model.state_dict()", "score, dict(model.state_dict())")]),
+    ("05.3", [("F.dropout(x, 0.1)", "F.dropout(x, 0.1, True)")]),
+    ("05.3", [("        x = F.dropout(x, 0.1)\n", "")]),
+    ("04.1", [('if n not in exempt], "weight_decay": 0.05',
+               'if n not in exempt], "weight_decay": 0.0')]),
+    ("11.1", [("bits=2", "bits=7")]),
+    ("07.10", [(HEAD, "")]),
+    ("06.6", [("return images + more.to(torch.uint8)", "return images")]),
+    ("12.3", [(", generator=torch.Generator().manual_seed(0)", ", generator="
+               "torch.Generator().manual_seed(int(images.sum()))")]),
+    ("12.1", [("keepdim=True)\n\n\n# part: model",
+               "keepdim=True).clamp(min=1e-6)\n\n\n# part: model")]))
+
+
+def mended(id: str, changes: list[tuple[str, str]]) -> str:
+    """The script with this fault after a mend. Raises ValueError for a text not there once."""
+    text = FAULTS[id].planted(healthy())
+    for old, new in changes:
+        if text.count(old) != 1:
+            raise ValueError(f"{id}: {old!r} stands {text.count(old)} times")
+        text = text.replace(old, new)
+    return text
