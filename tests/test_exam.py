@@ -322,6 +322,12 @@ def test_ids_beyond_a_sheet_are_unknown():
             exam.check(id, dict)
 
 
+@pytest.mark.parametrize(("id", "number"), [
+    ("27.3", 27), ("01.4", 1), ("x", 0), ("", 0), ("²3.1", 0), ("٢٣.1", 0), ("-1.2", 0)])
+def test_an_id_begins_with_the_number_of_its_sheet(id, number):
+    assert sheets.number_of(id) == number
+
+
 def test_a_check_of_no_function_is_told_so():
     assert "got case_1, expected your function case_1, without quotes" in laws.run_check(
         f"{SHEET}.1", "case_1", (0,)).message
@@ -481,6 +487,12 @@ def test_probes_print_numbers_and_a_receipt(kept, capsys):
 
     assert 'Paid 8 of 10.\n"paid": ["read optimizer", "look_at_batch", "wrong name"],' in (
         capsys.readouterr().out)
+
+
+def test_a_receipt_says_when_nothing_is_kept(kept, capsys, monkeypatch):
+    monkeypatch.setenv("DLSYS_PROGRESS", "off")
+    exam.sit(SHEET).case(1).receipt()
+    assert "DLSYS_PROGRESS is off" in capsys.readouterr().out
 
 
 def test_a_check_shows_the_verdict_and_remembers_what_it_refused(kept, capsys):

@@ -115,13 +115,15 @@ class Case:
             print(self._receipt())
 
     def _receipt(self) -> str:
-        from dlsys_checks.exam import numbers, sheet
+        from dlsys_checks.exam import ledger, numbers, sheet
         sheet.known(self.number)
         budget = numbers.BUDGETS[1 + (self.place == sheet.CASES)]
         paid = self.paid()
         lines = [", ".join(map(json.dumps, paid[k:k + 4])) for k in range(0, len(paid), 4)]
-        free = "  This case is free." if self.place == 0 else ""
-        return (f"Paid {numbers.price(paid)} of {budget}.{free}\n"
+        note = "  This case is free." if self.place == 0 else ""
+        if ledger.STORE.path() is None:
+            note += "  Known in this session alone: DLSYS_PROGRESS is off."
+        return (f"Paid {numbers.price(paid)} of {budget}.{note}\n"
                 f'"paid": [{BREAK.join(lines)}],')
 
     def paid(self) -> list[str]:
