@@ -328,6 +328,15 @@ def test_an_id_begins_with_the_number_of_its_sheet(id, number):
     assert sheets.number_of(id) == number
 
 
+def test_the_answer_of_another_case_is_not_checked_and_costs_nothing(kept):
+    def case_2():
+        return answer(SHEET, 2)
+
+    with pytest.raises(BadCall, match=f"got case_2 for row {SHEET}.1, expected case_1"):
+        exam.check(f"{SHEET}.1", case_2)
+    assert exam.sit(SHEET).case(1).paid() == []
+
+
 def test_a_check_of_no_function_is_told_so():
     assert "got case_1, expected your function case_1, without quotes" in laws.run_check(
         f"{SHEET}.1", "case_1", (0,)).message

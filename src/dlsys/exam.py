@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -152,16 +153,14 @@ def check(id: str, fn: Callable[[], dict]) -> None:
     """Check a row of a sheet, as `dlsys_helpers.check` does an exercise.
 
     Raises CheckFailed unless the answer passes or somebody sees the card, BadCall for an id that
-    is none.
+    is none and for the function of another case.
     """
     if isinstance(dlsys_helpers.check, Told):  # this notebook is run for its answers
         dlsys_helpers.check(id, fn)
         return
     from dlsys_checks.exam import laws, sheet
     from dlsys_helpers import cards, checking
-    if type(id) is not str or not sheet.is_row(id):
-        raise checking.BadCall(f"check: got {id!r:.40}, expected the id of a row in quotes, then "
-                               'your function, such as check("27.1", case_1).')
+    _refuse_bad_call(id, fn)
     seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
     verdict = laws.run_check(id, fn, seeds, checking.CASE_SECONDS)
     progress.record(id, verdict.status, verdict.misconception)
@@ -170,6 +169,19 @@ def check(id: str, fn: Callable[[], dict]) -> None:
         Case(int(id[:2]), sheet.place(id)[0]).receipt()
     if verdict.status != "pass" and not cards.watched():
         raise checking.CheckFailed(verdict)
+
+
+def _refuse_bad_call(id: Any, fn: Any) -> None:
+    """Raise BadCall for an id that is none, and for another case: its names would cost."""
+    from dlsys_checks.exam import sheet
+    from dlsys_helpers.checking import BadCall
+    if type(id) is not str or not sheet.is_row(id):
+        raise BadCall(f"check: got {id!r:.40}, expected the id of a row in quotes, then your "
+                      'function, such as check("27.1", case_1).')
+    asked, given = sheet.trap(id).function, str(getattr(fn, "__name__", ""))
+    if given != asked and re.fullmatch(r"case_\d", given):
+        raise BadCall(f"check: got {given} for row {id}, expected {asked}. "
+                      f'Write: check("{id}", {asked})')
 
 
 def told(found: dict[str, Any], healthy: dict[str, tuple[float, float]]) -> str:
