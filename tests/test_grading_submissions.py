@@ -129,7 +129,7 @@ LAYOUTS = {
                ("Marie Curie", "4711", "moodle")),
     "moodle, newer": ("Marie Curie_4711_assignsubmission_file/my.ipynb",
                       ("Marie Curie", "4711", "moodle")),
-    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", ("marie", "", "")),
+    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", ("marie", "", "nbgrader")),
     "folders": ("marie/01_activations.ipynb", ("marie", "", "")),
     "files": ("marie.ipynb", ("marie", "", "")),
 }

@@ -37,3 +37,15 @@ def cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     return f"'{value}" if value.lstrip().startswith(_FORMULA) else value
+
+
+def whole(number: float) -> float:
+    """The number, as an int where it is one: 3 rather than 3.0."""
+    return int(number) if number == int(number) else number
+
+
+def answers_to(result: dict, name: str) -> bool:
+    """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
+    learner = result["learner"]
+    return bool(name) and name in (
+        result["name"], learner["name"], learner["id"], learner.get("download_name"))
