@@ -43,7 +43,7 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
     begun = datetime.fromisoformat(grades["run"]["begun"])
-    return _page("feedback.html", results=results, learner=results[0]["learner"]["name"],
+    return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
                  graded_on=f"{begun.day} {begun:%B %Y}", scoring=_scoring(grades), hints=_hints,
                  told=_told, next_steps=_next_steps, stage_name=_stage_name)
 
@@ -99,7 +99,7 @@ def overview(grades: dict[str, Any]) -> str:
     """The instructor's page: distribution, exercises, misconceptions, results to look at."""
     results = grades["results"]
     counted = best(results)
-    return _page(
+    return render(
         "overview.html", run=grades["run"], results=results, counted=counted,
         scoring=_scoring(grades),
         undated=sum("due" in r and not r["due"]["handed_in"] for r in results),
@@ -164,7 +164,8 @@ def _bars(results: list[Result]) -> list[dict[str, Any]]:
     return bars
 
 
-def _page(name: str, **values: Any) -> str:
+def render(name: str, **values: Any) -> str:
+    """The page of a template."""
     return _templates().get_template(name).render(statuses=STATUSES, place=place, lesson=_lesson,
                                                   **values)
 
