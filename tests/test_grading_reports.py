@@ -113,6 +113,22 @@ def test_no_cell_of_any_csv_is_a_formula(tmp_path, grades):
     assert "'=1+1" in (tmp_path / "grades.csv").read_text()
 
 
+def test_excel_knows_what_it_opens_as_utf8(tmp_path, grades):
+    reports.write_all(grades, tmp_path)
+
+    begun = {path.name: path.read_bytes().startswith(b"\xef\xbb\xbf")
+             for path in tmp_path.glob("*.csv")}
+    assert begun.pop("nbgrader.csv") is False  # for programs
+    assert len(begun) == 4
+    assert all(begun.values())
+
+
+def test_a_number_of_the_lms_is_text_in_every_table(grades):
+    grades["results"][0]["learner"]["id"] = "007"
+
+    assert '"007"' in reports.rows_as_csv(reports.table(grades["results"], grades["run"]))
+
+
 def test_a_cell_with_semicolons_stays_one_cell_where_those_separate(grades):
     grades["results"][0]["learner"]["name"] = "x;=1+1;"
     text = reports.rows_as_csv(reports.table(grades["results"], grades["run"]))
@@ -158,6 +174,11 @@ def test_nbgrader_columns_are_those_of_its_own_export(grades):
                            "first_name", "email", "raw_score", "late_submission_penalty", "score",
                            "max_score"]
     assert exported[1] == ["01_activations", "", "", "7", "", "ada", "", 15, 0, 15, 15]
+    when = {"due": "2027-01-15T23:59:00+01:00", "handed_in": "2027-01-16T08:00:00+01:00",
+            "off": 1.5}
+    late = {**result("ada", "ppppp"), "points": 13.5, "due": when, "assignment": "ps1"}
+    assert reports.nbgrader([late])[1] == ["ps1", when["due"], when["handed_in"], "ada", "", "ada",
+                                           "", 15, 1.5, 13.5, 15]
 
 
 # ---- pages

@@ -79,6 +79,8 @@ def test_points_for_promises_are_rounded_down_to_half_a_point():
     assert scored["points"] == 14
     assert scoring.part({"status": "wrong", "points": 0, "possible": 3, "promises": 6,
                          "promises_held": 5}) == 2.5
+    assert scoring.part({"status": "wrong", "points": 0, "possible": 3, "promises": 6,
+                         "promises_held": 6}) == 2.5  # such as an input that was changed
     assert scoring.part({"status": "todo", "points": 0, "possible": 3}) == 0
 
 

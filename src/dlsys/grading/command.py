@@ -326,7 +326,8 @@ def _summary(results: list[dict]) -> list[str]:
     if any(r.get("reason") == NO_WORKSHEET for r in results):
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
     times = Counter((scoring.owner(r), r["stage"]) for r in graded)
-    if again := sorted({who[2] for (who, _), n in times.items() if n > 1}):
+    if again := sorted({r["learner"]["name"] for r in graded
+                        if times[scoring.owner(r), r["stage"]] > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
     lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
               f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"

@@ -58,9 +58,10 @@ def _stage_name(number: int) -> str:
 
 
 def _hints(entry: dict[str, Any]) -> dict[str, Any]:
-    """The hint that belongs to the mistake, and the others; none for what is not wrong."""
+    """The hint that belongs to the mistake, and the others; none for what did not run."""
     trap = _traps().get(entry["id"])
-    if trap is None or not trap.hints or entry["status"] not in ("wrong", "error"):
+    ran = entry["status"] == "wrong" or (entry["status"] == "error" and "cases" in entry)
+    if trap is None or not trap.hints or not ran:
         return {"first": "", "others": []}
     k = hints.nearest(trap.hints, entry["message"], entry["misconception"])
     return {"first": trap.hints[k], "others": [*trap.hints[:k], *trap.hints[k + 1:]]}
@@ -87,10 +88,11 @@ def _next_steps(result: Result) -> list[str]:
                 f"`dlsys start {stage.number}`" for stage in after]
     tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
     first = (tried or open_ones)[0]
+    others = [e["id"] for e in open_ones if e is not first]
     verb = "Mend" if first in tried else "Write"
     return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
             f"Check it: `dlsys check {number}`, or the cell below your answer.",
-            *([f"Then take the other {len(open_ones) - 1}."] if len(open_ones) > 1 else [])]
+            *([f"Then take {', '.join(others)}."] if others else [])]
 
 
 # ---- the page of the instructor

@@ -71,11 +71,15 @@ def _by_promises(result: Result) -> Result:
 
 
 def part(entry: dict[str, Any]) -> float:
-    """The points of an exercise: its share of kept promises, rounded down to half a point."""
+    """The points of an exercise: its share of kept promises, rounded down to half a point.
+
+    All points are for a pass alone: an answer may keep its promises and spoil its input.
+    """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
     share = entry["promises_held"] / entry["promises"]
-    return whole(math.floor(entry["possible"] * share / STEP) * STEP)
+    rounded = math.floor(entry["possible"] * share / STEP) * STEP
+    return whole(min(rounded, entry["possible"] - STEP))
 
 
 # ---- several submissions of one learner
