@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from test_grading_reports import result
@@ -135,14 +137,18 @@ def test_the_time_of_moodles_sheet_counts(tmp_path):
     assert [eve["points"], ada["points"]] == [13.5, 15]
 
 
-def test_nbgrader_says_when_what_and_who_handed_in_no_notebook(tmp_path):
+@pytest.mark.parametrize("packed", [False, True])
+def test_nbgrader_says_when_what_and_who_handed_in_no_notebook(tmp_path, packed):
     for name in ("ada", "adam"):
-        folder = tmp_path / "submitted" / name / "ps1"
+        folder = tmp_path / "in" / "submitted" / name / "ps1"
         folder.mkdir(parents=True)
         (folder / "timestamp.txt").write_text("2027-01-15 22:59:00.0 UTC")
         (folder / f"work.{'py' if name == 'adam' else 'ipynb'}").write_text("{}")
 
-    found = submissions.find([tmp_path])
+    path = tmp_path / "in"
+    if packed:
+        path = Path(shutil.make_archive(str(tmp_path / "all"), "zip", path))
+    found = submissions.find([path])
     ada, adam = sorted(found.submissions, key=lambda one: one.name)
 
     assert (ada.assignment, ada.handed_in) == ("ps1", "2027-01-15T22:59:00+00:00")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 from test_grading_reports import TRAPS, exercise, result, sample
 
@@ -169,3 +171,20 @@ def test_a_submission_that_the_grader_could_not_grade_blames_nobody():
     text = page(given)
     assert "worker" not in text
     assert "for a reason that is not in it" in text
+
+
+def test_the_folder_keeps_the_course_and_gives_it_up(tmp_path):
+    course, out = tmp_path / "course.toml", tmp_path / "out"
+    out.mkdir()
+    course.write_text('late = "5%/h"\n[due]\n1 = 2027-01-15T23:59:00+01:00\n')
+    (tmp_path / "extensions.csv").write_text("learner,stage,due,handed_in\n")
+    given = {"out": out, "partial": None, "canvas": [], "moodle": []}
+
+    options.keep_course(argparse.Namespace(**given, course=course))
+    assert options.scoring(argparse.Namespace(**given, course=None)).course.late == (5.0, "h")
+    assert (out / "extensions.csv").exists()
+    (tmp_path / "extensions.csv").unlink()
+    options.keep_course(argparse.Namespace(**given, course=course))
+    assert not (out / "extensions.csv").exists()
+    (out / "course.toml").unlink()
+    assert options.scoring(argparse.Namespace(**given, course=None)).course is None

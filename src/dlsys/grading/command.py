@@ -128,9 +128,9 @@ def _grade(args: argparse.Namespace) -> int:
                      "something about them.")
     with contextlib.closing(_journal(args)) as journal:
         journal.scoring = rules
-        options.keep_course(args)
         journal.expect(one.name for one in found.submissions)
         journal.forget(args.regrade)
+        options.keep_course(args)
         n = len(found.submissions)
         with Progress(n) as progress:
             grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n),

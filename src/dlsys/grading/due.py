@@ -250,10 +250,10 @@ def _applied(result: dict[str, Any], course: Course,
                 ] if result.get("late") else []
         return {**result, "due": facts, "notes": [*result["notes"], *note]}
     off = course.off(moment - until, result["possible"])
-    left = max(0, round(result["points"] - off, 2))
-    facts["off"] = whole(round(result["points"] - left, 2))
+    left = whole(max(0, result["points"] - off))
+    facts["off"] = whole(result["points"] - left)
     note = [_note(moment - until, facts["off"], course)] if moment > until else []
-    return {**result, "points": whole(left), "due": facts, "notes": [*result["notes"], *note]}
+    return {**result, "points": left, "due": facts, "notes": [*result["notes"], *note]}
 
 
 def _known(result: dict[str, Any], zone: tzinfo | None,

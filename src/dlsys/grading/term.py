@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import clean
+from dlsys.grading.text import clean, whole
 from dlsys_helpers.errors import UserError
 
 Result = dict[str, Any]
@@ -141,7 +141,7 @@ def _shared_names(runs: list[Run]) -> set[tuple]:
 
 def _people(everyone: dict[tuple, dict[int, Result]]) -> list[dict[str, Any]]:
     rows = [{"name": next(reversed(mine.values()))["learner"]["name"], "by_stage": mine,
-             "points": sum(r["points"] for r in mine.values()),
+             "points": whole(sum(r["points"] for r in mine.values())),
              "possible": sum(r["possible"] for r in mine.values())} for mine in everyone.values()]
     return sorted(rows, key=lambda row: row["name"].casefold())
 

@@ -40,8 +40,9 @@ def cell(value: object) -> object:
 
 
 def whole(number: float) -> float:
-    """The number, as an int where it is one: 3 rather than 3.0."""
-    return int(number) if number == int(number) else number
+    """Points to two places, as an int where they are one: 3 rather than 3.0."""
+    rounded = round(number, 2)
+    return int(rounded) if rounded == int(rounded) else rounded
 
 
 def answers_to(result: dict, name: str) -> bool:
