@@ -58,7 +58,7 @@ def sample() -> dict[str, Any]:
               "learner": {"name": "@cmd", "id": "", "source": "", "raw": ""},
               **cohort.refused(EVIL)}
     run = {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "5ec2e7" * 5}}
-    return {"schema": 1, "run": run, "results": [ada, bob, evil, broken]}
+    return {"schema": cohort.SCHEMA, "run": run, "results": [ada, bob, evil, broken]}
 
 
 def rows(text: str) -> list[list[str]]:

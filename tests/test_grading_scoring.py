@@ -51,7 +51,7 @@ def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
 
 def test_a_right_answer_keeps_all_and_one_that_stops_keeps_none(dead_units):
     for right in dead_units[0].right_answers.values():
-        assert counted(dead_units, right)["broken"] == []
+        assert counted(dead_units, right) == tally.complete(dead_units[0], len(dead_units[1]))
     for hopeless in (lambda h: 1 / 0, lambda h: None, lambda h: "3"):
         found = counted(dead_units, hopeless)
         assert (found["cases_held"], found["promises_held"]) == (0, 0)

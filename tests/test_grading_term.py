@@ -11,6 +11,7 @@ from test_grading_reports import EVIL, Tags, result
 
 from dlsys import cli
 from dlsys.grading import pages, term
+from dlsys.grading.cohort import SCHEMA
 
 
 def mistaken(name: str, mistake: str, id: str = "", source: str = "") -> dict:
@@ -31,7 +32,7 @@ def folders(tmp_path):
     for name, (begun, results) in runs.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "grades.json").write_text(json.dumps(
-            {"schema": 1, "run": {"begun": begun}, "results": results}), "utf-8")
+            {"schema": SCHEMA, "run": {"begun": begun}, "results": results}), "utf-8")
     return [tmp_path / name for name in runs]
 
 
@@ -81,7 +82,8 @@ def test_the_command_writes_a_page_and_a_table(folders, tmp_path, capsys):
 @pytest.mark.parametrize(("content", "said"), [
     (None, "No such file or directory. Give the folders that dlsys grade wrote"),
     ("{", "holds no results that can be read"), ("[]", "holds no results"),
-    ('{"schema": 7}', "holds no results"), ('{"schema": 1, "run": {}}', "holds no results")])
+    ('{"schema": 7}', "holds no results"),
+    (f'{{"schema": {SCHEMA}, "run": {{}}}}', "holds no results")])
 def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, content, said):
     if content is not None:
         (tmp_path / "grades.json").write_text(content)

@@ -29,7 +29,7 @@ from dlsys.grading.text import answers_to, clean, some
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
-SCHEMA = 1
+SCHEMA = 2
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
 TRIES = 2  # with a fresh zygote, before a submission is called failed
 

@@ -264,7 +264,7 @@ class Sitting:
             if verdicts[-1][0].status == "pass":
                 break
         verdict, answer = min(verdicts, key=lambda pair: _ORDER.get(pair[0].status, 1))
-        if counted := _tally(paper, answer):
+        if counted := _tally(paper, answer, verdict):
             self.tallies[paper.exercise.id] = counted
         return verdict
 
@@ -393,15 +393,21 @@ def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
     return Verdict("pass", paper.exercise.id)
 
 
-def _tally(paper: Paper, answer: bytes) -> dict[str, Any]:
-    """How far an answer got, see `tally.count`; {} where it cannot be read, or is no answer."""
+def _tally(paper: Paper, answer: bytes, verdict: Verdict) -> dict[str, Any]:
+    """How far an answer got, see `tally.count`; {} where it cannot be read, or is no answer.
+
+    A row of an exam sheet has no promises, and nothing to count.
+    """
+    exercise, cases = paper.exercise, paper.all_cases
+    if not exercise.promises:
+        return {}
+    if verdict.status == "pass":
+        return tally.complete(exercise, len(cases))
     try:
         outcomes = [_outcome(message) for message in wire.unpack_all(answer)]
-        if len(outcomes) == len(paper.all_cases):
-            return tally.count(paper.exercise, paper.all_cases, outcomes)
+        return tally.count(exercise, cases, outcomes) if len(outcomes) == len(cases) else {}
     except Exception:  # the learner boundary, as in the verdict, which says what is wrong
-        pass
-    return {}
+        return {}
 
 
 def _outcome(message: Any) -> Outcome:
