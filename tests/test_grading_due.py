@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_grading_reports import result
 
-from dlsys.grading import due, scoring, submissions
+from dlsys.grading import due, pages, scoring, submissions
 from dlsys.grading.due import BadCourse
 from dlsys.grading.scoring import Scoring
 
@@ -49,10 +49,17 @@ def test_a_late_submission_says_how_late_and_never_goes_below_nothing(tmp_path):
     scored = late(tmp_path, timedelta(days=2, hours=3), "ptttt")  # 3 points, and 4.5 off
 
     assert scored["points"] == 0
-    assert scored["notes"] == ["Handed in 2 d 3 h after the due date: 3 points off (10 % of the "
-                               "possible points for each day that has begun, at most 50 %; within "
-                               "15 min nothing)."]
+    assert scored["notes"] == ["Handed in 2 d 3 h after the due date: 3 points off."]
     assert scored["exercises"][0]["points"] == 3
+
+
+def test_a_page_says_when_it_was_due_and_the_rule(tmp_path):
+    rules = Scoring(course=course(tmp_path))
+    page = " ".join(pages.feedback([late(tmp_path, timedelta(days=2))], {
+        "run": {"begun": "2027-01-20T10:00:00+00:00"}, "scoring": rules.plain()}).split())
+
+    assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the possible points for each day "
+            "that has begun, at most 50 %; within 15 min nothing.") in page
 
 
 def test_without_a_time_nothing_is_taken_off_and_a_late_one_says_so(tmp_path):

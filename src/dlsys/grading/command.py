@@ -31,7 +31,10 @@ NEEDS = ("cryptography", "distributed", "jinja2")  # the extra "grade" of pyproj
 
 def add_parser(commands: Any) -> None:
     """Add `grade` to the subcommands of `dlsys`."""
-    parser = commands.add_parser("grade", help="grade notebooks of a class, sandboxed")
+    parser = commands.add_parser(
+        "grade", help="grade notebooks of a class, sandboxed",
+        epilog="Points and comments by hand go into overrides.csv in the folder of the run: "
+               "learner,exercise,points,comment. One page over several runs: dlsys term.")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
                         help="notebook, folder, zip, or a download of Canvas or Moodle")
     parser.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER",

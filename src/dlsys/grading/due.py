@@ -270,5 +270,4 @@ def _known(result: dict[str, Any], zone: tzinfo | None,
 def _note(late: timedelta, off: float, course: Course) -> str:
     if late <= course.grace:
         return f"Handed in {_words(late)} after the due date, within the time of grace."
-    return (f"Handed in {_words(late)} after the due date: {off:g} points off "
-            f"({course.rule()}).")
+    return f"Handed in {_words(late)} after the due date: {off:g} points off."

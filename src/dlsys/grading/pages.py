@@ -42,10 +42,15 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 
 def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
-    begun = datetime.fromisoformat(grades["run"]["begun"])
     return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
-                 graded_on=f"{begun.day} {begun:%B %Y}", scoring=_scoring(grades), hints=_hints,
-                 told=_told, next_steps=_next_steps, stage_name=_stage_name)
+                  begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hints=_hints,
+                  told=_told, next_steps=_next_steps, stage_name=_stage_name)
+
+
+def _day(iso: str, time: str = "") -> str:
+    """A date as people write it, with the time and its zone where that is asked for."""
+    moment = datetime.fromisoformat(iso)
+    return f"{moment.day} {moment:%B %Y}" + (f", {moment:%H:%M} {moment:%Z}" if time else "")
 
 
 def _scoring(grades: dict[str, Any]) -> dict[str, Any]:
