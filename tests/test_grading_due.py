@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_grading_reports import result
 
-from dlsys.grading import due, pages, scoring, submissions
+from dlsys.grading import command, due, pages, scoring, submissions
 from dlsys.grading.due import BadCourse
 from dlsys.grading.scoring import Scoring
 
@@ -161,3 +161,18 @@ def test_nbgrader_says_when_what_and_who_handed_in_no_notebook(tmp_path, packed)
     assert (ada.assignment, ada.handed_in) == ("ps1", "2027-01-15T22:59:00+00:00")
     assert "is not a notebook, and the only thing" in adam.problem
     assert found.left_out == []
+
+
+def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
+    rules = course(tmp_path, extensions=HEAD + "zoe,1,2027-01-18T23:59:00+01:00,\n")
+    results = scoring.scored([result("ada", "ppppp"), result("bob", "ppppp")], [],
+                             Scoring(course=rules))
+    page = " ".join(pages.overview({"run": {"begun": "x", "settings": {"key": "00"}},
+                                    "scoring": Scoring(course=rules).plain(),
+                                    "results": results}).split())
+
+    assert "Late: 10 % of the possible points" in page
+    assert "When was handed in is not known for 2 of 2; nothing is taken off there." in page
+    assert command._about_dates(results, rules) == [
+        "When was handed in is not known for 2 of 2: nothing is taken off there. A time can be "
+        "given in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]

@@ -73,11 +73,12 @@ def _by_promises(result: Result) -> Result:
 def part(entry: dict[str, Any]) -> float:
     """The points of an exercise: its share of kept promises, rounded down to half a point.
 
-    All points are for a pass alone: an answer may keep its promises and spoil its input.
+    No more than its share of cases: an answer that does nothing keeps the promise to spoil nothing.
+    All points are for a pass alone: an answer may keep its promises and change its input.
     """
     if entry["status"] == "pass" or not entry.get("promises"):
         return entry["points"]
-    share = entry["promises_held"] / entry["promises"]
+    share = min(entry["promises_held"] / entry["promises"], entry["cases_held"] / entry["cases"])
     rounded = math.floor(entry["possible"] * share / STEP) * STEP
     return whole(min(rounded, entry["possible"] - STEP))
 
