@@ -320,6 +320,9 @@ def test_a_killed_run_is_resumed_with_nothing_lost_or_graded_twice(tmp_path):
     found = results(out)
     assert len(found) == 7
     assert found["learner00.ipynb"]["points"] == FULL - 3
+    wrong = found["learner01.ipynb"]["exercises"][3]
+    assert wrong["cases_held"] < wrong["cases"]
+    assert wrong["broken"]
     assert found["zz_broken.ipynb"]["status"] == "refused"
     names = [json.loads(line)["name"] for line in lines(out)[1:]]
     assert len(names) == len(set(names)) == 7
@@ -369,6 +372,7 @@ def test_a_judge_that_stops_at_a_notebook_goes_on_with_the_next(grader, monkeypa
     assert stopped["status"] == "failed"
     assert "ZeroDivisionError" in stopped["reason"]
     assert next_one["points"] == FULL
+    assert all(e["cases_held"] == e["cases"] > 0 for e in next_one["exercises"])
 
 
 def test_a_scheduler_without_workers_is_named(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 from grading_samples import settings, worksheet
 
 from dlsys import cli
-from dlsys.grading import cluster, cohort, command, submissions
+from dlsys.grading import cluster, cohort, command, options, submissions
 from dlsys_helpers.paths import ROOT
 
 
@@ -146,8 +146,8 @@ def test_files_that_are_no_notebooks_are_named(one, graded, capsys):
 def test_who_is_not_in_the_gradebook_is_named(capsys):
     people = [{"learner": {"name": name}} for name in "abcdefgh"]
 
-    assert command._filled(people, people[1:3]) == "6 of 8 learners filled in. Not in it: b, c."
-    assert command._filled(people, people).endswith("Not in it: a, b, c, d, e, ....")
+    assert options.line_about(people, people[1:3]) == "6 of 8 learners filled in. Not in it: b, c."
+    assert options.line_about(people, people).endswith("Not in it: a, b, c, d, e, ....")
 
 
 def test_who_handed_in_twice_is_named(one, tmp_path, capsys):

@@ -8,9 +8,10 @@ import pytest
 from grading_samples import settings
 from test_grading_reports import result
 
-from dlsys.grading import cohort, overrides, pages, reports
+from dlsys.grading import cohort, gradebooks, overrides, pages, reports
 from dlsys.grading.overrides import BadOverride, Override
 
+RUN = {"run": {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "00"}}}
 HEAD = "learner,exercise,points,comment\n"
 
 
@@ -61,9 +62,13 @@ def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
     assert mine["exercises"][1]["message"].endswith("By hand: right idea")
     assert other["notes"] == ["By hand: see me"]
     assert mine["notes"] == ["01.2 by hand, 1 instead of 0: right idea"]
-    assert reports.canvas([mine], "x")[1][-1] == ada["points"] + 1
-    assert "right idea" in reports.summary(mine)
-    assert "right idea" in pages.feedback([mine])
+    assert gradebooks.canvas([mine], "x")[1][-1] == ada["points"] + 1
+    assert "right idea" in gradebooks.summary(mine)
+    assert "see me" in gradebooks.summary(other)
+    assert reports.nbgrader([mine])[1][-2] == mine["points"]
+    assert "see me" in reports.rows_as_csv(reports.table([other], RUN["run"]))
+    assert "see me" in pages.overview({**RUN, "results": [other]})
+    assert "right idea" in pages.feedback([mine], RUN)
 
 
 def test_the_journal_keeps_what_was_judged(tmp_path):

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dlsys.grading import cohort, command, pages, reports
+from dlsys.grading import cohort, command, gradebooks, pages, reports, scoring
 from dlsys_helpers import catalog
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>=HYPERLINK(1)"
@@ -41,6 +41,11 @@ def result(name: str, statuses: str, id: str = "", source: str = "", **more: Any
 
 @pytest.fixture
 def grades() -> dict[str, Any]:
+    return sample()
+
+
+def sample() -> dict[str, Any]:
+    """A run of four: all right, half right, a stranger's markup, and one that was refused."""
     ada = result("ada", "ppppp", "7", "canvas")
     bob = result("bob", "pwtep", "8", "canvas")
     bob["exercises"][1] |= {"misconception": "softmax for everything", "trap": "01.2",
@@ -53,7 +58,7 @@ def grades() -> dict[str, Any]:
               "learner": {"name": "@cmd", "id": "", "source": "", "raw": ""},
               **cohort.refused(EVIL)}
     run = {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "5ec2e7" * 5}}
-    return {"schema": 1, "run": run, "results": [ada, bob, evil, broken]}
+    return {"schema": cohort.SCHEMA, "run": run, "results": [ada, bob, evil, broken]}
 
 
 def rows(text: str) -> list[list[str]]:
@@ -67,7 +72,8 @@ def test_all_files_are_written_for_their_owner_only(tmp_path, grades):
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"grades.csv", "exercises.csv", "junit.xml", "nbgrader.csv",
                      "canvas_01_activations.csv", "moodle_01_activations.csv", "overview.html",
-                     "feedback"}
+                     "feedback", "feedback_canvas_01_activations.zip",
+                     "feedback_moodle_01_activations.zip"}
     assert len(list((tmp_path / "feedback").iterdir())) == 4
     for path in tmp_path.rglob("*"):
         assert os.stat(path).st_mode & 0o077 == 0
@@ -107,6 +113,22 @@ def test_no_cell_of_any_csv_is_a_formula(tmp_path, grades):
     assert "'=1+1" in (tmp_path / "grades.csv").read_text()
 
 
+def test_excel_knows_what_it_opens_as_utf8(tmp_path, grades):
+    reports.write_all(grades, tmp_path)
+
+    begun = {path.name: path.read_bytes().startswith(b"\xef\xbb\xbf")
+             for path in tmp_path.glob("*.csv")}
+    assert begun.pop("nbgrader.csv") is False  # for programs
+    assert len(begun) == 4
+    assert all(begun.values())
+
+
+def test_a_number_of_the_lms_is_text_in_every_table(grades):
+    grades["results"][0]["learner"]["id"] = "007"
+
+    assert '"007"' in reports.rows_as_csv(reports.table(grades["results"], grades["run"]))
+
+
 def test_a_cell_with_semicolons_stays_one_cell_where_those_separate(grades):
     grades["results"][0]["learner"]["name"] = "x;=1+1;"
     text = reports.rows_as_csv(reports.table(grades["results"], grades["run"]))
@@ -116,7 +138,7 @@ def test_a_cell_with_semicolons_stays_one_cell_where_those_separate(grades):
 
 def test_a_comment_for_moodle_holds_no_html(grades):
     assert EVIL in grades["results"][2]["exercises"][0]["message"]
-    comments = [row[-1] for row in reports.moodle(grades["results"])[1:]]
+    comments = [row[-1] for row in gradebooks.moodle(grades["results"])[1:]]
 
     assert not any("<" in comment for comment in comments)
     assert any("&lt;script&gt;" in comment for comment in comments)
@@ -130,7 +152,7 @@ def test_csv_has_a_row_for_each_submission_and_exercise(grades):
 
 def test_the_best_of_several_submissions_goes_into_the_gradebook(grades):
     again = result("ada", "ptttt", "7", "canvas")
-    chosen = reports.best([again, *grades["results"]])
+    chosen = scoring.best([again, *grades["results"]])
 
     assert [r["points"] for r in chosen if r["learner"]["name"] == "ada"] == [15]
     assert len(chosen) == 3
@@ -152,73 +174,11 @@ def test_nbgrader_columns_are_those_of_its_own_export(grades):
                            "first_name", "email", "raw_score", "late_submission_penalty", "score",
                            "max_score"]
     assert exported[1] == ["01_activations", "", "", "7", "", "ada", "", 15, 0, 15, 15]
-
-
-CANVAS = ('\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Stage 1 (4711),Stage 2 (4712)\r\n'
-          '    Points Possible,,,,,15,10\r\n"Lovelace, Ada",7,s7,ada,A,,3\r\n'
-          '"Curie, Marie",99,s99,marie,A,4,\r\n')
-
-
-def test_a_canvas_gradebook_is_filled_in_and_else_left_as_it_is(tmp_path, grades):
-    book = tmp_path / "book.csv"
-    book.write_text(CANVAS, encoding="utf-8", newline="")
-
-    text, absent = reports.fill_canvas(reports.best(grades["results"]), book, "Stage 1")
-
-    assert [r["name"] for r in absent] == ["bob.ipynb", f"{EVIL}.ipynb"]
-    assert text == CANVAS.replace("ada,A,,3", "ada,A,15,3")
-
-
-MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
-          "Participant 9,Eve,e@x,Submitted,,15.00,\nParticipant 5,Max,m@x,No submission,,15.00,\n")
-
-
-def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
-    sheet = tmp_path / "sheet.csv"
-    sheet.write_text(MOODLE, encoding="utf-8")
-
-    text, absent = reports.fill_moodle(reports.best(grades["results"]), sheet)
-
-    filled = rows(text)
-    assert [r["name"] for r in absent] == ["ada.ipynb", "bob.ipynb"]
-    assert filled[1][:6] == ["Participant 9", "Eve", "e@x", "Submitted", "0", "15.00"]
-    assert filled[1][6].startswith("01.1: 0/3 (&lt;script&gt;")
-    assert filled[2] == ["Participant 5", "Max", "m@x", "No submission", "", "15.00", ""]
-
-
-@pytest.mark.parametrize(("content", "column", "part"), [
-    ("", "Stage 1", "is empty"), (CANVAS, "Stage", "got 2 columns"),
-    (CANVAS, "Other", "got 0 columns"), ("a,b\n1,2\n", "a", "that begin with 'ID'")])
-def test_a_gradebook_that_does_not_fit_is_named(tmp_path, grades, content, column, part):
-    book = tmp_path / "book.csv"
-    book.write_text(content, encoding="utf-8")
-    with pytest.raises(cohort.RunError, match=part):
-        reports.fill_canvas(reports.best(grades["results"]), book, column)
-
-
-def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
-    book, sheet = tmp_path / "book.csv", tmp_path / "sheet.csv"
-    book.write_text(CANVAS, encoding="utf-8")
-    sheet.write_text(MOODLE, encoding="utf-8")
-    later = {**result("ada", "pp", "7", "canvas"), "stage": 2}
-    both = reports.best([*grades["results"], later])
-    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
-        reports.fill_canvas(both, book, "Stage 1")
-    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
-        reports.fill_moodle(both, sheet)
-
-
-def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
-    book = tmp_path / "book.csv"
-    book.write_text(CANVAS, encoding="utf-8")
-    both = reports.best([*grades["results"], result("mal", "ppppp", "7", "canvas")])
-    with pytest.raises(cohort.RunError, match=r"ada\.ipynb and mal\.ipynb both say .* id 7"):
-        reports.fill_canvas(both, book, "Stage 1")
-
-
-def test_a_gradebook_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(cohort.RunError, match="No such file"):
-        reports.fill_moodle([], tmp_path / "gone.csv")
+    when = {"due": "2027-01-15T23:59:00+01:00", "handed_in": "2027-01-16T08:00:00+01:00",
+            "off": 1.5}
+    late = {**result("ada", "ppppp"), "points": 13.5, "due": when, "assignment": "ps1"}
+    assert reports.nbgrader([late])[1] == ["ps1", when["due"], when["handed_in"], "ada", "", "ada",
+                                           "", 15, 1.5, 13.5, 15]
 
 
 # ---- pages
@@ -238,7 +198,7 @@ class Tags(html.parser.HTMLParser):
 
 
 def test_strangers_words_make_no_tags(grades):
-    texts = [pages.overview(grades), *(pages.feedback([r]) for r in grades["results"])]
+    texts = [pages.overview(grades), *(pages.feedback([r], grades) for r in grades["results"])]
     for text in texts:
         found = Tags(text)
         assert not found.tags & {"script", "img", "svg", "iframe", "object", "a:script"}
@@ -248,7 +208,7 @@ def test_strangers_words_make_no_tags(grades):
 
 
 def test_feedback_holds_neither_the_key_nor_another_learner(grades):
-    text = pages.feedback([grades["results"][1]])
+    text = pages.feedback([grades["results"][1]], grades)
 
     assert grades["run"]["settings"]["key"] not in text
     assert "ada" not in text
@@ -282,13 +242,13 @@ def test_the_overview_has_one_row_for_each_learner_and_a_column_for_each_stage(g
 
 def test_a_hint_shows_its_code_as_code(grades):
     assert "`" in catalog.trap("01.5").hints[0]
-    text = pages.feedback([result("bob", "ppppw")])
+    text = pages.feedback([result("bob", "ppppw")], grades)
     assert "<code>abs</code>" in text
     assert pages._code("`<b>` & `x`") == "<code>&lt;b&gt;</code> &amp; <code>x</code>"
 
 
 def test_feedback_names_the_lesson_to_read_again(grades):
-    text = pages.feedback([grades["results"][1]])
+    text = pages.feedback([grades["results"][1]], grades)
     assert f"01.2 {TRAPS[1].title}, in notebooks/01_activations.ipynb" in text
 
 

@@ -15,6 +15,7 @@ from grading_samples import code, notebook, worksheet
 from dlsys.grading import notebooks, submissions
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.text import cell, clean
+from dlsys_helpers import paths
 
 SOLVED = worksheet()
 
@@ -78,6 +79,17 @@ def test_a_notebook_of_120_mb_is_refused_unread(tmp_path):
                              "save it.")
 
 
+def test_a_worksheet_older_than_the_exercises_gets_a_note():
+    here = json.loads((paths.EXERCISES / "01_activations.ipynb").read_text("utf-8"))
+    facts = here["metadata"]["dlsys"]
+    old = notebook([code("1")], metadata={"dlsys": {**facts, "version": "0" * 8}})
+    same = notebook([code("1")], metadata={"dlsys": facts})
+
+    assert facts["version"]
+    assert "older than the exercises here" in " ".join(notebooks.parse(old).notes)
+    assert notebooks.parse(same).notes == []
+
+
 def test_links_pipes_and_folders_named_like_notebooks_are_refused(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(SOLVED)
@@ -129,7 +141,7 @@ LAYOUTS = {
                ("Marie Curie", "4711", "moodle")),
     "moodle, newer": ("Marie Curie_4711_assignsubmission_file/my.ipynb",
                       ("Marie Curie", "4711", "moodle")),
-    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", ("marie", "", "")),
+    "nbgrader": ("submitted/marie/stage1/01_activations.ipynb", ("marie", "", "nbgrader")),
     "folders": ("marie/01_activations.ipynb", ("marie", "", "")),
     "files": ("marie.ipynb", ("marie", "", "")),
 }

@@ -15,6 +15,7 @@ from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
+from dlsys.grading.term import add_parser as add_term
 from dlsys.grading.text import clean, visible
 from dlsys.notebook_file import CELL_SECONDS
 from dlsys.review import add_parser as add_review
@@ -231,8 +232,8 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_grade, add_progress,
-            add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_grade, add_term,
+            add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

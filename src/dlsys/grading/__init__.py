@@ -3,12 +3,16 @@
 Who does what, from the outside in:
 
     command, cohort, cluster   which submissions, in which order, on which machine
-    judge                      trusted: draws the cases, holds the laws, makes the verdicts
+    options                    what the command was told about points and gradebooks
+    judge, tally               trusted: draws the cases, holds the laws, makes the verdicts
     sandbox                    trusted: the judge's handle on one sandbox
     zygote, supervisor, init   around the learner's code: start it, watch it, end it
     runner                     beside the learner's code: runs cells and acts
     walls, seccomp             what that code may see and do
     frames, wire               what crosses the line: length-prefixed, typed, capped; no pickle
     submissions, text          reading what was handed in, and showing it as data
-    reports, pages             one JSON as the source of every other format
+    scoring, due, overrides    from what was judged to the points that count
+    reports, pages, hints      one JSON as the source of every other format
+    gradebooks, returns        what Canvas and Moodle take back
+    term                       one page over several runs
 """

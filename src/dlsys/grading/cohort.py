@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import dlsys_checks
-from dlsys.grading import notebooks, overrides, submissions, walls
+from dlsys.grading import notebooks, overrides, scoring, submissions, walls
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
-from dlsys.grading.text import clean, some
+from dlsys.grading.text import answers_to, clean, some
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
-SCHEMA = 1
+SCHEMA = 2
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
 TRIES = 2  # with a fresh zygote, before a submission is called failed
 
@@ -143,6 +143,7 @@ class Journal:
         # After a run has been finished its feedback may be in the learners' hands, and with it
         # something about its cases: what is graded later gets others.
         self.draw = draw
+        self.scoring = scoring.Scoring()
 
     @staticmethod
     def begin(folder: Path, settings: Settings) -> Journal:
@@ -181,7 +182,7 @@ class Journal:
         """
         for name in names:
             of_name = [key for key, result in self.done.items()
-                       if name in (result["name"], result["learner"]["name"])]
+                       if answers_to(scoring.named(result, self.scoring.names), name)]
             if not of_name:
                 known = some(sorted({r["learner"]["name"] for r in self.done.values()}), 3)
                 raise RunError(f"--regrade: got {clean(name)}, expected a learner of this run, "
@@ -216,8 +217,9 @@ class Journal:
     def finish(self, names: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """Write grades.json, the one source of all reports: the results of these submissions."""
         judged = [self.done[key] for key in names]
-        results = overrides.applied(judged, overrides.read(self.folder))
-        grades = {"schema": SCHEMA, "run": self.run, "results": results}
+        results = scoring.scored(judged, overrides.read(self.folder), self.scoring)
+        grades = {"schema": SCHEMA, "run": self.run, "scoring": self.scoring.plain(),
+                  "results": results}
         write_private(self.folder / GRADES, json.dumps(grades, indent=1) + "\n")
         return grades
 
@@ -286,14 +288,15 @@ def _whole_lines(file: IO[str]) -> list[bytes]:
     return [line for line in lines if line.endswith(b"\n")]
 
 
-def write_private(path: Path, text: str, encoding: str = "utf-8") -> None:
+def write_private(path: Path, content: str | bytes, encoding: str = "utf-8") -> None:
     """Write a file that only its owner reads, whole or not at all."""
+    data = content.encode(encoding) if isinstance(content, str) else content
     temporary = path.with_name(path.name + ".part")
     with suppress(FileNotFoundError):
         temporary.unlink()
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(fd, "w", encoding=encoding, newline="") as file:
-        file.write(text)
+    with open(fd, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(fd)
     temporary.replace(path)
@@ -355,8 +358,9 @@ def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[
 def _described(one: Submission, sha256: str, result: dict[str, Any]) -> dict[str, Any]:
     notes = ["Handed in late, says the LMS."] if one.late else []
     if result.get("draw"):
-        notes.append("Judged on other cases than those hand-ins whose feedback was out by then.")
-    return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, **result,
+        notes.append("Graded on other cases than those hand-ins whose feedback was out by then.")
+    return {"name": one.name, "learner": asdict(one.learner), "sha256": sha256, "late": one.late,
+            "handed_in": one.handed_in, "assignment": one.assignment, **result,
             "notes": [*notes, *result["notes"]]}
 
 

@@ -31,7 +31,10 @@ NEEDS = ("cryptography", "distributed", "jinja2")  # the extra "grade" of pyproj
 
 def add_parser(commands: Any) -> None:
     """Add `grade` to the subcommands of `dlsys`."""
-    parser = commands.add_parser("grade", help="grade notebooks of a class, sandboxed")
+    parser = commands.add_parser(
+        "grade", help="grade notebooks of a class, sandboxed",
+        epilog="Points and comments by hand go into overrides.csv in the folder of the run: "
+               "learner,exercise,points,comment. One page over several runs: dlsys term.")
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH",
                         help="notebook, folder, zip, or a download of Canvas or Moodle")
     parser.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER",
@@ -57,10 +60,18 @@ def add_parser(commands: Any) -> None:
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
                         help="draw the same cases as the run recorded there")
-    parser.add_argument("--canvas", nargs=2, metavar=("CSV", "COLUMN"),
-                        help="fill this column of a gradebook downloaded from Canvas")
-    parser.add_argument("--moodle", type=Path, metavar="CSV",
-                        help="fill in a grading worksheet downloaded from Moodle")
+    parser.add_argument("--partial", action=argparse.BooleanOptionalAction,
+                        help="points for the promises of the docstring that an answer keeps, "
+                             "rounded down to half a point (default: all or none)")
+    parser.add_argument("--course", type=Path, metavar="TOML",
+                        help="due dates and what a late submission costs; extensions.csv beside it")
+    parser.add_argument("--canvas", nargs=2, action="append", default=[],
+                        metavar=("CSV", "COLUMN"),
+                        help="fill this column of a gradebook downloaded from Canvas; for several "
+                             'stages "Stage {stage}", or the option again with "2=COLUMN"')
+    parser.add_argument("--moodle", action="append", default=[], metavar="[N=]CSV",
+                        help="fill in a grading worksheet downloaded from Moodle, English or "
+                             "German; for several stages the option again, with 2=CSV")
     parser.set_defaults(run=run)
 
 
@@ -107,28 +118,31 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from dlsys.grading import cohort, overrides, pages, reports, submissions
+    from dlsys.grading import cohort, options, pages, reports, scoring, submissions
 
-    overrides.read(args.out)  # a row that cannot be read is known before the work
+    rules = options.scoring(args)  # a file that cannot be read is known before the work
     found = submissions.find(args.paths)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
-    _fill(args, [])  # a gradebook that cannot be filled in is known before the work
+    options.fill(args, [])  # a gradebook that cannot be filled in is known before the work
     lines = [_left_out(found.left_out)] if found.left_out else []
     if args.key:
         lines.append(f"The cases are those of {args.key}: who has read its feedback may know "
                      "something about them.")
     with contextlib.closing(_journal(args)) as journal:
+        journal.scoring = rules
         journal.expect(one.name for one in found.submissions)
         journal.forget(args.regrade)
+        options.keep_course(args)
         n = len(found.submissions)
         with Progress(n) as progress:
             grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n),
                                       progress.step)
         reports.write_all(grades, args.out)
         pages.write_all(grades, args.out)
+        lines += _about_dates(grades["results"], rules.course)
         try:
-            for name, content, line in _fill(args, reports.best(grades["results"])):
+            for name, content, line in options.fill(args, scoring.best(grades["results"])):
                 cohort.write_private(args.out / name, content)
                 lines.append(line)
         finally:
@@ -216,24 +230,15 @@ def _security(args: argparse.Namespace) -> Any:
                     tls_client_key=args.tls_key, require_encryption=True)
 
 
-def _fill(args: argparse.Namespace, counted: list[dict]) -> list[tuple[str, str, str]]:
-    """The filled-in gradebooks of the LMS: name, content and one line about each."""
-    from dlsys.grading import reports
-
-    filled = []
-    if args.canvas:
-        book, column = Path(args.canvas[0]), args.canvas[1]
-        filled.append(("canvas.csv", *reports.fill_canvas(counted, book, column)))
-    if args.moodle:
-        filled.append(("moodle.csv", *reports.fill_moodle(counted, args.moodle)))
-    return [(name, content, f"{name}: {_filled(counted, missing)}")
-            for name, content, missing in filled]
-
-
-def _filled(counted: list[dict], missing: list[dict]) -> str:
-    names = [result["learner"]["name"] for result in missing]
-    absent = f" Not in it: {some(names)}." if names else ""
-    return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"
+def _about_dates(results: list[dict], course: Any) -> list[str]:
+    """What a due date could not be compared with, and extensions that meet nobody."""
+    from dlsys.grading import due
+    unknown = sum("due" in r and not r["due"]["handed_in"] for r in results)
+    lines = [f"When was handed in is not known for {unknown} of {len(results)}: nothing is taken "
+             f"off there. A time can be given in {due.EXTENSIONS}."] if unknown else []
+    if strangers := due.unmet(results, course):
+        lines.append(f"{due.EXTENSIONS}: nobody of this run answers to {some(strangers)}.")
+    return lines
 
 
 class Progress:
@@ -317,14 +322,15 @@ def _people(names: list[str]) -> str:
 
 
 def _summary(results: list[dict]) -> list[str]:
-    from dlsys.grading import reports
+    from dlsys.grading import reports, scoring
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
     if any(r.get("reason") == NO_WORKSHEET for r in results):
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
-    times = Counter((reports.owner(r), r["stage"]) for r in graded)
-    if again := sorted({who[2] for (who, _), n in times.items() if n > 1}):
+    times = Counter((scoring.owner(r), r["stage"]) for r in graded)
+    if again := sorted({r["learner"]["name"] for r in graded
+                        if times[scoring.owner(r), r["stage"]] > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
     lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
               f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"

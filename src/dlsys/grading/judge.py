@@ -23,7 +23,7 @@ import torch
 
 import dlsys_checks
 from dlsys import sheets
-from dlsys.grading import frames, notebooks, walls, wire
+from dlsys.grading import frames, notebooks, tally, walls, wire
 from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
@@ -213,6 +213,7 @@ class Sitting:
         self.notes = list(notebook.notes)
         self.attempt = Attempt()
         self.died: dict[str, bool] = {}  # by exercise: no answer, because processes ended
+        self.tallies: dict[str, dict[str, Any]] = {}  # by exercise, of those that were judged
 
     def hold(self) -> None:
         """Judge everything once; judge what did not pass again, each in a process of its own."""
@@ -230,13 +231,14 @@ class Sitting:
                                  checkpoints=not self.attempt.cells_done)
         ids = [paper.exercise.id for paper in open_papers]
         if late := [id for id in ids if self.verdicts[id].status in DONE]:
-            self.notes.append(f"{', '.join(late)} did not pass after all cells, beside the others, "
-                              "but alone in a fresh process, which counts.")
+            self.notes.append(f"{', '.join(late)} did not pass after all cells, but passes alone, "
+                              "which counts. Does another cell change what it needs?")
 
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
         attempt = self.sandbox.attempt(self.notebook.cells, [p.packed for p in papers], **how)
         for index, paper in enumerate(papers):
             id = paper.exercise.id
+            self.tallies.pop(id, None)
             self.verdicts[id] = self._verdict(paper, attempt, index)
             self.died[id] = attempt.fault == "died" and index not in attempt.answers
         return attempt
@@ -250,7 +252,7 @@ class Sitting:
                 if notebooks.defines(source, paper.trap.function)
                 for call in notebooks.calls(source, paper.exercise.by_hand)}
         return (f"{id} seems to call {', '.join(sorted(used))}, which the exercise wants written "
-                "by hand. It costs no points.") if used else ""
+                "by hand. The points stand; your instructor may look at it.") if used else ""
 
     def _verdict(self, paper: Paper, attempt: Attempt, index: int) -> Verdict:
         """The first passing verdict on the answers, else the most informative one."""
@@ -258,10 +260,13 @@ class Sitting:
             return self._no_answer(paper, attempt)
         verdicts = []
         for answer in attempt.answers[index]:
-            verdicts.append(self._one_verdict(paper, attempt, answer))
-            if verdicts[-1].status == "pass":
+            verdicts.append((self._one_verdict(paper, attempt, answer), answer))
+            if verdicts[-1][0].status == "pass":
                 break
-        return min(verdicts, key=lambda verdict: _ORDER.get(verdict.status, 1))
+        verdict, answer = min(verdicts, key=lambda pair: _ORDER.get(pair[0].status, 1))
+        if counted := _tally(paper, answer, verdict):
+            self.tallies[paper.exercise.id] = counted
+        return verdict
 
     def _one_verdict(self, paper: Paper, attempt: Attempt, answer: bytes) -> Verdict:
         try:
@@ -333,8 +338,8 @@ class Sitting:
             "misconception": verdict.misconception, "trap": verdict.trap,
             "case": verdict.case, "notebook_shows": shows,
             "differs": shown is not None and (shown == "pass") != passed,
+            **self.tallies.get(verdict.id, {}),
         }
-
 
     def _explained(self, verdict: Verdict) -> Verdict:
         """The verdict; where the sandbox was ended from outside, with what it was ended for."""
@@ -386,6 +391,23 @@ def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
         if verdict.status != "pass":
             return replace(verdict, seed=seed)
     return Verdict("pass", paper.exercise.id)
+
+
+def _tally(paper: Paper, answer: bytes, verdict: Verdict) -> dict[str, Any]:
+    """How far an answer got, see `tally.count`; {} where it cannot be read, or is no answer.
+
+    A row of an exam sheet has no promises, and nothing to count.
+    """
+    exercise, cases = paper.exercise, paper.all_cases
+    if not exercise.promises:
+        return {}
+    if verdict.status == "pass":
+        return tally.complete(exercise, len(cases))
+    try:
+        outcomes = [_outcome(message) for message in wire.unpack_all(answer)]
+        return tally.count(exercise, cases, outcomes) if len(outcomes) == len(cases) else {}
+    except Exception:  # the learner boundary, as in the verdict, which says what is wrong
+        return {}
 
 
 def _outcome(message: Any) -> Outcome:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
-from dlsys import notebook_file
+from dlsys import notebook_file, sheets
 from dlsys.notebook_file import NotebookFile, Unreadable
+from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 
 
@@ -34,8 +36,9 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
         found = notebook_file.parse(data)
         if found.view in ("lesson", "solution"):
             raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
-        return Notebook(stage or found.known_stage(), found.cells, found.shown,
-                        _notes(found, stage))
+        graded_as = stage or found.known_stage()
+        return Notebook(graded_as, found.cells, found.shown,
+                        [*_notes(found, stage), *_outdated(found, graded_as)])
     except Unreadable as error:
         raise Refused(str(error)) from None
 
@@ -47,6 +50,24 @@ def _notes(found: NotebookFile, wanted: int | None) -> list[str]:
     if wanted and found.stage and found.stage != wanted:
         notes.append(f"It says stage {found.stage}; graded as stage {wanted}.")
     return notes
+
+
+def _outdated(found: NotebookFile, stage: int) -> list[str]:
+    """A note when the exercises here have changed since this worksheet was made."""
+    if "" in (found.version, _version_here(stage)) or found.version == _version_here(stage):
+        return []
+    return ["The worksheet is older than the exercises here, which have changed since; it is "
+            "graded by these."]
+
+
+@cache
+def _version_here(stage: int) -> str:
+    """The version of the worksheet of a stage, "" where it is not here or cannot be read."""
+    try:
+        path = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
+        return notebook_file.parse(path.read_bytes()).version
+    except (OSError, Unreadable):
+        return ""
 
 
 def calls(source: str, names: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import clean
+from dlsys.grading.text import answers_to, clean, whole
 from dlsys_helpers.errors import UserError
 
 FILE = "overrides.csv"
@@ -78,8 +78,7 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
     changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
                for r in results]
     for row in rows:
-        mine = [r for r in changed if row.learner in (
-            r["name"], r["learner"]["name"], r["learner"]["id"])]
+        mine = [r for r in changed if answers_to(r, row.learner)]
         if not mine:
             raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
@@ -105,8 +104,8 @@ def _apply(result: dict[str, Any], row: Override) -> None:
         if not 0 <= row.points <= entry["possible"]:
             raise BadOverride(f"{FILE}, row {row.row}: got {row.points:g} points, expected 0 to "
                               f"{entry['possible']}")
-        entry["points"] = int(row.points) if row.points == int(row.points) else row.points
-        result["points"] = sum(e["points"] for e in result["exercises"])
+        entry["points"] = whole(row.points)
+        result["points"] = whole(sum(e["points"] for e in result["exercises"]))
     said = f": {row.comment}" if row.comment else "."
     entry["message"] = " ".join(filter(None, [entry["message"], f"By hand{said}"]))
     result["notes"].append(f"{entry['id']} by hand, {entry['points']} instead of {before}{said}")

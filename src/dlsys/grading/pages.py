@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import jinja2
 import markupsafe
 
 from dlsys import sheets
-from dlsys.grading import reports
+from dlsys.grading import hints, reports, returns
 from dlsys.grading.cohort import write_private
-from dlsys.grading.reports import FEEDBACK, Result, best, owner, page_name
+from dlsys.grading.reports import FEEDBACK, Result, page_name
+from dlsys.grading.scoring import best, owner
 from dlsys.grading.text import place
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.verdicts import STATUSES
@@ -23,33 +25,91 @@ MOST_BARS = 10
 
 
 def write_all(grades: dict[str, Any], folder: Path) -> None:
-    """`overview.html` for the instructor, and a page for each learner under `feedback/`."""
+    """`overview.html` for the instructor, a page for each learner, and pages for the LMS to return.
+    """
     (folder / FEEDBACK).mkdir(mode=0o700, exist_ok=True)
     by_learner: dict[tuple, list[Result]] = {}
     for result in grades["results"]:
         by_learner.setdefault(owner(result), []).append(result)
     for key, results in by_learner.items():
-        write_private(folder / FEEDBACK / page_name(key, grades["run"]), feedback(results))
+        write_private(folder / FEEDBACK / page_name(key, grades["run"]), feedback(results, grades))
+    for name, content in returns.archives(grades, feedback).items():
+        write_private(folder / name, content)
     write_private(folder / "overview.html", overview(grades))
 
 
-def feedback(results: list[Result]) -> str:
+# ---- the page of one learner
+
+def feedback(results: list[Result], grades: dict[str, Any]) -> str:
     """The page of one learner: their submissions, never another's, never the run's key."""
-    return _page("feedback.html", results=results, learner=results[0]["learner"]["name"],
-                 hints=_hints(results))
+    return render("feedback.html", results=results, learner=results[0]["learner"]["name"],
+                  begun=grades["run"]["begun"], day=_day, scoring=_scoring(grades), hints=_hints,
+                  told=_told, next_steps=_next_steps, stage_name=_stage_name)
 
 
-def _hints(results: list[Result]) -> dict[str, str]:
-    ids = {e["id"] for r in results for e in r["exercises"]}
-    return {t.id: t.hints[0] for t in catalog.traps() if t.id in ids and t.hints}
+def _day(iso: str, time: str = "") -> str:
+    """A date as people write it, with the time and its zone where that is asked for."""
+    moment = datetime.fromisoformat(iso)
+    return f"{moment.day} {moment:%B %Y}" + (f", {moment:%H:%M} {moment:%Z}" if time else "")
 
+
+def _scoring(grades: dict[str, Any]) -> dict[str, Any]:
+    return grades.get("scoring", {"partial": False, "late": "", "due": {}})
+
+
+def _stage_name(number: int) -> str:
+    title = sheets.stage(number).title
+    return title if sheets.is_exam(number) else f"Stage {number}: {title}"
+
+
+def _hints(entry: dict[str, Any]) -> dict[str, Any]:
+    """The hint that belongs to the mistake, and the others; none for what did not run."""
+    trap = _traps().get(entry["id"])
+    ran = entry["status"] == "wrong" or (entry["status"] == "error" and "cases" in entry)
+    if trap is None or not trap.hints or not ran:
+        return {"first": "", "others": []}
+    k = hints.nearest(trap.hints, entry["message"], entry["misconception"])
+    return {"first": trap.hints[k], "others": [*trap.hints[:k], *trap.hints[k + 1:]]}
+
+
+@cache
+def _traps() -> dict[str, catalog.Trap]:
+    return {trap.id: trap for trap in catalog.traps()}
+
+
+def _told(message: str) -> str:
+    """A message in a learner's words."""
+    return message.replace("ended the Python process", "made Python itself end")
+
+
+def _next_steps(result: Result) -> list[str]:
+    """What a learner does after reading the page; nothing for a sheet of the exam."""
+    number, open_ones = result["stage"], [e for e in result["exercises"] if e["status"] != "pass"]
+    if sheets.is_exam(number):
+        return []
+    if not open_ones:
+        after = [stage for stage in catalog.written() if stage.number > number][:1]
+        return [f"All exercises pass. Go on with stage {stage.number}, {stage.title}: "
+                f"`dlsys start {stage.number}`" for stage in after]
+    tried = [e for e in open_ones if e["status"] in ("wrong", "error")]
+    first = (tried or open_ones)[0]
+    others = [e["id"] for e in open_ones if e is not first]
+    verb = "Mend" if first in tried else "Write"
+    return [f"{verb} `{first['function']}`, exercise {first['id']}, in your worksheet.",
+            f"Check it: `dlsys check {number}`, or the cell below your answer.",
+            *([f"Then take {', '.join(others)}."] if others else [])]
+
+
+# ---- the page of the instructor
 
 def overview(grades: dict[str, Any]) -> str:
     """The instructor's page: distribution, exercises, misconceptions, results to look at."""
     results = grades["results"]
     counted = best(results)
-    return _page(
+    return render(
         "overview.html", run=grades["run"], results=results, counted=counted,
+        scoring=_scoring(grades),
+        undated=sum("due" in r and not r["due"]["handed_in"] for r in results),
         walls=sorted({r["wall"] for r in results if "wall" in r}),
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
@@ -111,7 +171,8 @@ def _bars(results: list[Result]) -> list[dict[str, Any]]:
     return bars
 
 
-def _page(name: str, **values: Any) -> str:
+def render(name: str, **values: Any) -> str:
+    """The page of a template."""
     return _templates().get_template(name).render(statuses=STATUSES, place=place, lesson=_lesson,
                                                   **values)
 

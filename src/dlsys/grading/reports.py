@@ -1,4 +1,4 @@
-"""Other formats of a run's grades.json: CSV, JUnit, Canvas, Moodle, nbgrader.
+"""Other formats of a run's grades.json: CSV, JUnit, nbgrader, columns for Canvas and Moodle.
 
 Everything here reads that one JSON; nothing is graded again.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import hmac
-import html
 import io
 import re
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,14 @@ from xml.etree import ElementTree
 
 from dlsys import sheets
 from dlsys.grading import text
-from dlsys.grading.cohort import RunError, write_private
+from dlsys.grading.cohort import write_private
+from dlsys.grading.gradebooks import canvas, moodle
+from dlsys.grading.scoring import best, owner
 
 Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
 FEEDBACK = "feedback"  # the folder of the learners' pages
-CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
-MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
+EXCEL = "utf-8-sig"  # Excel takes a CSV file for UTF-8 only where this mark begins it
 # The columns of nbgrader's own `nbgrader export`.
 NBGRADER = ["assignment", "duedate", "timestamp", "student_id", "last_name", "first_name",
             "email", "raw_score", "late_submission_penalty", "score", "max_score"]
@@ -34,35 +33,15 @@ NBGRADER = ["assignment", "duedate", "timestamp", "student_id", "last_name", "fi
 def write_all(grades: dict[str, Any], folder: Path) -> None:
     """CSV, JUnit and the columns of nbgrader, Canvas and Moodle, beside grades.json."""
     results = grades["results"]
-    write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])))
-    write_private(folder / "exercises.csv", rows_as_csv(exercises(results)))
+    write_private(folder / "grades.csv", rows_as_csv(table(results, grades["run"])), EXCEL)
+    write_private(folder / "exercises.csv", rows_as_csv(exercises(results)), EXCEL)
     write_private(folder / "junit.xml", junit(results))
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
         chosen = [r for r in best(results) if r["stage"] == stage]
         stem = sheets.stage(stage).stem
-        write_private(folder / f"canvas_{stem}.csv", rows_as_csv(canvas(chosen, stem)))
-        write_private(folder / f"moodle_{stem}.csv", rows_as_csv(moodle(chosen)))
-
-
-def best(results: Iterable[Result]) -> list[Result]:
-    """The graded submission with the most points for each learner and stage, the first of equals.
-
-    A gradebook has one cell for it; grades.csv has a row for each submission.
-    """
-    chosen: dict[tuple, Result] = {}
-    for result in results:
-        if result["status"] == "graded":
-            key = (owner(result), result["stage"])
-            if key not in chosen or result["points"] > chosen[key]["points"]:
-                chosen[key] = result
-    return list(chosen.values())
-
-
-def owner(result: Result) -> tuple[str, ...]:
-    """The learner as a key: source, id, name and raw name, since two people may share a name."""
-    learner = result["learner"]
-    return learner["source"], learner["id"], learner["name"], learner["raw"]
+        write_private(folder / f"canvas_{stem}.csv", rows_as_csv(canvas(chosen, stem)), EXCEL)
+        write_private(folder / f"moodle_{stem}.csv", rows_as_csv(moodle(chosen)), EXCEL)
 
 
 def missing_packages(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
@@ -110,29 +89,45 @@ def rows_as_csv(rows: Iterable[list]) -> str:
 def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
     """One row for each submission, with the learner's page."""
     head = ["learner", "id", "submission", "stage", "status", "points", "possible", "reason",
-            "notes", "sandbox", "seconds", "feedback"]
+            "notes", "handed in", "due", "off for late", "sandbox", "seconds", "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"], r.get("reason", ""),
-                     " ".join(r["notes"]), r.get("wall", "").partition(" ")[0],
+                     " ".join(r["notes"]), *_lateness(r), r.get("wall", "").partition(" ")[0],
                      r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r), run)}"]
                     for r in results)]
 
 
+def _lateness(result: Result) -> list:
+    """When it was handed in, when it was due, and the points taken off for the difference."""
+    due = result.get("due", {})
+    return [due.get("handed_in") or result.get("handed_in", ""), due.get("due", ""),
+            due.get("off", "")]
+
+
 def exercises(results: Iterable[Result]) -> list[list]:
     """One row for each exercise of each submission."""
-    head = ["learner", "id", "submission", "exercise", "status", "points", "possible", "message",
-            "misconception", "trap", "notebook shows", "differs"]
+    head = ["learner", "id", "submission", "exercise", "status", "points", "possible",
+            "cases held", "cases", "promises held", "promises", "message", "misconception", "trap",
+            "case", "notebook shows", "differs"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], e["id"], e["status"],
-                     e["points"], e["possible"], e["message"], e["misconception"], e["trap"],
+                     e["points"], e["possible"],
+                     *(e.get(key, "") for key in ("cases_held", "cases", "promises_held",
+                                                  "promises")),
+                     e["message"], e["misconception"], e["trap"], e["case"],
                      e["notebook_shows"], "yes" if e["differs"] else ""]
                     for r in results for e in r["exercises"])]
 
 
 def nbgrader(results: Iterable[Result]) -> list[list]:
     """The columns of `nbgrader export`, for programs that read those."""
-    return [NBGRADER, *([sheets.stage(r["stage"]).stem, "", "",
-                         r["learner"]["id"] or r["learner"]["name"], "", r["learner"]["name"], "",
-                         r["points"], 0, r["points"], r["possible"]] for r in best(results))]
+    rows: list[list] = [NBGRADER]
+    for r in best(results):
+        handed_in, due, off = _lateness(r)
+        rows.append([r.get("assignment") or sheets.stage(r["stage"]).stem, due, handed_in,
+                     r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),
+                     "", r["learner"]["name"], "", text.whole(r["points"] + (off or 0)), off or 0,
+                     r["points"], r["possible"]])
+    return rows
 
 
 def junit(results: Iterable[Result]) -> str:
@@ -164,123 +159,3 @@ def _case(suite: ElementTree.Element, entry: dict, name: str) -> None:
     facts = ElementTree.SubElement(case, "properties")
     for key in ("points", "possible", "misconception"):
         ElementTree.SubElement(facts, "property", name=key, value=str(entry[key]))
-
-
-# ---- Canvas and Moodle
-
-def canvas(results: Iterable[Result], column: str) -> list[list]:
-    """A gradebook to import into Canvas, where there is no download to fill in."""
-    return [[*CANVAS_FIXED, column],
-            *([r["learner"]["name"], r["learner"]["id"], "", "", "", r["points"]]
-              for r in results)]
-
-
-def fill_canvas(results: Iterable[Result], gradebook: Path,
-                column: str) -> tuple[str, list[Result]]:
-    """The instructor's gradebook with one column filled in, and the results that it has no row for.
-
-    column: the beginning of the assignment's column. Every other cell stays as it is.
-    Raises RunError.
-    """
-    rows, bom = _read(gradebook)
-    target = _find_column(rows[0], column, gradebook)
-    identity = _find_column(rows[0], "ID", gradebook)
-    kept = _one_stage(results)
-    return _filled(rows, identity, kept, _by_id(kept, "canvas"),
-                   {target: lambda r: r["points"]}, bom)
-
-
-def moodle(results: Iterable[Result]) -> list[list]:
-    """A grading worksheet for Moodle, where there is no download to fill in."""
-    return [MOODLE_FIXED,
-            *([f"Participant {r['learner']['id']}" if r["learner"]["id"] else "",
-               r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
-
-
-def fill_moodle(results: Iterable[Result], worksheet: Path) -> tuple[str, list[Result]]:
-    """The instructor's grading worksheet with grades and comments, and the results without a row.
-
-    Raises RunError.
-    """
-    rows, bom = _read(worksheet)
-    find = {name: _find_column(rows[0], name, worksheet)
-            for name in ("Identifier", "Grade", "Feedback comments")}
-    kept = _one_stage(results)
-    by_id = {f"Participant {id}": result for id, result in _by_id(kept, "moodle").items()}
-    return _filled(rows, find["Identifier"], kept, by_id,
-                   {find["Grade"]: lambda r: r["points"],
-                    find["Feedback comments"]: lambda r: text.cell(summary(r))}, bom)
-
-
-def summary(result: Result) -> str:
-    """Points and message of each exercise, in one line, as HTML: Moodle stores comments as such."""
-    parts = [f"{e['id']}: {e['points']}/{e['possible']}"
-             + (f" ({e['message']})" if e["status"] != "pass" else "")
-             for e in result["exercises"]]
-    return html.escape("; ".join(parts), quote=False)
-
-
-def _one_stage(results: Iterable[Result]) -> list[Result]:
-    """The results as a list. Raises RunError when they are of more than one stage."""
-    kept = list(results)
-    found = Counter(r["stage"] for r in kept)
-    if len(found) > 1:
-        rarest = min(found, key=lambda stage: found[stage])
-        names = ", ".join([r["learner"]["name"] for r in kept if r["stage"] == rarest][:3])
-        raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
-                       f"(stage {rarest}: {names}), expected one stage for one column. All else is "
-                       "written; grade the notebooks of one stage, all as one with --stage N, or "
-                       "import canvas_NN.csv or moodle_NN.csv.")
-    return kept
-
-
-def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
-    """The results of learners whose id that LMS gave. Raises RunError where two have one id."""
-    found: dict[str, Result] = {}
-    for result in results:
-        learner = result["learner"]
-        if learner["source"] == source:
-            other = found.setdefault(learner["id"], result)
-            if other is not result:
-                raise RunError(f"gradebook: {other['name']} and {result['name']} both say that "
-                               f"they are of id {learner['id']}. Look at both, remove one.")
-    return found
-
-
-def _read(path: Path) -> tuple[list[list[str]], str]:
-    try:
-        data = path.read_bytes()
-        rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
-    except OSError as error:
-        raise RunError(f"{path}: {error.strerror}. Give the file that the LMS exports.") from None
-    except (ValueError, csv.Error) as error:
-        raise RunError(f"{path}: cannot be read as CSV ({type(error).__name__}). Download it "
-                       "again.") from None
-    if not rows:
-        raise RunError(f"{path}: is empty, expected a gradebook. Download it again.")
-    return rows, "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
-
-
-def _find_column(head: list[str], name: str, path: Path) -> int:
-    exact = [i for i, cell in enumerate(head) if cell.strip() == name]
-    near = [i for i, cell in enumerate(head) if cell.strip().startswith(name)]
-    found = exact or near
-    if len(found) != 1:
-        shown = ", ".join(text.clean(cell, 30) for cell in head)[:150]
-        raise RunError(f"{path.name}: got {len(found)} columns that begin with {name!r}, "
-                       f"expected one of: {shown}")
-    return found[0]
-
-
-def _filled(rows: list[list[str]], identity: int, results: list[Result],
-            by_id: dict[str, Result], fill: dict[int, Any], bom: str) -> tuple[str, list[Result]]:
-    met = set()
-    for row in rows[1:]:
-        id = row[identity].strip() if len(row) > max(identity, *fill) else ""
-        if id in by_id:
-            met.add(owner(by_id[id]))
-            for column, value in fill.items():
-                row[column] = str(value(by_id[id]))
-    out = io.StringIO()
-    csv.writer(out).writerows(rows)
-    return bom + out.getvalue(), [r for r in results if owner(r) not in met]

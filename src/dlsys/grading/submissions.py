@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
+from dlsys.grading import due
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.text import clean
 from dlsys.notebook_file import LARGEST, oversize
@@ -30,11 +31,13 @@ MOST_EACH = 40            # notebooks of one learner
 LARGEST_NESTED = 32 * 2**20  # bytes of a zip that a learner handed in
 DIRECTORY = {True: 2**18, False: 2**22}  # bytes of the list of files in a learner's zip, and others
 SUBMITTED = "submitted"   # nbgrader's folder of what was handed in
+TIMESTAMP = "timestamp.txt"  # nbgrader's file beside it, which says when
+LARGEST_TIMESTAMP = 200   # bytes
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError,
                OSError)
 
-_CANVAS = re.compile(r"(?P<who>[^_/]+)_(?P<late>LATE_)?(?P<id>\d+)_"
-                     r"(?:(?P<number>\d+)_.+|(?:text|link)\.html)", re.I | re.A)
+CANVAS_NAME = re.compile(r"(?P<who>[^_/]+)_(?P<late>LATE_)?(?P<id>\d+)_"
+                         r"(?:(?P<number>\d+)_.+|(?:text|link)\.html)", re.I | re.A)
 _MOODLE = re.compile(r"(?P<who>.+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_.*)?", re.A)
 
 
@@ -48,7 +51,7 @@ class Learner:
 
     name: str
     id: str = ""
-    source: str = ""  # "canvas", "moodle" or ""
+    source: str = ""  # "canvas", "moodle", "nbgrader" or ""
     raw: str = ""
 
 
@@ -76,6 +79,8 @@ class Submission:
     entry: tuple[int, ...] = ()
     problem: str = ""  # known before reading: a link, no notebook in it, ...
     late: bool = False  # by the name that the LMS gave it
+    handed_in: str = ""  # when, as ISO 8601 with an offset, where nbgrader noted it
+    assignment: str = ""  # as nbgrader names it
 
     def read(self) -> bytes:
         """The notebook's bytes. Raises Refused."""
@@ -230,10 +235,12 @@ def _owned(files: list[_File]) -> tuple[list[Submission], list[str]]:
     learners = _by_lms(files, level) or _by_nbgrader(files, level)
     rest = [file for file in files if file not in learners]
     learners |= _by_folder(rest, _shared_folders([file.parts for file in rest], anything=True))
-    found = [replace(file.one, learner=learners[file], late=_late(file.parts[-1]))
+    stamps = {file.parts[:-1]: _stamp(file.one) for file in files if _is_stamp(file, learners)}
+    found = [replace(file.one, learner=learners[file], late=_late(file.parts[-1]),
+                     **_noted(file, learners[file], level, stamps))
              for file in files if file.graded]
     seen, left_out = {one.learner for one in found}, []
-    for file in files:
+    for file in sorted(files, key=lambda file: file.parts[-1] == TIMESTAMP):
         learner = learners[file]
         if learner.source and learner not in seen:
             seen.add(learner)
@@ -287,7 +294,7 @@ def _by_lms(files: list[_File], level: int) -> dict[_File, Learner]:
 def _canvas(files: list[_File], level: int) -> dict[_File, re.Match]:
     """Files directly in a download of Canvas. It numbers each upload: no number comes twice."""
     matches = {file: match for file in files if len(file.parts) == level + 1
-               and (match := _CANVAS.fullmatch(file.parts[level]))}
+               and (match := CANVAS_NAME.fullmatch(file.parts[level]))}
     places = {file.parts: match for file, match in matches.items()}  # one for all files of a zip
     uploads = Counter((m["id"], m["number"]) for m in places.values() if m["number"])
     one_person = len(uploads) > 2 and len({id for id, _ in uploads}) == 1
@@ -302,8 +309,31 @@ def _moodle(files: list[_File], level: int) -> dict[_File, re.Match]:
 
 def _by_nbgrader(files: list[_File], level: int) -> dict[_File, Learner]:
     """nbgrader's own order: submitted/NAME/ASSIGNMENT/file."""
-    return {file: learner_named(file.parts[level + 1]) for file in files
+    return {file: learner_named(file.parts[level + 1], source="nbgrader") for file in files
             if len(file.parts) >= level + 4 and file.parts[level] == SUBMITTED}
+
+
+def _is_stamp(file: _File, learners: dict[_File, Learner]) -> bool:
+    return file.parts[-1] == TIMESTAMP and learners[file].source == "nbgrader"
+
+
+def _stamp(one: Submission) -> str:
+    """The time in a file of nbgrader as ISO 8601, "" where it holds none."""
+    try:
+        data = (_read_entry(one.path, one.entry, LARGEST_TIMESTAMP) if one.entry
+                else read_file(one.path, LARGEST_TIMESTAMP))
+    except Refused:
+        return ""
+    return due.nbgrader_time(data.decode("utf-8", "replace"))
+
+
+def _noted(file: _File, learner: Learner, level: int,
+           stamps: dict[tuple[str, ...], str]) -> dict[str, str]:
+    """What nbgrader's folders say about a notebook: its assignment, and when it was handed in."""
+    if learner.source != "nbgrader":
+        return {}
+    folder = file.parts[:level + 3]
+    return {"assignment": clean(file.parts[level + 2], 80), "handed_in": stamps.get(folder, "")}
 
 
 def _by_folder(files: list[_File], level: int, above: str = "") -> dict[_File, Learner]:
@@ -338,7 +368,7 @@ def _several_people(tails: list[tuple[str, ...]]) -> bool:
 
 
 def _late(name: str) -> bool:
-    match = _CANVAS.fullmatch(name)
+    match = CANVAS_NAME.fullmatch(name)
     return bool(match and match["late"])
 
 

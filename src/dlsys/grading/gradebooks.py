@@ -1,0 +1,255 @@
+"""Gradebooks of Canvas and Moodle: columns to import, and downloads that are filled in.
+
+A download keeps everything but the cells that are filled: its order, its separator, its mark at
+the beginning. Moodle's sheets may be English or German.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dlsys.grading import text
+from dlsys.grading.cohort import RunError
+from dlsys.grading.scoring import owner
+
+Result = dict[str, Any]
+CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
+# Moodle's headings in the languages that are read, by what they are.
+MOODLE_NAMES = {
+    "identifier": ("Identifier", "ID"), "name": ("Full name", "Vollständiger Name"),
+    "grade": ("Grade", "Bewertung"), "most": ("Maximum Grade", "Bestwertung"),
+    "comment": ("Feedback comments", "Feedback als Kommentar"),
+    "time": ("Last modified (submission)", "Zuletzt geändert (Abgabe)"),
+}
+_CANVAS_NUMBER = re.compile(r" \(\d+\)$")
+_LAST_NUMBER = re.compile(r"(\d+)\s*$")
+_DECIMAL_COMMA = re.compile(r"\d+,\d+")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A CSV file with what has to stay as it was when it is written again."""
+
+    path: Path
+    rows: list[list[str]]
+    bom: str
+    separator: str
+
+    @property
+    def head(self) -> list[str]:
+        """The names of the columns."""
+        return [cell.strip() for cell in self.rows[0]]
+
+    def number(self, points: float, *columns: int) -> str:
+        """Points as text, with a decimal comma where these columns have one."""
+        comma = any(_DECIMAL_COMMA.fullmatch(row[k].strip()) for row in self.rows[1:]
+                    for k in columns if len(row) > k)
+        return f"{points:g}".replace(".", "," if comma else ".")
+
+
+def read(path: Path) -> Sheet:
+    """A download of an LMS, separated by commas, semicolons or tabs. Raises RunError."""
+    try:
+        data = path.read_bytes()
+        content = data.decode("utf-8-sig")
+        separator = max(",;\t", key=content.partition("\n")[0].count)
+        rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}. Give the file that the LMS exports.") from None
+    except (ValueError, csv.Error) as error:
+        raise RunError(f"{path}: cannot be read as CSV ({type(error).__name__}). Download it "
+                       "again.") from None
+    if not rows:
+        raise RunError(f"{path}: is empty, expected a gradebook. Download it again.")
+    return Sheet(path, rows, "\ufeff" if data.startswith(b"\xef\xbb\xbf") else "", separator)
+
+
+# ---- Canvas
+
+def canvas(results: Iterable[Result], column: str) -> list[list]:
+    """A gradebook to import into Canvas, where there is no download to fill in."""
+    return [[*CANVAS_FIXED, column],
+            *([r["learner"]["name"], r["learner"]["id"], "", "", "", r["points"]]
+              for r in results)]
+
+
+def fill_canvas(results: Sequence[Result], gradebook: Path,
+                columns: Sequence[str]) -> tuple[str, list[Result]]:
+    """The instructor's gradebook with columns filled in, and the results that it has no row for.
+
+    columns: for each the name of an assignment or its beginning: "Stage 1" for the only stage,
+    "Stage {stage}" for all, "2=Losses" for stage 2. Every other cell stays as it is. Raises
+    RunError.
+    """
+    sheet = read(gradebook)
+    identity = _column(sheet, ("ID",))
+    absent: list[Result] = []
+    for target, chosen in _targets(sheet, results, columns):
+        absent += _fill(sheet, identity, chosen, _by_id(chosen, "canvas"),
+                        {target: lambda r, k=target: sheet.number(r["points"], k)})
+    return _written(sheet), absent
+
+
+def _targets(sheet: Sheet, results: Sequence[Result],
+             columns: Sequence[str]) -> list[tuple[int, list[Result]]]:
+    """The columns, each with the results that belong into it. Raises RunError."""
+    stages = sorted({r["stage"] for r in results})
+    found: dict[int | None, int] = {}
+    for column in columns:
+        stage, name = of_stage(column)
+        if "{stage}" in name:
+            found |= {n: _column(sheet, (name.replace("{stage}", str(n)),)) for n in stages}
+        else:
+            found[stage] = _column(sheet, (name,))
+    if None in found:
+        return [(found[None], one_stage(results))]
+    if lacking := [n for n in stages if n not in found]:
+        raise RunError(f"gradebook: got results of stage {lacking[0]}, and no column for it. Name "
+                       f'one: --canvas CSV "{lacking[0]}=NAME"')
+    return [(column, [r for r in results if r["stage"] == n]) for n, column in found.items()]
+
+
+def of_stage(argument: str) -> tuple[int | None, str]:
+    """An argument "2=NAME" as stage and name; the stage is None where none is said."""
+    match = re.fullmatch(r"(\d{1,4})=(.+)", argument, re.S)
+    return (int(match[1]), match[2]) if match else (None, argument)
+
+
+def canvas_names(gradebook: Path) -> dict[tuple[str, str], str]:
+    """People's names by ("canvas", id), "Lovelace, Ada" as "Ada Lovelace". Raises RunError."""
+    sheet = read(gradebook)
+    identity, name = _column(sheet, ("ID",)), _column(sheet, ("Student",))
+    return {("canvas", id): " ".join(reversed(text.clean(shown, 80).split(", ", 1)))
+            for id, shown in _cells(sheet, identity, name) if id.isdigit() and shown}
+
+
+# ---- Moodle
+
+def moodle(results: Iterable[Result]) -> list[list]:
+    """A grading worksheet for Moodle, where there is no download to fill in."""
+    return [MOODLE_FIXED,
+            *([f"Participant {r['learner']['id']}" if r["learner"]["id"] else "",
+               r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
+
+
+def fill_moodle(results: Sequence[Result], worksheet: Path) -> tuple[str, list[Result]]:
+    """The instructor's grading worksheet with grades and comments, and the results without a row.
+
+    Raises RunError.
+    """
+    sheet = read(worksheet)
+    identity, grade, comment = (_column(sheet, MOODLE_NAMES[name])
+                                for name in ("identifier", "grade", "comment"))
+    most = _columns(sheet, MOODLE_NAMES["most"])
+    kept = one_stage(results)
+    absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
+                   {grade: lambda r: sheet.number(r["points"], grade, *most),
+                    comment: lambda r: text.cell(summary(r))})
+    return _written(sheet), absent
+
+
+def moodle_people(worksheet: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Names, and the cells that say when was handed in, both by number. Raises RunError."""
+    sheet = read(worksheet)
+    identity = _column(sheet, MOODLE_NAMES["identifier"])
+    found = [_columns(sheet, MOODLE_NAMES[name]) for name in ("name", "time")]
+    names, times = ({id: text.clean(cell, 80) for id, cell in _cells(sheet, identity, columns[0])
+                     if id and cell} if columns else {} for columns in found)
+    return names, times
+
+
+def summary(result: Result) -> str:
+    """Points and message of each exercise and the notes, in one line, as HTML for Moodle."""
+    parts = [f"{e['id']}: {e['points']}/{e['possible']}"
+             + (f" ({e['message']})" if e["status"] != "pass" else "")
+             for e in result["exercises"]]
+    return html.escape(" ".join(["; ".join(parts), *result["notes"]]), quote=False)
+
+
+# ---- both
+
+def one_stage(results: Iterable[Result]) -> list[Result]:
+    """The results as a list. Raises RunError when they are of more than one stage."""
+    kept = list(results)
+    found = Counter(r["stage"] for r in kept)
+    if len(found) > 1:
+        rarest = min(found, key=lambda stage: found[stage])
+        names = ", ".join([r["learner"]["name"] for r in kept if r["stage"] == rarest][:3])
+        raise RunError(f"gradebook: got results of stages {', '.join(map(str, sorted(found)))} "
+                       f"(stage {rarest}: {names}), expected one stage for one column. All else is "
+                       "written. Name a column or a sheet for each: --canvas CSV \"Stage {stage}\" "
+                       "or --moodle 1=CSV --moodle 2=CSV; or grade all as one: --stage N")
+    return kept
+
+
+def _by_id(results: Iterable[Result], source: str) -> dict[str, Result]:
+    """The results of learners whose id that LMS gave. Raises RunError where two have one id."""
+    found: dict[str, Result] = {}
+    for result in results:
+        learner = result["learner"]
+        if learner["source"] == source:
+            other = found.setdefault(learner["id"], result)
+            if other is not result:
+                raise RunError(f"gradebook: {other['name']} and {result['name']} both say that "
+                               f"they are of id {learner['id']}. Look at both, remove one.")
+    return found
+
+
+def _columns(sheet: Sheet, names: Sequence[str]) -> list[int]:
+    """The columns of this name; else those of it with Canvas's number; else those it begins."""
+    for fits in (lambda cell: cell in names,
+                 lambda cell: _CANVAS_NUMBER.sub("", cell) in names,
+                 lambda cell: any(re.match(rf"{re.escape(name)}(?!\w)", cell) for name in names)):
+        if found := [k for k, cell in enumerate(sheet.head) if fits(cell)]:
+            return found
+    return []
+
+
+def _column(sheet: Sheet, names: Sequence[str]) -> int:
+    """The one column of this name. Raises RunError."""
+    found = _columns(sheet, names)
+    if len(found) != 1:
+        shown = ", ".join(text.clean(cell, 30) for cell in sheet.head)[:150]
+        asked = " or ".join(map(repr, names))
+        raise RunError(f"{sheet.path.name}: got {len(found)} columns that begin with {asked}, "
+                       f"expected one of: {shown}")
+    return found[0]
+
+
+def _cells(sheet: Sheet, identity: int, column: int) -> list[tuple[str, str]]:
+    """Number and cell of each row; Moodle's "Participant 9" and "Teilnehmer/in9" are number 9."""
+    return [(_number(row[identity]), row[column].strip()) for row in sheet.rows[1:]
+            if len(row) > max(identity, column)]
+
+
+def _number(cell: str) -> str:
+    match = _LAST_NUMBER.search(cell)
+    return match[1] if match else ""
+
+
+def _fill(sheet: Sheet, identity: int, results: list[Result], by_id: dict[str, Result],
+          fill: dict[int, Callable[[Result], str]]) -> list[Result]:
+    """Fill in the rows of these people, in place; returns the results without a row."""
+    met = set()
+    for row in sheet.rows[1:]:
+        id = _number(row[identity]) if len(row) > max(identity, *fill) else ""
+        if id in by_id:
+            met.add(owner(by_id[id]))
+            for column, value in fill.items():
+                row[column] = value(by_id[id])
+    return [r for r in results if owner(r) not in met]
+
+
+def _written(sheet: Sheet) -> str:
+    out = io.StringIO()
+    csv.writer(out, delimiter=sheet.separator).writerows(sheet.rows)
+    return sheet.bom + out.getvalue()

@@ -1,0 +1,107 @@
+"""What the options of `dlsys grade` about points and gradebooks mean.
+
+They judge nothing, so a run that stands takes other ones: --resume with them changes every report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dlsys.grading import cohort, due, gradebooks, overrides
+from dlsys.grading.cohort import RunError
+from dlsys.grading.scoring import Scoring
+from dlsys.grading.text import some
+
+Result = dict[str, Any]
+
+
+def scoring(args: argparse.Namespace) -> Scoring:
+    """How this run counts points. Raises UserError for a file that cannot be used.
+
+    Without an option, what the run was given before goes on.
+    """
+    overrides.read(args.out)
+    beside = args.out / due.FILE
+    path = args.course or (beside if beside.exists() else None)
+    partial = _recorded_partial(args.out) if args.partial is None else args.partial
+    names, cells = _people(args)
+    return Scoring(partial, due.read(path) if path else None, names, cells)
+
+
+def _recorded_partial(folder: Path) -> bool:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        grades = json.loads((folder / cohort.GRADES).read_text(encoding="utf-8"))
+        return grades["scoring"]["partial"] is True
+    return False
+
+
+def keep_course(args: argparse.Namespace) -> None:
+    """Put the course into the folder of the run, where --resume finds it."""
+    if not args.course or args.course.resolve() == (args.out / due.FILE).resolve():
+        return
+    for name, source in ((due.FILE, args.course),
+                         (due.EXTENSIONS, args.course.with_name(due.EXTENSIONS))):
+        if source.exists():
+            cohort.write_private(args.out / name, source.read_bytes())
+        else:
+            (args.out / name).unlink(missing_ok=True)
+
+
+def _people(args: argparse.Namespace) -> tuple[dict, dict]:
+    """Names by source and id, and Moodle's cells about the time by source, id and stage."""
+    names: dict[tuple[str, str], str] = {}
+    cells: dict[tuple[str, str, int | None], str] = {}
+    for book, _ in args.canvas:
+        names |= gradebooks.canvas_names(Path(book))
+    for argument in args.moodle:
+        stage, path = gradebooks.of_stage(argument)
+        people, times = gradebooks.moodle_people(Path(path))
+        names |= {("moodle", id): name for id, name in people.items()}
+        cells |= {("moodle", id, stage): cell for id, cell in times.items()}
+    return names, cells
+
+
+# ---- filling in
+
+def fill(args: argparse.Namespace, counted: list[Result]) -> list[tuple[str, str, str]]:
+    """The filled-in gradebooks of the LMS: name, content and one line about each.
+
+    Raises RunError.
+    """
+    filled = [*_canvas(args.canvas, counted), *_moodle(args.moodle, counted)]
+    return [(name, content, f"{name}: {line_about(meant, missing)}")
+            for name, content, meant, missing in filled]
+
+
+def _canvas(asked: list[list[str]], counted: list[Result]) -> list[tuple]:
+    if not asked:
+        return []
+    if len(books := {Path(book).resolve() for book, _ in asked}) > 1:
+        raise RunError(f"--canvas: got {len(books)} gradebooks, expected one, with several "
+                       "columns. Canvas has one for a course.")
+    text, missing = gradebooks.fill_canvas(counted, Path(asked[0][0]), [name for _, name in asked])
+    return [("canvas.csv", text, counted, missing)]
+
+
+def _moodle(asked: list[str], counted: list[Result]) -> list[tuple]:
+    made = []
+    for stage, path in map(gradebooks.of_stage, asked):
+        mine = [r for r in counted if stage in (None, r["stage"])]
+        name = "moodle.csv" if stage is None else f"moodle_{stage:02d}.csv"
+        text, missing = gradebooks.fill_moodle(mine, Path(path))
+        made.append((name, text, mine, missing))
+    if len({name for name, *_ in made}) < len(made):
+        raise RunError("--moodle: got two sheets for one stage, expected one for each: "
+                       "--moodle 1=CSV --moodle 2=CSV")
+    return made
+
+
+def line_about(counted: list[Result], missing: list[Result]) -> str:
+    """How many learners a gradebook got points of, and who has no row in it."""
+    names = [result["learner"]["name"] for result in missing]
+    absent = f" Not in it: {some(names)}." if names else ""
+    return f"{len(counted) - len(missing)} of {len(counted)} learners filled in.{absent}"

@@ -1,0 +1,228 @@
+"""Gradebooks are filled in as they came: their columns, languages, separators; nobody is mixed up.
+
+Headings and identifiers of Moodle are those of its English and German language packs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import zipfile
+from typing import Any
+
+import pytest
+from test_grading_reports import EVIL, result, sample
+
+from dlsys.grading import cohort, gradebooks, options, pages, returns, scoring
+from dlsys.grading.scoring import Scoring
+from dlsys.grading.text import answers_to
+from dlsys_helpers import stages
+
+
+@pytest.fixture
+def grades() -> dict[str, Any]:
+    return sample()
+
+
+def rows(text: str, separator: str = ",") -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text), delimiter=separator))
+
+
+CANVAS = ('\ufeffStudent,ID,SIS User ID,SIS Login ID,Section,Stage 1 (4711),Stage 2 (4712)\r\n'
+          '    Points Possible,,,,,15,10\r\n"Lovelace, Ada",7,s7,ada,A,,3\r\n'
+          '"Curie, Marie",99,s99,marie,A,4,\r\n')
+
+
+def test_a_canvas_gradebook_is_filled_in_and_else_left_as_it_is(tmp_path, grades):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS, encoding="utf-8", newline="")
+
+    text, absent = gradebooks.fill_canvas(scoring.best(grades["results"]), book, ["Stage 1"])
+
+    assert [r["name"] for r in absent] == ["bob.ipynb", f"{EVIL}.ipynb"]
+    assert text == CANVAS.replace("ada,A,,3", "ada,A,15,3")
+
+
+MOODLE = ("Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
+          "Participant 9,Eve,e@x,Submitted,,15.00,\nParticipant 5,Max,m@x,No submission,,15.00,\n")
+
+
+def test_a_moodle_worksheet_is_filled_in(tmp_path, grades):
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(MOODLE, encoding="utf-8")
+
+    text, absent = gradebooks.fill_moodle(scoring.best(grades["results"]), sheet)
+
+    filled = rows(text)
+    assert [r["name"] for r in absent] == ["ada.ipynb", "bob.ipynb"]
+    assert filled[1][:6] == ["Participant 9", "Eve", "e@x", "Submitted", "0", "15.00"]
+    assert filled[1][6].startswith("01.1: 0/3 (&lt;script&gt;")
+    assert filled[2] == ["Participant 5", "Max", "m@x", "No submission", "", "15.00", ""]
+
+
+@pytest.mark.parametrize(("content", "column", "part"), [
+    ("", "Stage 1", "is empty"), (CANVAS, "Stage", "got 2 columns"),
+    (CANVAS, "Other", "got 0 columns"), ("a,b\n1,2\n", "a", "that begin with 'ID'")])
+def test_a_gradebook_that_does_not_fit_is_named(tmp_path, grades, content, column, part):
+    book = tmp_path / "book.csv"
+    book.write_text(content, encoding="utf-8")
+    with pytest.raises(cohort.RunError, match=part):
+        gradebooks.fill_canvas(scoring.best(grades["results"]), book, [column])
+
+
+def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):
+    book, sheet = tmp_path / "book.csv", tmp_path / "sheet.csv"
+    book.write_text(CANVAS, encoding="utf-8")
+    sheet.write_text(MOODLE, encoding="utf-8")
+    later = {**result("ada", "pp", "7", "canvas"), "stage": 2}
+    both = scoring.best([*grades["results"], later])
+    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
+        gradebooks.fill_canvas(both, book, ["Stage 1"])
+    with pytest.raises(cohort.RunError, match=r"stages 1, 2 \(stage 2: ada\), expected one stage"):
+        gradebooks.fill_moodle(both, sheet)
+
+
+def test_two_people_of_one_id_are_named_not_mixed(tmp_path, grades):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS, encoding="utf-8")
+    both = scoring.best([*grades["results"], result("mal", "ppppp", "7", "canvas")])
+    with pytest.raises(cohort.RunError, match=r"ada\.ipynb and mal\.ipynb both say .* id 7"):
+        gradebooks.fill_canvas(both, book, ["Stage 1"])
+
+
+def test_a_gradebook_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(cohort.RunError, match="No such file"):
+        gradebooks.fill_moodle([], tmp_path / "gone.csv")
+
+
+def filled(tmp_path, content: str, results: list, columns: list[str]) -> str:
+    book = tmp_path / "book.csv"
+    book.write_text(content, encoding="utf-8", newline="")
+    return gradebooks.fill_canvas(scoring.best(results), book, columns)[0]
+
+
+@pytest.mark.parametrize("columns", [["Stage {stage}"], ["1=Stage 1", "2=Stage 2 (4712)"]])
+def test_several_stages_fill_several_columns(tmp_path, columns):
+    both = [result("ada", "ppppp", "7", "canvas"),
+            {**result("ada", "pp", "7", "canvas"), "stage": 2}]
+
+    assert '"Lovelace, Ada",7,s7,ada,A,15,6\r\n' in filled(tmp_path, CANVAS, both, columns)
+    with pytest.raises(cohort.RunError, match=r"no column for it. Name one: --canvas CSV \"2=NAME"):
+        filled(tmp_path, CANVAS, both, ["1=Stage 1"])
+
+
+def test_a_column_is_told_from_one_that_begins_alike(tmp_path):
+    more = CANVAS.replace("Stage 2 (4712)", "Stage 1 quiz (4712)").replace(
+        "Section", "Stage 10 (9)")
+    ada = [result("ada", "ppppp", "7", "canvas")]
+
+    assert filled(tmp_path, more, ada, ["Stage 1"]) == more.replace("A,,3", "A,15,3")
+
+
+GERMAN = ("ID;Vollständiger Name;E-Mail-Adresse;Status;Bewertung;Bestwertung;Bewertung kann "
+          "geändert werden;Zuletzt geändert (Abgabe);Zuletzt geändert (Bewertung);Feedback als "
+          "Kommentar\nTeilnehmer/in9;Eva Bär;e@x;Zur Bewertung abgegeben;;15,00;Ja;"
+          "Samstag, 16. Januar 2027, 08:00;-;\n")
+
+
+def test_a_german_sheet_keeps_its_separator_and_its_decimal_comma(tmp_path):
+    sheet = tmp_path / "sheet.csv"
+    sheet.write_text(GERMAN, encoding="utf-8-sig")
+    eva = {**result("Eva", "pppwp", "9", "moodle"), "points": 12.5}
+
+    text, absent = gradebooks.fill_moodle([eva], sheet)
+    people, times = gradebooks.moodle_people(sheet)
+
+    assert absent == []
+    assert text.startswith("\ufeffID;")
+    line = rows(text, ";")[1]
+    assert line[4:9] == ["12,5", "15,00", "Ja", "Samstag, 16. Januar 2027, 08:00", "-"]
+    assert line[9].startswith("01.1: 3/3; ")
+    assert (people, times) == ({"9": "Eva Bär"}, {"9": "Samstag, 16. Januar 2027, 08:00"})
+
+
+def asked(tmp_path, **more) -> argparse.Namespace:
+    return argparse.Namespace(**{"out": tmp_path, "course": None, "partial": None, "canvas": [],
+                                 "moodle": [], **more})
+
+
+def test_each_stage_has_its_sheet_of_moodle(tmp_path):
+    for k in (1, 2):
+        (tmp_path / f"{k}.csv").write_text(MOODLE, encoding="utf-8")
+    both = [result("eve", "ppppp", "9", "moodle"),
+            {**result("eve", "pp", "9", "moodle"), "stage": 2}]
+    two = asked(tmp_path, moodle=[f"{k}={tmp_path / f'{k}.csv'}" for k in (1, 2)])
+
+    made = options.fill(two, both)
+
+    assert [(name, rows(text)[1][4]) for name, text, _ in made] == [
+        ("moodle_01.csv", "15"), ("moodle_02.csv", "6")]
+    with pytest.raises(cohort.RunError, match="two sheets for one stage"):
+        options.fill(asked(tmp_path, moodle=[f"{tmp_path / '1.csv'}"] * 2), both[:1])
+    with pytest.raises(cohort.RunError, match="--canvas: got 2 gradebooks"):
+        options.fill(asked(tmp_path, canvas=[["a.csv", "x"], ["b.csv", "y"]]), both)
+
+
+def test_pages_show_the_names_of_the_gradebook_and_by_hand_takes_either(tmp_path, grades):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS, encoding="utf-8", newline="")
+    names = options.scoring(asked(tmp_path, canvas=[[str(book), "Stage 1"]])).names
+    given = grades["results"][:2]
+
+    (ada, _) = scored = scoring.scored(given, [], Scoring(names=names))
+
+    assert names == {("canvas", "7"): "Ada Lovelace", ("canvas", "99"): "Marie Curie"}
+    assert "<h1>Feedback for Ada Lovelace</h1>" in pages.feedback([ada], grades)
+    assert scoring.owner(ada) == scoring.owner(given[0])  # the page keeps its name
+    for name in ("ada", "Ada Lovelace", "7"):
+        assert answers_to(ada, name)
+    assert not answers_to(scored[1], "Ada Lovelace")
+
+
+# ---- feedback for the LMS to hand out
+
+SECOND = f"feedback_canvas_{stages.stage(2).stem}.zip"
+
+
+def unzipped(data: bytes) -> dict[str, str]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_feedback_goes_back_under_the_names_that_each_lms_looks_for(grades):
+    ada = {**result("ada", "ppppp", "7734", "canvas"),
+           "name": "all/ada_LATE_7734_99120_01_activations-2.ipynb"}
+    again = {**result("ada", "pwppp", "7734", "canvas"), "name": "ada_7734_98000_first.ipynb"}
+    later = {**result("ada", "pp", "7734", "canvas"), "stage": 2}
+    eve = result("Eve_A/B", "pwppp", "4711", "moodle")
+    made = returns.archives({**grades, "results": [ada, again, later, eve]}, pages.feedback)
+
+    assert sorted(made) == ["feedback_canvas_01_activations.zip", SECOND,
+                            "feedback_moodle_01_activations.zip"]
+    (name, page), = unzipped(made["feedback_canvas_01_activations.zip"]).items()
+    assert name == "ada_LATE_7734_99120_01_activations-2.html"
+    assert "first.ipynb" in page  # both of stage 1, and no other stage
+    assert "Stage 2" not in page
+    (name, page), = unzipped(made["feedback_moodle_01_activations.zip"]).items()
+    assert name == "Eve A B_4711_assignsubmission_file_/feedback_01_activations.html"
+    assert "ada" not in page
+
+
+def test_moodle_finds_the_person_in_the_name_as_its_importer_does():
+    """It splits each part of a path at underscores: name, number, kind, plugin, rest."""
+    name = returns.moodle_name(result("Ada_von_L", "", "4711", "moodle"))
+    folder, page = name.split("/")
+    _, number, kind, plugin, rest = folder.split("_", 4)
+
+    assert (number, kind, plugin, rest) == ("4711", "assignsubmission", "file", "")
+    assert page.endswith(".html")
+
+
+def test_canvas_finds_the_person_in_the_name_as_its_importer_does():
+    """The first two parts between underscores that are numbers: the person, the upload."""
+    given = {**result("ada", "p"), "name": "x/ada_7734_99120_3_work.ipynb"}
+    parts = returns.canvas_name(given).split("_")
+
+    assert [part for part in parts if part.isdigit()][:2] == ["7734", "99120"]
+    assert returns.canvas_name(result("ada", "p")) == ""

@@ -1,0 +1,178 @@
+"""Due dates: read from one file for a course, compared with times that are known, and no others."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from test_grading_reports import result
+
+from dlsys.grading import command, due, pages, scoring, submissions
+from dlsys.grading.due import BadCourse
+from dlsys.grading.scoring import Scoring
+
+RULE = 'late = "10%/day"\nlate_max = "50%"\ngrace = "15min"\n'
+DATES = "[due]\n1 = 2027-01-15T23:59:00+01:00\n2 = 2027-01-22T23:59:00+01:00\n"
+UNTIL = datetime.fromisoformat("2027-01-15T23:59:00+01:00")
+HEAD = "learner,stage,due,handed_in\n"
+
+
+def course(folder, text: str = RULE + DATES, extensions: str = "") -> due.Course:
+    folder.mkdir(exist_ok=True)
+    (folder / due.FILE).write_text(text, "utf-8")
+    if extensions:
+        (folder / due.EXTENSIONS).write_text(extensions, "utf-8")
+    return due.read(folder / due.FILE)
+
+
+def late(folder, after: timedelta, points: str = "ppppp", **more) -> dict:
+    """A result handed in so long after the due date, as it counts."""
+    given = result("ada", points, "7", handed_in=(UNTIL + after).isoformat(), **more)
+    (scored,) = scoring.scored([given], [], Scoring(course=course(folder)))
+    return scored
+
+
+@pytest.mark.parametrize(("after", "points"), [  # of 15, one and a half a day that has begun
+    (timedelta(hours=-2), 15), (timedelta(minutes=15), 15), (timedelta(minutes=16), 13.5),
+    (timedelta(days=1), 13.5), (timedelta(days=1, seconds=1), 12), (timedelta(days=40), 7.5)])
+def test_each_day_that_has_begun_costs_its_share(tmp_path, after, points):
+    scored = late(tmp_path, after)
+
+    assert scored["points"] == points
+    assert scored["due"]["off"] == 15 - points
+    assert bool(scored["notes"]) == (after > timedelta())
+
+
+def test_a_late_submission_says_how_late_and_never_goes_below_nothing(tmp_path):
+    scored = late(tmp_path, timedelta(days=2, hours=3), "ptttt")  # 3 points, and 4.5 off
+
+    assert scored["points"] == 0
+    assert scored["notes"] == ["Handed in 2 d 3 h after the due date: 3 points off."]
+    assert scored["exercises"][0]["points"] == 3
+
+
+def test_a_page_says_when_it_was_due_and_the_rule(tmp_path):
+    rules = Scoring(course=course(tmp_path))
+    page = " ".join(pages.feedback([late(tmp_path, timedelta(days=2))], {
+        "run": {"begun": "2027-01-20T10:00:00+00:00"}, "scoring": rules.plain()}).split())
+
+    assert ("Due 15 January 2027, 23:59 UTC+01:00. Late: 10 % of the possible points for each day "
+            "that has begun, at most 50 %; within 15 min nothing.") in page
+
+
+def test_without_a_time_nothing_is_taken_off_and_a_late_one_says_so(tmp_path):
+    rules = Scoring(course=course(tmp_path))
+    ada, bob = scoring.scored([result("ada", "ppppp", late=True), result("bob", "ppppp")], [],
+                              rules)
+
+    assert ada["points"] == bob["points"] == 15
+    assert ada["notes"] == ["When it was handed in is not known here: nothing is taken off."]
+    assert ada["due"] == {"due": UNTIL.isoformat(), "handed_in": "", "off": 0}
+
+
+def test_an_extension_moves_one_learners_date_and_a_time_can_be_given(tmp_path):
+    rules = course(tmp_path, extensions=HEAD + "7,1,2027-01-18T23:59:00+01:00,\n"
+                   "bob,1,,2027-01-16T10:00:00+01:00\nnobody,1,2027-01-18T23:59:00+01:00,\n"
+                   "nobody,2,2027-01-18T23:59:00+01:00,\n")
+    given = [result("ada", "ppppp", "7", handed_in="2027-01-18T20:00:00+01:00"),
+             result("bob", "ppppp"), result("eve", "ppppp")]
+    ada, bob, eve = scoring.scored(given, [], Scoring(course=rules))
+
+    assert [r["points"] for r in (ada, bob, eve)] == [15, 13.5, 15]
+    assert due.unmet([ada, bob, eve], rules) == ["nobody"]  # stage 2 is not in this run
+
+
+def test_the_best_after_the_deduction_counts(tmp_path):
+    early = result("ada", "pppwp", handed_in=UNTIL.isoformat())
+    after = result("ada", "ppppp", handed_in=(UNTIL + timedelta(days=9)).isoformat())
+    scored = scoring.scored([after, early], [], Scoring(course=course(tmp_path)))
+
+    assert scoring.best(scored) == [scored[1]]
+    assert "this one counts" in scored[1]["notes"][-1]
+    assert "another one, with the most points, counts" in scored[0]["notes"][-1]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("due = 3\n", r"got due = 3, expected a table"),
+    ("[due]\n1 = 2027-01-15T23:59:00\n", "expected a date with time and offset"),
+    ("[due]\n1 = 2027-01-15\n", "expected a date with time and offset"),
+    ("[due]\n13 = 2027-01-15T23:59:00+01:00\n", "got stage '13'"),
+    ('late = "10% a week"\n', "got late = '10% a week', expected a text such as 10%/day"),
+    ("late_max = 50\n", "got late_max = '50', expected a text such as 50%"),
+    ('graze = "15min"\n', "got 'graze', expected due, late, late_max, grace"),
+    ("[due\n", "is no TOML"),
+])
+def test_a_course_that_makes_no_sense_is_named(tmp_path, text, said):
+    with pytest.raises(BadCourse, match=said):
+        course(tmp_path, text)
+
+
+@pytest.mark.parametrize(("row", "said"), [
+    ("ada,1,,\n", "row 2: got no date"), ("ada,x,,\n", "row 2: got no date"),
+    ("ada,x,2027-01-18T23:59:00+01:00,\n", "row 2: got stage 'x'"),
+    ("ada,1,tomorrow,\n", "row 2: got 'tomorrow', expected a date"),
+    ("ada,1\n", "row 2: got 2 cells, expected 4")])
+def test_an_extension_that_makes_no_sense_is_named(tmp_path, row, said):
+    with pytest.raises(BadCourse, match=said):
+        course(tmp_path, extensions=HEAD + row)
+
+
+@pytest.mark.parametrize(("text", "moment"), [
+    ("2027-01-15 22:59:00.5 UTC\n", "2027-01-15T22:59:00.500000+00:00"),
+    ("2027-01-15 23:59:00 Europe/Berlin", "2027-01-15T23:59:00+01:00"),
+    ("2027-01-15 23:59:00 Nowhere/At all", ""), ("soon", ""), ("", "")])
+def test_nbgraders_time_is_read_with_its_zone(text, moment):
+    assert due.nbgrader_time(text) == moment
+
+
+@pytest.mark.parametrize(("cell", "moment"), [
+    ("Friday, 15 January 2027, 11:59 PM", datetime(2027, 1, 15, 23, 59, tzinfo=UNTIL.tzinfo)),
+    ("Saturday, 16 January 2027, 12:05 AM", datetime(2027, 1, 16, 0, 5, tzinfo=UNTIL.tzinfo)),
+    ("Freitag, 5. März 2027, 08:30", datetime(2027, 3, 5, 8, 30, tzinfo=UNTIL.tzinfo)),
+    ("-", None), ("vendredi, 15 janvier 2027, 23:59", None)])
+def test_moodles_time_is_read_in_english_and_german(cell, moment):
+    assert due.moodle_time(cell, UNTIL.tzinfo) == moment
+
+
+def test_the_time_of_moodles_sheet_counts(tmp_path):
+    cells = {("moodle", "9", None): "Saturday, 16 January 2027, 8:00 AM"}
+    given = [result("eve", "ppppp", "9", "moodle"), result("ada", "ppppp", "9", "canvas")]
+    eve, ada = scoring.scored(given, [], Scoring(course=course(tmp_path), cells=cells))
+
+    assert [eve["points"], ada["points"]] == [13.5, 15]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_nbgrader_says_when_what_and_who_handed_in_no_notebook(tmp_path, packed):
+    for name in ("ada", "adam"):
+        folder = tmp_path / "in" / "submitted" / name / "ps1"
+        folder.mkdir(parents=True)
+        (folder / "timestamp.txt").write_text("2027-01-15 22:59:00.0 UTC")
+        (folder / f"work.{'py' if name == 'adam' else 'ipynb'}").write_text("{}")
+
+    path = tmp_path / "in"
+    if packed:
+        path = Path(shutil.make_archive(str(tmp_path / "all"), "zip", path))
+    found = submissions.find([path])
+    ada, adam = sorted(found.submissions, key=lambda one: one.name)
+
+    assert (ada.assignment, ada.handed_in) == ("ps1", "2027-01-15T22:59:00+00:00")
+    assert "is not a notebook, and the only thing" in adam.problem
+    assert found.left_out == []
+
+
+def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
+    rules = course(tmp_path, extensions=HEAD + "zoe,1,2027-01-18T23:59:00+01:00,\n")
+    results = scoring.scored([result("ada", "ppppp"), result("bob", "ppppp")], [],
+                             Scoring(course=rules))
+    page = " ".join(pages.overview({"run": {"begun": "x", "settings": {"key": "00"}},
+                                    "scoring": Scoring(course=rules).plain(),
+                                    "results": results}).split())
+
+    assert "Late: 10 % of the possible points" in page
+    assert "When was handed in is not known for 2 of 2; nothing is taken off there." in page
+    assert command._about_dates(results, rules) == [
+        "When was handed in is not known for 2 of 2: nothing is taken off there. A time can be "
+        "given in extensions.csv.", "extensions.csv: nobody of this run answers to zoe."]
