@@ -123,7 +123,8 @@ def law(out, values, shape, cut, view, leaf, upstream):
     given = x.T if view == "transposed" else x.expand(4, -1) if view == "expanded" else x
     expect_equal("input after the call", out["input"], x, "Do not write into x.")
     expect_equal("requires_grad of x after the call", out["asks"], leaf, "Leave x as it is.")
-    expect_close("result", out["out"], shrunk(given, cut))
+    # Just beyond the cut nearly all digits cancel: what is left keeps the rounding of the cut.
+    expect_close("result", out["out"], shrunk(given, cut), atol=1e-6 * cut)
     expect_equal("requires_grad of the result", out["graph"], leaf,
                  "Gradients must flow back: leaving torch cuts the graph.")
     if leaf and out["grad"] is None:
