@@ -10,7 +10,7 @@ import math
 import sys
 from functools import partial
 
-from dlsys import copies, start_page, worksheets
+from dlsys import copies, place, start_page, worksheets
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
@@ -55,7 +55,10 @@ def run_start(args: argparse.Namespace) -> int:
     else:
         print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
               f"Fresh ones beside them: dlsys start {args.stage} --copy")
-    print(f"Open {lesson} in JupyterLab (make lab). Check your answers in the worksheet, or with: "
+    if not paths.MY_WORK.is_relative_to(paths.ROOT):
+        print(f"Your folder is {paths.MY_WORK}")
+    lab = "make lab" if place.is_checkout() else f"jupyter lab {paths.MY_WORK}"
+    print(f"Open {lesson} in JupyterLab ({lab}). Check your answers in the worksheet, or with: "
           f"dlsys check {args.stage if not args.copy else worksheet}")
     return 0
 
@@ -189,8 +192,11 @@ def run_doctor(_: argparse.Namespace) -> int:
 # ---- showing
 
 def _table(*columns: str):
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    try:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+    except ModuleNotFoundError:
+        raise UserError("the package rich is missing. Run: pip install rich") from None
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in columns:
@@ -205,15 +211,23 @@ def _bold(text: str):
 
 
 def _styled(text: str, style: str):
-    from rich.text import Text
-
+    try:
+        from rich.text import Text
+    except ModuleNotFoundError:
+        return text
     return Text(text, style)
 
 
 def _print(*parts) -> None:
-    """Print with rich; of texts, which may hold a stranger's file name, what can be seen."""
-    from rich.console import Console
+    """Print with rich; of texts, which may hold a stranger's file name, what can be seen.
 
+    Without rich, which `dlsys doctor` then names, lines are plain.
+    """
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        print(*map(visible, parts))
+        return
     # No markup: a message may hold brackets. Long lines are left to the terminal.
     shown = [visible(part) if isinstance(part, str) else part for part in parts]
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))

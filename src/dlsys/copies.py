@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import worksheets
+from dlsys import place, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES, Stage
@@ -144,8 +144,10 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise WorksheetError(f"{name}: cannot be read ({error.strerror}). Run: git checkout -- "
-                             f"{name}") from None
+        remedy = (f"Run: git checkout -- {name}" if not place.SHIPPED.is_dir()
+                  else "Install the course's wheel again.")
+        raise WorksheetError(
+            f"{name}: cannot be read ({error.strerror}). {remedy}") from None
 
 
 @contextmanager
@@ -157,7 +159,8 @@ def _writing(what: str) -> Iterator[None]:
     except OSError as error:
         raise WorksheetError(
             f"{paths.MY_WORK.name}: cannot write {what} ({error.strerror}). "
-            "Free some space or make the folder writable; dlsys doctor says more."
+            "Free some space, make the folder writable, or set DLSYS_WORK to a folder of yours; "
+            "dlsys doctor says more."
         ) from None
 
 
