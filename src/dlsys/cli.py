@@ -10,13 +10,14 @@ import math
 import sys
 from functools import partial
 
-from dlsys import copies, place, start_page, worksheets
+from dlsys import copies, place, start_page, update, worksheets
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.text import clean, visible
 from dlsys.notebook_file import CELL_SECONDS
+from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys_helpers import paths, progress
 from dlsys_helpers.catalog import Trap
@@ -43,10 +44,14 @@ def add_start(commands) -> None:
     parser.add_argument("stage", help="number of the stage, 1 to 12")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
+    parser.add_argument("--update", action="store_true",
+                        help="the newest worksheet with your answers; yours is kept")
     parser.set_defaults(run=run_start)
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.update:
+        return run_update(args)
     started = copies.start(args.stage, copy=args.copy)
     worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
                          for path in (started.path, started.lesson))
@@ -60,6 +65,19 @@ def run_start(args: argparse.Namespace) -> int:
     lab = "make lab" if place.is_checkout() else f"jupyter lab {paths.MY_WORK}"
     print(f"Open {lesson} in JupyterLab ({lab}). Check your answers in the worksheet, or with: "
           f"dlsys check {args.stage if not args.copy else worksheet}")
+    return 0
+
+
+def run_update(args: argparse.Namespace) -> int:
+    if args.copy:
+        raise UserError("start: got --update and --copy, expected one of them.")
+    updated = update.update(args.stage)
+    for line in updated.lines:
+        _print(line)
+    if updated.kept:
+        _print(f"{paths.MY_WORK.name}/{updated.path.name} is new, its outputs are gone; yours is "
+               f"kept as {paths.MY_WORK.name}/{update.KEPT}/{updated.kept.name}. If it is open, "
+               f"reload it. Then: dlsys check {args.stage}")
     return 0
 
 
@@ -233,8 +251,8 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_grade, add_progress,
-            add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_grade, add_release,
+            add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:
