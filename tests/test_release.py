@@ -165,7 +165,7 @@ def test_a_worksheet_with_drawn_names_is_read_with_them(tmp_path):
     path = tmp_path / "class/01_activations.ipynb"
     drawn = pool.draw(1, "b")
     assert {t.id: t.function for t in worksheets.read(path).exercises} == drawn
-    assert set(drawn.values()) - {trap.function for trap in catalog.traps(1)}
+    assert not set(drawn.values()) & {trap.function for trap in catalog.traps(1)}
     lesson = sources(tmp_path / "class/01_lesson.ipynb")
     assert all(f"**Exercise {id}: `{name}`.**" in lesson for id, name in drawn.items())
 

@@ -16,9 +16,9 @@ from dlsys_helpers.catalog import Trap
 
 
 def draw(stage: int, key: str) -> dict[str, str]:
-    """Exercise id to the name that this key draws for its function, the usual one included."""
-    names = {trap.id: (trap.function, *OTHERS.get(trap.id, ())) for trap in catalog.traps(stage)}
-    return {id: choices[_number(key, id) % len(choices)] for id, choices in names.items()}
+    """Exercise id to the name that this key draws for its function, never the usual one."""
+    return {trap.id: OTHERS[trap.id][_number(key, trap.id) % len(OTHERS[trap.id])]
+            for trap in catalog.traps(stage)}
 
 
 def _number(key: str, id: str) -> int:

@@ -1,4 +1,4 @@
-"""Other names for the functions of the exercises, two each; `pool` draws one of three."""
+"""Other names for the functions of the exercises, two each; `pool` draws one of them."""
 
 OTHERS = {
     "01.1": ("infer", "eval_output"),
