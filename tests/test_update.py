@@ -6,6 +6,7 @@ import nbformat
 import pytest
 
 from dlsys import cli, copies, pool, update, worksheets
+from dlsys.grading import notebooks
 from dlsys_helpers import paths
 
 ANSWER = "    return int((h == 0).all(0).sum())\n"
@@ -167,6 +168,15 @@ def test_what_cannot_be_renewed_is_said_and_left_alone(course, capsys, prepare, 
     err = capsys.readouterr().err
     assert (said in err, err.count("\n")) == (True, 1)
     assert {path.name: path.read_bytes() for path in paths.MY_WORK.iterdir()} == files
+
+
+def test_check_and_grader_note_a_worksheet_of_another_version(course):
+    assert notebooks.parse(mine().read_bytes()).notes == []
+    renew()
+    (note,) = worksheets.read(mine()).notes
+    assert "dlsys start 1 --update" in note
+    assert notebooks.parse(mine().read_bytes()).notes == [
+        "Its worksheet is of another version than the exercises here."]
 
 
 def test_a_second_file_of_a_day_takes_the_next_name(course):
