@@ -170,13 +170,16 @@ def test_what_cannot_be_renewed_is_said_and_left_alone(course, capsys, prepare, 
     assert {path.name: path.read_bytes() for path in paths.MY_WORK.iterdir()} == files
 
 
-def test_check_and_grader_note_a_worksheet_of_another_version(course):
-    assert notebooks.parse(mine().read_bytes()).notes == []
+def test_check_offers_the_newer_version(course):
     renew()
     (note,) = worksheets.read(mine()).notes
     assert "dlsys start 1 --update" in note
-    assert notebooks.parse(mine().read_bytes()).notes == [
-        "Its worksheet is of another version than the exercises here."]
+
+
+def test_the_grader_takes_drawn_names_from_the_notebook(course):
+    cli.main(["release", "1", "--variant", "b", "--out", str(course / "class")])
+    data = (course / "class/01_activations.ipynb").read_bytes()
+    assert notebooks.parse(data).names == pool.draw(1, "b")
 
 
 def test_a_second_file_of_a_day_takes_the_next_name(course):

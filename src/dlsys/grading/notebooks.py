@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys import notebook_file, worksheets
+from dlsys import notebook_file
 from dlsys.notebook_file import NotebookFile, Unreadable
 from dlsys_helpers.errors import UserError
 
@@ -36,21 +36,18 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
         found = notebook_file.parse(data)
         if found.view in ("lesson", "solution"):
             raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
-        number = stage or found.known_stage()
-        return Notebook(number, found.cells, found.shown, _notes(found, number, stage),
-                        found.names)
+        return Notebook(stage or found.known_stage(), found.cells, found.shown,
+                        _notes(found, stage), found.names)
     except Unreadable as error:
         raise Refused(str(error)) from None
 
 
-def _notes(found: NotebookFile, stage: int, wanted: int | None) -> list[str]:
+def _notes(found: NotebookFile, wanted: int | None) -> list[str]:
     notes = []
     if len(found.ids) != len(set(found.ids)):
         notes.append("Some cells have the same id; each was run all the same.")
     if wanted and found.stage and found.stage != wanted:
         notes.append(f"It says stage {found.stage}; graded as stage {wanted}.")
-    elif worksheets.is_outdated(found, stage):
-        notes.append("Its worksheet is of another version than the exercises here.")
     return notes
 
 
