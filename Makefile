@@ -3,14 +3,15 @@ PYTHON ?= python3
 PORT ?= 8888
 TESTS ?= tests notebooks solutions
 RUN = .venv/bin/python
-export PYTHON
+export PYTHON TORCH WHEELHOUSE
 
-.PHONY: help lab test new build book book-serve bench record sweep lock setup
+.PHONY: help lab test new build book book-serve bench record sweep lock setup wheel wheelhouse
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab         learn: set up, then JupyterLab on the start notebook"
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
+	@echo "                 TORCH=cpu: no CUDA, three GB less; WHEELHOUSE=folder: no network"
 	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
 	@echo "make new         the files of a stage, STAGE=05, or of a further trap, TRAP=05.2;"
 	@echo "                 NAME=rescale names its function"
@@ -22,6 +23,8 @@ help:
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
 	@echo "make bench       ratios of speed, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
+	@echo "make wheel       the package with worksheets and lessons as one file, in dist/"
+	@echo "make wheelhouse  all packages as files, for machines without network"
 	@echo "make setup       only the set-up; delete .venv to start it afresh"
 
 setup:
@@ -63,3 +66,11 @@ sweep: setup
 
 lock: setup
 	@$(RUN) -m tools.lock
+
+# An old build/ would go into the wheel, too.
+wheel: setup
+	@rm -rf build && $(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . && rm -rf build
+	@ls dist/*.whl
+
+wheelhouse: setup
+	@sh tools/setup.sh wheelhouse

@@ -9,6 +9,7 @@ import pytest
 
 from dlsys import cli, doctor
 from dlsys_helpers import catalog, paths
+from dlsys_helpers.errors import UserError
 
 PYPROJECT = """
 [project]
@@ -180,3 +181,13 @@ def test_the_exit_code_tells_a_fail(monkeypatch, capsys, states, code):
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "OK    thing [0]"
     assert said[1] == "      do this"
+
+
+def test_without_rich_the_findings_are_plain_and_a_table_says_what_is_missing(monkeypatch, capsys):
+    for name in ("rich.console", "rich.text", "rich.table"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(doctor, "findings", lambda: iter([doctor.Finding("FAIL", "no rich")]))
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().out == "FAIL  no rich\n"
+    with pytest.raises(UserError, match="pip install rich"):
+        cli._table("a")

@@ -82,9 +82,11 @@ class Tree:
 
     def setup(self, **env: str) -> subprocess.CompletedProcess:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith(("PIP_", "UV_", "TORCH", "WHEELHOUSE"))}
         return subprocess.run(
-            ["sh", "tools/setup.sh"], cwd=self.root, text=True, capture_output=True, timeout=60,
+            ["sh", "tools/setup.sh", *filter(None, [env.pop("PLACE", "")])], cwd=self.root,
+            text=True, capture_output=True, timeout=60,
             env={**clean, "PATH": path, "PYTHON": "python3", "FAKE_VERSION": "3.12",
                  "FAKE_UV": UV, "FAKE_CONFIG": "", **env})
 
@@ -195,6 +197,55 @@ def test_uv_is_told_the_places_that_pip_was_told(tree):
                FAKE_CONFIG="global.extra-index-url='\\nfile:///b\\nfile:///c'\n"
                            "global.find-links='/d /e'\nglobal.index-url='https://example.org/a'")
     assert "https://example.org/a| file:///b file:///c|/d,/e" in tree.calls()
+
+
+CUDA = "nvidia-x==1 ; platform_system == 'Linux'\ncuda-y==1\ntriton==1\ntorch==1\nnvidia==1\n"
+
+
+def test_torch_for_cpus_comes_without_the_libraries_of_cuda_and_stays(tree):
+    (tree.root / "requirements.lock").write_text(CUDA)
+    told = f'{UV}echo "backend $UV_TORCH_BACKEND" >>calls; cat "$(eval echo \\${{$#}})" >>calls\n'
+    assert tree.setup(TORCH="cpu", FAKE_UV=told).returncode == 0
+    calls = tree.calls()
+    assert "backend cpu" in calls
+    assert calls[calls.index("backend cpu") + 1:][:2] == ["torch==1", "nvidia==1"]
+    assert tree.setup().stdout == ""  # a later make lab keeps it, without being told again
+    assert tree.calls() == calls
+
+
+def test_torch_for_cpus_is_never_replaced_by_the_other_one(tree):
+    assert "The last lines of .venv/setup.log" in tree.refusal(TORCH="cpu", FAKE_UV=f"{UV}exit 2")
+    assert not [call for call in tree.calls() if "-r" in call.split() and "pip" in call.split()[:1]]
+
+
+def test_an_environment_with_cuda_has_to_go_first(tree):
+    tree.setup()
+    assert "Delete .venv" in tree.refusal(TORCH="cpu")
+    assert "TORCH: got gpu, expected cpu" in tree.refusal(TORCH="gpu")
+
+
+def test_a_wheelhouse_is_the_only_place_to_look(tree):
+    (tree.root / "a stick").mkdir()
+    told = f'{UV}echo "$UV_OFFLINE $PIP_NO_INDEX $PIP_FIND_LINKS" >>calls'
+    assert tree.setup(WHEELHOUSE="a stick", FAKE_UV=told).returncode == 0
+    places = tree.calls()[2].removeprefix("1 1 file://")
+    assert places.endswith("a%20clone,%20ünï/a%20stick".replace(",", "%2C"))
+    assert "--no-index" in tree.calls()[1]
+
+
+def test_a_wheelhouse_that_is_none_or_lacks_something_is_named(tree):
+    assert "WHEELHOUSE: got stick, which is no folder" in tree.refusal(WHEELHOUSE="stick")
+    (tree.root / "stick").mkdir()
+    line = tree.refusal(WHEELHOUSE="stick", FAKE_PIP="echo No matching distribution; exit 1")
+    assert "WHEELHOUSE: a package is not in" in line
+
+
+def test_a_wheelhouse_is_filled_from_a_ready_environment(tree):
+    assert "Run: make setup" in tree.refusal(PLACE="wheelhouse")
+    tree.setup()
+    assert "complete" in tree.setup(PLACE="wheelhouse").stdout
+    assert re.search(r"pip wheel --no-deps --wheel-dir wheelhouse uv==\S+ -r requirements.lock$",
+                     tree.calls()[-1])
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
@@ -337,7 +388,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
     ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
     ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
-    ("bench", "benchmarks"), ("sweep", "tools.sweep")])
+    ("bench", "benchmarks"), ("sweep", "tools.sweep"), ("wheel", "pip wheel")])
 def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
     done = subprocess.run(["make", "--dry-run", "--always-make", target, "LESSON=01",
                            "TRAP=05.2", "NAME=rescale"], cwd=ROOT,

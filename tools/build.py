@@ -228,7 +228,7 @@ def worksheet(source: Source) -> list[NotebookNode]:
     stem, entry = stages.stage(source.stage).stem, stages.stage(source.stage)
     cells = [made("markdown", "stage-top-1", WORKSHEET_TOP.format(
         number=entry.number, title=entry.title, stem=stem), role="setup")]
-    cells += setup_cells(source)
+    cells += setup_cells(source, guarded=True)
     for trap in source.tasks:
         cell = source.of(trap, "exercise")[0]
         key = trap.replace(".", "-")
@@ -242,24 +242,41 @@ def worksheet(source: Source) -> list[NotebookNode]:
     return cells
 
 
-def setup_cells(source: Source) -> list[NotebookNode]:
+def setup_cells(source: Source, guarded: bool = False) -> list[NotebookNode]:
     """The set-up for exercises: of the helpers, only those that an answer or a check uses."""
     used = {"begin", "check"}
     for cell in source.of(role="exercise"):
         used |= {n.id for n in ast.walk(ast.parse(cell.source)) if isinstance(n, ast.Name)}
-    return [copied(c, fewer_helpers(c.source, used)) for c in source.of(role="setup")]
+    return [copied(c, fewer_helpers(c.source, used, guarded)) for c in source.of(role="setup")]
 
 
-def fewer_helpers(code: str, used: set[str]) -> str:
-    """The code with its import from the helper package reduced to the names in `used`."""
-    lines = code.splitlines()
+def fewer_helpers(code: str, used: set[str], guarded: bool) -> str:
+    """The code with its import from the helper package reduced to the names in `used`.
+
+    guarded: the import stands first, and says what to install where it fails. A worksheet travels
+    without the course; all other imports stay at the top level, where the grader mends them.
+    """
+    lines, first = code.splitlines(), ""
     for node in ast.parse(code).body:
         if isinstance(node, ast.ImportFrom) and node.module == "dlsys_helpers":
             names = [alias.name for alias in node.names if alias.name in used]
-            lines[node.lineno - 1:node.end_lineno] = [
-                f"from dlsys_helpers import {', '.join(names)}"]
-    return "\n".join(lines)
+            line = f"from dlsys_helpers import {', '.join(names)}"
+            lines[node.lineno - 1:node.end_lineno] = [] if guarded else [line]
+            first = GUARDED.format(line) if guarded else ""
+    rest = "\n".join(lines)
+    return first + (re.sub(r"\n{3,}", "\n\n", rest).lstrip("\n") if guarded else rest)
 
+
+GUARDED = """try:
+    import dlsys  # knows where your work lies
+    {}
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"{{missing.name}} is not installed here. In the course's folder, run: make "
+        "lab. Elsewhere install torch, numpy, matplotlib and the course's wheel, "
+        "as INSTALL.md says.") from None
+
+"""
 
 WORKSHEET_TOP = """# Worksheet {number}: {title}
 

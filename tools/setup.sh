@@ -4,6 +4,9 @@
 # are those of the last time. What stands in the way is said in one line; the rest is in the log.
 #
 #     PYTHON=python3.12 sh tools/setup.sh
+#     TORCH=cpu sh tools/setup.sh                  without CUDA's libraries, three GB less
+#     sh tools/setup.sh wheelhouse                 all packages into wheelhouse/, as files
+#     WHEELHOUSE=wheelhouse sh tools/setup.sh      from there, without network
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")/.."
 
@@ -14,6 +17,10 @@ scrap=.venv/uv-cache  # on a scarce disk: its files are links, and go once they 
 need_gb=10   # 7.0 GB installed, and 3.2 GB of downloads beside it until the end
 cache_gb=13  # with the cache that spares a second set-up the downloads
 uv=uv==0.13.9  # installs the rest, with a sixth of pip's work; not in the lock, which is for it
+build=$(cat .venv/torch 2>/dev/null || :)  # what an earlier run was told: torch stays as it is
+torch=${TORCH:-$build}
+lock=requirements.lock
+wheels=${WHEELHOUSE:-}
 news=@jupyterlab/apputils-extension:announcements
 
 stop() {
@@ -24,6 +31,7 @@ stop() {
 state() {
     echo "$here"
     cat requirements.lock pyproject.toml
+    [ -z "$torch" ] || echo "torch: $torch"
 }
 
 ready() {
@@ -45,6 +53,34 @@ check_python() {
 check_venv_module() {
     "$python" -c 'import ensurepip, venv' 2>/dev/null || stop "$python: its venv module is\
  missing. Install it (Debian, Ubuntu: apt install python$(version "$python")-venv), run again."
+}
+
+check_torch() {
+    [ -n "$torch" ] || return 0
+    [ "$torch" = cpu ] || stop "TORCH: got $torch, expected cpu, or nothing for the build with CUDA."
+    [ "$build" = cpu ] || [ ! -e .venv/ready ] || stop "TORCH: .venv holds the build with CUDA,\
+ expected none. Delete .venv, then run the same command again."
+    need_gb=5 cache_gb=7
+}
+
+check_wheels() {
+    [ -n "$wheels" ] || return 0
+    [ -d "$wheels" ] || stop "WHEELHOUSE: got $wheels, which is no folder, expected the one that\
+ make wheelhouse wrote. Copy it here from a machine with network."
+    wheels=$(CDPATH='' cd -- "$wheels" && pwd -P)
+    export PIP_NO_INDEX=1 PIP_FIND_LINKS="file://$(escaped "$wheels")" UV_OFFLINE=1
+}
+
+# A folder's name as part of an address: pip splits what it is told at blanks.
+escaped() {
+    printf %s "$1" | sed 's/%/%25/g; s/ /%20/g; s/,/%2C/g'
+}
+
+# torch's own build for CPUs carries the same version; the libraries of the other one stay away.
+choose_lock() {
+    [ "$torch" = cpu ] || return 0
+    lock=.venv/cpu.lock
+    grep -Ev '^(nvidia|cuda)-|^triton==' requirements.lock >"$lock"
 }
 
 check_disk() {
@@ -70,7 +106,10 @@ logged() {
 }
 
 explain() {
-    if grep -q 'No space left on device' "$log"; then
+    if [ -n "$wheels" ] && grep -Eqi 'No matching distribution|no solution found|not found in the' "$log"; then
+        stop "WHEELHOUSE: a package is not in $wheels, or not for this Python and system. Write it on\
+ a machine of the same kind: make wheelhouse (log: $log)."
+    elif grep -q 'No space left on device' "$log"; then
         stop "disk: it ran full. Free $need_gb GB here and in ${TMPDIR:-/tmp}, then run the same\
  command again (log: $log)."
     elif grep -Eq 'NewConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection(Reset| )Error|Connection broken|Read timed out|Max retries' "$log"; then
@@ -97,10 +136,12 @@ told_pip() {
 # Fails where there is no uv for this machine, or where it cannot do what pip can.
 with_uv() {
     .venv/bin/python -m pip install --only-binary :all: "$uv" || return 1
+    [ "$torch" != cpu ] || [ -n "$wheels" ] || export UV_TORCH_BACKEND=cpu  # uv knows where torch's builds lie
     UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(told_pip index-url)} \
         UV_INDEX=${UV_INDEX:-$(told_pip extra-index-url)} UV_INDEX_STRATEGY=unsafe-best-match \
         UV_FIND_LINKS=${UV_FIND_LINKS:-$(told_pip find-links | tr ' ' ,)} \
-        .venv/bin/uv pip install --python .venv/bin/python --compile-bytecode -r requirements.lock
+        .venv/bin/uv pip install --python .venv/bin/python --compile-bytecode \
+        ${wheels:+--no-index} -r "$lock"
     installed=$?
     rm -rf "$scrap"
     return "$installed"
@@ -108,18 +149,38 @@ with_uv() {
 
 with_pip() {
     echo "setup: uv could not install the packages; pip goes on, in some minutes more"
-    .venv/bin/python -m pip install -r requirements.lock
+    .venv/bin/python -m pip install -r "$lock"
+}
+
+# As wheels, also of what comes as source: a machine without network may lack what builds it.
+fill_wheelhouse() {
+    [ "$torch" != cpu ] || [ -n "$(told_pip extra-index-url)" ] || stop "wheelhouse: pip does not know\
+ torch's builds for CPUs. Set PIP_EXTRA_INDEX_URL to the address that PyTorch's installation page gives."
+    echo "setup: some GB into wheelhouse/, for machines like this one (log: $log)"
+    choose_lock
+    logged .venv/bin/python -m pip wheel --no-deps --wheel-dir wheelhouse "$uv" -r "$lock"
+    echo "setup: wheelhouse/ is complete. Copy it into the course's folder on the other machine, then\
+ there: make lab WHEELHOUSE=wheelhouse"
 }
 
 install() {
     logged "$python" -m venv .venv
-    with_uv >>"$log" 2>&1 || logged with_pip
+    choose_lock
+    # pip knows one torch: that with CUDA. It must not take the place of the one that was asked for.
+    with_uv >>"$log" 2>&1 || { [ "$torch" != cpu ] || [ -n "$wheels" ] || explain; logged with_pip; }
     logged .venv/bin/python -m pip install --no-deps --no-build-isolation -e .
     # Else JupyterLab asks about its news, and asks the network for them.
     logged .venv/bin/python -m jupyter labextension disable "$news"
 }
 
+check_torch
+if [ "${1:-}" = wheelhouse ]; then
+    ready || stop "no environment here yet, expected one. Run: make setup, then make wheelhouse"
+    fill_wheelhouse
+    exit 0
+fi
 ! ready || exit 0
+check_wheels
 check_python
 check_venv_module
 check_disk
@@ -136,4 +197,5 @@ if [ -t 1 ]; then
     trap 'exit 130' INT TERM
 fi
 install
+[ -z "$torch" ] || echo "$torch" >.venv/torch
 state >.venv/ready

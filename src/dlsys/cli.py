@@ -10,7 +10,7 @@ import math
 import sys
 from functools import partial
 
-from dlsys import copies, start_page, worksheets
+from dlsys import copies, place, start_page, update, worksheets
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
@@ -18,6 +18,7 @@ from dlsys.grading.command import amount
 from dlsys.grading.term import add_parser as add_term
 from dlsys.grading.text import clean, visible
 from dlsys.notebook_file import CELL_SECONDS
+from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
 from dlsys_helpers import paths, progress
 from dlsys_helpers.catalog import Trap
@@ -44,10 +45,14 @@ def add_start(commands) -> None:
     parser.add_argument("stage", help="number of the stage, 1 to 12")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
+    parser.add_argument("--update", action="store_true",
+                        help="the newest worksheet with your answers; yours is kept")
     parser.set_defaults(run=run_start)
 
 
 def run_start(args: argparse.Namespace) -> int:
+    if args.update:
+        return run_update(args)
     started = copies.start(args.stage, copy=args.copy)
     worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
                          for path in (started.path, started.lesson))
@@ -56,8 +61,24 @@ def run_start(args: argparse.Namespace) -> int:
     else:
         print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
               f"Fresh ones beside them: dlsys start {args.stage} --copy")
-    print(f"Open {lesson} in JupyterLab (make lab). Check your answers in the worksheet, or with: "
+    if not paths.MY_WORK.is_relative_to(paths.ROOT):
+        print(f"Your folder is {paths.MY_WORK}")
+    lab = "make lab" if place.is_checkout() else f"jupyter lab {paths.MY_WORK}"
+    print(f"Open {lesson} in JupyterLab ({lab}). Check your answers in the worksheet, or with: "
           f"dlsys check {args.stage if not args.copy else worksheet}")
+    return 0
+
+
+def run_update(args: argparse.Namespace) -> int:
+    if args.copy:
+        raise UserError("start: got --update and --copy, expected one of them.")
+    updated = update.update(args.stage)
+    for line in updated.lines:
+        _print(line)
+    if updated.kept:
+        _print(f"{paths.MY_WORK.name}/{updated.path.name} is new, its outputs are gone; yours is "
+               f"kept as {paths.MY_WORK.name}/{update.KEPT}/{updated.kept.name}. If it is open, "
+               f"reload it. Then: dlsys check {args.stage}")
     return 0
 
 
@@ -202,8 +223,11 @@ def run_doctor(_: argparse.Namespace) -> int:
 # ---- showing
 
 def _table(*columns: str):
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    try:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+    except ModuleNotFoundError:
+        raise UserError("the package rich is missing. Run: pip install rich") from None
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in columns:
@@ -218,22 +242,30 @@ def _bold(text: str):
 
 
 def _styled(text: str, style: str):
-    from rich.text import Text
-
+    try:
+        from rich.text import Text
+    except ModuleNotFoundError:
+        return text
     return Text(text, style)
 
 
 def _print(*parts) -> None:
-    """Print with rich; of texts, which may hold a stranger's file name, what can be seen."""
-    from rich.console import Console
+    """Print with rich; of texts, which may hold a stranger's file name, what can be seen.
 
+    Without rich, which `dlsys doctor` then names, lines are plain.
+    """
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        print(*map(visible, parts))
+        return
     # No markup: a message may hold brackets. Long lines are left to the terminal.
     shown = [visible(part) if isinstance(part, str) else part for part in parts]
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_grade, add_term,
-            add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_release, add_grade,
+            add_term, add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

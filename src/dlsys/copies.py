@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import worksheets
+from dlsys import place, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES, Stage
@@ -42,8 +42,8 @@ def start(stage: int | str, copy: bool = False) -> Started:
     ``01_lesson_2``. Raises WorksheetError for an unknown stage, one without worksheet, or a full
     or read-only disk.
     """
-    chosen = _stage(stage)
-    worksheet, lesson = _shipped(chosen, paths.EXERCISES), _shipped(chosen, paths.NOTEBOOKS)
+    chosen = stage_of(stage)
+    worksheet, lesson = shipped(chosen, paths.EXERCISES), shipped(chosen, paths.NOTEBOOKS)
     with _writing("the worksheet"):
         for end in _ends():
             mine = paths.MY_WORK / f"{chosen.stem}{end}.ipynb"
@@ -87,7 +87,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
         if facts.get("role") == "exercise":
             _link(cell, stage, f"{worksheet}#cell-id={cell['id']}")
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
-            _empty(cell)
+            empty(cell)
         source = "".join(cell["source"])
         if facts.get("role") == "step" and source.startswith("#") and _OPEN_STEP not in source:
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
@@ -101,7 +101,7 @@ def lesson_version(book: dict) -> str:
 
 def is_older(copy: Path, stage: Stage) -> bool:
     """Whether the lesson's code has changed since this copy was made. Raises WorksheetError."""
-    now = lesson_version(json.loads(_shipped(stage, paths.NOTEBOOKS)))
+    now = lesson_version(json.loads(shipped(stage, paths.NOTEBOOKS)))
     return worksheets.load(copy).version not in ("", now)
 
 
@@ -111,7 +111,7 @@ def _link(cell: dict, stage: Stage, target: str) -> None:
                                   f"[Open your worksheet]({target}).")
 
 
-def _empty(cell: dict) -> None:
+def empty(cell: dict) -> None:
     """Drop a code cell's outputs, and the wish to compare them."""
     cell["outputs"], cell["execution_count"] = [], None
     tags = cell["metadata"].get("tags", [])
@@ -120,7 +120,7 @@ def _empty(cell: dict) -> None:
 
 # ---- files
 
-def _stage(asked: int | str) -> Stage:
+def stage_of(asked: int | str) -> Stage:
     """A stage that has a worksheet. Raises WorksheetError for any other."""
     match = re.fullmatch(r"0*(\d{1,2})(_\w+)?", str(asked))
     number = int(match[1]) if match else 0
@@ -135,7 +135,8 @@ def _stage(asked: int | str) -> Stage:
     return STAGES[number - 1]
 
 
-def _shipped(stage: Stage, folder: Path) -> bytes:
+def shipped(stage: Stage, folder: Path) -> bytes:
+    """The bytes of a stage's notebook in a folder of the course. Raises WorksheetError."""
     return _bytes(folder / f"{stage.stem}.ipynb")
 
 
@@ -144,8 +145,10 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise WorksheetError(f"{name}: cannot be read ({error.strerror}). Run: git checkout -- "
-                             f"{name}") from None
+        remedy = (f"Run: git checkout -- {name}" if not place.SHIPPED.is_dir()
+                  else "Install the course's wheel again.")
+        raise WorksheetError(
+            f"{name}: cannot be read ({error.strerror}). {remedy}") from None
 
 
 @contextmanager
@@ -157,7 +160,8 @@ def _writing(what: str) -> Iterator[None]:
     except OSError as error:
         raise WorksheetError(
             f"{paths.MY_WORK.name}: cannot write {what} ({error.strerror}). "
-            "Free some space or make the folder writable; dlsys doctor says more."
+            "Free some space, make the folder writable, or set DLSYS_WORK to a folder of yours; "
+            "dlsys doctor says more."
         ) from None
 
 

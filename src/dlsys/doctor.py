@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, worksheets
+from dlsys import copies, place, worksheets
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
 
@@ -46,9 +46,11 @@ class Finding(NamedTuple):
 
 
 def findings() -> Iterator[Finding]:
-    """All findings, each as soon as it is known."""
-    for examine in (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch,
-                    generated, my_worksheets, my_lessons, browser):
+    """All findings, each as soon as it is known; of a wheel, what it needs to check answers."""
+    here = (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch, generated,
+            my_worksheets, my_lessons, browser)
+    alone = (python, few_packages, my_work, progress_file, torch, my_worksheets, my_lessons)
+    for examine in here if place.is_checkout() else alone:
         yield from examine()
 
 
@@ -80,6 +82,21 @@ def packages() -> Iterator[Finding]:
     extras = project["optional-dependencies"]
     for extra, (whose, needed_for) in EXTRAS.items():
         yield from _compare(f"packages of {whose}", extras[extra], WARN, f"Needed for {needed_for}")
+
+
+# What a worksheet and the command need where the wheel was installed without the packages it names.
+FEW = ("ipykernel", "matplotlib", "numpy", "rich", "torch")
+
+
+def few_packages() -> Iterator[Finding]:
+    """What an installed wheel cannot do without; what only some lessons use is named once."""
+    pins = _pins(_project()["dependencies"])
+    yield from _compare("packages", [f"{name}=={pins[name]}" for name in FEW], FAIL,
+                        f"Install what is missing: pip install {' '.join(FEW)}. Other versions "
+                        "than the pinned ones mostly work.")
+    others = [name for name in pins.keys() - set(FEW) if _installed(name) is None]
+    if others:
+        yield Finding(OK, f"not installed, some lessons use them: {', '.join(sorted(others))}")
 
 
 def _compare(what: str, requirements: list[str], missing_is: str, remedy: str):
@@ -155,7 +172,8 @@ def my_work() -> Iterator[Finding]:
             file.flush()
     except OSError as error:
         yield Finding(FAIL, f"{folder.name}: cannot be written ({error.strerror}).",
-                      f"Make it writable: chmod u+rwx {folder.name}, or give it to your user.")
+                      f"Make it writable: chmod u+rwx {folder.name}, or set DLSYS_WORK to a folder "
+                      "of yours.")
     else:
         yield Finding(OK, f"{folder.name}: writable")
 
@@ -260,8 +278,13 @@ def browser() -> Iterator[Finding]:
 
 
 def _project() -> dict:
-    """pyproject's [project] table: the home of the pins."""
-    return tomllib.loads((paths.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    """pyproject's [project] table, the home of the pins; of a wheel, what it took from there."""
+    path = paths.ROOT / "pyproject.toml"
+    if path.exists():
+        return tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    lines = metadata.requires("dlsys-helpers")
+    return {"requires-python": metadata.metadata("dlsys-helpers")["Requires-Python"],
+            "dependencies": [line for line in lines if "extra ==" not in line]}
 
 
 def _pins(lines: list[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ Reading never writes. What cannot be read gets a WorksheetError that says what t
 be worked with all the same (a missing exercise, an older worksheet) gets a note.
 """
 
+import functools
 import os
 import re
 import stat
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlsys import notebook_file, sheets
+from dlsys import notebook_file, pool, sheets
 from dlsys.notebook_file import LARGEST, NotebookFile, Unreadable, oversize
 from dlsys_helpers import paths
 from dlsys_helpers.catalog import Trap
@@ -86,7 +87,7 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
-    exercises = sheets.traps(stage)
+    exercises = pool.named(sheets.traps(stage), found.names)
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
     notes = _checks(found, [exercise.id for exercise in exercises], stage)
@@ -157,14 +158,25 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
 
 def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
     """A note when the shipped exercises changed since this worksheet was made."""
-    source = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
-    shipped = load(source).version if source.exists() else ""
-    if "" in (shipped, found.version) or shipped == found.version:
+    if not is_outdated(found, stage):
         return []
     return [
         f"{name} is older than the exercises, which have changed since. It is checked as it "
-        f"is. A fresh one beside it: dlsys start {stage} --copy"
+        f"is. A new one with your answers in it: dlsys start {stage} --update"
     ]
+
+
+def is_outdated(found: NotebookFile, stage: int) -> bool:
+    """Whether the course's own worksheet is another version than the one this was made from."""
+    source = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
+    shipped = _version(source, source.stat().st_mtime_ns) if source.exists() else ""
+    return "" not in (shipped, found.version) and shipped != found.version
+
+
+@functools.cache
+def _version(source: Path, _changed: int) -> str:
+    """A shipped worksheet's version: a class has hundreds that are compared with one."""
+    return load(source).version
 
 
 def _shown(path: Path) -> str:

@@ -12,7 +12,7 @@ import hmac
 import importlib
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import dlsys_checks
-from dlsys import sheets
+from dlsys import pool, sheets
 from dlsys.grading import frames, notebooks, tally, walls, wire
 from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
@@ -60,6 +60,12 @@ class Paper:
         return pack_act(self.exercise.id, self.trap.function, self.act, self.all_cases)
 
 
+def named(paper: Paper, names: Mapping[str, Any]) -> Paper:
+    """The paper under the name that a release drew for its function; itself under the usual one."""
+    (trap,) = pool.named([paper.trap], names)
+    return paper if trap is paper.trap else replace(paper, trap=trap)
+
+
 class Judge:
     """Grades notebooks one after the other behind one zygote. Close it after use.
 
@@ -89,7 +95,7 @@ class Judge:
         Raises SandboxLost when the zygote has ended.
         """
         started, own = time.monotonic(), time.process_time()
-        papers = self.papers(notebook.stage, draw)
+        papers = [named(paper, notebook.names) for paper in self.papers(notebook.stage, draw)]
         with self.zygote.sandbox() as sandbox:
             sitting = Sitting(notebook, papers, sandbox)
             sitting.hold()

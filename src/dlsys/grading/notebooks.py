@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from dlsys import notebook_file, sheets
 from dlsys.notebook_file import NotebookFile, Unreadable
@@ -28,6 +29,7 @@ class Notebook:
     cells: list[tuple[int, str]]
     shown: dict[str, str] = field(default_factory=dict)  # exercise id: status of a stored output
     notes: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=dict)  # exercise id: the function's drawn name
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
@@ -38,7 +40,7 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
             raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
         graded_as = stage or found.known_stage()
         return Notebook(graded_as, found.cells, found.shown,
-                        [*_notes(found, stage), *_outdated(found, graded_as)])
+                        [*_notes(found, stage), *_outdated(found, graded_as)], found.names)
     except Unreadable as error:
         raise Refused(str(error)) from None
 

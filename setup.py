@@ -1,0 +1,38 @@
+"""What a wheel holds beside the modules: the worksheets, and the lessons without their outputs.
+
+All else about the package stands in pyproject.toml. An editable installation copies nothing: it
+finds the course in the folder around it.
+"""
+
+import json
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+FOLDERS = ("exercises", "notebooks")
+
+
+class WithCourse(build_py):
+    """The modules, then the course's notebooks as data of the package `dlsys`."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            for folder in FOLDERS:
+                target = Path(self.build_lib, "dlsys", "course", folder)
+                target.mkdir(parents=True, exist_ok=True)
+                for path in sorted(Path(folder).glob("[01][0-9]_*.ipynb")):
+                    (target / path.name).write_text(bare(path.read_text("utf-8")), "utf-8")
+
+
+def bare(notebook):
+    """A notebook's text without outputs: they take nine tenths of a lesson."""
+    book = json.loads(notebook)
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return json.dumps(book, indent=1, ensure_ascii=False) + "\n"
+
+
+setup(cmdclass={"build_py": WithCourse})

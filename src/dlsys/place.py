@@ -1,0 +1,39 @@
+"""Where this installation lies, and where a learner's work goes when it cannot go there.
+
+A checkout holds the course and, in ``my-work/``, what its only user does with it. An installed
+wheel holds the course inside of the package, and belongs to nobody's work; neither does a checkout
+that several users share.
+"""
+
+import os
+from pathlib import Path
+
+from dlsys_helpers import paths
+
+HOME_FOLDER = "dlsys-work"
+SHIPPED = Path(__file__).with_name("course")  # in a wheel: worksheets, lessons without outputs
+
+
+def is_checkout() -> bool:
+    """Whether the package lies in the course's own folder, not in a wheel's."""
+    return not SHIPPED.is_dir() and (paths.ROOT / "exercises").is_dir()
+
+
+def settle() -> None:
+    """Point `paths` at the wheel's course, and at a folder in which this user can work.
+
+    ``DLSYS_WORK`` has the last word. Else it is set, so that kernels and child processes agree.
+    """
+    if SHIPPED.is_dir():
+        paths.EXERCISES, paths.NOTEBOOKS = SHIPPED / "exercises", SHIPPED / "notebooks"
+    if not os.environ.get("DLSYS_WORK") and not (is_checkout() and _is_mine(paths.MY_WORK)):
+        paths.MY_WORK = Path(os.path.expanduser("~"), HOME_FOLDER).absolute()
+        os.environ["DLSYS_WORK"] = str(paths.MY_WORK)
+
+
+def _is_mine(folder: Path) -> bool:
+    """Whether this user can write the folder, or make it, and nobody else began it."""
+    if not folder.exists():
+        return os.access(folder.parent, os.W_OK)
+    owner, me = folder.stat().st_uid, os.geteuid()
+    return os.access(folder, os.W_OK) and me in (owner, 0)

@@ -1,0 +1,246 @@
+"""`dlsys start 1 --update`: the course's newest worksheet with the learner's answers carried over.
+
+An answer goes by the id of its exercise. The file as it was is kept first, under a dated name in
+``my-work/kept/``, byte for byte; only then does the new one take its place.
+"""
+
+import ast
+import datetime
+import json
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from dlsys import copies, pool, release, worksheets
+from dlsys.worksheets import WorksheetError
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.stages import Stage
+
+KEPT = "kept"  # a folder of its own: nothing in it counts as a worksheet in use
+_NOT_WRITTEN = "is not written yet"  # as in `dlsys_helpers.acting`, whose import takes seconds
+_OWN_ID = "own-"  # begins the id of each cell that is the learner's
+
+
+class Updated(NamedTuple):
+    """The worksheet, where the old one is kept (None: it was up to date), what to say of it."""
+
+    path: Path
+    kept: Path | None
+    lines: list[str]
+
+
+def update(stage: int | str) -> Updated:
+    """Bring the worksheet in ``my-work/``, and its lesson, to the course's version.
+
+    Raises WorksheetError when there is none, when it cannot be read, or for a full disk.
+    """
+    chosen = copies.stage_of(stage)
+    mine, read = paths.MY_WORK / f"{chosen.stem}.ipynb", paths.lesson_copy(chosen.number)
+    if not mine.exists():
+        raise WorksheetError(f"{mine.name}: no such worksheet in {paths.MY_WORK.name}. Start one: "
+                             f"dlsys start {chosen.number}")
+    if (holds := worksheets.stage_in(mine)) != chosen.number:
+        raise WorksheetError(f"{mine.name}: holds stage {holds}, expected {chosen.number}. "
+                             "Rename it.")
+    lines = _update_lesson(chosen, read, mine)
+    if not worksheets.is_outdated(worksheets.load(mine), chosen.number):
+        return Updated(mine, None, [*lines, f"{mine.name} is up to date; it stays as it is."])
+    before = mine.read_bytes()
+    old = json.loads(before.decode("utf-8-sig"))
+    new = json.loads(copies.worksheet_copy(
+        copies.shipped(chosen, paths.EXERCISES), chosen, read.name))
+    _keep_release(old, new)
+    told = carry(old, new)
+    kept = _swap(mine, before, _bytes(new))
+    return Updated(mine, kept, lines + told)
+
+
+def _update_lesson(stage: Stage, read: Path, worksheet: Path) -> list[str]:
+    """Renew an older copy of the lesson; it holds no answers, but perhaps notes."""
+    if not read.exists() or not copies.is_older(read, stage):
+        return []
+    fresh = copies.lesson_copy(copies.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name)
+    kept = _swap(read, read.read_bytes(), fresh)
+    return [f"{read.name} is new; yours is kept as {KEPT}/{kept.name}."]
+
+
+def _keep_release(old: dict, new: dict) -> None:
+    """Give the new worksheet the drawn names and the date of the release that the old one is."""
+    facts = _facts(old)
+    if facts.get("names"):
+        drawn = pool.named(catalog.traps(new["metadata"]["dlsys"]["stage"]), facts["names"])
+        pool.rename(new, {trap.id: trap.function for trap in drawn})
+    if isinstance(due := facts.get("due"), str):
+        release.show_due(new, due[:10])
+
+
+# ---- what is carried over
+
+def carry(old: dict, new: dict) -> list[str]:
+    """Put the learner's answers and own cells into the new worksheet; returns a line about each.
+
+    Where the text of an exercise is another one now, the answer stands in a cell below the new
+    text: both are there to compare, and the answer counts, for it is defined last.
+    """
+    answers, shipped = _answers(old, new), {cell["id"] for cell in new["cells"]}
+    told, cells, found = [], [], set()
+    for cell in new["cells"]:
+        trap = _facts(cell).get("trap")
+        cells.append(cell)
+        if _is_stub(cell):
+            found.add(trap)
+            line, below = _carried(cell, answers.get(trap))
+            told += [f"{trap}: {line}"] if line else []
+            cells += below
+        if cell["id"] == "stage-setup-2":
+            cells += _imports(_source(cell), old)
+        cells += [_own(one) for one in _following(old, cell["id"], shipped)]
+    for trap in sorted(answers.keys() - found):
+        told.append(f"{trap}: is not in the course any more; your answer stands at the end.")
+        cells.append(_code(f"# Exercise {trap}, which the course no longer has.\n{answers[trap]}"))
+    new["cells"] = _unlike(cells)
+    return told
+
+
+def _answers(old: dict, new: dict) -> dict[str, str]:
+    """Exercise id to the cell that the learner wrote for it, where it is more than the stub.
+
+    A tool may have dropped ids and metadata; then it is the last cell that defines the function.
+    """
+    stubs = {cell["id"]: cell for cell in new["cells"] if _is_stub(cell)}
+    of_name = {_name(_source(cell)): _facts(cell)["trap"] for cell in stubs.values()}
+    certain, likely = {}, {}
+    for cell in old["cells"]:
+        source = _source(cell)
+        if cell["cell_type"] == "code" and not _is_unwritten(source):
+            likely[of_name.get(_name(source))] = source
+            if _is_stub(cell):
+                certain[_facts(cell).get("trap")] = source
+            elif cell.get("id") in stubs:
+                certain[_facts(stubs[cell["id"]])["trap"]] = source
+    marked = any(map(_is_stub, old["cells"])) or any(c.get("id") in stubs for c in old["cells"])
+    return {trap: source for trap, source in (certain if marked else likely).items() if trap}
+
+
+def _is_stub(cell: dict) -> bool:
+    return cell["cell_type"] == "code" and _facts(cell).get("role") == "exercise"
+
+
+def _last(source: str) -> ast.AST | None:
+    """The function or class that a cell defines last; None where it is no Python."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return None
+    found = [node for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return found[-1] if found else None
+
+
+def _name(source: str) -> str | None:
+    return getattr(_last(source), "name", None)
+
+
+def _is_unwritten(source: str) -> bool:
+    """Whether the stub's error alone stands below the text of the exercise."""
+    found = _last(source)
+    body = getattr(found, "body", [])[ast.get_docstring(found) is not None if found else 0:]
+    return len(body) == 1 and isinstance(body[0], ast.Raise) and _NOT_WRITTEN in source
+
+
+def _carried(stub: dict, answer: str | None) -> tuple[str, list[dict]]:
+    """A line about an exercise, and the cells below its stub; an answer may take its place."""
+    if answer is None:
+        return "", []
+    if _text(answer) == _text(_source(stub)):
+        stub["source"] = answer
+        return "your answer is carried over.", []
+    return ("its text has changed; your answer stands below the new text. Compare them.",
+            [_code(f"# Your answer, from before the text above was changed.\n{answer}")])
+
+
+def _text(source: str) -> tuple[str, str, str] | None:
+    """Name, arguments and docstring of what a cell defines last."""
+    found = _last(source)
+    if found is None:
+        return None
+    arguments = ast.unparse(found.args) if isinstance(found, ast.FunctionDef) else ""
+    return found.name, arguments, ast.get_docstring(found) or ""
+
+
+def _imports(setup: str, old: dict) -> list[dict]:
+    """A cell with what the learner added to the imports of the set-up."""
+    mine = [line for cell in old["cells"] if cell.get("id") == "stage-setup-2"
+            for line in _source(cell).splitlines()]
+    more = [line for line in mine if re.match(r"(import|from)\s", line)
+            and line not in setup.splitlines() and "dlsys" not in line]
+    return [_code("# From your set-up cell.\n" + "\n".join(more))] if more else []
+
+
+def _following(old: dict, id: str, shipped: set[str]) -> list[dict]:
+    """The learner's own cells between the cell with this id and the course's next one."""
+    ids = [cell.get("id") for cell in old["cells"]]
+    if id not in ids:
+        return []
+    rest = old["cells"][ids.index(id) + 1:]
+    ends = [n for n, cell in enumerate(rest) if _facts(cell).get("role")
+            or cell.get("id") in shipped]
+    return rest[:ends[0]] if ends else rest
+
+
+def _own(cell: dict) -> dict:
+    return {**cell, "outputs": [], "execution_count": None} if cell["cell_type"] == "code" else cell
+
+
+def _code(source: str) -> dict:
+    return {"cell_type": "code", "id": "", "metadata": {}, "outputs": [], "execution_count": None,
+            "source": source}
+
+
+def _unlike(cells: list[dict]) -> list[dict]:
+    """The cells, each with an id of its own, as the format wants it."""
+    seen: set[str] = set()
+    for number, cell in enumerate(cells):
+        if not cell.get("id") or cell["id"] in seen:
+            cell["id"] = f"{_OWN_ID}{number}"
+        seen.add(cell["id"])
+    return cells
+
+
+def _facts(cell: dict) -> dict:
+    """What the course wrote into the metadata of a cell or a notebook."""
+    found = (cell.get("metadata") or {}).get("dlsys")
+    return found if isinstance(found, dict) else {}
+
+
+def _source(cell: dict) -> str:
+    return "".join(cell.get("source", ""))
+
+
+# ---- files
+
+def _bytes(book: dict) -> bytes:
+    return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _swap(path: Path, before: bytes, after: bytes) -> Path:
+    """Keep the file under a dated name, then put the new one in its place; returns where it is."""
+    folder = paths.MY_WORK / KEPT
+    day, end = datetime.date.today().isoformat(), 1
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise WorksheetError(f"{KEPT}: cannot be made ({error.strerror}). Nothing was "
+                             "changed.") from None
+    kept = folder / f"{path.stem}_{day}{path.suffix}"
+    while not copies.keep(kept, before, "the copy of your file"):
+        end += 1
+        kept = folder / f"{path.stem}_{day}_{end}{path.suffix}"
+    fresh = path.with_suffix(".new")
+    try:
+        fresh.write_bytes(after)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise WorksheetError(f"{path.name}: cannot be replaced ({error.strerror}). It is as it "
+                             "was.") from None
+    return kept

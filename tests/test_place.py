@@ -1,0 +1,85 @@
+"""Where a learner's work goes: a checkout of one's own, a shared one, a wheel."""
+
+import importlib.util
+import os
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dlsys import doctor, place
+from dlsys_helpers import paths
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A course in a folder of its own; who may write it, a test says."""
+    (tmp_path / "exercises").mkdir()
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    for name, folder in (("MY_WORK", "my-work"), ("EXERCISES", "exercises"),
+                         ("NOTEBOOKS", "notebooks")):
+        monkeypatch.setattr(paths, name, tmp_path / folder)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DLSYS_WORK", "")
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    return tmp_path
+
+
+def test_a_checkout_of_ones_own_holds_the_work(checkout):
+    place.settle()
+    assert checkout / "my-work" == paths.MY_WORK
+    assert os.environ["DLSYS_WORK"] == ""
+
+
+def test_a_checkout_that_cannot_be_written_sends_it_home(checkout, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    place.settle()
+    assert checkout / "home/dlsys-work" == paths.MY_WORK
+    assert os.environ["DLSYS_WORK"] == str(paths.MY_WORK)
+
+
+@pytest.mark.parametrize(("me", "mine"), [(1001, False), (1000, True), (0, True)])
+def test_a_folder_that_another_user_began_is_not_mine_unless_i_am_root(monkeypatch, me, mine):
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    begun = SimpleNamespace(exists=lambda: True, stat=lambda: SimpleNamespace(st_uid=1000))
+    assert place._is_mine(begun) is mine
+
+
+def test_a_named_folder_has_the_last_word(checkout, monkeypatch):
+    monkeypatch.setenv("DLSYS_WORK", str(checkout / "desk"))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    before = paths.MY_WORK
+    place.settle()
+    assert before == paths.MY_WORK
+
+
+def test_a_wheel_has_the_course_inside_and_its_work_at_home(checkout, monkeypatch):
+    (checkout / "course").mkdir()
+    monkeypatch.setattr(place, "SHIPPED", checkout / "course")
+    place.settle()
+    assert not place.is_checkout()
+    assert checkout / "course/exercises" == paths.EXERCISES
+    assert checkout / "course/notebooks" == paths.NOTEBOOKS
+    assert checkout / "home/dlsys-work" == paths.MY_WORK
+
+
+def test_doctor_of_a_wheel_asks_only_for_what_checks_need(checkout, monkeypatch):
+    """Without pyproject.toml the pins are those of the installed package itself."""
+    monkeypatch.setattr(doctor, "_installed", lambda name: None if name in ("rich", "jax") else "1")
+    missing, other, rest = doctor.few_packages()
+    assert (missing.state, missing.text) == (doctor.FAIL, "packages: missing rich.")
+    assert "pip install" in missing.remedy
+    assert "make" not in missing.remedy
+    assert other.state == doctor.WARN
+    assert "torch 1 (pinned" in other.text
+    assert rest == (doctor.OK, "not installed, some lessons use them: jax", "")
+
+
+def test_windows_itself_is_refused_in_one_line(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda name: None if name == "fcntl" else find(name))
+    with pytest.raises(SystemExit, match=r"got a Python without fcntl.*WSL"):
+        runpy.run_path(str(Path(place.__file__).with_name("__init__.py")))

@@ -1,0 +1,190 @@
+"""What a class is handed: the folder, other names for a second class, what a wheel holds."""
+
+import json
+import keyword
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from dlsys import cli, pool, worksheets
+from dlsys.pool_names import OTHERS
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.paths import ROOT
+
+STAGES = [stage.number for stage in catalog.written()]
+
+
+@pytest.fixture(scope="module")
+def handed(tmp_path_factory):
+    """The folder of a release of stages 1 and 3, with a date and a file that stands for a wheel."""
+    out = tmp_path_factory.mktemp("release")
+    with zipfile.ZipFile(out / "dlsys_helpers-0.1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("x", "")
+    assert cli.main(["release", "03", "1", "--due", "2027-01-15", "--out", str(out / "class"),
+                     "--wheel", str(out / "dlsys_helpers-0.1.0-py3-none-any.whl")]) == 0
+    return out / "class"
+
+
+def cells(path: Path) -> list[dict]:
+    return json.loads(path.read_text("utf-8"))["cells"]
+
+
+def sources(path: Path) -> str:
+    return "\n".join("".join(cell["source"]) for cell in cells(path))
+
+
+def refusal(capsys, *arguments: object) -> str:
+    """The one line on stderr of a release that must be refused."""
+    assert cli.main(["release", *map(str, arguments)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    return err
+
+
+# ---- the folder
+
+def test_a_release_holds_what_a_class_needs_and_nothing_else(handed):
+    assert sorted(path.name for path in handed.iterdir()) == [
+        "01_activations.ipynb", "01_lesson.ipynb", "03_lesson.ipynb", "03_losses.ipynb",
+        "INSTALL.md", "RELEASE.json", "dlsys_helpers-0.1.0-py3-none-any.whl"]
+    for path in handed.glob("*.ipynb"):
+        nbformat.validate(nbformat.read(path, as_version=4))
+        assert not any(cell.get("outputs") for cell in cells(path))
+
+
+def test_no_worked_answer_is_handed_out(handed):
+    """Of the solution's exercise cells, what follows the docstring stands in no worksheet."""
+    solution = json.loads((paths.SOLUTIONS / "01_activations.ipynb").read_text("utf-8"))
+    bodies = ["".join(cell["source"]).rpartition('"""')[2].strip() for cell in solution["cells"]
+              if cell["metadata"]["dlsys"]["role"] == "exercise" and cell["cell_type"] == "code"]
+    assert len(bodies) == len(catalog.traps(1))
+    assert all(bodies)
+    assert not [body for body in bodies if body in sources(handed / "01_activations.ipynb")]
+
+
+def test_the_worksheet_says_when_it_is_due_and_is_checked_as_ever(handed):
+    path = handed / "01_activations.ipynb"
+    assert "**Hand in by 2027-01-15.**\n\nRun the two cells" in sources(path)
+    read = worksheets.read(path)
+    assert (read.stage, read.notes) == (1, [])
+    assert [trap.function for trap in read.exercises] == [t.function for t in catalog.traps(1)]
+
+
+def test_the_stamp_names_version_and_content(handed, tmp_path):
+    stamp = json.loads((handed / "RELEASE.json").read_text("utf-8"))
+    assert (stamp["due"], stamp["stages"]) == ("2027-01-15", [1, 3])
+    name = f"{stamp['version']}-{stamp['content']}"
+    assert f"Release {name}." in (handed / "INSTALL.md").read_text("utf-8")
+    book = json.loads((handed / "03_losses.ipynb").read_text("utf-8"))
+    assert book["metadata"]["dlsys"]["release"] == name
+    cli.main(["release", "1", "3", "--out", str(tmp_path / "a")])
+    cli.main(["release", "1", "--out", str(tmp_path / "b")])
+    again, other = (json.loads((tmp_path / x / "RELEASE.json").read_text())["content"]
+                    for x in "ab")
+    assert again == stamp["content"] != other
+
+
+def test_install_names_the_wheel_and_the_files(handed):
+    text = (handed / "INSTALL.md").read_text("utf-8")
+    assert "pip install --no-deps dlsys_helpers-0.1.0-py3-none-any.whl" in text
+    assert all(f"`{path.name}`" in text for path in handed.glob("*.ipynb"))
+
+
+# ---- refusals
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "is not empty" in refusal(capsys, 1, "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert "is not empty" in refusal(capsys, 1, "--out", tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("13",), "expected 1 to 12"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
+    (("1", "--wheel", "nothing.whl"), "make wheel")])
+def test_what_is_asked_wrongly_is_said_before_anything_is_made(arguments, said, tmp_path, capsys):
+    assert said in refusal(capsys, *arguments, "--out", tmp_path / "class")
+    assert not (tmp_path / "class").exists()
+
+
+# ---- other names
+
+def words(number: int) -> set[str]:
+    (path,) = paths.EXERCISES.glob(f"{number:02d}_*.ipynb")
+    return set(re.findall(r"\w+", sources(path)))
+
+
+def test_every_exercise_has_two_other_names():
+    assert list(OTHERS) == [trap.id for trap in catalog.traps()]
+    assert {len(names) for names in OTHERS.values()} == {2}
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_other_names_mean_nothing_else_in_their_stage(number):
+    names = [name for trap in catalog.traps(number) for name in OTHERS[trap.id]]
+    assert len(names) == len(set(names))
+    assert all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
+    assert not words(number) & set(names)
+
+
+def test_a_key_draws_the_same_names_again_and_another_key_others():
+    drawn = [pool.draw(4, key) for key in ("spring", "spring", "autumn")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0].keys() == {trap.id for trap in catalog.traps(4)}
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_a_renamed_worksheet_defines_and_checks_the_drawn_names_alone(number):
+    (path,) = paths.EXERCISES.glob(f"{number:02d}_*.ipynb")
+    book = json.loads(path.read_text("utf-8"))
+    names = {trap.id: OTHERS[trap.id][0] for trap in catalog.traps(number)}
+    pool.rename(book, names)
+    text = "\n".join("".join(cell["source"]) for cell in book["cells"])
+    for trap in catalog.traps(number):
+        assert text.count(f"def {names[trap.id]}(") == 1
+        assert f'check("{trap.id}", {names[trap.id]})' in text
+        assert not re.search(rf"def {trap.function}\b|check\(\S+ {trap.function}\)", text)
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            compile("".join(cell["source"]), path.name, "exec")
+
+
+def test_a_head_of_several_lines_stays_even_and_the_word_alone_is_left():
+    text = 'def fit(a,\n        b):\n    """No fit: fit(1, 2) is 3."""'
+    assert pool.renamed(text, "fit", "adapt") == (
+        'def adapt(a,\n          b):\n    """No fit: adapt(1, 2) is 3."""')
+
+
+def test_a_worksheet_with_drawn_names_is_read_with_them(tmp_path):
+    cli.main(["release", "1", "--out", str(tmp_path / "class"), "--variant", "b"])
+    path = tmp_path / "class/01_activations.ipynb"
+    drawn = pool.draw(1, "b")
+    assert {t.id: t.function for t in worksheets.read(path).exercises} == drawn
+    assert not set(drawn.values()) & {trap.function for trap in catalog.traps(1)}
+    lesson = sources(tmp_path / "class/01_lesson.ipynb")
+    assert all(f"**Exercise {id}: `{name}`.**" in lesson for id, name in drawn.items())
+
+
+@pytest.mark.parametrize("names", [None, [], {"01.1": "eval"}, {"01.1": ["infer"]}, {"x": "infer"}])
+def test_names_that_no_release_draws_are_ignored(names):
+    assert pool.named(catalog.traps(1), names) == catalog.traps(1)
+
+
+# ---- the wheel
+
+def test_a_wheel_brings_every_worksheet_and_lesson_without_outputs(tmp_path):
+    subprocess.run([sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", tmp_path],
+                   cwd=ROOT, capture_output=True, check=True)
+    for folder in (paths.EXERCISES, paths.NOTEBOOKS):
+        names = {path.name for path in folder.glob("*.ipynb")}
+        brought = tmp_path / "dlsys/course" / folder.name
+        assert {path.name for path in brought.iterdir()} == names
+        for name in names:
+            assert not any(cell.get("outputs") for cell in cells(brought / name))
+    assert (tmp_path / "dlsys_helpers/catalog/01.json").exists()
+    assert not list(tmp_path.rglob("solutions"))
