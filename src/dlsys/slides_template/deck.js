@@ -1,0 +1,36 @@
+// Starts reveal.js, keeps each slide within its frame, switches between light and dark.
+"use strict";
+
+const HEIGHT = 720, LARGEST = 125, WRAPPING = 75, SMALLEST = 56; // pixels; percent of the usual letters
+
+function tooLarge(slide) {
+  return slide.scrollHeight > HEIGHT
+    || [...slide.querySelectorAll("pre")].some((pre) => pre.scrollWidth > pre.clientWidth);
+}
+
+// The largest letters with which a slide stays within its frame; all its sizes are in em. Lines
+// that would need small ones are wrapped.
+function fit(slide) {
+  if (!slide || slide.querySelector("section")) return;
+  for (let size = LARGEST; size >= SMALLEST; size -= 3) {
+    slide.style.fontSize = `${size}%`;
+    slide.classList.toggle("wrap", size < WRAPPING);
+    if (!tooLarge(slide)) return;
+  }
+}
+
+function switchColours() {
+  const root = document.documentElement;
+  const dark = root.style.colorScheme
+    ? root.style.colorScheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.style.colorScheme = dark ? "light" : "dark";
+}
+
+Reveal.initialize({
+  width: 1280, height: HEIGHT, margin: 0.02, center: false, hash: true, slideNumber: "c/t",
+  transition: "none", backgroundTransition: "none",
+});
+Reveal.addKeyBinding({ keyCode: 68, key: "D", description: "Light or dark" }, switchColours);
+Reveal.on("ready", (event) => fit(event.currentSlide));
+Reveal.on("slidechanged", (event) => fit(event.currentSlide));
+Reveal.on("pdf-ready", () => document.querySelectorAll(".slides section").forEach(fit));
