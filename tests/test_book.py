@@ -226,10 +226,10 @@ def test_only_what_was_read_before_is_read_again_and_in_that_order():
 
 
 def test_reading_time_counts_words_and_the_code_that_is_read():
-    text, code = "word " * (5 * book_pages.WORDS), "x = 1\n" * (5 * book_pages.LINES)
+    text, code = "word " * (5 * reading.WORDS), "x = 1\n" * (5 * reading.LINES)
     assert reading.of_lesson(lesson(cell("markdown", text, "concept"))) == 5
     assert reading.of_lesson(lesson(cell("markdown", text, "concept"),
-                                             cell("code", code, "break"))) == 10
+                                    cell("code", code, "break"))) == 10
     assert reading.of_lesson(lesson(cell("code", code, "setup"))) == 0
 
 

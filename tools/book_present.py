@@ -136,11 +136,13 @@ def extras(lesson: NotebookNode) -> list[Block]:
 
 
 def paused(blocks: list[Block], minutes: int) -> list[Block]:
-    """The blocks with a pause where it lies nearest to the middle."""
+    """The blocks with a pause nearest to the middle, never between a trap and its exercise."""
     if not minutes:
         return blocks
     ends = [sum(b.minutes for b in blocks[:k]) for k in range(len(blocks) + 1)]
-    middle = min(range(len(ends)), key=lambda k: abs(ends[k] - ends[-1] / 2))
+    whole = [k for k in range(1, len(blocks)) if blocks[k].trap != blocks[k - 1].trap
+             or not blocks[k].trap]
+    middle = min(whole, key=lambda k: abs(ends[k] - ends[-1] / 2))
     return [*blocks[:middle], Block(minutes, "Pause"), *blocks[middle:]]
 
 
@@ -157,9 +159,9 @@ def clock(blocks: list[Block]) -> str:
 def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
     """The presenter's page of one stage."""
     parts = [f"# Present stage {entry.number}: {entry.title}",
-             f"`dlsys slides {entry.number}` makes the slides. Beside them, keep a lesson open in "
-             f"which nothing has run, `my-work/{entry.number:02d}_lesson.ipynb`, and break things "
-             f"there. [The lesson](../notebooks/{entry.stem}.ipynb) has the outputs of a run."]
+             f"`dlsys slides {entry.number}` makes the slides. Beside them, keep your copy of the "
+             f"lesson open, from `dlsys start {entry.number}`: it has no outputs yet, so break "
+             f"things there. [The lesson](../notebooks/{entry.stem}.ipynb) has those of a run."]
     for frame in FRAMES:
         blocks = plan(lesson, frame)
         parts += [f"## {frame.minutes} minutes", clock(blocks), left_out(entry.number, blocks)]
@@ -178,10 +180,10 @@ def left_out(number: int, blocks: list[Block]) -> str:
     solved = {b.trap for b in blocks if b.text.startswith("Exercise")}
     skipped = [t.id for t in catalog.traps(number) if t.id not in shown]
     home = [t for t in catalog.traps(number) if t.id in shown - solved]
-    parts = [f"Skip {listed(skipped)}." if skipped else "",
+    parts = [f"Skipped, to read at home: {listed(skipped)}." if skipped else "",
              f"Exercises for home: {', '.join(f'{t.id} ({t.minutes} minutes)' for t in home)}."
              if home else ""]
-    return " ".join(filter(None, parts)) or "Nothing of the traps is left out."
+    return " ".join(filter(None, parts)) or "No trap is left out."
 
 
 def listed(ids: list[str]) -> str:

@@ -28,7 +28,7 @@ function switchColours() {
 
 Reveal.initialize({
   width: 1280, height: HEIGHT, margin: 0.02, center: false, hash: true, slideNumber: "c/t",
-  transition: "none", backgroundTransition: "none",
+  transition: "none", backgroundTransition: "none", pdfMaxPagesPerSlide: 1,
 });
 Reveal.addKeyBinding({ keyCode: 68, key: "D", description: "Light or dark" }, switchColours);
 Reveal.on("ready", (event) => fit(event.currentSlide));
