@@ -1,6 +1,8 @@
 """`dlsys slides`: what stands on which slide, in one file that needs nothing else."""
 
+import hashlib
 import re
+import sys
 from functools import cache
 from itertools import pairwise
 
@@ -8,9 +10,16 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
+import dlsys
 from dlsys import cli, deck, slides
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES, stage
+
+# Of the files in dist/ of reveal.js 6.0.2, as the npm package has them.
+REVEAL = {
+    "reveal.js": "aa1bbbf2617b23a623b23612cb3c5bdb63de512e652bf20fcfa832b045d37844",
+    "reveal.css": "615ee850cbbb98a0f688b60ed37b21819a3f54c9f3e6f20e33e63693ab74a0c0",
+}
 
 
 @cache
@@ -132,3 +141,19 @@ def test_a_lesson_that_cannot_be_read_is_named(text, said, my_work, tmp_path, mo
         (tmp_path / f"{stage(2).stem}.ipynb").write_text(text)
     assert cli.main(["slides", "2"]) == cli.BAD_INPUT
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", REVEAL)
+def test_reveal_is_that_of_its_release(name):
+    data = (deck.TEMPLATE / name).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == REVEAL[name]
+
+
+def test_a_missing_package_is_named_with_what_to_do(my_work, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "nbconvert", None)
+    monkeypatch.delitem(sys.modules, "dlsys.deck")
+    monkeypatch.delattr(dlsys, "deck")
+    assert cli.main(["slides", "1"]) == cli.BAD_INPUT
+    assert "nbconvert is not installed" in (told := capsys.readouterr().err)
+    assert "make setup" in told
+    assert not my_work.exists()

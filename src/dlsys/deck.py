@@ -1,8 +1,9 @@
 """The slides of a lesson: which cells share one, and all of them as a page.
 
-nbconvert turns cells into slides of reveal.js, which lies in slides_template/. What stands together
-follows from the steps of a trap: situation, guess and wrong code; what was measured; cause and
-repair; what to keep. A trap is a column: down goes on in it, right leaves it for the next one.
+nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js and reveal.css of
+release 6.0.2, from dist/ of the npm package; nbconvert would load them from a network. What stands
+together follows from the steps of a trap: situation, guess and wrong code; what was measured; cause
+and repair; what to keep. A trap is a column: down goes on in it, right leaves it for the next one.
 """
 
 from __future__ import annotations
