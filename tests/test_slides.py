@@ -75,12 +75,13 @@ def test_the_answer_stands_behind_the_question(first):
     assert "eights found 0.25" in words(measured)
 
 
-def test_a_slide_is_packed_up_to_its_height_and_no_part_is_torn():
+def test_a_slide_is_packed_up_to_its_height_and_only_what_is_too_high_is_torn():
     code = nbformat.v4.new_code_cell("\n".join("x" * 10))
     parts = [[code, code], [code], [code]]
     each = deck.height(code)
     assert [len(s) for s in deck.pack(parts, 3 * each)] == [3, 1]
-    assert [len(s) for s in deck.pack(parts, each)] == [2, 1, 1]
+    assert [len(s) for s in deck.pack([*parts[1:], parts[0]], 3 * each)] == [2, 2]
+    assert [len(s) for s in deck.pack(parts, each)] == [1, 1, 1, 1]
     assert list(deck.pack([], each)) == []
 
 
@@ -100,6 +101,12 @@ def test_the_page_loads_nothing(first):
     styles = "".join(style.string for style in page.find_all("style"))
     assert not re.search(r"@import|url\(\s*[\"']?(?!data:)", styles)
     assert len(page.select(".slides > section > section")) == len(first[0])
+
+
+def test_a_line_that_begins_with_the_number_of_an_issue_is_no_heading():
+    made = deck.markdown("Seen in [torch\n#312](https://example.org/312).\n\n# A heading")
+    assert made.count("<h1") == 1
+    assert '<a href="https://example.org/312">torch\n#312</a>' in made
 
 
 def test_formulas_need_no_script(first):

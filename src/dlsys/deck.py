@@ -29,7 +29,9 @@ FULL_FIRST = 880  # question and code are best seen together, in smaller letters
 HEADINGS = {"look": "Measured", "repair": "Why, and the repair", "folklore": "Told and measured",
             "exercise": "Your turn", "keep": "Keep"}
 _HEADING = re.compile(r"\A## Trap ([\d.]+): (.*)\n+(?:### Predict\n+)?")
-_LABEL = re.compile(r"\s+(\*\*(?:Measured|In\s+your\s+own\s+code|Source):\*\*)")
+_ISSUE = re.compile(r"^#(?=\d)", re.MULTILINE)
+_LABEL = re.compile(
+    r"\s+(\*\*(?:Measured|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*)")
 
 
 class Slide(NamedTuple):
@@ -69,7 +71,7 @@ def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
 
 def _opening(heading: str, told: list, broken: list) -> Iterator[Slide]:
     """Question and wrong code on one slide; on two, the question on both, where they are long."""
-    if sum(map(height, [*told, *broken])) <= FULL_FIRST - HEADING:
+    if high([*told, *broken]) <= FULL_FIRST - HEADING:
         yield Slide(heading, [*told, *broken], first=True)
         return
     yield Slide(heading, told, first=True)
@@ -113,15 +115,23 @@ def _question(cell: NotebookNode) -> NotebookNode:
 
 
 def pack(parts: Iterable[list[NotebookNode]], most: int) -> Iterator[list[NotebookNode]]:
-    """The parts in order, on as few slides as their heights allow; none is torn apart."""
+    """The parts in order, on as few slides as their heights allow.
+
+    A part, code with its output, is torn only where it alone is too high.
+    """
     slide: list[NotebookNode] = []
-    for part in parts:
-        if slide and sum(map(height, [*slide, *part])) > most:
-            yield slide
-            slide = []
-        slide += part
+    for whole in parts:
+        for part in [whole] if high(whole) <= most else [[cell] for cell in whole]:
+            if slide and high([*slide, *part]) > most:
+                yield slide
+                slide = []
+            slide += part
     if slide:
         yield slide
+
+
+def high(cells: Iterable[NotebookNode]) -> int:
+    return sum(map(height, cells))
 
 
 def height(cell: NotebookNode) -> int:
@@ -182,9 +192,9 @@ class Renderer(IPythonRenderer):
 
 
 def markdown(source: str) -> str:
-    """Markdown as HTML."""
+    """Markdown as HTML. A line may begin with the number of an issue, which is no heading."""
     renderer = Renderer(escape=False, exclude_anchor_links=True)
-    return MarkdownWithMath(renderer=renderer).render(source)
+    return MarkdownWithMath(renderer=renderer).render(_ISSUE.sub(r"\\#", source))
 
 
 def html(slides: list[Slide], title: str) -> str:

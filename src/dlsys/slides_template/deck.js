@@ -1,21 +1,24 @@
 // Starts reveal.js, keeps each slide within its frame, switches between light and dark.
 "use strict";
 
-const HEIGHT = 720, LARGEST = 125, WRAPPING = 75, SMALLEST = 56; // pixels; percent of the usual letters
+const HEIGHT = 720; // pixels
+const LARGEST = 125, READABLE = 75, SMALLEST = 56; // percent of the usual size of letters
 
 function tooLarge(slide) {
   return slide.scrollHeight > HEIGHT
     || [...slide.querySelectorAll("pre")].some((pre) => pre.scrollWidth > pre.clientWidth);
 }
 
-// The largest letters with which a slide stays within its frame; all its sizes are in em. Lines
-// that would need small ones are wrapped.
+// The largest letters with which a slide stays within its frame; all its sizes are in em. Where
+// long lines would make them too small, the lines are wrapped.
 function fit(slide) {
   if (!slide || slide.querySelector("section")) return;
-  for (let size = LARGEST; size >= SMALLEST; size -= 3) {
-    slide.style.fontSize = `${size}%`;
-    slide.classList.toggle("wrap", size < WRAPPING);
-    if (!tooLarge(slide)) return;
+  for (const wrap of [false, true]) {
+    slide.classList.toggle("wrap", wrap);
+    for (let size = LARGEST; size >= (wrap ? SMALLEST : READABLE); size -= 3) {
+      slide.style.fontSize = `${size}%`;
+      if (!tooLarge(slide)) return;
+    }
   }
 }
 
