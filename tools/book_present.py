@@ -51,7 +51,7 @@ def pages(lessons: book_pages.Lessons) -> dict[str, str]:
     """The overview and the page of each stage, by name: ``present``, ``present/01``."""
     written = data()
     stages = [stage(number) for number in lessons]
-    return {"present": overview(stages)} | {
+    return {"present": overview(stages, lessons)} | {
         name(s): page(s, lessons[s.number], written[s.number]) for s in stages}
 
 
@@ -194,15 +194,16 @@ def trap_link(id: str) -> str:
     return f"[{id}](../{book_traps.name(id)}.md)"
 
 
-def overview(stages: list[Stage]) -> str:
+def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
     rows = [(str(s.number), f"[{s.title}]({name(s)}.md)",
              book_pages.count(len(catalog.traps(s.number)), "trap"),
+             str(reading.of_lesson(lessons[s.number])),
              str(book_pages.exercise_minutes(s.number))) for s in stages]
     lengths = ", ".join(str(f.minutes) for f in FRAMES[:-1])
     return "\n\n".join([
         "# Present a stage",
         f"Each stage has a page with plans for {lengths} and {FRAMES[-1].minutes} minutes, what to "
-        "break before the class, and the questions that come. The minutes of a plan are made from "
+        "break live, and the questions that come. The minutes of a plan are made from "
         f"the lesson: {GUESS} for a guess, {RUN} for a live run, the words and lines of what is "
         f"told, and for an exercise its own minutes and {COMPARE} to compare answers. "
         f"{reading.formula()}",
@@ -213,4 +214,5 @@ def overview(stages: list[Stage]) -> str:
         "and repair, what is told about it, the exercise, what to keep. {kbd}`Space` goes on, "
         "{kbd}`→` skips to the next trap, {kbd}`D` switches between light and dark, {kbd}`?` lists "
         "all keys. Print to PDF from the address with `?view=print` at its end.",
-        book_pages.table(("Stage", "Page", "Traps", "Minutes of exercises"), rows)]) + "\n"
+        book_pages.table(("Stage", "Page", "Traps", "Minutes to read", "Minutes of exercises"),
+                         rows)]) + "\n"
