@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from dlsys_helpers import checking
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
-from tools import book, book_finish, book_pages, book_sphinx, build, proof
+from tools import book, book_finish, book_pages, book_sphinx, build, proof, reading
 
 
 def cell(kind, source, role, outputs=(), **facts):
@@ -226,11 +226,11 @@ def test_only_what_was_read_before_is_read_again_and_in_that_order():
 
 
 def test_reading_time_counts_words_and_the_code_that_is_read():
-    text, code = "word " * (5 * book_pages.WORDS), "x = 1\n" * (5 * book_pages.LINES)
-    assert book_pages.reading_minutes(lesson(cell("markdown", text, "concept"))) == 5
-    assert book_pages.reading_minutes(lesson(cell("markdown", text, "concept"),
-                                             cell("code", code, "break"))) == 10
-    assert book_pages.reading_minutes(lesson(cell("code", code, "setup"))) == 0
+    text, code = "word " * (5 * reading.WORDS), "x = 1\n" * (5 * reading.LINES)
+    assert reading.of_lesson(lesson(cell("markdown", text, "concept"))) == 5
+    assert reading.of_lesson(lesson(cell("markdown", text, "concept"),
+                                    cell("code", code, "break"))) == 10
+    assert reading.of_lesson(lesson(cell("code", code, "setup"))) == 0
 
 
 def test_the_start_page_repeats_what_the_readme_asks_for():

@@ -51,7 +51,7 @@ def test_a_keep_cell_without_a_test_stops_the_book_and_says_what_to_write():
 
 
 def test_the_pages_of_traps_stand_below_their_index():
-    parts = book.contents([], ["traps", "symptoms"], ["traps/01-1"])["parts"]
+    parts = book.contents([], ["traps", "symptoms"], {"traps": ["traps/01-1"]})["parts"]
     [index, symptoms] = next(p for p in parts if p["caption"] == "Look up")["chapters"]
     assert index["sections"] == [{"file": "traps/01-1"}]
     assert "sections" not in symptoms

@@ -339,9 +339,9 @@ CUT_ENDS = """[...document.querySelectorAll('.prev-next-area a')]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
 
 
-# All pages of traps are made by one template: these are opened, the articles of the others shown in
-# one of them.
-SOME_TRAPS = {TRAP, "traps/01-1", "traps/04-9"}
+# All pages of traps are made by one template, and so are those of presenters: these are opened, the
+# articles of the others shown in one of them.
+SOME_ALIKE = {TRAP, "traps/01-1", "traps/04-9", "present/09"}
 
 
 def flaws(page, name: str) -> dict:
@@ -399,18 +399,20 @@ def flaws_of_articles(page, articles: dict[str, str]) -> dict:
 
 
 def test_every_page_opens_without_network_or_complaint_fits_a_phone_and_is_accessible(opened, html):
-    """Of the pages of traps three; the others differ from them in their articles alone."""
+    """Of the pages of traps three, of those of presenters one; the others differ in their articles
+    alone."""
     names = [name.removesuffix(".html") for name in pages(html)]
-    traps = {name for name in names if name.startswith("traps/")}
+    alike = {name for name in names if name.startswith(("traps/", "present/"))}
     assert len(names) >= 8
-    assert set(names) >= WHOLE | PARTS.keys() | SOME_TRAPS
-    found = {name: flaws(opened(name), name) for name in names if name not in traps - SOME_TRAPS}
+    assert set(names) >= WHOLE | PARTS.keys() | SOME_ALIKE
+    found = {name: flaws(opened(name), name) for name in names if name not in alike - SOME_ALIKE}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
-def test_the_articles_of_all_traps_ask_for_nothing_and_fit_a_phone(opened, html):
-    articles = {trap.id: str(soup(html / f"traps/{trap.id.replace('.', '-')}.html").article)
-                for trap in catalog.traps()}
+def test_the_articles_of_pages_alike_ask_for_nothing_and_fit_a_phone(opened, html):
+    names = [f"traps/{trap.id.replace('.', '-')}" for trap in catalog.traps()]
+    names += [f"present/{stage.number:02d}" for stage in catalog.written()]
+    articles = {name: str(soup(html / f"{name}.html").article) for name in names}
     page = opened(TRAP)
     assert flaws_of_articles(page, articles) == {}
     page.reload()

@@ -29,7 +29,7 @@ from dlsys_helpers import catalog, explorers
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_finder, book_finish, book_pages, book_traps
+from tools import book_finder, book_finish, book_pages, book_present, book_traps
 
 BOOK = ROOT / "book"
 
@@ -191,19 +191,21 @@ def assemble(source: Path) -> list[Stage]:
     shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
     pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
-    traps = book_traps.pages(lessons)
+    traps, presented = book_traps.pages(lessons), book_present.pages(lessons)
     index = source / "index.md"
     config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
     index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons,
                                            config["repository"]["url"]), "utf-8")
-    (source / "traps").mkdir()
-    for name, text in (pages | traps).items():
+    for folder in ("traps", "present"):
+        (source / folder).mkdir()
+    for name, text in (pages | traps | presented).items():
         (source / f"{name}.md").write_text(text, "utf-8")
     for entry in stages:
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
-    save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
+    below = {"traps": list(traps), "present": [n for n in presented if n != "present"]}
+    save_yaml(contents(stages, list(pages), below), source / "_toc.yml")
     save_yaml(settings(config), source / "_config.yml")
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
@@ -222,28 +224,30 @@ def save_yaml(value: dict, path: Path) -> None:
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
           "guide_norm", "guide_init", "guide_finetune", "guide_scale"]
-GRADING = ["hand_out", "grading", "grading_trust", "grading_kubernetes"]
+TEACHING = ["instructors", "present", "hand_out", "grading", "grading_trust",
+            "grading_kubernetes"]
 
 
-def contents(stages: list[Stage], pages: list[str], traps: list[str]) -> dict:
+def contents(stages: list[Stage], pages: list[str], below: dict[str, list[str]]) -> dict:
     """The table of contents: each lesson with its worksheet, then the pages for looking up.
 
-    The page of each trap stands under the trap index.
+    below: the pages that stand under another one, as those of the traps under their index.
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
-    parts = {"Decide": GUIDES, "Look up": pages, "Instructors": GRADING,
+    parts = {"Decide": GUIDES, "Look up": pages, "Instructors": TEACHING,
              "About": ["how_to_use", "accessibility"]}
-    written = [{"caption": caption, "chapters": [chapter(page, traps) for page in files]}
+    written = [{"caption": caption, "chapters": [chapter(page, below) for page in files]}
                for caption, files in parts.items()]
     return {"format": "jb-book", "root": "index",
             "parts": [{"caption": "Stages", "chapters": chapters}, *written]}
 
 
-def chapter(page: str, traps: list[str]) -> dict:
-    """A page's entry in the contents; the trap index has the traps' own pages below it."""
-    return {"file": page} | ({"sections": [{"file": t} for t in traps]} if page == "traps" else {})
+def chapter(page: str, below: dict[str, list[str]]) -> dict:
+    """A page's entry in the contents, with the pages that stand under it."""
+    found = [{"file": name} for name in below.get(page, [])]
+    return {"file": page} | ({"sections": found} if found else {})
 
 
 def settings(config: dict) -> dict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import html
-import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +14,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import evidence
+from tools import evidence, reading
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -25,7 +24,7 @@ Lessons = dict[int, NotebookNode]
 
 def generated(lessons: Lessons) -> dict[str, str]:
     """The generated pages for looking up, by name, in the order of the contents."""
-    pages = {"traps": traps_page(), "wrong_answers": wrong_answers_page(),
+    pages = {"traps": traps_page(lessons), "wrong_answers": wrong_answers_page(),
              "errata": errata_page(lessons), "gpu_evidence": gpu_page()}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
@@ -54,20 +53,22 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>$|#~])", r"\\\1", text)
 
 
-def traps_page() -> str:
+def traps_page(lessons: Lessons) -> str:
     parts = ["# Trap index", "Every trap of the course has a permanent number: the stage, then "
              "its place in it. The number is the same in the lesson, in its exercise, in your "
              "progress and in the feedback of a check. *Core* traps are the short way through a "
-             "stage: at most five, with an hour of exercises."]
+             "stage: at most five, with an hour of exercises.", reading.formula()]
     for entry in STAGES:
         found = catalog.traps(entry.number)
-        if found:
+        if found and entry.number in lessons:
             rows = [(t.id, f"[{plain(t.title)}](traps/{t.id.replace('.', '-')}.md)",
                      link("exercise", t.id, t.function),
                      f"{'core, ' if t.core else ''}{t.difficulty} of 5, "
-                     f"{count(t.points, 'point')}, {t.minutes} min")
+                     f"{count(t.points, 'point')}",
+                     f"{reading.of_trap(lessons[entry.number], t.id)} + {t.minutes}")
                     for t in found]
-            head = ("Trap", "What goes wrong", "Exercise", "Path, difficulty, points, time")
+            head = ("Trap", "What goes wrong", "Exercise", "Path, difficulty, points",
+                    "Minutes to read + solve")
             parts += [f"## {entry.number}. {entry.title}",
                       f":::{{div}} rows\n{table(head, rows)}\n:::"]
     return "\n\n".join(parts) + "\n"
@@ -152,6 +153,7 @@ def start_page(template: str, lessons: Lessons, repository: str = "") -> str:
     """The written start page with its marks replaced by what is generated."""
     parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(lessons),
              "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
+             "rate": reading.formula(),
              "code": code_links(repository),
              "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
     for name, text in parts.items():
@@ -181,19 +183,6 @@ def needs() -> str:
     return found[0]
 
 
-# What one reads in a minute, slowly: words of prose or lines of code.
-WORDS, LINES = 150, 8
-IDLE = {"setup", "explore"}  # roles whose code nobody has to read
-
-
-def reading_minutes(lesson: NotebookNode) -> int:
-    """How long a lesson takes to read, counted from its words and lines of code, by fives."""
-    words = sum(len(c.source.split()) for c in lesson.cells if c.cell_type == "markdown")
-    lines = sum(len(c.source.splitlines()) for c in lesson.cells if c.cell_type == "code"
-                and c.metadata.get("dlsys", {}).get("role") not in IDLE)
-    return 5 * math.ceil((words / WORDS + lines / LINES) / 5)
-
-
 def exercise_minutes(number: int) -> int:
     return sum(t.minutes for t in catalog.traps(number))
 
@@ -201,7 +190,7 @@ def exercise_minutes(number: int) -> int:
 def hours(lessons: Lessons) -> str:
     """Reading and exercise time of all lessons, in a sentence."""
     read, solve = (round(sum(minutes) / 60) for minutes in (
-        map(reading_minutes, lessons.values()), map(exercise_minutes, lessons)))
+        map(reading.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
     return (f"The {count(len(lessons), 'stage')} written so far take about {count(read, 'hour')} "
             f"to read and {solve} more to solve the exercises")
 
@@ -304,8 +293,8 @@ def stage_map(lessons: Lessons) -> str:
 def written_card(entry: Stage, lesson: NotebookNode) -> str:
     return (f'<li class="stage-card"><a href="notebooks/{entry.stem}.html">{card_text(entry)}'
             f'<span class="stage-state">{count(len(catalog.traps(entry.number)), "trap")}: about '
-            f"{reading_minutes(lesson)} minutes to read, {exercise_minutes(entry.number)} for the "
-            "exercises</span></a></li>")
+            f"{reading.of_lesson(lesson)} minutes to read, {exercise_minutes(entry.number)} for "
+            "the exercises</span></a></li>")
 
 
 def count(n: int, noun: str) -> str:

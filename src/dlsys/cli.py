@@ -20,6 +20,7 @@ from dlsys.grading.text import clean, visible
 from dlsys.notebook_file import CELL_SECONDS
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
+from dlsys.slides import add_parser as add_slides
 from dlsys_helpers import paths, progress
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -264,8 +265,8 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_release, add_grade,
-            add_term, add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_slides, add_release,
+            add_grade, add_term, add_progress, add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,0 +1,209 @@
+"""The slides of a lesson: which cells share one, and all of them as a page.
+
+nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js and reveal.css of
+release 6.0.2, from dist/ of the npm package; nbconvert would load them from a network. What stands
+together follows from the steps of a trap: situation, guess and wrong code; what was measured; cause
+and repair; what to keep. A trap is a column: down goes on in it, right leaves it for the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import NamedTuple
+
+from nbconvert import SlidesExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from nbformat import v4 as nb4
+
+from dlsys.formulas import mathml
+
+TEMPLATE = Path(__file__).with_name("slides_template")
+# Heights at the usual size of letters, in pixels; deck.js shows the slide in a frame of 720.
+TEXT, CODE, GAP, HEADING, FIGURE, COLUMNS = 35, 27, 24, 60, 540, 92
+FULL = 800  # a slide takes no more than that: deck.js shrinks it by a tenth
+FULL_FIRST = 880  # question and code are best seen together, in smaller letters
+HEADINGS = {"look": "Measured", "repair": "Why, and the repair", "folklore": "Told and measured",
+            "exercise": "Your turn", "keep": "Keep"}
+_HEADING = re.compile(r"\A## Trap ([\d.]+): (.*)\n+(?:### Predict\n+)?")
+_ISSUE = re.compile(r"^#(?=\d)", re.MULTILINE)
+_LABEL = re.compile(
+    r"\s+(\*\*(?:Measured|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*)")
+
+
+class Slide(NamedTuple):
+    """Its heading, and the cells below it; `first` begins a new column."""
+
+    heading: str
+    cells: list[NotebookNode]
+    first: bool = False
+
+
+def slides(book: NotebookNode) -> Iterator[Slide]:
+    """The slides of a lesson: its opening, its traps, its summary."""
+    for role in ("hook", "summary"):
+        texts = [c for c in book.cells if _role(c) == role and c.cell_type == "markdown"]
+        if role == "summary":
+            for trap in dict.fromkeys(filter(None, map(_trap, book.cells))):
+                yield from trap_slides([c for c in book.cells if _trap(c) == trap])
+        if texts:
+            yield Slide("", [_text("\n\n".join(c.source for c in texts))], first=True)
+
+
+def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
+    """The slides of one trap: its question with the wrong code, then one step after the other."""
+    by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
+    situation, *asked = by_role["predict"]
+    number, title = _HEADING.match(situation.source).groups()
+    told = [_text(_HEADING.sub("", situation.source)), *map(_question, asked)]
+    broken = [_code(c) if c.cell_type == "code" else c for c in by_role["break"] if not _folded(c)]
+    yield from _opening(f"## {number} {title}", told, broken)
+    # What the wrong code printed or drew is the first of the measurements.
+    found = [[out] for cell in by_role["break"] for out in _outputs(cell)]
+    for role, heading in HEADINGS.items():
+        parts = [*(found if role == "look" else []), *map(_parts, by_role.get(role, []))]
+        for cells_of_one in pack(parts, FULL - HEADING):
+            yield Slide(f"### {number} {heading}", cells_of_one)
+
+
+def _opening(heading: str, told: list, broken: list) -> Iterator[Slide]:
+    """Question and wrong code on one slide; on two, the question on both, where they are long."""
+    if high([*told, *broken]) <= FULL_FIRST - HEADING:
+        yield Slide(heading, [*told, *broken], first=True)
+        return
+    yield Slide(heading, told, first=True)
+    question = _text(told[-1].source.partition("\n")[0])
+    for part in pack([[c] for c in broken], FULL_FIRST - HEADING - height(question)):
+        yield Slide(heading.replace("## ", "### ", 1), [question, *part])
+
+
+def _parts(cell: NotebookNode) -> list[NotebookNode]:
+    """What is shown of a cell: its text, the code of a repair, every output that is no claim."""
+    if cell.cell_type == "markdown":
+        return [_text(_LABEL.sub(r"\n\n\1", cell.source))]
+    code = [_code(cell)] if _role(cell) == "repair" and not _folded(cell) else []
+    return [*code, *_outputs(cell)]
+
+
+def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
+    """A code cell's outputs, a cell for each: what it printed, figures, the answer to the guess."""
+    tags = cell.metadata.get("tags", [])
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        if "measured" in tags:
+            yield _text(f"**{data.get('text/plain', '').strip()}**")
+        elif "image/png" in data:
+            data = {"image/png": data["image/png"]}
+            yield _output(nb4.new_output("display_data", data, metadata=output.metadata))
+        elif output.output_type == "stream" and output.name == "stdout":
+            yield _output(output)
+        elif not _folded(cell) and "text/plain" in data:
+            yield _output(nb4.new_output("stream", name="stdout", text=data["text/plain"]))
+
+
+def _question(cell: NotebookNode) -> NotebookNode:
+    """The question of a guess with its choices, as its cell stored them; or a text."""
+    if cell.cell_type == "markdown":
+        return _text(cell.source)
+    stored = "\n".join(out.data.get("text/plain", "") for out in cell.outputs if "data" in out)
+    asked, *choices = stored.splitlines()
+    choices = [] if choices and choices[0].startswith("  - a number") else choices
+    return _text(f"**{asked.removeprefix('Your guess: ')}**\n" + "\n".join(choices))
+
+
+def pack(parts: Iterable[list[NotebookNode]], most: int) -> Iterator[list[NotebookNode]]:
+    """The parts in order, on as few slides as their heights allow.
+
+    A part, code with its output, is torn only where it alone is too high.
+    """
+    slide: list[NotebookNode] = []
+    for whole in parts:
+        for part in [whole] if high(whole) <= most else [[cell] for cell in whole]:
+            if slide and high([*slide, *part]) > most:
+                yield slide
+                slide = []
+            slide += part
+    if slide:
+        yield slide
+
+
+def high(cells: Iterable[NotebookNode]) -> int:
+    return sum(map(height, cells))
+
+
+def height(cell: NotebookNode) -> int:
+    """How high a cell stands at the usual size of letters, in pixels; an estimate."""
+    if cell.cell_type == "markdown":
+        blocks = re.split(r"\n{2,}|\n(?=\s*[-|\d])", cell.source)
+        return sum(-(-len(block) // COLUMNS) * TEXT + GAP // 2 for block in blocks)
+    if not cell.outputs:
+        return len(cell.source.splitlines()) * CODE + GAP
+    text = cell.outputs[0].get("text")
+    return len(text.splitlines()) * CODE + GAP if text else FIGURE
+
+
+def _role(cell: NotebookNode) -> str:
+    return cell.metadata.get("dlsys", {}).get("role", "")
+
+
+def _trap(cell: NotebookNode) -> str:
+    return cell.metadata.get("dlsys", {}).get("trap", "")
+
+
+def _folded(cell: NotebookNode) -> bool:
+    return bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
+
+
+def _text(source: str) -> NotebookNode:
+    return nb4.new_markdown_cell(source.strip())
+
+
+def _code(cell: NotebookNode) -> NotebookNode:
+    return nb4.new_code_cell(cell.source)
+
+
+def _output(output: NotebookNode) -> NotebookNode:
+    return nb4.new_code_cell("", outputs=[output])
+
+
+def notebook(slides: list[Slide], title: str) -> NotebookNode:
+    """The slides as a notebook whose cells say where a slide begins, as nbconvert reads it."""
+    cells = []
+    for slide in slides:
+        found = [*([_text(slide.heading)] if slide.heading else []), *map(deepcopy, slide.cells)]
+        found[0].metadata.slideshow = {"slide_type": "slide" if slide.first else "subslide"}
+        cells += found
+    for number, cell in enumerate(cells):
+        cell.id = f"s{number}"
+    return nb4.new_notebook(cells=cells, metadata={"title": title})
+
+
+class Renderer(IPythonRenderer):
+    """Formulas without MathJax, which would come from a network."""
+
+    def inline_math(self, body: str) -> str:
+        return mathml(body, "inline")
+
+    def block_math(self, body: str) -> str:
+        return mathml(body, "block")
+
+
+def markdown(source: str) -> str:
+    """Markdown as HTML. A line may begin with the number of an issue, which is no heading."""
+    renderer = Renderer(escape=False, exclude_anchor_links=True)
+    return MarkdownWithMath(renderer=renderer).render(_ISSUE.sub(r"\\#", source))
+
+
+def html(slides: list[Slide], title: str) -> str:
+    """All slides as one page that holds everything it shows."""
+    exporter = SlidesExporter(
+        template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)],
+        exclude_input_prompt=True, exclude_output_prompt=True)
+    exporter.register_filter("markdown2html", markdown)
+    parts = {name.replace(".", "_"): (TEMPLATE / name).read_text("utf-8")
+             for name in ("reveal.js", "reveal.css", "deck.js", "deck.css")}
+    page, _ = exporter.from_notebook_node(notebook(slides, title), {"deck": parts})
+    return page

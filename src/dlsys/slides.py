@@ -1,0 +1,90 @@
+"""`dlsys slides`: the traps of a stage as slides in one file, which opens without a network."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.stages import STAGES, Stage
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+class SlidesError(UserError):
+    """No slides are made. The message says why, and what to do."""
+
+
+def add_parser(commands) -> None:
+    """Add `slides` to the commands of `dlsys`."""
+    parser = commands.add_parser("slides", help="the traps of a stage as slides, for a class")
+    parser.add_argument("stage", help="number of the stage, 1 to 12")
+    parser.add_argument("--out", type=Path, metavar="FILE.html",
+                        help="where to write them (default my-work/NN_slides.html)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    stage = find(args.stage)
+    out = args.out or paths.MY_WORK / f"{stage.number:02d}_slides.html"
+    refuse(out)  # before the seconds that nbconvert takes
+    try:
+        from dlsys import deck
+    except ModuleNotFoundError as error:
+        raise SlidesError(f"{error.name} is not installed, and slides are made with it. "
+                          "Run: make setup") from None
+    slides = list(deck.slides(lesson(stage)))
+    write(out, deck.html(slides, f"{stage.number}. {stage.title}"))
+    print(f"{len(slides)} slides: {out}. Open the file in a browser: space goes on, right skips to "
+          "the next trap, ? lists all keys, D switches between light and dark.")
+    return 0
+
+
+def find(asked: str) -> Stage:
+    """The stage of this number that is written. Raises SlidesError."""
+    number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 3 else 0
+    written = {stage.number: stage for stage in catalog.written()}
+    if number not in written:
+        raise SlidesError(f"stage: got {asked[:40]!r}, expected 1 to {len(STAGES)}"
+                          f"{', and one that is written' if number in range(1, 13) else ''}. "
+                          "Try: dlsys slides 1")
+    return written[number]
+
+
+def lesson(stage: Stage) -> NotebookNode:
+    """The lesson with its stored outputs. Raises SlidesError where it cannot be read."""
+    import nbformat
+
+    name = f"{paths.NOTEBOOKS.name}/{stage.stem}.ipynb"
+    try:
+        return nbformat.read(paths.NOTEBOOKS / f"{stage.stem}.ipynb", as_version=4)
+    except OSError as error:
+        why = error.strerror
+    except (ValueError, AttributeError, nbformat.reader.NotJSONError):
+        why = "it is no notebook, or damaged"
+    raise SlidesError(f"{name}: cannot be read ({why}). Run: git checkout -- {name}")
+
+
+def refuse(out: Path) -> None:
+    """Raises SlidesError for a file that cannot or must not be written."""
+    if out.suffix.lower() not in {".html", ".htm"}:
+        raise SlidesError(f"--out: got {str(out)[-60:]!r}, expected a name that ends in .html.")
+    if os.path.lexists(out):
+        raise SlidesError(f"{out}: exists and stays as it is. Delete it, or write the slides "
+                          "elsewhere with --out FILE.html.")
+
+
+def write(out: Path, text: str) -> None:
+    """Write a new file. Raises SlidesError where there is one, or no place for it."""
+    try:
+        if out.parent == paths.MY_WORK:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise SlidesError(f"{out}: cannot be written ({error.strerror}). Make its folder, or name "
+                          "another one with --out FILE.html.") from None

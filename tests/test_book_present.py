@@ -1,0 +1,150 @@
+"""The presenter's pages: plans add up, ids exist, an answer holds no number that nobody asserts."""
+
+import re
+
+import pytest
+import yaml
+from test_book import cell, lesson, printed
+
+from dlsys_helpers import catalog
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.paths import NOTEBOOKS
+from dlsys_helpers.stages import STAGES, stage
+from tools import book, book_present, book_traps, reading
+
+NUMBERS = [s.number for s in STAGES]
+# Whole numbers below 10 are words, an id is a name, a letter before a digit is one too (fp16).
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)*")
+
+
+@pytest.fixture(scope="module")
+def lessons():
+    return {number: book.read(NOTEBOOKS / f"{stage(number).stem}.ipynb") for number in NUMBERS}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_plans_add_up_and_hold_a_trap_with_its_exercise(number, lessons):
+    known = {t.id: t for t in catalog.traps(number)}
+    for frame in book_present.FRAMES:
+        blocks = book_present.plan(lessons[number], frame)
+        assert sum(b.minutes for b in blocks) == frame.minutes
+        assert all(b.minutes > 0 for b in blocks)
+        about = [b.trap for b in blocks if b.trap]
+        assert {*about} <= {*known}
+        shown = [b.trap for b in blocks if b.text.startswith("Trap")]
+        solved = [b.trap for b in blocks if b.text.startswith("Exercise")]
+        assert len(shown) == len({*shown})
+        assert solved
+        assert {*solved} <= {*shown}
+        assert about == sorted(about, key=list(known).index), "traps keep the lesson's order"
+        assert blocks[-1].minutes <= 30, "what is left for questions is no plan"
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_short_session_stays_on_the_core_path(number, lessons):
+    core = {t.id for t in catalog.traps(number) if t.core}
+    for frame in book_present.FRAMES[:2]:
+        shown = {b.trap for b in book_present.plan(lessons[number], frame) if b.trap}
+        assert shown <= core
+
+
+def test_each_core_trap_has_a_line_and_each_stage_its_questions():
+    written = book_present.data()
+    assert list(written) == NUMBERS
+    for number, entry in written.items():
+        core = [t.id for t in catalog.traps(number) if t.core]
+        assert list(entry["live"]) == core
+        assert 4 <= len(entry["questions"]) <= 6
+        assert len({q["ask"] for q in entry["questions"]}) == len(entry["questions"])
+        assert all(q["ask"].endswith("?") for q in entry["questions"])
+
+
+def of_trap(book_of_stage, trap: str) -> list:
+    return [c for c in book_of_stage.cells if c.metadata.get("dlsys", {}).get("trap") == trap]
+
+
+def held(one) -> str:
+    """What a cell says and shows."""
+    shown = (out.get("text") or out.get("data", {}).get("text/plain", "")
+             for out in one.get("outputs", []))
+    return "\n".join([one.source, *shown])
+
+
+def numbers(text: str) -> set[str]:
+    return {n.rstrip(",.").replace(",", "") for n in NUMBER.findall(text)
+            if not re.fullmatch(r"-?\d|\d\d\.\d+", n)}
+
+
+def test_the_numbers_of_a_text_are_found():
+    assert numbers("65,536 of -10, 0.06 %, trap 04.5, 3 ways, bfloat16, top-1.") == {
+        "65536", "-10", "0.06"}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_an_answer_holds_no_number_that_its_trap_does_not(number, lessons):
+    """The builder holds a lesson's numbers to its code; an answer repeats some, and no others."""
+    entry = book_present.data()[number]
+    told = [(q["trap"], q["answer"]) for q in entry["questions"]] + list(entry["live"].items())
+    for trap, text in told:
+        stored = "\n".join(map(held, of_trap(lessons[number], trap)))
+        assert numbers(text) <= numbers(stored), (trap, numbers(text) - numbers(stored))
+
+
+def test_an_unknown_trap_stops_the_book_and_says_what_is_expected(tmp_path, monkeypatch):
+    written = yaml.safe_load(book_present.DATA.read_text("utf-8"))
+    written[1]["questions"][0]["trap"] = "01.9"
+    monkeypatch.setattr(book_present, "DATA", tmp_path / "present.yml")
+    (tmp_path / "present.yml").write_text(yaml.safe_dump(written, sort_keys=False), "utf-8")
+    with pytest.raises(UserError, match=r"stage 1: .* questions 01\.9, .* expected live for 01\.1"):
+        book_present.data()
+
+
+def test_a_page_has_three_plans_the_live_lines_and_links_to_its_traps(lessons):
+    pages = book_present.pages({1: lessons[1]})
+    assert list(pages) == ["present", "present/01"]
+    text = pages["present/01"]
+    assert re.findall(r"^## (\d+) minutes$", text, re.MULTILINE) == ["45", "90", "180"]
+    for trap in catalog.traps(1):
+        assert f"](../{book_traps.name(trap.id)}.md)" in text
+    assert "| 0:05 | " in text
+    assert "(present/01.md)" in pages["present"]
+
+
+def test_what_a_plan_leaves_out_is_said():
+    frame = [book_present.Block(8, "Trap", "01.1"), book_present.Block(8, "Trap", "01.2"),
+             book_present.Block(13, "Exercise", "01.1")]
+    said = book_present.left_out(1, frame)
+    assert re.findall(r"\[(01\.\d)\]", said) == ["01.3", "01.4", "01.5"]
+    assert "home: 01.2 (10 minutes)." in said
+
+
+def test_the_pause_lies_nearest_to_the_middle():
+    blocks = [book_present.Block(n, "x") for n in (10, 30, 20, 10)]
+    assert [b.text for b in book_present.paused(blocks, 5)] == ["x", "x", "Pause", "x", "x"]
+    assert book_present.paused(blocks, 0) == blocks
+    together = [book_present.Block(n, "x", id) for n, id in ((10, "a"), (20, "b"), (20, "b"))]
+    assert [b.trap for b in book_present.paused(together, 5)] == ["a", "", "b", "b"]
+
+
+def test_what_does_not_fit_is_left_and_what_follows_may_fit():
+    groups = [[book_present.Block(n, str(n))] for n in (20, 15, 9)]
+    assert book_present.fitting(groups, 30, 9) == ([groups[0][0], groups[2][0]], 1)
+    assert book_present.fitting(groups, 30, 1) == ([groups[0][0]], 10)
+    assert book_present.fitting(groups, 30, 0) == ([], 30)
+
+
+def test_a_trap_takes_longer_to_read_with_more_text_and_a_lesson_is_more_than_its_traps():
+    words = " ".join(["word"] * reading.WORDS)
+    one = cell("markdown", words, "predict", trap="01.1")
+    code = cell("code", "x = 1\n" * reading.LINES, "break", [printed("y")], trap="01.1")
+    other = cell("markdown", words, "concept")
+    assert reading.of_trap(lesson(one, other), "01.1") == 1
+    assert reading.of_trap(lesson(one, code, other), "01.1") == 2
+    assert reading.of_lesson(lesson(one, code, other)) == 5
+
+
+def test_the_formula_is_stated_with_its_source():
+    said = reading.formula()
+    assert f"{reading.WORDS} words" in said
+    assert f"{reading.LINES} lines" in said
+    assert "doi.org" in said

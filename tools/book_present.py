@@ -1,0 +1,218 @@
+"""A presenter's page for each stage: three plans by the clock, what to break live, the questions.
+
+The plans are made from the catalog and the lessons; what to change live and what is asked comes
+from book/present.yml, which is written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import yaml
+from nbformat import NotebookNode
+
+from dlsys_helpers import catalog
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.errors import UserError
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import Stage, stage
+from tools import book_pages, book_traps, reading
+
+DATA = ROOT / "book" / "present.yml"
+OPENING, CLOSING, QUESTIONS = 5, 5, 5  # minutes; the questions take what is left, at least these
+GUESS, RUN, COMPARE = 2, 2, 3  # a show of hands, a live run, comparing answers after an exercise
+
+
+class Frame(NamedTuple):
+    """A session: its length and pause, the most core traps, those with their exercise first, and
+    whether other traps, the quiz and the GPU section may follow."""
+
+    minutes: int
+    pause: int
+    traps: int
+    solved: int
+    long: bool = False
+
+
+class Block(NamedTuple):
+    """One row of a plan: how many minutes, what, and the trap that it is about."""
+
+    minutes: int
+    text: str
+    trap: str = ""
+
+
+FRAMES = (Frame(45, 0, 2, 1), Frame(90, 5, 4, 2), Frame(180, 15, 5, 5, long=True))
+
+
+def pages(lessons: book_pages.Lessons) -> dict[str, str]:
+    """The overview and the page of each stage, by name: ``present``, ``present/01``."""
+    written = data()
+    stages = [stage(number) for number in lessons]
+    return {"present": overview(stages, lessons)} | {
+        name(s): page(s, lessons[s.number], written[s.number]) for s in stages}
+
+
+def name(entry: Stage) -> str:
+    """The page of a stage in the book, without its ending."""
+    return f"present/{entry.number:02d}"
+
+
+def data() -> dict[int, dict]:
+    """What is written by hand, by stage. Raises UserError for an id or a word that is unknown."""
+    written = yaml.safe_load(DATA.read_text("utf-8"))
+    for number, entry in written.items():
+        own = {trap.id: trap for trap in catalog.traps(number)}
+        core = [id for id, trap in own.items() if trap.core]
+        asked = [question["trap"] for question in entry["questions"]]
+        unknown = [id for id in (*entry["live"], *asked) if id not in own]
+        if unknown or list(entry["live"]) != core:
+            raise UserError(
+                f"book/present.yml, stage {number}: live names {', '.join(entry['live'])}, "
+                f"questions {', '.join(asked)}; expected live for {', '.join(core)}, the core "
+                f"path, and questions about {', '.join(own)}. Write them.")
+    return written
+
+
+# ---- plans
+
+def plan(lesson: NotebookNode, frame: Frame) -> list[Block]:
+    """The blocks of a session, in order; they add up to its minutes."""
+    traps = catalog.traps(lesson.metadata.dlsys.stage)
+    core = [[shown_block(lesson, t), solved_block(t)] for t in traps if t.core]
+    rest = [[shown_block(lesson, t), solved_block(t)] for t in traps if not t.core]
+    left = frame.minutes - OPENING - CLOSING - QUESTIONS - frame.pause
+    pairs, left = fitting(core, left, frame.solved)
+    alone = [[shown] for shown, _ in core if shown.trap not in {b.trap for b in pairs}]
+    told, left = fitting(alone, left, frame.traps - len(pairs) // 2)
+    late, left = fitting([[solved] for _, solved in core if solved.trap in {b.trap for b in told}],
+                         left, frame.traps)
+    others, left = fitting(rest, left, frame.long * len(rest))
+    more, left = fitting([[block] for block in extras(lesson)], left, frame.long * 2)
+    places = [t.id for t in traps]
+    blocks = sorted([*pairs, *told, *late, *others], key=lambda block: places.index(block.trap))
+    return [Block(OPENING, "The situation of the stage"), *paused([*blocks, *more], frame.pause),
+            Block(CLOSING, "What you take with you"),
+            Block(QUESTIONS + left, "Questions, and what ran over")]
+
+
+def fitting(groups: Iterable[list[Block]], left: int, most: int) -> tuple[list[Block], int]:
+    """The blocks of the groups that fit whole into `left` minutes, `most` at most; what is left."""
+    taken: list[Block] = []
+    for group in groups:
+        cost = sum(block.minutes for block in group)
+        if most > 0 and cost <= left:
+            taken, left, most = [*taken, *group], left - cost, most - 1
+    return taken, left
+
+
+def shown_block(lesson: NotebookNode, trap: Trap) -> Block:
+    """A trap as it is shown: what its own page holds, told, with a guess and a live run."""
+    told = [*book_traps.cells(lesson, trap.id, "predict", "markdown"),
+            *book_pages.shown(book_traps.cells(lesson, trap.id, "break")),
+            *book_traps.cells(lesson, trap.id, "repair", "markdown")[:1],
+            *book_pages.shown(book_traps.cells(lesson, trap.id, "repair"))[:1],
+            *book_traps.cells(lesson, trap.id, "keep", "markdown")]
+    page = f"[{trap.id} {book_pages.plain(trap.title)}](../{book_traps.name(trap.id)}.md)"
+    return Block(math.ceil(GUESS + RUN + reading.minutes(told)),
+                 f"Trap {page}: guess, break, look, repair", trap.id)
+
+
+def solved_block(trap: Trap) -> Block:
+    link = book_pages.link("exercise", trap.id, trap.function)
+    return Block(trap.minutes + COMPARE,
+                 f"Exercise {trap.id}: {link}, {COMPARE} minutes to compare answers", trap.id)
+
+
+def extras(lesson: NotebookNode) -> list[Block]:
+    """What a long session has time for beside the traps."""
+    gpu = [c for c in lesson.cells if c.metadata.get("dlsys", {}).get("role") == "gpu"]
+    asked = sum("<details" in c.source for c in lesson.cells
+                if c.metadata.get("dlsys", {}).get("role") == "quiz")
+    return [Block(2 * asked, f"The quiz: {book_pages.count(asked, 'question')}, hands up"),
+            Block(math.ceil(reading.minutes(gpu)), "The GPU section: count first, then compare")]
+
+
+def paused(blocks: list[Block], minutes: int) -> list[Block]:
+    """The blocks with a pause nearest to the middle, never between a trap and its exercise."""
+    if not minutes:
+        return blocks
+    ends = [sum(b.minutes for b in blocks[:k]) for k in range(len(blocks) + 1)]
+    whole = [k for k in range(1, len(blocks)) if blocks[k].trap != blocks[k - 1].trap
+             or not blocks[k].trap]
+    middle = min(whole, key=lambda k: abs(ends[k] - ends[-1] / 2))
+    return [*blocks[:middle], Block(minutes, "Pause"), *blocks[middle:]]
+
+
+def clock(blocks: list[Block]) -> str:
+    """A plan as a table: when each block begins, how long it takes, what it is."""
+    begins = [sum(b.minutes for b in blocks[:k]) for k in range(len(blocks))]
+    return book_pages.table(("Begins", "Minutes", "What"),
+                            [(f"{start // 60}:{start % 60:02d}", str(block.minutes), block.text)
+                             for start, block in zip(begins, blocks, strict=True)])
+
+
+# ---- pages
+
+def page(entry: Stage, lesson: NotebookNode, written: dict) -> str:
+    """The presenter's page of one stage."""
+    parts = [f"# Present stage {entry.number}: {entry.title}",
+             f"`dlsys slides {entry.number}` makes the slides. Beside them, keep your copy of the "
+             f"lesson open, from `dlsys start {entry.number}`: it has no outputs yet, so break "
+             f"things there. [The lesson](../notebooks/{entry.stem}.ipynb) has those of a run."]
+    for frame in FRAMES:
+        blocks = plan(lesson, frame)
+        parts += [f"## {frame.minutes} minutes", clock(blocks), left_out(entry.number, blocks)]
+    parts += ["## What to break live", "Run the setup cells before the class. Ask for the guess "
+              "first, by show of hands, and write the count on the board."]
+    parts += [f"**{trap_link(id)}** {text}" for id, text in written["live"].items()]
+    parts += ["## Questions that come"]
+    parts += [f"**{q['ask']}** {q['answer']} ({trap_link(q['trap'])})"
+              for q in written["questions"]]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def left_out(number: int, blocks: list[Block]) -> str:
+    """The traps that a plan skips, for reading at home, and its exercises left for home."""
+    shown = {b.trap for b in blocks}
+    solved = {b.trap for b in blocks if b.text.startswith("Exercise")}
+    skipped = [t.id for t in catalog.traps(number) if t.id not in shown]
+    home = [t for t in catalog.traps(number) if t.id in shown - solved]
+    parts = [f"Skipped, to read at home: {listed(skipped)}." if skipped else "",
+             f"Exercises for home: {', '.join(f'{t.id} ({t.minutes} minutes)' for t in home)}."
+             if home else ""]
+    return " ".join(filter(None, parts)) or "No trap is left out."
+
+
+def listed(ids: list[str]) -> str:
+    return ", ".join(map(trap_link, ids))
+
+
+def trap_link(id: str) -> str:
+    return f"[{id}](../{book_traps.name(id)}.md)"
+
+
+def overview(stages: list[Stage], lessons: book_pages.Lessons) -> str:
+    rows = [(str(s.number), f"[{s.title}]({name(s)}.md)",
+             book_pages.count(len(catalog.traps(s.number)), "trap"),
+             str(reading.of_lesson(lessons[s.number])),
+             str(book_pages.exercise_minutes(s.number))) for s in stages]
+    lengths = ", ".join(str(f.minutes) for f in FRAMES[:-1])
+    return "\n\n".join([
+        "# Present a stage",
+        f"Each stage has a page with plans for {lengths} and {FRAMES[-1].minutes} minutes, what to "
+        "break live, and the questions that come. The minutes of a plan are made from "
+        f"the lesson: {GUESS} for a guess, {RUN} for a live run, the words and lines of what is "
+        f"told, and for an exercise its own minutes and {COMPARE} to compare answers. "
+        f"{reading.formula()}",
+        "Slides are one file that opens in any browser, without a network:",
+        "```bash\ndlsys slides 1                      # writes my-work/01_slides.html\n"
+        "dlsys slides 1 --out first.html     # or where you say\n```",
+        "A trap is a column of slides: its question with the wrong code, what was measured, cause "
+        "and repair, what is told about it, the exercise, what to keep. {kbd}`Space` goes on, "
+        "{kbd}`→` skips to the next trap, {kbd}`D` switches between light and dark, {kbd}`?` lists "
+        "all keys. Print to PDF from the address with `?view=print` at its end.",
+        book_pages.table(("Stage", "Page", "Traps", "Minutes to read", "Minutes of exercises"),
+                         rows)]) + "\n"
