@@ -1258,7 +1258,8 @@ def gelu(x):
 LAUNCH, RATE = 4e-6, 4.8e12                      # seconds, bytes/s
 even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
 x = torch.empty(4096, device="meta", dtype=torch.float16)
-chain, fused = cost(lambda: gelu(x)), cost(lambda: F.gelu(x))
+chain = cost(lambda: gelu(x))
+fused = cost(lambda: F.gelu(x, approximate="tanh"))
 
 # %% trap="08.8" role="look"
 print(f"launch and traffic are equal at {even / 1e6:.1f} million numbers")
@@ -2164,7 +2165,7 @@ claim("seven tokens, then three from the cache: gap to the whole run",
 # below say so in one line and show what was recorded there. First the step of the online
 # softmax:
 
-# %% role="concept"
+# %% role="concept" tags=["used-on-gpu"]
 from dlsys_helpers.kernels import absent, recorded
 
 try:
@@ -2187,7 +2188,7 @@ def fold(top, total, out, scores, values):
 # Then the loop over the tiles. Rows and columns beyond the end are masked at each load
 # and at the store; query `i` sees the keys up to `i + N - M`.
 
-# %% role="concept" tags=["plumbing"]
+# %% role="concept" tags=["plumbing", "used-on-gpu"]
 @triton.jit
 def flash(Q, K, V, Out, M, N, scale, D: tl.constexpr, TILE: tl.constexpr):
     """Causal attention of TILE queries, TILE keys at a time."""
@@ -2208,20 +2209,20 @@ def flash(Q, K, V, Out, M, N, scale, D: tl.constexpr, TILE: tl.constexpr):
     out = out / tl.where(total == 0, 1.0, total)[:, None]
     tl.store(Out + row * D + d, out.to(Out.dtype.element_ty), mask=row < M)
 
-# %% role="concept"
+# %% role="concept" tags=["used-on-gpu"]
 def by_kernel(q, k, v, tile=32):
     """Causal attention (M, D) by the kernel, a program a block."""
-    q, k, v = (part.to(device()) for part in (q, k, v))
     (M, D), out = q.shape, torch.full_like(q, math.nan)
     flash[(math.ceil(M / tile),)](q, k, v, out, M, len(k), D ** -0.5,
                                   D=D, TILE=tile)
-    return out.cpu()
+    return out
 
 def exact(q, k, v):
     """The same in float64, all at once; rows without a key are zero."""
     M, N = len(q), len(k)
     scores = q.double() @ k.double().T / q.shape[1] ** 0.5
-    hidden = torch.arange(N) > torch.arange(M)[:, None] + N - M
+    row = torch.arange(N, device=q.device)
+    hidden = row > torch.arange(M, device=q.device)[:, None] + N - M
     weights = scores.masked_fill(hidden, -math.inf).softmax(1)
     return weights.nan_to_num(0) @ v.double()
 
@@ -2231,7 +2232,7 @@ laws = {"a ragged last tile": (50, 50, 1), "more keys": (20, 70, 1),
         "one token": (1, 1, 1)}
 gaps = {}
 for name, (M, N, times) in laws.items() if triton is not absent else ():
-    q, k, v = (torch.randn(rows, 32) for rows in (M, N, N))
+    q, k, v = (torch.randn(rows, 32, device=device()) for rows in (M, N, N))
     gap = (by_kernel(q * times, k, v) - exact(q * times, k, v)).abs().max()
     gaps[name] = gap.item()
 gaps = gaps or recorded("gaps")
@@ -2631,7 +2632,8 @@ claim("calls that fetch a number in B, with all norms at once",
 # ## On a GPU: what the counts promise
 #
 # Three counts of this stage can be held against a clock: attention written out against
-# flash, strided reads, and a chain of small steps.
+# flash, strided reads, and a chain of small steps. And the kernel of this stage, which so
+# far ran interpreted, runs as machine code, under the law that it kept before: float64.
 #
 # **Before you run anything:** 8,192 tokens, 16 heads of 128 numbers. How many GiB do the
 # scores take in 16 bits? By what factor do more bytes move at stride 8 than at stride 1?
@@ -2647,9 +2649,9 @@ def make_qkv(where, n):
     return [torch.randn(1, 16, n, 128, device=where,
                         dtype=half_dtype(where)) for _ in range(3)]
 
-def attend(qkv, how):
+def attend(qkv, how, causal=False):
     with sdpa_kernel(how):
-        return F.scaled_dot_product_attention(*qkv)
+        return F.scaled_dot_product_attention(*qkv, is_causal=causal)
 
 def scores_bytes(n):
     return 16 * n * n * 2
@@ -2698,6 +2700,23 @@ def attention():
                    "peak_mb": peak_bytes(lambda: attend(qkv, how)) / 1e6}
 
 # %% role="gpu"
+@gpu_result("08/kernel", uses=[fold, flash, by_kernel, exact, attend],
+            columns=["form", "ms", "ms_low", "ms_high", "gap"])
+def one_head():
+    """Causal, 8,192 tokens of 128 fp16 numbers: ours and flash."""
+    q, k, v = (torch.randn(8192, 128, device="cuda",
+                           dtype=torch.float16) for _ in range(3))
+    whole, truth = [x[None, None] for x in (q, k, v)], exact(q, k, v)
+    calls = {"ours": lambda: by_kernel(q, k, v, tile=64),
+             "flash": lambda: attend(whole, SDPBackend.FLASH_ATTENTION,
+                                     causal=True)[0, 0]}
+    for form, call in calls.items():
+        t = seconds(call, repeats=10, device="cuda")
+        yield {"form": form, "ms": t.median * 1e3, "ms_low": t.low * 1e3,
+               "ms_high": t.high * 1e3,
+               "gap": (call() - truth).abs().max().item()}
+
+# %% role="gpu"
 @gpu_result("08/addresses", uses=[strided_copy, small_chain],
             columns=["what", "us", "us_low", "us_high"])
 def addresses():
@@ -2726,9 +2745,14 @@ def times(what, than):
     return (addresses.value("us", what=what)
             / addresses.value("us", what=than))
 
-sheet = datasheet(attention.device_name)
-work = 4 * 16 * 8192**2 * 128                    # FLOPs of both products
-least = sheet.least_us(work, 0) / 1e3            # ms
+sheet = datasheet(attention.device_name)         # FLOPs of both products:
+least = sheet.least_us(4 * 16 * 8192**2 * 128, 0) / 1e3        # in ms
+ours = (one_head.asks("our kernel, one head: ms, FLOPs at full rate",
+                      least / 16, lambda: one_head.value("ms", form="ours"),
+                      above=0.9 * least / 16),
+        one_head.asks("our kernel: gap to float64, half a step at 4",
+                      2**-9, lambda: one_head.value("gap", form="ours"),
+                      below=1e-2))
 
 # %% role="gpu"
 answers = gpu_table(
@@ -2743,6 +2767,7 @@ answers = gpu_table(
                    lambda: ms("flash"),
                    "FlashAttention-2 reaches 35 % of an H100 "
                    "(arXiv 2407.08608, abstract)", above=0.9 * least),
+    *ours,
     addresses.asks("stride 8 over stride 1: time",
                    stride_bytes(8) / stride_bytes(1),
                    lambda: times("stride 8", "stride 1"), above=2),

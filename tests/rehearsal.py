@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from contextlib import ExitStack, nullcontext
 from typing import Any
 from unittest import mock
@@ -13,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from dlsys_helpers import gpu, measure, records
 
-LARGEST = 48  # of every dimension, and of randint's upper end
+LARGEST = 64  # of every dimension, and of randint's upper end; a power of 2, as kernels ask
 SIZED = {torch.empty, torch.randn, torch.zeros, torch.ones, torch.full, torch.randint}
 ORIGIN = {"device": "rehearsal", "sms": 1, "memory_gib": 1.0, "driver": "0", "cuda": "0",
           "torch": "0", "triton": "0", "date": "2000-01-01"}
@@ -71,4 +73,15 @@ def stage() -> ExitStack:
                                          no_compiler=lambda: ""))
     on.enter_context(mock.patch.multiple(records, _live=_live, provenance=lambda: ORIGIN))
     on.enter_context(mock.patch.object(measure, "operations", _operations))
+    # There is no driver: triton is interpreted, for which it must be imported anew.
+    on.enter_context(mock.patch.dict(os.environ, TRITON_INTERPRET="1"))
+    on.callback(_triton, _triton({}))
     return on
+
+
+def _triton(modules: dict[str, Any]) -> dict[str, Any]:
+    """Put these in the place of triton's modules, its machine code apart; returns the old ones."""
+    old = {name: sys.modules.pop(name) for name in [*sys.modules]
+           if name.partition(".")[0] == "triton" and "._C" not in name}
+    sys.modules.update(modules)
+    return old

@@ -69,11 +69,16 @@ def _functions(source: str) -> list[ast.FunctionDef]:
 
 
 def _constants(source: str) -> set[str]:
-    """The names that a cell sets outside of functions and classes."""
-    flat = [node for node in _statements(source)
-            if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return {n.id for node in flat for n in ast.walk(node)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    """The names that a cell sets outside of functions and classes.
+
+    What stands in for a module that is not installed is no constant: no GPU machine gets it.
+    """
+    inside = [n for node in _statements(source)
+              if not isinstance(node, ast.FunctionDef | ast.ClassDef) for n in ast.walk(node)]
+    modules = {a.asname or a.name.partition(".")[0] for n in inside
+               if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+    return {n.id for n in inside
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} - modules
 
 
 def _role(cell: dict[str, Any]) -> str | None:

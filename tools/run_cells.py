@@ -10,11 +10,14 @@ from typing import Any
 
 from dlsys import cells
 
+ON_GPU = "used-on-gpu"  # tag of a cell, whatever its role, that the GPU section builds on
+
 
 def run_cells(path: Path, roles: Collection[str] = ()) -> dict[str, Any]:
     """Run the cells of these roles (all if none is given), in order; returns their names.
 
-    A cell's error ends the run and is raised as it is.
+    Cells tagged ON_GPU run with those of role "gpu". A cell's error ends the run and is raised as
+    it is.
     """
     names: dict[str, Any] = {"__name__": "__main__", "display": print}
     for n, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
@@ -37,7 +40,8 @@ def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
 
 
 def _wanted(metadata: dict[str, Any], roles: Collection[str]) -> bool:
-    return not roles or metadata.get("dlsys", {}).get("role") in roles
+    return (not roles or metadata.get("dlsys", {}).get("role") in roles
+            or "gpu" in roles and ON_GPU in metadata.get("tags", []))
 
 
 def _plain(source: str) -> str:
