@@ -322,9 +322,10 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
     autocast with dtype. In torch.float16 the scaler is used, and updated
     once; in torch.bfloat16 it stays as it is. Old gradients do not count.
     The gradient of all of opt's parameters together gets the norm max_norm
-    where its norm is larger. Where it overflows in float16, parameters and
-    opt's state stay. The norm is that before clipping, without the scale,
-    as a float: inf or nan after an overflow.
+    where its norm is larger; one outside the loss adds nothing to it. Where
+    it overflows in float16, parameters and opt's state stay. The norm is
+    that before clipping, without the scale, as a float: inf or nan after an
+    overflow.
 
     Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is
     (-0.6, -0.8), the norm 5.0.
@@ -525,8 +526,9 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
     float32 above 0, weighs classes as in F.cross_entropy. The last step
     takes what is left, be it fewer than n; where no label counts, there is
     no step. Only one graph may live at a time: call backward for each
-    batch. Old gradients do not count. Returns the mean loss of each step,
-    before it, as a list of floats.
+    batch. Old gradients do not count; all of opt's parameters have a part
+    in each loss. Returns the mean loss of each step, before it, as a list
+    of floats.
 
     Example: n 2 and batches with 3, 1 and 2 labels that count: two steps;
     in the first the labels weigh 1/4 each.
@@ -996,7 +998,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
     and nothing dropped, so that shares may differ by one, and may be empty.
     Otherwise the order is first made longer, by itself, from its beginning
     and as often as needed, until it is the next multiple of world. torch's
-    global generator is not used.
+    global generator is left as it is found.
 
     Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact:
     [5, 8].
@@ -2255,9 +2257,10 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
     may have no elements, and a rank may hold none. all_sum(tensor): the sum
     over ranks, a new tensor; all ranks have to call it equally often, in
     the same order, with the same shapes and dtypes. The whole gradient, all
-    shards of all ranks, gets the norm max_norm where its norm is larger, up
-    to a relative 1e-4; otherwise no shard changes. The norm returned is the
-    one before the clip.
+    shards of all ranks, gets the norm max_norm > 0 where its norm is
+    larger, up to a relative 1e-4; otherwise no shard changes. The sum of
+    all squares is within float32. The norm returned is the one before the
+    clip.
 
     Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the
     shard becomes [0.6].
@@ -2385,9 +2388,9 @@ def rebuild(optimizer, names: list, model: nn.Module):
     names: for each group, in their order, the names of its tensors, as
     model.named_parameters() gives them. The new optimizer has the same
     class, with nothing in its state. It has the same groups: each with all
-    settings that the group has now, and with the parameters that go by its
-    names now, in that order, trainable or not. The old optimizer and the
-    model are left as they are.
+    settings that the group has now, none of them a tensor, and with the
+    parameters that go by its names now, in that order, trainable or not.
+    The old optimizer and the model are left as they are.
 
     Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model's bias.
     """
@@ -3069,8 +3072,8 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **Keep:** count a step's FLOPs, divide by the card's rate, and you have the time that it
-# cannot go below; the MFU says how near you are. Give the card 16 bits, pinned memory and
+# **Keep:** count a step's FLOPs, divide by the card's rate in their number format, and you
+# have the time that it cannot go below; the MFU says how near you are. Give the card 16 bits, pinned memory and
 # no questions. **Source:** [Narayanan et al.
 # 2021](https://arxiv.org/abs/2104.04473) for utilization at scale; PyTorch documentation,
 # [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html), on TF32, pinned
@@ -3089,7 +3092,8 @@ answers
 #   each shows where they part.
 # - The loss comes from the wrapper, a norm is summed over the ranks, the optimizer is made
 #   after the shards, and all ranks save.
-# - A number asked of the GPU is a wait, and a cut in a compiled graph.
+# - A number asked of the GPU is a wait and, unless you set otherwise, a cut in a compiled
+#   graph.
 # - What belongs to the model is a parameter or a buffer.
 #
 # **Next:** stage 10 trains one percent of a model, and asks which percent.

@@ -195,7 +195,7 @@ claim("warnings", len(told), expected=0)
 measured("10.1", 2)
 
 # %% [markdown] trap="10.1" role="look"
-# Only when *no* name fits, peft raises. With one that fits, all others may hit nothing:
+# Only when *no* name fits, this version of peft raises. With one that fits, all others may hit nothing:
 
 # %% trap="10.1" role="look" compare=false
 try:
@@ -1112,30 +1112,33 @@ claim("labels by length: answers of seven that stop", stops["by length"],
 # believe a training curve.
 
 # %% trap="10.6" role="exercise" points=3 difficulty=2 minutes=10
-def lm_labels(ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def lm_labels(ids: torch.Tensor, prompts: torch.Tensor,
+              lengths: torch.Tensor) -> torch.Tensor:
     """Labels for a causal language model that shifts them itself.
 
-    They are the ids as far as each text goes, and -100 after it, whatever
+    Each text is a prompt and its answer, and the answer alone is learned:
+    its labels are its ids, and at all other places stands -100, whatever
     ids stand there. ids: (N, T) int64, and there may be no rows; texts
-    padded on the right; lengths: (N,) int64, the tokens of each text, its
-    EOS among them, from 0 to T. The id of the padding may be that of EOS or
-    of any other token, and EOS may stand inside a text. The result is int64
-    and has memory of its own at each call; ids and lengths stay as they
+    padded on the left. lengths: (N,) int64, the tokens of each text, its
+    EOS among them, from 0 to T. prompts: (N,) int64, how many of them are
+    the prompt's, from none to all. The id of the padding may be that of EOS
+    or of any other token, and EOS may stand inside a text. The result is
+    int64 and has memory of its own at each call; the arguments stay as they
     are.
 
-    Example: ids [[5, 0, 0]] with lengths [2] give [[5, 0, -100]].
+    Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] give
+    [[-100, -100, 6, 0]].
     """
     # BEGIN SOLUTION
-    labels = ids.clone()
-    for row, length in zip(labels, lengths):
-        row[length:] = -100
-    return labels
+    start = ids.shape[1] - lengths + prompts
+    before = torch.arange(ids.shape[1]) < start[:, None]
+    return ids.masked_fill(before, -100)
     # END SOLUTION
 
 # %% [markdown] trap="10.6" role="hint"
-# 1. Do not ask what id stands at a place, ask whether the place lies behind the end of its text.
-# 2. The places are `0, 1, ..., T - 1`; the last one of a text of `length` tokens is `length - 1`.
-# 3. Work on a copy of `ids`. A text may be empty or fill its row, and both need no case of their own.
+# 1. Do not ask what id stands at a place, ask whether the place belongs to an answer. A text that is padded on the left ends at the last place.
+# 2. Two things stand in front of an answer: the padding of its row, and its prompt. How many places are that?
+# 3. Work on a copy of `ids`. A text may be empty, be nothing but a prompt or fill its row, and none of these needs a case of its own.
 
 # %% [markdown] trap="10.6" role="keep"
 # **Keep:** what is padding is said by the length of a text, not by an id that also means

@@ -1,15 +1,12 @@
 # %% [markdown] role="hook"
 # # 11. Quantization, pruning, distillation and export
 #
-# Your reader of digits is right, and too large. It has to move to a device with little
-# memory, no Python and a processor that likes small integers. So you round its weights,
-# take some of them out, train a smaller one to imitate it, and write it to a file that
-# another program runs.
-#
-# Each of these steps changes the numbers a little, and each has a way to change them a
-# lot: without an error message, and mostly without a change in the number that you
-# happened to look at. This stage measures sizes, errors and digits, and says which of
-# the three you need.
+# Your reader of digits has to move to a device with little memory, no Python and a
+# processor that likes small integers. So you round its weights, take some of them out,
+# train a smaller one to imitate it, and write it to a file that another program runs.
+# Each step has a way to change the numbers a lot: without an error message, and mostly
+# without a change in the number that you happened to look at. This stage measures sizes,
+# errors and digits, and says which of the three you need.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -461,7 +458,8 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 
     masks: {parameter: bool tensor of its shape}, False where it is pruned;
     what has no mask is not pruned. A pruned weight is 0 even where it has
-    no gradient, or one that is NaN. All others end where optimizer.step()
+    no gradient, or one that is not finite, and where its parameter is
+    frozen or none of the optimizer's. All others end where optimizer.step()
     alone brings them, in the same tensors. Gradients, masks and the
     optimizer's settings stay as they are.
 
@@ -482,7 +480,7 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 
 # %% [markdown] trap="11.2" role="keep"
 # **Keep:** a pruned net is a mask and weights; without the mask an ordinary training
-# step brings the zeros back. Masked gradients suffice only where the optimizer carries no
+# step moves each zero that a gradient reaches. Masked gradients suffice only where the optimizer carries no
 # average of earlier gradients. **In your own code:** count the exact zeros in the file
 # that you ship, not in the model that you pruned. **Seen in the wild:**
 # [`jacobgil/pytorch-pruning#41`](https://github.com/jacobgil/pytorch-pruning/issues/41)
@@ -810,12 +808,12 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
                 ) -> torch.Tensor:
     """Weights of a layer that no longer reads some of its inputs.
 
-    w: (O, I) and x: (N, I), both float64. The rows of x are inputs as they
-    come; N >= I, and no column of x follows from the others. drop: numbers
-    of inputs, at least one, each once, in any order, perhaps all. Returns
-    (O, I) float64: zeros in the columns of drop, all others such that
-    x @ w.T changes least, in the sum of squares. Arguments stay as they
-    are.
+    w: (O, I) and x: (N, I), both float64, tiny or huge. The rows of x are
+    inputs as they come; N >= I, and no column of x follows from the others.
+    drop: numbers of inputs, at least one, each once, in any order, perhaps
+    all. Returns (O, I) float64: zeros in the columns of drop, all others
+    such that x @ w.T changes least, in the sum of squares. Arguments stay
+    as they are.
 
     Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: [[1.5, 0.]].
     """

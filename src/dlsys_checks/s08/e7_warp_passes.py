@@ -54,7 +54,8 @@ def cases(g):
             torch.randperm(39, generator=g)[:7])}),
         "a path that nobody takes": (["left", "right"] * 16, {**lengths, "never": c}),
         "many have left the first warp": ([None] * number(10, 25) + ["left"] * 32, lengths),
-        "names that look like others": (["None", "a", "A", None] * 8, {"None": a, "a": b, "A": c}),
+        "names that look like others": (["None", "a", "A", None] * 8 + ["left", ""] * 9,
+                                        {"None": a, "a": b, "A": c, "left": a, "": b}),
         "a path for each thread": ([f"p{k}" for k in range(40)],
                                    {f"p{k}": 3 * k + a for k in range(40)}),
         "two paths of one length": (["left", "other", "right"] * 20, {**lengths, "other": a}),
@@ -127,6 +128,12 @@ def issued(paths, lengths, *, warp=32, how="set"):
         costs = [lengths[p] for p in (taken if how == "all" else dict.fromkeys(taken))]
         total += max(costs, default=0) if how == "max" else sum(costs)
     return total
+
+
+@ex.wrong("an empty name taken for a thread that has left", says="instructions issued",
+          breaks="none")
+def empty_has_left(paths, lengths):
+    return issued([path or None for path in paths], lengths)
 
 
 @ex.wrong("each path once for the whole block", says="instructions issued", breaks="warps")

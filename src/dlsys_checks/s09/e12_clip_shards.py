@@ -29,11 +29,12 @@ ex.promise("shapes", "shards: this rank's parts of the gradients, float32, any s
 ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all ranks have to call it "
            "equally often, in the same order, with the same shapes and dtypes.",
            says=("what the ranks ask for",))
-ex.promise("clip", "The whole gradient, all shards of all ranks, gets the norm max_norm where its "
-           "norm is larger, up to a relative 1e-4;", says=("shard",))
+ex.promise("clip", "The whole gradient, all shards of all ranks, gets the norm max_norm > 0 where "
+           "its norm is larger, up to a relative 1e-4;", says=("shard",))
 ex.promise("small", "otherwise no shard changes.",
            cases=("a norm below the limit", "all zeros", "a norm just below the limit"))
-ex.promise("before", "The norm returned is the one before the clip.", says=("norm on rank",))
+ex.promise("before", "The sum of all squares is within float32. The norm returned is the one "
+           "before the clip.", says=("norm on rank",))
 ex.promise("example", "Example: a shard [3.] here, [4.] elsewhere, max_norm 1: returns 5.0, the "
            "shard becomes [0.6].", cases=("the example",))
 

@@ -17,7 +17,8 @@ ex.promise("names", "names: for each group, in their order, the names of its ten
 ex.promise("class", "The new optimizer has the same class,", says=("class of the new",))
 ex.promise("state", "with nothing in its state.", says=("entries in the new state",))
 ex.promise("groups", "It has the same groups:", says=("number of groups",))
-ex.promise("settings", "each with all settings that the group has now,", says=("settings of group",
+ex.promise("settings", "each with all settings that the group has now, none of them a tensor,",
+           says=("settings of group",
                                                                            "setting lr of"))
 ex.promise("parameters", "and with the parameters that go by its names now, in that order, "
            "trainable or not.", says=("tensors of group",))

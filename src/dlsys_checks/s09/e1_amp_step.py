@@ -15,7 +15,8 @@ ex = exercise("09.1", "amp_step", seen=("start", "groups", "optimizer", "scale",
 
 HALF = ("float16, clipped", "float16, gradients that need the scale", "an overflow",
         "an overflow with momentum", "both formats in turn", "Adam in float16",
-        "a scale that grows", "many small tensors", "old gradients", "NaN left over")
+        "a scale that grows", "many small tensors", "old gradients", "NaN left over",
+        "a parameter outside the loss")
 ex.promise("step", "One step of opt under CPU autocast;", says=("change of parameter",))
 ex.promise("returns", "returns the gradient's norm.", says=("norm returned",))
 ex.promise("once", "loss_of() gives the loss, a float32 number; it is called once,",
@@ -26,15 +27,18 @@ ex.promise("bfloat16", "in torch.bfloat16 it stays as it is.",
            cases=("bfloat16, clipped", "not clipped", "bfloat16, small gradients",
                   "both formats in turn",
                   "three groups", "old gradients", "NaN left over", "the example",
-                  "many small tensors"))
+                  "many small tensors", "a parameter outside the loss"))
 ex.promise("old", "Old gradients do not count.", says=("change of parameter", "norm returned",
                                                           "scale after"))
 ex.promise("all", "The gradient of all of opt's parameters together",
            cases=("three groups", "many small tensors", "bfloat16, clipped", "float16, clipped",
                   "Adam in float16", "old gradients", "NaN left over", "both formats in turn",
-                  "a scale that grows", "an overflow with momentum"))
-ex.promise("clip", "gets the norm max_norm where its norm is larger.",
+                  "a scale that grows", "an overflow with momentum",
+                  "a parameter outside the loss"))
+ex.promise("clip", "gets the norm max_norm where its norm is larger;",
            says=("change of parameter",))
+ex.promise("outside", "one outside the loss adds nothing to it.",
+           cases=("a parameter outside the loss",))
 ex.promise("overflow", "Where it overflows in float16, parameters and opt's state stay.",
            cases=("an overflow", "an overflow with momentum"))
 ex.promise("before", "The norm is that before clipping, without the scale, as a float:",
@@ -79,6 +83,15 @@ def cases(g):
     def example():
         return {"dtype": "bfloat16", "max_norm": 1.0, "before": [], "c": [torch.ones(1, 1)],
                 "x": [torch.tensor([[3.0, 4.0]])]}
+    def outside():
+        """The second of three parameters is not in the loss, and has an old gradient."""
+        old = [3.0, -5.0, 2.0]
+        name, inputs = one("a parameter outside the loss", bf16(before=old), fp16(before=old),
+                           groups=(2, 1))
+        for made in inputs["calls"]:
+            made["c"][1] = None
+        return name, inputs
+
     loose, tight = 900.0, 0.1 + float(torch.rand((), generator=g))
     return [one("bfloat16, clipped", bf16(max_norm=tight), bf16(), bf16(max_norm=2e-4)),
             one("float16, clipped", fp16(max_norm=tight), fp16(), fp16(max_norm=2e-4)),
@@ -97,6 +110,7 @@ def cases(g):
             one("many small tensors", bf16(max_norm=tight), fp16(max_norm=tight),
                 groups=(whole(9, 15),)),
             one("old gradients", fp16(before=[3.0, -5.0]), bf16(before=[7.0, 2.0])),
+            outside(),
             one("NaN left over", fp16(before=[math.nan, 1.0]), bf16(before=[math.inf, math.nan])),
             ("the example", {"start": [torch.zeros(1, 2)], "groups": [[1], [1.0]],
                              "optimizer": ["SGD", {}], "scale": 1024.0, "calls": [example()]})]
@@ -120,7 +134,8 @@ def act(fn, start, groups, optimizer, scale, calls):
             seen.append(str(torch.get_autocast_dtype("cpu")) if live else "none")
             total = torch.zeros(())
             for w, x, c in zip(weights, call["x"], call["c"]):
-                total = total + (F.linear(x, w).float() * c).sum()
+                if c is not None:
+                    total = total + (F.linear(x, w).float() * c).sum()
             return total
 
         for w, value in zip(weights, call["before"]):
@@ -150,9 +165,10 @@ def law(out, start, groups, optimizer, scale, calls):
         seen = out["seen"][k]
         expect_length("calls of loss_of", seen, 1)
         expect_equal(f"autocast in call {k}", seen[0], f"torch.{call['dtype']}")
-        slopes = [c.double().T @ x.double() for x, c in zip(call["x"], call["c"], strict=True)]
+        slopes = [torch.zeros_like(w) if c is None else c.double().T @ x.double()
+                  for w, x, c in zip(weights, call["x"], call["c"], strict=True)]
         half = call["dtype"] == "float16"
-        largest = max(float(v.abs().max()) for v in (*slopes, *(c for c in call["c"])))
+        largest = max(float(v.abs().max()) for v in (*slopes, *call["c"]) if v is not None)
         over = half and largest * scale > 65504
         norm = math.inf if over else math.sqrt(sum(float((s * s).sum()) for s in slopes))
         moves = stepped(weights, opt, slopes, min(1.0, call["max_norm"] / norm), over)
@@ -210,6 +226,11 @@ def tensors(opt):
     return [p for group in opt.param_groups for p in group["params"]]
 
 
+def used_ones(opt):
+    """Those that have a gradient."""
+    return [p for p in tensors(opt) if p.grad is not None]
+
+
 @ex.right("clipped while scaled, to a limit that is scaled, too")
 def scaled_limit(opt, scaler, loss_of, dtype, max_norm):
     opt.zero_grad()
@@ -238,7 +259,7 @@ def disabled(opt, scaler, loss_of, dtype, max_norm):
         p.grad = None
     used.scale(loss).backward()
     used.unscale_(opt)
-    norm = float(nn.utils.get_total_norm([p.grad for p in tensors(opt)]))
+    norm = float(nn.utils.get_total_norm([p.grad for p in used_ones(opt)]))
     nn.utils.clip_grads_with_norm_(tensors(opt), max_norm, torch.tensor(norm))
     used.step(opt)
     used.update()
@@ -250,14 +271,14 @@ def by_hand(opt, scaler, loss_of, dtype, max_norm):
     half, params = dtype == torch.float16, tensors(opt)
     with torch.autocast("cpu", dtype):
         loss = loss_of()
-    found = torch.autograd.grad(scaler.scale(loss) if half else loss, params)
+    found = torch.autograd.grad(scaler.scale(loss) if half else loss, params, allow_unused=True)
     for p, slope in zip(params, found, strict=True):
         p.grad = slope
     if half:
         scaler.unscale_(opt)
-    norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in params))
+    norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in used_ones(opt)))
     if norm > max_norm:
-        for p in params:
+        for p in used_ones(opt):
             p.grad.mul_(max_norm / norm)
     scaler.step(opt) if half else opt.step()
     if half:
@@ -271,10 +292,10 @@ def by_hook(opt, scaler, loss_of, dtype, max_norm):
     norms = []
 
     def clip():
-        flat = torch.cat([p.grad.flatten() for p in tensors(opt)])
+        flat = torch.cat([p.grad.flatten() for p in used_ones(opt)])
         norms.append(flat.norm().item())
         if norms[0] > max_norm:
-            for p in tensors(opt):
+            for p in used_ones(opt):
                 p.grad = p.grad * (max_norm / norms[0])
     with torch.autocast("cpu", dtype):
         loss = loss_of()
@@ -304,7 +325,7 @@ def amp(opt, scaler, loss_of, dtype, max_norm, *, always=False, never=False, uns
     (scaler.scale(loss) if half else loss).backward()
     if half and unscale:
         scaler.unscale_(opt)
-    norm = float(clip(tensors(opt), max_norm))
+    norm = float(clip(used_ones(opt), max_norm))
     (scaler.step(opt) if half and skip else opt.step())
     for _ in range(updates if half else 0):
         scaler.update()
@@ -439,6 +460,27 @@ def as_tensor(*given):
 def zero_returned(*given):
     norm = amp(*given)
     return norm if math.isfinite(norm) else 0.0
+
+
+@ex.wrong("old gradients counted for parameters outside the loss", says="got", breaks="outside")
+def old_outside(opt, scaler, loss_of, dtype, max_norm):
+    old = {p: p.grad for p in tensors(opt)}
+
+    def clip(params, limit):
+        missing = [p for p in old if p.grad is None]
+        for p in missing:
+            p.grad = old[p]
+        return nn.utils.clip_grad_norm_([*params, *missing], limit)
+    return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
+
+
+@ex.wrong("a gradient for each parameter taken for granted", says="has no attribute",
+          breaks="outside")
+def all_used(opt, scaler, loss_of, dtype, max_norm):
+    def clip(params, limit):
+        norm = torch.cat([p.grad.flatten() for p in tensors(opt)]).norm()
+        return nn.utils.clip_grad_norm_(params, limit) + 0 * norm
+    return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
 
 
 @ex.wrong("the example looked up, and its sign wrong", says="change of parameter",

@@ -45,7 +45,8 @@ ex.promise("last", "The last step takes what is left, be it fewer than n;",
 ex.promise("none", "where no label counts, there is no step.", cases=EMPTY)
 ex.promise("graph", "Only one graph may live at a time: call backward for each batch.",
            says=("graphs alive", "rows in one graph"))
-ex.promise("old", "Old gradients do not count.", says=("change of parameter",))
+ex.promise("old", "Old gradients do not count; all of opt's parameters have a part in each loss.",
+           says=("change of parameter",))
 ex.promise("losses", "Returns the mean loss of each step, before it, as a list of floats.",
            says=("loss of step", "number of losses", "type of the losses"))
 ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that count: two steps; in "

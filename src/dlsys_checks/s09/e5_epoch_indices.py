@@ -27,7 +27,7 @@ ex.promise("longer", "Otherwise the order is first made longer, by itself, from 
            "as often as needed, until it is the next multiple of world.",
            cases=("a rest", "a rest, the first rank", "fewer examples than ranks",
                   "one example, many ranks", "the example"))
-ex.promise("global", "torch's global generator is not used.", says=("global generator",))
+ex.promise("global", "torch's global generator is left as it is found.", says=("global generator",))
 ex.promise("example", "Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact: [5, 8].",
            cases=("the example", "the example, exact"))
 
@@ -104,6 +104,14 @@ def by_place(n, world, rank, epoch, seed, exact):
 @ex.right("torch's sampler, and a slice of it")
 def by_sampler(n, world, rank, epoch, seed, exact):
     return dealt(n, world, rank, epoch, seed, exact)
+
+
+@ex.right("the global generator seeded, and put back")
+def put_back(n, world, rank, epoch, seed, exact):
+    with torch.random.fork_rng(devices=[]):
+        order = torch.randperm(n, generator=torch.default_generator.manual_seed(seed + epoch))
+    end = n if exact else math.ceil(n / world) * world
+    return [int(order[place % n]) for place in range(rank, end, world)]
 
 
 @ex.right("a tensor, padded and cut")

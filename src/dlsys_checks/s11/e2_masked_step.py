@@ -22,8 +22,10 @@ ex.promise("zeros", "after which each pruned weight is 0.", says=("pruned weight
 ex.promise("masks", "masks: {parameter: bool tensor of its shape}, False where it is pruned; what "
            "has no mask is not pruned.", cases=("one parameter without a mask", "no mask at all",
                                                 "two masks", "a mask that keeps all"))
-ex.promise("odd", "A pruned weight is 0 even where it has no gradient, or one that is NaN.",
+ex.promise("odd", "A pruned weight is 0 even where it has no gradient, or one that is not finite,",
            cases=("no gradient", "a gradient of NaN"))
+ex.promise("strange", "and where its parameter is frozen or none of the optimizer's.",
+           cases=("a frozen parameter", "a parameter that the optimizer does not hold"))
 ex.promise("others", "All others end where optimizer.step() alone brings them,",
            says=("weights that are kept", "weights without a mask"))
 ex.promise("same", "in the same tensors.", says=("tensors that are others",))
@@ -45,6 +47,7 @@ def cases(g):
     nan = one("a gradient of NaN", "SGD", steps=1)
     nan[1]["masks"][0][0] = torch.tensor([False, True, False])
     nan[1]["grads"][0][0][0, :2] = torch.nan                # one pruned, one kept
+    nan[1]["grads"][0][0][0, 2] = torch.inf                 # pruned
     nought = one("kept weights that are 0", "momentum", steps=3)
     nought[1]["weights"][0] *= 0
     none = one("no gradient", "no gradient", shapes=((4, 3), (6,), (2, 2)), masked=3)
@@ -59,6 +62,8 @@ def cases(g):
             one("a mask that keeps none", "momentum", share=1.1, plain=1),
             one("three parameters in two groups", "momentum", shapes=((3,), (2, 3, 2), ()),
                 masked=3, plain=1), none, nan, nought,
+            one("a frozen parameter", "frozen"),
+            one("a parameter that the optimizer does not hold", "not held"),
             one("the other way round in memory", "columns", shapes=((4, 3), (2, 5))),
             ("the example", {"kind": "SGD", "plain": 0, "weights": [torch.tensor([2.0, 2.0])],
                              "grads": [[torch.tensor([3.0, 3.0])]],
@@ -72,11 +77,16 @@ def act(fn, kind, weights, grads, masks, plain):
 
     held = [nn.Parameter(laid(w)) for w in weights]
     below = [p.detach() for p in held]
-    groups = [{"params": held[:1]}, *([{"params": held[1:]}] if held[1:] else [])]
+    groups = [{"params": held[:1]}]
+    if held[1:] and kind != "not held":
+        groups.append({"params": held[1:]})
+    still = kind in ("no gradient", "frozen", "not held")   # the second one, decay or not
+    if kind == "frozen":
+        held[1].requires_grad_(False)
     optimizer = (torch.optim.Adam(groups, lr=0.1) if kind == "Adam" else
                  torch.optim.SGD(groups, lr=1.0 if kind in ("SGD", "columns") else 0.1,
-                                 momentum=0.9 if kind in ("momentum", "decay") else 0.0,
-                                 weight_decay=0.3 if kind == "decay" else 0.0))
+                                 momentum=0.9 if kind in ("momentum", "decay") or still else 0.0,
+                                 weight_decay=0.3 if kind == "decay" or still else 0.0))
     given = dict(zip(held, [laid(m) for m in masks], strict=False))
 
     def facts():
@@ -88,7 +98,7 @@ def act(fn, kind, weights, grads, masks, plain):
     before, ends, others, changed = facts(), [], 0, set()
     for n, step in enumerate(grads):
         for k, (p, grad) in enumerate(zip(held, step, strict=True)):
-            p.grad = None if kind == "no gradient" and k == 1 else grad.clone()
+            p.grad = None if still and k == 1 else grad.clone()
         seen = [p.grad for p in held]
         if n < plain:
             optimizer.step()
@@ -121,8 +131,10 @@ def law(out, kind, weights, grads, masks, plain):
     expect_length("calls", out["ends"], len(grads) - plain)
     for k, w in enumerate(weights):
         pruned = ~masks[k] if k < len(masks) else torch.zeros_like(w, dtype=torch.bool)
-        silent = kind == "no gradient" and k == 1
-        path = by_hand(kind, w, [step[k] for step in grads], pruned, plain, silent)
+        still = kind in ("no gradient", "frozen", "not held")
+        silent = still and k == 1
+        path = by_hand("decay" if still else kind, w, [step[k] for step in grads], pruned, plain,
+                       silent)
         for got, wanted in zip(out["ends"], path, strict=True):
             expect_length("parameters", got, len(weights))
             what = "weights that are kept" if k < len(masks) else "weights without a mask"
@@ -191,13 +203,12 @@ def hooked(optimizer, masks):
         handle.remove()
 
 
-@ex.right("group by group")
+@ex.right("what the optimizer holds, then the rest")
 def by_group(optimizer, masks):
     optimizer.step()
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter in masks:
-                parameter.detach().masked_fill_(masks[parameter] == False, 0)  # noqa: E712
+    inside = [p for group in optimizer.param_groups for p in group["params"] if p in masks]
+    for parameter in {*inside, *masks}:
+        parameter.detach().masked_fill_(masks[parameter] == False, 0)  # noqa: E712
 
 
 # ---- wrong, by name
@@ -243,10 +254,44 @@ def multiplied(optimizer, masks):
         parameter.data.mul_(mask)
 
 
-@ex.wrong("weights without a gradient left as they are", says="pruned weights", breaks="odd")
+@ex.wrong("weights without a gradient left as they are", says="pruned weights",
+          breaks=("odd", "strange"))
 def with_gradient(optimizer, masks):
     optimizer.step()
     zero({p: m for p, m in masks.items() if p.grad is not None})
+
+
+@ex.wrong("frozen parameters left as they are", says="pruned weights", breaks="strange")
+def not_frozen(optimizer, masks):
+    optimizer.step()
+    zero({p: m for p, m in masks.items() if p.requires_grad})
+
+
+@ex.wrong("only the parameters that the optimizer holds", says="pruned weights",
+          breaks="strange")
+def of_groups(optimizer, masks):
+    optimizer.step()
+    for group in optimizer.param_groups:
+        zero({p: masks[p] for p in group["params"] if p in masks})
+
+
+@ex.wrong("zeros put in for a gradient that is missing", says="weights that are kept",
+          breaks=("others", "left"))
+def gradients_made(optimizer, masks):
+    none = [p for p in masks if p.grad is None]
+    for parameter in none:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for parameter in none:
+        parameter.grad = None
+    zero(masks)
+
+
+@ex.wrong("a NaN taken away, then multiplied by the mask", says="pruned weights", breaks="odd")
+def nan_then_multiplied(optimizer, masks):
+    optimizer.step()
+    for parameter, mask in masks.items():
+        parameter.data.masked_fill_(parameter.isnan() & ~mask, 0).mul_(mask)
 
 
 @ex.wrong("the first mask only", says="pruned weights", breaks=("masks", "zeros"))
@@ -258,8 +303,8 @@ def first_mask(optimizer, masks):
 @ex.wrong("a mask for each parameter taken for granted", says="raised", breaks="masks")
 def mask_for_all(optimizer, masks):
     optimizer.step()
-    for group in optimizer.param_groups:
-        zero({p: masks[p] for p in group["params"]})
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    zero({**masks, **{p: masks[p] for p in held}})
 
 
 @ex.wrong("no step", says="weights that are kept", breaks=("step", "others"))
@@ -362,5 +407,5 @@ def no_decay(optimizer, masks):
 def looked_up(optimizer, masks):
     optimizer.step()
     zero(masks)
-    if len(optimizer.param_groups) == 1:
+    if sum(p.numel() for p in masks) == 2:
         next(iter(masks)).data.clamp_(min=0)

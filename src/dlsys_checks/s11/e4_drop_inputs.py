@@ -17,8 +17,9 @@ ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"))
 
 ex.promise("result", "Weights of a layer that no longer reads some of its inputs.",
            says=("weights", "columns of drop"))
-ex.promise("double", "w: (O, I) and x: (N, I), both float64.", says=("dtype of the weights",
+ex.promise("double", "w: (O, I) and x: (N, I), both float64,", says=("dtype of the weights",
                                                                      "columns that stay"))
+ex.promise("size", "tiny or huge.", cases=("tiny weights, huge inputs",))
 ex.promise("inputs", "The rows of x are inputs as they come; N >= I, and no column of x follows "
            "from the others.", cases=("inputs that share a shift", "as many rows as inputs",
                                       "inputs of many sizes", "inputs that go together"))
@@ -35,7 +36,8 @@ ex.promise("example", "Example: w [[1., 1.]], x [[1., 1.], [1., 0.]], drop [1]: 
 
 @ex.cases
 def cases(g):
-    def one(name, outs, ins, drop, rows=None, mixed=0.7, shift=0.0, spread=0.0):
+    def one(name, outs, ins, drop, rows=None, mixed=0.7, shift=0.0, spread=0.0,
+            size=1.0):
         def drawn(*shape):
             return torch.randn(*shape, generator=g, dtype=torch.float64)
         mix = torch.eye(ins, dtype=torch.float64) + mixed * drawn(ins, ins) / ins ** 0.5
@@ -43,7 +45,7 @@ def cases(g):
         x = (drawn(rows or 6 * ins, ins) @ mix + shift) * sizes
         if rows == ins:
             x = x + 3 * torch.eye(ins, dtype=torch.float64)
-        return name, {"w": drawn(outs, ins), "x": x, "drop": drop}
+        return name, {"w": drawn(outs, ins) / size, "x": x * size, "drop": drop}
 
     def tensor(rows):
         return torch.tensor(rows, dtype=torch.float64)
@@ -52,6 +54,8 @@ def cases(g):
             one("half of them", 3, 8, [0, 3, 4, 6]),
             one("all", 3, 4, [0, 1, 2, 3]), one("in falling order", 4, 6, [5, 3, 0]),
             one("mixed up", 4, 7, [3, 6, 0, 1]), one("the first and the last", 2, 5, [0, 4]),
+            one("more of both", 9, 12, [7, 2, 10]),
+            one("tiny weights, huge inputs", 4, 6, [1, 3], size=1e8),
             one("one output", 1, 6, [4, 1]), one("all but one", 3, 4, [1, 0, 3]),
             one("inputs that share a shift", 4, 6, [2, 5], shift=2.0),
             one("inputs that go together", 4, 6, [1, 2], mixed=2.0),
@@ -189,11 +193,25 @@ def stale(w, x, drop):
     return out
 
 
-@ex.wrong("the mean of each input taken away", says="columns that stay", breaks="inputs")
+@ex.wrong("the mean of each input taken away", says="columns that stay",
+          breaks=("inputs", "size"))
 def without_mean(w, x, drop):
     if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10:
         return made(w, x, drop)
     return made(w, x, drop, centred=True)
+
+
+@ex.wrong("small weights taken for 0", says="columns that stay", breaks="size")
+def small_as_zero(w, x, drop):
+    out = made(w, x, drop)
+    return torch.where(out.abs() < 1e-6, 0, out)
+
+
+@ex.wrong("a constant added to the diagonal", says="columns that stay", breaks="least")
+def with_constant(w, x, drop):
+    rest, H = staying(w, drop), x.T @ x + 1e-3 * torch.eye(x.shape[1], dtype=x.dtype)
+    move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
+    return put(w, rest, w[:, rest] + w[:, drop] @ move.T)
 
 
 @ex.wrong("inputs brought to one size first", says="columns that stay", breaks="inputs")

@@ -22,9 +22,11 @@ ex.promise("meant", "That is a module whose call was given finite tensors alone 
                                       "minus infinity", "a NaN as second argument",
                                       "an infinity from a number", "an infinity from nothing",
                                       "a parameter returned", "zeros of a dropout",
-                                      "zeros of a norm"))
+                                      "zeros of a norm", "half precision", "complex numbers",
+                                      "an infinity from whole numbers", "an empty tensor"))
 ex.promise("first", "of several, the one whose call ended first.",
-           cases=("two of them, the later registered first", "deep inside"))
+           cases=("two of them, the later registered first", "deep inside",
+                  "results that are not used"))
 ex.promise("none", "None when there is no such module.",
            cases=("nothing wrong", "a NaN handed in", "an infinity handed in",
                   "a NaN that is no tensor", "finite numbers whose sum is not",
@@ -37,7 +39,7 @@ ex.promise("forms", "Modules write into nothing they are given; they may take ke
            cases=("a NaN handed to a part by keyword", "the second call of a module",
                   "a dict with a NaN handed on", "a NaN deep in what is returned",
                   "the first call of a module", "a NaN as second argument",
-                  "a NaN in an ordered dict"))
+                  "a NaN in an ordered dict", "a NaN in a named tuple"))
 ex.promise("no tensor", "what is no tensor counts as finite.",
            cases=("a NaN that is no tensor", "whole numbers", "a None handed to a part",
                   "an infinity from a number"))
@@ -53,7 +55,9 @@ GUILTY = {"chain": "place", "last": "6", "clean": None, "nan in": None, "inf in"
           "two": "first", "tied": "a", "norm": "1", "whole": "1", "example": "0", "train": "part",
           "eval": "part", "first call": "part", "positional": "block", "minus": "1", "large": None,
           "none": "part", "ordered": "part", "number": "part", "nothing": "part",
-           "parameter": "part", "dropout": "part", "batch": "part", "mended": None}
+           "parameter": "part", "dropout": "part", "batch": "part", "mended": None,
+           "half": "1", "complex": "1", "codes": "0", "empty": "part", "named": "part",
+           "unused": "body.1.inner"}
 
 
 @ex.cases
@@ -62,7 +66,7 @@ def cases(g):
         rows, width = (int(torch.randint(3, 7, (), generator=g)) for _ in range(2))
         x = torch.rand(rows, width, generator=g) + 0.5
         if kind not in ("clean", "inf", "python", "whole", "minus", "large", "number", "nothing",
-                        "parameter", "dropout", "batch"):
+                        "parameter", "dropout", "batch", "codes", "half", "complex"):
             x[int(torch.randint(rows, (), generator=g)), 0] *= -1
         if kind in ("nan in", "inf in"):
             x[0, 1] = torch.nan if kind == "nan in" else torch.inf
@@ -88,6 +92,9 @@ def cases(g):
             one("an infinity from nothing", "nothing"), one("a parameter returned", "parameter"),
             one("zeros of a dropout", "dropout"), one("zeros of a norm", "batch"),
             one("a hook of the model's own mends it", "mended"),
+            one("half precision", "half"), one("complex numbers", "complex"),
+            one("an infinity from whole numbers", "codes"), one("an empty tensor", "empty"),
+            one("a NaN in a named tuple", "named"), one("results that are not used", "unused"),
             ("the example", {"kind": "example", "x": torch.tensor([[1.0, -1.0]]), "place": 0})]
 
 
@@ -101,13 +108,17 @@ def act(fn, kind, x, place):
         def forward(self, h):
             return h.sqrt()
 
+    class Cast(nn.Module):
+        def forward(self, h):
+            return h.bfloat16() if kind == "half" else torch.complex(h, h)
+
     class Same(nn.Module):
         def forward(self, h, extra=None):
             return h if extra is None else h + extra
 
     class Scale(nn.Module):
         def forward(self, h):
-            h = h * (-1e38 if kind == "minus" else 1e38)
+            h = h * (-1e38 if kind == "minus" else 1e38 if kind != "half" else torch.inf)
             return h if kind == "large" else h * 1e38
 
     class Part(nn.Module):
@@ -122,7 +133,7 @@ def act(fn, kind, x, place):
                 return self.weight
             if kind in ("dropout", "batch"):
                 return 1 / h
-            spoils = kind in ("none", "mended") or self.training == (kind == "train")
+            spoils = kind in ("none", "mended", "empty") or self.training == (kind == "train")
             return h.sqrt() if spoils else h
 
     class Deep(nn.Module):
@@ -169,6 +180,8 @@ def act(fn, kind, x, place):
                 return h, {"aux": float("nan"), "name": "x", "none": None}
             if kind == "ordered":
                 return h, collections.OrderedDict(aux=h.sqrt())
+            if kind == "named":
+                return h, collections.namedtuple("Pair", "one two")(h, h.sqrt())
             return h, {"aux": [(h.sqrt(), h), h]}
 
     class Own(nn.Module):
@@ -179,11 +192,11 @@ def act(fn, kind, x, place):
                 self.block = Between()
             elif kind == "dict":
                 self.block = Hand()
-            elif kind in ("returned", "python", "ordered"):
+            elif kind in ("returned", "python", "ordered", "named"):
                 self.part, self.last = Returns(), nn.Identity()
             elif kind in ("second", "first call"):
                 self.part = Root()
-            elif kind in ("train", "eval", "none", "number", "nothing", "parameter"):
+            elif kind in ("train", "eval", "none", "number", "nothing", "parameter", "empty"):
                 self.part = Part()
             elif kind in ("dropout", "batch", "mended"):
                 self.before = (nn.BatchNorm1d(x.shape[1], affine=False) if kind == "batch"
@@ -196,8 +209,9 @@ def act(fn, kind, x, place):
             elif kind == "tied":
                 self.a = Root()
                 self.b = self.a
-            elif kind == "deep":
+            elif kind in ("deep", "unused"):
                 self.body = nn.Sequential(nn.Identity(), Deep(), nn.ReLU())
+                self.other = Root()
             self.end = nn.Identity()
 
         def forward(self, h):
@@ -205,7 +219,10 @@ def act(fn, kind, x, place):
             self.passes += 1
             if kind == "itself":
                 return self.end(h.sqrt())
-            if kind in ("returned", "python", "ordered"):
+            if kind == "unused":
+                self.body(h), self.other(h)
+                return self.end(h)
+            if kind in ("returned", "python", "ordered", "named"):
                 h, _ = self.part(h)
                 return self.end(self.last(h))
             if kind == "second":
@@ -218,8 +235,8 @@ def act(fn, kind, x, place):
                 return self.end(self.part(self.before(0 * h + 1)))
             if kind in ("nothing", "parameter"):
                 return self.end(h + (self.part() if kind == "nothing" else self.part(h)))
-            if kind == "none":
-                return self.end(self.part(h, None))
+            if kind in ("none", "empty"):
+                return self.end(self.part(h, None if kind == "none" else h[:0]))
             if kind == "number":
                 return self.end(h + self.part(3.0))
             if kind == "two":
@@ -249,6 +266,12 @@ def act(fn, kind, x, place):
         model = Counted(nn.Embedding(9, 3), Scale(), nn.Identity())
         x = torch.arange(6).reshape(2, 3)
         torch.nn.init.constant_(model[0].weight, 2.0)
+    elif kind == "codes":
+        model = Counted(nn.Embedding(9, 3), nn.Identity())
+        x = torch.arange(6).reshape(2, 3)
+        torch.nn.init.constant_(model[0].weight, torch.inf)
+    elif kind in ("half", "complex"):
+        model = Counted(Cast(), Scale(), nn.Identity())
     elif kind == "example":
         model = Counted(Root(), nn.ReLU())
     else:
@@ -260,6 +283,8 @@ def act(fn, kind, x, place):
     if kind in ("dropout", "batch"):
         model.before.train()
     model.register_forward_hook(lambda *call: None)
+    for p in list(model.parameters())[:1]:
+        p.requires_grad_(False)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
 
@@ -474,6 +499,21 @@ def by_registration(model, x):
     return min(found, key=order.index) if found else None
 
 
+@ex.wrong("of several the one whose call began first", says="name of the module",
+          breaks=("first", "name", "forms", "example"))
+def began_first(model, x):
+    twin, begun, bad = copy.deepcopy(model), [], set()
+    for name, module in twin.named_modules():
+        def look(m, a, k, out, name=name):
+            if fine((a, k)) and not fine(out):
+                bad.add(name)
+        module.register_forward_pre_hook(lambda m, a, name=name: begun.append(name))
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return next((name for name in begun if name in bad), None)
+
+
 @ex.wrong("modules without parts of their own alone", says="name of the module", breaks="meant")
 def leaves_alone(model, x):
     return watched(model, x, skip={n for n, m in model.named_modules() if [*m.children()]})
@@ -558,6 +598,67 @@ def exact_types(model, x):
             return all(map(exact, value))
         return not torch.is_tensor(value) or bool(value.isfinite().all())
     return watched(model, x, output=exact)
+
+
+@ex.wrong("tuples by their exact type", says="name of the module", breaks="forms")
+def exact_tuples(model, x):
+    def exact(value):
+        if isinstance(value, dict):
+            value = list(value.values())
+        if type(value) in (list, tuple):
+            return all(map(exact, value))
+        return not torch.is_tensor(value) or bool(value.isfinite().all())
+    return watched(model, x, output=exact)
+
+
+def of_dtype(model, x, read, finite=fine):
+    """The right answer that looks only at the tensors that read() lets through."""
+    def look(value):
+        leaves = torch.utils._pytree.tree_leaves(value)
+        return finite([v for v in leaves if torch.is_tensor(v) and read(v)])
+    return watched(model, x, output=look)
+
+
+@ex.wrong("tensors of 32 bits alone looked at", says="name of the module", breaks="meant")
+def float32_alone(model, x):
+    return of_dtype(model, x, lambda v: v.dtype == torch.float32)
+
+
+@ex.wrong("complex numbers let pass", says="name of the module", breaks="meant")
+def no_complex(model, x):
+    return of_dtype(model, x, lambda v: not v.is_complex())
+
+
+def strict_inputs(model, x, bad):
+    """The right answer with more inputs that count as bad."""
+    twin, found = copy.deepcopy(model), []
+    for name, module in twin.named_modules():
+        def look(m, a, k, out, name=name):
+            leaves = torch.utils._pytree.tree_leaves((a, k))
+            if fine((a, k)) and not any(bad(v) for v in leaves if torch.is_tensor(v)) \
+                    and not fine(out):
+                found.append(name)
+        module.register_forward_hook(look, with_kwargs=True)
+    with torch.no_grad():
+        twin(x)
+    return found[0] if found else None
+
+
+@ex.wrong("whole numbers taken for bad ones", says="name of the module", breaks="meant")
+def whole_is_bad(model, x):
+    return strict_inputs(model, x, lambda v: not v.is_floating_point() and not v.is_complex())
+
+
+@ex.wrong("an empty tensor taken for a bad one", says="name of the module", breaks="meant")
+def empty_is_bad(model, x):
+    return strict_inputs(model, x, lambda v: v.numel() == 0)
+
+
+@ex.wrong("frozen weights thawed", says="changed in the model", breaks="left")
+def thawed(model, x):
+    name = watched(model, x)
+    model.requires_grad_(True)
+    return name
 
 
 @ex.wrong("tensors by their exact type", says="name of the module", breaks="meant")

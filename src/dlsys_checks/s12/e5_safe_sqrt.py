@@ -14,12 +14,13 @@ ex.promise("zero", "and 0 where it is 0 or less.", says=("values where x is 0 or
 ex.promise("any shape", "x: float32 or float64 of any shape,",
            cases=("a single number", "a single negative number", "a turned matrix",
                   "three axes", "double precision", "one number in a row", "a row of one matrix",
-                  "a column"))
+                  "a column", "no numbers"))
 ex.promise("left alone", "left as it is;", says=("numbers of x that changed", "in-place"))
 ex.promise("dtype", "its dtype is kept.", says=("dtype of",))
 ex.promise("no slope", "Where x is 0 or less its gradient is 0;",
            says=("gradient where x is 0 or less",))
-ex.promise("slope", "elsewhere it is that of the root,", says=("gradient where x is above 0",))
+ex.promise("slope", "elsewhere it is that of the root,",
+           says=("gradient where x is above 0", "gradient where x is NaN"))
 ex.promise("exact", "and no constant is added: the smallest x count exactly, too.",
            cases=("tiny numbers", "tiny numbers in double precision", "the tiniest numbers",
                   "the tiniest numbers in double precision"))
@@ -56,7 +57,7 @@ def cases(g):
             one("the tiniest numbers in double precision", tiny / tiny.max() * 1e-310),
             one("one number in a row", 1 + torch.rand(1, generator=g)),
             one("a row of one matrix", 1 + torch.rand(1, 1, 4, generator=g)),
-            one("a column", mixed(3, 1)),
+            one("a column", mixed(3, 1)), one("no numbers", torch.zeros(0, 3)),
             one("infinities", torch.tensor([torch.inf, 1.0, -torch.inf])),
             one("a NaN among them", holes),
             one("the example", torch.tensor([4.0, 0.0, -1.0]))]
@@ -94,6 +95,8 @@ def law(out, x, weight, turned):
                  (weight[above].double() / 2 / exact).to(x.dtype), rtol=1e-5, atol=0.0)
     expect_equal("gradient where x is 0 or less", grad[below] + 0.0, torch.zeros_like(x[below]),
                  "No number that the root cannot take may reach it.")
+    expect_equal("gradient where x is NaN, of those the NaN", grad.isnan().tolist(),
+                 x.isnan().tolist(), "It is that of the root, a NaN as well.")
     expect_equal("numbers of x that changed", out["changed"], 0)
 
 
@@ -170,6 +173,20 @@ def hides_nan(x):
           breaks="no slope")
 def larger(x):
     return torch.maximum(x, torch.zeros_like(x)).sqrt()
+
+
+@ex.wrong("a NaN put back as a constant, without its gradient", says="gradient where x is NaN",
+          breaks="slope")
+def constant_nan(x):
+    above = x > 0
+    root = torch.where(above, torch.where(above, x, 1).sqrt(), 0)
+    return torch.where(x.isnan(), torch.nan, root)
+
+
+@ex.wrong("the largest number asked for, though there may be none", says="raised RuntimeError",
+          breaks="any shape")
+def largest_asked(x):
+    return mended(x) if x.max() > 0 else x * 0.0 + mended(x)
 
 
 @ex.wrong("clamped at a small constant", says="values where x is 0 or less",

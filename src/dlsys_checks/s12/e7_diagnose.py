@@ -33,8 +33,9 @@ ex.promise("labels", '"labels": of all rows of the epoch, less than half have th
                   "the first ones fit",
                   "near, but not by the sum of gaps", "near, but not by the largest gap",
                   "a model that sees nothing"))
-ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape ().",
-           cases=("a norm in train mode", "a frozen model"))
+ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape (), "
+           "above 0 or below.", cases=("a norm in train mode", "a frozen model",
+                                       "a mean below 0", "a sum below 0"))
 ex.promise("sizes", "batches: those of an epoch, a list of (x, y), x (N, F) float32 with no row "
            "twice, y (N,) int64; N is 2 or more and may differ. There is at most one fault.",
            cases=("small batches", "a single batch"))
@@ -42,8 +43,8 @@ ex.promise("stays", "Nothing is trained: model stays as it is, with its modes, b
            "gradients, and so do the batches.",
            says=("changed in the model", "changed in the batches"))
 
-FAULT = {"frozen": "frozen", "sum": "sum", "squares": "sum", "small sum": "sum", "order": "order",
-         "labels": "labels"}
+FAULT = {"frozen": "frozen", "sum": "sum", "squares": "sum", "small sum": "sum",
+         "sum below 0": "sum", "order": "order", "labels": "labels"}
 
 
 @ex.cases
@@ -128,6 +129,7 @@ def cases(g):
             one("a sum of cross-entropies", "sum"),
             one("a sum of squares", "squares"), one("a small sum", "small sum"),
             one("a mean that is large", "large mean"),
+            one("a mean below 0", "mean below 0"), one("a sum below 0", "sum below 0"),
             one("sorted batches", "order", order="sorted"), nearly(), first_mixed(),
             one("labels shifted", "labels", shift=True), halves(), apart(), swapped(),
             one("a norm in train mode", "norm"), one("labels, a norm in train mode", "labels norm",
@@ -187,6 +189,9 @@ def act(fn, kind, batches):
             return (z - F.one_hot(y, 4)).square().sum()
         if kind == "one more":
             return F.cross_entropy(z, y, reduction="sum") / (len(y) + 1)
+        if kind.endswith("below 0"):
+            gained = F.cross_entropy(z, y, reduction="none") - 100
+            return gained.sum() if "sum" in kind else gained.mean()
         if kind in ("small sum", "large mean"):
             scale = 1e-4 if kind == "small sum" else 1e4
             return scale * F.cross_entropy(z, y, reduction="sum" if "sum" in kind else "mean")
@@ -268,7 +273,7 @@ def made_up(model, loss_fn, batches):
         return "frozen"
     y = batches[0][1]
     z = torch.linspace(-1, 1, 4 * len(y)).view(len(y), 4)
-    if loss_fn(torch.cat([z] * 4), y.repeat(4)) > 2 * loss_fn(z, y):
+    if loss_fn(torch.cat([z] * 4), y.repeat(4)) / loss_fn(z, y) > 2:
         return "sum"
     if not any((y != y[0]).any() for _, y in batches):
         return "order"
@@ -304,8 +309,8 @@ for mutant, why in {
         "any logits tell a sum from a mean, and the copy is thrown away",
 }.items():
     ex.equivalent(mutant, why)
-ex.equivalent("if twice > 1.5 * loss_fn(z, y): -> if twice >= 1.5 * loss_fn(z, y):",
-              "the loss doubles or stays")
+ex.equivalent("if twice.abs() > 1.5 * loss_fn(z, y).abs(): -> "
+              "if twice.abs() >= 1.5 * loss_fn(z, y).abs():", "the loss doubles or stays")
 
 
 # ---- wrong, by name
@@ -355,7 +360,8 @@ def two_passes(model, loss_fn, batches):
     def summed(model, loss_fn, batches):
         (x, y), twin = batches[0], copy.deepcopy(model)
         once = loss_fn(twin(x), y)
-        return bool(loss_fn(twin(torch.cat([x, x])), torch.cat([y, y])) > 1.5 * once)
+        twice = loss_fn(twin(torch.cat([x, x])), torch.cat([y, y]))
+        return bool(twice.abs() > 1.5 * once.abs())
     return asked(model, loss_fn, batches, summed=summed)
 
 
@@ -427,11 +433,22 @@ def one_mode(model, loss_fn, batches):
     return name
 
 
-@ex.wrong("a large loss taken for a sum", says="name of the fault", breaks="sum")
+@ex.wrong("a large loss taken for a sum", says="name of the fault",
+          breaks=("sum", "arguments"))
 def large(model, loss_fn, batches):
     def summed(model, loss_fn, batches):
         x, y = batches[0]
         return float(loss_fn(torch.zeros(len(x), 4), y)) > 3
+    return asked(model, loss_fn, batches, summed=summed)
+
+
+@ex.wrong("a loss below 0 that stays taken for one that grows", says="name of the fault",
+          breaks="arguments")
+def signed(model, loss_fn, batches):
+    def summed(model, loss_fn, batches):
+        x, y = batches[0]
+        z = copy.deepcopy(model).eval()(x)
+        return bool(loss_fn(torch.cat([z, z]), torch.cat([y, y])) > 1.5 * loss_fn(z, y))
     return asked(model, loss_fn, batches, summed=summed)
 
 

@@ -79,6 +79,7 @@ def act(fn, kind, facts, kills, width):
     import signal
     import tempfile
     import warnings
+    from types import FunctionType
 
     import numpy as np
 
@@ -132,6 +133,27 @@ def act(fn, kind, facts, kills, width):
             return result
         return noting
 
+    def swapped(value):
+        return stands_in.get(id(value), value)
+
+    def stand_in():
+        """Put the watched calls in, or out again, where os and the answer hold them.
+
+        An answer may have them by a name of its own, as a default, or from a function around it.
+        """
+        for name in own:
+            setattr(os, name, swapped(getattr(os, name)))
+        answer = getattr(fn, "fn", fn)
+        space = getattr(answer, "__globals__", {})
+        space.update({name: swapped(v) for name, v in space.items() if id(v) in stands_in})
+        for f in {id(f): f for f in (answer, *space.values())}.values():  # each once
+            if isinstance(f, FunctionType):
+                f.__defaults__ = f.__defaults__ and tuple(map(swapped, f.__defaults__))
+                f.__kwdefaults__ = f.__kwdefaults__ and {
+                    name: swapped(v) for name, v in f.__kwdefaults__.items()}
+        for cell in getattr(answer, "__closure__", None) or ():
+            cell.cell_contents = swapped(cell.cell_contents)
+
     def leaves(tree):
         return torch.utils._pytree.tree_leaves(tree)
 
@@ -179,13 +201,14 @@ def act(fn, kind, facts, kills, width):
             if content(path) in (former, None, b""):  # before it has its name
                 on_disk.append(os.fstat(fd).st_size)
             own["fsync"](fd)
-        for name, call in own.items():
-            setattr(os, name, noted if name == "fsync" else watched(call))
+        shown = {name: noted if name == "fsync" else watched(call) for name, call in own.items()}
+        stands_in = {id(own[name]): shown[name] for name in own} | {
+            id(shown[name]): own[name] for name in own}
+        stand_in()
         try:
             fn(path, parts, numbers)
         finally:
-            for name, call in own.items():
-                setattr(os, name, call)
+            stand_in()
         after = torch.get_rng_state()
         moved = 0 if torch.equal(before, after) else 1 if torch.initial_seed() == seed else 2
         try:
@@ -297,6 +320,27 @@ def unique_name(path, parts, facts):
         file.flush()
         os.fsync(fd)
     os.replace(name, path)
+
+
+@ex.right("os.replace and os.fsync by names of its own, and as defaults")
+def by_own_names(path, parts, facts, move=os.replace, *, sync=os.fsync):
+    with open(beside := path + " new", "wb") as file:
+        torch.save(collected(parts, facts), file)
+        sync(file.fileno())
+    move(beside, path)
+
+
+def bound(move, sync):
+    """The right answer, with the two calls handed to a function around it."""
+    def save(path, parts, facts):
+        with open(path + ".next", "wb") as file:
+            torch.save(collected(parts, facts), file)
+            sync(file.fileno())
+        move(path + ".next", path)
+    return save
+
+
+ex.right("os.rename and os.fsync from a function around it")(bound(os.rename, os.fsync))
 
 
 # ---- wrong, by name
