@@ -507,11 +507,20 @@ def test_a_missing_function_is_explained_by_the_cell_that_broke(grade):
 
 # ---- exhausting the machine
 
-def test_many_processes_share_one_memory_limit(grade):
-    hog = ("import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
-           "        x = b'x' * (300 << 20); time.sleep(30)\ntime.sleep(30)")
+HOG = ("import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
+       "        x = b'x' * (300 << 20); time.sleep(30)\ntime.sleep(30)")
+BOMB = ("import os, time\nmade = 0\ntry:\n    for _ in range(100):\n"
+        "        if os.fork() == 0:\n            time.sleep(60)\n"
+        "        made += 1\nexcept BlockingIOError:\n    pass\n"
+        "assert made < {most}, made")
+ORPHANS = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\n"
+           "        os.setsid()\n"
+           "        if os.fork() == 0:\n            ctypes.CDLL(None).prctl(15, b'orphan-qx')\n"
+           "            time.sleep(600)\n        os._exit(0)")
 
-    result = grade(worksheet(hog))
+
+def test_many_processes_share_one_memory_limit(grade):
+    result = grade(worksheet(HOG))
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
@@ -562,27 +571,21 @@ def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurr
 
 
 def test_a_fork_bomb_stops_at_the_limit(grade):
-    bomb = ("import os, time\nmade = 0\ntry:\n    for _ in range(100):\n"
-            "        if os.fork() == 0:\n            time.sleep(60)\n"
-            "        made += 1\nexcept BlockingIOError:\n    pass\n"
-            "assert made < 30, made")
-
-    result = grade(worksheet(bomb))
-
-    assert result["cells"] == []
+    assert grade(worksheet(BOMB.format(most=30)))["cells"] == []
 
 
 def test_no_process_outlives_its_submission(grade):
-    orphan = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\n"
-              "        os.setsid()\n"
-              "        if os.fork() == 0:\n            ctypes.CDLL(None).prctl(15, b'orphan-qx')\n"
-              "            time.sleep(600)\n        os._exit(0)")
+    assert grade(worksheet(ORPHANS))["points"] == FULL
+    assert "orphan-qx\n" not in process_names()
 
-    result = grade(worksheet(orphan))
 
-    assert result["points"] == FULL
-    names = [path.read_text() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
-    assert "orphan-qx\n" not in names
+def process_names() -> list[str]:
+    """The names of this machine's processes, as /proc has them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended by now
+            found.append(path.read_text())
+    return found
 
 
 def test_the_disk_and_the_number_of_files_are_limited(grade):
@@ -908,6 +911,24 @@ REACHES = {
 }
 
 
+CALL = "import ctypes\nlibc = ctypes.CDLL(None)\nassert libc."
+DENIED = {
+    "shared memory without a file": "import mmap; mmap.mmap(-1, 1 << 20)",
+    "shared memory of a device": "open('/dev/zero')",
+    "a file in memory": "import os; os.memfd_create('x')",
+    "shared memory of System V": CALL + "shmget(0, 1 << 20, 0o1600) >= 0, 'denied'",
+    "larger buffers": (
+        "import socket\nsocket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 7, 1 << 30)"),
+    "larger pipes": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "semaphores of System V": CALL + "semget(0, 32000, 0o1600) >= 0, 'denied'",
+    "watching files": CALL + "inotify_init() >= 0, 'denied'",
+    "a lease on a file": (
+        "import fcntl\nfcntl.fcntl(open(torch.__file__), fcntl.F_SETLEASE, fcntl.F_RDLCK)"),
+    "a hint on a file": (
+        "import fcntl\nfcntl.fcntl(open(torch.__file__), 1036, (2).to_bytes(8, 'little'))"),
+}
+
+
 def test_nothing_outside_can_be_reached(grade):
     expect_each_stopped(grade(worksheet(*REACHES.values())), REACHES)
 
@@ -1015,7 +1036,7 @@ def test_no_file_of_the_machine_can_be_changed_in_mode_owner_or_times(grade):
     assert result["points"] == FULL
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def owned_folder():
     """A folder of an ordinary user, with a link to an interpreter that he owns; and who he is."""
     user = NOBODY if os.geteuid() == 0 else os.geteuid()
@@ -1031,8 +1052,8 @@ def owned_folder():
         yield folder, python, user
 
 
-def grade_as(folder: Path, python: list, user: int | None, notebook: bytes) -> dict:
-    """The result of a run of `dlsys grade` by this user; skips where he cannot run it."""
+def grade_as(folder: Path, python: list, user: int | None, **handed_in: bytes) -> dict:
+    """Result by name of one run of `dlsys grade` by this user; skips where he cannot run it."""
     def run(*command: str) -> subprocess.CompletedProcess:
         who = {} if user is None or os.geteuid() else {
             "user": user, "group": user, "extra_groups": []}
@@ -1043,32 +1064,62 @@ def grade_as(folder: Path, python: list, user: int | None, notebook: bytes) -> d
     for able in (run("/usr/bin/env", "unshare", "-Ur", "true"), run(*python, "-P", "-c", imports)):
         if able.returncode:
             pytest.skip(f"{user or 'this user'} cannot grade here: {able.stderr[-300:]}")
-    (folder / "a.ipynb").write_bytes(notebook)
-    ended = run(*python, "-P", "-m", "dlsys.cli", "grade", f"{folder}/a.ipynb",
-                "--out", f"{folder}/out")
+    names = []
+    for name, data in handed_in.items():
+        names.append(str(folder / f"{name}.ipynb"))
+        Path(names[-1]).write_bytes(data)
+    ended = run(*python, "-P", "-m", "dlsys.cli", "grade", *names, "--out", f"{folder}/out",
+                "--workers", "1", "--memory", "0.5", "--seconds", "3")
     assert (folder / "out" / "grades.json").exists(), ended.stdout + ended.stderr
-    return json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"][0]
-
-
-def test_the_interpreter_of_an_ordinary_user_cannot_be_changed(owned_folder):
-    folder, python, user = owned_folder
-    before = python.stat()
-
-    result = grade_as(folder, [str(python)], user, worksheet(METADATA))
-
-    assert result["cells"] == []
-    assert result["points"] == FULL
-    after = python.stat()
-    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
-        before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
-    assert os.listxattr(python) == []
+    results = json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"]
+    return {result["name"].removesuffix(".ipynb"): result for result in results}
 
 
 def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
-    result = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None, worksheet(METADATA))
+    (result,) = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None,
+                         a=worksheet(METADATA)).values()
 
     assert result["cells"] == []
     assert result["points"] == FULL
+
+
+# ---- what root's sandboxes hold, an ordinary user's hold: his walls are built in another way
+
+@pytest.fixture(scope="module")
+def by_user(owned_folder):
+    """What became of hostile submissions in one run of an ordinary user, and of his interpreter."""
+    folder, python, user = owned_folder
+    before = python.stat()
+    results = grade_as(
+        folder, [str(python)], user, metadata=worksheet(METADATA),
+        doors=worksheet(*REACHES.values(), *DENIED.values()),
+        ended=worksheet(*ENDED.values(), CHEATS["kills everything"]), memory=worksheet(HOG),
+        orphans=worksheet(ORPHANS, BOMB.format(most=40)),
+        patches=worksheet(*PATCHES.values(), e4=WRONG["e4"]))
+    return types.SimpleNamespace(results=results, python=python, before=before)
+
+
+def test_the_interpreter_of_an_ordinary_user_cannot_be_changed(by_user):
+    expect_stopped(by_user.results["metadata"])
+    before, after = by_user.before, by_user.python.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
+    assert os.listxattr(by_user.python) == []
+
+
+def test_nothing_outside_can_be_reached_from_a_users_sandbox(by_user):
+    expect_each_stopped(by_user.results["doors"], REACHES | DENIED)
+
+
+def test_a_users_sandbox_ends_with_all_that_is_in_it(by_user):
+    expect_each_stopped(by_user.results["ended"], ENDED)
+    expect_stopped(by_user.results["orphans"])
+    assert "orphan-qx\n" not in process_names()
+    assert by_user.results["memory"]["ended_by"] == "memory"
+
+
+def test_no_patch_earns_a_point_from_a_user(by_user):
+    assert lost(by_user.results["patches"]) == {"01.4"}
 
 
 # ---- memory that no process seems to hold, and what is left behind
@@ -1097,24 +1148,6 @@ def test_the_watch_finds_what_is_hoarded(grade, name):
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
-
-
-CALL = "import ctypes\nlibc = ctypes.CDLL(None)\nassert libc."
-DENIED = {
-    "shared memory without a file": "import mmap; mmap.mmap(-1, 1 << 20)",
-    "shared memory of a device": "open('/dev/zero')",
-    "a file in memory": "import os; os.memfd_create('x')",
-    "shared memory of System V": CALL + "shmget(0, 1 << 20, 0o1600) >= 0, 'denied'",
-    "larger buffers": (
-        "import socket\nsocket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 7, 1 << 30)"),
-    "larger pipes": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
-    "semaphores of System V": CALL + "semget(0, 32000, 0o1600) >= 0, 'denied'",
-    "watching files": CALL + "inotify_init() >= 0, 'denied'",
-    "a lease on a file": (
-        "import fcntl\nfcntl.fcntl(open(torch.__file__), fcntl.F_SETLEASE, fcntl.F_RDLCK)"),
-    "a hint on a file": (
-        "import fcntl\nfcntl.fcntl(open(torch.__file__), 1036, (2).to_bytes(8, 'little'))"),
-}
 
 
 def test_what_could_be_hoarded_or_left_for_others_is_denied(grade):
