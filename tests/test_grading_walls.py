@@ -188,6 +188,35 @@ def test_the_watch_sees_memory_shared_or_not(kind, measure):
     assert found >= size
 
 
+V1, NO_LIMIT = "sys/fs/cgroup/memory", 2**63 - 4096
+GROUPS = {
+    "v2, a scope of its own": ("0::/user.slice/run.scope", {
+        "sys/fs/cgroup/user.slice/run.scope/memory.max": 8 << 30,
+        "sys/fs/cgroup/user.slice/memory.max": "max"}, 8 << 30),
+    "v2, a smaller one around it": ("0::/a/b", {
+        "sys/fs/cgroup/a/b/memory.max": 8 << 30, "sys/fs/cgroup/a/memory.max": 4 << 30}, 4 << 30),
+    "v2, a container": ("0::/", {"sys/fs/cgroup/memory.max": 2 << 30}, 2 << 30),
+    "v2, no bound": ("0::/a", {"sys/fs/cgroup/a/memory.max": "max"}, None),
+    "v2, memory in no group": ("0::/a", {}, None),
+    "v1": ("5:cpu,cpuacct:/\n4:memory:/jobs/7\n0::/x", {
+        f"{V1}/jobs/7/memory.limit_in_bytes": 3 << 30,
+        f"{V1}/memory.limit_in_bytes": NO_LIMIT, "sys/fs/cgroup/x/memory.max": 5}, 3 << 30),
+    "v1, no bound": ("4:memory:/", {f"{V1}/memory.limit_in_bytes": NO_LIMIT}, None),
+    "a path out of the tree": ("0::/../a", {"sys/fs/cgroup/a/memory.max": 1 << 30}, 1 << 30),
+    "an empty file": ("0::/a", {"sys/fs/cgroup/a/memory.max": ""}, None),
+    "no control groups": (None, {}, None)}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_bound_on_the_kernels_memory_is_that_of_the_control_groups(name, tmp_path):
+    mine, files, expected = GROUPS[name]
+    for path, content in (files if mine is None else files | {"proc/self/cgroup": mine}).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{content}\n")
+
+    assert walls.kernel_bound(tmp_path) == expected
+
+
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "getpid", lambda: 7)  # each in a process namespace of its own

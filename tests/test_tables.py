@@ -186,6 +186,55 @@ def test_no_table_passes(id):
     assert unrefused(id) == []
 
 
+# ---- answers that no table gives, each of which a check has let pass once
+
+def one_weight(net):
+    """Equal weights, and between them differences that no measurement sees."""
+    for layer in net[::2]:
+        nn.init.constant_(layer.weight, (2 / layer.in_features) ** 0.5)
+        layer.weight.data += 1e-7 * torch.randn_like(layer.weight)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def positive_weights(net):
+    for layer in net[::2]:
+        layer.weight.data = layer.weight.data.normal_().abs() * (2 / layer.in_features) ** 0.5
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+class Secretive(torch.Tensor):
+    """Shares memory with another tensor, and shows a copy of its own to whoever detaches it."""
+
+    def detach(self):
+        if not hasattr(self, "shown"):
+            self.shown = torch.Tensor.detach(self).as_subclass(torch.Tensor).clone()
+        return self.shown
+
+
+def calls_the_hooks(opt, losses, epochs, accumulate):
+    """Tells whoever listens of steps that it does not take."""
+    for _ in range(epochs * -(-len(losses) // accumulate)):
+        for hook in opt._optimizer_step_pre_hooks.values():
+            hook(opt, (), {})
+
+
+PASSED_ONCE = {"one weight": ("03.4", one_weight), "positive weights": ("03.4", positive_weights),
+               "a tensor that hides what it shares": (
+                   "02.3", lambda t: t.detach().as_subclass(Secretive)),
+               "hooks called": ("04.3", calls_the_hooks)}
+
+
+@pytest.mark.parametrize("name", PASSED_ONCE)
+def test_an_answer_that_passed_once_is_refused(name):
+    id, fn = PASSED_ONCE[name]
+    exercise = REGISTRY[id]
+
+    assert not all(passes(exercise, case, acting.run_act(exercise.act_fn, fn, case))
+                   for case in exercise.arrange(ASKED))
+
+
 # ---- the guesser is one that would be noticed
 
 def test_a_check_whose_cases_do_not_vary_is_passed_by_a_table(monkeypatch):

@@ -144,12 +144,17 @@ class Judge:
             raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
                                  f"{walls.remedy()}")
         limits = self.zygote.limits
-        return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes)
+        bound = walls.kernel_bound()
+        kernel = _BOUND.format(bound / 2**30) if bound else _NO_BOUND
+        return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes) + kernel
 
 
 _WALL = ("Linux namespaces (mount, process, network, IPC, host name, control group), read-only "
          "view without checks and answers, no capabilities, system-call filter, empty "
          "environment, {memory:g} GiB and {processes} processes for each submission")
+
+_BOUND = "; the kernel's memory is bounded by a control group of {:.3g} GiB"
+_NO_BOUND = "; no control group bounds the kernel's memory"
 
 # The probe returns the names of the walls that do not hold.
 _PROBE = '''
