@@ -623,15 +623,15 @@ PATCHES = {
         "import dlsys_helpers.checking as c\nc.expect_close = c.expect_equal = lambda *a, **k: 0\n"
         "c.Exercise.judge = lambda s, *a: c.Verdict('pass', s.id)\n"
         "c.run_check = c.check = lambda *a: None"),
-    "patches the act's outcome": (
-        "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
-        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
     "strips asserts": "get_ipython().ast_transformers.append(None)",
     "prints a verdict": (
         "print('8 passed'); print('{\"points\": 100, \"status\": \"pass\"}')\n"
         "open('grades.json', 'w').write('{}')"),
 }
 CHEATS = {
+    "patches the act's outcome": (
+        "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
+        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
     "writes to every descriptor": (
         "import os\nfor fd in range(3, 200):\n    try: os.write(fd, b'\\xff' * 1000)\n"
         "    except OSError: pass"),
@@ -673,8 +673,9 @@ CHEATS = {
 def test_no_patch_of_what_judges_earns_a_point(grade):
     result = grade(worksheet(*PATCHES.values(), **WRONG))
 
-    assert result["points"] == 0
     assert set(statuses(result)) == set(POINTS)
+    assert set(statuses(result).values()) <= {"wrong", "error"}, result["exercises"]
+    assert "wrong" in statuses(result).values()
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -1095,7 +1096,7 @@ def by_user(owned_folder):
         doors=worksheet(*REACHES.values(), *DENIED.values()),
         ended=worksheet(*ENDED.values(), CHEATS["kills everything"]), memory=worksheet(HOG),
         orphans=worksheet(ORPHANS, BOMB.format(most=40)),
-        patches=worksheet(*PATCHES.values(), e4=WRONG["e4"]))
+        patches=worksheet(*PATCHES.values(), **WRONG))
     return types.SimpleNamespace(results=results, python=python, before=before)
 
 
@@ -1119,7 +1120,7 @@ def test_a_users_sandbox_ends_with_all_that_is_in_it(by_user):
 
 
 def test_no_patch_earns_a_point_from_a_user(by_user):
-    assert lost(by_user.results["patches"]) == {"01.4"}
+    assert by_user.results["patches"]["points"] == 0
 
 
 # ---- memory that no process seems to hold, and what is left behind
