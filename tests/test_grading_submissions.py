@@ -524,6 +524,20 @@ def test_a_path_of_no_use_is_named(tmp_path, name):
 
 # ---- what is taken from a notebook
 
+def test_a_path_of_no_use_among_others_stops_nobody(tmp_path):
+    (tmp_path / "ada.ipynb").write_bytes(worksheet())
+    (tmp_path / "notes.txt").write_text("no notebook", "utf-8")
+    (tmp_path / "bob.ipynb").symlink_to("gone")
+
+    found = submissions.find(sorted(tmp_path.iterdir()))
+
+    assert [(one.name, one.problem[:9]) for one in found.submissions] == [
+        ("ada.ipynb", ""), ("bob.ipynb", "is a link")]
+    assert found.left_out == ["notes.txt"]
+    with pytest.raises(notebooks.Refused, match="typo"):
+        submissions.find([tmp_path / "ada.ipynb", tmp_path / "typo.ipynb"])
+
+
 def test_code_keeps_its_number_and_other_cells_do_not_count():
     cells = [{"cell_type": "markdown", "source": "text"}, code("a = 1"), code(["b = ", "2"])]
 

@@ -24,7 +24,8 @@ HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
 NAMED = {**seccomp.DENIED, "socket": seccomp.SOCKET, "clone": seccomp.CLONE,
          "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT, "mmap": seccomp.MMAP,
          "setsockopt": seccomp.SETSOCKOPT, "fcntl": seccomp.FCNTL, "flock": seccomp.FLOCK,
-         "ioctl": seccomp.IOCTL}
+         "ioctl": seccomp.IOCTL, "setpriority": seccomp.SETPRIORITY, **seccomp.SLOWS,
+         **{name: numbers for name, (numbers, _) in seccomp.SENDS.items()}}
 
 
 @pytest.mark.parametrize("column", HEADERS)
@@ -76,7 +77,9 @@ ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
     (0, 0, ALLOW), (59, 0, EPERM), (41, 1, ALLOW), (41, 2, EPERM), (41, 10, EPERM),
     (56, 17, ALLOW), (56, 0x10000011, EPERM), (56, 0x00020011, EPERM), (435, 0, ENOSYS),
     (302, 0, ALLOW), (302, 1, EPERM), (451, 0, ENOSYS), (2**30 + 59, 0, ENOSYS),
-    (2**32 - 1, 0, ENOSYS), (319, 0, EPERM), (257, 0, ALLOW)])
+    (2**32 - 1, 0, ENOSYS), (319, 0, EPERM), (257, 0, ALLOW),
+    *[(number, who, EPERM if who == 1 else ALLOW) for number in (142, 144, 203, 314)
+      for who in (0, 1, 7)]])
 def test_the_filter_decides_as_it_should(number, argument, answer):
     assert decide(seccomp.program("x86_64"), number, argument) == answer
 
@@ -123,7 +126,8 @@ def test_nothing_that_is_shown_leads_to_the_course():
 
 DONE, NOT_HERE = 0x00050000, 0x0005005F
 ON_X86_64 = {
-    "mmap": (9, 3), "setsockopt": (54, 1), "fcntl": (72, 1), "ioctl": (16, 1), "flock": (73, 1)}
+    "mmap": (9, 3), "setsockopt": (54, 1), "fcntl": (72, 1), "ioctl": (16, 1), "flock": (73, 1),
+    "setpriority": (141, 0), "sendto": (44, 3), "sendmsg": (46, 2), "sendmmsg": (307, 3)}
 
 
 @pytest.mark.parametrize(("name", "arguments", "answer"), [
@@ -143,6 +147,11 @@ ON_X86_64 = {
     ("flock", (2,), DONE),
     *[("ioctl", (command,), ALLOW) for command in (
         termios.TCGETS, termios.TIOCGWINSZ, termios.FIONBIO, termios.FIOCLEX, 0x40049409)],
+    *[(call, (flags,), EPERM if flags & 1 else ALLOW)
+      for call in ("sendto", "sendmsg", "sendmmsg")
+      for flags in (0, socket.MSG_OOB, socket.MSG_OOB | socket.MSG_DONTWAIT, socket.MSG_DONTWAIT)],
+    *[("setpriority", (which, who), EPERM if which == os.PRIO_USER or who == 1 else ALLOW)
+      for which in (os.PRIO_PROCESS, os.PRIO_PGRP, os.PRIO_USER) for who in (0, 1, 7)],
     *[("ioctl", (command,), NOT_HERE) for command in (0x8915, 0x40086602, 0xB702, 0x53FF, 0x5500)],
 ])
 def test_the_filter_decides_by_later_arguments(name, arguments, answer):
@@ -177,6 +186,35 @@ def test_the_watch_sees_memory_shared_or_not(kind, measure):
     os.close(proc)
 
     assert found >= size
+
+
+V1, NO_LIMIT = "sys/fs/cgroup/memory", 2**63 - 4096
+GROUPS = {
+    "v2, a scope of its own": ("0::/user.slice/run.scope", {
+        "sys/fs/cgroup/user.slice/run.scope/memory.max": 8 << 30,
+        "sys/fs/cgroup/user.slice/memory.max": "max"}, 8 << 30),
+    "v2, a smaller one around it": ("0::/a/b", {
+        "sys/fs/cgroup/a/b/memory.max": 8 << 30, "sys/fs/cgroup/a/memory.max": 4 << 30}, 4 << 30),
+    "v2, a container": ("0::/", {"sys/fs/cgroup/memory.max": 2 << 30}, 2 << 30),
+    "v2, no bound": ("0::/a", {"sys/fs/cgroup/a/memory.max": "max"}, None),
+    "v2, memory in no group": ("0::/a", {}, None),
+    "v1": ("5:cpu,cpuacct:/\n4:memory:/jobs/7\n0::/x", {
+        f"{V1}/jobs/7/memory.limit_in_bytes": 3 << 30,
+        f"{V1}/memory.limit_in_bytes": NO_LIMIT, "sys/fs/cgroup/x/memory.max": 5}, 3 << 30),
+    "v1, no bound": ("4:memory:/", {f"{V1}/memory.limit_in_bytes": NO_LIMIT}, None),
+    "a path out of the tree": ("0::/../a", {"sys/fs/cgroup/a/memory.max": 1 << 30}, 1 << 30),
+    "an empty file": ("0::/a", {"sys/fs/cgroup/a/memory.max": ""}, None),
+    "no control groups": (None, {}, None)}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_bound_on_the_kernels_memory_is_that_of_the_control_groups(name, tmp_path):
+    mine, files, expected = GROUPS[name]
+    for path, content in (files if mine is None else files | {"proc/self/cgroup": mine}).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{content}\n")
+
+    assert walls.kernel_bound(tmp_path) == expected
 
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):

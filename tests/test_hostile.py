@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import types
 from pathlib import Path
 
@@ -34,10 +33,20 @@ from grading_samples import (
     worksheet,
 )
 
-from dlsys.grading import cohort, frames, judge, notebooks, runner, sandbox, walls, wire
+from dlsys.grading import (
+    cohort,
+    frames,
+    judge,
+    notebooks,
+    runner,
+    sandbox,
+    supervisor,
+    walls,
+    wire,
+)
 from dlsys_helpers import catalog, checking, paths, stages, verdicts
 
-CLASS_SEEDS, ARRANGE = judge.SEEDS, checking.Exercise.arrange
+CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, checking.Exercise.arrange, judge.Judge.papers
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
 LOOP = "def grad_ratio(model, x, y):\n    while True:\n        pass"
 
@@ -61,16 +70,21 @@ def grader():
 
 
 @pytest.fixture
-def grade(grader):
-    return grader.grade
+def grade(grader, monkeypatch):
+    """Grades all exercises of a notebook, or those that are named: each costs a few processes."""
+    def run(data, *ids):
+        monkeypatch.setattr(judge.Judge, "papers", lambda *which: [
+            paper for paper in PAPERS(*which) if not ids or paper.exercise.id in ids])
+        return grader.grade(data)
+    return run
 
 
 @pytest.fixture
-def grade_in_a_hurry(grader, monkeypatch):
+def grade_in_a_hurry(grade, grader, monkeypatch):
     """Grades what hangs with a shorter limit: the wait for it is the same, but for its length."""
     limits = dataclasses.replace(grader.settings.limits, seconds=HURRY)
     monkeypatch.setattr(grader.judge.zygote, "limits", limits)
-    return grader.grade
+    return grade
 
 
 @pytest.fixture
@@ -84,27 +98,29 @@ def grade_in_full(grader, monkeypatch):
 
 # ---- cells that end, hang or fill something: the answers beside them keep all their points
 
-INNOCENT = {
+STOPPED = {
     "exits at the top": "import sys; sys.exit(0)",
     "raises SystemExit": "raise SystemExit('bye')",
-    "ends the process": "import os; os._exit(0)",
-    "aborts": "import os; os.abort()",
-    "kills its group": "import os; os.killpg(0, 9)",
-    "kills itself": "import os; os.kill(os.getpid(), 9)",
-    "crashes the interpreter": "import ctypes; ctypes.string_at(0)",
     "allocates 3 GB": "x = bytearray(3 << 30)",
     "allocates 3 GB in tensors": "x = [torch.empty(2**26) for _ in range(12)]",
     "recurses": "def f(): f()\nf()",
-    "recurses in C": "x = []\nfor _ in range(10**6): x = [x]\nrepr(x)",
     "syntax error": "def broken(:\n    pass",
     "deep expression": "x = " + "(" * 5000 + ")" * 5000,
     "null byte": "x = 'a\0b'",
     "raises KeyboardInterrupt": "raise KeyboardInterrupt",
     "an error whose text raises": (
         "class E(Exception):\n    def __str__(self): raise SystemExit\nraise E"),
+    "an error with a long text": "raise ValueError('x' * 10**7)",
+}
+ENDED = {
+    "ends the process": "import os; os._exit(0)",
+    "aborts": "import os; os.abort()",
+    "kills its group": "import os; os.killpg(0, 9)",
+    "kills itself": "import os; os.kill(os.getpid(), 9)",
+    "crashes the interpreter": "import ctypes; ctypes.string_at(0)",
+    "recurses in C": "x = []\nfor _ in range(10**6): x = [x]\nrepr(x)",
     "an error whose text ends the process": (
         "import os\nclass E(Exception):\n    def __str__(self): os._exit(0)\nraise E"),
-    "an error with a long text": "raise ValueError('x' * 10**7)",
 }
 
 
@@ -120,23 +136,60 @@ HANGING = {
 }
 
 
-@pytest.mark.parametrize("name", INNOCENT)
-def test_a_bad_cell_costs_only_itself(grade, name):
-    expect_stopped(grade(worksheet(INNOCENT[name])), 2)
+def test_bad_cells_cost_only_themselves(grade):
+    """None of them ends the process, so one attempt runs them all."""
+    expect_each_stopped(grade(worksheet(*STOPPED.values())), STOPPED)
 
 
-@pytest.mark.parametrize("name", HANGING)
-def test_a_cell_that_hangs_costs_only_itself(grade_in_a_hurry, name):
-    expect_stopped(grade_in_a_hurry(worksheet(HANGING[name])), 2)
+def test_cells_that_end_the_process_cost_only_themselves(grade):
+    """Each ends its own process in the second attempt, in which a cell is a process."""
+    expect_each_stopped(grade(worksheet(*ENDED.values())), ENDED)
+
+
+def test_cells_that_hang_cost_only_themselves(grade_in_a_hurry):
+    expect_each_stopped(grade_in_a_hurry(worksheet(*HANGING.values()), "01.4", "01.5"), HANGING)
+
+
+LATER = {
+    "a timer": "import os, threading; threading.Timer(0.2, os._exit, [0]).start()",
+    "an alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 0.2)",
+    "its parent": "import os; os.kill(os.getppid() or os.getpid(), 9)",
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_a_cell_ends_later_or_beside_it_costs_no_other_points(grade, name):
+    slow = "import time; time.sleep(0.3)\n" + right_answers()["01.4"]
+
+    result = grade(worksheet(LATER[name], e4=slow), "01.4", "01.5")
+
+    assert result["points"] == result["possible"], (statuses(result), result["cells"])
+
+
+def test_an_answer_that_kills_its_parent_costs_only_its_own_points(grade):
+    kills = "def grad_ratio(model, x, y):\n    import os; os.kill(os.getppid(), 9)"
+
+    result = grade(worksheet(e3=kills))
+
+    assert lost(result) == {"01.3"}, statuses(result)
+    assert "ended the Python process" in entry(result, "01.3")["message"]
 
 
 def expect_stopped(result, *cells):
     """These cells stopped, no other did, and all points are there."""
-    assert result["points"] == FULL, (statuses(result), result["cells"])
+    assert result["points"] == result["possible"] > 0, (statuses(result), result["cells"])
     assert [report["number"] for report in result["cells"]] == list(cells)
 
 
+def expect_each_stopped(result, cells: dict[str, str]):
+    """Each of these cells, the first ones behind the set-up, stopped; all points are there."""
+    stopped = {report["number"] for report in result["cells"]}
+    assert [name for at, name in enumerate(cells, 2) if at not in stopped] == [], result["cells"]
+    expect_stopped(result, *range(2, 2 + len(cells)))
+
+
 HARMLESS = {
+    "forgets all modules": "import sys; sys.modules.clear()",
     "prints 60 MB": "for _ in range(60): print('x' * 10**6)",
     "stdout closed": "import sys; sys.stdout.close(); sys.stderr = None",
     "sets the default dtype": "torch.set_default_dtype(torch.float64)",
@@ -197,15 +250,23 @@ HARMLESS = {
     "a plot": "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.savefig('p.png')",
     "an optimizer": (
         "p = nn.Parameter(torch.ones(2)); o = torch.optim.Adam([p]); p.sum().backward(); o.step()"),
-    "forgets all modules": "import sys; sys.modules.clear()",
     "its check": "check('01.4', lambda h: 3)",
     "another check": "from dlsys_helpers.checking import check as c; c('01.4', abs)",
 }
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, name):
-    expect_stopped(grade(worksheet(HARMLESS[name])))
+PACKS = 7  # submissions; what changes a like setting stands in different ones
+
+
+@pytest.mark.parametrize("pack", range(PACKS))
+def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, pack):
+    names = [*HARMLESS][::-1][pack::PACKS]  # the settings of all that follows stand at the end
+
+    result = grade(worksheet(*map(HARMLESS.get, names)))
+
+    stopped = [(names[report["number"] - 2], report) for report in result["cells"]]
+    assert stopped == []
+    assert result["points"] == FULL, (statuses(result), names)
 
 
 def test_cells_share_what_they_share_in_jupyter(grade):
@@ -222,7 +283,7 @@ def test_cells_share_what_they_share_in_jupyter(grade):
     ("\n\n  \na = 1\nnone[0]", 5), ("%%time\na = 1\nnone[0]", 3), ("\n%%capture\n\nnone[0]", 4),
     ("a = 1\nb = %time 1\nnone[0]", 3), ("%%time\na = (", 2)])
 def test_the_line_is_counted_as_the_learner_sees_it(grade, source, line):
-    (report,) = grade(worksheet(source))["cells"]
+    (report,) = grade(worksheet(source), "01.4")["cells"]
 
     assert (report["number"], report["line"]) == (2, line)
 
@@ -259,9 +320,9 @@ MEANT = {
 
 @pytest.mark.parametrize("name", MEANT)
 def test_the_function_that_passes_where_it_is_checked_counts(grade, name):
-    result = grade(worksheet(e5="", last=tuple(MEANT[name])))
+    result = grade(worksheet(e5="", last=tuple(MEANT[name])), "01.5")
 
-    assert result["points"] == FULL, result["exercises"]
+    assert result["points"] == POINTS["01.5"], result["exercises"]
 
 
 def test_a_name_given_to_something_else_is_called_so(grade):
@@ -366,10 +427,10 @@ FAULTS = {
 def test_a_bad_answer_costs_only_its_own_points(grade, name):
     body, message = FAULTS[name]
 
-    result = grade(worksheet(e3=f"def grad_ratio(model, x, y):\n    {body}"))
+    result = grade(worksheet(e3=f"def grad_ratio(model, x, y):\n    {body}"), "01.3", "01.4")
 
     assert lost(result) == {"01.3"}, statuses(result)
-    assert result["points"] == FULL - POINTS["01.3"]
+    assert result["points"] == POINTS["01.4"]
     found = entry(result, "01.3")["message"]
     assert any(part in found for part in message.split("|")), found
     assert found.isprintable()
@@ -417,7 +478,7 @@ def test_a_package_that_is_missing_costs_what_needs_it(grade, name):
     uses = right_answers()["01.1"].replace("torch.", "kept.")
     assert "kept." in uses
 
-    result = grade(worksheet(IMPORTS[name], e1=uses))
+    result = grade(worksheet(IMPORTS[name], e1=uses), "01.1", "01.4")
 
     expect_stopped(result, 2)
     assert result["cells"][0]["error"].startswith("ModuleNotFoundError: No module named 'not_here'")
@@ -446,24 +507,38 @@ def test_a_missing_function_is_explained_by_the_cell_that_broke(grade):
 
 # ---- exhausting the machine
 
-def test_many_processes_share_one_memory_limit(grade):
-    hog = ("import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
-           "        x = b'x' * (300 << 20); time.sleep(30)\ntime.sleep(30)")
+HOG = ("import os, time\nfor _ in range(10):\n    if os.fork() == 0:\n"
+       "        x = b'x' * (300 << 20); time.sleep(30)\ntime.sleep(30)")
+BOMB = ("import os, time\nmade = 0\ntry:\n    for _ in range(100):\n"
+        "        if os.fork() == 0:\n            time.sleep(60)\n"
+        "        made += 1\nexcept BlockingIOError:\n    pass\n"
+        "assert made < {most}, made")
+ORPHANS = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\n"
+           "        os.setsid()\n"
+           "        if os.fork() == 0:\n            ctypes.CDLL(None).prctl(15, b'orphan-qx')\n"
+           "            time.sleep(600)\n        os._exit(0)")
 
-    result = grade(worksheet(hog))
+
+def test_many_processes_share_one_memory_limit(grade):
+    result = grade(worksheet(HOG))
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
     assert "GiB of memory together" in entry(result, "01.1")["message"]
 
 
-def test_what_was_answered_in_the_second_attempt_keeps_its_own_words():
-    """The first attempt died, the second answered one exercise and was ended for memory."""
+ENDINGS = {"memory": "took more than 0.5 GiB of memory together.",
+           "time": "took more than 30 s together."}
+
+
+@pytest.mark.parametrize("why", ENDINGS)
+def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
+    """The first attempt died, the second answered one exercise and was ended from outside."""
     silent, spoke = sandbox.Attempt(fault="died"), sandbox.Attempt(
         fault="died", cells_done=True, answers={0: [wire.pack({"missing": "int"})]})
     attempts = iter([silent, spoke])
     box = types.SimpleNamespace(attempt=lambda *_, **__: next(attempts),
-                                limits=settings().limits, used={"ended_by": "memory"})
+                                limits=settings().limits, used={"ended_by": why})
     papers = [types.SimpleNamespace(
         exercise=types.SimpleNamespace(id=trap.id, by_hand=()), trap=trap, packed=b"")
         for trap in catalog.traps(1)[:2]]
@@ -473,7 +548,16 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words():
     first, second = (entry["message"] for entry in sitting.result()["exercises"])
 
     assert first.startswith("predict is an int, not a function")
-    assert second.endswith("cells and answers took more than 0.5 GiB of memory together.")
+    assert second.endswith(ENDINGS[why])
+
+
+def test_forged_reports_of_cells_name_only_cells_and_lines_that_there_are():
+    forged = [{"number": number, "line": line, "error": "x"}
+              for number, line in [(2, 1), (2, 10**300), (10**300, 1), (2, -1), (True, 1), (3, 1)]]
+    attempt = sandbox.Attempt(cells=forged, cells_done=True)
+
+    assert [(r["number"], r["line"]) for r in judge._reports(attempt, [(2, "a\nb")])] == [
+        (2, 1), (2, None), (2, None)]
 
 
 def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurry):
@@ -486,39 +570,22 @@ def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurr
     assert result["points"] == FULL, statuses(result)
 
 
-@pytest.mark.parametrize("what", [
-    "import os; os.memfd_create('x')",
-    "import ctypes; assert ctypes.CDLL(None).shmget(0, 1 << 20, 0o1600) >= 0, 'denied'",
-])
-def test_memory_that_no_process_holds_is_denied(grade, what):
-    result = grade(worksheet(what))
-
-    assert len(result["cells"]) == 1
-    assert result["points"] == FULL
-
-
 def test_a_fork_bomb_stops_at_the_limit(grade):
-    bomb = ("import os, time\nmade = 0\ntry:\n    for _ in range(100):\n"
-            "        if os.fork() == 0:\n            time.sleep(60)\n"
-            "        made += 1\nexcept BlockingIOError:\n    pass\n"
-            "assert made < 30, made")
-
-    result = grade(worksheet(bomb))
-
-    assert result["cells"] == []
+    assert grade(worksheet(BOMB.format(most=30)))["cells"] == []
 
 
 def test_no_process_outlives_its_submission(grade):
-    orphan = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\n"
-              "        os.setsid()\n"
-              "        if os.fork() == 0:\n            ctypes.CDLL(None).prctl(15, b'orphan-qx')\n"
-              "            time.sleep(600)\n        os._exit(0)")
+    assert grade(worksheet(ORPHANS))["points"] == FULL
+    assert "orphan-qx\n" not in process_names()
 
-    result = grade(worksheet(orphan))
 
-    assert result["points"] == FULL
-    names = [path.read_text() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
-    assert "orphan-qx\n" not in names
+def process_names() -> list[str]:
+    """The names of this machine's processes, as /proc has them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended by now
+            found.append(path.read_text())
+    return found
 
 
 def test_the_disk_and_the_number_of_files_are_limited(grade):
@@ -546,7 +613,7 @@ WRONG = {
     "e4": "def dead_units(h):\n    return -1",
     "e5": "def soft_threshold(x, cut):\n    return x * 2",
 }
-CHEATS = {
+PATCHES = {
     "patches comparisons": (
         "import builtins, math\n"
         "torch.allclose = torch.equal = torch.isclose = lambda *a, **k: True\n"
@@ -556,13 +623,15 @@ CHEATS = {
         "import dlsys_helpers.checking as c\nc.expect_close = c.expect_equal = lambda *a, **k: 0\n"
         "c.Exercise.judge = lambda s, *a: c.Verdict('pass', s.id)\n"
         "c.run_check = c.check = lambda *a: None"),
-    "patches the act's outcome": (
-        "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
-        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
     "strips asserts": "get_ipython().ast_transformers.append(None)",
     "prints a verdict": (
         "print('8 passed'); print('{\"points\": 100, \"status\": \"pass\"}')\n"
         "open('grades.json', 'w').write('{}')"),
+}
+CHEATS = {
+    "patches the act's outcome": (
+        "import dlsys_helpers.acting as a\na.run_act = lambda *x: a.Outcome('todo')\n"
+        "import dlsys.grading.runner as r\nr.answer = lambda *x: b''"),
     "writes to every descriptor": (
         "import os\nfor fd in range(3, 200):\n    try: os.write(fd, b'\\xff' * 1000)\n"
         "    except OSError: pass"),
@@ -601,11 +670,20 @@ CHEATS = {
 }
 
 
+def test_no_patch_of_what_judges_earns_a_point(grade):
+    result = grade(worksheet(*PATCHES.values(), **WRONG))
+
+    assert set(statuses(result)) == set(POINTS)
+    assert set(statuses(result).values()) <= {"wrong", "error"}, result["exercises"]
+    assert "wrong" in statuses(result).values()
+
+
 @pytest.mark.parametrize("name", CHEATS)
-def test_no_trick_in_a_cell_earns_a_point(grader, name):
-    result = grader.grade(worksheet(CHEATS[name], **WRONG))
+def test_no_trick_in_a_cell_earns_a_point(grade, name):
+    result = grade(worksheet(CHEATS[name], **WRONG), "01.4", "01.5")
 
     assert result["points"] == 0
+    assert result["possible"] == POINTS["01.4"] + POINTS["01.5"]
     assert not set(statuses(result).values()) & {"pass"}
     assert len(result["cells"]) <= 100
 
@@ -642,7 +720,7 @@ LIARS = {
 
 @pytest.mark.parametrize("name", LIARS)
 def test_no_value_lies_its_way_to_a_pass(grade, name):
-    result = grade(worksheet(e3=LIARS[name]))
+    result = grade(worksheet(e3=LIARS[name]), "01.3", "01.4")
 
     assert lost(result) == {"01.3"}
 
@@ -763,10 +841,11 @@ def test_a_stored_failure_of_a_right_answer_is_reported_and_costs_nothing(grade)
     ("e2", "def to_probs(logits, kind):\n    return torch.rand_like(logits)", "probabilities"),
 ])
 def test_wrong_numbers_fail_by_name(grade, id, source, message):
-    result = grade(worksheet(**{id: source}))
+    asked = f"01.{id[1]}"
+    result = grade(worksheet(**{id: source}), "01.3", asked)
 
-    assert lost(result) == {f"01.{id[1]}"}
-    found = entry(result, f"01.{id[1]}")["message"]
+    assert lost(result) == {asked}
+    found = entry(result, asked)["message"]
     assert any(part in found for part in message.split("|")), found
 
 
@@ -824,14 +903,31 @@ REACHES = {
     "the machine's processes": "import os; assert len(os.listdir('/proc')) > 12, 'only its own'",
     "the home of the user": "import os; os.listdir('/home')",
     "etc": "open('/etc/passwd')",
+    "data out of band": (
+        "import socket\nsocket.socketpair()[0].send(b'x', socket.MSG_OOB)"),
+    "the init's priority": "import os; os.setpriority(os.PRIO_PROCESS, 1, 19)",
+    "the priority of all": "import os; os.setpriority(os.PRIO_USER, 0, 19)",
+    "the init's cores": "import os; os.sched_setaffinity(1, {0})",
+    "the init's turn": "import os; os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
 }
 
 
-def expect_each_stopped(result, cells: dict[str, str]):
-    """Each of these cells, the first ones behind the set-up, stopped; all points are there."""
-    stopped = {report["number"] for report in result["cells"]}
-    assert [name for at, name in enumerate(cells, 2) if at not in stopped] == [], result["cells"]
-    expect_stopped(result, *range(2, 2 + len(cells)))
+CALL = "import ctypes\nlibc = ctypes.CDLL(None)\nassert libc."
+DENIED = {
+    "shared memory without a file": "import mmap; mmap.mmap(-1, 1 << 20)",
+    "shared memory of a device": "open('/dev/zero')",
+    "a file in memory": "import os; os.memfd_create('x')",
+    "shared memory of System V": CALL + "shmget(0, 1 << 20, 0o1600) >= 0, 'denied'",
+    "larger buffers": (
+        "import socket\nsocket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 7, 1 << 30)"),
+    "larger pipes": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "semaphores of System V": CALL + "semget(0, 32000, 0o1600) >= 0, 'denied'",
+    "watching files": CALL + "inotify_init() >= 0, 'denied'",
+    "a lease on a file": (
+        "import fcntl\nfcntl.fcntl(open(torch.__file__), fcntl.F_SETLEASE, fcntl.F_RDLCK)"),
+    "a hint on a file": (
+        "import fcntl\nfcntl.fcntl(open(torch.__file__), 1036, (2).to_bytes(8, 'little'))"),
+}
 
 
 def test_nothing_outside_can_be_reached(grade):
@@ -899,18 +995,18 @@ def test_two_submissions_share_nothing(grade):
     assert first["cells"] == second["cells"] == []
 
 
-def test_the_limit_for_a_whole_submission_holds(grader):
-    slow = ["import time; time.sleep(0.5)"] * 80  # each is under the limit of a cell
-    limits = dataclasses.replace(grader.settings.limits, total=3.0)
-    with contextlib.closing(cohort.Grader(dataclasses.replace(
-            grader.settings, limits=limits))) as strict:
-        started = time.monotonic()
-        result = strict.grade(worksheet(*slow))
+def test_the_limit_for_a_whole_submission_holds():
+    """The watch ends a sandbox whose time is over, though no cell of it is late."""
+    limits = dataclasses.replace(settings().limits, total=0.1)
+    watch = supervisor.Supervised(None, False, limits, None)
+    (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
+    with mine, theirs:
+        init_fd = os.pidfd_open(os.getpid())  # stands for an init that lives on
+        watch._watch(init_fd, life, mine)
+    for fd in (init_fd, life, kept):
+        os.close(fd)
 
-    assert time.monotonic() - started < limits.total + 15
-    assert result["ended_by"] == "time"
-    assert result["points"] == 0
-    assert "took more than 3 s together" in entry(result, "01.1")["message"]
+    assert watch.ended_by == "time"
 
 
 # ---- files of the machine that a program holds without opening them
@@ -941,7 +1037,7 @@ def test_no_file_of_the_machine_can_be_changed_in_mode_owner_or_times(grade):
     assert result["points"] == FULL
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def owned_folder():
     """A folder of an ordinary user, with a link to an interpreter that he owns; and who he is."""
     user = NOBODY if os.geteuid() == 0 else os.geteuid()
@@ -957,8 +1053,8 @@ def owned_folder():
         yield folder, python, user
 
 
-def grade_as(folder: Path, python: list, user: int | None, notebook: bytes) -> dict:
-    """The result of a run of `dlsys grade` by this user; skips where he cannot run it."""
+def grade_as(folder: Path, python: list, user: int | None, **handed_in: bytes) -> dict:
+    """Result by name of one run of `dlsys grade` by this user; skips where he cannot run it."""
     def run(*command: str) -> subprocess.CompletedProcess:
         who = {} if user is None or os.geteuid() else {
             "user": user, "group": user, "extra_groups": []}
@@ -969,32 +1065,62 @@ def grade_as(folder: Path, python: list, user: int | None, notebook: bytes) -> d
     for able in (run("/usr/bin/env", "unshare", "-Ur", "true"), run(*python, "-P", "-c", imports)):
         if able.returncode:
             pytest.skip(f"{user or 'this user'} cannot grade here: {able.stderr[-300:]}")
-    (folder / "a.ipynb").write_bytes(notebook)
-    ended = run(*python, "-P", "-m", "dlsys.cli", "grade", f"{folder}/a.ipynb",
-                "--out", f"{folder}/out")
+    names = []
+    for name, data in handed_in.items():
+        names.append(str(folder / f"{name}.ipynb"))
+        Path(names[-1]).write_bytes(data)
+    ended = run(*python, "-P", "-m", "dlsys.cli", "grade", *names, "--out", f"{folder}/out",
+                "--workers", "1", "--memory", "0.5", "--seconds", "3")
     assert (folder / "out" / "grades.json").exists(), ended.stdout + ended.stderr
-    return json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"][0]
-
-
-def test_the_interpreter_of_an_ordinary_user_cannot_be_changed(owned_folder):
-    folder, python, user = owned_folder
-    before = python.stat()
-
-    result = grade_as(folder, [str(python)], user, worksheet(METADATA))
-
-    assert result["cells"] == []
-    assert result["points"] == FULL
-    after = python.stat()
-    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
-        before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
-    assert os.listxattr(python) == []
+    results = json.loads((folder / "out" / "grades.json").read_text("utf-8"))["results"]
+    return {result["name"].removesuffix(".ipynb"): result for result in results}
 
 
 def test_root_of_a_user_namespace_keeps_its_files(tmp_path):
-    result = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None, worksheet(METADATA))
+    (result,) = grade_as(tmp_path, ["unshare", "-Ur", sys.executable], None,
+                         a=worksheet(METADATA)).values()
 
     assert result["cells"] == []
     assert result["points"] == FULL
+
+
+# ---- what root's sandboxes hold, an ordinary user's hold: his walls are built in another way
+
+@pytest.fixture(scope="module")
+def by_user(owned_folder):
+    """What became of hostile submissions in one run of an ordinary user, and of his interpreter."""
+    folder, python, user = owned_folder
+    before = python.stat()
+    results = grade_as(
+        folder, [str(python)], user, metadata=worksheet(METADATA),
+        doors=worksheet(*REACHES.values(), *DENIED.values()),
+        ended=worksheet(*ENDED.values(), CHEATS["kills everything"]), memory=worksheet(HOG),
+        orphans=worksheet(ORPHANS, BOMB.format(most=40)),
+        patches=worksheet(*PATCHES.values(), **WRONG))
+    return types.SimpleNamespace(results=results, python=python, before=before)
+
+
+def test_the_interpreter_of_an_ordinary_user_cannot_be_changed(by_user):
+    expect_stopped(by_user.results["metadata"])
+    before, after = by_user.before, by_user.python.stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (
+        before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
+    assert os.listxattr(by_user.python) == []
+
+
+def test_nothing_outside_can_be_reached_from_a_users_sandbox(by_user):
+    expect_each_stopped(by_user.results["doors"], REACHES | DENIED)
+
+
+def test_a_users_sandbox_ends_with_all_that_is_in_it(by_user):
+    expect_each_stopped(by_user.results["ended"], ENDED)
+    expect_stopped(by_user.results["orphans"])
+    assert "orphan-qx\n" not in process_names()
+    assert by_user.results["memory"]["ended_by"] == "memory"
+
+
+def test_no_patch_earns_a_point_from_a_user(by_user):
+    assert by_user.results["patches"]["points"] == 0
 
 
 # ---- memory that no process seems to hold, and what is left behind
@@ -1023,22 +1149,6 @@ def test_the_watch_finds_what_is_hoarded(grade, name):
 
     assert result["ended_by"] == "memory"
     assert result["points"] == 0
-
-
-CALL = "import ctypes\nlibc = ctypes.CDLL(None)\nassert libc."
-DENIED = {
-    "shared memory without a file": "import mmap; mmap.mmap(-1, 1 << 20)",
-    "shared memory of a device": "open('/dev/zero')",
-    "larger buffers": (
-        "import socket\nsocket.socketpair()[0].setsockopt(socket.SOL_SOCKET, 7, 1 << 30)"),
-    "larger pipes": "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
-    "semaphores of System V": CALL + "semget(0, 32000, 0o1600) >= 0, 'denied'",
-    "watching files": CALL + "inotify_init() >= 0, 'denied'",
-    "a lease on a file": (
-        "import fcntl\nfcntl.fcntl(open(torch.__file__), fcntl.F_SETLEASE, fcntl.F_RDLCK)"),
-    "a hint on a file": (
-        "import fcntl\nfcntl.fcntl(open(torch.__file__), 1036, (2).to_bytes(8, 'little'))"),
-}
 
 
 def test_what_could_be_hoarded_or_left_for_others_is_denied(grade):
@@ -1122,7 +1232,7 @@ ORDINARY = {
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_what_honest_code_does_with_the_system_goes_on_working(grade, name):
-    expect_stopped(grade(worksheet(ORDINARY[name])))
+    expect_stopped(grade(worksheet(ORDINARY[name]), "01.4"))
 
 
 # ---- answers that reach into the act: what a law expects must not be there, nor follow from it

@@ -150,12 +150,17 @@ class Judge:
             raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
                                  f"{walls.remedy()}")
         limits = self.zygote.limits
-        return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes)
+        bound = walls.kernel_bound()
+        kernel = _BOUND.format(bound / 2**30) if bound else _NO_BOUND
+        return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes) + kernel
 
 
 _WALL = ("Linux namespaces (mount, process, network, IPC, host name, control group), read-only "
          "view without checks and answers, no capabilities, system-call filter, empty "
          "environment, {memory:g} GiB and {processes} processes for each submission")
+
+_BOUND = "; the kernel's memory is bounded by a control group of {:.3g} GiB"
+_NO_BOUND = "; no control group bounds the kernel's memory"
 
 # The probe returns the names of the walls that do not hold.
 _PROBE = '''
@@ -232,13 +237,24 @@ class Sitting:
         open_papers = [p for p in self.papers if first[p.exercise.id].status not in DONE]
         if not open_papers:
             return
-        # After a fault, the quick attempt says nothing about the end of the notebook.
-        self.attempt = self._try(open_papers, careful=True, both=bool(self.attempt.fault),
-                                 checkpoints=not self.attempt.cells_done)
+        self._try_alone(open_papers)
         ids = [paper.exercise.id for paper in open_papers]
         if late := [id for id in ids if self.verdicts[id].status in DONE]:
             self.notes.append(f"{', '.join(late)} did not pass after all cells, but passes alone, "
                               "which counts. Does another cell change what it needs?")
+
+    def _try_alone(self, papers: Sequence[Paper]) -> None:
+        """Judge these in processes of their own; what a fault kept from being asked, once more."""
+        # After a fault, the quick attempt says nothing about the end of the notebook.
+        both, checkpoints = bool(self.attempt.fault), not self.attempt.cells_done
+        while papers:
+            attempt = self._try(papers, careful=True, both=both, checkpoints=checkpoints)
+            if attempt.cells_done or not self.attempt.cells_done:
+                self.attempt = attempt
+            # What ended a whole attempt may have been a cell's timer: that ends with its cell's
+            # process. If it was the answer itself, it is not asked a third time.
+            papers = _unasked(papers, attempt, attempt.at + checkpoints)
+            checkpoints = True
 
     def _try(self, papers: Sequence[Paper], **how: bool) -> Attempt:
         attempt = self.sandbox.attempt(self.notebook.cells, [p.packed for p in papers], **how)
@@ -303,7 +319,7 @@ class Sitting:
             article = "an" if kind[0] in "aeiouAEIOU" else "a"
             return Verdict("missing", id, f"{name} is {article} {clean(kind, 60)}, not a function; "
                            "a later cell reassigned it.")
-        broken = {report["number"]: report for report in _reports(attempt)}
+        broken = {report["number"]: report for report in self._reports(attempt)}
         for number, source in self.notebook.cells:
             if number in broken and notebooks.defines(source, name):
                 return Verdict("error", id, f"{name} is not defined, because "
@@ -323,7 +339,10 @@ class Sitting:
     def _first_broken(self, attempt: Attempt) -> dict | None:
         """The report of the first cell that stopped, check cells aside: they fail after others."""
         checks = {n for n, source in self.notebook.cells if checked_in(source)}
-        return next((r for r in _reports(attempt) if r["number"] not in checks), None)
+        return next((r for r in self._reports(attempt) if r["number"] not in checks), None)
+
+    def _reports(self, attempt: Attempt) -> list[dict]:
+        return _reports(attempt, self.notebook.cells)
 
     def result(self) -> dict[str, Any]:
         """Points, verdicts, cell errors and notes as JSON."""
@@ -331,7 +350,7 @@ class Sitting:
         return {"status": "graded", "stage": self.notebook.stage,
                 "points": sum(e["points"] for e in exercises),
                 "possible": sum(e["possible"] for e in exercises),
-                "exercises": exercises, "cells": _reports(self.attempt), "notes": self.notes}
+                "exercises": exercises, "cells": self._reports(self.attempt), "notes": self.notes}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self._explained(self.verdicts[paper.exercise.id])
@@ -357,17 +376,30 @@ class Sitting:
         return replace(verdict, message=f"no answer: the notebook's cells and answers {text}.")
 
 
+def _unasked(papers: Sequence[Paper], attempt: Attempt, first: int) -> list[Paper]:
+    """The papers from place `first` on that a fault between two answers left without one."""
+    if not (attempt.fault and attempt.cells_done and attempt.at < len(papers)):
+        return []
+    return [p for place, p in enumerate(papers) if place >= first and place not in attempt.answers]
+
+
 _ORDER = {"pass": 0, "missing": 2}  # every other verdict says more than "missing"
 _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limit.",
          "broken": "sent something that cannot be read."}
 
 
-def _reports(attempt: Attempt) -> list[dict]:
-    """The cell reports that have the expected form; all others are dropped."""
+def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]]) -> list[dict]:
+    """The cell reports that have the expected form; all others are dropped.
+
+    They come from a stranger: the cell must be one of the notebook's, the line one of the cell's.
+    """
+    ends = {number: 2 + source.count("\n") for number, source in cells}  # an error may lie behind
     kept = []
     for report in attempt.cells[:frames.MOST_REPORTS]:
         match report:
-            case {"number": int(number), "line": int() | None as line, "error": str(error)}:
+            case {"number": int(number), "line": int() | None as line,
+                  "error": str(error)} if number in ends:
+                line = line if line and 0 < line <= ends[number] else None
                 error = _WHAT.get(error, error)
                 kept.append({"number": number, "line": line, "error": clean(error)})
     return kept

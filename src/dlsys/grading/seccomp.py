@@ -35,7 +35,7 @@ DENIED = {
     "fanotify_init": (300, 262), "remap_file_pages": (216, 234), "lookup_dcookie": (212, 18),
     "personality": (135, 92), "modify_ldt": (154, None), "uselib": (134, None),
     "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None),
-    "move_pages": (279, 239), "migrate_pages": (256, 238),
+    "move_pages": (279, 239), "migrate_pages": (256, 238), "ioprio_set": (251, 30),
     # a file of the view that two sandboxes watch is a line between them
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     # the machine as a whole
@@ -50,10 +50,18 @@ DENIED = {
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
 MMAP, SETSOCKOPT, FCNTL, FLOCK, IOCTL = (9, 222), (54, 208), (72, 25), (73, 32), (16, 29)
+# Calls that send, each with the place of its flags; and those that slow a process, given its id.
+SENDS = {"sendto": ((44, 206), 3), "sendmsg": ((46, 211), 2), "sendmmsg": ((307, 269), 3)}
+SLOWS = {"sched_setparam": (142, 118), "sched_setscheduler": (144, 119),
+         "sched_setaffinity": (203, 122), "sched_setattr": (314, 274)}
+SETPRIORITY = (141, 140)
 NEWEST_KNOWN = 450
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 AF_UNIX = 1
+OUT_OF_BAND = 1  # MSG_OOB
+PRIO_USER = 2    # setpriority: all processes of a user
+INIT = 1         # the sandbox's first process, which has the same user
 SHARED, ANONYMOUS, HUGE_PAGES = 0x01, 0x20, 0x40000  # mmap
 SOL_SOCKET = 1
 LOCKS = (6, 7, 37, 38)  # fcntl: F_SETLK, F_SETLKW, and both of open file descriptions
@@ -111,6 +119,21 @@ def _sockets(column: int) -> list[bytes]:
                  _argument(2), *sizes)
 
 
+def _urgent(column: int) -> list[bytes]:
+    """Deny data out of band: a part of unix sockets that hardly anybody uses and that had holes."""
+    return [step for numbers, flags in SENDS.values() for step in _call(
+        numbers[column], _argument(flags), _step(_ANY_BIT, OUT_OF_BAND, 0, 1),
+        _step(_RETURN, _ERRNO | errno.EPERM))]
+
+
+def _init(column: int) -> list[bytes]:
+    """Deny what would slow the init or pin it; the limits of a process are its own affair."""
+    slows = [step for numbers in SLOWS.values()
+             for step in _first_argument(numbers[column], _EQUAL, INIT, deny_if=True)]
+    return [*slows, *_call(SETPRIORITY[column], _argument(0), *_deny(PRIO_USER), _argument(1),
+                           *_deny(INIT))]
+
+
 def _files(column: int) -> list[bytes]:
     """Deny traces that one sandbox could leave on a file of the view for another one to find.
 
@@ -151,7 +174,7 @@ def program(machine: str = "") -> bytes:
     for call in (SOCKET, SOCKETPAIR):
         steps += _first_argument(call[column], _EQUAL, AF_UNIX, deny_if=False)
     steps += _first_argument(CLONE[column], _ANY_BIT, CLONE_FLAGS, deny_if=True)
-    steps += _memory(column) + _sockets(column) + _files(column)
+    steps += _memory(column) + _sockets(column) + _files(column) + _urgent(column) + _init(column)
     # Limits of oneself only: the init has the same user.
     steps += _first_argument(PRLIMIT[column], _EQUAL, 0, deny_if=False)
     return b"".join([*steps, _step(_RETURN, _ALLOW)])

@@ -120,7 +120,9 @@ def find(paths: list[Path]) -> Found:
     groups, single = [], []
     for path in paths:
         label = path.absolute().relative_to(base)
-        if path.suffix.lower() == ".ipynb" and not path.is_dir():
+        if len(paths) > 1 and (odd := _odd(path, label)):
+            single.append(odd)
+        elif path.suffix.lower() == ".ipynb" and not path.is_dir():
             single.append(_File(label.parts, _notebook_at(path, label)))
         else:
             groups.append((label, _owned(_under(path))))
@@ -133,6 +135,16 @@ def find(paths: list[Path]) -> Found:
 def _notebook_at(path: Path, label: Path) -> Submission:
     _mode(path)
     return Submission(clean(label), _ANYONE, path.resolve())
+
+
+def _odd(path: Path, label: Path) -> _File | None:
+    """A path of no use among others, as a shell's `*` gives it: it must not stop the class."""
+    one = Submission(clean(label), _ANYONE, path)
+    if path.is_symlink() and not path.exists():
+        return _File(label.parts, replace(one, problem="is a link to nothing, expected a file."))
+    if path.exists() and not path.is_dir() and path.suffix.lower() not in (".ipynb", ".zip"):
+        return _File(label.parts, one, graded=False)
+    return None
 
 
 def _mode(path: Path) -> int:

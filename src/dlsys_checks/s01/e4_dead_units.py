@@ -35,11 +35,14 @@ def cases(g):
         return int(torch.randint(1, h.shape[0], (), generator=g)), int(
             torch.randint(h.shape[1], (), generator=g))
 
+    def drawn(low, high):
+        return int(torch.randint(low, high, (), generator=g))
+
     leaky = layer(8, 6, 2)
     leaky[:, 3] = torch.tensor([1.0, -1.0] * 4)  # sums to zero, and is anything but dead
     leaky[:, 4] = -0.0                           # minus zero is zero
-    below = -layer(9, 7, 2)                      # no output above zero: a maximum of 0 is no sign
-    constant = layer(6, 8, 3)
+    below = -layer(9, 14, drawn(1, 13))  # no output above zero: a maximum of 0 is no sign
+    constant = layer(6, 15, drawn(1, 13))
     constant[:, place(constant)[1]] = 0.7
     tiny = layer(7, 5, 1) * 1e-30
     broken, spot, infinite, top = (layer(rows, 6, 2) for rows in (7, 12, 10, 5))
@@ -48,7 +51,7 @@ def cases(g):
     top[0, place(top)[1]] = float("nan")
     infinite[place(infinite)] = float("inf")     # large, but a number
     single = layer(2, 11, 4)[1:]
-    return [("some dead units", {"h": layer(31, 12, int(torch.randint(1, 9, (), generator=g)))}),
+    return [("some dead units", {"h": layer(31, 12, drawn(1, 9))}),
             ("no dead unit", {"h": layer(9, 16, 0)}),
             ("all units dead", {"h": torch.zeros(4, 3 + place(leaky)[0])}),
             ("signed outputs", {"h": leaky}), ("never above zero", {"h": below}),

@@ -74,7 +74,8 @@ def act(fn, x, kind, edit):
     found = dict.fromkeys(("edited", "after", "again", "requires", "grad", "stored",
                            "same_graph", "copy_requires"))
     copied = found["copy"] = fn(t)
-    if not isinstance(copied, torch.Tensor) or copied.shape != t.shape:
+    # A subclass could answer for itself whether it shares memory.
+    if type(copied) not in (torch.Tensor, nn.Parameter) or copied.shape != t.shape:
         return found
     graph = kind not in ("plain", "expanded")
     found |= {"copy": copied.detach().clone(), "copy_requires": copied.requires_grad}

@@ -18,11 +18,11 @@ ex.promise("form", 'Each is {"params": list of tensors, "weight_decay": float};'
 ex.promise("no decay", "the second has 0.0.", says=("weight_decay of the second",))
 ex.promise("axes", "Decayed are the tensors with two or more axes,",
            cases=("norms in a Sequential", "torch's encoder layer", "tensors of 0 to 4 axes",
-                  "parameters named against their kind", "a frozen first layer"))
+                  "parameters named against their kind", "a frozen first layer", "any layers"))
 ex.promise("embeddings", "except the weights of nn.Embedding.",
            cases=("an embedding shared with the head", "a head before the embedding it shares",
                   "an embedding deep inside", "nothing but an embedding",
-                  "an embedding of its own class"))
+                  "an embedding of its own class", "any layers"))
 ex.promise("frozen", "Frozen tensors (requires_grad False) are in no group,",
            says=("frozen",))
 ex.promise("once", "all others in exactly one, also when two modules share them.",
@@ -30,6 +30,10 @@ ex.promise("once", "all others in exactly one, also when two modules share them.
 ex.promise("example", "Example: nn.Linear(2, 3) has its weight in the first group and its bias in "
            "the second.", cases=("the example",))
 
+
+# A layer of a drawn model, by its letter: the group of each of its tensors.
+LAYERS = {"L": {"weight": 0, "bias": 1}, "N": {"weight": 1, "bias": 1}, "E": {"weight": 1},
+          "C": {"weight": 0}, "F": {}}
 
 # The group of each trainable tensor: 0 decayed, 1 exempt. Not among the inputs, for those stand
 # in the act's frame, where a learner's function can read them.
@@ -56,12 +60,21 @@ GROUPS = {
 }
 
 
+def wanted(kind):
+    """The group of each trainable tensor of a model, by name; a drawn one is told by letters."""
+    if kind in GROUPS:
+        return GROUPS[kind]
+    return {f"{place}.{name}": group for place, letter in enumerate(kind.removeprefix("any of "))
+            for name, group in LAYERS[letter].items()}
+
+
 @ex.cases
 def cases(g):
     def one(name, kind):
         width = 4 + int(torch.randint(5, (), generator=g))
         decay = 0.01 + round(0.2 * float(torch.rand((), generator=g)), 3)
         return name, {"kind": kind, "width": width, "decay": decay}
+    some = "".join("LNECF"[int(torch.randint(5, (), generator=g))] for _ in range(16))
     return [one("norms in a Sequential", "conv"), one("torch's encoder layer", "encoder"),
             one("a norm called LayerNorm", "called"), one("tensors of 0 to 4 axes", "axes"),
             one("parameters named against their kind", "names"),
@@ -73,6 +86,7 @@ def cases(g):
             one("a frozen first layer", "frozen"),
             one("a frozen weight and a frozen bias", "frozen parts"),
             one("a frozen model", "all frozen"), one("norms alone", "norms"),
+            one("any layers", f"any of {some}"),
             ("the example", {"kind": "example", "width": 3, "decay": 0.1})]
 
 
@@ -117,7 +131,14 @@ def act(fn, kind, width, decay):
         model[1].weight, model[1].bias = model[0].weight, model[0].bias
         return model
 
-    model = {
+    def drawn():
+        make = {"L": lambda: nn.Linear(width, width), "N": lambda: nn.LayerNorm(width),
+                "E": lambda: nn.Embedding(width, width),
+                "C": lambda: nn.Conv1d(width, width, 1, bias=False),
+                "F": lambda: nn.Linear(width, width).requires_grad_(False)}
+        return nn.Sequential(*[make[letter]() for letter in kind.removeprefix("any of ")])
+
+    model = drawn() if kind.startswith("any of ") else {
         "conv": lambda: nn.Sequential(nn.Conv2d(1, width, 3, bias=False), nn.BatchNorm2d(width),
                                       nn.ReLU(), nn.Flatten(), nn.Linear(width, 3)),
         "tied": tied, "head first": HeadFirst, "shared": shared, "axes": Axes, "names": Names,
@@ -138,9 +159,10 @@ def act(fn, kind, width, decay):
         "encoder": lambda: nn.TransformerEncoderLayer(2 * width, 2, 3 * width, batch_first=True),
         "example": lambda: nn.Linear(2, 3)}[kind]()
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not (kind == "all frozen" or (kind, name) in [
+        frozen = kind == "all frozen" or (kind, name) in [
             ("frozen", "0.weight"), ("frozen", "0.bias"), ("frozen parts", "0.weight"),
-            ("frozen parts", "1.bias"), ("frozen parts", "2.weight")]))
+            ("frozen parts", "1.bias"), ("frozen parts", "2.weight")]
+        parameter.requires_grad_(parameter.requires_grad and not frozen)
     asked = [p.requires_grad for p in model.parameters()]
     name_of = {id(p): n for n, p in model.named_parameters()}
     name_of |= {id(b): f"buffer {n}" for n, b in model.named_buffers()}
@@ -164,7 +186,7 @@ def act(fn, kind, width, decay):
 @ex.law
 def law(out, kind, width, decay):
     expect_parts(out, "groups", "changed")
-    expect_groups(out["groups"], ("decayed", "exempt"), "weight_decay", GROUPS[kind],
+    expect_groups(out["groups"], ("decayed", "exempt"), "weight_decay", wanted(kind),
                   "Look at its axes and its module.")
     expect_close("weight_decay of the first group", out["groups"][0]["weight_decay"], decay)
     expect_equal("weight_decay of the second group", out["groups"][1]["weight_decay"], 0.0)

@@ -23,7 +23,7 @@ ex.promise("frozen", '"frozen": sorted names of the parameters that a group hold
 ex.promise("all groups", "All groups count,",
            cases=("two groups", "three groups, a ghost in the last",
                   "a frozen part in the second group", "five groups, the last with a rate of 0",
-                  "a plain tensor held", "a parameter on another's memory"))
+                  "a plain tensor held", "a parameter on another's memory", "any of all that"))
 ex.promise("identity", "and tensors are told apart by identity, not by value.",
            cases=("a new head with the old one's numbers", "a copy of the whole model held",
                   "a parameter on another's memory"))
@@ -65,12 +65,29 @@ FOUND = {
 }
 
 
+# The layers of a drawn model, by letter: held, missing, frozen and held, frozen and not held, and
+# put in later in place of one that is held.
+ANY = "any of "
+
+
+def found(kind):
+    """What is amiss in a case."""
+    if kind in FOUND:
+        return FOUND[kind]
+
+    def names(letters):
+        return sorted(f"{place}.{name}" for place, letter in enumerate(kind.removeprefix(ANY))
+                      if letter in letters for name in ("bias", "weight"))
+    return names("MG"), len(names("G")), names("F")
+
+
 @ex.cases
 def cases(g):
     def one(name, kind):
         makers = ("SGD", "Adam", "AdamW")
         return name, {"kind": kind, "width": 3 + int(torch.randint(6, (), generator=g)),
                       "made_by": makers[int(torch.randint(3, (), generator=g))]}
+    some = "".join("HMFOG"[int(torch.randint(5, (), generator=g))] for _ in range(10))
     return [one("all as it should be", "whole"), one("a frozen body left out", "head only"),
             one("a trainable body left out", "forgot the body"),
             one("a head put in later", "late head"),
@@ -90,6 +107,7 @@ def cases(g):
             one("a parameter on another's memory", "one memory"),
             one("a head put in after some steps", "stepped"),
             one("a frozen body that has gradients, left out", "frozen gradient"),
+            one("any of all that", ANY + some),
             ("the example", {"kind": "example", "width": 16, "made_by": "SGD"})]
 
 
@@ -113,6 +131,16 @@ def act(fn, kind, width, made_by):
         model = nn.Sequential(*[nn.Linear(2, 2) if n in (0, 2, 10) else nn.ReLU()
                                 for n in range(11)])
         optimizer = make([p for n, p in model.named_parameters() if "weight" in n])
+    elif kind.startswith("any of "):
+        letters = kind.removeprefix("any of ")
+        model = nn.Sequential(*[nn.Linear(2, 2).requires_grad_(letter not in "FO")
+                                for letter in letters])
+        optimizer = make([torch.ones(1, requires_grad=True)], *[
+            layer.parameters() for layer, letter in zip(model, letters) if letter in "HFG"])
+        optimizer.param_groups.pop(0)
+        for place, letter in enumerate(letters):
+            if letter == "G":
+                model[place] = nn.Linear(2, 2)
     elif kind == "own":
         model = Own()
         model.block.inner.weight.requires_grad_(False)
@@ -190,7 +218,7 @@ def law(out, kind, width, made_by):
     expect_parts(out, "out", "changed", "again")
     for report in (out["out"], out["again"]):
         expect_parts(report, "missing", "ghosts", "frozen", what="report")
-    missing, ghosts, frozen = FOUND[kind]
+    missing, ghosts, frozen = found(kind)
     expect_equal("missing tensors", out["out"]["missing"], missing,
                  "Trainable, and in no group.")
     expect_equal("ghosts", out["out"]["ghosts"], ghosts, "Held, but not the model's.")

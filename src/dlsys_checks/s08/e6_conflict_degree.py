@@ -44,6 +44,14 @@ def cases(g):
     anywhere = torch.randint(0, 8000, (32,), generator=g).tolist()
     readers = torch.randint(0, 2, (32,), generator=g).tolist()
     readers[:2] = [0, 1]
+
+    def crowded(turns):
+        """So many words of one bank, in any order between words of the banks behind it."""
+        bank, others = number(0, 8), torch.randperm(20, generator=g)[:32 - turns]
+        reads = [4 * (bank + 32 * k) for k in range(turns)]
+        reads += [4 * (bank + 1 + int(k)) for k in others]
+        return [reads[k] for k in torch.randperm(len(reads), generator=g).tolist()]
+
     cases = {
         "a row": words(1), "a row from another word": words(1, base=base),
         "every second word": words(2), "every third word": words(3),
@@ -55,6 +63,7 @@ def cases(g):
         "half words": [2 * k for k in range(32)],
         "pairs share a word": [4 * 16 * (k // 2) for k in range(32)],
         "two words of a bank, many readers": [4 * (base + 32 * k) for k in readers],
+        "a crowded bank": crowded(number(12, 29)), "another crowded bank": crowded(number(12, 29)),
         "anywhere": anywhere, "far away": [4 * base + 2**k for k in (7, 16, 20, 31, 32, 40)],
         "most threads on one word": [4 * base] * 20 + [4 * base + 4 + 128 * (k % 3)
                                                        for k in range(9)],

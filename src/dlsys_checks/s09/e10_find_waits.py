@@ -17,20 +17,21 @@ ex.promise("events", "events: a list of (name, start, end) of one thread, in any
 ex.promise("left alone", "left as it is;", says=("inputs after the call",))
 ex.promise("inside", "an event lies inside another if it starts no earlier and ends no later.",
            cases=("equal starts", "equal ends", "a wait inside three", "side by side",
-                  "an operation that ends where a wait starts", "equal starts, the inner first"))
+                  "an operation that ends where a wait starts", "equal starts, the inner first",
+                  "a step nobody knows"))
 ex.promise("waits", "aten::_local_scalar_dense, aten::nonzero and cudaStreamSynchronize wait,",
            cases=("one of each", "kernels and copies", "waits alone", "shuffled",
                   "order by the end", "nothing waits", "names that look alike",
-                  "two bare waits"))
+                  "two bare waits", "a step nobody knows"))
 ex.promise("outermost", "and so does the outermost aten:: event around each of them, which is the "
            "one to name, or the wait itself where there is none;",
            cases=("a wait inside three", "waits alone", "inside a step of one's own",
                   "one of each", "equal starts", "equal ends", "shuffled", "order by the end",
                   "many steps", "kernels and copies", "two waits in one", "two bare waits",
                   "names that look alike", "equal starts, the inner first",
-                  "an operation that ends where a wait starts"))
+                  "an operation that ends where a wait starts", "a step nobody knows"))
 ex.promise("once", "with several waits inside it is named once.",
-           cases=("two waits in one", "many steps"))
+           cases=("two waits in one", "many steps", "a step nobody knows"))
 ex.promise("example", 'Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8), '
            '("aten::mm", 10, 12)]: ["aten::item"].', cases=("the example",))
 
@@ -74,6 +75,7 @@ def cases(g):
         if order == "shuffled":
             events = [events[int(k)] for k in torch.randperm(len(events), generator=g)]
         return name, {"events": [tuple(e) for e in events]}
+    some = [sorted(LEAF)[whole(0, len(LEAF))] for _ in range(12)]
     steps = [t for _ in range(whole(3, 6)) for t in ("linear", "bool", "numbers", "copy", "mask",
                                                      "kernel", "item", "blocking copy")]
     alike = [("aten::item_list", []), ("aten::nonzero_static", []), ("nonzero", []),
@@ -107,7 +109,7 @@ def cases(g):
             one("order by the end", "bool", "linear", "mask", "item", order="end"),
             one("shuffled", "item", "linear", "mask", "bool", "device", order="shuffled"),
             one("masks and items, shuffled", "mask", "linear", "item", order="shuffled"),
-            one("many steps", *steps),
+            one("many steps", *steps), one("a step nobody knows", *some),
             ("the example", {"events": [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
                                         ("aten::mm", 10, 12)]})]
 

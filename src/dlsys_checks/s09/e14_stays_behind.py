@@ -63,10 +63,22 @@ WANTED = {
     "the example": ["body.mean", "body.tables.0", "body.tables.1"]}
 
 
+ANY = "any of "  # then a letter for each attribute of a drawn model: T, a tensor; N, a number
+
+
+def wanted(kind):
+    """What stays behind in the model of a case."""
+    if kind in WANTED:
+        return WANTED[kind]
+    return [f"part{n:02}" for n, letter in enumerate(kind.removeprefix(ANY)) if letter == "T"]
+
+
 @ex.cases
 def cases(g):
-    return [(kind, {"kind": kind, "width": 2 + int(torch.randint(60, (), generator=g))})
-            for kind in WANTED]
+    def one(name, kind):
+        return name, {"kind": kind, "width": 2 + int(torch.randint(60, (), generator=g))}
+    some = "".join("TN"[int(torch.randint(2, (), generator=g))] for _ in range(16))
+    return [*[one(kind, kind) for kind in WANTED], one("any attributes", ANY + some)]
 
 
 @ex.act
@@ -120,8 +132,11 @@ def act(fn, kind, width):
         net.register_buffer("fleeting", t(), persistent=False)
         net.register_parameter("free", nn.Parameter(t()))
         return net
+    def drawn():
+        return Net(**{f"part{n:02}": t() if letter == "T" else n
+                      for n, letter in enumerate(kind.removeprefix("any of "))})
     twice, block, shared = t(), Net(mean=t()), [t()]
-    model = {
+    model = drawn() if kind.startswith("any of ") else {
         "two attributes": lambda: Net(std=t(), mean=t()),
         "nothing": lambda: Net(rate=0.1, name="mean", sizes=[1, 2], none=None),
         "registered": registered,
@@ -180,10 +195,10 @@ def act(fn, kind, width):
 @ex.law
 def law(out, kind, width):
     expect_parts(out, "out", "again", "changed")
-    wanted = WANTED[kind]
+    paths = wanted(kind)
     expect_equal("type of the paths", type(out["out"]).__name__, "list", f"Case: {kind}.")
-    expect_length("paths", out["out"], len(wanted))
-    for place, (mine, right) in enumerate(zip(out["out"], wanted, strict=True)):
+    expect_length("paths", out["out"], len(paths))
+    for place, (mine, right) in enumerate(zip(out["out"], paths, strict=True)):
         expect_equal(f"path {place}", mine, right)
     expect_equal("paths when asked again", out["again"], out["out"],
                  "The first call changed the model.")

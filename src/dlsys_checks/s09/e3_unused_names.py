@@ -21,7 +21,8 @@ ex.promise("constant", "A loss may depend on no parameter at all.",
            cases=("a loss that depends on nothing", "a loss that depends on nothing, then others",
                   "two heads that share a weight, none used"))
 ex.promise("frozen", "Frozen parameters are never listed,",
-           cases=("a frozen head", "a frozen body", "all frozen"))
+           cases=("a frozen head", "a frozen body", "all frozen", "any parts frozen",
+                  "any parts frozen, a head used"))
 ex.promise("tied", "and one with two names goes by the name that named_parameters() gives.",
            cases=("two heads that share a weight", "two heads that share a weight, one used",
                   "two heads that share a weight, none used"))
@@ -54,6 +55,10 @@ def cases(g):
     def one(name, *routes, frozen=(), tied=False, aux=False, training=True):
         return name, {"x": torch.randn(5, 4, generator=g), "routes": list(routes),
                       "frozen": list(frozen), "tied": tied, "aux": aux, "training": training}
+    def drawn(used):
+        """Any parameters, but not all that the loss depends on."""
+        return [n for names in PARTS.values() for n in names
+                if torch.rand((), generator=g) < 0.5 and n != used]
     return [one("all used", "all", "all"), one("a head left out", "a"),
             one("a head left out by the first batch", "a", "all"),
             one("another head each time", "a", "b"),
@@ -64,6 +69,8 @@ def cases(g):
             one("a loss that depends on nothing, then others", "none", "ab"),
             one("a frozen head", "a", frozen=("b.weight", "b.bias")),
             one("a frozen body", "detached", frozen=PARTS["body"]),
+            one("any parts frozen", "detached", frozen=drawn("a.bias")),
+            one("any parts frozen, a head used", "b", frozen=drawn("b.bias")),
             one("all frozen", "ab", frozen=[n for names in PARTS.values() for n in names]),
             one("two heads that share a weight", "ab", "a", tied=True),
             one("two heads that share a weight, one used", "b", tied=True),

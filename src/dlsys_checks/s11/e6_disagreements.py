@@ -43,7 +43,7 @@ ex.promise("far", "or if an entry is not finite, or is farther from the model's 
                   "too small", "a little off", "both ways at once", "a small batch beside others",
                   "a large batch beside others", "rtol of 0", "answers of zero", "large weights",
                   "small weights", "one entry", "answers below zero", "the sign turned",
-                  "measured by the model", "at the limit"))
+                  "measured by the model", "at the limit", "any of sixteen"))
 ex.promise("left", "batches stay as they are.", says=("batches that changed",))
 ex.promise("example", "Example: nn.ReLU(), an abs(), batches [1.], [-1.], rtol 0.1: [1].",
            cases=("the example",))
@@ -65,6 +65,10 @@ def cases(g):
             modes = (torch.rand(6, generator=g) < 0.5).tolist()
         return name, {"kind": kind, "weight": weight, "faults": list(faults), "batches": batches,
                       "rtol": rtol, "modes": modes}
+
+    def drawn(count):
+        return [("", "a little", "other", "up")[int(torch.randint(4, (), generator=g))]
+                for _ in range(count)]
 
     zero = one("answers of zero", "", "up", "down", "", "nan", rtol=0.1)
     zero[1]["batches"] = [-b.abs() for b in zero[1]["batches"]]
@@ -114,6 +118,7 @@ def cases(g):
             one("modes of several kinds", "", "other",
                 modes=[True, False, False, True, True, False]),
             one("the root in eval mode", "", "other", modes=[False, True, True, True, True, True]),
+            one("any of sixteen", *drawn(16), rtol=0.1),
             ("the example", {"kind": "example", "weight": torch.zeros(1, 1), "faults": ["", "up"],
                              "batches": [torch.tensor([1.0]), torch.tensor([-1.0])], "rtol": 0.1,
                              "modes": [True]})]

@@ -78,7 +78,15 @@ def cases(g):
     def deep(t, value=share, text="sum"):
         return {"in": [({"x": t, "how": (value, None)}, [t, some(n)])], "text": text}
 
-    return [one("a bare tensor", x, y), one("two dimensions", some(a, n, b), some(b, n, c)),
+    def drawn():
+        """Two inputs of five tensors, each of whose sizes may vary or not."""
+        first = [[whole(2, 9) for _ in range(3)] for _ in range(5)]
+        vary = (torch.rand(5, 3, generator=g) < 0.5).tolist()
+        other = [[n + 7 if v else n for n, v in zip(*rows)] for rows in zip(first, vary)]
+        return [[some(*sizes) for sizes in sets] for sets in (first, other)]
+
+    return [one("a bare tensor", x, y), one("any of fifteen sizes", *drawn()),
+            one("two dimensions", some(a, n, b), some(b, n, c)),
             one("the second dimension", some(n, a), some(n, c)),
             one("the last of three", some(2, 3, a), some(2, 3, b)),
             one("four dimensions", some(a, 2, a, b), some(b, 2, b, b)),

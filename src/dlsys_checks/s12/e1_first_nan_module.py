@@ -72,7 +72,9 @@ def cases(g):
             x[0, 1] = torch.nan if kind == "nan in" else torch.inf
         return name, {"kind": kind, "x": x,
                       "place": int(torch.randint(1, 6, (), generator=g))}
-    return [one("a chain of modules", "chain"), one("the last of a chain", "last"),
+    return [one("a chain of modules", "chain"), one("another chain", "chain"),
+            one("a third chain", "chain"), one("a fourth chain", "chain"),
+            one("the last of a chain", "last"),
             one("nothing wrong", "clean"), one("a NaN handed in", "nan in"),
             one("an infinity handed in", "inf in"), one("an infinity", "inf"),
             one("spoilt between two modules", "between"),

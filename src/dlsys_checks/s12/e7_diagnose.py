@@ -13,29 +13,31 @@ from dlsys_helpers.expect import expect_equal, expect_parts
 
 ex = exercise("12.7", "diagnose", seen=("kind", "batches"))
 
+RUNS = tuple(f"any fault or none, run {k}" for k in range(1, 7))
+
 ex.promise("name", 'Name of the one fault that a training run has, or "none".',
            says=("name of the fault", "type of the name"))
 ex.promise("frozen", '"frozen": no parameter of model asks for a gradient.',
            cases=("a frozen model", "a frozen body alone", "all but the first frozen",
-                  "all but the last frozen", "all but the model's own number frozen"))
+                  "all but the last frozen", "all but the model's own number frozen", *RUNS))
 ex.promise("sum", '"sum": the loss of a batch taken twice is twice that of the batch.',
            cases=("a sum of squares", "a sum of cross-entropies", "a small sum",
                   "a mean that is large", "a mean over one row more",
-                  "a part that changes with each call in train mode"))
+                  "a part that changes with each call in train mode", *RUNS))
 ex.promise("order", '"order": each batch holds a single class.',
            cases=("sorted batches", "sorted, but for the last batch", "one mixed batch",
                   "batches of one class, shuffled", "sorted, in batches of two classes",
-                  "batches of nearly one class"))
+                  "batches of nearly one class", *RUNS))
 ex.promise("labels", '"labels": of all rows of the epoch, less than half have the label of their '
            "nearest other row (Euclidean distance, all batches together).",
            cases=("labels shifted", "exactly half fit", "neighbours in other batches",
                   "two classes swapped", "labels, a norm in train mode", "a little less than half",
                   "the first ones fit",
                   "near, but not by the sum of gaps", "near, but not by the largest gap",
-                  "a model that sees nothing"))
+                  "a model that sees nothing", *RUNS))
 ex.promise("arguments", "model: maps x to logits (N, C). loss_fn(logits, y): a tensor of shape (), "
            "above 0 or below.", cases=("a norm in train mode", "a frozen model",
-                                       "a mean below 0", "a sum below 0"))
+                                       "a mean below 0", "a sum below 0", *RUNS))
 ex.promise("sizes", "batches: those of an epoch, a list of (x, y), x (N, F) float32 with no row "
            "twice, y (N,) int64; N is 2 or more and may differ. There is at most one fault.",
            cases=("small batches", "a single batch"))
@@ -70,6 +72,12 @@ def cases(g):
             rows = rows if order == "sorted" else torch.cat([rows[n // 4:], rows[:n // 4]])
             x, y = x[rows], y[rows]
         return name, {"kind": kind, "batches": [list(p) for p in zip(x.split(size), y.split(size))]}
+
+    def drawn(name):
+        """A run with any fault or none, of the same sizes."""
+        kind = ("none", "frozen", "sum", "order", "labels")[
+            int(torch.randint(5, (), generator=g))]
+        return one(name, kind, order="sorted" if kind == "order" else None, shift=kind == "labels")
 
     def halves():
         x = torch.arange(4.0).repeat_interleave(2)[:, None] * 10
@@ -145,7 +153,8 @@ def cases(g):
             one("a model that sees nothing", "blind"),
             one("all but the model's own number frozen", "own"),
             one("a part that changes with each call in train mode", "grows"),
-            one("a single batch", "labels", n=20, size=20, shift=True)]
+            one("a single batch", "labels", n=20, size=20, shift=True),
+            *map(drawn, RUNS)]
 
 
 @ex.act
