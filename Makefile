@@ -5,7 +5,7 @@ TESTS ?= tests notebooks solutions
 RUN = .venv/bin/python
 export PYTHON
 
-.PHONY: help lab test new build book book-serve bench record sweep lock setup
+.PHONY: help lab test new build book book-serve site versions bench record sweep lock setup
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
 	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
+	@echo "make site        the book as a version of a website, in site/; FOLDER=v1.0 for a release,"
+	@echo "                 none for its root; make versions lists what a website holds"
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
@@ -50,6 +52,13 @@ book: setup
 
 book-serve: setup
 	@$(RUN) -m tools.book --serve
+
+# A release is a tag, and its pages stand in a folder of their own. The list needs no set-up.
+site: setup
+	@$(RUN) -m tools.book --site "$(FOLDER)"
+
+versions:
+	@$(PYTHON) tools/versions.py
 
 bench: setup
 	@$(RUN) -m benchmarks

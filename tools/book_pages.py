@@ -148,18 +148,18 @@ def record(entry: dict) -> str:
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 
-def start_page(template: str, lessons: Lessons, repository: str = "") -> str:
+def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
     """The written start page with its marks replaced by what is generated."""
     parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(lessons),
              "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
-             "code": code_links(repository),
+             "code": code_links(repository, branch),
              "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
 
 
-def code_links(repository: str) -> str:
+def code_links(repository: str, branch: str = "main") -> str:
     """Links to the code and to a machine that runs it; nothing without a public repository.
 
     repository: its address on GitHub, https://github.com/owner/name.
@@ -167,7 +167,8 @@ def code_links(repository: str) -> str:
     if not repository:
         return ""
     place = repository.removesuffix("/").removeprefix("https://github.com/")
-    run = f"https://mybinder.org/v2/gh/{place}/main?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb"
+    run = (f"https://mybinder.org/v2/gh/{place}/{branch}"
+           f"?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb")
     return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
 
 
