@@ -22,7 +22,7 @@ help:
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
-	@echo "make bench       ratios of speed, written to a page"
+	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
 	@echo "make setup       only the set-up; delete .venv to start it afresh"
 

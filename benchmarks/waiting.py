@@ -64,6 +64,15 @@ def lesson_ratio(path: Path, rounds: int = 3) -> dict[str, float]:
             "ratio": statistics.median(a / b for a, b in zip(nb, plain, strict=True))}
 
 
+def lessons(rounds: int = 1) -> list[list]:
+    """Each lesson through nbclient against the same cells as a script."""
+    rows = []
+    for path in LESSONS:
+        rows.append([path.stem, *lesson_ratio(path, rounds).values()])
+        print(*rows[-1], flush=True)
+    return rows
+
+
 def seconds_of(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
@@ -88,6 +97,17 @@ def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
                      for w in exercise.wrong_answers]
             found[id] = {"right ms": 1e3 * statistics.median(good), "wrong ms": 1e3 * max(wrong)}
     return found
+
+
+def checks() -> list[list]:
+    """Each check, as check_latency says, in rows."""
+    return [[id, *found.values()] for id, found in check_latency().items()]
+
+
+def building() -> list[list]:
+    """What a contributor waits for."""
+    return [["make build, nothing changed", command_seconds("-m", "tools.build", "--quick")],
+            ["make book", command_seconds("-m", "tools.book")]]
 
 
 def command_seconds(*command: str) -> float:

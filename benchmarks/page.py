@@ -1,0 +1,150 @@
+"""The page "How fast, on which machine", made from the records; it measures nothing.
+
+benchmarks/bench.json is written by `make bench`, suite.json by the tests, the pages in
+grading/ by the comparison of graders and by the soak, warm.json by the measurement of warm kernels.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+RECORD, WARM, SUITE = (HERE / f"{name}.json" for name in ("bench", "warm", "suite"))
+GRADING = [HERE / "grading" / f"{name}.md" for name in ("RESULTS", "SOAK")]
+TARGET = HERE / "RESULTS.md"
+WORKERS = 2  # of the recorded run of the suite
+SHOWN = 20  # its longest parts
+
+
+class Part(NamedTuple):
+    """A part of bench.json on the page: heading, what was done, the heads of its columns."""
+
+    title: str
+    text: str
+    head: list[str]
+
+
+PARTS = {
+    "setup": Part("A fresh clone", "One set-up of the whole environment, with the packages already "
+                  "downloaded; the download depends on your line.", ["step", "seconds"]),
+    "start": Part("From `make lab` to the first cell", "Each step once, one after the other.",
+                  ["step", "seconds"]),
+    "learners": Part(
+        "Learners on one machine", "All of them run stage 1's lesson from the first cell to the "
+        "last at the same moment, each in a kernel of their own, on all cores. Memory is that of "
+        "a kernel at the end, what kernels share counted in parts; the last column is how many "
+        "such kernels this machine holds, with nothing else in it. Learners who read in between "
+        "wait less. Where the load is high, other work stretches a single learner, too, and the "
+        "ratio is too small.",
+        ["learners", "slowest kernel ready, s", "slowest done, s", "times alone",
+         "MiB a kernel", "kernels that fit"]),
+    "lessons": Part("A lesson through nbclient, against the same cells as a script", "In turn, "
+                    "once each way; the ratio is what counts (aim: at most 1.15).",
+                    ["lesson", "kernel start, s", "cells in nbclient, s", "cells in a script, s",
+                     "ratio"]),
+    "checks": Part("From running a check cell to its verdict", "The worked answer, the median of "
+                   "five; of the wrong answers the slowest.",
+                   ["exercise", "right answer, ms", "slowest wrong answer, ms"]),
+    "explorers": Part("An explorer, from key press to redraw", "One press at a time, warm.",
+                      ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
+    "building": Part("Building", "Whole commands.", ["command", "seconds"]),
+}
+
+
+def table(head: list[str], rows: list[list]) -> str:
+    """A Markdown table; numbers with three digits."""
+    def line(cells: list) -> str:
+        return "| " + " | ".join(f"{c:.3g}" if isinstance(c, float) and c < 1000 else
+                                 f"{c:,.0f}" if isinstance(c, float) else str(c)
+                                 for c in cells) + " |"
+    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
+
+
+def stored(path: Path) -> dict | None:
+    """A record; None where there is none. Raises SystemExit for a file that is no record."""
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"{path.name}: got no JSON ({error}), expected a record. Restore it, or "
+                         "delete it and measure again.") from None
+    if not isinstance(record, dict):
+        raise SystemExit(f"{path.name}: got a {type(record).__name__}, expected an object. Measure "
+                         "it again.")
+    return record
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    record = stored(RECORD) or {}
+    parts = ["# How fast, on which machine",
+             "Ratios were measured side by side in one run, and are what to compare: single times "
+             "move with the machine and with what else it does. The *load* is how many processes "
+             "wanted a core before the measurement began.",
+             *machines(record), *(part(name, record.get(name)) for name in ("setup", "start")),
+             warm(stored(WARM)),
+             *(part(name, record.get(name)) for name in list(PARTS)[2:]),
+             suite(stored(SUITE)), *map(grading, GRADING)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def machines(record: dict) -> list[str]:
+    """The machines of the parts, each named once."""
+    names = list(dict.fromkeys(found["run"]["machine"] for found in record.values()))
+    return [f"**Machine{f' {n}' if len(names) > 1 else ''}:** {name}."
+            for n, name in enumerate(names, 1)]
+
+
+def part(name: str, found: dict | None) -> str:
+    """One part of bench.json; one that was never measured says so."""
+    title, text, head = PARTS[name]
+    if not found:
+        return f"## {title}\n\nNot measured yet: `python -m benchmarks {name}`."
+    run = found["run"]
+    return (f"## {title}\n\n{text} Measured {run['date']}, load {run['load']}.\n\n"
+            f"{table(head, found['rows'])}")
+
+
+def warm(record: dict | None) -> str:
+    """Warm kernels beside cold ones: `run` in words, and `rows`, objects of one shape."""
+    if record is None:
+        return ""
+    try:
+        head = list(record["rows"][0])
+        body = [[row[key] for key in head] for row in record["rows"]]
+        told = record["run"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise SystemExit(f"{WARM.name}: got no {error}, expected run and rows, one object for each "
+                         "way and number of kernels. Measure it again.") from None
+    return f"## A kernel, started cold and warm\n\nMeasured: {told}.\n\n{table(head, body)}"
+
+
+def suite(record: dict | None) -> str:
+    """The parts of the last recorded run of the tests."""
+    if record is None:
+        return ""
+    found = sorted(record["parts"].items(), key=lambda pair: -pair[1]["worker"])
+    rows = [[name, *sums([row])] for name, row in found[:SHOWN]]
+    rest = [row for _, row in found[SHOWN:]]
+    rows += [[f"{len(rest)} others", *sums(rest)]] if rest else []
+    whole = sums(row for _, row in found)
+    return ("## The tests, part by part\n\nWorker seconds are the time of all workers together; "
+            f"{WORKERS} of them take {whole[0] / WORKERS / 60:.0f} minutes, if none waits for "
+            f"another. Recorded {record['run']}.\n\n"
+            f"{table(['part', 'worker s', 'CPU s', 'tests'], [*rows, ['all', *whole]])}")
+
+
+def sums(rows) -> list[int]:
+    """Worker seconds, CPU seconds and tests of some rows together."""
+    rows = list(rows)
+    return [round(sum(row[key] for row in rows)) for key in ("worker", "cpu", "tests")]
+
+
+def grading(path: Path) -> str:
+    """A page about the grader, its headings one level down."""
+    if not path.exists():
+        return ""
+    return path.read_text("utf-8").strip().replace("\n#", "\n##").replace("# ", "## ", 1)
