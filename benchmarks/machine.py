@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 from datetime import UTC, datetime
-from pathlib import Path
+
+import psutil
 
 PACKAGES = ("torch", "nbclient", "jupyterlab", "jupyter-book")
 MIB = 2**20
@@ -25,7 +25,7 @@ def processor() -> str:
 
 def memory_gib() -> float:
     """All memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return psutil.virtual_memory().total / 2**30
 
 
 def describe() -> dict[str, str]:
@@ -40,10 +40,8 @@ def describe() -> dict[str, str]:
 def pss_mib(pid: int) -> float:
     """Memory of a process and its children in MiB, what several share counted in parts.
 
-    Raises OSError where the system does not tell it: only Linux does.
+    Raises AttributeError where the system does not tell it: only Linux does.
     """
-    here = Path("/proc", str(pid))
-    text = (here / "smaps_rollup").read_text("utf-8")
-    own = int(re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)[1]) * 1024 / MIB
-    children = (here / "task" / str(pid) / "children").read_text("utf-8").split()
-    return own + sum(map(pss_mib, map(int, children)))
+    process = psutil.Process(pid)
+    family = [process, *process.children(recursive=True)]
+    return sum(each.memory_full_info().pss for each in family) / MIB

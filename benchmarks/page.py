@@ -41,9 +41,10 @@ PARTS = {
         ["learners", "slowest kernel ready, s", "slowest done, s", "times alone",
          "MiB a kernel", "kernels that fit"]),
     "lessons": Part("A lesson through nbclient, against the same cells as a script", "In turn, "
-                    "once each way; the ratio is what counts (aim: at most 1.15).",
+                    "once each way; the ratio is what counts (aim: at most 1.15). That of CPU "
+                    "times, the client's included, does not move with what else the machine does.",
                     ["lesson", "kernel start, s", "cells in nbclient, s", "cells in a script, s",
-                     "ratio"]),
+                     "ratio", "ratio of CPU times"]),
     "checks": Part("From running a check cell to its verdict", "The worked answer, the median of "
                    "five; of the wrong answers the slowest.",
                    ["exercise", "right answer, ms", "slowest wrong answer, ms"]),

@@ -148,6 +148,13 @@ def test_everything_that_folds_has_a_name(html):
     assert labels == {None}
 
 
+def test_no_key_alone_is_a_shortcut(html):
+    """WCAG 2.1.4. The theme has two kinds, of which one is on unless it is switched off."""
+    options = (html / "_static" / "documentation_options.js").read_text("utf-8")
+    assert dict(re.findall(r"(ENABLE_SEARCH_SHORTCUTS|NAVIGATION_WITH_KEYS): (\w+)", options)) == {
+        "ENABLE_SEARCH_SHORTCUTS": "false", "NAVIGATION_WITH_KEYS": "false"}
+
+
 def test_nothing_offers_what_is_not_there(html):
     for name, page in pages(html).items():
         assert bool(page.select(".secondary-toggle")) == bool(
