@@ -198,20 +198,20 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
              "versions": versions.page(versions.current(), folder, versions.tagged())}
-    traps = book_traps.pages(lessons)
+    below = book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
     index = source / "index.md"
     config = settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8")), folder)
     public_home = (config["repository"]["url"], config["repository"]["branch"])
     index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons, *public_home),
                      "utf-8")
-    (source / "traps").mkdir()
-    for name, text in (pages | about | traps).items():
+    for name, text in (pages | about | below).items():
+        (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")
     for entry in stages:
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
-    save_yaml(contents(stages, list(pages), list(traps)), source / "_toc.yml")
+    save_yaml(contents(stages, list(pages), list(below)), source / "_toc.yml")
     save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
@@ -233,25 +233,26 @@ GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparamet
 GRADING = ["grading", "grading_trust", "grading_kubernetes"]
 
 
-def contents(stages: list[Stage], pages: list[str], traps: list[str]) -> dict:
+def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     """The table of contents: each lesson with its worksheet, then the pages for looking up.
 
-    The page of each trap stands under the trap index.
+    A page of `below`, such as traps/01-1, stands under the one that its folder is called like.
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
     parts = {"Decide": GUIDES, "Look up": pages, "Instructors": GRADING,
              "About": ["how_to_use", "accessibility", "changelog", "versions"]}
-    written = [{"caption": caption, "chapters": [chapter(page, traps) for page in files]}
+    written = [{"caption": caption, "chapters": [chapter(page, below) for page in files]}
                for caption, files in parts.items()]
     return {"format": "jb-book", "root": "index",
             "parts": [{"caption": "Stages", "chapters": chapters}, *written]}
 
 
-def chapter(page: str, traps: list[str]) -> dict:
-    """A page's entry in the contents; the trap index has the traps' own pages below it."""
-    return {"file": page} | ({"sections": [{"file": t} for t in traps]} if page == "traps" else {})
+def chapter(page: str, below: list[str]) -> dict:
+    """A page's entry in the contents, with the pages of its folder below it."""
+    sections = [{"file": name} for name in below if name.startswith(f"{page}/")]
+    return {"file": page} | ({"sections": sections} if sections else {})
 
 
 def settings(config: dict, folder: str | None = None) -> dict:

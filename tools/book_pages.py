@@ -25,7 +25,7 @@ Lessons = dict[int, NotebookNode]
 
 def generated(lessons: Lessons) -> dict[str, str]:
     """The generated pages for looking up, by name, in the order of the contents."""
-    pages = {"traps": traps_page(), "wrong_answers": wrong_answers_page(),
+    pages = {"traps": traps_page(), "wrong_answers": wrong_answers_page(list(lessons)),
              "errata": errata_page(lessons), "gpu_evidence": gpu_page()}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
@@ -73,13 +73,34 @@ def traps_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def wrong_answers_page() -> str:
-    """The kill matrix: every registered wrong answer, and what the check it must fail says."""
-    parts = ["# Wrong answers",
-             "A check is worth what it refuses. Each exercise comes with answers that look right "
-             "and are wrong. This page was made by running every one of them through its check; "
-             "the right column is what a learner who writes it is told."]
-    for trap in catalog.traps():
+WRONG = "wrong_answers/{:02d}"  # the page of a stage, below that of all
+
+
+def wrong_answers_page(stages: Sequence[int]) -> str:
+    """What the kill matrix is, how many wrong answers there are, and the page of each stage."""
+    rows = [(f"[{number}. {stage(number).title}]({WRONG.format(number)}.md)",
+             str(len(catalog.traps(number))),
+             str(sum(len(proofs.told(t.id)) for t in catalog.traps(number))))
+            for number in stages]
+    total = sum(int(row[-1]) for row in rows)
+    return "\n\n".join([
+        "# Wrong answers",
+        "A check is worth what it refuses. Each exercise comes with answers that look right "
+        f"and are wrong, {total:,} in all. Every one of them was run through its check; the page "
+        "of its stage says what a learner who writes it is told.",
+        table(("Stage", "Exercises", "Wrong answers"), rows)]) + "\n"
+
+
+def wrong_answers(stages: Iterable[int]) -> dict[str, str]:
+    """The kill matrix, a page a stage, by name: each wrong answer, and what its check says."""
+    return {WRONG.format(number): wrong_answers_of(stage(number)) for number in stages}
+
+
+def wrong_answers_of(entry: Stage) -> str:
+    parts = [f"# Wrong answers of stage {entry.number}",
+             f"{entry.title}: what was refused, and in the right column what a learner who writes "
+             "it is told. [All stages](../wrong_answers.md)."]
+    for trap in catalog.traps(entry.number):
         rows = [(plain(name), plain(message)) for name, message in proofs.told(trap.id).items()]
         parts += [f"## {trap.id} `{trap.function}`",
                   f"{trap.title}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
