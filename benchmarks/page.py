@@ -1,7 +1,7 @@
 """The page "How fast, on which machine", made from the records; it measures nothing.
 
-benchmarks/bench.json is written by `make bench`, suite.json by the tests, the pages in
-grading/ by the comparison of graders and by the soak, warm.json by the measurement of warm kernels.
+benchmarks/bench.json is written by `make bench`, suite.json by the tests. The pages of warm kernels
+and of many learners on a hub, and those in grading/, have commands of their own and are taken in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-RECORD, WARM, SUITE = (HERE / f"{name}.json" for name in ("bench", "warm", "suite"))
+RECORD, SUITE = HERE / "bench.json", HERE / "suite.json"
+KERNELS = [HERE / f"{name}.md" for name in ("WARM", "HUB")]  # those that exist are shown
 GRADING = [HERE / "grading" / f"{name}.md" for name in ("RESULTS", "SOAK")]
 TARGET = HERE / "RESULTS.md"
 WORKERS = 2  # of the recorded run of the suite
@@ -73,7 +74,7 @@ def stored(path: Path) -> dict | None:
         raise SystemExit(f"{path.name}: got no JSON ({error}), expected a record. Restore it, or "
                          "delete it and measure again.") from None
     if not isinstance(record, dict):
-        raise SystemExit(f"{path.name}: got a {type(record).__name__}, expected an object. Measure "
+        raise SystemExit(f"{path.name}: got {type(record).__name__}, expected an object. Measure "
                          "it again.")
     return record
 
@@ -86,9 +87,8 @@ def page() -> str:
              "move with the machine and with what else it does. The *load* is how many processes "
              "wanted a core before the measurement began.",
              *machines(record), *(part(name, record.get(name)) for name in ("setup", "start")),
-             warm(stored(WARM)),
-             *(part(name, record.get(name)) for name in list(PARTS)[2:]),
-             suite(stored(SUITE)), *map(grading, GRADING)]
+             *map(taken_in, KERNELS), *(part(name, record.get(name)) for name in list(PARTS)[2:]),
+             suite(stored(SUITE)), *map(taken_in, GRADING)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -107,20 +107,6 @@ def part(name: str, found: dict | None) -> str:
     run = found["run"]
     return (f"## {title}\n\n{text} Measured {run['date']}, load {run['load']}.\n\n"
             f"{table(head, found['rows'])}")
-
-
-def warm(record: dict | None) -> str:
-    """Warm kernels beside cold ones: `run` in words, and `rows`, objects of one shape."""
-    if record is None:
-        return ""
-    try:
-        head = list(record["rows"][0])
-        body = [[row[key] for key in head] for row in record["rows"]]
-        told = record["run"]
-    except (KeyError, IndexError, TypeError) as error:
-        raise SystemExit(f"{WARM.name}: got no {error}, expected run and rows, one object for each "
-                         "way and number of kernels. Measure it again.") from None
-    return f"## A kernel, started cold and warm\n\nMeasured: {told}.\n\n{table(head, body)}"
 
 
 def suite(record: dict | None) -> str:
@@ -144,8 +130,8 @@ def sums(rows) -> list[int]:
     return [round(sum(row[key] for row in rows)) for key in ("worker", "cpu", "tests")]
 
 
-def grading(path: Path) -> str:
-    """A page about the grader, its headings one level down."""
+def taken_in(path: Path) -> str:
+    """A page of its own, its headings one level down; nothing where it does not exist."""
     if not path.exists():
         return ""
     return path.read_text("utf-8").strip().replace("\n#", "\n##").replace("# ", "## ", 1)

@@ -16,8 +16,9 @@ RUN = {"date": "2026-01-02", "load": "0.3", "machine": "2 cores of X"}
 @pytest.fixture
 def records(tmp_path, monkeypatch):
     """No record at all; a test writes those that it needs."""
-    for name in ("RECORD", "WARM", "SUITE"):
+    for name in ("RECORD", "SUITE"):
         monkeypatch.setattr(page, name, tmp_path / f"{name.lower()}.json")
+    monkeypatch.setattr(page, "KERNELS", [tmp_path / "WARM.md"])
     monkeypatch.setattr(page, "GRADING", [tmp_path / "RESULTS.md"])
     return tmp_path
 
@@ -57,17 +58,18 @@ def test_two_machines_are_told_apart(records):
     assert "**Machine 2:** 8 cores of Y." in text
 
 
-def test_warm_kernels_stand_beside_cold_ones(records):
-    write(records, "warm.json", {"run": "today, 2 cores", "rows": [
-        {"kernels": 4, "cold, s": 6.0, "warm, s": 0.5}]})
-    assert "| kernels | cold, s | warm, s |\n|---|---|---|\n| 4 | 6 | 0.5 |" in page.page()
+def test_warm_kernels_stand_before_the_learners_where_they_were_measured(records):
+    title = "## Ordinary and warm"
+    assert title not in page.page()
+    write(records, "WARM.md", "# Ordinary and warm\n\nText.\n")
+    text = page.page()
+    assert text.index("to the first cell") < text.index(title) < text.index("## Learners on one")
 
 
 @pytest.mark.parametrize(("name", "text", "told"), [
-    ("warm.json", "{}", "warm.json: got no 'rows', expected run and rows"),
-    ("warm.json", '{"run": "", "rows": []}', "expected run and rows"),
+    ("suite.json", "7", "suite.json: got int, expected an object"),
     ("record.json", "{", "record.json: got no JSON"),
-    ("record.json", "[]", "record.json: got a list, expected an object")])
+    ("record.json", "[]", "record.json: got list, expected an object")])
 def test_a_record_that_is_none_gets_one_line(records, name, text, told):
     write(records, name, text)
     with pytest.raises(SystemExit, match=told.replace(".", r"\.")) as stopped:
