@@ -43,7 +43,9 @@ PARTS = {
          "MiB a kernel", "kernels that fit"]),
     "lessons": Part("A lesson through nbclient, against the same cells as a script", "In turn, "
                     "once each way; the ratio is what counts (aim: at most 1.15). That of CPU "
-                    "times, the client's included, does not move with what else the machine does.",
+                    "times, the client's included, moves little with what else the machine does; "
+                    "that of elapsed times is for an idle machine. A figure is drawn for its "
+                    "output in a kernel alone. Lessons without a row were not measured.",
                     ["lesson", "kernel start, s", "cells in nbclient, s", "cells in a script, s",
                      "ratio", "ratio of CPU times"]),
     "checks": Part("From running a check cell to its verdict", "The worked answer, the median of "
@@ -82,30 +84,32 @@ def stored(path: Path) -> dict | None:
 def page() -> str:
     """The whole page, as Markdown."""
     record = stored(RECORD) or {}
+    names = list(dict.fromkeys(found["run"]["machine"] for found in record.values()))
+    shown = {name: part(name, record.get(name), names) for name in PARTS}
     parts = ["# How fast, on which machine",
              "Ratios were measured side by side in one run, and are what to compare: single times "
              "move with the machine and with what else it does. The *load* is how many processes "
              "wanted a core before the measurement began.",
-             *machines(record), *(part(name, record.get(name)) for name in ("setup", "start")),
-             *map(taken_in, KERNELS), *(part(name, record.get(name)) for name in list(PARTS)[2:]),
+             *machines(names), shown.pop("setup"), shown.pop("start"),
+             *map(taken_in, KERNELS), *shown.values(),
              suite(stored(SUITE)), *map(taken_in, GRADING)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def machines(record: dict) -> list[str]:
-    """The machines of the parts, each named once."""
-    names = list(dict.fromkeys(found["run"]["machine"] for found in record.values()))
+def machines(names: list[str]) -> list[str]:
+    """The machines of the parts, with a number where there are several."""
     return [f"**Machine{f' {n}' if len(names) > 1 else ''}:** {name}."
             for n, name in enumerate(names, 1)]
 
 
-def part(name: str, found: dict | None) -> str:
+def part(name: str, found: dict | None, names: list[str]) -> str:
     """One part of bench.json; one that was never measured says so."""
     title, text, head = PARTS[name]
     if not found:
         return f"## {title}\n\nNot measured yet: `python -m benchmarks {name}`."
     run = found["run"]
-    return (f"## {title}\n\n{text} Measured {run['date']}, load {run['load']}.\n\n"
+    where = f" on machine {names.index(run['machine']) + 1}" if len(names) > 1 else ""
+    return (f"## {title}\n\n{text} Measured {run['date']}{where}, load {run['load']}.\n\n"
             f"{table(head, found['rows'])}")
 
 
