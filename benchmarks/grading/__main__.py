@@ -223,7 +223,9 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
              f"{os.cpu_count()} cores ({platform.machine()}), Python "
              f"{platform.python_version()}, torch {importlib.metadata.version('torch')}; "
              f"{time.strftime('%Y-%m-%d')}. Load at the end of the run: "
-             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each.\n",
+             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each. "
+             "Ratios are those of one submission, its share of the whole command with its start; a "
+             "peer with fewer in the last column graded the first of them alone.\n",
              "| | CPU s each | times the CPU | submissions/min | times slower | points as dlsys |",
              "|---|---|---|---|---|---|"]
     for name, facts in found.items():
