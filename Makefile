@@ -5,7 +5,8 @@ TESTS ?= tests notebooks solutions
 RUN = .venv/bin/python
 export PYTHON TORCH WHEELHOUSE
 
-.PHONY: help lab test new build book book-serve bench record sweep lock setup wheel wheelhouse
+.PHONY: help lab test new build book book-serve site versions bench record sweep lock setup wheel
+.PHONY: wheelhouse
 .DEFAULT_GOAL := help
 
 help:
@@ -18,10 +19,12 @@ help:
 	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
 	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
+	@echo "make site        the book as a version of a website, in site/; FOLDER=v1.0 for a release,"
+	@echo "                 none for its root; make versions lists what a website holds"
 	@echo "make sweep       every claim under seeds, threads and instruction sets, where its record"
 	@echo "                 is stale; LESSON=01 for one, SWEEP_ARGS='--seeds 50' or --all"
 	@echo "make record      measure the GPU sections on this machine's CUDA device"
-	@echo "make bench       ratios of speed, written to a page"
+	@echo "make bench       how fast, on which machine: measured, recorded, written to a page"
 	@echo "make lock        requirements.lock from the packages installed in .venv"
 	@echo "make wheel       the package with worksheets and lessons as one file, in dist/"
 	@echo "make wheelhouse  all packages as files, for machines without network"
@@ -54,12 +57,19 @@ book: setup
 book-serve: setup
 	@$(RUN) -m tools.book --serve
 
+# A release is a tag, and its pages stand in a folder of their own. The list needs no set-up.
+site: setup
+	@$(RUN) -m tools.book --site "$(FOLDER)"
+
+versions:
+	@$(PYTHON) tools/versions.py
+
 bench: setup
 	@$(RUN) -m benchmarks
 
 # No set-up: a GPU machine has its own torch, often neither network nor room for another.
 record:
-	@$(firstword $(wildcard $(RUN)) $(PYTHON)) -m tools.record
+	@PYTHONPATH=src $(firstword $(wildcard $(RUN)) $(PYTHON)) -m tools.record
 
 sweep: setup
 	@$(RUN) -m tools.sweep $(LESSON) $(SWEEP_ARGS)

@@ -1,73 +1,51 @@
-"""Measure what a user waits for, side by side in one run, and write benchmarks/RESULTS.md."""
+"""Measure what a user waits for, part by part, side by side in one run, with the machine.
+
+    python -m benchmarks                     all parts, then the page
+    python -m benchmarks learners lessons    these parts; the others keep what they have
+    python -m benchmarks page                only the page, from what is recorded
+
+The record is benchmarks/bench.json, the page benchmarks/RESULTS.md.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import os
-import platform
-from datetime import UTC, datetime
+import json
+from collections.abc import Callable
 
-from benchmarks import explorers, waiting
-from dlsys_helpers.paths import ROOT
+from benchmarks import explorers, machine, page, starting, waiting
 
-TARGET = ROOT / "benchmarks" / "RESULTS.md"
-PACKAGES = ("torch", "nbclient", "jupyterlab", "jupyter-book", "anywidget")
-
-
-def processor() -> str:
-    """The processor's name as the system gives it, else its architecture."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            names = [line.split(":", 1)[1].strip() for line in info if "model name" in line]
-    except OSError:
-        names = []
-    return names[0] if names else platform.machine()
+# "setup" needs a network and ten GB, so it is measured only when it is named.
+MEASURE: dict[str, Callable[[], list[list]]] = {
+    "setup": starting.fresh_setup, "start": starting.first_cell, "learners": starting.learners,
+    "lessons": waiting.lessons, "checks": waiting.checks, "explorers": explorers.rows,
+    "building": waiting.building}
+ALL = [name for name in MEASURE if name != "setup"]
 
 
-def table(head: list[str], rows: list[list[object]]) -> str:
-    def line(cells: list[object]) -> str:
-        shown = (f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells)
-        return "| " + " | ".join(shown) + " |"
-    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
-
-
-def header(rounds: int) -> str:
-    versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in PACKAGES)
-    load = os.getloadavg()[0]
-    return (f"# What you wait for\n\nMeasured {datetime.now(UTC).date()} on {os.cpu_count()} "
-            f"cores of {processor()} ({platform.system()}), Python {platform.python_version()}, "
-            f"{versions}. Load before the run: {load:.1f}; each lesson {rounds} times each way. "
-            "Compare the ratios: single times move with the machine.\n")
+def measure(name: str) -> dict:
+    """The part's record: run, its machine and load before it began, and rows."""
+    run = machine.describe()
+    rows = MEASURE[name]()
+    print(f"{name}: {len(rows)} rows", flush=True)
+    return {"run": run, "rows": [[round(c, 4) if isinstance(c, float) else c for c in row]
+                                 for row in rows]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each lesson, each way")
-    rounds = parser.parse_args().rounds
-    parts = [header(rounds), "## A lesson through nbclient, against the same cells as a script\n"]
-    rows = []
-    for path in waiting.LESSONS:
-        found = waiting.lesson_ratio(path, rounds)
-        rows.append([path.stem, *found.values()])
-        print(path.stem, found, flush=True)
-    parts.append(table(["lesson", "kernel start, s", "cells in nbclient, s",
-                        "cells in a script, s", "ratio (aim 1.15)"], rows))
-    parts.append("\n## From running a check cell to its verdict\n")
-    latency = waiting.check_latency()
-    parts.append(table(["exercise", "right answer, ms", "slowest wrong answer, ms"],
-                       [[id, *found.values()] for id, found in latency.items()]))
-    parts.append("\n## An explorer, from key press to redraw\n")
-    redraw = explorers.measure()
-    parts.append(table(["where", "median, ms", "95th percentile, ms", "aim, ms"],
-                       [[row[k] for k in ("where", "median_ms", "p95_ms", "aim_ms")]
-                        for row in redraw]))
-    parts.append("\n## Building\n")
-    parts.append(table(["command", "seconds"], [
-        ["make build, nothing changed", waiting.command_seconds("-m", "tools.build", "--quick")],
-        ["make book", waiting.command_seconds("-m", "tools.book")]]))
-    TARGET.write_text("\n".join(parts) + "\n", encoding="utf-8")
-    print(f"written: {TARGET.relative_to(ROOT)}")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART",
+                        help=f"{', '.join(MEASURE)} or page; all but setup, unless named")
+    parts = parser.parse_args().parts or ALL
+    if unknown := sorted({*parts} - {*MEASURE, "page"}):
+        parser.error(f"part: got {unknown[0]!r}, expected one of {', '.join(MEASURE)}, page.")
+    for name in parts:
+        if name != "page":
+            found = measure(name)
+            record = (page.stored(page.RECORD) or {}) | {name: found}
+            page.RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    page.TARGET.write_text(page.page(), "utf-8")
+    print(f"written: {page.TARGET.relative_to(page.HERE.parent)}")
 
 
 if __name__ == "__main__":

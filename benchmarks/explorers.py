@@ -39,6 +39,11 @@ def measure() -> list[dict]:
         return [_static(browser, explorer, Path(folder)), _live(browser, explorer, Path(folder))]
 
 
+def rows() -> list[list]:
+    """The same as rows of a table."""
+    return [[row[key] for key in ("where", "median_ms", "p95_ms", "aim_ms")] for row in measure()]
+
+
 def _static(browser, explorer: Explorer, folder: Path) -> dict:
     write_assets(folder)
     target = folder / "page.html"

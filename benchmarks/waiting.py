@@ -12,19 +12,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 
 QUIET = {**os.environ, "DLSYS_PROGRESS": "off", "MPLBACKEND": "Agg"}
 PLAIN = """
-import json, sys, time
+import json, os, sys, time
 from tools.run_cells import run_cell
 cells = [c for c in json.load(open(sys.argv[1]))["cells"] if c["cell_type"] == "code"]
-names, began = {"__name__": "__main__"}, time.perf_counter()
+names, began, cpu = {"__name__": "__main__"}, time.perf_counter(), sum(os.times()[:4])
 for n, cell in enumerate(cells):
     run_cell("".join(cell["source"]), f"<cell {n}>", names)
-print("seconds", time.perf_counter() - began)
+print("seconds", time.perf_counter() - began, sum(os.times()[:4]) - cpu)
 """
 
 
@@ -34,34 +35,49 @@ def client(path: Path) -> NotebookClient:
                           resources={"metadata": {"path": str(NOTEBOOKS)}})
 
 
-def through_nbclient(path: Path) -> tuple[float, float]:
-    """Seconds for kernel start, and for all cells after it."""
+def through_nbclient(path: Path) -> tuple[float, float, float]:
+    """Seconds for kernel start, for all cells after it, and the cells' CPU seconds.
+
+    The CPU time is that of the kernel and of the client, which carries every output.
+    """
     began, run = time.perf_counter(), client(path)
+    cpu = -time.process_time()
     with run.setup_kernel(env=QUIET):
+        cpu -= kernel_cpu(run)
         started = time.perf_counter()
         for index, cell in enumerate(run.nb.cells):
             run.execute_cell(cell, index)
-        return started - began, time.perf_counter() - started
+        done = time.perf_counter()
+        return started - began, done - started, cpu + kernel_cpu(run) + time.process_time()
 
 
-def plain_script(path: Path) -> float:
-    """Seconds for the same cells in one Python process, interpreter start not counted."""
+def kernel_cpu(run: NotebookClient) -> float:
+    """CPU seconds that the kernel has used, and children that it has waited for."""
+    return sum(psutil.Process(run.km.provisioner.pid).cpu_times()[:4])
+
+
+def plain_script(path: Path) -> tuple[float, float]:
+    """Seconds and CPU seconds for the same cells in one process, its start not counted."""
     done = subprocess.run([sys.executable, "-c", PLAIN, str(path)], cwd=ROOT, env=QUIET,
                           capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+    seconds, cpu = map(float, done.stdout.split()[-2:])
+    return seconds, cpu
 
 
-def lesson_ratio(path: Path, rounds: int = 3) -> dict[str, float]:
-    """Median seconds of both ways, taken in turn, their ratio, and the kernel's start."""
-    starts, nb, plain = [], [], []
-    for _ in range(rounds):
-        start, cells = through_nbclient(path)
-        starts.append(start)
-        nb.append(cells)
-        plain.append(plain_script(path))
-    return {"kernel start s": statistics.median(starts), "nbclient s": statistics.median(nb),
-            "script s": statistics.median(plain),
-            "ratio": statistics.median(a / b for a, b in zip(nb, plain, strict=True))}
+def lesson_ratio(path: Path) -> list[float]:
+    """Kernel start, cells through nbclient, as a script, their ratio, and the ratio by CPU time."""
+    start, seconds, cpu = through_nbclient(path)
+    plain, plain_cpu = plain_script(path)
+    return [start, seconds, plain, seconds / plain, cpu / plain_cpu]
+
+
+def lessons() -> list[list]:
+    """Each lesson through nbclient against the same cells as a script, in turn."""
+    rows = []
+    for path in LESSONS:
+        rows.append([path.stem, *lesson_ratio(path)])
+        print(rows[-1], flush=True)
+    return rows
 
 
 def seconds_of(call: Callable[[], object]) -> float:
@@ -88,6 +104,17 @@ def check_latency(rounds: int = 5) -> dict[str, dict[str, float]]:
                      for w in exercise.wrong_answers]
             found[id] = {"right ms": 1e3 * statistics.median(good), "wrong ms": 1e3 * max(wrong)}
     return found
+
+
+def checks() -> list[list]:
+    """Each check, as check_latency says, in rows."""
+    return [[id, *found.values()] for id, found in check_latency().items()]
+
+
+def building() -> list[list]:
+    """What a contributor waits for."""
+    return [["make build, nothing changed", command_seconds("-m", "tools.build", "--quick")],
+            ["make book", command_seconds("-m", "tools.book")]]
 
 
 def command_seconds(*command: str) -> float:

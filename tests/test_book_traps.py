@@ -55,3 +55,11 @@ def test_the_pages_of_traps_stand_below_their_index():
     [index, symptoms] = next(p for p in parts if p["caption"] == "Look up")["chapters"]
     assert index["sections"] == [{"file": "traps/01-1"}]
     assert "sections" not in symptoms
+
+
+def test_pages_below_another_are_those_of_its_folder():
+    below = ["traps/01-1", "wrong_answers/01", "wrong_answers/02"]
+    assert book.chapter("wrong_answers", below) == {
+        "file": "wrong_answers",
+        "sections": [{"file": "wrong_answers/01"}, {"file": "wrong_answers/02"}]}
+    assert book.chapter("symptoms", below) == {"file": "symptoms"}

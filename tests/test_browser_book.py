@@ -98,7 +98,7 @@ def left_out(page: BeautifulSoup) -> int:
                for box in page.select("[data-explorer]"))
 
 
-MOST_BYTES = {"notebooks": 600_000, "wrong_answers.html": 300_000}  # the kill matrix of all stages
+MOST_BYTES = {"notebooks": 600_000}
 
 
 def test_a_page_of_text_weighs_under_150_kb_and_a_lesson_under_600(html):
@@ -148,6 +148,13 @@ def test_everything_that_folds_has_a_name(html):
     assert labels == {None}
 
 
+def test_no_key_alone_is_a_shortcut(html):
+    """WCAG 2.1.4. The theme has two kinds, of which one is on unless it is switched off."""
+    options = (html / "_static" / "documentation_options.js").read_text("utf-8")
+    assert dict(re.findall(r"(ENABLE_SEARCH_SHORTCUTS|NAVIGATION_WITH_KEYS): (\w+)", options)) == {
+        "ENABLE_SEARCH_SHORTCUTS": "false", "NAVIGATION_WITH_KEYS": "false"}
+
+
 def test_nothing_offers_what_is_not_there(html):
     for name, page in pages(html).items():
         assert bool(page.select(".secondary-toggle")) == bool(
@@ -186,27 +193,35 @@ def test_no_launch_button_without_a_public_address(html):
         assert not page.find("a", href=re.compile(r"//(mybinder\.org|colab\.research)"))
 
 
-def test_launch_buttons_open_the_notebook_itself(tmp_path):
+def test_each_lesson_and_worksheet_has_buttons_that_open_the_notebook_itself(tmp_path):
+    names = [f"{folder}/{s.stem}" for folder in ("notebooks", "exercises")
+             for s in catalog.written()]
     config = yaml.safe_load((book.BOOK / "_config.yml").read_text())
     config["repository"]["url"] = "https://github.com/owner/course"
     config["sphinx"]["config"] = {"html_context": {"default_mode": "auto"}}
     source = tmp_path / "_build" / "source"
-    (source / "notebooks").mkdir(parents=True)
+    for folder in ("notebooks", "exercises"):
+        (source / folder).mkdir(parents=True)
     book.save_yaml(book.settings(config), source / "_config.yml")
     book.save_yaml({"format": "jb-book", "root": "index",
-                    "chapters": [{"file": "notebooks/01_activations"}]}, source / "_toc.yml")
+                    "chapters": [{"file": name} for name in names]}, source / "_toc.yml")
     (source / "index.md").write_text("# Start\n")
     shutil.copytree(book.BOOK / "_static", source / "_static")
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One")],
-                   metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
-                   source / "notebooks" / "01_activations.ipynb")
-    page = soup(book.render(tmp_path) / "notebooks" / "01_activations.html")
-    book_finish.finish(tmp_path / "_build" / "html", "")  # knows the icons of these buttons
-    hrefs = {urlsplit(a["href"]).netloc: a["href"] for a in page.find_all("a", href=True)}
-    assert hrefs["mybinder.org"].endswith(
-        "/v2/gh/owner/course/main?urlpath=lab/tree/notebooks/01_activations.ipynb")
-    assert hrefs["colab.research.google.com"].endswith(
-        "/github/owner/course/blob/main/notebooks/01_activations.ipynb")
+    for name in names:
+        nbformat.write(nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_markdown_cell(f"# {name}")],
+            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}}),
+            source / f"{name}.ipynb")
+    html = book.render(tmp_path)
+    found = {name: {urlsplit(a["href"]).netloc: a["href"]
+                    for a in soup(html / f"{name}.html").find_all("a", href=True)}
+             for name in names}
+    book_finish.finish(html, "")  # knows the icons of these buttons
+    for name, hrefs in found.items():
+        assert hrefs["mybinder.org"].endswith(
+            f"/v2/gh/owner/course/main?urlpath=lab/tree/{name}.ipynb")
+        assert hrefs["colab.research.google.com"].endswith(
+            f"/github/owner/course/blob/main/{name}.ipynb")
 
 
 @pytest.mark.parametrize("folder", [NOTEBOOKS, EXERCISES])
@@ -231,7 +246,7 @@ def test_numbers_on_the_start_page_are_those_of_the_stored_lesson(html):
 @pytest.mark.parametrize("trap", catalog.traps(), ids=lambda t: t.id)
 def test_each_trap_is_listed_with_title_and_exercise(html, trap):
     assert trap.title in article(html, "traps")
-    assert f"{trap.id} {trap.function}" in article(html, "wrong_answers")
+    assert f"{trap.id} {trap.function}" in article(html, f"wrong_answers/{trap.id[:2]}")
     stem = stage(int(trap.id[:2])).stem
     for folder, anchor in (("notebooks", "trap"), ("exercises", "exercise")):
         page = soup(html / folder / f"{stem}.html")
@@ -248,12 +263,17 @@ def test_each_trap_has_a_page_that_the_index_leads_to(html, trap):
     assert soup(html / "traps.html").select(f'article a[href="{name}.html"]')
 
 
-def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html):
+@pytest.mark.parametrize("number", [s.number for s in catalog.written()])
+def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html, number):
     # The page sets apostrophes as a printer would.
+    name = f"wrong_answers/{number:02d}.html"
     rows = [[cell.get_text().translate({8216: "'", 8217: "'"})
              for cell in row.find_all("td")[:2]]
-            for row in soup(html / "wrong_answers.html").select("article tbody tr")]
-    registered = [w for t in catalog.traps() for w in checking.find(t.id).wrong_answers]
+            for row in soup(html / name).select("article tbody tr")]
+    registered = [w for t in catalog.traps(number) for w in checking.find(t.id).wrong_answers]
+    assert [cell.get_text() for row in soup(html / "wrong_answers.html").select("article tr")
+            if row.select(f'a[href="{name}"]') for cell in row.find_all("td")[1:]] == [
+        str(len(catalog.traps(number))), str(len(registered))]
     assert Counter(name for name, _ in rows) == Counter(w.name for w in registered)
     assert [w.name for w in registered
             if not any(name == w.name and w.says in told for name, told in rows)] == []
@@ -274,7 +294,7 @@ PLAIN, TRAP = "how_to_use", "traps/03-1"
 WHOLE = {START, WORKSHEET, TRAP, "guide_optimizer", PLAIN}
 PARTS = {LESSON: ["#trap-01-1", ".role-quiz", ".tag_role-explore", ".tag_role-gpu .cell_output"],
          "symptoms": ["article .finder", "article section section:first-of-type"],
-         "wrong_answers": ["article section section:first-of-type"]}
+         "wrong_answers/01": ["article section section:first-of-type"]}
 DESK, LAPTOP, PHONE = ({"width": width, "height": 900} for width in (1280, 1440, 390))
 NARROW = {"width": 320, "height": 640}  # where WCAG 2.2, 1.4.10, wants no scrolling sideways
 MOUNTED = """document.querySelectorAll('[data-explorer]').length
@@ -339,9 +359,10 @@ CUT_ENDS = """[...document.querySelectorAll('.prev-next-area a')]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText)"""
 
 
-# All pages of traps are made by one template, and so are those of presenters: these are opened, the
-# articles of the others shown in one of them.
-SOME_ALIKE = {TRAP, "traps/01-1", "traps/04-9", "present/09"}
+# The pages of traps are made by one template, those of wrong answers and of presenters by others:
+# these are opened, the articles of the rest shown in one of them.
+SOME = {TRAP, "traps/01-1", "traps/04-9", "wrong_answers/01", "present/09"}
+ALIKE = ("traps/", "wrong_answers/", "present/")
 
 
 def flaws(page, name: str) -> dict:
@@ -399,20 +420,19 @@ def flaws_of_articles(page, articles: dict[str, str]) -> dict:
 
 
 def test_every_page_opens_without_network_or_complaint_fits_a_phone_and_is_accessible(opened, html):
-    """Of the pages of traps three, of those of presenters one; the others differ in their articles
-    alone."""
+    """Of the pages that are alike some; the others differ from them in their articles alone."""
     names = [name.removesuffix(".html") for name in pages(html)]
-    alike = {name for name in names if name.startswith(("traps/", "present/"))}
+    alike = {name for name in names if name.startswith(ALIKE)}
     assert len(names) >= 8
-    assert set(names) >= WHOLE | PARTS.keys() | SOME_ALIKE
-    found = {name: flaws(opened(name), name) for name in names if name not in alike - SOME_ALIKE}
+    assert set(names) >= WHOLE | PARTS.keys() | SOME
+    found = {name: flaws(opened(name), name) for name in names if name not in alike - SOME}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
-def test_the_articles_of_pages_alike_ask_for_nothing_and_fit_a_phone(opened, html):
-    names = [f"traps/{trap.id.replace('.', '-')}" for trap in catalog.traps()]
-    names += [f"present/{stage.number:02d}" for stage in catalog.written()]
-    articles = {name: str(soup(html / f"{name}.html").article) for name in names}
+def test_the_articles_of_pages_that_are_alike_ask_for_nothing_and_fit_a_phone(opened, html):
+    articles = {name: str(page.article) for name, page in pages(html).items()
+                if name.startswith(ALIKE)}
+    assert len(articles) == len(catalog.traps()) + 2 * len(catalog.written())
     page = opened(TRAP)
     assert flaws_of_articles(page, articles) == {}
     page.reload()

@@ -4,6 +4,7 @@ They cannot run here. What a schema does not hold, that their commands exist, is
 """
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,7 +12,10 @@ import tomllib
 import pytest
 import yaml
 
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import STAGES
+from tools import book, versions
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -43,7 +47,7 @@ def test_the_commands_of_the_workflows_exist():
     steps = [step for path in WORKFLOWS
              for job in yaml.safe_load(path.read_text("utf-8"))["jobs"].values()
              for step in job["steps"]]
-    commands = [step["run"] for step in steps if "run" in step]
+    commands = [step["run"].partition(" >>")[0] for step in steps if "run" in step]
     assert commands
     for command in commands:
         assert (ROOT / command).is_file() or command.removeprefix("make ") in targets, command
@@ -59,3 +63,117 @@ def test_every_python_of_the_matrix_is_one_that_the_course_runs_on():
 def test_the_citation_names_the_version_and_licence_of_the_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
+# ---- what changed
+
+CHANGES = (ROOT / "CHANGELOG.md").read_text("utf-8")
+RELEASE = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", re.MULTILINE)
+KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}  # of Keep a Changelog
+
+
+def test_the_changelog_keeps_its_form_and_begins_with_the_version_of_the_package():
+    first, *headings = re.findall(r"^## (.*)$", CHANGES, re.MULTILINE)
+    found = RELEASE.findall(CHANGES)
+    assert first == "[Unreleased]"
+    assert len(found) == len(headings)
+    assert found[0][0] == PROJECT["version"]
+    numbers = [tuple(map(int, version.split("."))) for version, _ in found]
+    assert numbers == sorted(numbers, reverse=True)
+    assert [date for _, date in found] == sorted((date for _, date in found), reverse=True)
+    assert set(re.findall(r"^### (.*)$", CHANGES, re.MULTILINE)) <= KINDS
+
+
+def test_the_first_version_names_each_stage():
+    first = " ".join(CHANGES.rpartition("\n## [1.0.0]")[2].split())
+    assert [s.title for s in STAGES if f"- Stage {s.number}, *{s.title}*: " not in first] == []
+    traps = re.findall(r"- Stage \d+, \*[^*]*\*: (\d+) traps", first)
+    assert f"twelve stages, {sum(map(int, traps))} traps" in first
+    assert sum(map(int, traps)) <= len(catalog.traps())
+
+
+# ---- versions of the website
+
+def release(tag, date="2026-11-22"):
+    return versions.Release(tag, date, "0123456789ab")
+
+
+def test_of_a_minor_version_the_highest_is_shown_and_other_tags_are_none():
+    lines = [f"{tag} 2026-01-01 abc" for tag in
+             ("v1.0.9", "v1.0.10", "v0.9.0", "v1.10.0", "v1.9.0", "v2.0.0rc1", "1.0.11", "draft")]
+    found = versions.releases(lines)
+    assert [(r.tag, r.folder) for r in found] == [
+        ("v1.10.0", "v1.10"), ("v1.9.0", "v1.9"), ("v1.0.10", "v1.0"), ("v0.9.0", "v0.9")]
+
+
+def test_tags_are_read_from_the_clone(tmp_path, monkeypatch):
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    assert versions.tagged() == []
+    for command in ("init -q", "-c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
+                    "tag v1.0.0", "-c user.name=a -c user.email=a@b tag -a v1.1.0 -m x", "tag x"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    found = versions.tagged()
+    assert [r.tag for r in found] == ["v1.1.0", "v1.0.0"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", r.date) for r in found)
+
+
+def test_the_workflow_builds_main_always_and_a_release_under_a_key():
+    main, old = versions.builds([release("v1.0.2")])
+    assert main == {"ref": "main", "folder": "", "key": ""}
+    assert old == {"ref": "v1.0.2", "folder": "v1.0", "key": "v1.0.2-0123456789ab"}
+    site = yaml.safe_load((ROOT / ".github/workflows/site.yml").read_text("utf-8"))
+    asked = set(re.findall(r"matrix\.(\w+)", str(site)))
+    assert asked == main.keys()
+
+
+@pytest.mark.parametrize(("folder", "hrefs"), [
+    (None, []), ("v1.0", ["../index.html", "../versions.html"]),
+    ("", ["index.html", "v1.1/index.html", "v1.0/index.html"])])
+def test_the_page_of_versions_leads_to_what_stands_beside_it(folder, hrefs):
+    text = versions.page("1.1.0", folder, [release("v1.1.0"), release("v1.0.2")])
+    assert "This is version 1.1.0" in text
+    assert re.findall(r'href="([^"]+)"', text) == hrefs
+
+
+@pytest.mark.parametrize(("address", "folder", "whole"), [
+    ("", None, ""), ("", "v1.0", ""), ("https://a.example/b", None, "https://a.example/b/"),
+    ("https://a.example/b/", "", "https://a.example/b/"),
+    ("https://a.example/b", "v1.0", "https://a.example/b/v1.0/")])
+def test_a_release_has_an_address_of_its_own(address, folder, whole):
+    assert book.public(address, folder) == whole
+
+
+def settings(folder):
+    return book.settings({"repository": {"url": "https://github.com/o/r", "branch": "main"},
+                          "html": {"baseurl": "https://a.example/"}}, folder)
+
+
+def test_the_buttons_of_a_release_open_its_tag_and_those_of_the_root_main():
+    assert settings("")["repository"]["branch"] == "main"
+    mine = settings(versions.folder_of(PROJECT["version"]))
+    assert mine["repository"]["branch"] == f"v{PROJECT['version']}"
+    assert mine["html"]["baseurl"].endswith(f"/{versions.folder_of(PROJECT['version'])}/")
+
+
+def test_pages_go_into_the_folder_of_their_version_and_over_no_others(tmp_path, monkeypatch):
+    built, mine = tmp_path / "html", versions.folder_of(PROJECT["version"])
+    built.mkdir()
+    (built / "index.html").write_text("new")
+    monkeypatch.setattr(book, "build", lambda folder: built)
+    for folder in ("", mine):
+        target = book.publish(folder, tmp_path / "site")
+        assert target == tmp_path / "site" / folder
+        assert (target / "index.html").read_text() == "new"
+    with pytest.raises(book.BookError, match="pages stand there"):
+        book.publish(mine, tmp_path / "site")
+    with pytest.raises(book.BookError, match=f"got 'v7.7', expected '{mine}'"):
+        book.publish("v7.7", tmp_path / "site")
+
+
+def test_the_versions_are_listed_before_anything_is_set_up(tmp_path):
+    (tmp_path / "tools").mkdir()
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copy(ROOT / "tools/versions.py", tmp_path / "tools")
+    done = subprocess.run(["make", "--no-print-directory", "versions"], cwd=tmp_path, text=True,
+                          capture_output=True, check=True, timeout=60)
+    assert done.stdout == 'versions=[{"ref": "main", "folder": "", "key": ""}]\n'

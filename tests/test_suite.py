@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from benchmarks import suite as projection
 from tools import suite
 
 pytest_plugins = ["pytester"]
@@ -76,28 +75,6 @@ def test_the_table_ends_with_the_others_and_the_sum():
     assert rows[-1].split() == ["all", "136", "17", "34"]
 
 
-NOW = {"stages": 4, "exercises": 20, "explorers": 10}
-
-
-@pytest.mark.parametrize(("part", "seconds", "then"), [
-    ("hostile", 140, 140), ("checks", 100, 400), ("browser explorers", 80, 140),
-    ("browser explorers", 20, 20), ("a new file", 7, 7)])
-def test_a_part_grows_with_what_it_is_about_but_for_what_is_fixed(part, seconds, then):
-    assert projection.projected(part, seconds, NOW) == then
-
-
-def test_the_page_adds_up_and_states_what_it_assumes(monkeypatch):
-    monkeypatch.setattr(projection, "SETUP_MINUTES", 3.9)
-    parts = {"checks": {"worker": 100.0}, "hostile": {"worker": 140.0}}
-    text = projection.page({"run": "today, 2 cores", "parts": parts}, NOW)
-    assert "| all | 240 |  | 540 |" in text
-    assert "3.9 minutes of set-up" in text
-    assert "6 minutes today, 8 at twelve stages" in text  # 240 / 2 / 60 + 3.9, 540 / 2 / 60 + 3.9
-    assert "4 stages to 12, 20 exercises to 80, 10 explorers to 30" in text
-
-
-def test_each_part_that_grows_has_its_tests():
+def test_what_is_split_by_stage_has_its_tests():
     files = {suite.part(f"tests/{path.name}") for path in (suite.ROOT / "tests").glob("test_*.py")}
-    nbval = {"nbval notebooks", "nbval solutions"}
-    assert set(projection.GROWTH) <= files | nbval
     assert files >= suite.BY_STAGE

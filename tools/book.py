@@ -1,5 +1,7 @@
 """Build the book: ``python -m tools.book``; ``--serve`` also shows it on this machine.
 
+``--site v1.0`` builds it as the part of a website that stands in this folder, "" for its root.
+
 The pages have three origins: what is written by hand in book/, what book_pages.py generates, and
 the notebooks. A notebook on a page is a dressed copy: markdown cells stand in a block that names
 their step, explorers run without a kernel, figures carry their alt text. The notebooks themselves
@@ -29,7 +31,7 @@ from dlsys_helpers import catalog, explorers
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import EXERCISES, NOTEBOOKS, ROOT
 from dlsys_helpers.stages import Stage, stage
-from tools import book_finder, book_finish, book_pages, book_present, book_traps
+from tools import book_finder, book_finish, book_pages, book_present, book_traps, versions
 
 BOOK = ROOT / "book"
 
@@ -184,29 +186,34 @@ def alt_text(output: NotebookNode, cell_id: str) -> str:
     return alt
 
 
-def assemble(source: Path) -> list[Stage]:
-    """Write the book's source folder anew; returns the stages in it."""
+def assemble(source: Path, folder: str | None = None) -> list[Stage]:
+    """Write the book's source folder anew; returns the stages in it.
+
+    folder: its place in a website of several versions, see versions.page.
+    """
     stages = catalog.written()
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
     pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
-    traps, presented = book_traps.pages(lessons), book_present.pages(lessons)
+    about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
+             "versions": versions.page(versions.current(), folder, versions.tagged())}
+    below = (book_traps.pages(lessons) | book_pages.wrong_answers(lessons)
+             | book_present.pages(lessons))
     index = source / "index.md"
-    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
-    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons,
-                                           config["repository"]["url"]), "utf-8")
-    for folder in ("traps", "present"):
-        (source / folder).mkdir()
-    for name, text in (pages | traps | presented).items():
+    config = settings(yaml.safe_load((BOOK / "_config.yml").read_text("utf-8")), folder)
+    public_home = (config["repository"]["url"], config["repository"]["branch"])
+    index.write_text(book_pages.start_page(index.read_text("utf-8"), lessons, *public_home),
+                     "utf-8")
+    for name, text in (pages | about | below).items():
+        (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")
     for entry in stages:
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
-    below = {"traps": list(traps), "present": [n for n in presented if n != "present"]}
-    save_yaml(contents(stages, list(pages), below), source / "_toc.yml")
-    save_yaml(settings(config), source / "_config.yml")
+    save_yaml(contents(stages, list(pages), list(below)), source / "_toc.yml")
+    save_yaml(config, source / "_config.yml")
     for front_end in ("explorer", "guess"):
         explorers.write_assets(source / "vendor" / "explorers", front_end)
     return stages
@@ -228,30 +235,36 @@ TEACHING = ["instructors", "present", "hand_out", "grading", "grading_trust",
             "grading_kubernetes"]
 
 
-def contents(stages: list[Stage], pages: list[str], below: dict[str, list[str]]) -> dict:
+def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     """The table of contents: each lesson with its worksheet, then the pages for looking up.
 
-    below: the pages that stand under another one, as those of the traps under their index.
+    A page of `below`, such as traps/01-1, stands under the one that its folder is called like.
     """
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
     parts = {"Decide": GUIDES, "Look up": pages, "Instructors": TEACHING,
-             "About": ["how_to_use", "accessibility"]}
+             "About": ["how_to_use", "accessibility", "changelog", "versions"]}
     written = [{"caption": caption, "chapters": [chapter(page, below) for page in files]}
                for caption, files in parts.items()]
     return {"format": "jb-book", "root": "index",
             "parts": [{"caption": "Stages", "chapters": chapters}, *written]}
 
 
-def chapter(page: str, below: dict[str, list[str]]) -> dict:
-    """A page's entry in the contents, with the pages that stand under it."""
-    found = [{"file": name} for name in below.get(page, [])]
-    return {"file": page} | ({"sections": found} if found else {})
+def chapter(page: str, below: list[str]) -> dict:
+    """A page's entry in the contents, with the pages of its folder below it."""
+    sections = [{"file": name} for name in below if name.startswith(f"{page}/")]
+    return {"file": page} | ({"sections": sections} if sections else {})
 
 
-def settings(config: dict) -> dict:
-    """The book's configuration; buttons lead to a public repository, if there is one."""
+def settings(config: dict, folder: str | None = None) -> dict:
+    """The book's configuration; buttons lead to a public repository, if there is one.
+
+    The pages of a release, in their folder, lead to its tag.
+    """
+    if folder:
+        config["repository"]["branch"] = f"v{versions.current()}"
+        config["html"]["baseurl"] = public(config["html"]["baseurl"], folder)
     if config["repository"]["url"]:
         config["html"]["use_repository_button"] = True
     else:
@@ -295,20 +308,35 @@ def search_by_symptom(html: Path) -> None:
     page.write_text(text.replace("</body>", f"{scripts}</body>"), "utf-8")
 
 
-def build(out: Path = BOOK) -> Path:
+def build(out: Path = BOOK, folder: str | None = None) -> Path:
     """Build the book into out/_build/html; returns that folder. Raises BookError."""
-    stages = assemble(out / "_build" / "source")
+    stages = assemble(out / "_build" / "source", folder)
     html = render(out)
     offer_plain_notebooks(html, stages)
     search_by_symptom(html)
-    book_finish.finish(html, address())
+    config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))
+    book_finish.finish(html, public(config["html"]["baseurl"], folder))
     return html
 
 
-def address() -> str:
-    """Where the book stands in public, ending in a slash; "" while it has no such place."""
-    found = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))["html"]["baseurl"]
-    return found and f"{found.rstrip('/')}/"
+def public(address: str, folder: str | None) -> str:
+    """Where a version stands in public, ending in a slash; "" while the book has no address."""
+    return address and f"{'/'.join(filter(None, (address.rstrip('/'), folder)))}/"
+
+
+def publish(folder: str, site: Path = ROOT / "site") -> Path:
+    """Build the book and put its pages into the website's folder, "" for its root; returns it.
+
+    Raises BookError for a folder of another version, or one that is there already.
+    """
+    expected = versions.folder_of(versions.current())
+    if folder not in ("", expected):
+        raise BookError(f"folder of the website: got {folder!r}, expected {expected!r}, that of "
+                        f"version {versions.current()} in pyproject.toml, or none for its root.")
+    target = site / folder
+    if (target / "index.html").exists():
+        raise BookError(f"{target}: pages stand there. Move them away, then run it again.")
+    return shutil.copytree(build(folder=folder), target, dirs_exist_ok=True)
 
 
 def serve(html: Path, port: int) -> None:
@@ -328,9 +356,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the book into book/_build/html.")
     parser.add_argument("--serve", action="store_true", help="show it on 127.0.0.1 afterwards")
     parser.add_argument("--port", type=int, default=8000, help="port for --serve (8000)")
+    parser.add_argument("--site", metavar="FOLDER",
+                        help='put it into site/FOLDER as a version of the website; "" for its root')
     args = parser.parse_args()
     try:
-        html = build()
+        html = build() if args.site is None else publish(args.site)
         print(f"built {(html / 'index.html').relative_to(ROOT)}", flush=True)
         if args.serve:
             serve(html, args.port)

@@ -24,7 +24,7 @@ Lessons = dict[int, NotebookNode]
 
 def generated(lessons: Lessons) -> dict[str, str]:
     """The generated pages for looking up, by name, in the order of the contents."""
-    pages = {"traps": traps_page(lessons), "wrong_answers": wrong_answers_page(),
+    pages = {"traps": traps_page(lessons), "wrong_answers": wrong_answers_page(list(lessons)),
              "errata": errata_page(lessons), "gpu_evidence": gpu_page()}
     if RESULTS.exists():
         pages["benchmarks"] = RESULTS.read_text("utf-8")
@@ -74,13 +74,34 @@ def traps_page(lessons: Lessons) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def wrong_answers_page() -> str:
-    """The kill matrix: every registered wrong answer, and what the check it must fail says."""
-    parts = ["# Wrong answers",
-             "A check is worth what it refuses. Each exercise comes with answers that look right "
-             "and are wrong. This page was made by running every one of them through its check; "
-             "the right column is what a learner who writes it is told."]
-    for trap in catalog.traps():
+WRONG = "wrong_answers/{:02d}"  # the page of a stage, below that of all
+
+
+def wrong_answers_page(stages: Sequence[int]) -> str:
+    """What the kill matrix is, how many wrong answers there are, and the page of each stage."""
+    rows = [(f"[{number}. {stage(number).title}]({WRONG.format(number)}.md)",
+             str(len(catalog.traps(number))),
+             str(sum(len(proofs.told(t.id)) for t in catalog.traps(number))))
+            for number in stages]
+    total = sum(int(row[-1]) for row in rows)
+    return "\n\n".join([
+        "# Wrong answers",
+        "A check is worth what it refuses. Each exercise comes with answers that look right "
+        f"and are wrong, {total:,} in all. Every one of them was run through its check; the page "
+        "of its stage says what a learner who writes it is told.",
+        table(("Stage", "Exercises", "Wrong answers"), rows)]) + "\n"
+
+
+def wrong_answers(stages: Iterable[int]) -> dict[str, str]:
+    """The kill matrix, a page a stage, by name: each wrong answer, and what its check says."""
+    return {WRONG.format(number): wrong_answers_of(stage(number)) for number in stages}
+
+
+def wrong_answers_of(entry: Stage) -> str:
+    parts = [f"# Wrong answers of stage {entry.number}",
+             f"{entry.title}: what was refused, and in the right column what a learner who writes "
+             "it is told. [All stages](../wrong_answers.md)."]
+    for trap in catalog.traps(entry.number):
         rows = [(plain(name), plain(message)) for name, message in proofs.told(trap.id).items()]
         parts += [f"## {trap.id} `{trap.function}`",
                   f"{trap.title}. {link('exercise', trap.id, 'Try it')}. {proof(trap.id)}",
@@ -149,19 +170,19 @@ def record(entry: dict) -> str:
     return f"## {entry['key']}\n\n{raw(shown._repr_html_())}"
 
 
-def start_page(template: str, lessons: Lessons, repository: str = "") -> str:
+def start_page(template: str, lessons: Lessons, repository: str = "", branch: str = "main") -> str:
     """The written start page with its marks replaced by what is generated."""
     parts = {"strip": strip(lessons[int(SHOWN_TRAP[:2])]), "map": stage_map(lessons),
              "explorer": raw(activations.static_html()), "needs": needs(), "hours": hours(lessons),
              "rate": reading.formula(),
-             "code": code_links(repository),
+             "code": code_links(repository, branch),
              "trap": link("trap", SHOWN_TRAP, f"{SHOWN_TRAP}: {catalog.trap(SHOWN_TRAP).title}")}
     for name, text in parts.items():
         template = template.replace(f"{{{{ {name} }}}}", text)
     return template
 
 
-def code_links(repository: str) -> str:
+def code_links(repository: str, branch: str = "main") -> str:
     """Links to the code and to a machine that runs it; nothing without a public repository.
 
     repository: its address on GitHub, https://github.com/owner/name.
@@ -169,7 +190,8 @@ def code_links(repository: str) -> str:
     if not repository:
         return ""
     place = repository.removesuffix("/").removeprefix("https://github.com/")
-    run = f"https://mybinder.org/v2/gh/{place}/main?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb"
+    run = (f"https://mybinder.org/v2/gh/{place}/{branch}"
+           f"?urlpath=lab/tree/notebooks/{stage(1).stem}.ipynb")
     return f'<a href="{run}">Run stage 1 in the browser</a>\n<a href="{repository}">The code</a>'
 
 

@@ -41,7 +41,7 @@ def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
 
 def _wanted(metadata: dict[str, Any], roles: Collection[str]) -> bool:
     return (not roles or metadata.get("dlsys", {}).get("role") in roles
-            or "gpu" in roles and ON_GPU in metadata.get("tags", []))
+            or ("gpu" in roles and ON_GPU in metadata.get("tags", [])))
 
 
 def _plain(source: str) -> str:

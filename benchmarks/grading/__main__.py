@@ -1,11 +1,12 @@
 """Compare `dlsys grade` with otter-grader and nbgrader on one assignment, in one run.
 
-    python -m benchmarks.grading [N]
+    python -m benchmarks.grading [N [M]]
 
-Each peer is installed into an environment of its own under the cache folder; torch and this
-package are shared from the environment that runs the benchmark. All three apply the same checks
-to the same answers, one process at a time; the points they give are compared as well. CPU
-seconds are those of the command and all its children, start-up included.
+N learners; otter-grader, which starts anew for each notebook, may be given the first M alone. Each
+peer is installed into an environment of its own under the cache folder; torch and this package are
+shared from the environment that runs the benchmark. All three apply the same checks to the same
+answers, one process at a time; the points they give are compared as well. CPU seconds are those of
+the command and all its children, start-up included.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +101,10 @@ def prepare_otter(folder: Path) -> None:
          "--no-environment"], folder)
 
 
-def grade_otter(folder: Path, submitted: Path) -> dict[str, float]:
-    """`otter run`, one notebook after the other, as its users' loops do."""
+def grade_otter(folder: Path, submitted: Path, most: int) -> dict[str, float]:
+    """`otter run` on `most` notebooks, one after the other, as its users' loops do."""
     points = {}
-    for path in sorted(submitted.glob("*.ipynb")):
+    for path in sorted(submitted.glob("*.ipynb"))[:most]:
         out = folder / path.stem
         out.mkdir()
         run([environment("otter") / "bin/otter", "run", "-a", folder / "autograder.zip", "-o", out,
@@ -180,7 +182,7 @@ def own_compute(n: int) -> float:
 
 
 def main() -> None:
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else CLASS
+    n, most = (*map(int, sys.argv[1:]), *(CLASS, CLASS)[len(sys.argv) - 1:])
     own = own_compute(n)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
@@ -192,7 +194,8 @@ def main() -> None:
         prepare_otter(folders["otter"])
         prepare_nbgrader(folders["nbgrader"], submitted)
         found = {"dlsys grade": measured(grade_here, folders["dlsys"], submitted),
-                 "otter-grader": measured(grade_otter, folders["otter"], submitted),
+                 "otter-grader": measured(partial(grade_otter, most=most), folders["otter"],
+                                          submitted),
                  "nbgrader": measured(grade_nbgrader, folders["nbgrader"], submitted)}
         few, many = (_alone(work, size) for size in (FEW, MANY))
     TARGET.write_text(report(n, own, found, few, many), encoding="utf-8")
@@ -208,8 +211,11 @@ def _alone(work: Path, n: int) -> dict[str, Any]:
 
 def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
            many: dict[str, Any]) -> str:
-    """The page: rates, ratios, and whether the points agree."""
-    here = found["dlsys grade"]
+    """The page: rates, ratios, and whether the points agree.
+
+    Ratios are those of one submission: its share of the whole command.
+    """
+    here = each(found["dlsys grade"])
     steady, steady_cpu = ((many[key] - few[key]) / (MANY - FEW) for key in ("seconds", "cpu"))
     start = few["seconds"] - FEW * steady
     lines = ["# The grader against its peers\n",
@@ -217,25 +223,35 @@ def report(n: int, own: float, found: dict[str, dict], few: dict[str, Any],
              f"{os.cpu_count()} cores ({platform.machine()}), Python "
              f"{platform.python_version()}, torch {importlib.metadata.version('torch')}; "
              f"{time.strftime('%Y-%m-%d')}. Load at the end of the run: "
-             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each.\n",
-             "| | CPU s each | submissions/min | times slower | points as dlsys |",
-             "|---|---|---|---|---|"]
+             f"{os.getloadavg()[0]:.1f}. The learners' own code takes {own:.3f} CPU s for each. "
+             "Ratios are those of one submission, its share of the whole command with its start; a "
+             "peer with fewer in the last column graded the first of them alone.\n",
+             "| | CPU s each | times the CPU | submissions/min | times slower | points as dlsys |",
+             "|---|---|---|---|---|---|"]
     for name, facts in found.items():
-        same = sum(facts["points"].get(k) == v for k, v in here["points"].items())
-        lines.append(f"| {name} | {facts['cpu'] / n:.2f} | {60 * n / facts['seconds']:.1f} | "
-                     f"{facts['seconds'] / here['seconds']:.1f} | {same} of {n} |")
-    lines.append(f"| dlsys grade, without its start | {steady_cpu:.2f} | {60 / steady:.0f} | "
-                 "| |\n")
+        one, points = each(facts), facts["points"]
+        same = sum(found["dlsys grade"]["points"].get(k) == v for k, v in points.items())
+        lines.append(f"| {name} | {one['cpu']:.2f} | {one['cpu'] / here['cpu']:.1f} | "
+                     f"{60 / one['seconds']:.1f} | {one['seconds'] / here['seconds']:.1f} | "
+                     f"{same} of {len(points)} |")
+    lines.append(f"| dlsys grade, without its start | {steady_cpu:.2f} | "
+                 f"{steady_cpu / here['cpu']:.1f} | {60 / steady:.0f} | | |\n")
     for name in ("otter-grader", "nbgrader"):
-        whole = found[name]["seconds"] / here["seconds"]
-        further = found[name]["seconds"] / n / steady
-        lines.append(f"- {name}: {whole:.0f} times the time of `dlsys grade` for the whole class, "
-                     f"its start counted (aim: at least 20); {further:.0f} times for each further "
-                     "submission.")
+        one = each(found[name])
+        whole, whole_cpu = (one[key] / here[key] for key in ("seconds", "cpu"))
+        further = one["cpu"] / steady_cpu
+        lines.append(f"- {name}: {whole_cpu:.0f} times the CPU time of `dlsys grade` for the whole "
+                     f"class and {whole:.0f} times its elapsed time, its start counted (aim: at "
+                     f"least 20); {further:.0f} times the CPU time for each further submission.")
     lines.append(f"- Above the learners' own code: {steady_cpu - own:.3f} CPU s for each "
                  "submission (aim: at most 0.15).")
     lines.append(f"- The start, paid once for each run and worker: {start:.1f} s.")
     return "\n".join(lines) + "\n"
+
+
+def each(facts: dict[str, Any]) -> dict[str, float]:
+    """CPU and elapsed seconds of one submission of those that were graded."""
+    return {key: facts[key] / len(facts["points"]) for key in ("cpu", "seconds")}
 
 
 if __name__ == "__main__":

@@ -14,9 +14,12 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from benchmarks import machine
 from benchmarks.grading import samples
 
+TARGET = Path(__file__).with_name("SOAK.md")
 HOSTILE = ("import os; os._exit(0)", "import ctypes; ctypes.string_at(0)", "x = bytearray(9 << 30)",
            "import os\nfor _ in range(100):\n    if os.fork() == 0: os._exit(0)",
            "import sys; sys.exit(0)", "print('x' * 10**7)")
@@ -38,6 +41,7 @@ def hand_in(folder: Path, n: int) -> None:
 
 def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    run = machine.describe()
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name, "in"), Path(name, "out")
         hand_in(folder, n)
@@ -48,8 +52,9 @@ def main() -> None:
             _until(command, out, kill_at)
             command += [] if "--resume" in command else ["--resume"]
         print(subprocess.run(command, capture_output=True, text=True).stdout[-1200:])
-        elapsed = time.perf_counter() - started
-        _report(out, n, elapsed)
+        facts = _facts(out, n, time.perf_counter() - started)
+    TARGET.write_text(report(facts, run), encoding="utf-8")
+    print(TARGET.read_text(encoding="utf-8"))
 
 
 def _until(command: list[str], out: Path, n: int) -> None:
@@ -67,18 +72,38 @@ def _lines(out: Path) -> int:
     return path.read_bytes().count(b"\n") - 1 if path.exists() else 0
 
 
-def _report(out: Path, n: int, elapsed: float) -> None:
+def _facts(out: Path, n: int, elapsed: float) -> dict[str, Any]:
+    """What is counted in the record and the journal of a run over n submissions."""
     results = json.loads((out / "grades.json").read_text())["results"]
     names = Counter(json.loads(line)["name"]
                     for line in (out / "journal.jsonl").read_text().splitlines()[1:])
     graded = [r for r in results if r["status"] == "graded"]
-    print(f"{len(results)} of {n} results, {len(graded)} graded, "
-          f"{sum(count > 1 for count in names.values())} graded twice, in {elapsed:.0f} s "
-          f"({60 * n / elapsed:.0f}/min, three starts included)")
-    print(f"CPU s each: {sum(r['cpu_seconds'] for r in graded) / len(graded):.3f}; peak of a "
-          f"sandbox {max(r['peak_mib'] for r in graded)} MiB, of a judge "
-          f"{max(r['judge_peak_mib'] for r in graded)} MiB")
-    print(Counter(r["status"] for r in results), Counter(r["points"] for r in graded))
+    return {"n": n, "results": len(results), "graded": len(graded), "elapsed": elapsed,
+            "twice": sum(count > 1 for count in names.values()),
+            "cpu": sum(r["cpu_seconds"] for r in graded) / len(graded),
+            "sandbox": max(r["peak_mib"] for r in graded),
+            "judge": max(r["judge_peak_mib"] for r in graded),
+            "statuses": Counter(r["status"] for r in results),
+            "points": Counter(r["points"] for r in graded)}
+
+
+def report(facts: dict[str, Any], run: dict[str, str]) -> str:
+    """The page: what came of the submissions, and whether one was lost or doubled."""
+    statuses = ", ".join(f"{n} {name}" for name, n in sorted(facts["statuses"].items()))
+    points = ", ".join(f"{n} with {p:g}" for p, n in sorted(facts["points"].items()))
+    lost = facts["n"] - facts["results"]
+    return "\n".join([
+        "# A class of a thousand, killed twice\n",
+        f"{facts['n']} submissions of stage 1's worksheet, every 20th with a hostile cell, every "
+        "50th no notebook. `dlsys grade` and all its workers were killed after a third and after "
+        "two thirds of the results, and went on with `--resume`. "
+        f"{run['date']}, load {run['load']}, on {run['machine']}.\n",
+        f"- Lost: {lost}. Graded twice: {facts['twice']}.",
+        f"- {facts['results']} results: {statuses}. Points: {points}.",
+        f"- {facts['elapsed']:.0f} s, three starts included: "
+        f"{60 * facts['n'] / facts['elapsed']:.0f} submissions a minute.",
+        f"- {facts['cpu']:.3f} CPU s for each graded submission; at most {facts['sandbox']} MiB in "
+        f"a sandbox and {facts['judge']} MiB in a judge."]) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,141 @@
+"""The page "How fast, on which machine", made from the records; it measures nothing.
+
+benchmarks/bench.json is written by `make bench`, suite.json by the tests. The pages of warm kernels
+and of many learners on a hub, and those in grading/, have commands of their own and are taken in.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+RECORD, SUITE = HERE / "bench.json", HERE / "suite.json"
+KERNELS = [HERE / f"{name}.md" for name in ("WARM", "HUB")]  # those that exist are shown
+GRADING = [HERE / "grading" / f"{name}.md" for name in ("RESULTS", "SOAK")]
+TARGET = HERE / "RESULTS.md"
+WORKERS = 2  # of the recorded run of the suite
+SHOWN = 20  # its longest parts
+
+
+class Part(NamedTuple):
+    """A part of bench.json on the page: heading, what was done, the heads of its columns."""
+
+    title: str
+    text: str
+    head: list[str]
+
+
+PARTS = {
+    "setup": Part("A fresh clone", "One set-up of the whole environment, with the packages already "
+                  "downloaded; the download depends on your line.", ["step", "seconds"]),
+    "start": Part("From `make lab` to the first cell", "Each step once, one after the other.",
+                  ["step", "seconds"]),
+    "learners": Part(
+        "Learners on one machine", "All of them run stage 1's lesson from the first cell to the "
+        "last at the same moment, each in a kernel of their own, on all cores. Memory is that of "
+        "a kernel at the end, what kernels share counted in parts; the last column is how many "
+        "such kernels this machine holds, with nothing else in it. Learners who read in between "
+        "wait less. Where the load is high, other work stretches a single learner, too, and the "
+        "ratio is too small.",
+        ["learners", "slowest kernel ready, s", "slowest done, s", "times alone",
+         "MiB a kernel", "kernels that fit"]),
+    "lessons": Part("A lesson through nbclient, against the same cells as a script", "In turn, "
+                    "once each way; the ratio is what counts (aim: at most 1.15). That of CPU "
+                    "times, the client's included, moves little with what else the machine does; "
+                    "that of elapsed times is for an idle machine. A figure is drawn for its "
+                    "output in a kernel alone. Lessons without a row were not measured.",
+                    ["lesson", "kernel start, s", "cells in nbclient, s", "cells in a script, s",
+                     "ratio", "ratio of CPU times"]),
+    "checks": Part("From running a check cell to its verdict", "The worked answer, the median of "
+                   "five; of the wrong answers the slowest.",
+                   ["exercise", "right answer, ms", "slowest wrong answer, ms"]),
+    "explorers": Part("An explorer, from key press to redraw", "One press at a time, warm.",
+                      ["where", "median, ms", "95th percentile, ms", "aim, ms"]),
+    "building": Part("Building", "Whole commands.", ["command", "seconds"]),
+}
+
+
+def table(head: list[str], rows: list[list]) -> str:
+    """A Markdown table; numbers with three digits."""
+    def line(cells: list) -> str:
+        return "| " + " | ".join(f"{c:.3g}" if isinstance(c, float) and c < 1000 else
+                                 f"{c:,.0f}" if isinstance(c, float) else str(c)
+                                 for c in cells) + " |"
+    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)])
+
+
+def stored(path: Path) -> dict | None:
+    """A record; None where there is none. Raises SystemExit for a file that is no record."""
+    if not path.exists():
+        return None
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"{path.name}: got no JSON ({error}), expected a record. Restore it, or "
+                         "delete it and measure again.") from None
+    if not isinstance(record, dict):
+        raise SystemExit(f"{path.name}: got {type(record).__name__}, expected an object. Measure "
+                         "it again.")
+    return record
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    record = stored(RECORD) or {}
+    names = list(dict.fromkeys(found["run"]["machine"] for found in record.values()))
+    shown = {name: part(name, record.get(name), names) for name in PARTS}
+    parts = ["# How fast, on which machine",
+             "Ratios were measured side by side in one run, and are what to compare: single times "
+             "move with the machine and with what else it does. The *load* is how many processes "
+             "wanted a core before the measurement began.",
+             *machines(names), shown.pop("setup"), shown.pop("start"),
+             *map(taken_in, KERNELS), *shown.values(),
+             suite(stored(SUITE)), *map(taken_in, GRADING)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def machines(names: list[str]) -> list[str]:
+    """The machines of the parts, with a number where there are several."""
+    return [f"**Machine{f' {n}' if len(names) > 1 else ''}:** {name}."
+            for n, name in enumerate(names, 1)]
+
+
+def part(name: str, found: dict | None, names: list[str]) -> str:
+    """One part of bench.json; one that was never measured says so."""
+    title, text, head = PARTS[name]
+    if not found:
+        return f"## {title}\n\nNot measured yet: `python -m benchmarks {name}`."
+    run = found["run"]
+    where = f" on machine {names.index(run['machine']) + 1}" if len(names) > 1 else ""
+    return (f"## {title}\n\n{text} Measured {run['date']}{where}, load {run['load']}.\n\n"
+            f"{table(head, found['rows'])}")
+
+
+def suite(record: dict | None) -> str:
+    """The parts of the last recorded run of the tests."""
+    if record is None:
+        return ""
+    found = sorted(record["parts"].items(), key=lambda pair: -pair[1]["worker"])
+    rows = [[name, *sums([row])] for name, row in found[:SHOWN]]
+    rest = [row for _, row in found[SHOWN:]]
+    rows += [[f"{len(rest)} others", *sums(rest)]] if rest else []
+    whole = sums(row for _, row in found)
+    return ("## The tests, part by part\n\nWorker seconds are the time of all workers together; "
+            f"{WORKERS} of them take {whole[0] / WORKERS / 60:.0f} minutes, if none waits for "
+            f"another. Recorded {record['run']}.\n\n"
+            f"{table(['part', 'worker s', 'CPU s', 'tests'], [*rows, ['all', *whole]])}")
+
+
+def sums(rows) -> list[int]:
+    """Worker seconds, CPU seconds and tests of some rows together."""
+    rows = list(rows)
+    return [round(sum(row[key] for row in rows)) for key in ("worker", "cpu", "tests")]
+
+
+def taken_in(path: Path) -> str:
+    """A page of its own, its headings one level down; nothing where it does not exist."""
+    if not path.exists():
+        return ""
+    return path.read_text("utf-8").strip().replace("\n#", "\n##").replace("# ", "## ", 1)

@@ -1,0 +1,102 @@
+"""Which versions of the course the website holds: the main line in its root, a folder a release.
+
+    python3 tools/versions.py      one line for the site's workflow: versions=[{"ref": ..}, ..]
+
+A release is a tag like v1.0.2, and its folder v1.0: of the tags that differ in the last number
+alone the highest is shown. Only the standard library is used; nothing has to be set up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+MAIN = "main"
+TAG = re.compile(r"v(\d+)\.(\d+)\.(\d+)")
+FORMAT = "%(refname:short) %(creatordate:short) %(objectname:short=12)"
+
+
+class Release(NamedTuple):
+    tag: str
+    date: str  # of the tag, 2026-11-22
+    commit: str
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(map(int, TAG.fullmatch(self.tag).groups()))
+
+    @property
+    def folder(self) -> str:
+        return folder_of(self.tag.removeprefix("v"))
+
+
+def current() -> str:
+    """The version in pyproject.toml, its one home."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+
+def folder_of(version: str) -> str:
+    """The folder of a version in the website: ``v1.0`` for 1.0.2."""
+    return "v" + version.rpartition(".")[0]
+
+
+def releases(lines: Iterable[str]) -> list[Release]:
+    """The releases to show, newest first, from lines of tag, date and commit; other tags go."""
+    found = [Release(*line.split()) for line in lines if TAG.fullmatch(line.partition(" ")[0])]
+    highest = {release.folder: release for release in sorted(found, key=lambda r: r.numbers)}
+    return sorted(highest.values(), key=lambda r: r.numbers, reverse=True)
+
+
+def tagged() -> list[Release]:
+    """The releases of this clone; none where it is no clone."""
+    done = subprocess.run(["git", "tag", "--list", f"--format={FORMAT}"], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+    return releases(done.stdout.splitlines())
+
+
+def builds(found: Iterable[Release]) -> list[dict[str, str]]:
+    """What the workflow builds: a ref, its folder, and a key that changes when the ref moves.
+
+    The main line has no key: it is built each time.
+    """
+    return [{"ref": MAIN, "folder": "", "key": ""},
+            *({"ref": r.tag, "folder": r.folder, "key": f"{r.tag}-{r.commit}"} for r in found)]
+
+
+def page(version: str, folder: str | None, found: Iterable[Release]) -> str:
+    """The page of versions, as Markdown.
+
+    folder: where in the website these pages will stand, "" for its root; None for a book that
+    stands alone. Links are relative, so that a copy of the website keeps them.
+    """
+    head = f"# Versions\n\nThis is version {version} of the course. [What changed](changelog.md)."
+    if folder is None:
+        return (f"{head}\n\nThese pages were built alone. In a copy of the repository, `git tag` "
+                "lists the releases; `git checkout v1.0.0` and `make book` build the pages of "
+                "one.\n")
+    if folder:
+        places = [("../index.html", "The newest pages"), ("../versions.html", "All versions")]
+        return (f"{head}\n\nThese are the pages of a release; the course has gone on since.\n\n"
+                f"{_links(places)}\n")
+    rows = [(f"{r.folder}/index.html", f"{r.tag.removeprefix('v')}, released {r.date}")
+            for r in found]
+    told = ("Each release keeps its pages in a folder of its own." if rows
+            else "No version has been released before this one.")
+    return (f"{head}\n\nThese are the newest pages. {told}\n\n"
+            f"{_links([('index.html', f'{version}, the newest'), *rows])}\n")
+
+
+def _links(pairs: Iterable[tuple[str, str]]) -> str:
+    """A list of links to pages that are no part of this book, as HTML."""
+    items = "\n".join(f'<li><a href="{href}">{text}</a></li>' for href, text in pairs)
+    return f"```{{raw}} html\n<ul>\n{items}\n</ul>\n```"
+
+
+if __name__ == "__main__":
+    print(f"versions={json.dumps(builds(tagged()))}")
