@@ -50,13 +50,6 @@ def test_a_keep_cell_without_a_test_stops_the_book_and_says_what_to_write():
         book_traps.page(catalog.trap("01.1"), trap_lesson("**Keep:** this."))
 
 
-def test_the_pages_of_traps_stand_below_their_index():
-    parts = book.contents([], ["traps", "symptoms"], {"traps": ["traps/01-1"]})["parts"]
-    [index, symptoms] = next(p for p in parts if p["caption"] == "Look up")["chapters"]
-    assert index["sections"] == [{"file": "traps/01-1"}]
-    assert "sections" not in symptoms
-
-
 def test_pages_below_another_are_those_of_its_folder():
     below = ["traps/01-1", "wrong_answers/01", "wrong_answers/02"]
     assert book.chapter("wrong_answers", below) == {

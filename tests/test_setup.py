@@ -409,7 +409,7 @@ def test_recording_sets_nothing_up(tmp_path, has_environment):
                            "PYTHON=python3.12"], cwd=tmp_path,
                           text=True, capture_output=True, timeout=20, check=True)
     python = ".venv/bin/python" if has_environment else "python3.12"
-    assert done.stdout.splitlines() == [f"{python} -m tools.record"]
+    assert done.stdout.splitlines() == [f"PYTHONPATH=src {python} -m tools.record"]
 
 
 def ci(folder: Path, **programs: str) -> list[str]:
