@@ -16,7 +16,6 @@ import resource
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +44,8 @@ def settings(env: Mapping[str, str]) -> dict[str, str]:
 
 def name_of(options: Sequence[str], env: Mapping[str, str]) -> str:
     """A short name for all that a kernel takes over from its server."""
-    packages = Path(sysconfig.get_path("purelib")).stat().st_mtime_ns  # another after each install
+    packages = [Path(path).stat().st_mtime_ns for path in sys.path  # others after each install
+                if path.endswith("site-packages")]
     limits = [resource.getrlimit(number) for name, number in sorted(vars(resource).items())
               if name.startswith("RLIMIT_")]
     facts = [sys.executable, list(options), sorted(settings(env).items()), packages, limits,
