@@ -227,7 +227,11 @@ def class_of(learners: int, warm: bool) -> dict[str, list[float]]:
             used = processor_seconds() - used
             all_done.wait(PATIENCE)
         except threading.BrokenBarrierError:
-            pass  # the learner who broke it raises below
+            pass  # the learner who broke it is raised below
+        errors = [done.exception() for done in work]
+        for error in errors:  # the learner's who broke the barrier, not those who waited at it
+            if error and not isinstance(error, threading.BrokenBarrierError):
+                raise error
         moments = [done.result() for done in work]
     found = {name: [each[name] for each in moments] for name in moments[0]}
     return found | {"hub alone, MB": [empty], "MB": [full], "processes": [count],
@@ -274,10 +278,13 @@ def main() -> None:
     asked = parser.parse_args()
     local.set_up()
     local.free_ports(PORT)
+    found = {}
+    for way in [asked.only] if asked.only else ["warm", "ordinary"]:
+        found[way] = class_of(asked.learners, way == "warm")
+        print(way, json.dumps(found[way]), flush=True)
     if asked.only:
-        print(json.dumps(class_of(asked.learners, asked.only == "warm"), indent=1))
         return
-    warm, cold = (class_of(asked.learners, way) for way in (True, False))
+    cold, warm = found["ordinary"], found["warm"]
     TARGET.write_text(page(asked.learners, cold, warm), "utf-8")
     print(f"written: {TARGET.relative_to(ROOT)}")
 

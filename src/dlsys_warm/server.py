@@ -62,6 +62,23 @@ def objection() -> str:
     return f"imports started {threads - 1} threads, which no fork takes over" * (threads > 1)
 
 
+def fork_session() -> int:
+    """Fork into a session of its own, which an ordinary kernel has, too; returns as os.fork.
+
+    A scheduler may share the processor among sessions: forty kernels in one would get the part of
+    one. The session is there before anybody hears the number and signals its group.
+    """
+    hear, say_done = os.pipe()
+    if pid := os.fork():
+        os.close(say_done)
+        os.read(hear, 1)
+    else:
+        os.setsid()
+        os.close(say_done)
+    os.close(hear)
+    return pid
+
+
 class Server:
     """Accepts orders and watches over the processes until there are none for a while."""
 
@@ -99,7 +116,7 @@ class Server:
         if self.refusal:
             say(connection, refused=self.refusal)
             connection.close()
-        elif (pid := os.fork()) == 0:
+        elif (pid := fork_session()) == 0:
             connection.close()
             self.close()
             return order
@@ -109,7 +126,6 @@ class Server:
         return None
 
     def watch(self, pid: int, connection: socket.socket) -> None:
-        os.setpgid(pid, pid)  # before the client hears of it, who signals the group
         self.kernels[pid] = connection
         self.selector.register(connection, selectors.EVENT_READ, lambda: self.drop(pid))
         say(connection, pid=pid)
@@ -120,7 +136,8 @@ class Server:
         self.told.discard(pid)
         self.selector.unregister(connection)
         connection.close()
-        os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
+            os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
     def tell(self) -> None:
@@ -179,7 +196,6 @@ def reseed() -> None:
 
 def become(order: Order) -> None:
     """Run the order in this forked process, as if `python -m` had started it."""
-    os.setpgid(0, 0)
     for own, number in zip((1, 2), order.outputs, strict=True):
         os.dup2(number, own)
         os.close(number)
