@@ -1,10 +1,11 @@
 """Learners who come to the hub of `make hub` at the same time: seconds, memory, processor time.
 
-python -m benchmarks.hub [--learners 10] [--only warm]
+python -m benchmarks.hub [--learners 4] [--more 10]
 
 Each logs in, opens stage 1's lesson and runs it, passes the check of its first exercise in the
 worksheet and looks at their progress, all through the hub's pages and Jupyter's REST and websocket
-interfaces. Once with ordinary kernels, once with warm ones; the result is benchmarks/HUB.md.
+interfaces. Once with ordinary kernels, once with warm ones, then more learners with warm ones
+alone; the result is benchmarks/HUB.md.
 """
 
 import argparse
@@ -246,46 +247,65 @@ def watched(learner: Learner, all_done: threading.Barrier) -> dict[str, float]:
         raise
 
 
-def page(learners: int, cold: dict, warm: dict) -> str:
-    moments = [name for name in cold if len(cold[name]) == learners and name not in SINGLE]
+SINGLE = {"hub alone, MB", "MB", "processes", "processor s"}
+
+
+def moments_of(found: dict) -> list[str]:
+    return [name for name in found if name not in SINGLE]
+
+
+def totals(found: dict) -> dict[str, float]:
+    """What one way costs, altogether and for each learner."""
+    learners = len(found[moments_of(found)[0]])
+    (full,), (hub_alone,), (used,) = (found[n] for n in ("MB", "hub alone, MB", "processor s"))
+    return {"processes": found["processes"][0], "memory of all, GB": full / 1000,
+            "of that hub and proxy, GB": hub_alone / 1000,
+            "memory a learner, MB": (full - hub_alone) / learners,
+            "processor time a learner, s": used / learners}
+
+
+def both_ways(cold: dict, warm: dict) -> list[str]:
     rows = [[name, *(f(found[name]) for found in (cold, warm) for f in (statistics.median, max)),
-             statistics.median(warm[name]) / statistics.median(cold[name])] for name in moments]
-    each = [["memory of all, MB", *(found["MB"][0] for found in (cold, warm))],
-            ["of that the hub itself, MB", *(found["hub alone, MB"][0] for found in (cold, warm))],
-            ["memory a learner, MB",
-             *((found["MB"][0] - found["hub alone, MB"][0]) / learners for found in (cold, warm))],
-            ["processes", *(found["processes"][0] for found in (cold, warm))],
-            ["processor time a learner, s",
-             *(found["processor s"][0] / learners for found in (cold, warm))]]
+             statistics.median(warm[name]) / statistics.median(cold[name])]
+            for name in moments_of(cold)]
+    sums = [[name, value, totals(warm)[name], totals(warm)[name] / value]
+            for name, value in totals(cold).items()]
+    return [table(["seconds from login until", "ordinary, median", "slowest", "warm, median",
+                   "slowest", "ratio of medians"], rows), "",
+            table(["sums", "ordinary", "warm", "ratio"], sums), ""]
+
+
+def one_way(found: dict) -> list[str]:
+    rows = [[name, statistics.median(found[name]), max(found[name])] for name in moments_of(found)]
+    return [table(["seconds from login until", "median", "slowest"], rows), "",
+            table(["sums", "warm"], [list(pair) for pair in totals(found).items()]), ""]
+
+
+def page(cold: dict, warm: dict, more: dict) -> str:
+    few, many = (len(found[moments_of(found)[0]]) for found in (warm, more))
     return "\n".join([
-        f"# {learners} learners on one server\n",
+        "# Learners on one server\n",
         f"Measured {datetime.now(UTC).date()} on {os.cpu_count()} cores of {processor()}, "
         f"load {os.getloadavg()[0]:.1f} at the end. Other work ran on the machine, so compare the "
         "two ways, and rely on memory and processor time. All learners came at the same moment; "
-        "each had lesson and worksheet open when memory was read. Seconds count from the login.\n",
-        table(["moment", "ordinary, median s", "slowest s", "warm, median s", "slowest s",
-               "ratio of medians"], rows), "",
-        table(["", "ordinary", "warm", "ratio"], [[*row, row[2] / row[1]] for row in each]), ""])
-
-
-SINGLE = {"hub alone, MB", "MB", "processes", "processor s"}
+        "each had lesson and worksheet open when memory was read. The first warm kernel waits "
+        "until the warm process has imported everything.\n",
+        f"## {few} learners, both ways\n", *both_ways(cold, warm),
+        f"## {many} learners, warm kernels alone\n", *one_way(more)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--learners", type=int, default=10)
-    parser.add_argument("--only", choices=["ordinary", "warm"], help="print one way, write nothing")
+    parser.add_argument("--learners", type=int, default=4, help="so many, both ways")
+    parser.add_argument("--more", type=int, default=10, help="and so many with warm kernels")
     asked = parser.parse_args()
     local.set_up()
     local.free_ports(PORT)
-    found = {}
-    for way in [asked.only] if asked.only else ["warm", "ordinary"]:
-        found[way] = class_of(asked.learners, way == "warm")
-        print(way, json.dumps(found[way]), flush=True)
-    if asked.only:
-        return
-    cold, warm = found["ordinary"], found["warm"]
-    TARGET.write_text(page(asked.learners, cold, warm), "utf-8")
+    found = []
+    for learners, warm in (asked.learners, False), (asked.learners, True), (asked.more, True):
+        found.append(class_of(learners, warm))
+        print(json.dumps(found[-1]), flush=True)
+    TARGET.write_text(page(*found), "utf-8")
     print(f"written: {TARGET.relative_to(ROOT)}")
 
 
