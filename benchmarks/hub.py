@@ -127,26 +127,27 @@ class Notebook:
 
     def run(self, code: str) -> str:
         """What the cell prints. Raises RuntimeError where it fails."""
-        number, printed = uuid.uuid4().hex, []
+        number, printed, awaited = uuid.uuid4().hex, [], {"execute_reply", "idle"}
         header = {"msg_id": number, "msg_type": "execute_request", "username": "",
                   "session": self.session, "version": "5.4"}
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
         self.socket.send(json.dumps({"header": header, "parent_header": {}, "metadata": {},
                                      "content": content, "channel": "shell", "buffers": []}))
-        while True:
+        while awaited:  # two channels, in either order: what is printed ends with idle
             received = self.socket.recv()
             if isinstance(received, bytes):  # a widget's, with its buffers
                 continue
             message = json.loads(received)
+            kind, said = message["msg_type"], message["content"]
             if message["parent_header"].get("msg_id") != number:
                 continue
-            if message["msg_type"] == "stream":
-                printed.append(message["content"]["text"])
-            elif message["msg_type"] == "execute_reply":
-                if message["content"]["status"] != "ok":
-                    raise RuntimeError(f"{self.learner.name}: {self.name}: {code[:60]!r}: "
-                                       f"{message['content'].get('evalue', '')[:200]}")
-                return "".join(printed)
+            if kind == "stream":
+                printed.append(said["text"])
+            elif kind == "execute_reply" and said["status"] != "ok":
+                raise RuntimeError(f"{self.learner.name}: {self.name}: {code[:60]!r}: "
+                                   f"{said.get('evalue', '')[:200]}")
+            awaited -= {kind, said.get("execution_state")}
+        return "".join(printed)
 
     def stop(self) -> None:
         self.socket.close()

@@ -60,7 +60,7 @@ def megabytes(pids: set[int]) -> float:
 
 
 def measured(way: str, number: int) -> tuple[float, float, float]:
-    """Seconds until the slowest of so many is ready, their megabytes, and those of each more."""
+    """Seconds until the slowest of so many is ready, GB of all, and MB of one without server."""
     with ExitStack() as kernels, ThreadPoolExecutor(number) as pool:
         began = time.monotonic()
         started = list(pool.map(lambda _: kernels.enter_context(closing(Kernel(way))),
@@ -68,7 +68,7 @@ def measured(way: str, number: int) -> tuple[float, float, float]:
         seconds = time.monotonic() - began
         pids = {kernel.pid for kernel in started}
         parents = {of_status(pid, "PPid") for pid in pids} - {os.getpid()}  # the warm server
-        return seconds, megabytes(pids | parents), megabytes(pids) / number
+        return seconds, megabytes(pids | parents) / 1000, megabytes(pids) / number
 
 
 def stop_servers() -> None:
@@ -80,6 +80,19 @@ def stop_servers() -> None:
                 os.kill(int(process.name), signal.SIGTERM)
         except OSError:
             continue
+
+
+def page(rows: list[list[float]], first: float) -> str:
+    """The result; a row holds kernels, seconds and ratio, GB and ratio, MB of each."""
+    return "\n".join([
+        "# Ordinary and warm kernels\n",
+        f"Measured {datetime.now(UTC).date()} on {os.cpu_count()} cores of {processor()}, load "
+        f"{os.getloadavg()[0]:.1f}. Kernels of a row start at once; ready is a kernel that has "
+        "imported torch, torchvision, pyplot and ipywidgets. Memory counts a shared page once and "
+        "holds the warm process. Other work ran on the machine: compare the ratios. The first warm "
+        f"kernel also started the warm process: {first:.1f} s.\n",
+        table(["kernels", "ordinary, s", "warm, s", "ratio", "ordinary, GB", "warm, GB", "ratio",
+               "each ordinary one, MB", "each warm one, MB"], rows), ""])
 
 
 def main() -> None:
@@ -96,15 +109,7 @@ def main() -> None:
                                for value in (*pair, pair[1] / pair[0])), cold[2], warm[2]])
         print(rows[-1], flush=True)
     stop_servers()
-    TARGET.write_text("\n".join([
-        "# Ordinary and warm kernels\n",
-        f"Measured {datetime.now(UTC).date()} on {os.cpu_count()} cores of {processor()}, load "
-        f"{os.getloadavg()[0]:.1f}. Kernels of a row start at once; ready is a kernel that has "
-        "imported torch, torchvision, pyplot and ipywidgets. Memory counts a shared page once and "
-        "holds the warm server. Other work ran on the machine: compare the ratios. The first warm "
-        f"kernel also started the server: {first:.1f} s.\n",
-        table(["kernels", "ordinary, s", "warm, s", "ratio", "ordinary, MB", "warm, MB", "ratio",
-               "each ordinary one, MB", "each warm one, MB"], rows), ""]), "utf-8")
+    TARGET.write_text(page(rows, first), "utf-8")
     print(f"written: {TARGET.relative_to(ROOT)}")
 
 

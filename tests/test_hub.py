@@ -77,6 +77,15 @@ def test_the_hub_knows_every_setting(config):
     assert done.stdout == "[]\n"
 
 
+def test_the_page_shows_the_tables_that_were_measured():
+    rows = [line for line in (ROOT / "book/hub.md").read_text("utf-8").splitlines()
+            if line.startswith("| ")]
+    stored = {line for name in ("HUB", "WARM")
+              for line in (ROOT / f"benchmarks/{name}.md").read_text("utf-8").splitlines()}
+    assert len(rows) > 10
+    assert set(rows) <= stored
+
+
 # ---- what is said where it cannot start
 
 def test_a_port_that_is_taken_is_named(monkeypatch):

@@ -222,7 +222,7 @@ def save_yaml(value: dict, path: Path) -> None:
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
           "guide_norm", "guide_init", "guide_finetune", "guide_scale"]
-GRADING = ["grading", "grading_trust", "grading_kubernetes"]
+GRADING = ["grading", "grading_trust", "grading_kubernetes", "hub"]
 
 
 def contents(stages: list[Stage], pages: list[str], traps: list[str]) -> dict:
