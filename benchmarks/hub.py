@@ -9,6 +9,7 @@ alone; the result is benchmarks/HUB.md.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -115,11 +116,21 @@ class Notebook:
         session = learner.ask("POST", "sessions", path=name, name=name, type="notebook",
                               kernel={"name": "python3"})
         self.session, self.kernel = session["id"], session["kernel"]["id"]
-        address = f"{PAGE}/user/{learner.name}/api/kernels/{self.kernel}/channels"
-        self.socket = websocket.create_connection(
-            address.replace("http", "ws"), timeout=PATIENCE,
-            header=[f"Authorization: token {learner.token}"])
+        self.socket = self.connected()
         self.run("")
+
+    def connected(self) -> websocket.WebSocket:
+        """The kernel's channels. As a page does, it comes back after a refusal.
+
+        Where many start at once, two kernels may want one port; the one that lost starts anew.
+        """
+        address = f"{PAGE}/user/{self.learner.name}/api/kernels/{self.kernel}/channels"
+        for _ in range(3):
+            with contextlib.suppress(websocket.WebSocketBadStatusException):
+                return websocket.create_connection(
+                    address.replace("http", "ws"), timeout=PATIENCE,
+                    header=[f"Authorization: token {self.learner.token}"])
+        raise RuntimeError(f"{self.learner.name}: {self.name}: its kernel does not answer")
 
     def cells(self) -> list[str]:
         book = self.learner.ask("GET", f"contents/{self.name}")["content"]
