@@ -4,15 +4,22 @@ PORT ?= 8888
 TESTS ?= tests notebooks solutions
 RUN = .venv/bin/python
 export PYTHON TORCH WHEELHOUSE
+# Kernels forked from one that has torch imported, for make lab, make test and whatever else starts
+# some. The variable is jupyter_client's own and does the same outside of make.
+ifeq ($(DLSYS_WARM),1)
+export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
+endif
 
-.PHONY: help lab test new build book book-serve site versions bench record sweep lock setup wheel
-.PHONY: wheelhouse
+.PHONY: help lab hub test new build book book-serve site versions bench record sweep lock setup
+.PHONY: wheel wheelhouse
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab         learn: set up, then JupyterLab on the start notebook"
+	@echo "                 DLSYS_WARM=1 for kernels forked from a warm one (Linux)"
 	@echo "                 PORT=8889, LAB_ARGS=--no-browser, PYTHON=python3.12"
 	@echo "                 TORCH=cpu: no CUDA, three GB less; WHEELHOUSE=folder: no network"
+	@echo "make hub         many learners on this machine, for trying: JupyterHub on PORT=8000"
 	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
 	@echo "make new         the files of a stage, STAGE=05, or of a further trap, TRAP=05.2;"
 	@echo "                 NAME=rescale names its function"
@@ -35,6 +42,9 @@ setup:
 
 lab: setup
 	@$(RUN) -m tools.lab $(PORT) $(LAB_ARGS)
+
+hub: setup
+	@$(RUN) -m deploy.hub.local $(if $(filter command line environment,$(origin PORT)),--port $(PORT)) $(HUB_ARGS)
 
 # Progress goes to a throw-away folder: a test run must not touch the learner's own. Lessons and
 # solutions are run by nbval in the same go. Threads that wait must sleep: workers share the cores.

@@ -24,7 +24,8 @@ from tools import lab, lock, readme
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DEV = EXTRAS["dev"]
-USED = PROJECT["dependencies"] + [pin for name in EXTRAS if name != "dev" for pin in EXTRAS[name]]
+USED = PROJECT["dependencies"] + [pin for name in EXTRAS if name not in {"dev", *lock.APART}
+                                  for pin in EXTRAS[name]]
 ALL = USED + DEV
 # name, or name with one version constraint: the short form of conda's MatchSpec.
 MATCH_SPEC = re.compile(r"[a-z0-9_][a-z0-9_.-]*((=|==|>=|<=|<|>)\d+(\.\d+)*(\.\*)?)?")
@@ -336,7 +337,7 @@ def conda() -> dict:
 
 
 def test_every_pin_is_exact():
-    inexact = {n: s for n, s in {**locked(), **pins(ALL)}.items()
+    inexact = {n: s for n, s in {**locked(), **pins(ALL + EXTRAS["hub"])}.items()
                if not re.fullmatch(r"==[\w.]+", s)}
     assert inexact == {}
 
@@ -385,7 +386,7 @@ def test_conda_specs_are_valid_and_its_python_is_allowed():
 # ---- make and CI
 
 @pytest.mark.parametrize(("target", "runs"), [
-    ("lab", "tools.lab 8888"), ("test", "pytest -p tools.suite -n 2"),
+    ("lab", "tools.lab 8888"), ("hub", "deploy.hub.local"), ("test", "pytest -p tools.suite -n 2"),
     ("build", "tools.build 01"), ("new", 'tools.new "05.2" rescale'),
     ("book", "tools.book"), ("book-serve", "tools.book --serve"),
     ("bench", "benchmarks"), ("sweep", "tools.sweep"), ("wheel", "pip wheel")])

@@ -231,7 +231,7 @@ def save_yaml(value: dict, path: Path) -> None:
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
           "guide_norm", "guide_init", "guide_finetune", "guide_scale"]
-TEACHING = ["instructors", "present", "hand_out", "grading", "grading_trust",
+TEACHING = ["instructors", "present", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]
 
 

@@ -32,11 +32,15 @@ MARKERS = {
 PYTHONS = ("3.11", "3.12", "3.13")
 
 
+APART = {"hub"}  # an extra that `make hub` installs into an environment of its own
+
+
 def direct() -> list[str]:
-    """What pyproject.toml asks for: the dependencies, all extras and the build backend."""
+    """What pyproject.toml asks for in .venv: the dependencies, extras and the build backend."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
-    extras = chain.from_iterable(project["optional-dependencies"].values())
+    extras = chain.from_iterable(pins for name, pins in project["optional-dependencies"].items()
+                                 if name not in APART)
     return [*project["dependencies"], *extras, *pyproject["build-system"]["requires"]]
 
 

@@ -1,0 +1,118 @@
+"""Ordinary and warm kernels side by side: seconds until ready, and memory, for 1, 4 and 10 of them.
+
+python -m benchmarks.warm [--kernels 1 4 10]
+
+Ready is a kernel that has imported what every lesson imports. Written to benchmarks/WARM.md.
+"""
+
+import argparse
+import os
+import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jupyter_client import KernelManager
+
+from benchmarks.machine import processor
+from benchmarks.page import table
+from dlsys_helpers.paths import ROOT
+from dlsys_warm import place
+
+TARGET = ROOT / "benchmarks" / "WARM.md"
+IMPORTS = "import torch, torchvision, matplotlib.pyplot, ipywidgets"
+WAYS = {"ordinary": "local-provisioner", "warm": "dlsys-warm"}
+PATIENCE = 600
+
+
+class Kernel:
+    """A kernel that has imported; ``seconds`` is how long that took."""
+
+    def __init__(self, way: str) -> None:
+        began = time.monotonic()
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.kernel_spec.metadata["kernel_provisioner"] = {"provisioner_name": WAYS[way]}
+        self.manager.start_kernel(extra_arguments=["--IPKernelApp.log_level=ERROR"])
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=PATIENCE)
+        done = self.client.execute(IMPORTS, reply=True, timeout=PATIENCE)
+        if done["content"]["status"] != "ok":
+            raise RuntimeError(f"{way}: {done['content']['evalue']}")
+        self.seconds = time.monotonic() - began
+        self.pid = self.manager.provisioner.pid
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def of_status(pid: int, name: str) -> int:
+    return int(re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1])
+
+
+def megabytes(pids: set[int]) -> float:
+    """Their memory, a page that several of them share counted once."""
+    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    return sum(int(re.search(r"^Pss:\s+(\d+)", text, re.M)[1]) for text in texts) * 1024 / 1e6
+
+
+def measured(way: str, number: int) -> tuple[float, float, float]:
+    """Seconds until the slowest of so many is ready, GB of all, and MB of one without server."""
+    with ExitStack() as kernels, ThreadPoolExecutor(number) as pool:
+        began = time.monotonic()
+        started = list(pool.map(lambda _: kernels.enter_context(closing(Kernel(way))),
+                                range(number)))
+        seconds = time.monotonic() - began
+        pids = {kernel.pid for kernel in started}
+        parents = {of_status(pid, "PPid") for pid in pids} - {os.getpid()}  # the warm server
+        return seconds, megabytes(pids | parents) / 1000, megabytes(pids) / number
+
+
+def stop_servers() -> None:
+    """End the warm servers of this environment, so that the first kernel pays for the start."""
+    path = place.folder() / f"{place.name_of((), os.environ)}.socket"
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(path).encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGTERM)
+        except OSError:
+            continue
+
+
+def page(rows: list[list[float]], first: float) -> str:
+    """The result; a row holds kernels, seconds and ratio, GB and ratio, MB of each."""
+    return "\n".join([
+        "# Ordinary and warm kernels\n",
+        f"Measured {datetime.now(UTC).date()} on {os.cpu_count()} cores of {processor()}, load "
+        f"{os.getloadavg()[0]:.1f}. Kernels of a row start at once; ready is a kernel that has "
+        "imported torch, torchvision, pyplot and ipywidgets. Memory counts a shared page once and "
+        "holds the warm process. Other work ran on the machine: compare the ratios. The first warm "
+        f"kernel also started the warm process: {first:.1f} s.\n",
+        table(["kernels", "ordinary, s", "warm, s", "ratio", "ordinary, GB", "warm, GB", "ratio",
+               "each ordinary one, MB", "each warm one, MB"], rows), ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kernels", type=int, nargs="+", default=[1, 4, 10])
+    numbers = parser.parse_args().kernels
+    stop_servers()
+    with closing(Kernel("warm")) as kernel:  # starts the server
+        first = kernel.seconds
+    rows = []
+    for number in numbers:
+        cold, warm = measured("ordinary", number), measured("warm", number)
+        rows.append([number, *(value for pair in zip(cold[:2], warm[:2], strict=True)
+                               for value in (*pair, pair[1] / pair[0])), cold[2], warm[2]])
+        print(rows[-1], flush=True)
+    stop_servers()
+    TARGET.write_text(page(rows, first), "utf-8")
+    print(f"written: {TARGET.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
