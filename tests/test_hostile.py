@@ -540,7 +540,8 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
     box = types.SimpleNamespace(attempt=lambda *_, **__: next(attempts),
                                 limits=settings().limits, used={"ended_by": why})
     papers = [types.SimpleNamespace(
-        exercise=types.SimpleNamespace(id=trap.id, by_hand=()), trap=trap, packed=b"")
+        exercise=types.SimpleNamespace(id=trap.id, by_hand=(), promises=()), trap=trap,
+        packed=b"", all_cases=[])
         for trap in catalog.traps(1)[:2]]
     sitting = judge.Sitting(notebooks.Notebook(1, []), papers, box)
 

@@ -73,6 +73,7 @@ def _load() -> Callable:
 
     This computes nothing: a thread pool or an autograd engine would not survive a fork.
     """
+    os.environ.pop("DLSYS_WORK", None)  # set where `dlsys` is imported: no learner works here
     import matplotlib.pyplot  # noqa: F401
 
     # Optimizers and dispatch modes import the compiler on first use, which takes seconds.
