@@ -593,6 +593,6 @@ def test_the_grader_takes_a_sheet_as_it_takes_a_worksheet(graded):
 def test_probes_do_no_harm_in_the_sandbox_and_reports_know_the_sheet(graded):
     assert graded["cells"] == []
     assert reports.nbgrader([graded])[1][0] == "23_exam_a"
-    page = pages.feedback([graded])
+    page = pages.feedback([graded], {"run": {"begun": "2027-01-15T10:00:00+00:00"}})
     assert "Case 1: the faults" in page
     assert f"faults: got {OTHER}" in page
