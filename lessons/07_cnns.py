@@ -226,7 +226,8 @@ def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
     """Five 3x3 convolutions that keep height and width."""
     sizes = [1] + [channels] * 5
     return nn.Sequential(*[
-        nn.Sequential(nn.Conv2d(i, o, 3, padding=d, dilation=d), nn.ReLU())
+        nn.Sequential(nn.Conv2d(i, o, 3, padding=d, dilation=d),
+                      nn.LeakyReLU())            # a dead ReLU sees nothing
         for i, o, d in zip(sizes, sizes[1:], dilations)])
 
 body = five_convs()
