@@ -47,7 +47,7 @@ def test_no_input_holds_what_comes_out(id):
         value = acting.run_act(exercise.act_fn, REFERENCE[id], case).value
         kept = set(exercise.kept)
         for path, leaf in parts(value):
-            told = type(leaf) is str or type(leaf) is torch.Tensor and leaf.numel()
+            told = type(leaf) is str or (type(leaf) is torch.Tensor and leaf.numel())
             if told and not kept & set(path):
                 assert not any(acting.same(leaf, other) for other in given), path
 
