@@ -29,7 +29,7 @@ from pathlib import Path
 import requests
 import websocket
 
-from benchmarks.machine import processor
+from benchmarks.machine import processor, pss
 from benchmarks.page import table
 from deploy.hub import local
 from dlsys_helpers.paths import ROOT, SOLUTIONS
@@ -186,9 +186,8 @@ def processes() -> Iterator[Path]:
 
 def megabytes() -> tuple[int, float]:
     """Number of processes, and their memory: pages that several share are counted once."""
-    found = [re.search(r"^Pss:\s+(\d+)", (path / "smaps_rollup").read_text(), re.MULTILINE)
-             for path in processes()]
-    return len(found), sum(int(pss[1]) for pss in found if pss) * 1024 / 1e6
+    found = [int(path.name) for path in processes()]
+    return len(found), pss(found) / 1e6
 
 
 def processor_seconds() -> float:

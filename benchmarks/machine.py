@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import psutil
@@ -42,6 +43,10 @@ def pss_mib(pid: int) -> float:
 
     Raises AttributeError where the system does not tell it: only Linux does.
     """
-    process = psutil.Process(pid)
-    family = [process, *process.children(recursive=True)]
-    return sum(each.memory_full_info().pss for each in family) / MIB
+    children = psutil.Process(pid).children(recursive=True)
+    return pss([pid, *(child.pid for child in children)]) / MIB
+
+
+def pss(pids: Iterable[int]) -> int:
+    """Memory of these processes in bytes, what several share counted in parts; only on Linux."""
+    return sum(psutil.Process(pid).memory_full_info().pss for pid in pids)

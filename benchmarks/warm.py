@@ -17,7 +17,7 @@ from pathlib import Path
 
 from jupyter_client import KernelManager
 
-from benchmarks.machine import processor
+from benchmarks.machine import processor, pss
 from benchmarks.page import table
 from dlsys_helpers.paths import ROOT
 from dlsys_warm import place
@@ -54,12 +54,6 @@ def of_status(pid: int, name: str) -> int:
     return int(re.search(rf"^{name}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1])
 
 
-def megabytes(pids: set[int]) -> float:
-    """Their memory, a page that several of them share counted once."""
-    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
-    return sum(int(re.search(r"^Pss:\s+(\d+)", text, re.M)[1]) for text in texts) * 1024 / 1e6
-
-
 def measured(way: str, number: int) -> tuple[float, float, float]:
     """Seconds until the slowest of so many is ready, GB of all, and MB of one without server."""
     with ExitStack() as kernels, ThreadPoolExecutor(number) as pool:
@@ -69,7 +63,7 @@ def measured(way: str, number: int) -> tuple[float, float, float]:
         seconds = time.monotonic() - began
         pids = {kernel.pid for kernel in started}
         parents = {of_status(pid, "PPid") for pid in pids} - {os.getpid()}  # the warm server
-        return seconds, megabytes(pids | parents) / 1000, megabytes(pids) / number
+        return seconds, pss(pids | parents) / 1e9, pss(pids) / 1e6 / number
 
 
 def stop_servers() -> None:

@@ -18,8 +18,6 @@ that nothing else tells:
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import tomllib
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from dlsys import sheets
-from dlsys.grading.text import answers_to, clean, whole
+from dlsys.grading.text import answers_to, clean, numbered_rows, whole
 from dlsys_helpers.errors import UserError
 
 FILE, EXTENSIONS = "course.toml", "extensions.csv"
@@ -156,18 +154,8 @@ def _date(where: str, value: object) -> datetime:
 
 
 def _extensions(path: Path) -> tuple[Extension, ...]:
-    if not path.exists():
-        return ()
-    try:
-        rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="")))
-    except (ValueError, csv.Error) as error:
-        raise BadCourse(f"{path}: cannot be read as CSV in UTF-8 ({type(error).__name__}). Save it "
-                        "again as such.") from None
-    if not rows or [cell.strip() for cell in rows[0]] != COLUMNS:
-        raise BadCourse(f"{path}: got the columns {clean(','.join(rows[0]) if rows else '')!r}, "
-                        f"expected {','.join(COLUMNS)}")
-    return tuple(_extension(path, number, row) for number, row in enumerate(rows[1:], 2)
-                 if any(row))
+    return tuple(_extension(path, number, row)
+                 for number, row in numbered_rows(path, COLUMNS, BadCourse))
 
 
 def _extension(path: Path, number: int, row: list[str]) -> Extension:

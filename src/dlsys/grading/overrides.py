@@ -9,14 +9,12 @@ The journal keeps what was judged, so a row that is taken out again leaves no tr
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import answers_to, clean, whole
+from dlsys.grading.text import answers_to, clean, numbered_rows, whole
 from dlsys_helpers.errors import UserError
 
 FILE = "overrides.csv"
@@ -44,17 +42,8 @@ def read(folder: Path) -> list[Override]:
     Raises BadOverride.
     """
     path = folder / FILE
-    if not path.exists():
-        return []
-    try:
-        rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="")))
-    except (ValueError, csv.Error) as error:
-        raise BadOverride(f"{path}: cannot be read as CSV in UTF-8 ({type(error).__name__}). "
-                          "Save it again as such.") from None
-    if not rows or [cell.strip() for cell in rows[0]] != COLUMNS:
-        raise BadOverride(f"{path}: got the columns {clean(','.join(rows[0]) if rows else '')!r}, "
-                          f"expected {','.join(COLUMNS)}")
-    return [_override(path, number, row) for number, row in enumerate(rows[1:], 2) if any(row)]
+    return [_override(path, number, row)
+            for number, row in numbered_rows(path, COLUMNS, BadOverride)]
 
 
 def _override(path: Path, number: int, row: list[str]) -> Override:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+from dlsys_helpers.errors import UserError
 
 # Control, format (bidirectional marks, zero width), surrogate, private use, line and paragraph.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -37,6 +43,25 @@ def cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     return f"'{value}" if value.lstrip().startswith(_FORMULA) else value
+
+
+def numbered_rows(path: Path, columns: Sequence[str],
+                  error: type[UserError]) -> list[tuple[int, list[str]]]:
+    """The rows of an instructor's CSV with their numbers, those without a cell left out.
+
+    None where there is no such file. Raises `error` for another encoding or other columns.
+    """
+    if not path.exists():
+        return []
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="")))
+    except (ValueError, csv.Error) as fault:
+        raise error(f"{path}: cannot be read as CSV in UTF-8 ({type(fault).__name__}). Save it "
+                    "again as such.") from None
+    if not rows or [cell.strip() for cell in rows[0]] != list(columns):
+        raise error(f"{path}: got the columns {clean(','.join(rows[0]) if rows else '')!r}, "
+                    f"expected {','.join(columns)}")
+    return [(number, row) for number, row in enumerate(rows[1:], 2) if any(row)]
 
 
 def whole(number: float) -> float:

@@ -577,40 +577,25 @@ def sum_finite(model, x):
     return watched(model, x, output=whole)
 
 
-@ex.wrong("None taken for a bad number", says="name of the module", breaks="no tensor")
-def none_is_bad(model, x):
-    twin, found = copy.deepcopy(model), []
-    for name, module in twin.named_modules():
-        def look(m, a, k, out, name=name):
-            if None not in [v for v in a if not torch.is_tensor(v)] and fine((a, k)) \
-                    and not fine(out):
-                found.append(name)
-        module.register_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    return found[0] if found else None
+def looked_into(model, x, is_dict):
+    """The right answer that looks into lists and tuples by exact type, and into such dicts."""
+    def exact(value):
+        if is_dict(value):
+            value = list(value.values())
+        if type(value) in (list, tuple):
+            return all(map(exact, value))
+        return not torch.is_tensor(value) or bool(value.isfinite().all())
+    return watched(model, x, output=exact)
 
 
 @ex.wrong("dicts and tuples by their exact type", says="name of the module", breaks="forms")
 def exact_types(model, x):
-    def exact(value):
-        if type(value) is dict:
-            value = list(value.values())
-        if type(value) in (list, tuple):
-            return all(map(exact, value))
-        return not torch.is_tensor(value) or bool(value.isfinite().all())
-    return watched(model, x, output=exact)
+    return looked_into(model, x, lambda value: type(value) is dict)
 
 
 @ex.wrong("tuples by their exact type", says="name of the module", breaks="forms")
 def exact_tuples(model, x):
-    def exact(value):
-        if isinstance(value, dict):
-            value = list(value.values())
-        if type(value) in (list, tuple):
-            return all(map(exact, value))
-        return not torch.is_tensor(value) or bool(value.isfinite().all())
-    return watched(model, x, output=exact)
+    return looked_into(model, x, lambda value: isinstance(value, dict))
 
 
 def of_dtype(model, x, read, finite=fine):
@@ -637,8 +622,7 @@ def strict_inputs(model, x, bad):
     for name, module in twin.named_modules():
         def look(m, a, k, out, name=name):
             leaves = torch.utils._pytree.tree_leaves((a, k))
-            if fine((a, k)) and not any(bad(v) for v in leaves if torch.is_tensor(v)) \
-                    and not fine(out):
+            if fine((a, k)) and not any(map(bad, leaves)) and not fine(out):
                 found.append(name)
         module.register_forward_hook(look, with_kwargs=True)
     with torch.no_grad():
@@ -648,12 +632,18 @@ def strict_inputs(model, x, bad):
 
 @ex.wrong("whole numbers taken for bad ones", says="name of the module", breaks="meant")
 def whole_is_bad(model, x):
-    return strict_inputs(model, x, lambda v: not v.is_floating_point() and not v.is_complex())
+    return strict_inputs(model, x, lambda v: torch.is_tensor(v) and not (
+        v.is_floating_point() or v.is_complex()))
 
 
 @ex.wrong("an empty tensor taken for a bad one", says="name of the module", breaks="meant")
 def empty_is_bad(model, x):
-    return strict_inputs(model, x, lambda v: v.numel() == 0)
+    return strict_inputs(model, x, lambda v: torch.is_tensor(v) and v.numel() == 0)
+
+
+@ex.wrong("None taken for a bad number", says="name of the module", breaks="no tensor")
+def none_is_bad(model, x):
+    return strict_inputs(model, x, lambda v: v is None)
 
 
 @ex.wrong("frozen weights thawed", says="changed in the model", breaks="left")
