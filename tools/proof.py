@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from dlsys.remembering import remembering
 from dlsys_helpers import acting, checking
 from dlsys_helpers.checking import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
@@ -120,7 +121,7 @@ def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
 
 @cache
 def _remembering(id: str) -> Exercise:
-    return checking.remembering(checking.find(id))
+    return remembering(checking.find(id))
 
 
 # ---- outcomes spoilt by a machine
@@ -265,8 +266,9 @@ def main() -> None:
     lines: list[str] = []
     for id in ids:
         if {id, id[:2]} & set(args.what) if args.what else not fresh(id):
-            facts, found = ({}, list(refusals(id, range(args.seeds)))) if args.right else (
-                prove(id, args.seeds))
+            with acting.standard_session():  # once: each case's own is quicker inside
+                facts, found = ({}, list(refusals(id, range(args.seeds)))) if args.right else (
+                    prove(id, args.seeds))
             if facts and not found:
                 write(id, facts)
             print("\n".join(found) or f"{id}: proven, right answers on {args.seeds} seeds",

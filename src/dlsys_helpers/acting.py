@@ -87,8 +87,8 @@ def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(
-            torch.nan_to_num(a), torch.nan_to_num(b)) and torch.equal(a.isnan(), b.isnan())
+        return a.shape == b.shape and a.dtype == b.dtype and (torch.equal(a, b) or (torch.equal(
+            torch.nan_to_num(a), torch.nan_to_num(b)) and torch.equal(a.isnan(), b.isnan())))
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -96,7 +96,29 @@ def same(a: Any, b: Any) -> bool:
     return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
 
 
+def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
+    """A deep copy of plain data; what appears in it twice does so in the copy.
+
+    copy.deepcopy takes ten times as long for the tensors that make up nearly all cases.
+    """
+    known = {} if known is None else known
+    kind = type(value)
+    if kind is torch.Tensor and value._base is None and not value.requires_grad and (
+            value.layout is torch.strided and value.is_contiguous()):
+        found = known.get(id(value))
+        return known.setdefault(id(value), value.clone()) if found is None else found
+    if kind is dict:
+        return {key: copied(item, known) for key, item in value.items()}
+    if kind in (list, tuple) and value and id(value) not in known:
+        known[id(value)] = found = kind(copied(item, known) for item in value)
+        return found
+    return copy.deepcopy(value, known)
+
+
 RECURSION_LIMIT = 1000  # Python's own; a session that raised it must not pass a deep recursion
+
+
+_generators_kept = False  # whether a standard session is open that puts them back
 
 
 @contextlib.contextmanager
@@ -105,14 +127,20 @@ def standard_session() -> Iterator[None]:
 
     Grad mode, inference mode, default dtype and device, autocast, deterministic flags, anomaly
     mode and the recursion limit are those of a fresh process. Threads and the states of all random
-    generators stay as they are and are put back.
+    generators stay as they are and are put back. A session inside another one leaves the generators
+    to the outer one: to keep them takes longer than most answers do.
     """
-    restore = [_kept_settings(), _kept_generators()]
+    global _generators_kept
+    restore, outermost = [_kept_settings()], not _generators_kept
+    if outermost:
+        restore.append(_kept_generators())
+    _generators_kept = True
     _set_standard()
     try:
         with torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
+        _generators_kept = not outermost
         for put_back in restore:
             put_back()
 
@@ -271,9 +299,11 @@ class TooLong(BaseException):
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise TooLong inside after so many seconds; None is no limit.
 
-    Only the main thread can be interrupted so; in another one there is no limit.
+    Only the main thread can be interrupted so, and only where the system has timers that send a
+    signal: in another thread, and on Windows, there is no limit.
     """
-    if seconds is None or threading.current_thread() is not threading.main_thread():
+    if seconds is None or not hasattr(signal, "setitimer") or (
+            threading.current_thread() is not threading.main_thread()):
         yield
         return
 
@@ -295,9 +325,11 @@ def run_act(act: Callable, fn: Callable, case: Case, seconds: float | None = Non
     Everything a learner's function can raise ends here, as data; only KeyboardInterrupt
     passes through, so that a learner can stop a loop that does not end. seconds: its time limit.
     """
-    inputs, watched = copy.deepcopy(case.inputs), Watched(fn)
+    inputs, watched = copied(case.inputs), Watched(fn)
     with standard_session():
         seed(0)
+        random.seed(0)
+        np.random.seed(0)
         try:
             with time_limit(seconds):
                 value = to_plain(act(watched, **inputs))

@@ -8,7 +8,6 @@ broken, the answer is compared with the registered wrong answers, and a match is
 
 from __future__ import annotations
 
-import copy
 import importlib
 import importlib.util
 import math
@@ -251,27 +250,6 @@ class Exercise:
                        trap=best[0].trap)
 
 
-def remembering(exercise: Exercise) -> Exercise:
-    """A copy that runs each named wrong answer only once on the same case.
-
-    Naming a mistake costs the most; all learners of a run, and all wrong answers of a test, are
-    judged on the same cases. The cases must live as long as the copy.
-    """
-    mine, known = copy.copy(exercise), {}
-    named = {wrong.fn for wrong in exercise.wrong_answers}
-
-    def run(fn: Callable, case: Case) -> Run:
-        if fn not in named:
-            return exercise.run(fn, case)
-        key = fn, id(case)
-        if key not in known:
-            known[key] = exercise.run(fn, case)
-        return known[key]
-
-    mine.run = run
-    return mine
-
-
 def _agreement(mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
     """How far two answers agree: cases with the same verdict, and parts that came out alike.
 
@@ -384,12 +362,13 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
         drop = "quotes" if isinstance(fn, str) else "brackets"
         return Verdict("wrong", id, f"second argument: got {show(fn)}, expected your function "
                        f"{chosen.function}, without {drop}.")
-    for seed in seeds:
-        cases = chosen.arrange(seed)
-        outcomes = chosen.outcomes(fn, cases, seconds)
-        verdict = chosen.judge(cases, outcomes)
-        if verdict.status != "pass":
-            return replace(verdict, seed=seed)
+    with acting.standard_session():  # once: each case's own is quicker inside
+        for seed in seeds:
+            cases = chosen.arrange(seed)
+            outcomes = chosen.outcomes(fn, cases, seconds)
+            verdict = chosen.judge(cases, outcomes)
+            if verdict.status != "pass":
+                return replace(verdict, seed=seed)
     return Verdict("pass", id)
 
 
@@ -397,15 +376,20 @@ def check(id: str, fn: Callable, seconds: float = CASE_SECONDS) -> None:
     """Check your answer to an exercise: fixed cases and cases nobody has seen before.
 
     Shows a card with the verdict and remembers it in your progress. An answer that takes longer
-    than `seconds` on one case is stopped. Unless the answer passes, raises CheckFailed where
-    nobody sees the card, so that nbval, papermill and scripts notice. Raises BadCall for
-    arguments that are not the id of an exercise and a function.
+    than `seconds` on one case is stopped, except on Windows. Unless the answer passes, raises
+    CheckFailed where nobody sees the card, so that nbval, papermill and scripts notice. Raises
+    BadCall for arguments that are not the id of an exercise and a function.
     """
     from dlsys_helpers import progress
     _refuse_bad_call(id, fn)
     verdict = run_check(id, fn, (*FIXED_SEEDS, secrets.randbelow(2**31)), seconds)
     progress.record(id, verdict.status, verdict.misconception)
-    cards.show_verdict(verdict, catalog.trap(id))
+    tell(verdict, catalog.trap(id))
+
+
+def tell(verdict: Verdict, trap: catalog.Trap) -> None:
+    """Show the card of a verdict. Raises CheckFailed for a failure whose card nobody sees."""
+    cards.show_verdict(verdict, trap)
     if verdict.status != "pass" and not cards.watched():
         raise CheckFailed(verdict)
 

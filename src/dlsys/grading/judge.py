@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import importlib
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
 from dlsys.grading.text import clean, place
 from dlsys.notebook_file import checked_in
+from dlsys.remembering import remembering
 from dlsys_helpers import acting, checking, verdicts
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
@@ -75,8 +75,6 @@ class Judge:
 
     def __init__(self, key: bytes, zygote: Zygote) -> None:
         torch.set_num_threads(1)  # the laws are small; a pool's threads would only spin
-        # Optimizers import the compiler on first use: here, while the zygote loads.
-        importlib.import_module("torch._dynamo")
         self.zygote = zygote
         self.zygote.wait()
         # The key is set last: the zygote started before this process knew a secret.
@@ -96,7 +94,8 @@ class Judge:
         """
         started, own = time.monotonic(), time.process_time()
         papers = [named(paper, notebook.names) for paper in self.papers(notebook.stage, draw)]
-        with self.zygote.sandbox() as sandbox:
+        # One session for all laws of a notebook: each law's own is quicker inside.
+        with self.zygote.sandbox() as sandbox, acting.standard_session():
             sitting = Sitting(notebook, papers, sandbox)
             sitting.hold()
         judged = time.process_time() - own
@@ -128,7 +127,7 @@ class Judge:
             raise notebooks.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
-        return Paper(checking.remembering(exercise), trap, seeds,
+        return Paper(remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
                      acting.act_source(exercise.act_fn) if own_act else "")
 

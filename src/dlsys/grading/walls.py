@@ -47,9 +47,8 @@ ENVIRONMENT = {
     "HOME": HOME, "TMPDIR": HOME, "MPLCONFIGDIR": HOME, "MPLBACKEND": "Agg", "USER": "learner",
     "LOGNAME": "learner", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1",
     "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2",
-    # Huge pages halve the price of each fork of the loaded process.
+    # Large steps of the heap make forks of the loaded process cheaper.
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.top_pad=67108864",
-    "PYTHONMALLOC": "malloc",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 

@@ -78,12 +78,16 @@ def _load() -> Callable:
 
     # Optimizers and dispatch modes import the compiler on first use, which takes seconds.
     import torch._dynamo
-    import torch.utils.data  # noqa: F401
+    import torch.backends.cpu
+    import torch.utils.data
 
     import dlsys_helpers
     from dlsys.grading import runner
     from dlsys_helpers import checking
 
+    # The library looks at the processor once. A runner's /proc does not show it, and without it
+    # torch falls back to its slowest kernels.
+    torch.backends.cpu.get_cpu_capability()
     checking.check = runner.check
     for name in dlsys_helpers.__all__:
         getattr(dlsys_helpers, name)
