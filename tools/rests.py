@@ -23,6 +23,8 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
+# They keep what a learner did, and no number of a lesson passes through them.
+BESIDE = {"dlsys_helpers.store", "dlsys_helpers.progress"}
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 
@@ -30,7 +32,7 @@ def rests_on(code: Iterable[str]) -> dict[str, str]:
     """The parts that these cells' results rest on, each with its fingerprint or version."""
     cells = list(code)
     whole = "\n".join(cells)
-    modules = reached(used_modules(whole))
+    modules = reached(used_modules(whole)) - BESIDE
     parts = {"code": fingerprint("\0".join(map(without_prose, cells)))}
     parts |= {name: _module_fingerprint(name) for name in sorted(modules)}
     if "dlsys_helpers.explorers" in modules:
