@@ -896,7 +896,7 @@ for name in ("embed.weight", "layers.0.linear1.weight",
     print(f"{name:26} {rates[name]:.2f}")
 
 # %% trap="07.6" role="repair"
-claim("factor of the head", rates["head.weight"], expected=1)
+claim("by depth: factor of the head", rates["head.weight"], expected=1)
 claim("factor of the embedding, 0.9 to the 13th", rates["embed.weight"],
       expected=0.9**13, within=1e-9)
 claim("largest factor of all", max(rates.values()), expected=1)
