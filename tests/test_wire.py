@@ -67,7 +67,7 @@ def test_a_damaged_message_decodes_or_raises_one_error(value, data):
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(
-        ["f", "l", "u", "d", "t", "x", "float32", "bool", "0x1p+0", "nan"]),
+        ["f", "F", "l", "u", "d", "t", "x", "float32", "bool", "0x1p+0", "nan"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=15)
 
@@ -92,6 +92,7 @@ def message_of(tree, blob: bytes = b"") -> bytes:
     pytest.param(b"[" * 200_000, id="depth"), ["t", "float32", [2**40]],
     ["t", "float32", [-1]], ["t", "float32", [True]],
     ["t", "float32", [2**31 - 1] * 16], ["t", "float32", [0, 2**31 - 1, 2**31 - 1, 2**31 - 1]],
+    ["F", 1], ["F", 0], ["F", -1], ["F", 2**40], ["F", 1.0], ["F", [1]],
     ["t", "float8", [1]], ["t", "float32", 3], ["f", "zz"], ["f", "0x1p+99999"], ["f", 1.0], 1.5,
     ["d", [["k"]]], ["d", [[1, 2]]], ["d", {"k": 1}], ["l"], [], ["q", []], {"f": 1, "0x1p+0": 2},
     ["l", "abc"], pytest.param(10**400, id="long int"), b"NaN", b"1e5", b'"\\ud800',

@@ -83,6 +83,8 @@ class _Packer:
             return value if value.bit_length() <= LONGEST_INT else ["x", "very long int"]
         if kind is float:
             return ["f", value.hex()]
+        if kind is list and value and all(type(v) is float for v in value):
+            return self.floats(value)
         if kind is list or kind is tuple:
             return ["l" if kind is list else "u", [self.node(v, depth + 1) for v in value]]
         if kind is dict:
@@ -90,6 +92,12 @@ class _Packer:
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         return ["x", value.type_name if kind is Foreign else kind.__name__]
+
+    def floats(self, value: list[float]) -> list:
+        """A list of floats as raw doubles: most of what goes over the wire is in such lists."""
+        self.budget.spend(len(value), 8 * len(value))
+        self.blobs.append(struct.pack(f"<{len(value)}d", *value))
+        return ["F", len(value)]
 
     def tensor(self, value: torch.Tensor) -> list:
         odd = value.layout is not torch.strided or value.dtype not in _NAMES or value.is_meta
@@ -169,6 +177,8 @@ class _Reader:
         match kind, rest:
             case "f", [str(text)]:
                 return float.fromhex(text)
+            case "F", [int(n)] if n > 0:
+                return self.floats(n)
             case "l", [list(items)]:
                 return [self.value(item, depth + 1) for item in items]
             case "u", [list(items)]:
@@ -186,6 +196,14 @@ class _Reader:
         if type(key) is not str:
             raise WireError("key")
         return key
+
+    def floats(self, n: int) -> list[float]:
+        """A list of floats from the bytes that follow."""
+        self.budget.spend(n)
+        if 8 * n > len(self.blob):
+            raise WireError("float bytes")
+        raw, self.blob = self.blob[:8 * n], self.blob[8 * n:]
+        return list(struct.unpack(f"<{n}d", raw))
 
     def tensor(self, dtype: torch.dtype, shape: list) -> torch.Tensor:
         """A tensor from the bytes that follow; its size is checked before it is allocated."""
