@@ -107,7 +107,7 @@ def overview(grades: dict[str, Any]) -> str:
     results = grades["results"]
     counted = best(results)
     return render(
-        "overview.html", run=grades["run"], results=results, counted=counted,
+        "overview.html", run=grades["run"], day=_day, results=results, counted=counted,
         scoring=_scoring(grades),
         undated=sum("due" in r and not r["due"]["handed_in"] for r in results),
         walls=sorted({r["wall"] for r in results if "wall" in r}),
