@@ -33,6 +33,7 @@ import nbformat
 from nbformat import v4
 
 from benchmarks.grading import samples
+from dlsys.grading import judge
 from dlsys_helpers import catalog, paths
 
 PEERS = {"otter": "otter-grader==7.0.0", "nbgrader": "nbgrader==0.9.6"}
@@ -46,7 +47,7 @@ ENVIRONMENT = {"DLSYS_PROGRESS": "off", "OMP_NUM_THREADS": "1", "MPLBACKEND": "A
 
 def check_code(id: str, function: str) -> str:
     """A peer's test: the check object that the learner and `dlsys grade` use."""
-    return f'assert run_check("{id}", {function}).status == "pass"'
+    return f'assert run_check("{id}", {function}, range({judge.SEEDS})).status == "pass"'
 
 
 def environment(name: str) -> Path:
@@ -91,7 +92,8 @@ def prepare_otter(folder: Path) -> None:
     tests.mkdir()
     for trap in catalog.traps(1):
         body = (f">>> from dlsys_helpers.checking import run_check\n"
-                f">>> run_check('{trap.id}', {trap.function}).status\n'pass'")
+                f">>> run_check('{trap.id}', {trap.function}, range({judge.SEEDS})).status"
+                "\n'pass'")
         name = "q" + trap.id.replace(".", "_")
         test = {"name": name, "points": trap.points, "suites": [
             {"cases": [{"code": body, "hidden": False, "locked": False}], "scored": True,

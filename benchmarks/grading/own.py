@@ -7,13 +7,14 @@ import time
 import torch
 
 from benchmarks.grading import samples
+from dlsys.grading import judge
 from dlsys_helpers import acting, catalog, checking
 
-SEEDS = (1, 2, 3)
+SEEDS = tuple(range(judge.SEEDS))
 
 
 def seconds(n: int) -> float:
-    """CPU seconds of n submissions' cells and calls on the cases of three seeds, torch loaded."""
+    """CPU seconds of n submissions' cells and calls on the cases of as many seeds, torch loaded."""
     torch.set_num_threads(1)
     checking.check = lambda *_: None
     papers = [(trap.function, checking.find(trap.id)) for trap in catalog.traps(1)]

@@ -34,7 +34,9 @@ from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.verdicts import Verdict
 
-SEEDS = 3  # a right answer by luck has to be lucky on each
+# A right answer by luck has to be lucky on each. One is enough by proof: no named wrong answer
+# passes a single seed, tools/proof.py.
+SEEDS = 2
 DONE = ("pass", "todo")
 _KINDS = ("value", "raised", "unusable", "todo")
 
