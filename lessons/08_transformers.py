@@ -1159,9 +1159,9 @@ def conflict_degree(addresses: list) -> int:
 # free of conflicts. Where a warp reads parts of two columns, count. This model is for
 # reads of 4 bytes a thread. A bank gives out no more than that in a turn, so 8 bytes a
 # thread take two turns at least, and 16 bytes four; which threads share a turn, NVIDIA's
-# guides do not say. And turns are not the time of a kernel: a matrix product of NVIDIA's,
-# the columns of whose tile fell into one bank, went from `140.2` to `199.4` GB/s on a V100 by one
-# more column. **Source:**
+# guides do not say. And turns are not the time of a kernel: in a matrix product of NVIDIA's
+# the columns of a tile fell into one bank, and one more column raised it from `140.2` to
+# `199.4` GB/s on a V100. **Source:**
 # [CUDA C++ Best Practices
 # Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
 # section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
