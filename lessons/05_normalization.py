@@ -1314,10 +1314,12 @@ answers
 # %% [markdown] role="gpu"
 # **Keep:** a norm is as fast as the bytes it moves, so count how often it reads and
 # writes its input: twice in all for a fused LayerNorm, three times for BatchNorm in
-# train mode, which needs all of a channel before it can write. Use the library's fused
-# form. **Source:** [Ba, Kiros & Hinton
-# 2016](https://arxiv.org/abs/1607.06450) for LayerNorm; the formula of bytes is that
-# of stage 1.
+# train mode, which needs all of a channel before it can write. That counts memory and no
+# cache: torch's fused LayerNorm reads a row twice as well, but a row is short and still in a
+# cache the second time. Use the library's fused form. **Source:** [Ba, Kiros & Hinton
+# 2016](https://arxiv.org/abs/1607.06450), section 3, for LayerNorm; torch's kernel for it,
+# [layer_norm_kernel.cu](https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/layer_norm_kernel.cu),
+# `compute_stats` and the loop behind its call; the formula of bytes is that of stage 1.
 
 # %% [markdown] role="summary"
 # ## What you take with you

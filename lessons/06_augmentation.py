@@ -1614,9 +1614,13 @@ answers = gpu_table(
 answers
 
 # %% [markdown] role="gpu"
-# **Keep:** copy bytes, convert on the device. Count the images a second that a step
-# uses before you count workers; where the workers are too few, move the random part
-# to the device, for a whole batch, and give each image a draw of its own.
+# **Keep:** copy bytes, from pinned memory, and convert on the device. Count the images a
+# second that a step uses before you count workers; where the workers are too few, move the
+# random part to the device, for a whole batch, and give each image a draw of its own.
+# **Source:** [CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#pinned-memory),
+# section 10.1.1: pinned memory copies fastest, about 12 GB/s on 16 lanes of PCIe 3. The 128
+# photos above then take 2 ms as bytes and 8 as floats.
 
 # %% [markdown] role="summary"
 # ## What you take with you

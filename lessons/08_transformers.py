@@ -733,8 +733,9 @@ claim("torch's, 2048 tokens over 1024: bytes at a time",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
 # %% [markdown] trap="08.4" role="repair"
-# So in float32 it does not round more than the formula. Does it multiply less? A softmax needs the sum over all keys, so
-# how can one do without the row of scores?
+# So in float32 it does not round more than the formula. In `float16` it rounds less: its
+# weights and sums stay in float32 as long as they are on the chip. Does it multiply less? A
+# softmax needs the sum over all keys, so how can one do without the row of scores?
 #
 # Take a row of scores in tiles. Keep two numbers: the largest score so far, `top`, and
 # the sum so far of $e^{s - \mathrm{top}}$. When a tile brings a larger score, each old
@@ -806,12 +807,14 @@ measured("08.4", 1)
 
 # %% [markdown] trap="08.4" role="repair"
 # Forward and without a mask, the same products, and a few more exponentials. (Backward it
-# computes the scores once more; under a causal mask it can skip tiles.) On a GPU this is meant to be faster all
-# the same (the last section asks for the clock), for what costs time there is traffic
-# with the large memory: the formula writes the
-# scores, reads them, writes the weights and reads those. A flash kernel holds a block of
-# queries on the chip and streams all keys and values past it. So it reads them once for
-# each block of queries.
+# computes the scores once more, five products for four; under a causal mask it can skip
+# nearly half of the tiles.) On a GPU this is meant to be faster all the same (the last
+# section asks for the clock), for what costs time there is traffic with the large memory:
+# the formula writes the scores, reads them, writes the weights and reads those. A flash
+# kernel such as FlashAttention-2 holds a block of queries on the chip and streams all keys
+# and values past it. So it reads them once for each block of queries. (The first
+# FlashAttention had the loops the other way round: it held a block of keys and values, and
+# read all queries and read and wrote all outputs once for each of them.)
 
 # %% trap="08.4" role="repair"
 def traffic(n, d=64, block=None, size=2):
@@ -848,7 +851,10 @@ online_softmax
 # for blocks of 128 queries and heads of 64 numbers, and without any cache between chip and
 # memory: what is *kept* is linear. What is *moved* still grows fourfold when long rows
 # double, from a start that is four times smaller. A GPU's L2 cache meets many of these
-# reads.
+# reads. The paper proves the same: of the order of $N^2 d^2 / M$ numbers are moved, where
+# the chip has room for $M$, and of the order of $N d + N^2$ by the formula. Its authors
+# measured `4.4` GB for `40.3` on an A100, nine times less, at 1,024 tokens and with the
+# backward pass.
 
 # %% trap="08.4" role="exercise" points=5 difficulty=4 minutes=30
 def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -901,8 +907,13 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # `(..., N, N)`; call `scaled_dot_product_attention`, and measure: on a CPU, dropout or a
 # mask that learns makes it write the matrix out. Test an own kernel with scores of
 # thousands, ragged tiles and rows without any key. **Source:**
-# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867) for the online softmax;
-# [Dao et al. 2022](https://arxiv.org/abs/2205.14135), theorem 2, for the traffic.
+# [Milakov & Gimelshein 2018](https://arxiv.org/abs/1805.02867), algorithm 3, for the online
+# softmax; [Dao et al. 2022](https://arxiv.org/abs/2205.14135), section 3.2, theorem 2 and
+# figure 2 (left) for the traffic, algorithm 1 for the first order of the loops;
+# [Dao 2023](https://arxiv.org/abs/2307.08691), sections 3.1 and 3.2, for the other order, the
+# tiles skipped under a causal mask and the five products;
+# [Shah et al. 2024](https://arxiv.org/abs/2407.08608), table 3, for the rounding in 16 bits:
+# against float64 1.9e-4, where the formula is off by 3.2e-4.
 # **Seen in the wild:**
 # [tracel-ai/cubecl 1070](https://github.com/tracel-ai/cubecl/pull/1070): rows without a
 # key gave NaN in the reference and numbers in the kernel, and the test let that pass;
@@ -986,7 +997,11 @@ claim("sectors down a column over along a row", down / along, expected=8)
 # %% [markdown] trap="08.5" role="repair"
 # This counts bytes of one load, and no time. A cache may still hold a sector when the
 # next load wants the rest of it; then the bytes are not lost. A kernel that reads *all*
-# fields, one after the other, can live on that.
+# fields, one after the other, can live on that. So does a copy that starts one number off:
+# by sectors it should reach four fifths of the full rate, and NVIDIA measured about nine
+# tenths on a V100, for the next warp used what was left of the fifth sector. The other way
+# round, memory may hand the L2 cache up to four sectors where one was asked for; steps
+# beyond stride 8 can then still cost time.
 #
 # Move the controls below, and say the number of sectors first.
 
@@ -1028,10 +1043,19 @@ def sectors(addresses: list, size: int) -> list:
 # %% [markdown] trap="08.5" role="keep"
 # **Keep:** a warp moves sectors, not numbers: let neighbouring threads read neighbouring
 # numbers. **In your own code:** look at what the index of the thread is multiplied
-# with; in Nsight Compute, read sectors per request, 4 for 32-bit numbers side by side.
+# with; in Nsight Compute, read `Sectors/Req` in the table of the L1 cache: 4 for 32-bit
+# numbers side by side, 8 for 64-bit ones.
 # **Source:** [CUDA C++ Best Practices
-# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Coalesced Access to
-# Global Memory".
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#coalesced-access-to-global-memory),
+# section 10.2.1, "Coalesced Access to Global Memory": sectors of 32 bytes from compute
+# capability 6.0 on, the order within a warp, and the V100's copies (10.2.1.3);
+# [CUDA Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
+# section 2.3.4.1; [Nsight Compute, Profiling
+# Guide](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html), "Memory Tables";
+# [CUDA Driver
+# API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
+# `CU_LIMIT_MAX_L2_FETCH_GRANULARITY`, for up to 128 bytes a fetch.
 
 # %% [markdown] trap="08.6" role="predict" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
 # ## Columns that nobody uses
@@ -1133,10 +1157,17 @@ def conflict_degree(addresses: list) -> int:
 # one word longer moves a column through all banks. **In your own code:** write down the
 # step between neighbouring threads in words; 32 threads evenly spaced by an odd step are
 # free of conflicts. Where a warp reads parts of two columns, count. This model is for
-# reads of 4 bytes a thread; wider ones are served in parts of a warp. **Source:**
+# reads of 4 bytes a thread. A bank gives out no more than that in a turn, so 8 bytes a
+# thread take two turns at least, and 16 bytes four; which threads share a turn, NVIDIA's
+# guides do not say. And turns are not the time of a kernel: in a matrix product of NVIDIA's
+# the columns of a tile fell into one bank, and one more column raised it from `140.2` to
+# `199.4` GB/s on a V100. **Source:**
 # [CUDA C++ Best Practices
-# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Shared Memory and
-# Memory Banks".
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#shared-memory-and-memory-banks),
+# section 10.2.3.1, "Shared Memory and Memory Banks", and 10.2.3.3, table 3, for the product;
+# [CUDA Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
+# section 2.3.4.2, for one word read by all, and 2.3.4.2.2 for this transpose.
 
 # %% [markdown] trap="08.7" role="predict" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads"
 # ## A branch for one thread in twenty
@@ -1200,8 +1231,16 @@ claim("even against odd over first half against second",
 
 # %% [markdown] trap="08.7" role="repair"
 # A branch whose border falls between two warps costs nothing: `if i < n / 2`, where half
-# of n is a multiple of 32. Elsewhere one warp walks both sides. A branch by thread, `if i % 2`, splits every warp. Sorting is work of its own, and it
-# scatters the addresses of trap 08.5; whether it pays is a measurement.
+# of n is a multiple of 32. Elsewhere one warp walks both sides. A branch by thread,
+# `if i % 2`, splits every warp. Sorting is work of its own, and it scatters the addresses
+# of trap 08.5; whether it pays is a measurement.
+#
+# Two things this count leaves out. Where a path has only a few instructions, the compiler
+# may do without a branch: every warp then issues both paths, whoever agrees, and a
+# *predicate* decides which threads keep the result. Sorting saves nothing there, and little
+# was lost. And threads that parted need not meet again where the paths end: since Volta a
+# warp may stay split, and what follows is issued for each part; `__syncwarp()` makes sure
+# that it is whole again.
 
 # %% trap="08.7" role="exercise" points=2 difficulty=2 minutes=10
 def warp_passes(paths: list, lengths: dict) -> int:
@@ -1232,17 +1271,21 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # %% [markdown] trap="08.7" role="keep"
 # **Keep:** a warp issues every path that one of its threads takes. One thread in twenty
 # is not rare among 32. **In your own code:** ask whether a condition is the same for the
-# whole warp; in Nsight Compute, read the active threads per warp. **Source:**
+# whole warp; in Nsight Compute, under "Warp State Statistics", read `Avg. Active Threads
+# Per Warp`, and `Avg. Not Predicated Off Threads Per Warp` beside it. **Source:**
 # [CUDA C++ Best Practices
-# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/), "Branching and
-# Divergence".
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#branching-and-divergence),
+# section 13.1, "Branching and Divergence", and 13.2, "Branch Predication"; [CUDA Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/03-advanced/advanced-kernel-programming.html),
+# section 3.2.2.1, "SIMT Execution Model".
 
 # %% [markdown] trap="08.8" role="predict" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
 # An activation, written out as torch operations: multiply, add, tanh, multiply. Each is
-# a *kernel* of its own: it is launched, reads its input and writes its output. To
-# launch one takes about four microseconds, and the device moves 4.8 TB each second.
+# a *kernel* of its own: it is launched, reads its input and writes its output. Say that a
+# new one can be launched every four microseconds, and that the device, an H200, moves
+# 4.8 TB each second.
 
 # %% trap="08.8" role="predict"
 guess("08.8", "From how many 16-bit numbers on does one operation, which "
@@ -1361,8 +1404,10 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # both. Mask the tail. **In your own code:** count the operations between two matrix
 # products; `torch.compile` fuses chains, CUDA graphs launch many kernels at once.
 # **Source:** [NVIDIA, "Getting Started with CUDA
-# Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures the launches of a
-# chain of short kernels.
+# Graphs"](https://developer.nvidia.com/blog/cuda-graphs/) measures a chain of 20 kernels of
+# 2.9 us each on a V100: 9.6 us a kernel where the host waits for each, 3.8 us where it
+# launches ahead, 3.4 us as a graph. So the four microseconds are a rate of launches, and a
+# round one.
 
 # %% [markdown] trap="08.9" role="predict" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training"
 # ## A tenth of the weights
@@ -1675,7 +1720,8 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # mask and the places begin where the cache ends. **In your own code:** run a prompt at
 # once and in pieces, and compare the logits. **Source:** [torch's documentation of
 # scaled_dot_product_attention](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html);
-# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864) for RoPE. **Seen in the
+# [Su et al. 2021, "RoFormer"](https://arxiv.org/abs/2104.09864), section 3.2.2, for RoPE; its
+# equation 15 makes pairs of neighbours instead. **Seen in the
 # wild:** [pytorch/pytorch 144858](https://github.com/pytorch/pytorch/issues/144858): a
 # single query saw the earliest key only, and each step gave the same vector.
 # [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
@@ -1996,9 +2042,11 @@ claim("rows of 256: larger share named at the end, of luck's 0.125",
 
 # %% [markdown] role="concept"
 # Both are right on the length they learned and little better than luck at 16 times as
-# much. That is one small layer and one task. To read longer texts with RoPE, large models
-# squeeze the new places into the old range and are trained a little further
-# ([Chen et al. 2023](https://arxiv.org/abs/2306.15595)).
+# much. That is one small layer and one task. For longer texts the places of RoPE can be
+# squeezed into the old range: place $m$ counts as $m L / L'$, where $L$ is the length that
+# was learned and $L'$ the new one, and the model is trained a little further. LLaMA went
+# from 2,048 tokens to 32,768 within 1,000 steps in this way
+# ([Chen et al. 2023](https://arxiv.org/abs/2306.15595), section 2.3 and equation 4).
 
 # %% [markdown] role="concept"
 # ### BERT, GPT, and both in one
@@ -2075,8 +2123,9 @@ claim("loss after 300 steps, in nats a letter", end, below=2.7)
 # $$\mathrm{bytes} = 2 \cdot \mathrm{layers} \cdot H_{kv} \cdot D \cdot T \cdot \mathrm{bytes\ per\ number}$$
 #
 # With *grouped queries* (GQA) several heads of queries share one head of keys and
-# values. Here for 32 layers of 32 heads with 128 numbers, in 16 bits, as in Llama 2 of
-# 7 billion weights.
+# values ([Ainslie et al. 2023](https://arxiv.org/abs/2305.13245), section 2.2); their number
+# of groups is $H_{kv}$. Here for 32 layers of 32 heads with 128 numbers, in 16 bits, as in
+# Llama 2 of 7 billion weights, which does not share any.
 
 # %% role="concept"
 def kv_cache_bytes(tokens, layers=32, kv_heads=32, head_dim=128, size=2):
@@ -2335,7 +2384,10 @@ claim("numbers counted, interleaved, a set of bins for each program",
 # compiler, for 16-bit tensors and tiles of 64, and reads the machine code: registers of
 # a thread, shared memory of a block, instructions that *spill* registers to memory, and
 # instructions on tensor cores. Occupancy, the share of its warps that a multiprocessor
-# can hold at a time, then follows by arithmetic.
+# can hold at a time, then follows by arithmetic from what a multiprocessor has
+# ([CUDA Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html),
+# section 5.1.3, tables 30 and 31).
 
 # %% role="concept"
 from dlsys_helpers.kernels import compiled, occupancy
@@ -2361,11 +2413,14 @@ claim("spills, sm_75 less the most of the others",
 
 # %% [markdown] role="concept"
 # One source, three machines. For `sm_75`, a T4, this compiler uses no tensor cores,
-# although the device has some. It multiplies with thousands of FFMA, and the accumulators
-# do not fit into the registers. So promise no speed there. For `sm_90` a handful of
-# instructions do what takes tens on `sm_80`, as each covers a larger product. An
-# occupancy of an eighth or a quarter is usual for such kernels: they live on large tiles,
-# not on many warps.
+# although the device has some: Triton supports NVIDIA's devices from `sm_80` on. It
+# multiplies with thousands of FFMA, and the accumulators do not fit into the registers. So
+# promise no speed there. For `sm_90` a handful of instructions do what takes tens on
+# `sm_80`, as each covers a larger product. An occupancy of an eighth or a quarter need not
+# be a fault: such kernels live on large tiles, not on many warps, and beyond some point
+# more warps do not help ([CUDA C++ Best Practices
+# Guide](https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#occupancy),
+# section 11.1).
 
 # %% [markdown] role="concept"
 # ### A sliding window
@@ -2533,11 +2588,18 @@ claim("calls that fetch a number in B, with all norms at once",
 #
 # A trace says which operation. Why it is slow, two tools say that need a GPU:
 #
-# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: a time line
-#   of launches, copies and gaps. Look for white space between kernels.
-# - `ncu --set full -k regex:flash -c 1 python train.py`: one kernel in depth. "Speed of
-#   Light" gives its share of both roofs; "Memory Workload" the sectors per request of
-#   08.5; "Warp State" what warps wait for; "Occupancy" the limit found above.
+# - `nsys profile -o step python train.py`, then `nsys stats step.nsys-rep`: how often each
+#   kernel, copy and call ran, and how long. The time line is in the same file, opened in
+#   Nsight Systems. Look for white space between kernels.
+# - `ncu --set full -k regex:flash -c 1 python train.py`: the first kernel with that name, in
+#   depth. "GPU Speed Of Light Throughput" gives its share of both roofs; "Memory Workload
+#   Analysis" the sectors per request of 08.5 and the bank conflicts of 08.6; "Warp State
+#   Statistics" what warps wait for, and the active threads of 08.7; "Occupancy" the limit
+#   found above.
+#
+# What each of them means stands in the [user guide of Nsight
+# Systems](https://docs.nvidia.com/nsight-systems/UserGuide/index.html) and in the [profiling
+# guide of Nsight Compute](https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html).
 
 # %% [markdown] role="quiz"
 # ## Check yourself
@@ -2612,7 +2674,7 @@ claim("calls that fetch a number in B, with all norms at once",
 #
 # - [x] one turn :: The bank gives the word to all who want it.
 # - [ ] 32 turns, for they want the same bank :: Only different words of a bank wait for each other.
-# - [ ] two turns, one for each half of the warp :: Halves matter for reads of 8 bytes a thread, not here.
+# - [ ] two turns, one for each half of the warp :: Two turns are the least for 8 bytes a thread, not for a word that all share.
 
 # %% [markdown] role="quiz"
 # **11. One thread in a hundred, at random, takes a slow branch. Among warps it is taken by**
@@ -2638,6 +2700,10 @@ claim("calls that fetch a number in B, with all norms at once",
 # **Before you run anything:** 8,192 tokens, 16 heads of 128 numbers. How many GiB do the
 # scores take in 16 bits? By what factor do more bytes move at stride 8 than at stride 1?
 # And how much of a chain of ten operations on 4,096 numbers is launches?
+#
+# What is published was measured on other devices and other shapes: on an A100
+# FlashAttention-2 was 3 to 10 times as fast as attention written out in PyTorch, over
+# lengths from 512 to 16,384 and heads of 64 and 128 numbers.
 
 # %% role="gpu"
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -2778,8 +2844,11 @@ answers
 # %% [markdown] role="gpu"
 # **Keep:** count bytes, sectors and launches before you measure; what the clock says
 # beyond them is a question for the profiler. A record compares with the datasheet of its
-# own device. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691) and [Shah et al.
-# 2024](https://arxiv.org/abs/2407.08608) for flash attention on an A100 and an H100.
+# own device. **Source:** [Dao 2023](https://arxiv.org/abs/2307.08691), section 4.1, for an A100:
+# up to 73 % of the datasheet's rate, and the factors of 3 to 10; [Shah et al.
+# 2024](https://arxiv.org/abs/2407.08608), abstract and section 4.1, for an H100, in 16 bits
+# and with 16,384 tokens in a batch, 16 heads of 128 numbers among its cases: FlashAttention-2
+# reaches 35 %, their own kernel up to 75 %.
 
 # %% [markdown] role="summary"
 # ## What you take with you
