@@ -74,6 +74,9 @@ def test_the_record_is_what_the_notebook_of_lesson_8_shows():
     (Compiled(90, 32, 0, 0, 0, 0), 4, 1.0),        # 2,048 threads of 32 registers: all 64 warps
     (Compiled(80, 255, 0, 0, 0, 0), 4, 8 / 64),    # 8,192 registers a warp: 8 warps
     (Compiled(80, 33, 0, 0, 0, 0), 4, 48 / 64),    # 40 x 32 registers: 51 warps, 12 blocks of 4
+    (Compiled(80, 255, 0, 0, 0, 0), 3, 6 / 64),    # 2 warps in each quarter: two blocks of 3
+    (Compiled(80, 72, 0, 0, 0, 0), 1, 28 / 64),    # 7 warps in each quarter: 28 of 64
+    (Compiled(75, 32, 0, 0, 0, 0), 4, 1.0),        # no shared memory at all
     (Compiled(75, 32, 32768, 0, 0, 0), 4, 8 / 32),  # two blocks of 32 KiB
     (Compiled(80, 32, 163 * 1024, 0, 0, 0), 4, 4 / 64),  # one KiB is the system's
     (Compiled(90, 16, 0, 0, 0, 0), 1, 32 / 64)])   # 32 blocks at most

@@ -65,15 +65,17 @@ def recorded(name: str) -> Any:
 def occupancy(code: Compiled, warps: int) -> float:
     """Share of a multiprocessor's warps that blocks of so many warps can fill.
 
-    Registers are dealt out to a warp 256 at a time. A block of sm_80 and later takes one KiB of
-    shared memory more than it asks for.
+    Registers are dealt out to a warp 256 at a time, in each quarter of a multiprocessor by itself,
+    shared memory 128 bytes at a time, on sm_75 256. A block of sm_80 and later takes one KiB more
+    than it asks for. Source: cuda_occupancy.h of the CUDA Toolkit.
     """
     limit = LIMITS[code.capability]
     each = math.ceil(code.registers * 32 / 256) * 256
-    shared = code.shared + 1024 * (code.capability >= 80)
-    blocks = min(limit.warps // warps, limit.registers // each // warps, limit.shared // shared,
-                 limit.blocks)
-    return blocks * warps / limit.warps
+    step = 128 if code.capability >= 80 else 256
+    shared = math.ceil(code.shared / step) * step + 1024 * (code.capability >= 80)
+    blocks = [limit.warps // warps, limit.registers // 4 // each * 4 // warps, limit.blocks]
+    blocks += [limit.shared // shared] if shared else []
+    return min(blocks) * warps / limit.warps
 
 
 def compiled(*functions: Any, signature: Mapping[str, str], constants: Mapping[str, Any],
