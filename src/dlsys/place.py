@@ -35,5 +35,6 @@ def _is_mine(folder: Path) -> bool:
     """Whether this user can write the folder, or make it, and nobody else began it."""
     if not folder.exists():
         return os.access(folder.parent, os.W_OK)
-    owner, me = folder.stat().st_uid, os.geteuid()
-    return os.access(folder, os.W_OK) and me in (owner, 0)
+    if not hasattr(os, "geteuid"):  # Windows: a folder's owner is not told by a number
+        return os.access(folder, os.W_OK)
+    return os.access(folder, os.W_OK) and os.geteuid() in (folder.stat().st_uid, 0)
