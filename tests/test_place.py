@@ -1,9 +1,6 @@
 """Where a learner's work goes: a checkout of one's own, a shared one, a wheel."""
 
-import importlib.util
 import os
-import runpy
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -75,11 +72,3 @@ def test_doctor_of_a_wheel_asks_only_for_what_checks_need(checkout, monkeypatch)
     assert other.state == doctor.WARN
     assert "torch 1 (pinned" in other.text
     assert rest == (doctor.OK, "not installed, some lessons use them: jax", "")
-
-
-def test_windows_itself_is_refused_in_one_line(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec",
-                        lambda name: None if name == "fcntl" else find(name))
-    with pytest.raises(SystemExit, match=r"got a Python without fcntl.*WSL"):
-        runpy.run_path(str(Path(place.__file__).with_name("__init__.py")))

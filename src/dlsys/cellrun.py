@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from dlsys import sheets
+from dlsys import sheets, windows
 from dlsys.told import Told
 from dlsys.worksheets import Worksheet, WorksheetError
 from dlsys_helpers.verdicts import Verdict, todo
@@ -133,7 +133,7 @@ def _lines(heard: queue.SimpleQueue, limit: float) -> Iterator[dict]:
     deadline = time.monotonic() + patience
     while True:
         try:
-            line = heard.get(timeout=max(0, deadline - time.monotonic()))
+            line = _wait(heard, deadline)
         except queue.Empty:
             late = f"ran longer than {patience:g} s; is there a loop that never ends?"
             yield {"fault": late}
@@ -145,6 +145,14 @@ def _lines(heard: queue.SimpleQueue, limit: float) -> Iterator[dict]:
             yield json.loads(line)
             patience = limit
             deadline = time.monotonic() + patience
+
+
+def _wait(heard: queue.SimpleQueue, deadline: float) -> bytes | None:
+    """The next line, in short waits: on Windows Ctrl-C stops none. Raises queue.Empty."""
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(queue.Empty):
+            return heard.get(timeout=min(left, 0.5))
+    return heard.get_nowait()
 
 
 # ---- the child: runs the learner's code
@@ -213,12 +221,14 @@ def _cell_error(shell, source: str) -> str | None:
     if error is None:
         return None
     text = " ".join(str(error).split())[:200]
-    place = f" ({frame})" if (frame := learner_frame(error)) else ""
-    return f"{type(error).__name__}: {text}{place}"
+    where = f" ({frame})" if (frame := learner_frame(error)) else ""
+    return f"{type(error).__name__}: {text}{where}"
 
 
 def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
     """The verdict on what was checked last; where that fails, what has the name may pass."""
+    if why := windows.cannot_check(id):
+        return {"status": "error", "message": why}
     if checked is None:
         return {"status": "missing",
                 "message": f"{function} is not defined after all cells have run."}
