@@ -44,6 +44,13 @@ def test_a_folder_that_another_user_began_is_not_mine_unless_i_am_root(monkeypat
     assert place._is_mine(begun) is mine
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_where_users_have_no_numbers_a_folder_is_mine_if_i_can_write_it(monkeypatch, writable):
+    monkeypatch.delattr(os, "geteuid")
+    monkeypatch.setattr(os, "access", lambda path, mode: writable)
+    assert place._is_mine(SimpleNamespace(exists=lambda: True)) is writable
+
+
 def test_a_named_folder_has_the_last_word(checkout, monkeypatch):
     monkeypatch.setenv("DLSYS_WORK", str(checkout / "desk"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
