@@ -4,17 +4,15 @@ No lesson imports it: what a lesson needs is in `dlsys_helpers`. A worksheet doe
 may be on its own, and then its work has another folder.
 """
 
-import importlib.util
 import sys
 
-from dlsys import place
+from dlsys import place, windows
 
 # jsonschema, which nbformat, JupyterLab and Jupyter Book import, takes this package where it finds
 # it. At import it builds 38 parsers, two seconds' work, for a check of IRIs that no notebook needs;
 # jsonschema does without.
 sys.modules.setdefault("rfc3987_syntax", None)
 
-if importlib.util.find_spec("fcntl") is None:
-    raise SystemExit("dlsys: got a Python without fcntl, as on Windows itself, expected Linux, "
-                     "macOS, WSL or Colab. On Windows install WSL, and Python in it.")
 place.settle()
+if windows.HERE:
+    windows.guard()

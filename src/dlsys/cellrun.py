@@ -8,8 +8,8 @@ again without it. This guards against mistakes, not against malice; grading/ doe
 import contextlib
 import json
 import os
+import queue
 import secrets
-import select
 import signal
 import subprocess
 import sys
@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
-from dlsys import sheets
+from dlsys import sheets, windows
 from dlsys.told import Told
 from dlsys.worksheets import Worksheet, WorksheetError
 from dlsys_helpers.verdicts import Verdict, todo
@@ -84,52 +84,82 @@ def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None
 
 
 @contextlib.contextmanager
-def _child(job: dict, worksheet: Worksheet) -> Iterator[int]:
-    """The process at work, as the pipe it reports to; it and its own children end with us."""
-    job_in, job_out = os.pipe()
-    events_in, events_out = os.pipe()
+def _child(job: dict, worksheet: Worksheet) -> Iterator[queue.SimpleQueue]:
+    """The process at work, as the lines it reports; it and its own children end with us."""
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(job_in), str(events_out)],
-        cwd=worksheet.path.absolute().parent, env={**os.environ, "MPLBACKEND": "Agg"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        pass_fds=(job_in, events_out), start_new_session=True,
+        [sys.executable, "-m", __name__], cwd=worksheet.path.absolute().parent,
+        # UTF-8, as in a notebook: on Windows a file or a pipe has another encoding.
+        env={**os.environ, "MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    os.close(job_in)
-    os.close(events_out)
+    heard: queue.SimpleQueue = queue.SimpleQueue()
+    threading.Thread(target=_hear, args=(process.stdout, heard), daemon=True).start()
     try:
-        with contextlib.suppress(BrokenPipeError):  # it died at once; the events say so
-            os.write(job_out, json.dumps(job).encode() + b"\n")
-        yield events_in
+        with contextlib.suppress(OSError):  # it died at once; the events say so
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+        yield heard
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(job_out)
-        os.close(events_in)
+        _end(process)
+        with contextlib.suppress(OSError):
+            process.stdin.close()
 
 
-def _lines(fd: int, limit: float) -> Iterator[dict]:
+def _hear(events: IO[bytes], heard: queue.SimpleQueue) -> None:
+    """Hand on each line, and None when there will be no other one."""
+    with events:
+        for line in events:
+            heard.put(line)
+    heard.put(None)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End the process, and what it has begun."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(PermissionError):  # macOS, of a group that has ended
+            os.killpg(process.pid, signal.SIGKILL)
+    else:  # Windows
+        with contextlib.suppress(OSError):
+            subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)],
+                           capture_output=True, check=False)
+    process.kill()
+    process.wait()
+
+
+def _lines(heard: queue.SimpleQueue, limit: float) -> Iterator[dict]:
     """The child's events; a last {"fault": ...} when one is late or the child is gone."""
-    rest, patience = b"", START_SECONDS
+    patience = START_SECONDS
     deadline = time.monotonic() + patience
     while True:
-        ready, _, _ = select.select([fd], [], [], max(0, deadline - time.monotonic()))
-        piece = os.read(fd, 65536) if ready else b""
-        if not piece:
+        try:
+            line = _wait(heard, deadline)
+        except queue.Empty:
             late = f"ran longer than {patience:g} s; is there a loop that never ends?"
-            yield {"fault": "ended the Python process" if ready else late}
+            yield {"fault": late}
             return
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
+        if line is None or not line.endswith(b"\n"):
+            yield {"fault": "ended the Python process"}
+            return
+        if line.startswith(b"{"):  # else what a start-up file of this Python printed
             yield json.loads(line)
             patience = limit
             deadline = time.monotonic() + patience
 
 
+def _wait(heard: queue.SimpleQueue, deadline: float) -> bytes | None:
+    """The next line, in short waits: on Windows Ctrl-C stops none. Raises queue.Empty."""
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(queue.Empty):
+            return heard.get(timeout=min(left, 0.5))
+    return heard.get_nowait()
+
+
 # ---- the child: runs the learner's code
 
-def child(job_fd: int, events_fd: int) -> None:
+def child() -> None:
     """Read the job, run it, report each step as a line of JSON."""
-    job_pipe, events = os.fdopen(job_fd), os.fdopen(events_fd, "w", buffering=1)
+    job_pipe, events = _own_pipes()
     job = json.loads(job_pipe.readline())
     # The pipe closes when the parent is gone, however it went: then nobody waits for us.
     threading.Thread(target=lambda: job_pipe.read() or os._exit(1), daemon=True).start()
@@ -157,6 +187,19 @@ def child(job_fd: int, events_fd: int) -> None:
     os._exit(0)  # a learner's thread that never ends must not keep us
 
 
+def _own_pipes() -> tuple[IO[str], IO[str]]:
+    """What this process was given as input and output; the learner's code gets neither."""
+    sys.stdout.flush()
+    pipes = (os.fdopen(os.dup(0), encoding="utf-8"),
+             os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8"))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+    pipes[1].write("\n")  # ends what a start-up file may have printed
+    return pipes
+
+
 def _shell():
     """IPython without a terminal: magics, display and top-level await work as in a notebook."""
     from IPython.core.interactiveshell import InteractiveShell
@@ -178,12 +221,14 @@ def _cell_error(shell, source: str) -> str | None:
     if error is None:
         return None
     text = " ".join(str(error).split())[:200]
-    place = f" ({frame})" if (frame := learner_frame(error)) else ""
-    return f"{type(error).__name__}: {text}{place}"
+    where = f" ({frame})" if (frame := learner_frame(error)) else ""
+    return f"{type(error).__name__}: {text}{where}"
 
 
 def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
     """The verdict on what was checked last; where that fails, what has the name may pass."""
+    if why := windows.cannot_check(id):
+        return {"status": "error", "message": why}
     if checked is None:
         return {"status": "missing",
                 "message": f"{function} is not defined after all cells have run."}
@@ -200,4 +245,4 @@ def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
 
 
 if __name__ == "__main__":
-    child(int(sys.argv[1]), int(sys.argv[2]))
+    child()

@@ -10,7 +10,7 @@ import math
 import sys
 from functools import partial
 
-from dlsys import copies, place, start_page, update, worksheets
+from dlsys import copies, grading, place, start_page, update, windows, worksheets
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
@@ -64,9 +64,10 @@ def run_start(args: argparse.Namespace) -> int:
               f"Fresh ones beside them: dlsys start {args.stage} --copy")
     if not paths.MY_WORK.is_relative_to(paths.ROOT):
         print(f"Your folder is {paths.MY_WORK}")
-    lab = "make lab" if place.is_checkout() else f"jupyter lab {paths.MY_WORK}"
-    print(f"Open {lesson} in JupyterLab ({lab}). Check your answers in the worksheet, or with: "
-          f"dlsys check {args.stage if not args.copy else worksheet}")
+    print(f"Open {lesson} in JupyterLab ({place.open_lab()}). Check your answers in the worksheet, "
+          f"or with: dlsys check {args.stage if not args.copy else worksheet}")
+    for line in windows.left_out(copies.stage_of(args.stage).number):
+        print(f"Note: {line}")
     return 0
 
 
@@ -280,12 +281,17 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run `dlsys`; returns 0, 1 (not all passed, or a FAIL), 2 (bad input) or 130 (Ctrl-C)."""
-    top = parser()
-    args = top.parse_args(argv)
-    if "run" not in args:
-        top.print_help()
-        return 0
+    asked = sys.argv[1:] if argv is None else argv
+    if getattr(sys.stdout, "errors", "") == "strict":  # a pipe on Windows has few letters
+        sys.stdout.reconfigure(errors="replace")
     try:
+        if asked[:1] in (["grade"], ["term"]):
+            grading.refuse_windows()  # before its --help, too
+        top = parser()
+        args = top.parse_args(asked)
+        if "run" not in args:
+            top.print_help()
+            return 0
         return args.run(args)
     except UserError as error:
         print(f"dlsys: {clean(error, LONGEST)}", file=sys.stderr)

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, place, worksheets
+from dlsys import copies, place, windows, worksheets
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
-SETUP = "Run: make lab"
+LOCKED = "pip install -r requirements.lock"  # what make does, for Windows, which has none
+SETUP = f"Run: {LOCKED}" if windows.HERE else "Run: make lab"
 LEAST_DISK, GOOD_DISK = 0.5, 3.0  # GB: enough for worksheets and plots; enough for a rebuild
 TORCH_SECONDS = 180
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
@@ -50,7 +51,7 @@ def findings() -> Iterator[Finding]:
     here = (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch, generated,
             my_worksheets, my_lessons, browser)
     alone = (python, few_packages, my_work, progress_file, torch, my_worksheets, my_lessons)
-    for examine in here if place.is_checkout() else alone:
+    for examine in (*(here if place.is_checkout() else alone), on_windows):
         yield from examine()
 
 
@@ -60,18 +61,18 @@ def python() -> Iterator[Finding]:
     here = f"Python {platform.python_version()} at {sys.prefix}"
     if sys.version_info[:2] < tuple(int(part) for part in wanted.split(".")):
         yield Finding(FAIL, f"{here}, expected {wanted} or newer.",
-                      f"Install Python {wanted}, remove .venv, then run: make lab")
+                      f"Install Python {wanted}, remove .venv, then make it anew. {SETUP}")
     else:
         yield Finding(OK, here)
 
 
-# Extra of pyproject.toml -> whose packages, and what they are needed for.
+# Extra of pyproject.toml -> whose packages, what they are needed for, and how make gets them.
 EXTRAS = {
-    "grade": ("the grader", "dlsys grade only: make setup"),
-    "language": ("stages 8 to 10", "the stages on language models only: make setup"),
-    "compress": ("stage 11", "stage 11 only: make setup"),
-    "track": ("stage 12", "stage 12 only: make setup"),
-    "dev": ("contributors", "the tests only: make test"),
+    "grade": ("the grader", "dlsys grade", "make setup"),
+    "language": ("stages 8 to 10", "the stages on language models", "make setup"),
+    "compress": ("stage 11", "stage 11", "make setup"),
+    "track": ("stage 12", "stage 12", "make setup"),
+    "dev": ("contributors", "the tests", "make test"),
 }
 
 
@@ -80,8 +81,9 @@ def packages() -> Iterator[Finding]:
     project = _project()
     yield from _compare("packages", project["dependencies"], FAIL, SETUP)
     extras = project["optional-dependencies"]
-    for extra, (whose, needed_for) in EXTRAS.items():
-        yield from _compare(f"packages of {whose}", extras[extra], WARN, f"Needed for {needed_for}")
+    for extra, (whose, needed_for, make) in EXTRAS.items():
+        yield from _compare(f"packages of {whose}", extras[extra], WARN,
+                            f"Needed for {needed_for} only: {LOCKED if windows.HERE else make}")
 
 
 # What a worksheet and the command need where the wheel was installed without the packages it names.
@@ -131,11 +133,11 @@ def lock() -> Iterator[Finding]:
 
 def lab() -> Iterator[Finding]:
     """The `jupyter-lab` program of this environment is there."""
-    found = shutil.which("jupyter-lab", path=str(Path(sys.prefix) / "bin"))
-    if found:
+    folder = Path(sys.prefix) / ("Scripts" if windows.HERE else "bin")
+    if shutil.which("jupyter-lab", path=str(folder)):
         yield Finding(OK, f"JupyterLab {_installed('jupyterlab')}")
     else:
-        yield Finding(FAIL, f"JupyterLab: no jupyter-lab in {sys.prefix}/bin.", SETUP)
+        yield Finding(FAIL, f"JupyterLab: no jupyter-lab in {folder}.", SETUP)
 
 
 def kernel() -> Iterator[Finding]:
@@ -171,9 +173,9 @@ def my_work() -> Iterator[Finding]:
             file.write(b"x")
             file.flush()
     except OSError as error:
+        how = "" if windows.HERE else f": chmod u+rwx {folder.name}"
         yield Finding(FAIL, f"{folder.name}: cannot be written ({error.strerror}).",
-                      f"Make it writable: chmod u+rwx {folder.name}, or set DLSYS_WORK to a folder "
-                      "of yours.")
+                      f"Make it writable{how}, or set DLSYS_WORK to a folder of yours.")
     else:
         yield Finding(OK, f"{folder.name}: writable")
 
@@ -196,8 +198,8 @@ def progress_file() -> Iterator[Finding]:
 def torch() -> Iterator[Finding]:
     """Torch imports and computes, in a process of its own: a broken one may crash."""
     try:
-        run = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True,
-                             timeout=TORCH_SECONDS, check=False)
+        run = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, encoding="utf-8",
+                             errors="replace", timeout=TORCH_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         yield Finding(FAIL, f"torch: did not import within {TORCH_SECONDS} s.",
                       "Is the disk slow or the GPU driver stuck? Try: nvidia-smi")
@@ -275,6 +277,17 @@ def browser() -> Iterator[Finding]:
     names = ("chromium", "chromium-browser", "google-chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     yield Finding(OK, f"browser for tests: {found or 'none found, browser tests are skipped'}")
+
+
+def on_windows() -> Iterator[Finding]:
+    """What Windows itself cannot do, and what does it instead."""
+    if not windows.HERE:
+        return
+    yield Finding(WARN, "Windows: no timer stops an answer that never ends in a notebook, and "
+                  "nothing is graded here.", "Interrupt the kernel, or use dlsys check, which "
+                  "stops it. Grade in WSL 2 or on Linux.")
+    for id in windows.LEFT_OUT:
+        yield Finding(WARN, f"exercise {windows.cannot_check(id)}")
 
 
 def _project() -> dict:

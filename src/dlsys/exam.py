@@ -224,7 +224,7 @@ def _draw_number(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Write the sheet to my-work/ unless it is there."""
-    from dlsys import copies
+    from dlsys import copies, place
     from dlsys_checks.exam import sheet
 
     draw = _draw(args.form.upper()) if args.draw is None else args.draw
@@ -234,7 +234,7 @@ def run(args: argparse.Namespace) -> int:
     made = copies.keep(path, (json.dumps(notebook(number), indent=1) + "\n").encode(), "the exam")
     name = f"{paths.MY_WORK.name}/{path.name}"
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
-          f"JupyterLab (make lab). Check all of it with: dlsys check {number}\n"
+          f"JupyterLab ({place.open_lab()}). Check all of it with: dlsys check {number}\n"
           f"The matched form: dlsys {sheet.how_to_begin(other)}")
     return 0
 

@@ -8,6 +8,7 @@ that several users share.
 import os
 from pathlib import Path
 
+from dlsys import windows
 from dlsys_helpers import paths
 
 HOME_FOLDER = "dlsys-work"
@@ -35,5 +36,14 @@ def _is_mine(folder: Path) -> bool:
     """Whether this user can write the folder, or make it, and nobody else began it."""
     if not folder.exists():
         return os.access(folder.parent, os.W_OK)
-    owner, me = folder.stat().st_uid, os.geteuid()
-    return os.access(folder, os.W_OK) and me in (owner, 0)
+    if not hasattr(os, "geteuid"):  # Windows: a folder's owner is not told by a number
+        return os.access(folder, os.W_OK)
+    return os.access(folder, os.W_OK) and os.geteuid() in (folder.stat().st_uid, 0)
+
+
+def open_lab() -> str:
+    """The command that opens JupyterLab where the learner's files are."""
+    if is_checkout() and not windows.HERE:
+        return "make lab"
+    return f'jupyter lab "{paths.MY_WORK}"' if " " in str(paths.MY_WORK) else (
+        f"jupyter lab {paths.MY_WORK}")

@@ -145,8 +145,9 @@ INSTALL = """# {title}
 
 Release {label}.{due}
 
-1. Have Python 3.11 or newer on Linux, macOS, WSL or Colab, in an environment of your own:
-   `python3 -m venv env`, then `. env/bin/activate`.
+1. Have Python 3.11 or newer on Linux, macOS, Windows or Colab, in an environment of your own:
+   `python3 -m venv env`, then `. env/bin/activate`. On Windows, in PowerShell: `py -m venv env`,
+   then `env\\Scripts\\activate`.
 2. `pip install torch numpy matplotlib scikit-learn rich jupyterlab ipywidgets anywidget`.
    Some lessons name more packages; `dlsys doctor` lists what is missing.
 3. {wheel}

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, review, sheets
+from dlsys import copies, review, sheets, windows
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -275,7 +275,8 @@ def _started_html(number: int) -> str:
     word = "Copied." if started.created else "You started it before; nothing was overwritten."
     links = (cards.link(path, f"{path.parent.name}/{path.name}")
              for path in (started.lesson, started.path))
-    return f"<p>{word} Open {', then '.join(links)}</p>"
+    notes = "".join(f"<p>Note: {_text(line)}</p>" for line in windows.left_out(number))
+    return f"<p>{word} Open {', then '.join(links)}</p>{notes}"
 
 
 # ---- the questions

@@ -7,15 +7,25 @@ the learner may read these files.
 """
 
 import errno
-import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dlsys_helpers import paths
+
+try:
+    from fcntl import LOCK_EX, LOCK_UN, flock
+except ModuleNotFoundError:  # Windows
+    import msvcrt
+
+    LOCK_EX, LOCK_UN = msvcrt.LK_LOCK, msvcrt.LK_UNLCK
+
+    def flock(file, how):
+        msvcrt.locking(file.fileno(), how, 1)  # OSError when it was not free for ten seconds
 
 MODE = 0o600
 
@@ -106,17 +116,15 @@ def _lines(entries) -> bytes:
 
 def _append(path: Path, lines: bytes) -> None:
     """One write of whole lines, on disk when this returns; a short write is taken back."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, MODE)
-    try:
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
+    with open(path, "ab+", buffering=0, opener=_private) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        if file.read(1) not in (b"", b"\n"):
             lines = b"\n" + lines  # a torn line before this one costs only itself
-        if os.write(fd, lines) != len(lines):
-            os.ftruncate(fd, size)
+        if os.write(file.fileno(), lines) != len(lines):
+            file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        os.fsync(file.fileno())
 
 
 @contextmanager
@@ -124,8 +132,11 @@ def _locked(path: Path):
     """Hold the file's lock. It is a file of its own, so that the store can be replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        flock(lock, LOCK_EX)
+        try:
+            yield
+        finally:
+            flock(lock, LOCK_UN)
 
 
 def _private(path: str, flags: int) -> int:
@@ -141,6 +152,7 @@ def _write_new(path: Path, data: bytes) -> Path:
         try:
             with open(aside, "xb", opener=_private) as file:
                 file.write(data)
+                file.flush()
                 os.fsync(file.fileno())
             return aside
         except FileExistsError:
@@ -153,6 +165,10 @@ def _replace(path: Path, good: list[dict]) -> None:
         file.write(_lines(good))
         file.flush()
         os.fsync(file.fileno())
+    for pause in (0.1, 1):
+        with suppress(PermissionError):  # Windows refuses while another notebook reads the file
+            return os.replace(fresh, path)
+        time.sleep(pause)
     os.replace(fresh, path)
 
 

@@ -15,4 +15,18 @@ Who does what, from the outside in:
     reports, pages, hints      one JSON as the source of every other format
     gradebooks, returns        what Canvas and Moodle take back
     term                       one page over several runs
+
+It runs on Linux alone. On Windows even what it imports is missing; that is said in one line.
 """
+
+from dlsys import windows
+from dlsys_helpers.errors import UserError
+
+ON_WINDOWS = ("grading: got Windows, expected Linux. Grade in WSL 2, a virtual machine or a "
+              "container.")
+
+
+def refuse_windows() -> None:
+    """Raises UserError on Windows."""
+    if windows.HERE:
+        raise UserError(ON_WINDOWS)

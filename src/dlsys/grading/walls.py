@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import secrets
 import site
 import sys
@@ -17,7 +16,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dlsys.grading import seccomp
+from dlsys.grading import ON_WINDOWS, seccomp
+
+try:
+    import resource
+except ModuleNotFoundError:
+    raise SystemExit(ON_WINDOWS) from None
 
 libc = ctypes.CDLL(None, use_errno=True)
 
