@@ -12,7 +12,7 @@ SRC = ROOT / "src"
 OURS = {"dlsys", "dlsys_checks", "dlsys_helpers", "dlsys_warm"}
 # A learner who wonders what a helper does reads it: an evening's reading, no more. Explorers are
 # separate small pages, records are data. Whoever needs a higher number says in the commit why.
-MOST_LINES = 3260
+MOST_LINES = 3280
 HELPERS = sorted((SRC / "dlsys_helpers").glob("*.py"))
 FINDS_LAWS = "checking.py"  # the one place where a helper looks upwards: it imports laws by id
 

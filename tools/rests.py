@@ -23,8 +23,8 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# They keep what a learner did, and no number of a lesson passes through them.
-BESIDE = {"dlsys_helpers.store", "dlsys_helpers.progress"}
+# They keep and show what a learner did, and no number of a lesson passes through them.
+BESIDE = {"dlsys_helpers.cards", "dlsys_helpers.progress", "dlsys_helpers.store"}
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 

@@ -63,7 +63,11 @@ def inline(text: str) -> str:
 
 def link(path: Path, words: str, fragment: str = "") -> str:
     """A link from the notebook that shows it, whose kernel works in its folder."""
-    return f'<a href="{quote(os.path.relpath(path))}{fragment}">{html.escape(words)}</a>'
+    try:
+        target = quote(Path(os.path.relpath(path)).as_posix())
+    except ValueError:  # on Windows, where they lie on two drives
+        target = path.resolve().as_uri()
+    return f'<a href="{target}{fragment}">{html.escape(words)}</a>'
 
 
 def hint_html(hints: list[str]) -> str:
