@@ -61,8 +61,10 @@ def clear():
 CHANGES = {  # file, what stands there, what it becomes, the part that a record then names
     "a helper": ("src/dlsys_helpers/train.py", "import torch\n", "import torch as torch\n",
                  ["dlsys_helpers.train"]),
-    "a helper of a helper": ("src/dlsys_helpers/cards.py", "import html\n",
-                             "import html as html\n", ["dlsys_helpers.cards"]),
+    "a helper of a helper": ("src/dlsys_helpers/paths.py", "import os\n",
+                             "import os as os\n", ["dlsys_helpers.paths"]),
+    "what shows and keeps": ("src/dlsys_helpers/cards.py", "import html\n",
+                             "import html as html\n", []),
     "a pin": ("requirements.lock", f"torch=={rests.pinned()['torch']}", "torch==9.9.9", ["torch"]),
     "another pin": ("requirements.lock", "matplotlib==", "matplotlib==1.", []),
     "a helper's prose": ("src/dlsys_helpers/train.py", "from __future__",
