@@ -84,6 +84,10 @@ def act(fn, kind, width, shape, train):
         features[1].eval().requires_grad_(False)
     for p in features.parameters():
         p.grad = torch.ones_like(p)
+    for module in features.modules():
+        module.register_forward_pre_hook(lambda *call: None)
+        module.register_forward_hook(lambda *call: None)
+        module.register_full_backward_hook(lambda *call: None)
     computed = []
 
     class Watch(torch.overrides.TorchFunctionMode):
@@ -102,7 +106,7 @@ def act(fn, kind, width, shape, train):
         return {"tensors": [id(t) for t in held], "modes": [m.training for m in features.modules()],
                 "types": [(t.dtype, t.device, t.requires_grad) for t in held],
                 "gradients": [id(p.grad) for p in features.parameters()],
-                "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks)
+                "hooks": [(len(m._forward_pre_hooks), len(m._forward_hooks), len(m._backward_hooks))
                           for m in features.modules()]}
 
     state = {name: value.clone() for name, value in features.state_dict().items()}
