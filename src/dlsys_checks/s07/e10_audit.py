@@ -16,7 +16,7 @@ ex.promise("report", "What is amiss between a model and its optimizer.",
            says=("parts of the report", "type of the report"))
 ex.promise("missing", '"missing": sorted names of the trainable parameters that no group holds.',
            says=("missing tensors",))
-ex.promise("ghosts", '"ghosts": how many tensors the groups hold that are not the model\'s.',
+ex.promise("ghosts", '"ghosts": how many tensors in the groups are no parameter of the model.',
            says=("ghosts",))
 ex.promise("frozen", '"frozen": sorted names of the parameters that a group holds although '
            "their requires_grad is False.", says=("frozen tensors",))

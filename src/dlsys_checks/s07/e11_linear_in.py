@@ -15,8 +15,8 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"))
 
 ex.promise("numbers", "Numbers an image makes on its way out of features, for a Linear.",
            says=("numbers of an image",))
-ex.promise("any module", "features: any module that maps float32 (N, *shape) to (N, ...), with all "
-           "its tensors registered and on the CPU.",
+ex.promise("any module", "features: any module that maps float32 (N, *shape) to (N, M, ...), with "
+           "all its tensors registered and on the CPU.",
            cases=("a norm over a single value", "a sequence of values", "a module of its own",
                   "flat already", "no layer at all", "a pooled map", "a volume"))
 ex.promise("shape", "shape: that of one image, without the batch.",
