@@ -571,6 +571,13 @@ def hidden_frozen(model):
 
 
 @passed("07.8")
+def all_tensors_marked(model):
+    for p in reached(model):
+        p.counted = True
+    return sum(p.numel() for p in hidden(model))
+
+
+@passed("07.8")
 def frozen_ones_never_registered(model):
     held = {v for m in model.modules() for k, v in vars(m).items() if k[0] != "_"
             for v in reached(v if isinstance(v, (list, tuple, dict)) else [])}
@@ -602,6 +609,12 @@ def gradients_of_ghosts_dropped(model, optimizer):
     for p in ghosts(model, optimizer):
         p.grad = None
     return audited(model, optimizer)
+
+
+@passed("07.10")
+def buffers_taken_for_parameters(model, optimizer):
+    own = {*model.parameters(), *model.buffers()}
+    return {**audited(model, optimizer), "ghosts": len(ghosts(model, optimizer) - own)}
 
 
 def shapes(features, shape):

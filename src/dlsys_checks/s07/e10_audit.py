@@ -52,7 +52,7 @@ FOUND = {
     "copy held": (["0.bias", "0.weight", "2.bias", "2.weight"], 4, []),
     "tied out": (["0.weight", "1.bias"], 0, []),
     "tied frozen": ([], 0, ["0.weight"]),
-    "own": (["block.inner.bias", "token"], 1, ["block.inner.weight"]),
+    "own": (["block.inner.bias", "token"], 2, ["block.inner.weight"]),
     "many": (["0.bias", "10.bias", "2.bias"], 0, []),
     "tied zeta": (["zeta.bias", "zeta.weight"], 0, []),
     "frozen ghosts": (["2.bias", "2.weight"], 2, []),
@@ -144,7 +144,8 @@ def act(fn, kind, width, made_by):
     elif kind == "own":
         model = Own()
         model.block.inner.weight.requires_grad_(False)
-        optimizer = make([model.block.inner.weight, nn.Parameter(torch.zeros(width))])
+        optimizer = make([model.block.inner.weight, nn.Parameter(torch.zeros(width)),
+                          model.seen])  # a buffer
     elif kind == "tied zeta":
         model = nn.Module()
         model.zeta, model.alpha = nn.Linear(width, 5), nn.Linear(width, 5, bias=False)
@@ -228,7 +229,7 @@ def law(out, kind, width, made_by):
     missing, ghosts, frozen = found(kind)
     expect_equal("missing tensors", out["out"]["missing"], missing,
                  "Trainable, and in no group.")
-    expect_equal("ghosts", out["out"]["ghosts"], ghosts, "Held, but not the model's.")
+    expect_equal("ghosts", out["out"]["ghosts"], ghosts, "Held, but no parameter of the model.")
     expect_equal("frozen tensors that are held", out["out"]["frozen"], frozen)
     expect_equal("changes in the model or the optimizer", out["changed"], [],
                  "An audit only looks.")

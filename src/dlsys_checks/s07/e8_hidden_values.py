@@ -149,8 +149,8 @@ def act(fn, kind, width):
         tensors = [*model.parameters(), *(p for part in made for p in part.parameters())]
         return ([n for n, _ in model.named_parameters()],
                 [m.training for m in (*model.modules(), *made)],
-                [(p.tolist(), p.requires_grad, p.grad if p.grad is None else p.grad.tolist())
-                 for p in tensors])
+                [(p.tolist(), p.requires_grad, p.grad if p.grad is None else p.grad.tolist(),
+                  sorted(vars(p))) for p in tensors])
 
     before = facts()
     found = [fn(model), fn(model)]
