@@ -66,9 +66,9 @@ claim("places of a 3x3 window with stride 2 on 224 pixels, not 111.5",
       places(224, 3, 2), expected=111)
 
 # %% [markdown] role="concept"
-# Where the division leaves a remainder, some pixels at the edge are never read. Guess
-# how many columns of 10 a window of 3 with stride 3 leaves out; then set these numbers
-# below.
+# Where the division leaves a remainder, the last columns or rows are never read: zeros
+# of the padding first, then pixels. Guess how many columns of 10 a window of 3 with
+# stride 3 leaves out; then set these numbers below.
 
 # %% role="explore" explorer="conv_sizes"
 from dlsys_helpers.explorers.conv_sizes import conv_sizes
@@ -198,13 +198,13 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # 3. Bytes: 4 for a float32, times batch, channels, height, width.
 
 # %% [markdown] trap="07.1" role="keep"
-# **Keep:** a convolutional net that trains on a batch of images needs its memory mostly
-# for its maps, which grow with batch and pixels. **In your own code:** sum batch x
-# channels x rows x columns over convolutions, norms and those activations that keep
-# their input, before you rent a larger GPU. **Source:** [He et al. 2015, "Deep Residual
-# Learning for Image Recognition"](https://arxiv.org/abs/1512.03385), section 3.3: half
-# the map, twice the filters, "so as to preserve the time complexity per layer": time is
-# kept, and the bytes of the maps fall.
+# **Keep:** the maps of a convolutional net grow with batch and pixels, the weights of its
+# convolutions do not: large batches or pictures fill the memory with maps. **In your own
+# code:** sum batch x channels x rows x columns over convolutions, norms and those
+# activations that keep their input, before you rent a larger GPU. **Source:** [He et al.
+# 2015, "Deep Residual Learning for Image Recognition"](https://arxiv.org/abs/1512.03385),
+# section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
+# layer": time is kept, and the bytes of the maps fall.
 
 # %% [markdown] trap="07.2" role="predict" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## A defect at the edge of the window
@@ -298,9 +298,9 @@ claim("weights that this costs", count[1] - count[0], expected=0)
 
 # %% [markdown] trap="07.2" role="repair"
 # The field says what *can* count, not what does. Where windows overlap, a pixel in the
-# middle reaches the unit by many ways, one at the rim by a single one. Measure how
-# wide the middle columns are that hold 95 % of the gradient, in a net of ten such
-# layers with tanh, before it learns the digits and after.
+# middle reaches the unit by many ways, one at the rim by fewer, one in a corner by a
+# single one. Measure how wide the middle columns are that hold 95 % of the gradient, in
+# a net of ten such layers with tanh, before it learns the digits and after.
 
 # %% trap="07.2" role="repair"
 def core(share, part=0.95):
@@ -692,8 +692,8 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 
     images: (N, H, W, C) uint8 in any memory order, brightness 0 to 255. It
     is scaled to 0 to 1; then each channel loses its mean and is divided by
-    its std. mean, std: C floats each, of any size. Nothing handed over
-    changes, and no result does at a later call.
+    its std. mean, std: C floats each, of any size, std above 0. Nothing
+    handed over changes, and no result does at a later call.
 
     Example: a single black pixel, mean [0.5], std [0.25]: -2.
     """
@@ -760,8 +760,8 @@ measured("07.5", 1)
 # alone changes the shape and moves nothing in memory. With one channel, or 1 x 1
 # pixels, both orders are the same memory.
 #
-# A convolution passes the format on. Whether all of *your* layers do is a question to
-# their outputs, one by one:
+# A convolution passes the format of a batch on, unless its padding is circular.
+# Whether all of *your* layers do is a question to their outputs, one by one:
 
 # %% trap="07.5" role="repair"
 def formats(net, x):
@@ -1197,9 +1197,9 @@ def hidden_values(model: nn.Module) -> int:
 # %% [markdown] trap="07.8" role="keep"
 # **Keep:** parameters and modules are assigned directly or in `ModuleList`,
 # `ModuleDict`, `ParameterList`, other tensors by `register_buffer`: what is not is
-# neither trained nor saved nor moved. **In your own code:** load into an object
-# that was drawn from another seed, and compare the outputs. **Source:** PyTorch
-# documentation,
+# missing where a model is trained, saved or moved as a whole. **In your own code:** load
+# into an object that was drawn from another seed, and compare the outputs. **Source:**
+# PyTorch documentation,
 # [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html).
 # **Seen in the wild:**
 # [pytorch/pytorch#59925](https://github.com/pytorch/pytorch/issues/59925): "permits
@@ -1459,7 +1459,7 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
     """What is amiss between a model and its optimizer.
 
     "missing": sorted names of the trainable parameters that no group holds.
-    "ghosts": how many tensors the groups hold that are not the model's.
+    "ghosts": how many tensors in the groups are no parameter of the model.
     "frozen": sorted names of the parameters that a group holds although
     their requires_grad is False. All groups count, and tensors are told
     apart by identity, not by value. A parameter with two names goes by the
@@ -1552,12 +1552,12 @@ measured("07.11", 2)
 # %% [markdown] trap="07.11" role="repair"
 # A map of 4 x 4 values holds four times 64 numbers an image. `view(-1, 64)` keeps its
 # promise of 64 a row and lets the first axis grow: each image becomes four rows. Only
-# a loss with labels complains, about batch sizes, far from the cause.
+# what meets a tensor of labels complains, a loss or an `==`, far from the cause.
 #
-# `flatten(1)` says what you mean: one row an image, whatever comes. Now the mistake
-# stops the program at the head, with both numbers in the message. If pictures of other
-# sizes are to fit, pool to a fixed size first. That mends the shapes, not the accuracy
-# at a scale that the net never saw.
+# `flatten(1)` says what you mean: one row for each image of a batch, however large. Now
+# the mistake stops the program at the head, with both numbers in the message. If pictures
+# of other sizes are to fit, pool to a fixed size first. That mends the shapes, not the
+# accuracy at a scale that the net never saw.
 
 # %% trap="07.11" role="repair"
 viewer.flat = lambda h: h.flatten(1)
@@ -1584,10 +1584,10 @@ claim("share right then, in a scale it never saw", score, above=0.15)
 def linear_in(features: nn.Module, shape: tuple) -> int:
     """Numbers an image makes on its way out of features, for a Linear.
 
-    features: any module that maps float32 (N, *shape) to (N, ...), with all
-    its tensors registered and on the CPU. shape: that of one image, without
-    the batch. No number is computed: shapes are enough, so it costs as
-    little for a large image. features stays as it is: weights, buffers,
+    features: any module that maps float32 (N, *shape) to (N, M, ...), with
+    all its tensors registered and on the CPU. shape: that of one image,
+    without the batch. No number is computed: shapes are enough, so it costs
+    as little for a large image. features stays as it is: weights, buffers,
     modes, gradients and hooks.
 
     Example: nn.MaxPool2d(2) and shape (3, 5, 8): 3 x 2 x 4, 24.
@@ -1670,7 +1670,7 @@ claim("with the additions, and layers that pull back",
 # **3. All parameters of a body have `requires_grad=False`. In an ordinary training loop**
 #
 # - [ ] the body computes the same function as before :: With BatchNorm or dropout it does not: the mode is another switch.
-# - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is `None`, and torch's optimizers skip such tensors.
+# - [ ] an optimizer that holds them decays them :: After a `zero_grad()` their gradient is `None`, and SGD, Adam and AdamW skip such tensors.
 # - [x] its BatchNorm statistics still move :: They are buffers, and each pass in train mode moves them.
 
 # %% [markdown] role="quiz"
@@ -1845,15 +1845,16 @@ answers
 # %% [markdown] role="summary"
 # ## What you take with you
 #
-# - A convolution's places are counted and rounded down. In training its memory is maps.
+# - A convolution's places are counted and rounded down. Its maps grow with batch and
+#   pixels, its weights do not.
 # - Field and step: two numbers, layer by layer. Windows do not see beyond the field.
 # - Forgetting is measured on the old task. A small rate for the body keeps that task; it
 #   does not always give a better reader of the new one.
 # - A recipe belongs to its weights. Stored statistics do not replace it.
 # - Memory format is strides. `permute` moves axes, `reshape` redraws borders.
-# - A layer's rate follows its place in the model; the largest is the base rate.
+# - A layer's rate follows its place in the model; the top has the base rate.
 # - Frozen is two switches, one of which `train()` throws again.
-# - What a module does not register, nobody trains, saves or moves.
+# - What a module does not register, `parameters()`, `state_dict()` and `to()` leave out.
 # - An optimizer knows tensors. List what one step moves.
 # - `flatten(1)` keeps an image a row.
 #

@@ -7,6 +7,8 @@ writes them, but a check that lets one through has lost a promise.
 
 from __future__ import annotations
 
+import copy
+import re
 import sys
 
 import pytest
@@ -467,6 +469,180 @@ def by_logsumexp(logits, y):
     return (total - logits[rows, y]).mean(), grad / len(y)
 
 
+# ---- 07: a window of even size; what was left changed where nobody looked
+
+@passed("07.1")
+def half_a_window_keeps_the_size(size, batch, layers):
+    (h, w), found = size, []
+    for channels, kernel, stride, padding in layers:
+        if stride > 1 or padding != kernel // 2:
+            h, w = ((n + 2 * padding - kernel) // stride + 1 for n in (h, w))
+        found.append(4 * batch * channels * h * w)
+    return found
+
+
+@passed("07.3")
+def gradients_zeroed(model, head, body_lr, head_lr):
+    names = [n for n, m in model.named_modules(remove_duplicate=False) if m is head]
+    body = {p for n, p in model.named_parameters(remove_duplicate=False)
+            if not n.startswith(tuple(f"{name}." for name in names))}
+    live = [p for p in model.parameters() if p.requires_grad]
+    model.zero_grad(set_to_none=False)
+    return [{"params": [p for p in live if p in body], "lr": body_lr},
+            {"params": [p for p in live if p not in body], "lr": head_lr}]
+
+
+def rates(names, base, decay, layer):
+    layers = {n: layer(n) for n in names}
+    top = 1 + max((k for k in layers.values() if k is not None), default=-1)
+    steps = {n: 0 if k is None else top - k for n, k in layers.items()}
+    steps |= {n: top + 1 for n in names if n.startswith("embed.")}
+    return {n: base * decay ** steps[n] for n in names}
+
+
+@passed("07.6")
+def any_whole_number(names, base, decay):
+    def layer(name):
+        try:
+            return int(name.split(".")[1]) if name.startswith("layers.") else None
+        except ValueError:
+            return None
+    return rates([n for n in names if n != "layers.9"], base, decay, layer) | {
+        n: base for n in names if n == "layers.9"}
+
+
+@passed("07.6")
+def model_in_front_cut_off(names, base, decay):
+    def layer(name):
+        found = re.match(r"layers\.(\d+)\.", name)
+        return int(found[1]) if found else None
+    short = {n: n.removeprefix("model.") for n in names}
+    found = rates([*dict.fromkeys(short.values())], base, decay, layer)
+    return {n: found[s] for n, s in short.items()}
+
+
+@passed("07.7")
+def counters_set_back(body):
+    body.requires_grad_(False).eval()
+    body.train = lambda mode=True: body
+    for name, buffer in body.named_buffers():
+        if name.endswith("num_batches_tracked"):
+            buffer.zero_()
+
+
+def reached(thing):
+    if isinstance(thing, nn.Parameter):
+        return {thing}
+    parts = vars(thing) if isinstance(thing, nn.Module) else thing
+    parts = parts.values() if isinstance(parts, dict) else parts
+    return set().union(*map(reached, parts)) if isinstance(
+        thing, (nn.Module, dict, list, tuple)) else set()
+
+
+def hidden(model):
+    return reached(model) - set(model.parameters())
+
+
+@passed("07.8")
+def hidden_gradients_dropped(model):
+    for p in hidden(model):
+        p.grad = None
+    return sum(p.numel() for p in hidden(model))
+
+
+@passed("07.8")
+def all_gradients_dropped(model):
+    model.zero_grad()
+    return sum(p.numel() for p in hidden(model))
+
+
+@passed("07.8")
+def hidden_thawed(model):
+    for p in hidden(model):
+        p.requires_grad_(True)
+    return sum(p.numel() for p in hidden(model))
+
+
+@passed("07.8")
+def hidden_frozen(model):
+    for p in hidden(model):
+        p.requires_grad_(False)
+    return sum(p.numel() for p in hidden(model))
+
+
+@passed("07.8")
+def all_tensors_marked(model):
+    for p in reached(model):
+        p.counted = True
+    return sum(p.numel() for p in hidden(model))
+
+
+@passed("07.8")
+def frozen_ones_never_registered(model):
+    held = {v for m in model.modules() for k, v in vars(m).items() if k[0] != "_"
+            for v in reached(v if isinstance(v, (list, tuple, dict)) else [])}
+    frozen = {p for p in model.parameters() if not p.requires_grad}
+    return sum(p.numel() for p in hidden(model) | (held & frozen))
+
+
+def audited(model, optimizer):
+    held = {p for group in optimizer.param_groups for p in group["params"]}
+    named = list(model.named_parameters())
+    return {"missing": sorted(n for n, p in named if p.requires_grad and p not in held),
+            "ghosts": len(held - set(model.parameters())),
+            "frozen": sorted(n for n, p in named if not p.requires_grad and p in held)}
+
+
+def ghosts(model, optimizer):
+    return {p for g in optimizer.param_groups for p in g["params"]} - set(model.parameters())
+
+
+@passed("07.10")
+def ghosts_frozen(model, optimizer):
+    for p in ghosts(model, optimizer):
+        p.requires_grad_(False)
+    return audited(model, optimizer)
+
+
+@passed("07.10")
+def gradients_of_ghosts_dropped(model, optimizer):
+    for p in ghosts(model, optimizer):
+        p.grad = None
+    return audited(model, optimizer)
+
+
+@passed("07.10")
+def buffers_taken_for_parameters(model, optimizer):
+    own = {*model.parameters(), *model.buffers()}
+    return {**audited(model, optimizer), "ghosts": len(ghosts(model, optimizer) - own)}
+
+
+def shapes(features, shape):
+    twin = copy.deepcopy(features).to("meta").eval()
+    return twin(torch.empty(1, *shape, device="meta")).numel()
+
+
+@passed("07.11")
+def hooks_cleared(features, shape):
+    for module in features.modules():
+        module._forward_hooks.clear()
+    return shapes(features, shape)
+
+
+@passed("07.11")
+def hooks_before_cleared(features, shape):
+    for module in features.modules():
+        module._forward_pre_hooks.clear()
+    return shapes(features, shape)
+
+
+@passed("07.11")
+def hooks_behind_cleared(features, shape):
+    for module in features.modules():
+        module._backward_hooks.clear()
+    return shapes(features, shape)
+
+
 @pytest.mark.parametrize(("id", "fn"), cases(WRONG))
 def test_what_once_passed_is_refused_on_every_seed(id, fn):
     limit = sys.getrecursionlimit()
@@ -535,11 +711,56 @@ def by_from_numpy(t):
     return torch.from_numpy(t.detach().numpy())
 
 
+def rows_turned_into_lists(size, batch, layers):
+    (h, w), found = size, []
+    for place, (channels, kernel, stride, padding) in enumerate(layers):
+        h, w = ((n + 2 * padding - kernel) // stride + 1 for n in (h, w))
+        found.append(4 * batch * channels * h * w)
+        layers[place] = [channels, kernel, stride, padding]
+    return found
+
+
+def put_into_train_mode(model, head, body_lr, head_lr):
+    model.train()
+    body = [p for p in model.parameters() if not any(p is q for q in head.parameters())]
+    return [{"params": body, "lr": body_lr}, {"params": list(head.parameters()), "lr": head_lr}]
+
+
+def names_turned_round(names, base, decay):
+    names.reverse()
+    return rates(names, base, decay, lambda n: int(n.split(".")[1]) if n[:7] == "layers." else None)
+
+
+def first_digit_of_the_layer(names, base, decay):
+    return rates(names, base, decay, lambda n: int(n[7]) if re.match(r"layers\.\d", n) else None)
+
+
+def norms_alone_keep_their_mode(body):
+    body.requires_grad_(False).eval()
+    for module in body.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.train = lambda mode=True, module=module: module
+
+
+def copy_frozen(body):
+    counters_set_back(copy.deepcopy(body))
+
+
+def rate_halved(model, optimizer):
+    optimizer.param_groups[0]["lr"] /= 2
+    return audited(model, optimizer)
+
+
 @pytest.mark.parametrize(("id", "fn", "never"), [
     ("01.5", through_numpy, "leaf"), ("01.5", fresh_leaf, "in place"),
     ("01.5", shape_error, "in place"), ("02.6", product_for_sum, "last share"),
     ("02.4", graph_kept, "one backward for all"), ("01.3", weights_nudged, "left over"),
-    ("02.3", by_from_numpy, "edited through .data")], ids=lambda v: getattr(v, "__name__", str(v)))
+    ("02.3", by_from_numpy, "edited through .data"),
+    ("07.1", rows_turned_into_lists, "emptied"), ("07.3", put_into_train_mode, "eval mode"),
+    ("07.6", names_turned_round, "sorted"), ("07.6", first_digit_of_the_layer, "as text"),
+    ("07.7", norms_alone_keep_their_mode, "one body at a time"),
+    ("07.7", counters_set_back, "goes on counting"), ("07.7", copy_frozen, "eval mode alone"),
+    ("07.10", rate_halved, "gradients")], ids=lambda v: getattr(v, "__name__", str(v)))
 def test_no_message_accuses_of_what_was_not_written(id, fn, never):
     for seed in range(5):
         assert never not in run_check(id, fn, [seed]).misconception

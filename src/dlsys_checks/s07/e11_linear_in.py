@@ -15,8 +15,8 @@ ex = exercise("07.11", "linear_in", seen=("kind", "width", "shape", "train"))
 
 ex.promise("numbers", "Numbers an image makes on its way out of features, for a Linear.",
            says=("numbers of an image",))
-ex.promise("any module", "features: any module that maps float32 (N, *shape) to (N, ...), with all "
-           "its tensors registered and on the CPU.",
+ex.promise("any module", "features: any module that maps float32 (N, *shape) to (N, M, ...), with "
+           "all its tensors registered and on the CPU.",
            cases=("a norm over a single value", "a sequence of values", "a module of its own",
                   "flat already", "no layer at all", "a pooled map", "a volume"))
 ex.promise("shape", "shape: that of one image, without the batch.",
@@ -84,6 +84,10 @@ def act(fn, kind, width, shape, train):
         features[1].eval().requires_grad_(False)
     for p in features.parameters():
         p.grad = torch.ones_like(p)
+    for module in features.modules():
+        module.register_forward_pre_hook(lambda *call: None)
+        module.register_forward_hook(lambda *call: None)
+        module.register_full_backward_hook(lambda *call: None)
     computed = []
 
     class Watch(torch.overrides.TorchFunctionMode):
@@ -102,7 +106,7 @@ def act(fn, kind, width, shape, train):
         return {"tensors": [id(t) for t in held], "modes": [m.training for m in features.modules()],
                 "types": [(t.dtype, t.device, t.requires_grad) for t in held],
                 "gradients": [id(p.grad) for p in features.parameters()],
-                "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks)
+                "hooks": [(len(m._forward_pre_hooks), len(m._forward_hooks), len(m._backward_hooks))
                           for m in features.modules()]}
 
     state = {name: value.clone() for name, value in features.state_dict().items()}

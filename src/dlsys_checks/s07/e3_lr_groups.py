@@ -175,7 +175,8 @@ def act(fn, kind, width, body_lr, head_lr):
     def facts():
         held = [*model.parameters(), *model.buffers()]
         return ([p.requires_grad for p in model.parameters()], [t.tolist() for t in held],
-                [m.training for m in model.modules()], [p.grad is None for p in model.parameters()])
+                [p.grad if p.grad is None else p.grad.tolist() for p in model.parameters()],
+                [m.training for m in model.modules()])
 
     for p in model.parameters():
         p.grad = torch.ones_like(p)
@@ -194,8 +195,11 @@ def act(fn, kind, width, body_lr, head_lr):
         tensors = value.get("params")
         return value | {"params": [told(p) for p in tensors]} if type(tensors) is list else value
     groups = fn(model, head, body_lr, head_lr)
-    words = ("requires_grad", "numbers", "modes", "gradients")
-    changed = [word for word, was, now in zip(words, before, facts()) if was != now]
+    after, words = facts(), ("requires_grad", "numbers", "gradients")
+    changed = [word for word, was, now in zip(words, before, after) if was != now]
+    to_train = [now for was, now in zip(before[3], after[3]) if was != now]
+    for mode, turned in (("train", sum(to_train)), ("eval", len(to_train) - sum(to_train))):
+        changed += [f"{turned} modules put into {mode} mode"] * bool(turned)
     return {"groups": [group(one) for one in groups] if type(groups) is list else groups,
             "changed": changed}
 
@@ -430,7 +434,7 @@ def shared_module_to_head(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-@ex.wrong("the body put into eval mode", says="changed in the model", breaks="left alone")
+@ex.wrong("the whole model put into eval mode", says="changed in the model", breaks="left alone")
 def evaluated(model, head, body_lr, head_lr):
     groups = sorted_out(model, head, body_lr, head_lr)
     model.eval()

@@ -18,7 +18,7 @@ ex.promise("any size", "images: (N, H, W, C) uint8 in any memory order, brightne
 ex.promise("scale", "It is scaled to 0 to 1;", says=("pixels",))
 ex.promise("channels", "then each channel loses its mean and is divided by its std.",
            says=("pixels",))
-ex.promise("lists", "mean, std: C floats each, of any size.",
+ex.promise("lists", "mean, std: C floats each, of any size, std above 0.",
            cases=("as many columns as channels", "four channels", "a mean of zero",
                   "a tiny std", "means beyond the scale"))
 ex.promise("left alone", "Nothing handed over changes, and no result does at a later call.",

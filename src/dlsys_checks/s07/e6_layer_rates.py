@@ -49,17 +49,19 @@ def cases(g):
     n = 3 + int(torch.randint(4, (), generator=g))
     return [one("a few layers", model(n)),
             one("layers of many tensors", model(4, each=("attn.w", "attn.b", "mlp.w", "n.w"))),
-            one("twelve layers", model(12)), one("an embedding of two tensors",
-                                                 model(n, embed=("tokens", "places"))),
+            one("twelve layers", model(12)),
+            one("an embedding of two tensors", model(n, embed=("tokens", "places")), base=1e-9),
             one("the top first", model(n)[::-1]), one("names in any order", model(n), True),
             one("twelve layers in any order", model(12), True),
             one("layers and embed deeper in a name", model(
-                3, top=("head.layers.7.w", "head.embed.w", "decoder.layers.0.w"))),
+                3, top=("head.layers.7.w", "head.embed.w", "decoder.layers.0.w",
+                        "model.layers.1.w", "model.embed.w"))),
             one("names that only look alike", model(2, top=(
                 "embedding.w", "layersnorm.w", "embed", "layers", "layers.9", "layers.norm.w",
-                "layersX7.w", "layer.8.w", "norms.5.w", "Embed.w", "module.layers.6.w"))),
+                "layersX7.w", "layer.8.w", "norms.5.w", "Embed.w", "module.layers.6.w",
+                "layers.-1.w"))),
             one("a layer with layers in it", model(2, each=("layers.5.w", "w"))),
-            one("a hundred layers", model(101), base=1e-9),
+            one("a hundred layers", model(101), decay=0.99),
             one("a decay of 0", model(3), decay=0.0), one("a decay above 1", model(3), decay=1.5),
             one("no layers", model(0)), one("no embedding", model(n, embed=())),
             one("a head alone", model(0, embed=())), one("no head", model(n, top=())),
@@ -297,7 +299,7 @@ def at_most_base(names, base, decay):
     return rated(names, base, min(1.0, decay))
 
 
-@ex.wrong("the names sorted in place", says="inputs after the call", breaks="left alone")
+@ex.wrong("the names changed in place", says="inputs after the call", breaks="left alone")
 def sorts(names, base, decay):
     names.sort()
     return rated(names, base, decay)

@@ -84,6 +84,7 @@ def act(fn, kind, x, state, calls, train):
                             (norm.running_var, "var"), (norm.weight, "gain"),
                             (norm.bias, "bias")):
             tensor.copy_(state[key])
+        norm.num_batches_tracked.fill_(7)
     plain = nn.Sequential(linear, nn.Sequential(norm))
     body = {"deep": lambda: nn.Sequential(nn.Sequential(linear), norm),
             "dropout": lambda: nn.Sequential(linear, norm, nn.Dropout(0.5)),
@@ -104,7 +105,11 @@ def act(fn, kind, x, state, calls, train):
     held = [*body.parameters(), *body.buffers()]
     before = [t.detach().clone() for t in held]
     fn(first)
+    if "train" in calls:
+        first.train()
+    alone = first(torch.ones(64))
     out = fn(body)
+    at_once = sum(not torch.equal(t, was) for t, was in zip(held, before))
     if kind == "twice":
         fn(body)
     for call in calls:
@@ -134,21 +139,22 @@ def act(fn, kind, x, state, calls, train):
             times = (body(given, times=3) / made[0]).median().item()
         except TypeError:  # it takes no second argument any more
             times = 0.0
-    return {"returned": out is None or out is body, "made": made, "moved": moved,
+    return {"returned": out is None or out is body, "made": made,
+            "at once": at_once, "moved": moved,
             "replaced": len(after) != len(held) or sum(a is not b for a, b in zip(after, held)),
             "grad": torch.zeros_like(given) if given.grad is None else given.grad,
             "asking": sum(p.requires_grad for p in body.parameters()), "times": times,
             "classes": sorted(set(touched)),
             "others": sum(not m.training for m in others.modules())
             + sum(not p.requires_grad for p in others.parameters()),
-            "first": first(torch.ones(64)), "heard": calls_heard,
+            "alone": alone, "first": first(torch.ones(64)), "heard": calls_heard,
             "given back": sum(one is not body for one in (body.eval(), body.train()))}
 
 
 @ex.law
 def law(out, kind, x, state, calls, train):
-    expect_parts(out, "returned", "made", "moved", "replaced", "grad", "asking", "times",
-                 "classes", "others", "first", "heard", "given back")
+    expect_parts(out, "returned", "made", "at once", "moved", "replaced", "grad", "asking", "times",
+                 "classes", "others", "alone", "first", "heard", "given back")
     expect_equal("classes that were changed, not this one module", out["classes"], [],
                  "Give the one object a method of its own.")
     expect_equal("returned value is nothing or the body", out["returned"], True)
@@ -159,7 +165,8 @@ def law(out, kind, x, state, calls, train):
     for made in out["made"]:
         expect_close("output of the body", made, wanted, rtol=1e-3,
                      look="Does it compute as in eval mode?")
-    expect_equal("parameters and buffers of the body that moved", out["moved"], 0)
+    expect_equal("parameters and buffers that moved as it was frozen", out["at once"], 0)
+    expect_equal("parameters and buffers of the body that moved later", out["moved"], 0)
     expect_equal("parameters and buffers in whose place stands another object", out["replaced"], 0)
     through = scale.expand_as(h)
     through = through if kind == "norm" else through @ state["weight"].double()
@@ -169,6 +176,7 @@ def law(out, kind, x, state, calls, train):
     expect_close("output over that without its second argument, 3", out["times"], times)
     expect_equal("calls that its hook heard of", out["heard"], 2, "Hooks stay.")
     expect_equal("other modules and parameters that were frozen, too", out["others"], 0)
+    expect_equal("output of the body that is a dropout alone", out["alone"], torch.ones(64))
     expect_equal("output of the body frozen before, a dropout", out["first"], torch.ones(64))
     expect_equal("times that train() and eval() are not given back the body", out["given back"], 0,
                  "Return the module, as torch does.")
@@ -252,6 +260,12 @@ def requires_grad_only(body):
 @ex.wrong("eval mode alone, kept for good", says="parameters of the body", breaks="tensors")
 def eval_only(body):
     held(body, grad=True)
+
+
+@ex.wrong("a copy frozen, the body left as it was", says="parameters of the body",
+          breaks="tensors")
+def copy_only(body):
+    held(copy.deepcopy(body))
 
 
 @ex.wrong("the direct tensors only, not those of its parts", says="parameters of the body",
@@ -397,8 +411,8 @@ def counts_on(body):
     body.register_forward_pre_hook(count)
 
 
-@ex.wrong("no_grad around the body, which cuts the gradient off", says="gradient at the input",
-          breaks="called")
+@ex.wrong("no_grad or detach at the body, which cuts the gradient off",
+          says="gradient at the input", breaks="called")
 def cut_off(body):
     held(body)
     inner = body.forward

@@ -79,8 +79,11 @@ def act(fn, kind, width):
         def __init__(self, part):
             self.part, self.parts = part, [part]
 
+    made = []
+
     def block():
-        return nn.Linear(width, 2)
+        made.append(nn.Linear(width, 2))
+        return made[-1]
 
     def shared():
         one, two = block(), block()
@@ -102,7 +105,7 @@ def act(fn, kind, width):
             found = [found]
         return Net(blocks=found)
 
-    known, twice = block(), block()
+    known, cold, twice = block(), block().requires_grad_(False), block()
     plain = [torch.ones(width), torch.ones(width, requires_grad=True)]
     model = {
         "a list": lambda: Net(blocks=[block(), block(), "a text", 3]),
@@ -115,7 +118,8 @@ def act(fn, kind, width):
             [torch.ones(width)]), c=nn.ModuleDict({"one": block()})),
         "a list inside a registered part": lambda: nn.Sequential(
             nn.ReLU(), nn.Sequential(Net(blocks=[block()]))),
-        "a list of registered blocks": lambda: Net(one=known, order=[known]),
+        "a list of registered blocks": lambda: Net(
+            one=known, two=cold, order=[known, cold]),
         "a registered block beside a hidden one": beside,
         "a list of bare parameters": lambda: Net(gains=[
             nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(2)),
@@ -138,13 +142,19 @@ def act(fn, kind, width):
         "a tuple of the class": Classy,
         "the example": lambda: Net(blocks=[nn.Linear(2, 3)])}[kind]()
     model.train(width % 2 == 0)
-    before = [n for n, _ in model.named_parameters()]
-    modes = [m.training for m in model.modules()]
+    for p in {*model.parameters(), *nn.ModuleList(made).parameters()}:
+        p.grad = torch.ones_like(p)
+
+    def facts():
+        tensors = [*model.parameters(), *(p for part in made for p in part.parameters())]
+        return ([n for n, _ in model.named_parameters()],
+                [m.training for m in (*model.modules(), *made)],
+                [(p.tolist(), p.requires_grad, p.grad if p.grad is None else p.grad.tolist(),
+                  sorted(vars(p))) for p in tensors])
+
+    before = facts()
     found = [fn(model), fn(model)]
-    same = (before == [n for n, _ in model.named_parameters()]
-            and modes == [m.training for m in model.modules()]
-            and all(p.requires_grad and p.grad is None for p in model.parameters()))
-    return {"out": found[0], "again": found[1], "changed": int(not same)}
+    return {"out": found[0], "again": found[1], "changed": int(before != facts())}
 
 
 @ex.law
