@@ -6,6 +6,7 @@ makes the check that asks for it.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -113,7 +114,7 @@ def insert(book: dict, constants: Values) -> None:
     if constants and facts["view"] != "lesson":
         setup = next(cell for cell in book["cells"] if cell["id"] == _SETUP)
         setup["source"] = "".join(setup["source"]) + (
-            f"\n\nfrom dlsys import variants\n\nvariants.use({dict(constants)})")
+            f"\n\nfrom dlsys import variants\n\nvariants.use({json.dumps(constants)})")
 
 
 def with_value(text: str, id: str, value: int | float) -> str:
