@@ -10,7 +10,7 @@ from dlsys.grading import cohort, judge, notebooks, pages
 from dlsys.pool_constants import CONSTANTS
 from dlsys.told import Told
 from dlsys_helpers import catalog, checking, paths, verdicts
-from tools import proof, worked
+from tools import proof
 
 EACH = [(id, value) for id, one in CONSTANTS.items() for value in one.values[1:]]
 STAGES = sorted({int(id[:2]) for id in CONSTANTS})
@@ -291,5 +291,12 @@ def test_a_run_remembers_its_key():
     assert cohort.Settings.read(older).variant is None
 
 
-def test_every_exercise_with_a_number_has_a_worked_answer():
-    assert all(id in worked.answers(id[:2]) for id in CONSTANTS)
+# ---- the page for instructors
+
+def test_the_page_names_every_number_and_no_other():
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]]
+            for line in (paths.ROOT / "book/hand_out.md").read_text("utf-8").splitlines()
+            if line.startswith(("| 0", "| 1"))]
+    told = {id: (usual, others) for ids, _, usual, others in rows for id in ids.split(", ")}
+    assert told == {id: (str(one.values[0]), ", ".join(map(str, one.values[1:])))
+                    for id, one in CONSTANTS.items()}
