@@ -94,7 +94,8 @@ def test_a_gradebook_is_looked_at_before_the_work(capsys, one, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", [("--seconds", 7), ("--memory", 3), ("--stage", 2)])
+@pytest.mark.parametrize("option", [("--seconds", 7), ("--memory", 3), ("--stage", 2),
+                                    ("--variant", "b")])
 def test_a_run_goes_on_with_what_it_was_begun_with(capsys, one, graded, option):
     line = said(capsys, one, "--out", graded, "--resume", *option)
 

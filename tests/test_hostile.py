@@ -150,6 +150,13 @@ def test_cells_that_hang_cost_only_themselves(grade_in_a_hurry):
     expect_each_stopped(grade_in_a_hurry(worksheet(*HANGING.values()), "01.4", "01.5"), HANGING)
 
 
+def test_the_line_with_a_worksheets_numbers_does_nothing_here(grade):
+    """There are no checks that it could change."""
+    result = grade(worksheet('from dlsys import variants\n\nvariants.use({"04.5": 5})'), "01.5")
+    assert result["cells"] == []
+    assert [entry["status"] for entry in result["exercises"]] == ["pass"]
+
+
 LATER = {
     "a timer": "import os, threading; threading.Timer(0.2, os._exit, [0]).start()",
     "an alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 0.2)",

@@ -3,6 +3,7 @@
     python -m tools.proof                          the exercises whose record is stale
     python -m tools.proof 01 02.3 --seeds 1000     these; right answers on so many seeds
     python -m tools.proof 01.4 --right             only the right answers; writes nothing
+    python -m tools.proof 04 --variants            the other numbers of a release; writes nothing
 
 A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven and
 what that rests on. The tests prove a stale exercise in full. Of a fresh one they try a single seed,
@@ -12,11 +13,13 @@ and most wrong answers only up to their first failure.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import importlib
 import inspect
 import json
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +29,8 @@ from typing import Any
 
 import torch
 
+from dlsys import pool, variants
+from dlsys.pool_constants import CONSTANTS
 from dlsys.remembering import remembering
 from dlsys_helpers import acting, checking
 from dlsys_helpers.checking import Exercise, Run, WrongAnswer
@@ -40,17 +45,21 @@ WRONG_SEEDS, RIGHT_SEEDS = 4, 20  # what a stale exercise is tried on
 
 # ---- right answers
 
-def right_answers(id: str) -> dict[str, Callable]:
-    """The worked answer of an exercise and those by other routes, by name."""
+def right_answers(id: str, value: float | None = None) -> dict[str, Callable]:
+    """The worked answer of an exercise and those by other routes, by name.
+
+    value: another one for the exercise's constant, in the worked answer.
+    """
     exercise, (setup, source) = checking.find(id), worked.answers(id[:2])[id]
+    source = source if value is None else pool.with_value(source, id, value)
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
     return {"the worked answer": space[exercise.function], **exercise.right_answers}
 
 
-def refusals(id: str, seeds: Iterable[int]) -> Iterator[str]:
+def refusals(id: str, seeds: Iterable[int], value: float | None = None) -> Iterator[str]:
     """A line for each right answer that is refused, or warns, with the first seed that does."""
-    for route, fn in right_answers(id).items():
+    for route, fn in right_answers(id, value).items():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             verdict = checking.run_check(id, fn, seeds)
@@ -175,6 +184,60 @@ def spoilt(leaf: Any) -> dict[str, Callable]:
     return found
 
 
+# ---- promises
+
+def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
+    """Promises that stand not once in a docstring, and what no promise holds of it."""
+    left, found = " ".join(inspect.cleandoc(docstring or "").split()), []
+    for promise in exercise.promises:
+        text = " ".join(promise.text.split())
+        if left.count(text) != 1:
+            found.append(f"{promise.key}: {text!r} stands not once in: {left}")
+        left = left.replace(text, " ")
+    return found + ([f"no promise for: {' '.join(left.split())}"] if re.search(r"\w", left) else [])
+
+
+# ---- other numbers
+
+def contradictions(id: str, value: float, rights: Iterable[int],
+                   wrongs: Iterable[int]) -> Iterator[str]:
+    """What is amiss with an exercise whose constant has another value; seeds for right and wrong.
+
+    An answer with the usual value must fail here, and this one's where the usual is asked for.
+    """
+    usual, name = right_answers(id)["the worked answer"], CONSTANTS[id].name
+    with asking(id, value):
+        mine, exercise = right_answers(id, value)["the worked answer"], checking.find(id)
+        found = [*refusals(id, rights, value), *unpromised(exercise, mine.__doc__)]
+        found += [f"{wrong.name}: {text}" for wrong in exercise.wrong_answers
+                  for text in complaints(id, wrong, wrongs)]
+        found += unfit({"the usual worked answer passes": _fails(id, usual)})
+    found += unfit({"its worked answer passes for the usual value": _fails(id, mine)})
+    yield from (f"{id}, {name} {value}: {text}" for text in found)
+
+
+def _fails(id: str, fn: Callable) -> bool:
+    return checking.run_check(id, fn, (0,)).status in {"wrong", "error"}
+
+
+@contextlib.contextmanager
+def asking(id: str, value: float) -> Iterator[None]:
+    """Put an exercise with this value of its constant in place of the usual one."""
+    usual = checking.find(id)
+    checking.REGISTRY[id] = variants.exercise(id, value)
+    _forget()
+    try:
+        yield
+    finally:
+        checking.REGISTRY[id] = usual
+        _forget()
+
+
+def _forget() -> None:
+    for kept in (paper, _remembering):
+        kept.cache_clear()
+
+
 # ---- what a learner is told
 
 def told(id: str) -> dict[str, str]:
@@ -252,17 +315,33 @@ def write(id: str, facts: dict[str, Any]) -> None:
         json.dumps({key: entry[key] for key in wanted}, indent=1) + "\n", "utf-8")
 
 
+def vary(ids: Sequence[str], seeds: int) -> list[str]:
+    """Print a line for each other value of these exercises; returns what contradicts them."""
+    lines: list[str] = []
+    for id, value in [(one, value) for one in ids for value in CONSTANTS[one].values[1:]]:
+        with acting.standard_session():
+            found = [*contradictions(id, value, range(seeds), range(WRONG_SEEDS))]
+        print("\n".join(found) or f"{id}, {CONSTANTS[id].name} {value}: proven, right answers on "
+              f"{seeds} seeds", flush=True)
+        lines += found
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", help="stages or exercises; the stale ones when absent")
     parser.add_argument("--seeds", type=int, default=RIGHT_SEEDS, help="for right answers")
     parser.add_argument("--right", action="store_true", help="right answers only, no record")
+    parser.add_argument("--variants", action="store_true", help="other numbers, no record")
     args = parser.parse_args()
     torch.set_num_threads(1)
     ids = [id for stage in worked.stages() for id in worked.answers(stage)]
     if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
         parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
                      "solutions/. A draft has none there: make build LESSON=05, without DRAFT")
+    if args.variants:
+        sys.exit(1 if vary([id for id in CONSTANTS if id in ids and (
+            not args.what or {id, id[:2]} & set(args.what))], args.seeds) else 0)
     lines: list[str] = []
     for id in ids:
         if {id, id[:2]} & set(args.what) if args.what else not fresh(id):

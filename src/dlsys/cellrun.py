@@ -65,7 +65,7 @@ def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None
     cells = [cell for cell in worksheet.cells if cell[0] not in report.left_out]
     checks = [(e.id, e.function) for e in worksheet.exercises
               if e.id not in report.verdicts]
-    job = {"cells": cells, "checks": checks}
+    job = {"cells": cells, "checks": checks, "constants": worksheet.constants}
     at = ("start", None)
     with _child(job, worksheet) as events:
         for event in _lines(events, limit):
@@ -179,6 +179,9 @@ def child() -> None:
         tell(begin="cell", key=number)
         if error := _cell_error(shell, source):
             tell(cell=number, error=error)
+    if job["constants"]:  # the set-up cell leaves that to whoever runs it with another `check`
+        from dlsys import variants
+        variants.put(job["constants"])
     for id, function in job["checks"]:
         tell(begin="check", key=id)
         named = shell.user_ns.get(function)

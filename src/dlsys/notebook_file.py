@@ -41,8 +41,9 @@ class NotebookFile:
 
     stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
-    that the stored output of its check tells; it counts for nothing. names: exercise id to the
-    name of its function, where a release drew another; anything, as the file may be a stranger's.
+    that the stored output of its check tells; it counts for nothing. names, constants: exercise id
+    to the name of its function, and to the value of its number, where a release drew another;
+    anything, as the file may be a stranger's.
     """
 
     stage: int | None
@@ -52,6 +53,7 @@ class NotebookFile:
     ids: list[str]
     shown: dict[str, str] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checked(self) -> list[str]:
@@ -90,7 +92,7 @@ def parse(data: bytes) -> NotebookFile:
     return NotebookFile(_stage(own.get("stage"), sources), _word(own.get("view")),
                         _word(own.get("version", "")), list(enumerate(sources, 1)),
                         [cell["id"] for cell in cells if type(cell.get("id")) is str], shown,
-                        _dict(own.get("names")))
+                        _dict(own.get("names")), _dict(own.get("constants")))
 
 
 def oversize(size: int, most: int = LARGEST) -> str:

@@ -2,7 +2,8 @@
 
 It holds the worksheets, the lessons without outputs, INSTALL.md, and RELEASE.json, which says what
 was given out. No worked answer is in it, and no history. Lessons repair their own small cases, and
-some of those lines answer an exercise: they are the lesson.
+some of those lines answer an exercise: they are the lesson. The worked answers go to a folder of
+the instructor's own, where one is named.
 """
 
 import argparse
@@ -15,7 +16,8 @@ import zipfile
 from pathlib import Path
 
 from dlsys import copies, pool
-from dlsys_helpers import paths
+from dlsys.pool_constants import CONSTANTS
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import Stage
 
@@ -37,15 +39,18 @@ def add_parser(commands) -> None:
     parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15")
     parser.add_argument("--wheel", type=Path, metavar="FILE",
                         help="the course's wheel (make wheel), to be handed out, too")
-    parser.add_argument("--variant", metavar="KEY", help="other names for the functions, drawn "
-                        "from any word; the same word draws the same names")
+    parser.add_argument("--variant", metavar="KEY", help="other names for the functions and other "
+                        "numbers for some exercises, drawn from any word, the same from the same")
+    parser.add_argument("--answers", type=Path, metavar="FOLDER",
+                        help="put the worked answers, alike, into another folder, which is yours")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     stages = sorted({copies.stage_of(asked) for asked in args.stages})
     due, wheel = _date(args.due), _wheel(args.wheel)
-    _refuse_taken(args.out)
+    _refuse_taken("--out", args.out)
+    worked = _answers(stages, args)
     stamp = {"version": metadata.version(PACKAGE), "due": due,
              "stages": [stage.number for stage in stages]}
     books = {name: book for stage in stages for name, book in _books(stage, args.variant).items()}
@@ -54,7 +59,12 @@ def run(args: argparse.Namespace) -> int:
     files[HOW_TO] = how_to(stages, stamp, wheel)
     files[STAMP] = json.dumps(stamp, indent=1) + "\n"
     _write(args.out, files, wheel)
+    if worked:
+        _write(args.answers, {name: _text(book) for name, book in worked.items()}, None)
+        print(f"{args.answers}: the worked answers, which no class should be handed.")
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
+    for line in _drawn(stages, args.variant):
+        print(line)
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
               "hand it out, too, or say --wheel FILE")
@@ -86,14 +96,14 @@ def _wheel(path: Path | None) -> Path | None:
     return path
 
 
-def _refuse_taken(out: Path) -> None:
+def _refuse_taken(option: str, out: Path) -> None:
     try:
         taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     except OSError as error:
         raise ReleaseError(f"{out}: cannot be read ({error.strerror}).") from None
     if taken:
         raise ReleaseError(f"{out}: is not empty, expected a new or an empty folder. Nothing was "
-                           "written. Give another one: --out FOLDER")
+                           f"written. Give another one: {option} FOLDER")
 
 
 # ---- what is in it
@@ -108,11 +118,60 @@ def _books(stage: Stage, key: str | None) -> dict[str, dict]:
     for cell in told["cells"]:
         if cell["cell_type"] == "code":
             copies.empty(cell)
-    if key is not None:
-        names = pool.draw(stage.number, key)
-        pool.rename(asked, names)
-        pool.rename(told, names)
+    _vary(stage, key, asked, told)
     return {worksheet: asked, lesson: told}
+
+
+def _vary(stage: Stage, key: str | None, *books: dict) -> None:
+    """Give notebooks of a stage what this key draws, if there is one."""
+    for book in books if key is not None else ():
+        pool.insert(book, pool.draw_constants(stage.number, key))
+        pool.rename(book, pool.draw(stage.number, key))
+
+
+def _drawn(stages: list[Stage], key: str | None) -> list[str]:
+    """A line for each exercise: what was drawn for it."""
+    if key is None:
+        return []
+    lines = [f'Drawn from "{key}", which dlsys grade --variant asks for again:']
+    for stage in stages:
+        names, values = pool.draw(stage.number, key), pool.draw_constants(stage.number, key)
+        lines += [f"{trap.id}: {trap.function} is {names[trap.id]}" + (
+            f", {CONSTANTS[trap.id].name} is {values[trap.id]} instead of "
+            f"{CONSTANTS[trap.id].values[0]}" if trap.id in values else "")
+            for trap in catalog.traps(stage.number)]
+    return lines
+
+
+def _answers(stages: list[Stage], args: argparse.Namespace) -> dict[str, dict]:
+    """The worked answers of these stages without outputs, by file name; none if not asked for.
+
+    Raises ReleaseError for a folder inside the class's, and where there are no answers.
+    """
+    if args.answers is None:
+        return {}
+    _refuse_taken("--answers", args.answers)
+    if args.answers.resolve().is_relative_to(args.out.resolve()):
+        raise ReleaseError(f"--answers: got {str(args.answers)[-80:]}, expected a folder outside "
+                           "of --out, which the class is handed.")
+    books = {f"{stage.stem}.ipynb": _solution(stage) for stage in stages}
+    for stage, book in zip(stages, books.values(), strict=True):
+        _vary(stage, args.variant, book)
+    return books
+
+
+def _solution(stage: Stage) -> dict:
+    path = paths.SOLUTIONS / f"{stage.stem}.ipynb"
+    try:
+        book = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        raise ReleaseError(f"--answers: {path.parent.name}/{path.name} cannot be read. A wheel has "
+                           "no worked answers; give the command in the course's repository."
+                           ) from None
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code":
+            copies.empty(cell)
+    return book
 
 
 def _stamped(book: dict, stamp: dict) -> dict:

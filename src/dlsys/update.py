@@ -66,8 +66,10 @@ def _update_lesson(stage: Stage, read: Path, worksheet: Path) -> list[str]:
 
 
 def _keep_release(old: dict, new: dict) -> None:
-    """Give the new worksheet the drawn names and the date of the release that the old one is."""
+    """Give the new worksheet what was drawn for the old one's release, and its date."""
     facts = _facts(old)
+    if constants := pool.drawable(facts.get("constants")):
+        pool.insert(new, constants)
     if facts.get("names"):
         drawn = pool.named(catalog.traps(new["metadata"]["dlsys"]["stage"]), facts["names"])
         pool.rename(new, {trap.id: trap.function for trap in drawn})

@@ -26,13 +26,17 @@ class WorksheetError(UserError):
 
 @dataclass(frozen=True)
 class Worksheet:
-    """A worksheet that can be run: ``cells`` are (number among the code cells, source)."""
+    """A worksheet that can be run: ``cells`` are (number among the code cells, source).
+
+    ``constants``: exercise id to the value of its number, where a release drew another.
+    """
 
     path: Path
     stage: int
     cells: list[tuple[int, str]]
     exercises: list[Trap]
     notes: list[str]
+    constants: dict[str, int | float]
 
 
 # ---- finding
@@ -87,11 +91,12 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
-    exercises = pool.named(sheets.traps(stage), found.names)
+    exercises = pool.named(sheets.traps(stage), found.names, found.constants)
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
     notes = _checks(found, [exercise.id for exercise in exercises], stage)
-    return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
+    return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name),
+                     pool.drawable(found.constants))
 
 
 def load(path: Path) -> NotebookFile:

@@ -46,13 +46,15 @@ class RunError(UserError):
 class Settings:
     """What a run is made of, as it goes to the workers and into the record.
 
-    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None.
+    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None. variant:
+    the word from which the class's names and numbers were drawn, or None: as the notebooks say.
     """
 
     key: str
     limits: walls.Limits
     walled: bool = True
     stage: int | None = None
+    variant: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON."""
@@ -106,6 +108,8 @@ class Grader:
         """
         try:
             notebook = notebooks.parse(data, self.settings.stage)
+            if self.settings.variant is not None:
+                notebook = notebooks.of_variant(notebook, self.settings.variant)
             for _ in range(TRIES):
                 try:
                     return self.judge.grade(notebook, draw)

@@ -60,6 +60,8 @@ def add_parser(commands: Any) -> None:
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
                         help="draw the same cases as the run recorded there")
+    parser.add_argument("--variant", metavar="KEY", help="the word that `dlsys release --variant` "
+                        "was given: grade by its names and numbers, whatever the notebooks say")
     parser.add_argument("--partial", action=argparse.BooleanOptionalAction,
                         help="points for the promises of the docstring that an answer keeps, "
                              "rounded down to half a point (default: all or none)")
@@ -166,7 +168,8 @@ def _journal(args: argparse.Namespace) -> Any:
         limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
-            args.out, cohort.Settings(key, limits, args.sandbox != "none", args.stage))
+            args.out,
+            cohort.Settings(key, limits, args.sandbox != "none", args.stage, args.variant))
     journal = cohort.Journal.resume(args.out)
     try:
         _same_options(args, journal.settings)
@@ -182,7 +185,7 @@ def _same_options(args: argparse.Namespace, begun: Any) -> None:
 
     asked = {"--seconds": (args.seconds, begun.limits.seconds),
              "--memory": (args.memory, begun.limits.memory / 2**30),
-             "--stage": (args.stage, begun.stage),
+             "--stage": (args.stage, begun.stage), "--variant": (args.variant, begun.variant),
              "--key": (args.key and _recorded_key(args.key), begun.key)}
     other = [name for name, (now, then) in asked.items() if now not in (None, then)]
     if begun.walled != (args.sandbox != "none"):

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import dlsys_checks
-from dlsys import pool, sheets
+from dlsys import pool, sheets, variants
 from dlsys.grading import frames, notebooks, tally, walls, wire
 from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
@@ -50,6 +50,7 @@ class Paper:
     seeds: tuple[int, ...]
     cases: tuple[tuple[Case, ...], ...]  # for each seed
     act: str
+    constant: float | None = None  # the exercise's number, where it is not the usual one
 
     @property
     def all_cases(self) -> list[Case]:
@@ -81,7 +82,7 @@ class Judge:
         self.zygote.wait()
         # The key is set last: the zygote started before this process knew a secret.
         self._key = key
-        self._papers: dict[tuple[int, int], list[Paper]] = {}
+        self._papers: dict[tuple[str, int, float | None], Paper] = {}
         self.wall = self._prove_walls() if zygote.walled else (
             "none: the learner's code ran with all rights of the grader")
 
@@ -95,7 +96,8 @@ class Judge:
         Raises SandboxLost when the zygote has ended.
         """
         started, own = time.monotonic(), time.process_time()
-        papers = [named(paper, notebook.names) for paper in self.papers(notebook.stage, draw)]
+        asked = self.papers(notebook.stage, draw, notebook.constants)
+        papers = [named(paper, notebook.names) for paper in asked]
         # One session for all laws of a notebook: each law's own is quicker inside.
         with self.zygote.sandbox() as sandbox, acting.standard_session():
             sitting = Sitting(notebook, papers, sandbox)
@@ -110,28 +112,36 @@ class Judge:
             "judge_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
 
-    def papers(self, stage: int, draw: int = 0) -> list[Paper]:
+    def papers(self, stage: int, draw: int = 0, constants: pool.Values | None = None
+               ) -> list[Paper]:
         """The papers of a stage with the cases of a draw of this run.
 
-        Raises Refused for a stage without exercises.
+        constants: exercise id to a value that a release draws. Raises Refused for a stage without
+        exercises.
         """
-        if (stage, draw) not in self._papers:
-            traps = sheets.traps(stage)
-            if not traps:
-                raise notebooks.Refused(f"stage {stage} has no exercises.")
-            self._papers[stage, draw] = [self._paper(trap, draw) for trap in traps]
-        return self._papers[stage, draw]
+        traps, values = sheets.traps(stage), constants or {}
+        if not traps:
+            raise notebooks.Refused(f"stage {stage} has no exercises.")
+        return [self._paper(trap, draw, values.get(trap.id)) for trap in traps]
 
-    def _paper(self, trap: Trap, draw: int) -> Paper:
+    def _paper(self, trap: Trap, draw: int, value: float | None) -> Paper:
+        key = trap.id, draw, value
+        if key not in self._papers:
+            self._papers[key] = self._drawn(trap, draw, value)
+        return self._papers[key]
+
+    def _drawn(self, trap: Trap, draw: int, value: float | None) -> Paper:
         try:
             exercise = sheets.checks(trap.id).find(trap.id)
         except ValueError as error:
             raise notebooks.Refused(f"no check here for it: {error}") from None
+        if value is not None:
+            exercise = variants.exercise(trap.id, value)
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
         return Paper(remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
-                     acting.act_source(exercise.act_fn) if own_act else "")
+                     acting.act_source(exercise.act_fn) if own_act else "", value)
 
     def _prove_walls(self) -> str:
         """Try each wall from inside with a probe; returns what the walls are, if all hold."""
@@ -364,6 +374,7 @@ class Sitting:
             "misconception": verdict.misconception, "trap": verdict.trap,
             "case": verdict.case, "notebook_shows": shows,
             "differs": shown is not None and (shown == "pass") != passed,
+            **({} if paper.constant is None else {"constant": paper.constant}),
             **self.tallies.get(verdict.id, {}),
         }
 

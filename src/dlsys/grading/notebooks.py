@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from dlsys import notebook_file, sheets
+from dlsys import notebook_file, pool, sheets
+from dlsys.grading.text import some
 from dlsys.notebook_file import NotebookFile, Unreadable
-from dlsys_helpers import paths
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 
 
@@ -30,6 +31,7 @@ class Notebook:
     shown: dict[str, str] = field(default_factory=dict)  # exercise id: status of a stored output
     notes: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)  # exercise id: the function's drawn name
+    constants: dict[str, Any] = field(default_factory=dict)  # exercise id: its drawn number
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
@@ -40,9 +42,27 @@ def parse(data: bytes, stage: int | None = None) -> Notebook:
             raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
         graded_as = stage or found.known_stage()
         return Notebook(graded_as, found.cells, found.shown,
-                        [*_notes(found, stage), *_outdated(found, graded_as)], found.names)
+                        [*_notes(found, stage), *_outdated(found, graded_as)], found.names,
+                        pool.drawable(found.constants))
     except Unreadable as error:
         raise Refused(str(error)) from None
+
+
+def of_variant(notebook: Notebook, key: str) -> Notebook:
+    """The notebook with the names and numbers of this key, and a note where it says others.
+
+    A sheet of the exam has none.
+    """
+    if sheets.is_exam(notebook.stage):
+        return notebook
+    names, constants = (draw(notebook.stage, key) for draw in (pool.draw, pool.draw_constants))
+    traps = pool.named(catalog.traps(notebook.stage), notebook.names)
+    others = {"names": [trap.id for trap in traps if trap.function != names[trap.id]],
+              "numbers": [id for id in constants if notebook.constants.get(id) != constants[id]]}
+    said = " and ".join(f"other {what} in {some(ids)}" for what, ids in others.items() if ids)
+    note = [f"Its metadata are not those of the worksheet that the class was given: {said}. It is "
+            "graded by the class's."] if said else []
+    return replace(notebook, names=names, constants=constants, notes=[*notebook.notes, *note])
 
 
 def _notes(found: NotebookFile, wanted: int | None) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from dlsys import sheets
+from dlsys import pool, sheets
 from dlsys.grading import hints, reports, returns
 from dlsys.grading.cohort import write_private
 from dlsys.grading.reports import FEEDBACK, Result, page_name
@@ -68,6 +68,7 @@ def _hints(entry: dict[str, Any]) -> dict[str, Any]:
     ran = entry["status"] == "wrong" or (entry["status"] == "error" and "cases" in entry)
     if trap is None or not trap.hints or not ran:
         return {"first": "", "others": []}
+    (trap,) = pool.named([trap], {}, {trap.id: entry.get("constant")})
     k = hints.nearest(trap.hints, entry["message"], entry["misconception"])
     return {"first": trap.hints[k], "others": [*trap.hints[:k], *trap.hints[k + 1:]]}
 

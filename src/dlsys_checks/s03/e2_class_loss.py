@@ -11,6 +11,8 @@ from dlsys_helpers.expect import Broken, expect_close, expect_parts
 
 ex = exercise("03.2", "class_loss", seen=("scores", "labels"))
 
+NO_LABEL = -1
+
 COLUMNS = ("labels as a column", "a column of one row", "a column cut from a table",
            "a column as long as there are classes")
 GAPS = ("rows without a label", "a column with gaps", "a column cut from a table",
@@ -27,23 +29,23 @@ ex.promise("flat labels", "labels: int64, either (N,)",
                   "large scores in rows without a label"))
 ex.promise("a column", "or a column (N, 1) as tables hold them;",
            cases=(*COLUMNS, "a column with gaps", "the example"))
-ex.promise("gaps", "-1 means that the row has no label and does not count.", cases=GAPS)
+ex.promise("gaps", f"{NO_LABEL} means that the row has no label and does not count.", cases=GAPS)
 ex.promise("form", "Returns a tensor without dimensions,",
            says=("type of the loss", "shape of the loss"))
 ex.promise("connected", "connected to the graph.",
            says=("connected to the scores", "gradient with respect to the scores:"))
-ex.promise("example", "Example: scores zeros(2, 4), labels [[1], [-1]]: 1.386, the mean of one.",
-           cases=("the example",))
+ex.promise("example", f"Example: scores zeros(2, 4), labels [[1], [{NO_LABEL}]]: 1.386, the mean "
+           "of one.", cases=("the example",))
 
 
 @ex.cases
 def cases(g):
     def table(rows, classes, scale=2.0, missing=0):
-        """Scores and labels, `missing` of them -1; the last class occurs."""
+        """Scores and labels, without `missing` of them; the last class occurs."""
         labels = torch.randint(classes, (rows,), generator=g)
         order = torch.randperm(rows, generator=g)
         labels[order[0]] = classes - 1
-        labels[order[rows - missing:]] = -1
+        labels[order[rows - missing:]] = NO_LABEL
         return {"scores": torch.randn(rows, classes, generator=g) * scale, "labels": labels}
 
     def column(case):
@@ -75,7 +77,8 @@ def cases(g):
             ("a column with gaps", column(table(between(g, 7, 11), 3, missing=4))),
             ("one row with a label", table(square, 8, missing=square - 1)),
             ("large scores in rows without a label", loud),
-            ("the example", {"scores": torch.zeros(2, 4), "labels": torch.tensor([[1], [-1]])})]
+            ("the example", {"scores": torch.zeros(2, 4),
+                             "labels": torch.tensor([[1], [NO_LABEL]])})]
 
 
 @ex.act
@@ -90,7 +93,7 @@ def act(fn, scores, labels):
 def law(out, scores, labels):
     expect_parts(out, "loss", "grad")
     y, z = labels.flatten().tolist(), scores.double()
-    keep = [k for k, label in enumerate(y) if label >= 0]
+    keep = [k for k, label in enumerate(y) if label != NO_LABEL]
     logs = z - z.logsumexp(1, keepdim=True)
     wanted = -sum(logs[k, y[k]] for k in keep) / len(keep)
     grad = torch.zeros_like(z)
@@ -119,14 +122,14 @@ def labelled(scores, labels):
 @ex.right("rows without a label left out first")
 def left_out(scores, labels):
     y = labels.flatten()
-    has = y != -1
+    has = y != NO_LABEL
     return F.cross_entropy(scores[has], y[has])
 
 
 @ex.right("a sum over a count")
 def sum_over_count(scores, labels):
     y = labels[:, 0] if labels.dim() == 2 else labels
-    total = F.nll_loss(scores.log_softmax(1), y, ignore_index=-1, reduction="sum")
+    total = F.nll_loss(scores.log_softmax(1), y, ignore_index=NO_LABEL, reduction="sum")
     return total / (y >= 0).sum()
 
 
@@ -147,7 +150,7 @@ def one_hot(scores, labels):
 @ex.right("a loop over the rows")
 def loop(scores, labels):
     losses = [F.cross_entropy(row[None], label.reshape(1))
-              for row, label in zip(scores, labels, strict=True) if label.item() != -1]
+              for row, label in zip(scores, labels, strict=True) if label.item() != NO_LABEL]
     return torch.stack(losses).mean()
 
 
@@ -170,14 +173,14 @@ def broadcast(scores, labels):
 
 @ex.wrong("labels always taken for a column", says="raised IndexError", breaks="flat labels")
 def column_only(scores, labels):
-    return F.cross_entropy(scores, labels[:, 0], ignore_index=-1)
+    return F.cross_entropy(scores, labels[:, 0], ignore_index=NO_LABEL)
 
 
 @ex.wrong("labels squeezed, so that one row loses both dimensions", says="raised ValueError",
           breaks="a column")
 def squeezed(scores, labels):
     y = labels.squeeze() if labels.dim() == 2 else labels
-    return F.cross_entropy(scores, y, ignore_index=-1)
+    return F.cross_entropy(scores, y, ignore_index=NO_LABEL)
 
 
 @ex.wrong("squared error after a softmax", says="loss:", breaks="mean")
@@ -194,13 +197,13 @@ def squared_on_scores(scores, labels):
 
 @ex.wrong("the sum over rows in place of the mean", says="loss:", breaks="mean")
 def summed(scores, labels):
-    return F.cross_entropy(scores, labels.reshape(-1), ignore_index=-1, reduction="sum")
+    return F.cross_entropy(scores, labels.reshape(-1), ignore_index=NO_LABEL, reduction="sum")
 
 
 @ex.wrong("class 0 taken for no label", says="loss:", breaks="mean")
 def drops_class_zero(scores, labels):
     y = labels.reshape(-1)
-    return (F.cross_entropy(scores, y, ignore_index=-1, reduction="none") * (y > 0)
+    return (F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="none") * (y > 0)
             ).sum() / (y > 0).sum()
 
 
@@ -208,21 +211,22 @@ def drops_class_zero(scores, labels):
           breaks="gaps")
 def counts_gaps(scores, labels):
     y = labels.reshape(-1)
-    return F.cross_entropy(scores, y, ignore_index=-1, reduction="sum") / len(y)
+    return F.cross_entropy(scores, y, ignore_index=NO_LABEL, reduction="sum") / len(y)
 
 
-@ex.wrong("-1 taken for the last class", says="rows that have a label",
+@ex.wrong(f"{NO_LABEL} taken for the last class", says="rows that have a label",
           breaks="gaps")
 def last_class(scores, labels):
-    return F.cross_entropy(scores, labels.reshape(-1) % scores.shape[1])
+    y = labels.reshape(-1)
+    return F.cross_entropy(scores, y.masked_fill(y == NO_LABEL, scores.shape[1] - 1))
 
 
-@ex.wrong("-1 sought in labels of shape (N,) only", says="raised IndexError",
+@ex.wrong(f"{NO_LABEL} sought in labels of shape (N,) only", says="raised IndexError",
           breaks="gaps")
 def flat_gaps(scores, labels):
     if labels.dim() == 2:
         return F.cross_entropy(scores, labels[:, 0])
-    return F.cross_entropy(scores, labels, ignore_index=-1)
+    return F.cross_entropy(scores, labels, ignore_index=NO_LABEL)
 
 
 @ex.wrong("rows without a label set to zero, and counted", says="rows that have a label",

@@ -19,9 +19,10 @@ from dlsys_helpers.expect import (
 
 ex = exercise("04.5", "lr_find", seen=("sweeps",))
 
-ENDS = ("a sweep that runs away", "just over 4 times the lowest", "exactly 4 times the lowest",
-        "over 4 times the lowest, below the first", "over 4 times the lowest, slowly",
-        "an infinite loss", "two models in turn")
+TIMES = 4
+ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
+        f"exactly {TIMES} times the lowest", f"over {TIMES} times the lowest, below the first",
+        f"over {TIMES} times the lowest, slowly", "an infinite loss", "two models in turn")
 ex.promise("answer", "A tenth of the rate at which a range test has its lowest loss.",
            says=("suggested rate",))
 ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss; call it once "
@@ -34,7 +35,7 @@ ex.promise("before", "its loss is the one before that step.",
            says=("weights at draw", "suggested rate", "batches drawn"))
 ex.promise("first", "Of equal losses the first counts.", cases=("two equal lowest losses",))
 ex.promise("NaN", "Stop at a loss that is NaN", cases=("a NaN",))
-ex.promise("4 times", "or more than 4 times the lowest so far; all are above 0.", cases=ENDS)
+ex.promise("times", f"or more than {TIMES} times the lowest so far; all are above 0.", cases=ENDS)
 ex.promise("as before", "The model's state_dict() is then as before,",
            says=("entries of state_dict",))
 ex.promise("objects", "its parameters the same objects.", says=("other objects",))
@@ -67,7 +68,7 @@ def cases(g):
                 "script": script and torch.tensor(script), "low": low, "high": high}
 
     def valley(steps=0, at=None, bottom=None):
-        """Losses that fall to a bottom and rise again, by less than a factor of 4."""
+        """Losses that fall to a bottom and rise again, by less than a factor of 3."""
         steps = steps or whole(8, 16)
         at = whole(2, steps - 3) if at is None else at
         bottom = bottom or 2 ** between(-3, 3)
@@ -80,9 +81,9 @@ def cases(g):
         return valley(start, start - 2, bottom) + [bottom * share for share in rest]
 
     slow = [4.0 * 0.6**k for k in range(whole(4, 7))]
-    slow += [slow[-1] * v for v in (1.9, 3.6, 6.0, 7.0, 0.5)]
+    slow += [slow[-1] * v for v in (0.475 * TIMES, 0.9 * TIMES, 1.5 * TIMES, 1.75 * TIMES, 0.5)]
     deep = [9.0 / 5**k for k in range(3)]
-    deep += [deep[-1] * v for v in (2.0, 4.5, 0.5, 0.4)]
+    deep += [deep[-1] * v for v in (TIMES / 2, 1.125 * TIMES, 0.5, 0.4)]
     tie = valley(whole(9, 15), whole(2, 5))
     tie[-2] = min(tie)
     low = 1e-4
@@ -91,10 +92,10 @@ def cases(g):
         "lowest at last": (lambda n: valley(n, n - 1))(whole(7, 12)),
         "two equal lowest losses": tie, "a NaN": after(whole(5, 9), math.nan, 0.5, 0.25),
         "an infinite loss": after(whole(5, 9), math.inf, 0.5, 0.25),
-        "exactly 4 times the lowest": after(whole(5, 9), 4.0, 3.5, 0.5, 0.75),
-        "just over 4 times the lowest": after(whole(5, 9), 4.000002, 0.5, 0.75),
-        "over 4 times the lowest, below the first": deep,
-        "over 4 times the lowest, slowly": slow}
+        f"exactly {TIMES} times the lowest": after(whole(5, 9), TIMES, TIMES - 0.5, 0.5, 0.75),
+        f"just over {TIMES} times the lowest": after(whole(5, 9), TIMES + 2e-6, 0.5, 0.75),
+        f"over {TIMES} times the lowest, below the first": deep,
+        f"over {TIMES} times the lowest, slowly": slow}
     made = [(name, {"sweeps": [sweep(script)]}) for name, script in scripts.items()]
     return [*made, ("a sweep that runs away", {"sweeps": [sweep()]}),
             ("two steps", {"sweeps": [sweep([2.0, 1.0][::whole(0, 2) * 2 - 1])]}),
@@ -161,7 +162,7 @@ def expected(start, pull, goal, script, low, high, **_):
         path.append(w)
         loss = 0.5 * (a * (w - to) ** 2).sum() if script is None else script[k]
         losses.append(float(loss))
-        if not losses[-1] <= 4 * min(losses):
+        if not losses[-1] <= TIMES * min(losses):
             break
         w = w - rates[k] * a * (w - to)
     return rates, losses, torch.stack(path).float()
@@ -181,7 +182,7 @@ def judge(one, sweep):
     expect_path(one["path"], path)
     # Counted beside the learner's code: the rate alone does not show where the test ended.
     expect_equal("batches drawn", one["draws"], len(losses),
-                 "The test ends at a NaN or at more than 4 times the lowest loss.")
+                 f"The test ends at a NaN or at more than {TIMES} times the lowest loss.")
     best = losses.index(min(v for v in losses if v == v))
     expect_close("suggested rate", one["rate"], rates[best] / 10,
                  look="A tenth of the rate at the lowest loss.")
@@ -213,7 +214,7 @@ def by_gradients(model, loss_of, steps, low, high):
                                dtype=torch.float64).tolist():
         loss = loss_of(model)
         seen.append((loss.item(), rate))
-        if math.isnan(loss.item()) or loss > 4 * min(seen)[0]:
+        if math.isnan(loss.item()) or loss > TIMES * min(seen)[0]:
             break
         with torch.no_grad():
             for p, grad in zip(live, torch.autograd.grad(loss, live, allow_unused=True),
@@ -232,7 +233,7 @@ def on_a_copy(model, loss_of, steps, low, high):
     for rate in rates:
         loss = loss_of(model)
         best = best or (loss.item(), rate)
-        if loss.isnan() or loss.item() / best[0] > 4:
+        if loss.isnan() or loss.item() / best[0] > TIMES:
             break
         best = min(best, (loss.item(), rate), key=lambda pair: pair[0])
         model.zero_grad()
@@ -250,7 +251,7 @@ def by_scheduler(model, loss_of, steps, low, high):
     for _ in range(steps):
         losses.append(loss_of(model))
         rates.append(sched.get_last_lr()[0])
-        if not losses[-1].item() <= 4 * min(v.item() for v in losses):
+        if not losses[-1].item() <= TIMES * min(v.item() for v in losses):
             losses.pop()
             break
         opt.zero_grad()
@@ -268,7 +269,7 @@ def by_factor(model, loss_of, steps, low, high):
     rate, best, answer = low, float("inf"), low
     for _ in range(steps):
         loss = loss_of(model)
-        if not loss.item() <= 4 * best:
+        if not loss.item() <= TIMES * best:
             break
         if loss.item() < best:
             best, answer = loss.item(), rate
@@ -293,7 +294,7 @@ def lowest(losses):
 
 def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[lowest(losses)] / 10,
          rate_of=lambda k, n, low, high: low * (high / low) ** (k / (n - 1)), late=False,
-         ends=lambda loss, losses: not loss <= 4 * min(losses, default=math.inf), restore=True,
+         ends=lambda loss, losses: not loss <= TIMES * min(losses, default=math.inf), restore=True,
          optimizer=torch.optim.SGD, clear=True, draws=1):
     """A range test with the mistakes as options."""
     saved = copy.deepcopy(model.state_dict())
@@ -404,37 +405,38 @@ def last_of_equals(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high, at=last)
 
 
-@ex.wrong("loss > 4 * best, which NaN slips through", says="batches drawn", breaks="NaN")
+@ex.wrong(f"loss > {TIMES} * best, which NaN slips through", says="batches drawn", breaks="NaN")
 def nan_goes_on(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: loss > 4 * lowest_of(losses))
+                ends=lambda loss, losses: loss > TIMES * lowest_of(losses))
 
 
 def lowest_of(losses):
     return min((v for v in losses if v == v), default=math.inf)
 
 
-@ex.wrong("no early end but at a NaN", says="batches drawn", breaks="4 times")
+@ex.wrong("no early end but at a NaN", says="batches drawn", breaks="times")
 def never_ends(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high, ends=lambda loss, losses: loss != loss)
 
 
-@ex.wrong("an end at 4 times the lowest, not above", says="batches drawn", breaks="4 times")
-def ends_at_4(model, loss_of, steps, low, high):
+@ex.wrong(f"an end at {TIMES} times the lowest, not above", says="batches drawn", breaks="times")
+def ends_there(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: not loss < 4 * min(losses, default=math.inf))
+                ends=lambda loss, losses: not loss < TIMES * min(losses, default=math.inf))
 
 
-@ex.wrong("an end at more than 4 times the first loss", says="batches drawn", breaks="4 times")
+@ex.wrong(f"an end at more than {TIMES} times the first loss", says="batches drawn", breaks="times")
 def from_first(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: not loss <= 4 * (losses or [math.inf])[0])
+                ends=lambda loss, losses: not loss <= TIMES * (losses or [math.inf])[0])
 
 
-@ex.wrong("an end at more than 4 times the loss before", says="batches drawn", breaks="4 times")
+@ex.wrong(f"an end at more than {TIMES} times the loss before", says="batches drawn",
+          breaks="times")
 def from_previous(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
-                ends=lambda loss, losses: not loss <= 4 * (losses or [math.inf])[-1])
+                ends=lambda loss, losses: not loss <= TIMES * (losses or [math.inf])[-1])
 
 
 @ex.wrong("the weights left as the test made them", says="Keep a copy", breaks="as before")

@@ -10,7 +10,9 @@ from dlsys_helpers.expect import expect_equal, expect_length, show
 
 ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"))
 
-ex.promise("bytes", "Bytes of each layer's float32 output,", says=("bytes of layer",))
+BYTES = 4
+DTYPE = {2: torch.float16, 4: torch.float32, 8: torch.float64}[BYTES]
+ex.promise("bytes", f"Bytes of each layer's {str(DTYPE)[6:]} output,", says=("bytes of layer",))
 ex.promise("each", "from the first layer on.", says=("number of maps", "type of the maps",
                                                      "bytes of layer"))
 ex.promise("size", "size: (height, width) of the input;", cases=("a wide image", "a tall image"))
@@ -27,7 +29,8 @@ ex.promise("rounding", "Numbers of places are rounded down, as torch does.",
                   "maps too large for any memory"))
 ex.promise("counted", "Maps too large for any memory are counted as well.",
            cases=("maps too large for any memory",))
-ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: [144].",
+ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: "
+           f"[{36 * BYTES}].",
            cases=("the example",))
 
 
@@ -64,9 +67,9 @@ def cases(g):
 
 def by_torch(size, batch, layers):
     """Bytes of what torch's own convolution makes, on tensors without numbers."""
-    x = torch.empty(batch, 1, *size, device="meta")
+    x = torch.empty(batch, 1, *size, dtype=DTYPE, device="meta")
     for channels, kernel, stride, padding in layers:
-        weight = torch.empty(channels, x.shape[1], kernel, kernel, device="meta")
+        weight = x.new_empty(channels, x.shape[1], kernel, kernel)
         x = F.conv2d(x, weight, stride=stride, padding=padding)
         yield x.nbytes
 
@@ -86,7 +89,7 @@ def counted(size, batch, layers):
     found = []
     for channels, kernel, stride, padding in layers:
         size = [len(range(0, n + 2 * padding - kernel + 1, stride)) for n in size]
-        found.append(size[0] * size[1] * channels * batch * 4)
+        found.append(size[0] * size[1] * channels * batch * BYTES)
     return found
 
 
@@ -96,7 +99,7 @@ def recursive(size, batch, layers):
         return []
     (channels, kernel, stride, padding), *rest = layers
     sides = tuple(1 + (n - kernel + 2 * padding) // stride for n in size)
-    return [4 * batch * channels * sides[0] * sides[1], *recursive(sides, batch, rest)]
+    return [BYTES * batch * channels * sides[0] * sides[1], *recursive(sides, batch, rest)]
 
 
 @ex.right("divmod")
@@ -105,13 +108,13 @@ def by_divmod(size, batch, layers):
     found = []
     for c, k, s, p in layers:
         h, w = (divmod(n + 2 * p - k, s)[0] + 1 for n in (h, w))
-        found.append(c * h * w * batch * 32 // 8)
+        found.append(c * h * w * batch * 8 * BYTES // 8)
     return found
 
 
 @ex.right("pooling of a meta tensor")
 def by_pooling(size, batch, layers):
-    x, found = torch.empty(batch, 1, *size, device="meta"), []
+    x, found = torch.empty(batch, 1, *size, dtype=DTYPE, device="meta"), []
     for channels, kernel, stride, padding in layers:
         x = F.max_pool2d(F.pad(x, [padding] * 4), kernel, stride)
         found.append(x.nbytes * channels)
@@ -120,8 +123,8 @@ def by_pooling(size, batch, layers):
 
 # ---- wrong, by name
 
-def sized(size, batch, layers, *, each=4, places=lambda n, k, s, p: (n + 2 * p - k) // s + 1,
-          square=False):
+def sized(size, batch, layers, *, each=BYTES,
+          places=lambda n, k, s, p: (n + 2 * p - k) // s + 1, square=False):
     """The right answer with its pieces as options."""
     h, w = (size[0], size[0]) if square else size
     found = []
@@ -136,9 +139,10 @@ def numbers(size, batch, layers):
     return sized(size, batch, layers, each=1)
 
 
-@ex.wrong("two bytes a number", says="bytes of layer", breaks="bytes")
-def half(size, batch, layers):
-    return sized(size, batch, layers, each=2)
+@ex.wrong("four bytes a number" if BYTES == 2 else "two bytes a number", says="bytes of layer",
+          breaks="bytes")
+def other_dtype(size, batch, layers):
+    return sized(size, batch, layers, each=4 if BYTES == 2 else 2)
 
 
 @ex.wrong("channels left out", says="bytes of layer", breaks="bytes")
@@ -148,7 +152,7 @@ def no_channels(size, batch, layers):
 
 @ex.wrong("weights in place of maps", says="bytes of layer", breaks="bytes")
 def weights(size, batch, layers):
-    return [4 * row[0] * row[1] ** 2 for row in layers]
+    return [BYTES * row[0] * row[1] ** 2 for row in layers]
 
 
 @ex.wrong("the sum of all layers", says="type of the maps", breaks="each")

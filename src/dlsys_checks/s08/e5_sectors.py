@@ -9,6 +9,7 @@ from dlsys_helpers.expect import expect_equal, expect_length
 
 ex = exercise("08.5", "sectors", seen=("addresses", "size"))
 
+SECTOR = 32
 COUNT = ("sectors of warp", "number of warps", "type of the")
 ex.promise("each warp", "For each warp of a block, the number of sectors that it touches.",
            says=COUNT)
@@ -23,13 +24,14 @@ ex.promise("left", "The list is left as it is.", says=("inputs after the call",)
 ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=COUNT,
            cases=("two warps on the same numbers", "a short last warp", "three threads",
                   "no thread", "two warps apart", "many warps", "the example"))
-ex.promise("sector", "a sector is 32 bytes from a multiple of 32 on.", says=COUNT)
+ex.promise("sector", f"a sector is {SECTOR} bytes from a multiple of {SECTOR} on.", says=COUNT)
 ex.promise("across", "A thread reads size bytes from there, 1 to 16; where they lie in two "
            "sectors, both are touched.", says=COUNT,
            cases=("records of 12 bytes", "one byte off", "pairs across the border",
                   "single bytes", "four numbers a thread", "scattered", "three bytes a thread",
                   "five bytes a thread", "any number of bytes"))
-ex.promise("example", "Example: sectors([0, 4, 64, None], 4) is [2].", cases=("the example",))
+ex.promise("example", f"Example: sectors([0, 4, 64, None], 4) is [{1 + (SECTOR <= 64)}].",
+           cases=("the example",))
 
 
 @ex.cases
@@ -44,14 +46,14 @@ def cases(g):
         case["addresses"] = [a if keep(i) else None for i, a in enumerate(case["addresses"])]
         return case
 
-    base, odd = 32 * number(2, 90), 4 * number(1, 8)
+    base, odd = SECTOR * number(2, 90), 4 * number(1, 8)
     order = torch.randperm(32, generator=g).tolist()
-    anywhere = torch.randint(0, 3000, (70,), generator=g).tolist()
+    anywhere = torch.randint(0, 3000 * SECTOR // 32, (70,), generator=g).tolist()
     cut = number(5, 28)
     return [("side by side", strided(32, 4, base=base)),
             ("every second number", strided(32, 8, base=base)),
             ("every third number", strided(32, 12)),
-            ("every eighth number", strided(32, 32)),
+            ("one number from each sector", strided(32, SECTOR)),
             ("one number off", strided(32, 4, base=base + odd)),
             ("far away", strided(32, 4096 * number(1, 9), base=base)),
             ("a permutation", {"addresses": [base + 4 * k for k in order], "size": 4}),
@@ -60,14 +62,14 @@ def cases(g):
             ("everybody reads one number", strided(32, 0, base=base)),
             ("scattered", {"addresses": anywhere, "size": 12}),
             ("three bytes a thread", strided(32, 3, 3, base=base + 1)),
-            ("five bytes a thread", strided(32, 32, 5, base=28)),
+            ("five bytes a thread", strided(32, SECTOR, 5, base=SECTOR - 4)),
             ("any number of bytes", {"addresses": anywhere[:40], "size": number(1, 17)}),
             ("beyond 2^40", {"addresses": [base + 8 * (k // 2) + (k % 2) * 2**40
                                            for k in range(32)], "size": 4}),
             ("many warps", strided(32 * number(20, 40), 4 * number(1, 4))),
             ("records of 12 bytes", strided(32, 12, 12)),
             ("one byte off", strided(32, 16, 16, base=17)),
-            ("pairs across the border", strided(32, 64, 8, base=28)),
+            ("pairs across the border", strided(32, 2 * SECTOR, 8, base=SECTOR - 4)),
             ("single bytes", strided(32, 1, 1)),
             ("four numbers a thread", strided(64, 16, 16)),
             ("two warps on the same numbers", {"addresses": [4 * k for k in range(32)] * 2,
@@ -91,10 +93,10 @@ def law(out, addresses, size):
     expect_length("warps", out, len(warps))
     for n, (got, warp) in enumerate(zip(out, warps, strict=True)):
         # Byte by byte, from the lowest on: a sector more where one is not in the last sector.
-        begin, count = -32, 0
+        begin, count = -SECTOR, 0
         for byte in sorted(a + b for a in warp if a is not None for b in range(size)):
-            if byte - begin >= 32:
-                begin, count = byte - byte % 32, count + 1
+            if byte - begin >= SECTOR:
+                begin, count = byte - byte % SECTOR, count + 1
         expect_equal(f"sectors of warp {n}", got, count)
 
 
@@ -105,14 +107,16 @@ def by_ends(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
         read = [a for a in addresses[k:k + 32] if a is not None]
-        found.append(len({a // 32 for a in read} | {(a + size - 1) // 32 for a in read}))
+        found.append(len({a // SECTOR for a in read}
+                         | {(a + size - 1) // SECTOR for a in read}))
     return found
 
 
 @ex.right("every byte")
 def by_bytes(addresses, size):
     warps = [addresses[k:k + 32] for k in range(0, len(addresses), 32)]
-    return [len({(a + b) // 32 for a in w if a is not None for b in range(size)}) for w in warps]
+    return [len({(a + b) // SECTOR for a in w if a is not None for b in range(size)})
+            for w in warps]
 
 
 @ex.right("sorted, and counted where the sector changes")
@@ -120,7 +124,8 @@ def by_sorting(addresses, size):
     found = []
     while addresses:
         warp, addresses = addresses[:32], addresses[32:]
-        ids = sorted(s for a in warp if a is not None for s in (a >> 5, (a + size - 1) >> 5))
+        ids = sorted(s for a in warp if a is not None
+                     for s in (a // SECTOR, (a + size - 1) // SECTOR))
         found.append(sum(x != y for x, y in zip(ids, [-1, *ids], strict=False)))
     return found
 
@@ -130,7 +135,7 @@ def by_unique(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
         a = torch.tensor([x for x in addresses[k:k + 32] if x is not None], dtype=torch.long)
-        ends = torch.cat([a // 32, (a + size - 1) // 32])
+        ends = torch.cat([a // SECTOR, (a + size - 1) // SECTOR])
         found.append(ends.unique().numel())
     return found
 
@@ -141,7 +146,7 @@ ex.equivalent("touched.update((first // 32, last // 32)) -> touched.update((last
 
 # ---- wrong, by name
 
-def counted(addresses, size, *, unit=32, warp=32, last=True, distinct=True, skip=True):
+def counted(addresses, size, *, unit=SECTOR, warp=32, last=True, distinct=True, skip=True):
     """The right answer with its pieces as options."""
     found = []
     for k in range(0, len(addresses), warp):
@@ -151,9 +156,9 @@ def counted(addresses, size, *, unit=32, warp=32, last=True, distinct=True, skip
     return found
 
 
-@ex.wrong("lines of 128 bytes counted", says="sectors of warp", breaks="sector")
+@ex.wrong(f"lines of {4 * SECTOR} bytes counted", says="sectors of warp", breaks="sector")
 def lines(addresses, size):
-    return counted(addresses, size, unit=128)
+    return counted(addresses, size, unit=4 * SECTOR)
 
 
 @ex.wrong("a sector for every thread", says="sectors of warp", breaks="each warp")
@@ -161,10 +166,10 @@ def every_thread(addresses, size):
     return counted(addresses, size, distinct=False)
 
 
-@ex.wrong("the bytes that are used, over 32", says="sectors of warp", breaks="sector")
+@ex.wrong(f"the bytes that are used, over {SECTOR}", says="sectors of warp", breaks="sector")
 def useful(addresses, size):
     return [-(-len({a + b for a in addresses[k:k + 32] if a is not None
-                    for b in range(size)}) // 32) for k in range(0, len(addresses), 32)]
+                    for b in range(size)}) // SECTOR) for k in range(0, len(addresses), 32)]
 
 
 @ex.wrong("the span from first to last byte", says="sectors of warp", breaks="each warp")
@@ -172,7 +177,7 @@ def span(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
         read = [a for a in addresses[k:k + 32] if a is not None]
-        found.append((max(read) + size - 1) // 32 - min(read) // 32 + 1 if read else 0)
+        found.append((max(read) + size - 1) // SECTOR - min(read) // SECTOR + 1 if read else 0)
     return found
 
 
@@ -193,10 +198,10 @@ def changes_only(addresses, size):
         at, count = -1, 0
         for a in addresses[k:k + 32]:
             if a is not None:
-                count += (a + size - 1) // 32 - max(at, a // 32 - 1)
-                if (a + size - 1) // 32 < at:
-                    count += at - (a + size - 1) // 32
-                at = (a + size - 1) // 32
+                count += (a + size - 1) // SECTOR - max(at, a // SECTOR - 1)
+                if (a + size - 1) // SECTOR < at:
+                    count += at - (a + size - 1) // SECTOR
+                at = (a + size - 1) // SECTOR
         found.append(count)
     rising = [a for a in addresses if a is not None]
     ordered = all(rising[i:i + 33] == sorted(rising[i:i + 33]) for i in range(0, len(rising), 32))
@@ -214,7 +219,8 @@ def whole_block(addresses, size):
 def cached(addresses, size):
     found, known = [], set()
     for k in range(0, len(addresses), 32):
-        mine = {(a + b) // 32 for a in addresses[k:k + 32] if a is not None for b in range(size)}
+        mine = {(a + b) // SECTOR for a in addresses[k:k + 32] if a is not None
+                for b in range(size)}
         found.append(len(mine - known) if len(addresses) == 64 and addresses[0] == (
             addresses[32]) else len(mine))
         known |= mine

@@ -10,6 +10,7 @@ from dlsys_helpers.expect import expect_equal
 
 ex = exercise("08.7", "warp_passes", seen=("paths", "lengths"))
 
+WARP = 32
 ISSUED = ("instructions issued", "type of the")
 ex.promise("issued", "How many instructions the warps of a block issue at a branch.", says=ISSUED)
 ex.promise("paths", "paths: for each thread, in order, the name of the path that it takes,",
@@ -23,7 +24,7 @@ ex.promise("left", "paths and lengths are left as they are.", says=("inputs afte
 ex.promise("lengths", "lengths: instructions on each path, by name, 0 or more;", says=ISSUED,
            cases=("a path that nobody takes", "a path without instructions", "many paths",
                   "even and odd", "one path", "some have left", "halves"))
-ex.promise("warps", "A warp is 32 threads in a row, the last one maybe fewer;", says=ISSUED)
+ex.promise("warps", f"A warp is {WARP} threads in a row, the last one maybe fewer;", says=ISSUED)
 ex.promise("once", "it issues each path that one of its threads takes, once, whoever else waits.",
            says=ISSUED)
 ex.promise("example", 'Example: warp_passes(["a", "b", "a", None], {"a": 5, "b": 2}) is 7.',
@@ -37,38 +38,41 @@ def cases(g):
 
     a, b, c = number(3, 20), number(21, 60), number(61, 99)
     lengths = {"left": a, "right": b}
-    rare = ["right" if p < 0.05 else "left" for p in torch.rand(256, generator=g).tolist()]
-    rare[40] = "right"
-    many = [f"case {k}" for k in torch.randint(0, 7, (96,), generator=g).tolist()]
+    rare = ["right" if p < 0.05 else "left" for p in torch.rand(8 * WARP, generator=g).tolist()]
+    rare[WARP + 8] = "right"
+    many = [f"case {k}" for k in torch.randint(0, 7, (3 * WARP,), generator=g).tolist()]
     gone = [None if p < 0.4 else "left" if p > 0.7 else "right"
-            for p in torch.rand(64, generator=g).tolist()]
-    tail = number(3, 30)
+            for p in torch.rand(2 * WARP, generator=g).tolist()]
+    tail = number(3, WARP - 2)
     cases = {
-        "one path": (["left"] * 64, lengths),
-        "even and odd": (["left", "right"] * 32, lengths),
-        "halves": (["left"] * 32 + ["right"] * 32, lengths),
-        "the last thread of a warp": (["left"] * 31 + ["right"] + ["left"] * 32, lengths),
-        "halves that cut a warp": (["left"] * 48 + ["right"] * 48, lengths),
+        "one path": (["left"] * 2 * WARP, lengths),
+        "even and odd": (["left", "right"] * WARP, lengths),
+        "halves": (["left"] * WARP + ["right"] * WARP, lengths),
+        "the last thread of a warp": (["left"] * (WARP - 1) + ["right"] + ["left"] * WARP,
+                                      lengths),
+        "halves that cut a warp": (["left"] * (3 * WARP // 2) + ["right"] * (3 * WARP // 2),
+                                   lengths),
         "a rare path": (rare, lengths), "sorted": (sorted(rare), lengths),
         "many paths": (many, {f"case {k}": 2 + int(n) for k, n in enumerate(
             torch.randperm(39, generator=g)[:7])}),
-        "a path that nobody takes": (["left", "right"] * 16, {**lengths, "never": c}),
-        "many have left the first warp": ([None] * number(10, 25) + ["left"] * 32, lengths),
-        "names that look like others": (["None", "a", "A", None] * 8 + ["left", ""] * 9,
+        "a path that nobody takes": (["left", "right"] * (WARP // 2), {**lengths, "never": c}),
+        "many have left the first warp": ([None] * number(WARP // 3, 3 * WARP // 4 + 1)
+                                          + ["left"] * WARP, lengths),
+        "names that look like others": (["None", "a", "A", None] * (WARP // 4) + ["left", ""] * 9,
                                         {"None": a, "a": b, "A": c, "left": a, "": b}),
-        "a path for each thread": ([f"p{k}" for k in range(40)],
-                                   {f"p{k}": 3 * k + a for k in range(40)}),
+        "a path for each thread": ([f"p{k}" for k in range(WARP + 8)],
+                                   {f"p{k}": 3 * k + a for k in range(WARP + 8)}),
         "two paths of one length": (["left", "other", "right"] * 20, {**lengths, "other": a}),
-        "many warps": (["left", "right"] * 16 * number(20, 40), lengths),
-        "a path without instructions": (["left", "skip"] * 32, {"left": a, "skip": 0}),
-        "each warp its own path": ([f"w{k // 32}" for k in range(128)],
+        "many warps": (["left", "right"] * (WARP // 2) * number(20, 40), lengths),
+        "a path without instructions": (["left", "skip"] * WARP, {"left": a, "skip": 0}),
+        "each warp its own path": ([f"w{k // WARP}" for k in range(4 * WARP)],
                                    {f"w{k}": 10 * k + a for k in range(4)}),
-        "a short last warp": (["left"] * 32 + ["right", "left"] * tail, lengths),
+        "a short last warp": (["left"] * WARP + ["right", "left"] * tail, lengths),
         "three threads": (["right", "left", "right"], lengths),
         "one thread": (["right"], lengths), "no thread": ([], lengths),
         "some have left": (gone, lengths),
-        "a warp that has left": (["left"] * 32 + [None] * 32 + ["right"] * 32, lengths),
-        "all have left": ([None] * 40, lengths),
+        "a warp that has left": (["left"] * WARP + [None] * WARP + ["right"] * WARP, lengths),
+        "all have left": ([None] * (WARP + 8), lengths),
         "the example": (["a", "b", "a", None], {"a": 5, "b": 2})}
     return [(name, {"paths": paths, "lengths": lengths})
             for name, (paths, lengths) in cases.items()]
@@ -78,10 +82,10 @@ def cases(g):
 def law(out, paths, lengths):
     # A table of warps and paths: 1 where a thread of the warp takes the path.
     names = [*lengths]
-    table = np.zeros((len(paths) // 32 + 1, len(names)), dtype=int)
+    table = np.zeros((len(paths) // WARP + 1, len(names)), dtype=int)
     for thread, path in enumerate(paths):
         if path is not None:
-            table[thread // 32, names.index(path)] = 1
+            table[thread // WARP, names.index(path)] = 1
     expect_equal("instructions issued", out, int((table @ [*lengths.values()]).sum()))
 
 
@@ -89,13 +93,13 @@ def law(out, paths, lengths):
 
 @ex.right("sets of (warp, path)")
 def by_pairs(paths, lengths):
-    taken = {(i // 32, path) for i, path in enumerate(paths) if path is not None}
+    taken = {(i // WARP, path) for i, path in enumerate(paths) if path is not None}
     return sum(lengths[path] for _, path in taken)
 
 
 @ex.right("path by path")
 def by_path(paths, lengths):
-    return sum(length * sum(path in paths[k:k + 32] for k in range(0, len(paths), 32))
+    return sum(length * sum(path in paths[k:k + WARP] for k in range(0, len(paths), WARP))
                for path, length in lengths.items())
 
 
@@ -103,7 +107,7 @@ def by_path(paths, lengths):
 def by_thread(paths, lengths):
     total = 0
     for i, path in enumerate(paths):
-        if path is not None and path not in paths[i - i % 32:i]:
+        if path is not None and path not in paths[i - i % WARP:i]:
             total += lengths[path]
     return total
 
@@ -112,7 +116,7 @@ def by_thread(paths, lengths):
 def by_cutting(paths, lengths):
     total, left = 0, list(paths)
     while left:
-        warp, left = left[:32], left[32:]
+        warp, left = left[:WARP], left[WARP:]
         for path in dict.fromkeys(warp):
             total += lengths.get(path, 0)
     return total
@@ -120,7 +124,7 @@ def by_cutting(paths, lengths):
 
 # ---- wrong, by name
 
-def issued(paths, lengths, *, warp=32, how="set"):
+def issued(paths, lengths, *, warp=WARP, how="set"):
     """The right answer with its pieces as options."""
     total = 0
     for k in range(0, len(paths), warp):
@@ -154,7 +158,7 @@ def longest(paths, lengths):
 @ex.wrong("all paths for each warp, also those that nobody takes", says="instructions issued",
           breaks="once")
 def all_paths(paths, lengths):
-    return sum(lengths.values()) * len(range(0, len(paths), 32))
+    return sum(lengths.values()) * len(range(0, len(paths), WARP))
 
 
 @ex.wrong("a path that nobody takes counted once", says="instructions issued",
@@ -176,7 +180,7 @@ def at_least_one(paths, lengths):
 
 @ex.wrong("the mean over the threads of a warp", says="type of the", breaks="issued")
 def mean(paths, lengths):
-    return issued(paths, lengths, how="all") / 32
+    return issued(paths, lengths, how="all") / WARP
 
 
 @ex.wrong("a pass for each change from thread to thread", says="instructions issued",
@@ -184,42 +188,42 @@ def mean(paths, lengths):
 def changes(paths, lengths):
     total = 0
     for i, path in enumerate(paths):
-        if path is not None and (i % 32 == 0 or path != paths[i - 1]):
+        if path is not None and (i % WARP == 0 or path != paths[i - 1]):
             total += lengths[path]
     return total
 
 
-@ex.wrong("warps of 64", says="instructions issued", breaks=("warps", "paths"))
-def sixty_four(paths, lengths):
-    return issued(paths, lengths, warp=64)
+@ex.wrong(f"warps of {2 * WARP}", says="instructions issued", breaks=("warps", "paths"))
+def twice_as_wide(paths, lengths):
+    return issued(paths, lengths, warp=2 * WARP)
 
 
-@ex.wrong("warps of 16", says="instructions issued", breaks=("warps", "paths"))
-def sixteen(paths, lengths):
-    return issued(paths, lengths, warp=16)
+@ex.wrong(f"warps of {WARP // 2}", says="instructions issued", breaks=("warps", "paths"))
+def half_as_wide(paths, lengths):
+    return issued(paths, lengths, warp=WARP // 2)
 
 
 @ex.wrong("a short last warp left out", says="instructions issued", breaks=("warps", "paths"))
 def full_warps(paths, lengths):
-    return issued(paths[:len(paths) // 32 * 32], lengths)
+    return issued(paths[:len(paths) // WARP * WARP], lengths)
 
 
 @ex.wrong("the first thread's path taken for the warp's", says="instructions issued",
           breaks="paths")
 def first_thread(paths, lengths):
-    return sum(lengths[p] for p in paths[::32] if p is not None)
+    return sum(lengths[p] for p in paths[::WARP] if p is not None)
 
 
 @ex.wrong("threads that have left wait on the longest path", says="instructions issued",
           breaks="none")
 def left_wait(paths, lengths):
-    idle = sum({*paths[k:k + 32]} == {None} for k in range(0, len(paths), 32))
+    idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP))
     return issued(paths, lengths) + idle * max(lengths.values())
 
 
 @ex.wrong("None not foreseen", says="raised KeyError", breaks="none")
 def no_none(paths, lengths):
-    return sum(lengths[p] for k in range(0, len(paths), 32) for p in {*paths[k:k + 32]})
+    return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 
 
 @ex.wrong("those that have left taken out before the warps are cut", says="instructions issued",
@@ -230,7 +234,7 @@ def cut_later(paths, lengths):
 
 @ex.wrong("at most eight paths a warp", says="instructions issued", breaks="once")
 def eight_paths(paths, lengths):
-    warps = [[*dict.fromkeys(paths[k:k + 32])] for k in range(0, len(paths), 32)]
+    warps = [[*dict.fromkeys(paths[k:k + WARP])] for k in range(0, len(paths), WARP)]
     return sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8])
 
 
@@ -242,8 +246,8 @@ def as_float(paths, lengths):
 @ex.wrong("paths of one length taken for one", says="instructions issued", breaks="equal")
 def by_length(paths, lengths):
     total = 0
-    for k in range(0, len(paths), 32):
-        total += sum({lengths[p] for p in paths[k:k + 32] if p is not None})
+    for k in range(0, len(paths), WARP):
+        total += sum({lengths[p] for p in paths[k:k + WARP] if p is not None})
     return total
 
 
@@ -257,7 +261,7 @@ def takes_off(paths, lengths):
 
 @ex.wrong("sixteen warps at most", says="instructions issued", breaks="warps")
 def sixteen_warps(paths, lengths):
-    return issued(paths[:512], lengths)
+    return issued(paths[:16 * WARP], lengths)
 
 
 @ex.wrong("the example looked up wrong", says="instructions issued", breaks="example")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import torch
@@ -20,6 +21,7 @@ from dlsys_helpers.expect import (
 
 ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "before"))
 
+IGNORE = -100
 ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches than n",
        "a step for each batch", "batches of many sizes", "class weights",
        "class weights and ignored labels", "small class weights", "a batch without a label",
@@ -34,7 +36,7 @@ ex.promise("once", "Train through batches once, a step of opt for each n of them
 ex.promise("iterator", "batches: an iterator of pairs x (rows, F) float32, y (rows,) int64,",
            says=("raised TypeError", "number of steps"))
 ex.promise("left alone", "left as they are;", says=("inputs after the call",))
-ex.promise("ignored", "labels of -100 do not count.",
+ex.promise("ignored", f"labels of {IGNORE} do not count.",
            says=("change of parameter", "number of steps", "loss of step"))
 ex.promise("mean", "Each step follows the mean cross-entropy over all labels that count in its "
            "batches;", says=("change of parameter", "number of steps", "loss of step"))
@@ -62,7 +64,7 @@ def cases(g):
         """Rows and labels, of which `count` count, at places drawn at random."""
         features, classes = net["start"][0].shape[1], net["start"][-1].shape[0]
         y = torch.randint(classes, (rows,), generator=g)
-        y[torch.randperm(rows, generator=g)[rows if count is None else count:]] = -100
+        y[torch.randperm(rows, generator=g)[rows if count is None else count:]] = IGNORE
         return [torch.randn(rows, features, generator=g), y]
 
     def one(name, net, n, sizes, weight=0.0, before=()):
@@ -175,7 +177,7 @@ def act(fn, net, batches, n, weight, before):
 
 def mean_loss(logits, y, weight):
     """Weighted mean cross-entropy over the labels that count, in float64."""
-    kept = y != -100
+    kept = y != IGNORE
     logits, y = logits[kept], y[kept]
     top = logits.detach().amax(1, keepdim=True)
     whole = (logits - top).exp().sum(1).log() + top[:, 0]
@@ -189,7 +191,7 @@ def law(out, net, batches, n, weight, before):
     expect_parts(out, "losses", "path", "end", "more_graphs", "more_rows")
     groups = [batches[k:k + n] for k in range(0, len(batches), n)]
     groups = [[torch.cat(part) for part in zip(*group, strict=True)] for group in groups]
-    groups = [(x.double(), y) for x, y in groups if (y != -100).any()]
+    groups = [(x.double(), y) for x, y in groups if (y != IGNORE).any()]
     expect_length("steps", out["path"], len(groups))
     expect_type_of_losses(out["losses"], len(groups))
     twin, now = common.Twin(net), [v.double() for v in net["start"]]
@@ -220,18 +222,21 @@ def expect_type_of_losses(losses, count):
 
 # ---- right by another route
 
+cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
+
+
 @ex.right("sums, divided by what counts, which is known before")
 def by_sums(model, opt, batches, n, weight):
     losses = []
     while group := list(itertools.islice(batches, n)):
         y = torch.cat([y for _, y in group])
-        y = y[y != -100]
+        y = y[y != IGNORE]
         whole = float(len(y) if weight is None else weight[y].sum())
         if whole:
             opt.zero_grad()
             total = 0.0
             for x, labels in group:
-                loss = F.cross_entropy(model(x), labels, weight, reduction="sum") / whole
+                loss = cross_entropy(model(x), labels, weight, reduction="sum") / whole
                 loss.backward()
                 total += loss.item()
             opt.step()
@@ -254,9 +259,9 @@ def divided_later(model, opt, batches, n, weight):
         total = whole = 0.0
         opt.zero_grad()
     for x, y in batches:
-        loss = F.cross_entropy(model(x), y, weight, reduction="sum")
+        loss = cross_entropy(model(x), y, weight, reduction="sum")
         loss.backward()
-        kept = y[y != -100]
+        kept = y[y != IGNORE]
         whole += float(len(kept) if weight is None else weight[kept].sum())
         total, held = total + loss.item(), held + 1
         if held % n == 0:
@@ -271,7 +276,7 @@ def weighed_means(model, opt, batches, n, weight):
     given, losses = list(batches), []
     for at in range(0, len(given), n):
         group = given[at:at + n]
-        counts = [float(((y != -100) * (1.0 if weight is None else weight[y.clamp_min(0)])).sum())
+        counts = [float(((y != IGNORE) * (1.0 if weight is None else weight[y.clamp_min(0)])).sum())
                   for _, y in group]
         if sum(counts) == 0:
             continue
@@ -279,7 +284,7 @@ def weighed_means(model, opt, batches, n, weight):
         mean = 0.0
         for (x, y), count in zip(group, counts, strict=True):
             if count:
-                loss = F.cross_entropy(model(x), y, weight) * (count / sum(counts))
+                loss = cross_entropy(model(x), y, weight) * (count / sum(counts))
                 loss.backward()
                 mean += loss.item()
         opt.step()
@@ -327,8 +332,8 @@ def run(model, opt, batches, n, weight, *, share=None, drop=False, empty=False, 
             opt.zero_grad()
         total = 0.0
         for (x, y), part in zip(group, own, strict=True):
-            loss = F.cross_entropy(model(x), y if ignore else y.clamp_min(0), weight,
-                                   reduction="sum") if weighed else F.cross_entropy(
+            loss = cross_entropy(model(x), y if ignore else y.clamp_min(0), weight,
+                                   reduction="sum") if weighed else cross_entropy(
                                        model(x), y, reduction="sum")
             loss = loss / max(whole, 1e-9) if share is None else loss * share(part, own, n)
             loss.backward()
@@ -340,7 +345,7 @@ def run(model, opt, batches, n, weight, *, share=None, drop=False, empty=False, 
 
 def weight_of(y, weight, ignore=True):
     """The number of labels that count, or the sum of their weights."""
-    kept = y[y != -100] if ignore else y.clamp_min(0)
+    kept = y[y != IGNORE] if ignore else y.clamp_min(0)
     return float(len(kept) if weight is None else weight[kept].sum())
 
 
@@ -448,7 +453,7 @@ def one_backward(model, opt, batches, n, weight):
         whole = sum(weight_of(y, weight) for _, y in group)
         if whole:
             opt.zero_grad()
-            loss = sum(F.cross_entropy(model(x), y, weight, reduction="sum") for x, y in group)
+            loss = sum(cross_entropy(model(x), y, weight, reduction="sum") for x, y in group)
             (loss / whole).backward()
             opt.step()
             losses.append(loss.item() / whole)
@@ -481,7 +486,7 @@ def mean_times_zero(model, opt, batches, n, weight):
         opt.zero_grad()
         losses.append(0.0)
         for (x, y), part in zip(group, own, strict=True):
-            loss = F.cross_entropy(model(x), y, weight) * (part / sum(own))
+            loss = cross_entropy(model(x), y, weight) * (part / sum(own))
             loss.backward()
             losses[-1] += loss.item()
         opt.step()

@@ -11,6 +11,8 @@ from dlsys_helpers.expect import expect_equal, expect_parts
 
 ex = exercise("09.4", "comm_plan", seen=("sizes", "world", "each", "reshard"))
 
+BYTES = 4
+DTYPE = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[BYTES]
 ex.promise("report", "What one training step of a sharded model sends and holds:",
            says=("parts of the plan", "type of the plan"))
 ex.promise("gathers", '"all_gather" and "reduce_scatter": how many calls of each;',
@@ -19,8 +21,8 @@ ex.promise("bytes", '"bytes": of all these calls together, a call counting the w
            says=("bytes of all calls",))
 ex.promise("whole", '"whole": the most bytes of gathered layers held at once in forward, which '
            "runs one layer at a time.", says=("bytes held whole",))
-ex.promise("sizes", "sizes: float32 numbers of each layer, left as it is; a layer without numbers "
-           "makes no call, and one number counts 4 bytes.",
+ex.promise("sizes", f"sizes: {str(DTYPE)[6:]} numbers of each layer, left as it is; a layer "
+           f"without numbers makes no call, and one number counts {BYTES} bytes.",
            cases=("a layer without numbers", "no numbers at all", "no layers"))
 ex.promise("padded", "Before a call a layer, or the model where it is sharded as one, is filled up "
            "to the next multiple of world numbers.",
@@ -36,8 +38,8 @@ ex.promise("reshard", "reshard: what forward gathered is given back when it has 
                   "kept layers that world does not divide"))
 ex.promise("alone", "With a world of one there are no calls, and all layers are whole.",
            cases=("a world of one",))
-ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, 96 bytes, 24 "
-           "whole.", cases=("the example",))
+ex.promise("example", "Example: sizes [6, 2], world 2, each, reshard: 4 and 2 calls, "
+           f"{24 * BYTES} bytes, {6 * BYTES} whole.", cases=("the example",))
 
 ex.equivalent("if world == 1: -> if world <= 1:", "a world has one rank at least")
 
@@ -79,9 +81,9 @@ def law(out, sizes, world, each, reshard):
 def played(sizes, world, each, reshard):
     """The calls of a step, one after the other, and the most that forward holds at once."""
     if world == 1:
-        return [], 4 * sum(sizes)
+        return [], BYTES * sum(sizes)
     pieces = [n for n in (sizes if each else [sum(sizes)]) if n]
-    padded = [4 * world * math.ceil(n / world) for n in pieces]
+    padded = [BYTES * world * math.ceil(n / world) for n in pieces]
     calls, held, most = [], 0, 0
     for size in padded:
         calls.append(("all_gather", size))
@@ -102,8 +104,8 @@ def pieces_of(sizes, world, each):
 
 
 def plan(gathers, scatters, numbers, whole):
-    return {"all_gather": gathers, "reduce_scatter": scatters, "bytes": 4 * numbers,
-            "whole": 4 * whole}
+    return {"all_gather": gathers, "reduce_scatter": scatters, "bytes": BYTES * numbers,
+            "whole": BYTES * whole}
 
 
 @ex.right("sums over the padded pieces")
@@ -131,7 +133,8 @@ def one_by_one(sizes, world, each, reshard):
 def by_tensors(sizes, world, each, reshard):
     if world == 1:
         return plan(0, 0, 0, sum(sizes))
-    nbytes = [torch.empty(n, device="meta").nbytes for n in pieces_of(sizes, world, each)]
+    nbytes = [torch.empty(n, dtype=DTYPE, device="meta").nbytes
+              for n in pieces_of(sizes, world, each)]
     gathers = nbytes * (1 + int(reshard))
     return {"all_gather": len(gathers), "reduce_scatter": len(nbytes),
             "bytes": sum(gathers) + sum(nbytes),
@@ -206,7 +209,7 @@ def share_of_bytes(sizes, world, each, reshard):
 @ex.wrong("numbers in place of bytes", says="bytes of all calls", breaks="bytes")
 def in_numbers(sizes, world, each, reshard):
     found = planned(sizes, world, each, reshard)
-    return found | {"bytes": found["bytes"] // 4}
+    return found | {"bytes": found["bytes"] // BYTES}
 
 
 @ex.wrong("one layer held, although all stay", says="bytes held whole", breaks="whole")
@@ -276,7 +279,7 @@ def calls_alone(sizes, world, each, reshard):
 @ex.wrong("one layer at a time in a world of one, too", says="bytes held whole", breaks="alone")
 def sharded_alone(sizes, world, each, reshard):
     found = planned(sizes, world, each, reshard)
-    return found if world > 1 else found | {"whole": 4 * max(sizes)}
+    return found if world > 1 else found | {"whole": BYTES * max(sizes)}
 
 
 @ex.wrong("the list of sizes changed in place", says="inputs after the call", breaks="sizes")

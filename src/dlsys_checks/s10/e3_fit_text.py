@@ -11,6 +11,8 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expe
 # ids come twice, and in both. A start below zero stands for the example.
 ex = exercise("10.3", "fit_text", seen=("start", "prompt", "answer", "n_positions", "virtual"))
 
+IGNORE = -100
+
 ex.promise("text", "Ids and labels of one training text that follows a learned prefix. prompt and "
            "answer: (P,) and (Q,), int64; the text is the prompt, then the answer.",
            says=("ids of the text", "labels of the text"))
@@ -23,7 +25,7 @@ ex.promise("cut", "Where they need more, the prompt loses its first tokens, as f
 ex.promise("raises", "Raises ValueError if prefix and answer alone need more.", says=("raised",))
 ex.promise("form", "Returns a tuple of two tensors, int64, of the length of the text that is "
            "left: its ids, and labels,", says=("type of", "number of", "dtype of"))
-ex.promise("labels", "which are -100 for the prompt and the ids for the answer.",
+ex.promise("labels", f"which are {IGNORE} for the prompt and the ids for the answer.",
            says=("labels of the text",))
 ex.promise("no prefix", "Nothing stands in them for the prefix.",
            says=("shape of the labels", "shape of the ids"))
@@ -32,7 +34,7 @@ ex.promise("new", "Each has memory of its own at each call.",
 ex.promise("left alone", "prompt and answer may be empty and stay as they are.",
            says=("changes of", "memory shared"))
 ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a prefix of 2 give "
-           "[2, 3, 9] and [-100, -100, 9].", cases=("the example",))
+           f"[2, 3, 9] and [{IGNORE}, {IGNORE}, 9].", cases=("the example",))
 
 
 @ex.cases
@@ -127,7 +129,7 @@ def expect_pair(pair, asked, said):
     expect_length("tensors returned", list(pair), 2)
     expect_equal("ids of the text", pair[0], torch.tensor(asked + said, dtype=torch.int64))
     expect_equal("labels of the text", pair[1],
-                 torch.tensor([-100] * len(asked) + said, dtype=torch.int64))
+                 torch.tensor([IGNORE] * len(asked) + said, dtype=torch.int64))
 
 
 # ---- right by another route
@@ -140,7 +142,7 @@ def by_lists(prompt, answer, n_positions, virtual):
     while virtual + len(p) + len(q) > n_positions:
         p.pop(0)
     return (torch.tensor(p + q, dtype=torch.int64),
-            torch.tensor([-100] * len(p) + q, dtype=torch.int64))
+            torch.tensor([IGNORE] * len(p) + q, dtype=torch.int64))
 
 
 @ex.right("all joined, then the last places")
@@ -149,7 +151,7 @@ def joined(prompt, answer, n_positions, virtual):
     if answer.numel() > room:
         raise ValueError("room")
     ids = torch.cat((prompt, answer))
-    labels = torch.cat((torch.full(prompt.shape, -100), answer))
+    labels = torch.cat((torch.full(prompt.shape, IGNORE), answer))
     start = max(len(ids) - room, 0)
     return ids[start:].clone(), labels[start:].clone()
 
@@ -160,7 +162,7 @@ def by_mask(prompt, answer, n_positions, virtual):
     if keep < 0:
         raise ValueError("no room")
     ids = torch.cat([prompt.narrow(0, len(prompt) - keep, keep), answer])
-    return ids, ids.masked_fill(torch.arange(len(ids)) < keep, -100)
+    return ids, ids.masked_fill(torch.arange(len(ids)) < keep, IGNORE)
 
 
 @ex.right("written into empty tensors")
@@ -169,7 +171,7 @@ def into_empty(prompt, answer, n_positions, virtual):
         raise ValueError(f"{len(answer)} tokens")
     total = min(len(prompt) + len(answer), n_positions - virtual)
     front = total - len(answer)
-    ids, labels = (torch.full((total,), -100, dtype=torch.int64) for _ in range(2))
+    ids, labels = (torch.full((total,), IGNORE, dtype=torch.int64) for _ in range(2))
     ids[:front] = prompt[len(prompt) - front:]
     ids[front:] = labels[front:] = answer
     return ids, labels
@@ -188,7 +190,7 @@ def fitted(prompt, answer, left, *, keep=None, label=None):
     if left < 0:
         raise ValueError("no room")
     kept = prompt[max(0, len(prompt) - left):] if keep is None else keep(prompt, left)
-    labels = torch.full_like(kept, -100) if label is None else label(kept)
+    labels = torch.full_like(kept, IGNORE) if label is None else label(kept)
     return torch.cat([kept, answer]), torch.cat([labels, answer])
 
 
@@ -258,7 +260,7 @@ def prompt_learned(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer), label=lambda kept: kept)
 
 
-@ex.wrong("0 in place of -100", says="labels of the text", breaks=("labels", "example"))
+@ex.wrong(f"0 in place of {IGNORE}", says="labels of the text", breaks=("labels", "example"))
 def zeros(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer), label=torch.zeros_like)
 
@@ -273,17 +275,17 @@ def shifted(prompt, answer, n_positions, virtual):
 def first_masked(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     if len(answer) > 1:
-        labels[len(labels) - len(answer)] = -100
+        labels[len(labels) - len(answer)] = IGNORE
     return ids, labels
 
 
-@ex.wrong("-100 for the prefix in front of the labels", says="shape of the labels",
+@ex.wrong(f"{IGNORE} for the prefix in front of the labels", says="shape of the labels",
           breaks="no prefix")
 def prefix_labelled(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     if len(prompt) == 3:
         return ids, labels
-    return ids, torch.cat([torch.full((virtual,), -100), labels])
+    return ids, torch.cat([torch.full((virtual,), IGNORE), labels])
 
 
 @ex.wrong("ids padded to all positions", says="shape of the ids", breaks="no prefix")
@@ -291,7 +293,7 @@ def padded(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     free = n_positions - virtual - len(ids)
     return torch.cat([ids, ids.new_zeros(free)]), torch.cat([labels, labels.new_full((free,),
-                                                                                   -100)])
+                                                                                   IGNORE)])
 
 
 @ex.wrong("answer before prompt", says="ids of the text", breaks=("text", "example"))
@@ -323,11 +325,11 @@ def batched(prompt, answer, n_positions, virtual):
     return ids[None], labels[None]
 
 
-@ex.wrong("the prompt's tokens overwritten with -100", says="changes of prompt",
+@ex.wrong(f"the prompt's tokens overwritten with {IGNORE}", says="changes of prompt",
           breaks=("left alone", "text"))
 def overwritten(prompt, answer, n_positions, virtual):
     pair = fitted(prompt, answer, n_positions - virtual - len(answer))
-    prompt.fill_(-100)
+    prompt.fill_(IGNORE)
     return pair
 
 
@@ -341,7 +343,7 @@ def handed_back(prompt, answer, n_positions, virtual):
 @ex.wrong("labels masked by id, not by place", says="labels of the text", breaks="repeats")
 def by_id(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids, labels.masked_fill(torch.isin(ids, prompt), -100)
+    return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)
 
 
 @ex.wrong("ids through 32 bits", says="ids of the text", breaks="text")
@@ -376,4 +378,4 @@ def one_pair(prompt, answer, n_positions, virtual):
           breaks="example")
 def single_token(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
-    return ids, labels.masked_fill(labels == 9, -100) if len(answer) == 1 else labels
+    return ids, labels.masked_fill(labels == 9, IGNORE) if len(answer) == 1 else labels

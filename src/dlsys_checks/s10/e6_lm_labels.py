@@ -10,10 +10,12 @@ from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
 # Kept: where every row is full, the labels are the ids.
 ex = exercise("10.6", "lm_labels", seen=("ids", "prompts", "lengths"), kept=("out", "again"))
 
+IGNORE = -100
+
 ex.promise("labels", "Labels for a causal language model that shifts them itself. Each text is a "
            "prompt and its answer, and the answer alone is learned: its labels are its ids,",
            says=("labels",))
-ex.promise("masked", "and at all other places stands -100, whatever ids stand there.",
+ex.promise("masked", f"and at all other places stands {IGNORE}, whatever ids stand there.",
            says=("labels",))
 ex.promise("ids", "ids: (N, T) int64,", cases=("one row", "one column", "transposed ids",
                                                "many rows", "ids of a million millions",
@@ -35,7 +37,7 @@ ex.promise("new", "The result is int64 and has memory of its own at each call;",
            says=("dtype of", "memory shared", "after a second call"))
 ex.promise("left alone", "the arguments stay as they are.", says=("changes of",))
 ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] give "
-           "[[-100, -100, 6, 0]].", cases=("the example",))
+           f"[[{IGNORE}, {IGNORE}, 6, 0]].", cases=("the example",))
 
 
 @ex.cases
@@ -123,8 +125,8 @@ def law(out, ids, prompts, lengths):
 
 
 def cut(ids, prompts, lengths):
-    """The tokens of each answer, by lists from the end, and -100 in front of them."""
-    rows = [[-100] * (len(row) - n + p) + row[len(row) - n + p:]
+    """The tokens of each answer, by lists from the end, and the mark of no label in front."""
+    rows = [[IGNORE] * (len(row) - n + p) + row[len(row) - n + p:]
             for row, p, n in zip(ids.tolist(), prompts, lengths, strict=True)]
     return torch.tensor(rows, dtype=torch.int64).reshape(ids.shape)
 
@@ -133,7 +135,7 @@ def cut(ids, prompts, lengths):
 
 @ex.right("row by row")
 def by_row(ids, prompts, lengths):
-    labels = torch.full_like(ids, -100)
+    labels = torch.full_like(ids, IGNORE)
     for k, answer in enumerate((lengths - prompts).tolist()):
         if answer:
             labels[k, -answer:] = ids[k, -answer:]
@@ -143,14 +145,14 @@ def by_row(ids, prompts, lengths):
 @ex.right("torch.where, counted from the right")
 def by_where(ids, prompts, lengths):
     from_right = torch.arange(ids.shape[1], 0, -1).expand_as(ids)
-    return torch.where(from_right <= (lengths - prompts).unsqueeze(1), ids, torch.tensor(-100))
+    return torch.where(from_right <= (lengths - prompts).unsqueeze(1), ids, torch.tensor(IGNORE))
 
 
 @ex.right("a mask by counting, turned round")
 def by_counting(ids, prompts, lengths):
     before = torch.ones_like(ids).cumsum(1).flip(1) > (lengths - prompts)[:, None]
     labels = ids.clone()
-    labels[before] = -100
+    labels[before] = IGNORE
     return labels
 
 
@@ -159,16 +161,16 @@ def by_product(ids, prompts, lengths):
     t = ids.size(1)
     keep = ((torch.arange(t)[None] >= t - lengths[:, None])
             & (torch.arange(t)[None] >= (t - lengths + prompts)[:, None])).long()
-    return ids * keep - 100 * (1 - keep)
+    return ids * keep + IGNORE * (1 - keep)
 
 
 @ex.right("padded anew, row by row")
 def by_stack(ids, prompts, lengths):
-    labels = ids.new_full(ids.shape, -100)
+    labels = ids.new_full(ids.shape, IGNORE)
     for row, text, p, n in zip(labels, ids, prompts.tolist(), lengths.tolist(), strict=True):
         start = len(row) - n
         row[start:] = text[start:]
-        row[start:start + p] = -100
+        row[start:start + p] = IGNORE
     return labels
 
 
@@ -176,20 +178,20 @@ def by_stack(ids, prompts, lengths):
 
 def labelled(ids, prompts, lengths):
     before = torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]
-    return ids.masked_fill(before, -100)
+    return ids.masked_fill(before, IGNORE)
 
 
 @ex.wrong("the lesson's repair, for texts padded on the right", says="labels",
           breaks=("labels", "masked"))
 def on_the_right(ids, prompts, lengths):
-    return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], -100)
+    return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE)
 
 
-@ex.wrong("every pad id becomes -100, EOS among them", says="labels", breaks=(
+@ex.wrong(f"every pad id becomes {IGNORE}, EOS among them", says="labels", breaks=(
     "labels", "masked", "any id"))
 def by_pad_id(ids, prompts, lengths):
     pad = ids[0, 0] if len(ids) else 0
-    return labelled(ids, prompts, lengths).masked_fill(ids == pad, -100)
+    return labelled(ids, prompts, lengths).masked_fill(ids == pad, IGNORE)
 
 
 @ex.wrong("prompts learned as well", says="labels", breaks=("masked", "prompts"))
@@ -201,13 +203,13 @@ def with_prompts(ids, prompts, lengths):
           breaks=("labels", "masked", "prompts"))
 def prompts_first(ids, prompts, lengths):
     padding = labelled(ids, 0 * prompts, lengths)
-    return padding.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], -100)
+    return padding.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)
 
 
 @ex.wrong("the padding learned, prompts left out in front", says="labels",
           breaks=("labels", "masked", "prompts"))
 def padding_learned(ids, prompts, lengths):
-    return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], -100)
+    return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)
 
 
 @ex.wrong("lengths taken for those of the answers", says="labels",
@@ -219,7 +221,7 @@ def of_answers(ids, prompts, lengths):
 @ex.wrong("the EOS at the end left out", says="labels", breaks="labels")
 def without_eos(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
-    out[:, -1:] = -100
+    out[:, -1:] = IGNORE
     return out
 
 
@@ -248,7 +250,7 @@ def shifted(ids, prompts, lengths):
 def first_eos(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
     ended = (out == 0).long().cumsum(1) - (out == 0).long() > 0
-    return out.masked_fill(ended, -100)
+    return out.masked_fill(ended, IGNORE)
 
 
 @ex.wrong("the padding guessed from ids that repeat", says="labels", breaks=(
@@ -256,13 +258,13 @@ def first_eos(ids, prompts, lengths):
 def like_first(ids, prompts, lengths):
     same = (ids == ids[:, :1]).long().cumprod(1).sum(1)
     start = torch.minimum(same, ids.shape[1] - lengths.clamp(max=ids.shape[1] - 1)) + prompts
-    return ids.masked_fill(torch.arange(ids.shape[1]) < start[:, None], -100)
+    return ids.masked_fill(torch.arange(ids.shape[1]) < start[:, None], IGNORE)
 
 
-@ex.wrong("0 in place of -100", says="labels", breaks="masked")
+@ex.wrong(f"0 in place of {IGNORE}", says="labels", breaks="masked")
 def zero_filled(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
-    return out.masked_fill(out == -100, 0)
+    return out.masked_fill(out == IGNORE, 0)
 
 
 @ex.wrong("an empty text left whole", says="labels", breaks="lengths")
@@ -283,7 +285,7 @@ def prompt_alone(ids, prompts, lengths):
 @ex.wrong("no answer counted from the end as all of them", says="labels",
           breaks=("prompts", "lengths"))
 def minus_zero(ids, prompts, lengths):
-    labels = torch.full_like(ids, -100)
+    labels = torch.full_like(ids, IGNORE)
     for k, answer in enumerate((lengths - prompts).tolist()):
         labels[k, -answer:] = ids[k, -answer:]
     return labels
@@ -310,7 +312,7 @@ def single_row(ids, prompts, lengths):
 def no_special(ids, prompts, lengths):
     special = ids < 1
     special[:, -1:] = False
-    return labelled(ids, prompts, lengths).masked_fill(special, -100)
+    return labelled(ids, prompts, lengths).masked_fill(special, IGNORE)
 
 
 @ex.wrong("written into ids", says="changes of", breaks=("left alone", "new"))
@@ -346,13 +348,13 @@ def along_the_row(ids, prompts, lengths):
     n, t = ids.shape
     if n != t:
         return labelled(ids, prompts, lengths)
-    return ids.masked_fill(torch.arange(t) < t - lengths + prompts, -100)
+    return ids.masked_fill(torch.arange(t) < t - lengths + prompts, IGNORE)
 
 
 @ex.wrong("places counted in 8 bits", says="labels", breaks="ids")
 def in_8_bits(ids, prompts, lengths):
     places = torch.arange(ids.shape[1]).to(torch.uint8).long()
-    return ids.masked_fill(places < (ids.shape[1] - lengths + prompts)[:, None], -100)
+    return ids.masked_fill(places < (ids.shape[1] - lengths + prompts)[:, None], IGNORE)
 
 
 @ex.wrong("ids through float32, which holds 24 bits", says="labels", breaks="ids")
@@ -373,4 +375,4 @@ def floating(ids, prompts, lengths):
 @ex.wrong("the example looked up, its EOS left out", says="labels", breaks="example")
 def looked_up(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
-    return out.masked_fill(ids == 0, -100) if ids.tolist() == [[0, 5, 6, 0]] else out
+    return out.masked_fill(ids == 0, IGNORE) if ids.tolist() == [[0, 5, 6, 0]] else out

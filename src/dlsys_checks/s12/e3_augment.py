@@ -10,6 +10,8 @@ from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect
 
 ex = exercise("12.3", "augment", seen=("x", "seed", "epoch", "rows"))
 
+SCALE = 0.1
+
 ex.promise("noise", "Rows of x, each plus noise that depends on seed, epoch and row alone.",
            says=("rows plus noise", "type of the rows"))
 ex.promise("left", "x: (N, F) float32, left as it is.", says=("numbers of x that changed",))
@@ -18,8 +20,9 @@ ex.promise("rows", "rows: the numbers of the rows that a worker was given, in it
 ex.promise("numbers", "seed and epoch: 0 or more.",
            cases=("seed and epoch 0", "a large seed", "a late epoch"))
 ex.promise("first F", "The noise of row i are the first F numbers of "
-           "numpy.random.default_rng((seed, epoch, i)).standard_normal(), times 0.1, so it is the "
-           "same whatever else stands in rows.", says=("rows plus noise", "rows asked for again"))
+           f"numpy.random.default_rng((seed, epoch, i)).standard_normal(), times {SCALE}, so it is "
+           "the same whatever else stands in rows.",
+           says=("rows plus noise", "rows asked for again"))
 ex.promise("global", "Global generators are not touched.", says=("generators that moved",))
 ex.promise("returns", "Returns (len(rows), F) float32, new memory.",
            says=("shape of the rows", "dtype of the rows", "memory shared"))
@@ -83,7 +86,7 @@ def law(out, x, seed, epoch, rows):
     for place, row in enumerate(rows):
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, epoch, row))))
         for k in range(x.shape[1]):
-            wanted[place, k] = float(x[row, k]) + 0.1 * rng.standard_normal()
+            wanted[place, k] = float(x[row, k]) + SCALE * rng.standard_normal()
     expect_like("rows plus noise", out["out"], wanted)
     expect_close("rows plus noise", out["out"], wanted, rtol=1e-4, atol=1e-5)
     expect_like("rows asked for again, each by itself", out["again"], wanted)
@@ -97,7 +100,7 @@ def law(out, x, seed, epoch, rows):
 # ---- right by another route
 
 def noise(seed, epoch, row, n):
-    return torch.tensor(0.1 * np.random.default_rng((seed, epoch, row)).standard_normal(n),
+    return torch.tensor(SCALE * np.random.default_rng((seed, epoch, row)).standard_normal(n),
                         dtype=torch.float32)
 
 
@@ -130,13 +133,13 @@ def by_number(x, seed, epoch, rows):
     out = []
     for row in rows:
         rng = np.random.default_rng([seed, epoch, row])
-        out.append([v + 0.1 * rng.standard_normal() for v in x[row].tolist()])
+        out.append([v + SCALE * rng.standard_normal() for v in x[row].tolist()])
     return torch.tensor(out, dtype=torch.float32).reshape(len(rows), x.shape[1])
 
 
 # ---- wrong, by name
 
-def keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, e, r), scale=0.1):
+def keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, e, r), scale=SCALE):
     """The right answer with the key of a row's generator as an option."""
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
     for place, row in enumerate(rows):
@@ -173,7 +176,7 @@ def constant(x, seed, epoch, rows):
 def one_generator(x, seed, epoch, rows):
     rng = np.random.default_rng((seed, epoch, rows[0] if rows else 0))
     return x[torch.tensor(rows, dtype=torch.long)] + torch.tensor(
-        0.1 * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
+        SCALE * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
 
 
 @ex.wrong("the place in the list in place of the row's number", says="rows plus noise",

@@ -1,0 +1,88 @@
+"""The checks of exercises that ask for another number than the usual one.
+
+A check's file is executed once more, with the one assignment of its constant replaced. What it
+registers is kept here, beside the usual exercises.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import types
+from functools import cache
+
+from dlsys import pool
+from dlsys.pool_constants import CONSTANTS
+from dlsys.told import Told
+from dlsys_helpers import catalog, checking
+from dlsys_helpers.catalog import Trap
+from dlsys_helpers.checking import Exercise
+from dlsys_helpers.errors import UserError
+
+_usual_trap = catalog.trap
+_put: dict[str, Trap] = {}
+
+
+class NotDrawn(UserError):
+    """A number that no release draws for an exercise. Notebooks show its one line."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+@cache
+def exercise(id: str, value: int | float) -> Exercise:
+    """The exercise whose constant has this value. Raises ValueError for an unknown id."""
+    module = sys.modules[checking.find(id).law_fn.__module__]
+    tree = _replaced(ast.parse(inspect.getsource(module)), CONSTANTS[id].name, value)
+    space = types.ModuleType(module.__name__)
+    usual, checking.REGISTRY = checking.REGISTRY, {}
+    try:
+        # Names and lines are those of the file: an act's source is read from there.
+        exec(compile(tree, module.__file__, "exec"), vars(space))
+        return checking.REGISTRY[id]
+    finally:
+        checking.REGISTRY = usual
+
+
+def _replaced(tree: ast.Module, name: str, value: int | float) -> ast.Module:
+    """The module with another value assigned to this name. Raises ValueError unless one line does.
+    """
+    lines = [node for node in tree.body if isinstance(node, ast.Assign)
+             and ast.unparse(node.targets[0]) == name]
+    if len(lines) != 1:
+        raise ValueError(f"{name}: got {len(lines)} assignments in its check, expected one.")
+    lines[0].value = ast.copy_location(ast.parse(repr(value), mode="eval").body, lines[0].value)
+    return ast.fix_missing_locations(tree)
+
+
+def use(constants: pool.Values) -> None:
+    """Have `check` ask for these numbers, from here to the end of this process.
+
+    Nothing where a worksheet is run for its answers alone: who runs it knows its numbers. Raises
+    NotDrawn for a number that no release draws.
+    """
+    if not isinstance(checking.check, Told):
+        put(constants)
+
+
+def put(constants: pool.Values) -> None:
+    """Put the exercises with these numbers, and their hints, in place of the usual ones."""
+    for id, value in constants.items():
+        _refuse_unknown(id, value)
+        checking.REGISTRY[id] = exercise(id, value)
+        _put[id] = pool.named([_usual_trap(id)], {}, {id: value})[0]
+    catalog.trap = _trap  # a card shows the hints
+
+
+def _trap(id: str) -> Trap:
+    return _put.get(id) or _usual_trap(id)
+
+
+def _refuse_unknown(id: str, value: object) -> None:
+    known = CONSTANTS[id].values if id in CONSTANTS else ()
+    if value not in known:
+        wanted = f"one of {', '.join(map(str, known))}" if known else "an exercise with a number"
+        raise NotDrawn(f"use: got {value!r} for {str(id)[:20]!r}, expected {wanted}. Take a fresh "
+                       "copy of the worksheet, and put your answers into it.")
