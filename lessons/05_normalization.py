@@ -284,7 +284,7 @@ def recalibrate(model: nn.Module, batches) -> None:
 # ## Sixteen layers, the norm after the sum
 #
 # You stack 16 of torch's encoder layers, those of a transformer (stage 8), on the rows
-# of a digit and train with Adam at 0.005, from the first step at full rate. The loss
+# of a digit and train with Adam at 0.007, from the first step at full rate. The loss
 # stays at ln 10, the level of guessing.
 #
 # Such a layer has *branches* $f$. What a branch computes is added to a *stream* $x$
@@ -343,7 +343,7 @@ def train(net, lr, warm=1, steps=50):
 # %% trap="05.2" role="break"
 post = Encoder(norm_first=False)
 ratio = first_over_last(post)
-loss = {"post-norm": train(post, lr=5e-3)}
+loss = {"post-norm": train(post, lr=7e-3)}
 
 # %% trap="05.2" role="look"
 print(f"first over last gradient, fresh: {ratio:.1f}")
@@ -353,7 +353,7 @@ print(f"loss after 50 steps: {loss['post-norm']:.1f}, "
 # %% trap="05.2" role="look"
 claim("fresh post-norm encoder: first gradient norm over the last", ratio,
       above=0.2, below=5)
-claim("its loss after 50 steps at 0.005; guessing has 2.303",
+claim("its loss after 50 steps at 0.007; guessing has 2.303",
       loss["post-norm"], above=2.2)
 
 # %% trap="05.2" role="look"
@@ -367,20 +367,20 @@ measured("05.2", 1)
 # norm is yours to add.
 
 # %% trap="05.2" role="repair"
-loss["pre-norm"] = train(Encoder(norm_first=True), lr=5e-3)
+loss["pre-norm"] = train(Encoder(norm_first=True), lr=7e-3)
 bare = Encoder(norm_first=True)
 bare.norm = nn.Identity()                        # no norm at the end
-loss["pre-norm, no last norm"] = train(bare, lr=5e-3)
-loss["post-norm, warm-up"] = train(Encoder(norm_first=False), 5e-3, warm=50)
-loss["post-norm, 0.0005"] = train(Encoder(norm_first=False), lr=5e-4)
+loss["pre-norm, no last norm"] = train(bare, lr=7e-3)
+loss["post-norm, warm-up"] = train(Encoder(norm_first=False), 7e-3, warm=50)
+loss["post-norm, 0.0007"] = train(Encoder(norm_first=False), lr=7e-4)
 print({name: f"{value:.1f}" for name, value in loss.items()})
 
 # %% trap="05.2" role="repair"
-claim("loss of pre-norm at 0.005", loss["pre-norm"], below=2.1)
-claim("loss of post-norm, the rate climbing to 0.005 for 50 steps",
+claim("loss of pre-norm at 0.007", loss["pre-norm"], below=2.1)
+claim("loss of post-norm, the rate climbing to 0.007 for 50 steps",
       loss["post-norm, warm-up"], below=2.15)
 claim("loss of post-norm at a tenth of the rate",
-      loss["post-norm, 0.0005"], below=2.15)
+      loss["post-norm, 0.0007"], below=2.15)
 
 # %% [markdown] trap="05.2" role="repair"
 # Post-norm is no mistake: at a tenth of the rate this net learns as well, and so it
@@ -415,7 +415,7 @@ claim("post-norm: size after the last layer", sizes["post-norm"][-1],
 # %% [markdown] trap="05.2" role="folklore"
 # **Told:** post-norm shrinks the gradient of the first layers; modern libraries default
 # to pre-norm. **Measured:** in a fresh encoder of 16 layers the first gradient is about
-# as large as the last. At a rate of 0.005 without warm-up the net still does not learn
+# as large as the last. At a rate of 0.007 without warm-up the net still does not learn
 # in 50 steps. And `nn.TransformerEncoderLayer` has `norm_first=False`.
 
 # %% trap="05.2" role="exercise" points=3 difficulty=2 minutes=10
