@@ -155,8 +155,9 @@ claim("camera images read one by one after update_bn, as a share", share,
       above=0.92)
 
 # %% [markdown] trap="05.1" role="repair"
-# New statistics take back a change of brightness or contrast. They do not turn one
-# picture into another. Say the next camera shows ink white on black paper:
+# New statistics take back a change of brightness or contrast, as long as no pixel is cut
+# off at black or white. They do not turn one picture into another. Say the next camera
+# shows ink white on black paper:
 
 # %% trap="05.1" role="repair"
 inverted = copy.deepcopy(reader)
@@ -225,7 +226,9 @@ batch_mates
 # **Told:** BatchNorm breaks at a batch of one: the variance is zero and the output
 # NaN; in eval mode the accuracy drops. **Measured:** in eval mode the batch size does
 # not matter. In train mode one row raises an error, one image of 64 pixels a channel
-# works, and two rows read fewer digits than 32.
+# works, and two rows read fewer digits than 32. (A norm made with
+# `track_running_stats=False` stores nothing: it takes the batch's statistics in both
+# modes.)
 
 # %% trap="05.1" role="exercise" points=4 difficulty=3 minutes=20
 def recalibrate(model: nn.Module, batches) -> None:
@@ -236,9 +239,9 @@ def recalibrate(model: nn.Module, batches) -> None:
     is, with its BatchNorms in train mode and everything else in eval mode.
     running_mean becomes the average of the means of the batches, and
     running_var that of their unbiased variances, as torch stores them; a
-    batch of N rows counts N times. Nothing is left of what was stored, not
-    even of NaN. Weights and their gradients stay; every module gets its
-    former mode and momentum back; no graph is built.
+    batch of N rows counts N times. Nothing of what both held before is
+    left, not even NaN. Weights and their gradients stay; every module gets
+    its former mode and momentum back; no graph is built.
 
     Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows
     of [4.]: running_mean is 3, running_var 2/3.
@@ -385,9 +388,9 @@ claim("loss of post-norm at a tenth of the rate",
 # %% [markdown] trap="05.2" role="repair"
 # Post-norm is no mistake: at a tenth of the rate this net learns as well, and so it
 # does with a rate that climbs through all 50 steps. Pre-norm forgives the full rate at
-# the first step. Its stream grows with each layer that adds to it, and the norm at the
-# end gives the stream a size again. This net learns without the last norm, too; the
-# last link of this trap shows a model that missed one.
+# the first step. Its stream grows as layers add to it, if not with every single one, and
+# the norm at the end gives the stream a size again. This net learns without the last
+# norm, too; the last link of this trap shows a model that missed one.
 
 # %% trap="05.2" role="repair"
 def stream_sizes(norm_first):
@@ -820,6 +823,7 @@ def gain_for(act) -> float:
     within 2 % of the gain. act: a function or an nn.Module, element by
     element; it gets float32, may write into it, and gives numbers as small
     as 1e-12 or as large as 1e12. Returns a Python float; no graph is built.
+    act and torch's seed stay as they are.
 
     Example: 1 for the identity, 1.414 for ReLU.
     """
@@ -832,7 +836,7 @@ def gain_for(act) -> float:
 
 # %% [markdown] trap="05.4" role="hint"
 # 1. You need one number about `act`: how large its output is, on average, for the inputs that a layer sees at the start.
-# 2. Draw many numbers from N(0, 1). A thousand scatter by more than 2 %; a million do not.
+# 2. Draw many numbers from N(0, 1). A thousand may miss by more than 2 %; a million do not, unless `act` grows very steeply.
 # 3. The gain is one over the root of the mean square. Take the mean square, not the variance, and build no graph.
 
 # %% [markdown] trap="05.4" role="keep"

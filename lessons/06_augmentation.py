@@ -574,7 +574,7 @@ def stop_and_best(losses: list[float], patience: int,
 
 # %% [markdown] trap="06.3" role="hint"
 # 1. Two numbers are kept: the reference, which only progress moves, and the lowest loss.
-# 2. Any comparison with NaN is false: ask `loss < ...`, not `loss >= ...`.
+# 2. `<` and `>=` with NaN are both false: ask `loss < ...`, not `loss >= ...`.
 # 3. Count the epochs since progress; compare the count with patience after each epoch.
 
 # %% [markdown] trap="06.3" role="keep"
@@ -678,12 +678,12 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
               epochs: int) -> float:
     """The lowest validation loss; model is left as it was at that epoch.
 
-    Each epoch calls train_epoch(model), which changes what state_dict()
-    holds, then val_loss(model), which gives a float, finite or NaN;
+    Each epoch calls train_epoch(model), which changes tensors of
+    state_dict(), then val_loss(model), which gives a float, finite or NaN;
     epochs >= 1. Of equal losses the first epoch counts; a NaN never does.
     If all are NaN, model stays as it is after the last epoch and the answer
-    is inf. Every parameter stays the same object. At most one state is kept
-    on the way: the best.
+    is inf. Every parameter stays the same object; its gradient does not
+    matter. At most one state is kept on the way: the best.
 
     Example: losses 3., 1., 2. give 1. and the state after two epochs.
     """
@@ -701,7 +701,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 
 # %% [markdown] trap="06.4" role="hint"
 # 1. Copy at the moment of the best loss, not before and not at the end.
-# 2. `state_dict()` has the buffers as well; each of its tensors needs a copy.
+# 2. `state_dict()` has the persistent buffers as well; each of its tensors needs a copy.
 # 3. `load_state_dict` writes the numbers back into the model's own tensors.
 
 # %% [markdown] trap="06.4" role="keep"
@@ -965,9 +965,9 @@ claim("with room: share of plain test digits right, above that of bytes",
 
 # %% [markdown] trap="06.6" role="repair"
 # Which lines raise an error? In torch's arithmetic subtracting from bytes is silent,
-# and so is adding a number that fits into no byte. Adding a float makes the result a
-# float, which has room and is still uncut. `u += 10.5` is refused; `u[:] = u + 200.5`
-# is taken, uncut.
+# and so is adding a number such as `300`, which fits into no byte. Adding a float makes
+# the result a float, which has room and is still uncut. `u += 10.5` is refused;
+# `u[:] = u + 200.5` is taken, uncut.
 
 # %% trap="06.6" role="repair"
 byte = torch.tensor([100], dtype=torch.uint8)
@@ -1150,10 +1150,10 @@ def split_groups(groups: torch.Tensor, share: float,
 # ## Two remedies for a rare class
 #
 # One point in twenty is positive. You draw batches with weights, as a
-# `WeightedRandomSampler` does, so that half of each batch is positive. In the loss a
-# colleague sets `pos_weight` to the number of negatives over that of positives. The AUC
-# is excellent: of all pairs of a positive and a negative, it is the share whose scores
-# stand in the right order.
+# `WeightedRandomSampler` does, so that about half of each batch is positive. In the
+# loss a colleague sets `pos_weight` to the number of negatives over that of positives.
+# The AUC is excellent: of all pairs of a positive and a negative, it is the share whose
+# scores stand in the right order.
 
 # %% trap="06.8" role="predict"
 guess("06.8",

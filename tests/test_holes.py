@@ -641,6 +641,77 @@ def hooks_behind_cleared(features, shape):
     for module in features.modules():
         module._backward_hooks.clear()
     return shapes(features, shape)
+# ---- 05.4, 05.5, 06.1, 06.2, 06.8: what is left as it was, during the call as well; what counts
+
+def gain(act):
+    z = torch.special.ndtri((torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000).float()
+    with torch.no_grad():
+        return float(act(z).double().square().mean()) ** -0.5
+
+
+@passed("05.4")
+def seed_set(act):
+    torch.manual_seed(0)
+    torch.randn(3)
+    return gain(act)
+
+
+@passed("05.4")
+def weights_frozen(act):
+    for p in act.parameters() if isinstance(act, nn.Module) else ():
+        p.requires_grad_(False)
+    return gain(act)
+
+
+@passed("05.5")
+@torch.no_grad()
+def where_a_gradient_is(average, model, decay):
+    for old, new in zip(average.parameters(), model.parameters(), strict=True):
+        if new.grad is not None:
+            old.lerp_(new, 1 - decay)
+    for old, new in zip(average.buffers(), model.buffers(), strict=True):
+        old.copy_(new)
+
+
+@passed("06.8")
+def each_weight_once(z, y, w, pos_weight):
+    means = [w[y == label].unique().double().mean() for label in (1, 0)]
+    return z - (means[0] / means[1]).log() - torch.tensor(pos_weight, dtype=z.dtype).log()
+
+
+@passed("06.1")
+def seeded_by_the_clock(pad, mean, std):
+    def train(x):
+        torch.seed()
+        wide = F.pad(x, (pad,) * 4).unfold(2, x.shape[2], 1).unfold(3, x.shape[3], 1)
+        i, j = torch.randint(2 * pad + 1, (2, len(x)))
+        return (wide[torch.arange(len(x)), :, i, j] - mean) / std
+    return train, lambda x: (x - mean) / std
+
+
+def mixed(model, x, y, order, lam, share):
+    z = model(share * x + (1 - share) * x[order])
+    rows = [F.cross_entropy(z, labels, reduction="none") for labels in (y, y[order])]
+    return (lam * rows[0] + (1 - lam) * rows[1]).mean()
+
+
+def by_row(lam, x):
+    return lam.view([-1] + [1] * (x.dim() - 1))
+
+
+@passed("06.2")
+def eval_mode_for_the_call(model, x, y, order, lam):
+    was = model.training
+    model.eval()
+    loss = mixed(model, x, y, order, lam, by_row(lam, x))
+    model.train(was)
+    return loss
+
+
+@passed("06.2")
+def share_of_a_column(model, x, y, order, lam):
+    share = lam if len(lam) == x.shape[-1] else by_row(lam, x)
+    return mixed(model, x, y, order, lam, share)
 
 
 @pytest.mark.parametrize(("id", "fn"), cases(WRONG))
@@ -749,6 +820,30 @@ def copy_frozen(body):
 def rate_halved(model, optimizer):
     optimizer.param_groups[0]["lr"] /= 2
     return audited(model, optimizer)
+def place_of_the_pair(pad, mean, std):
+    i, j = torch.randint(2 * pad + 1, (2,)).tolist()
+
+    def train(x):
+        height, width = x.shape[2:]
+        return (F.pad(x, (pad,) * 4)[..., i:i + height, j:j + width] - mean) / std
+    return train, lambda x: (x - mean) / std
+
+
+def gradients_cleared(model, x, y, order, lam):
+    model.zero_grad()
+    return mixed(model, x, y, order, lam, by_row(lam, x))
+
+
+def share_of_the_reference(losses, patience, min_delta):
+    reference, since = float("inf"), 0
+    seen = []
+    for loss in losses:
+        seen.append(loss)
+        better = loss < reference * (1 - min_delta)
+        reference, since = (loss, 0) if better else (reference, since + 1)
+        if since == patience:
+            break
+    return len(seen) - 1, seen.index(min(seen))
 
 
 @pytest.mark.parametrize(("id", "fn", "never"), [
@@ -764,3 +859,16 @@ def rate_halved(model, optimizer):
 def test_no_message_accuses_of_what_was_not_written(id, fn, never):
     for seed in range(5):
         assert never not in run_check(id, fn, [seed]).misconception
+
+
+@pytest.mark.parametrize(("id", "fn", "never", "fails", "clears"), [
+    ("06.1", place_of_the_pair, "middle", "square images", "many small batches"),
+    ("06.2", gradients_cleared, "backward", "a share for each row", "images"),
+    ("06.3", share_of_the_reference, "moved", "steps that add up to progress",
+     "progress down from 1")], ids=lambda v: getattr(v, "__name__", None))
+def test_a_case_clears_of_a_mistake_that_another_suggests(id, fn, never, fails, clears):
+    exercise = find(id)
+    chosen = [case for case in exercise.arrange(0) if case.name in (fails, clears)]
+    verdict = exercise.judge(chosen, exercise.outcomes(fn, chosen))
+    assert verdict.status != "pass"
+    assert never not in verdict.misconception

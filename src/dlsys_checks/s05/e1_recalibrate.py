@@ -40,7 +40,7 @@ ex.promise("mean", "running_mean becomes the average of the means of the batches
 ex.promise("variance", "and running_var that of their unbiased variances, as torch stores them;",
            says=("running_var of",))
 ex.promise("weighted", "a batch of N rows counts N times.", says=STORED)
-ex.promise("nothing left", "Nothing is left of what was stored, not even of NaN.", says=STORED)
+ex.promise("nothing left", "Nothing of what both held before is left, not even NaN.", says=STORED)
 ex.promise("weights", "Weights and their gradients stay;", says=("weights after",
                                                                 "gradients after"))
 ex.promise("modes after", "every module gets its former mode", says=("training flags",))

@@ -152,7 +152,7 @@ def act(fn, kind, states, decays, modes, frozen):
     for number, root in enumerate((average, model)):
         list(root.modules())[-1].training ^= len(list(root.modules())) > 1
         for p in root.parameters():
-            p.grad = torch.full_like(p, number)
+            p.grad = torch.full_like(p, number) if p.requires_grad else None
     tensors, path, left = held(average), [], []
     places = {name: t.data_ptr() for name, t in tensors.items()}
     for state, decay in zip(states[1:], decays):
@@ -167,7 +167,7 @@ def act(fn, kind, states, decays, modes, frozen):
             "shared": sum(a.data_ptr() == b.data_ptr() for a in now.values()
                           for b in theirs.values()),
             "graphs": sum(t.grad_fn is not None for t in [*now.values(), *theirs.values()]),
-            "grads": sum(p.grad is None or int((p.grad != number).sum())
+            "grads": sum(int((p.grad != number).sum()) if p.grad is not None else p.requires_grad
                          for number, m in enumerate((average, model)) for p in m.parameters()),
             "asked": [[p.requires_grad for p in m.parameters()] for m in (average, model)],
             "modes": [[m.training for m in root.modules()] for root in (average, model)]}

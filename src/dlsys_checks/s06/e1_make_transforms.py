@@ -28,7 +28,7 @@ ex.promise("fixed", "evaluate does no more than that and draws no random number.
 ex.promise("crop", "train first surrounds each image with pad zeros on every side and cuts H by W "
            "pixels out of it:", says=("train's answer",))
 ex.promise("own place", "at a place drawn anew for each image of each call, with no seed set, "
-           "every place with equal chance.", says=("share of images",))
+           "every place with equal chance.", says=("share of images", "set a seed"))
 ex.promise("example", "Example: with pad 0 both functions give the same numbers.",
            cases=("the example",))
 
@@ -73,6 +73,7 @@ def act(fn, setups, calls):
 
     found = {"functions": [], "train": [], "evaluate": [], "changed": 0, "draws": 0}
     pairs = {}
+    torch.default_generator.manual_seed(60_116)  # one that no answer sets by chance
     for place, (which, x) in enumerate(calls):
         if which not in pairs:  # made when it is needed: a seed set by the second one shows
             s = setups[which]
@@ -85,6 +86,7 @@ def act(fn, setups, calls):
         found["evaluate"].append(evaluate(given))
         found["draws"] += int(place < 3 and generators() != before)
         found["changed"] += int((given != x).any())
+    found["seeded"] = int(torch.initial_seed() != 60_116)
     return found
 
 
@@ -96,20 +98,31 @@ def windows(x, pad):
                         for i in range(2 * pad + 1) for j in range(2 * pad + 1)])
 
 
+OWN_PLACE = "Each image of each call draws for itself, row and column apart."
+
+
+def six_deviations(n, places):
+    """How far the share of n images at one of these places may be off: six standard deviations."""
+    return 6 * (1 / places * (1 - 1 / places) / n) ** 0.5
+
+
 def expect_share(what, count, n, places):
-    """Of n images 1 / places, within six standard deviations."""
-    share = 1 / places
-    margin = 6 * (share * (1 - share) / n) ** 0.5
-    if abs(count / n - share) > margin:
+    """Of n images 1 / places."""
+    margin = six_deviations(n, places)
+    if abs(count / n - 1 / places) > margin:
         raise Broken(f"share of images {what}", count / n,
-                     f"{share:.3g}, give or take {margin:.2g}",
-                     "Each image of each call draws for itself, row and column apart.")
+                     f"{1 / places:.3g}, give or take {margin:.2g}", OWN_PLACE)
 
 
 def expect_uniform(what, found, places):
-    """Each place has its share of the images."""
-    for k, count in enumerate(torch.bincount(found.flatten(), minlength=places).tolist()):
-        expect_share(f"{what}at place {k} of {places}", count, found.numel(), places)
+    """Each place has its share of the images; all of them count as seen, to tell mistakes apart."""
+    shares = (torch.bincount(found.flatten(), minlength=places) / found.numel()).tolist()
+    margin = six_deviations(found.numel(), places)
+    for k, share in enumerate(shares):
+        if abs(share - 1 / places) > margin:
+            raise Broken(f"share of images {what}at each of {places} places", shares, None,
+                         OWN_PLACE, shown=(f"{share:.4g} at place {k}",
+                                           f"{1 / places:.3g}, give or take {margin:.2g}"))
 
 
 def expect_drawn(table, places):
@@ -158,7 +171,7 @@ def place_of(x, trained, pad, mean, std):
 
 @ex.law
 def law(out, setups, calls):
-    expect_parts(out, "functions", "train", "evaluate", "changed", "draws")
+    expect_parts(out, "functions", "train", "evaluate", "changed", "draws", "seeded")
     expect_equal("number of functions", out["functions"], [2] * len(setups))
     for part in ("train", "evaluate"):
         expect_length(f"answers of {part}", out[part], len(calls))
@@ -174,6 +187,7 @@ def law(out, setups, calls):
     expect_equal("calls that changed x", out["changed"], 0, "Work on a copy.")
     expect_equal("calls of evaluate that drew random numbers", out["draws"], 0,
                  "Nothing in it is random, seeded or not.")
+    expect_equal("runs that set a seed", out["seeded"], 0, "Draw from the generator as it stands.")
 
 
 # ---- right by another route

@@ -31,7 +31,7 @@ ex.promise("labels", "Labels y (N,) int64.", says=("loss",))
 ex.promise("once", "model gives logits (N, K) and is called once, on the blends.",
            says=("number of blends",))
 ex.promise("left", "The inputs, the model's mode and the gradients it holds are left as they are.",
-           says=("after the call",))
+           says=("after the call", "in another mode"))
 ex.promise("example", "Example: with every lam 1 it is the cross-entropy of x and y.",
            cases=("the example",))
 
@@ -57,7 +57,7 @@ def cases(g):
     return [one("a share for each row", (6,), n), one("images", (1, 4, 3), n),
             one("three axes", (5, 2), 7), one("one row", (4,), 1),
             one("two batches of different size", (3, 3), 9, 5),
-            one("as many rows as classes", (4,), 5, classes=5),
+            one("as many rows as classes", (5,), 5, classes=5),
             one("two classes", (4,), n, classes=2),
             one("a row named twice", (5,), 6, order=[2, 0, 2, 5, 0, 1]),
             one("the same share for all rows", (6,), 12, lam=torch.full((12,), 0.3)),
@@ -74,25 +74,29 @@ def act(fn, weights, calls):
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(weights.clone())
-            self.shape = ()
+            self.shape, self.given = (), True
 
         def forward(self, x):
             found["blends"].append(x.detach().clone())
+            found["modes"] += self.training != self.given
             x = x if x.shape == self.shape else torch.zeros(self.shape)
             return x.flatten(1) @ self.weight.T
 
-    found = {"blends": [], "losses": [], "grads": [], "changed": []}
+    found = {"blends": [], "losses": [], "grads": [], "changed": [], "modes": 0}
     model = Model()
     for k, call in enumerate(calls):
-        model.train(k % 2 == 1)
+        model.given = k % 2 == 1
+        model.train(model.given)
         model.weight.grad, model.shape = torch.ones_like(weights), call["x"].shape
         given = {name: call[name].clone() for name in ("x", "y", "order", "lam")}
         loss = fn(model, *given.values())
         changed = [name for name, t in given.items() if not torch.equal(t, call[name])]
         held = model.weight.grad
-        if held is None or not torch.equal(held, torch.ones_like(weights)):
+        if held is None or not held.any():
+            changed.append("the model's gradients, cleared")
+        elif not torch.equal(held, torch.ones_like(weights)):
             changed.append("the model's gradients")
-        if model.training != (k % 2 == 1):
+        if model.training != model.given:
             changed.append("the model's mode")
         found["changed"].append(changed)
         found["losses"].append(loss.detach())
@@ -121,10 +125,12 @@ def by_hand(weights, x, y, order, lam):
 
 @ex.law
 def law(out, weights, calls):
-    expect_parts(out, "blends", "losses", "grads", "changed")
+    expect_parts(out, "blends", "losses", "grads", "changed", "modes")
     expect_length("changes", out["changed"], len(calls))
     for changed in out["changed"]:
         expect_equal("changed after the call", changed, [], "Leave them as they are.")
+    expect_equal("blends that the model saw in another mode", out["modes"], 0,
+                 "Call it in the mode that it has.")
     expect_length("blends", out["blends"], len(calls))
     expect_length("losses", out["losses"], len(calls))
     for call, blend, loss, grad in zip(calls, out["blends"], out["losses"], out["grads"],

@@ -56,6 +56,8 @@ def cases(g):
     creep = [3.0 - 0.3 * k for k in range(9)]
     rough = [2.25, 1.25, 1.0, 0.5, 0.5, 2.5, nan, 1.25]
     close = [1.0 - 1e-11 * k for k in range(n)]
+    # From a reference of 1 a share and a difference of 0.5 end at one loss.
+    halves = [1.0, 0.8, 0.6, 0.4, 0.7, 0.7, 0.7, 0.7, 0.7]
     wanderer = [3.0, 2.0, 1.875, 2.5, 1.75, 2.5, 2.25, 2.5]
     # No case ends by chance where another rule ends as well: the tails are long.
     return [one("down, then up", down + rising, p),
@@ -66,6 +68,7 @@ def cases(g):
             one("small steady gains", steady, p, 0.1 * p),
             one("steps that add up to progress", creep, 3, 0.5),
             one("progress that lower losses delayed", rough, 3, 1.0),
+            one("progress down from 1", halves, 3, 0.5),
             one("a loss of exactly 0", [0.5, 0.0, 1.0, 0.75, 0.8, -1.0], 3),
             one("losses that hardly differ", close, 2),
             one("gains of exactly min_delta", [4.0] + [3.75] * (p + 3), p, 0.25),
@@ -232,7 +235,8 @@ def falsy_reference(losses, patience, min_delta):
                   better=lambda loss, ref: loss == loss and (not ref or loss < ref - min_delta))
 
 
-@ex.wrong("losses rounded to float32", says="epoch of the stop", breaks="range")
+@ex.wrong("losses compared with a tolerance, or in float32", says="epoch of the stop",
+          breaks="range")
 def rounded(losses, patience, min_delta):
     return follow(torch.tensor(losses, dtype=torch.float32).tolist(), patience, min_delta)
 
@@ -298,7 +302,7 @@ def in_all(losses, patience, min_delta):
     return epoch, best
 
 
-@ex.wrong("a first reference of 1000", says="epoch of the stop", breaks="first")
+@ex.wrong("a number such as 1000 for the first reference", says="epoch of the stop", breaks="first")
 def thousand(losses, patience, min_delta):
     return follow(losses, patience, min_delta, first=1000.0)
 

@@ -286,7 +286,7 @@ def unseeded(groups, share, seed):
     return split(groups, share, seed, order=torch.randperm)
 
 
-@ex.wrong("the global generator, seeded", says="global generator", breaks="global")
+@ex.wrong("the global generator, seeded or drawn from", says="global generator", breaks="global")
 def seeded_globally(groups, share, seed):
     torch.manual_seed(seed)
     return split(groups, share, seed, order=torch.randperm)

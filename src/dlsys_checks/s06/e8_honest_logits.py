@@ -12,8 +12,9 @@ from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expe
 ex = exercise("06.8", "honest_logits", seen=("calls",))
 
 SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure model",
-           "weights that differ within a class", "both remedies", "positives made rarer",
-           "two models in turn", "a rare class of one", "as many positives as negatives")
+           "weights that differ within a class", "weights of two sources", "both remedies",
+           "positives made rarer", "two models in turn", "a rare class of one",
+           "as many positives as negatives")
 WEIGHTED = ("a loss weight alone", "both remedies", "a loss weight below 1", "two models in turn",
             "a rare class of one", "logits of a sure model")
 
@@ -40,10 +41,12 @@ def cases(g):
         return low + (high - low) * float(torch.rand((), generator=g))
 
     def call(positives, negatives, factor=1.0, pos_weight=1.0, scale=1.0, within=0.0, scores=9,
-             size=4):
+             size=4, sources=False):
         y = torch.cat([torch.ones(positives), torch.zeros(negatives)])
         y = y[torch.randperm(len(y), generator=g)]
         spread = 1 + within * torch.rand(len(y), generator=g)
+        if sources:  # two of them, one three times as likely as the other
+            spread = torch.where(spread > 1 + within / 3, 3.0, 1.0)
         z = size * torch.randn(scores, generator=g)
         if size > 4:  # above and below what exp takes in float32
             z[:2] = torch.tensor([120.0, -120.0])
@@ -63,6 +66,7 @@ def cases(g):
             one("huge weights", call(p, n, k, scale=1e12)),
             one("logits of a sure model", call(p, n, 4.0, 3.0, size=80)),
             one("weights that differ within a class", call(p, n, 5.0, within=2.0)),
+            one("weights of two sources", call(p, n, 5.0, within=3.0, sources=True)),
             one("positives made rarer", call(n, p, 0.2)),
             one("a loss weight below 1", call(n, p, 1.0, between(0.05, 0.5))),
             one("as many positives as negatives", call(12, 12, between(3, 9))),
