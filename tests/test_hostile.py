@@ -519,6 +519,49 @@ ORPHANS = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\
            "            time.sleep(600)\n        os._exit(0)")
 
 
+NEARLY_ALL = ("x = bytearray(440 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
+              "with open('f', 'wb') as f:\n    for _ in range(60): f.write(bytes(1 << 20))\n"
+              "del x")
+
+
+def test_a_right_submission_may_use_nearly_all_its_memory_and_disk(grade):
+    result = grade(worksheet(NEARLY_ALL), "01.4")
+
+    assert (result["ended_by"], result["cells"]) == ("", [])
+    assert result["points"] == POINTS["01.4"]
+
+
+def test_runners_are_in_the_graders_control_group_where_it_can_have_one(grade, grader):
+    group, wall = grader.judge.zygote.group, grader.judge.wall
+    result = grade(worksheet(f"assert {group.name!r} in open('/proc/self/cgroup').read()"), "01.4")
+
+    assert result["cells"] == []
+    assert ("by a control group made for them" in wall) == bool(group.fds)
+
+
+BURN = "while time.process_time() < 0.3: pass\n"
+BURNT = {
+    "a checkpoint left": ("import time\n" + BURN, True, ""),
+    "the watch ended": (
+        "import os, time\nif os.fork() == 0:\n    " + BURN + "    open('done', 'w')\n"
+        "    x = b'x' * (300 << 20); time.sleep(60)\n"
+        "while not os.path.exists('done'): time.sleep(0.01)\n"
+        "x = b'x' * (300 << 20); time.sleep(60)", False, "memory")}
+
+
+@pytest.mark.parametrize("name", BURNT)
+def test_the_time_of_all_processes_counts(grader, monkeypatch, name):
+    source, checkpoints, ended_by = BURNT[name]
+    patient = dataclasses.replace(grader.settings.limits, seconds=25.0)
+    monkeypatch.setattr(grader.judge.zygote, "limits", patient)
+
+    with grader.judge.zygote.sandbox() as box:
+        box.attempt([(1, source), (2, "pass")], [], checkpoints=checkpoints)
+
+    assert box.used["ended_by"] == ended_by
+    assert 0.3 <= box.used["cpu_seconds"] < 4
+
+
 def test_many_processes_share_one_memory_limit(grade):
     result = grade(worksheet(HOG))
 

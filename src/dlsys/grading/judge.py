@@ -22,7 +22,7 @@ import torch
 
 import dlsys_checks
 from dlsys import pool, sheets
-from dlsys.grading import frames, notebooks, tally, walls, wire
+from dlsys.grading import frames, groups, notebooks, tally, walls, wire
 from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
@@ -149,8 +149,9 @@ class Judge:
             raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
                                  f"{walls.remedy()}")
         limits = self.zygote.limits
-        bound = walls.kernel_bound()
-        kernel = _BOUND.format(bound / 2**30) if bound else _NO_BOUND
+        own = self.zygote.group.most
+        bound = own or groups.bound()
+        kernel = (_OWN_BOUND if own else _BOUND).format(bound / 2**30) if bound else _NO_BOUND
         return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes) + kernel
 
 
@@ -158,6 +159,7 @@ _WALL = ("Linux namespaces (mount, process, network, IPC, host name, control gro
          "view without checks and answers, no capabilities, system-call filter, empty "
          "environment, {memory:g} GiB and {processes} processes for each submission")
 
+_OWN_BOUND = "; with the kernel's memory {:.3g} GiB, by a control group made for them"
 _BOUND = "; the kernel's memory is bounded by a control group of {:.3g} GiB"
 _NO_BOUND = "; no control group bounds the kernel's memory"
 
