@@ -13,11 +13,12 @@ import socket
 import struct
 import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
 
-from dlsys.grading import groups, sandbox, seccomp, supervisor, walls
+from dlsys.grading import crowds, groups, sandbox, seccomp, supervisor, walls
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -372,6 +373,47 @@ def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group
     assert (home / group.name).exists()
     other.close()
     assert not (home / other.name).exists()
+
+
+AGAIN, NO_THREAD = "[Errno 11] Resource temporarily unavailable", "can't start new thread"
+
+
+@pytest.mark.parametrize(("kind", "text", "most", "named"), [
+    ("BlockingIOError", AGAIN, 32, True), ("RuntimeError", NO_THREAD, 32, True),
+    ("RuntimeError", "DataLoader worker (pid(s) 7) exited unexpectedly", 32, True),
+    ("RuntimeError", NO_THREAD, resource.RLIM_INFINITY, False),
+    ("RuntimeError", "shape mismatch", 32, False), ("ValueError", NO_THREAD, 32, False)])
+def test_the_limit_is_named_where_a_process_or_thread_was_refused(
+        monkeypatch, kind, text, most, named):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+
+    assert crowds.told(kind, text) == (
+        f"{text}. The sandbox allows 32 processes and threads together; with fewer it works, such "
+        "as num_workers=0 in a DataLoader." if named else text)
+
+
+@pytest.mark.parametrize(("running", "late"), [(31, True), (16, True), (15, False)])
+def test_late_code_is_told_the_limit_where_many_run(monkeypatch, running, late):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
+    monkeypatch.setattr(crowds, "_running", lambda: running)
+
+    assert bool(crowds.late()) == late
+
+
+def test_threads_count_as_processes_do():
+    stop = threading.Event()
+    with open("/proc/self/stat", "rb") as stat:
+        mine = int(stat.read().rpartition(b")")[2].split()[17])
+    waiting = [threading.Thread(target=stop.wait) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    found = int(crowds._stat("self").rpartition(b")")[2].split()[17])
+    stop.set()
+    for thread in waiting:
+        thread.join()
+
+    assert found == mine + 5
+    assert crowds._running() > 1
 
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from grading_samples import (
 
 from dlsys.grading import (
     cohort,
+    crowds,
     frames,
     judge,
     notebooks,
@@ -612,6 +614,35 @@ def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurr
 
     assert result["ended_by"] == ""
     assert result["points"] == FULL, statuses(result)
+
+
+CROWD = ("import threading, time\n{0}for _ in range(60):\n"
+         "{0}    threading.Thread(target=time.sleep, args=(1,), daemon=True).start()")
+
+
+def test_the_limit_of_processes_is_named_to_whom_it_stops(grade):
+    answer = "def grad_ratio(model, x, y):\n    " + CROWD.format("    ")
+
+    result = grade(worksheet(CROWD.format(""), e3=answer), "01.3")
+
+    for text in (result["cells"][0]["error"], entry(result, "01.3")["message"]):
+        assert "can't start new thread. The sandbox allows 24 processes and threads" in text
+        assert "num_workers=0" in text
+
+
+def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
+    monkeypatch.setattr(crowds, "_most", lambda: 24)
+    monkeypatch.setattr(crowds, "_running", lambda: 23)
+    answer = wire.unpack(runner.isolated(lambda: time.sleep(60), 0.05))
+    box = types.SimpleNamespace(limits=settings().limits)
+
+    verdict = judge._fault(types.SimpleNamespace(
+        trap=catalog.trap("01.3"), exercise=types.SimpleNamespace(id="01.3")), "crowded", box)
+
+    assert answer == {"fault": "crowded"}
+    assert "within 3 s, with many processes" in verdict.message
+    assert "allows 24 together" in verdict.message
+    assert "with 23 processes and threads running. The sandbox allows 24" in crowds.late()
 
 
 def test_a_fork_bomb_stops_at_the_limit(grade):
