@@ -521,11 +521,19 @@ ORPHANS = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\
            "            time.sleep(600)\n        os._exit(0)")
 
 
-NEARLY_ALL = ("x = bytearray(440 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
+NEARLY_ALL = ("x = b'x' * (440 << 20)\n"
               "with open('f', 'wb') as f:\n    for _ in range(60): f.write(bytes(1 << 20))\n"
               "del x")
 
 
+@pytest.fixture
+def patient(grader, monkeypatch):
+    """A limit of time that what uses much memory or time on purpose does not meet."""
+    limits = dataclasses.replace(grader.settings.limits, seconds=25.0)
+    monkeypatch.setattr(grader.judge.zygote, "limits", limits)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_right_submission_may_use_nearly_all_its_memory_and_disk(grade):
     result = grade(worksheet(NEARLY_ALL), "01.4")
 
@@ -551,11 +559,10 @@ BURNT = {
         "x = b'x' * (300 << 20); time.sleep(60)", False, "memory")}
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("name", BURNT)
-def test_the_time_of_all_processes_counts(grader, monkeypatch, name):
+def test_the_time_of_all_processes_counts(grader, name):
     source, checkpoints, ended_by = BURNT[name]
-    patient = dataclasses.replace(grader.settings.limits, seconds=25.0)
-    monkeypatch.setattr(grader.judge.zygote, "limits", patient)
 
     with grader.judge.zygote.sandbox() as box:
         box.attempt([(1, source), (2, "pass")], [], checkpoints=checkpoints)
