@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from grading_samples import FULL, settings, worksheet
 
-from dlsys.grading import cohort, judge, sandbox, submissions
+from dlsys.grading import budget, cohort, judge, sandbox, submissions
 
 WRONG = "def dead_units(h):\n    return -1"
 
@@ -115,6 +116,44 @@ def test_a_changed_submission_is_graded_anew_and_a_failed_one_again(tmp_path):
     journal.close()
 
     assert [r["status"] for r in grades["results"]] == ["graded", "graded"]
+
+
+def test_a_learner_who_uses_up_all_time_again_and_again_keeps_nobody_waiting(tmp_path):
+    """Each of ada's hand-ins takes 600 s of 600: three of them are all that she gets."""
+    for name, n in (("ada_1", 6), ("bob_2", 2)):
+        folder = tmp_path / "in" / f"{name}_assignsubmission_file_"  # as Moodle has them
+        folder.mkdir(parents=True)
+        for k in range(n):
+            (folder / f"{k}.ipynb").write_bytes(worksheet(f"x = {k}"))
+    found, out, begun = submissions.find([tmp_path / "in"]).submissions, tmp_path / "out", []
+
+    def slow(jobs):
+        for job, result in fake_workers(jobs):
+            begun.append(job.submission.name[:3])
+            yield job, {**result, "seconds": 600.0 if "ada" in job.submission.name else 9.0}
+
+    limits = dataclasses.replace(settings().limits, total=600.0)
+    journal = cohort.Journal.begin(out, dataclasses.replace(settings(), limits=limits))
+    first = cohort.grade_all(found, journal, slow)["results"]
+    journal.close()
+    with contextlib.closing(cohort.Journal.resume(out)) as journal:
+        again = cohort.grade_all(found, journal, slow)["results"]
+
+    assert begun == ["ada", "ada", "ada", "bob", "bob"]
+    assert [r["status"] for r in first] == ["graded"] * 3 + ["refused"] * 3 + ["graded"] * 2
+    assert first[3]["reason"].startswith(
+        "not begun: this learner's other hand-ins took 30 min, of 30. To grade it all the same: "
+        "dlsys grade FILE --out OTHER_FOLDER --key ")
+    assert first[3]["reason"].endswith("out/grades.json")
+    assert again == first, "resumed, they are not waited for again"
+
+
+def test_forty_honest_hand_ins_are_graded_whatever_the_limit(tmp_path):
+    short, learner = budget.Budget(20.0, tmp_path), submissions.Learner("ada")
+    for _ in range(39):
+        short.add({"learner": dataclasses.asdict(learner), "seconds": 30.0})
+
+    assert short.refusal(learner) == ""
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -8,15 +8,17 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
 import socket
 import struct
 import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
 
-from dlsys.grading import sandbox, seccomp, supervisor, walls
+from dlsys.grading import crowds, groups, sandbox, seccomp, supervisor, walls
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -207,14 +209,211 @@ GROUPS = {
     "no control groups": (None, {}, None)}
 
 
+def plant(root: Path, files: dict[str, object]) -> None:
+    """Write these files below `root`: what /proc and /sys would show."""
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{content}\n")
+
+
 @pytest.mark.parametrize("name", GROUPS)
 def test_the_bound_on_the_kernels_memory_is_that_of_the_control_groups(name, tmp_path):
     mine, files, expected = GROUPS[name]
-    for path, content in (files if mine is None else files | {"proc/self/cgroup": mine}).items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(f"{content}\n")
+    plant(tmp_path, files if mine is None else files | {"proc/self/cgroup": mine})
 
-    assert walls.kernel_bound(tmp_path) == expected
+    assert groups.bound(tmp_path) == expected
+
+
+CGROUP, HANDED = "sys/fs/cgroup", "cpu memory pids"
+HOMES = {
+    "v2, below the group around the grader's": ("0::/job/grader", {
+        f"{CGROUP}/job/grader/cgroup.subtree_control": "",
+        f"{CGROUP}/job/cgroup.subtree_control": HANDED}, f"{CGROUP}/job"),
+    "v2, in its own, which hands memory on": ("0::/", {
+        f"{CGROUP}/cgroup.subtree_control": HANDED}, CGROUP),
+    "v2, not where it would leave its bound": ("0::/job/grader", {
+        f"{CGROUP}/job/grader/cgroup.subtree_control": "",
+        f"{CGROUP}/job/grader/memory.max": 8 << 30,
+        f"{CGROUP}/job/cgroup.subtree_control": HANDED}, None),
+    "v2, not in systemd's": ("0::/user.slice/run.scope", {
+        f"{CGROUP}/user.slice/run.scope/cgroup.subtree_control": "",
+        f"{CGROUP}/user.slice/cgroup.subtree_control": HANDED}, None),
+    "v2, memory is not handed on": ("0::/job/grader", {
+        f"{CGROUP}/job/grader/cgroup.subtree_control": "",
+        f"{CGROUP}/job/cgroup.subtree_control": "cpu pids"}, None),
+    "v1": ("4:memory:/jobs/7\n0::/x", {f"{V1}/jobs/7/memory.limit_in_bytes": NO_LIMIT},
+           f"{V1}/jobs/7"),
+    "v1, in a container that sees only its own": ("4:memory:/docker/ab", {
+        f"{V1}/memory.limit_in_bytes": NO_LIMIT}, V1),
+    "no control groups": ("", {}, None)}
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_a_group_is_made_only_where_it_is_the_graders_to_make(name, tmp_path):
+    mine, files, expected = HOMES[name]
+    plant(tmp_path, files | {"proc/self/cgroup": mine})
+
+    home = groups._home(tmp_path, "memory")
+
+    assert home == (expected and tmp_path / expected)
+
+
+LIKE_V2 = {"cgroup.procs": "", "memory.max": "max", "memory.oom.group": "0", "pids.max": "max",
+           "memory.events": "max 7\noom 3\noom_kill 2\noom_group_kill 1"}
+
+
+@pytest.fixture
+def delegated(tmp_path, monkeypatch):
+    """A tree of cgroup v2 in which a grader may make groups; each new one gets its files."""
+    plant(tmp_path, {
+        "proc/self/cgroup": "0::/job/grader", f"{CGROUP}/job/grader/cgroup.subtree_control": "",
+        f"{CGROUP}/job/cgroup.subtree_control": HANDED, f"{CGROUP}/job/memory.max": 8 << 30})
+    mkdir = Path.mkdir
+
+    def filled(path: Path, *args: object, **kwargs: object) -> None:
+        mkdir(path, *args, **kwargs)
+        for name, content in LIKE_V2.items() if path.name.startswith(groups.PREFIX) else ():
+            (path / name).write_text(f"{content}\n")
+    monkeypatch.setattr(Path, "mkdir", filled)
+    return tmp_path
+
+
+def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
+    limits = walls.Limits(memory=2 << 30, disk=64 << 20, processes=32)
+
+    group = groups.make(limits, delegated)
+    (folder,) = (delegated / CGROUP / "job").glob("dlsys-sandbox-*")
+
+    assert group.name == folder.name
+    assert group.most == (2 << 30) + (64 << 20) + (256 << 20)
+    assert (folder / "memory.max").read_text().startswith(str(group.most))
+    assert (folder / "pids.max").read_text().startswith("64")
+    assert group.kills() == 2
+    assert group.stands()
+    group.enter()
+    assert (folder / "cgroup.procs").read_text().startswith("0")
+
+
+def test_the_bound_that_is_told_is_the_smallest_there_is(delegated):
+    assert groups.make(walls.Limits(memory=16 << 30), delegated).most == 8 << 30
+
+
+def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path):
+    plant(tmp_path, {"proc/self/cgroup": "4:memory:/", f"{V1}/memory.limit_in_bytes": NO_LIMIT})
+
+    group = groups.make(walls.Limits(), tmp_path)  # its folder has no file to write to
+
+    assert (group, group.kills(), group.stands()) == (groups.NONE, 0, True)
+    group.enter()
+    assert list((tmp_path / V1).glob("dlsys*")) == []
+
+
+def test_only_groups_of_killed_graders_are_swept(tmp_path, monkeypatch):
+    for name in ("dlsys-sandbox-1-dead", "dlsys-sandbox-2-alive", "dlsys-sandbox-3-busy", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dlsys-sandbox-3-busy" / "process").touch()  # as a group with one, not removable
+    alive = os.open(tmp_path / "dlsys-sandbox-2-alive", os.O_RDONLY)
+    fcntl.flock(alive, fcntl.LOCK_EX)
+
+    groups.sweep(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    os.close(alive)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    groups.sweep(tmp_path)
+
+    assert left == {"dlsys-sandbox-2-alive", "dlsys-sandbox-3-busy", "other"}
+    assert {path.name for path in tmp_path.iterdir()} == left, "somebody else's was removed"
+
+
+def fill_group(group: groups.Group, size: int) -> int:
+    """The exit code of a child that enters the group and fills memory there."""
+    if (pid := os.fork()) == 0:
+        group.enter()
+        held = mmap.mmap(-1, size, mmap.MAP_PRIVATE)
+        held.write(b"x" * 2**20 * (size >> 20))
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture
+def group(monkeypatch):
+    """A group of this machine with a small bound; skips where none can be had."""
+    monkeypatch.setattr(groups, "MARGIN", 0)
+    made = groups.make(walls.Limits(memory=40 * 2**20, disk=0))
+    if not made.fds:
+        pytest.skip("no control group can be made here: no right to it, or no memory controller")
+    yield made
+    made.close()
+
+
+def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
+    watch = supervisor.Supervised(None, False, walls.Limits(), None, group)
+    inside = fill_group(group, 10 * 2**20)
+    before = watch._killed()
+    beyond = fill_group(group, 80 * 2**20)
+    (life, kept), (mine, theirs) = os.pipe(), socket.socketpair()
+    with mine, theirs:
+        init_fd = os.pidfd_open(os.getpid())  # stands for an init that lives on
+        watch._watch(init_fd, life, mine)
+    for fd in (init_fd, life, kept):
+        os.close(fd)
+
+    assert (inside, before, beyond) == (0, False, -signal.SIGKILL)
+    assert watch.ended_by == "memory"
+
+
+def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group):
+    home = next(folder for folder in groups._groups(Path("/"), "memory") if folder.is_dir())
+    left = home / f"{groups.PREFIX}0-left"
+    left.mkdir()
+
+    other = groups.make(walls.Limits())
+
+    assert not left.exists()
+    assert (home / group.name).exists()
+    other.close()
+    assert not (home / other.name).exists()
+
+
+AGAIN, NO_THREAD = "[Errno 11] Resource temporarily unavailable", "can't start new thread"
+
+
+@pytest.mark.parametrize(("kind", "text", "most", "named"), [
+    ("BlockingIOError", AGAIN, 32, True), ("RuntimeError", NO_THREAD, 32, True),
+    ("RuntimeError", "DataLoader worker (pid(s) 7) exited unexpectedly", 32, True),
+    ("RuntimeError", NO_THREAD, resource.RLIM_INFINITY, False),
+    ("RuntimeError", "shape mismatch", 32, False), ("ValueError", NO_THREAD, 32, False)])
+def test_the_limit_is_named_where_a_process_or_thread_was_refused(
+        monkeypatch, kind, text, most, named):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
+
+    assert crowds.told(kind, text) == (
+        f"{text}. The sandbox allows 32 processes and threads together; with fewer it works, such "
+        "as num_workers=0 in a DataLoader." if named else text)
+
+
+@pytest.mark.parametrize(("running", "late"), [(31, True), (16, True), (15, False)])
+def test_late_code_is_told_the_limit_where_many_run(monkeypatch, running, late):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
+    monkeypatch.setattr(crowds, "_running", lambda: running)
+
+    assert bool(crowds.late()) == late
+
+
+def test_threads_count_as_processes_do():
+    stop = threading.Event()
+    with open("/proc/self/stat", "rb") as stat:
+        mine = int(stat.read().rpartition(b")")[2].split()[17])
+    waiting = [threading.Thread(target=stop.wait) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    found = int(crowds._stat("self").rpartition(b")")[2].split()[17])
+    stop.set()
+    for thread in waiting:
+        thread.join()
+
+    assert found == mine + 5
+    assert crowds._running() > 1
 
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from grading_samples import (
 
 from dlsys.grading import (
     cohort,
+    crowds,
     frames,
     judge,
     notebooks,
@@ -526,6 +528,56 @@ ORPHANS = ("import os, time, ctypes\nfor _ in range(5):\n    if os.fork() == 0:\
            "            time.sleep(600)\n        os._exit(0)")
 
 
+NEARLY_ALL = ("x = b'x' * (440 << 20)\n"
+              "with open('f', 'wb') as f:\n    for _ in range(60): f.write(bytes(1 << 20))\n"
+              "del x")
+
+
+@pytest.fixture
+def patient(grader, monkeypatch):
+    """A limit of time that what uses much memory or time on purpose does not meet."""
+    limits = dataclasses.replace(grader.settings.limits, seconds=25.0)
+    monkeypatch.setattr(grader.judge.zygote, "limits", limits)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_right_submission_may_use_nearly_all_its_memory_and_disk(grade):
+    result = grade(worksheet(NEARLY_ALL), "01.4")
+
+    assert (result["ended_by"], result["cells"]) == ("", [])
+    assert result["points"] == POINTS["01.4"]
+
+
+def test_runners_are_in_the_graders_control_group_where_it_can_have_one(grade, grader):
+    group, wall = grader.judge.zygote.group, grader.judge.wall
+    result = grade(worksheet(f"assert {group.name!r} in open('/proc/self/cgroup').read()"), "01.4")
+
+    assert result["cells"] == []
+    assert ("by a control group made for them" in wall) == bool(group.fds)
+
+
+BURN = "while time.process_time() < 0.3: pass\n"
+BURNT = {
+    "a checkpoint left": ("import time\n" + BURN, True, ""),
+    "the watch ended": (
+        "import os, time\nif os.fork() == 0:\n    " + BURN + "    open('done', 'w')\n"
+        "    x = b'x' * (300 << 20); time.sleep(60)\n"
+        "while not os.path.exists('done'): time.sleep(0.01)\n"
+        "x = b'x' * (300 << 20); time.sleep(60)", False, "memory")}
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("name", BURNT)
+def test_the_time_of_all_processes_counts(grader, name):
+    source, checkpoints, ended_by = BURNT[name]
+
+    with grader.judge.zygote.sandbox() as box:
+        box.attempt([(1, source), (2, "pass")], [], checkpoints=checkpoints)
+
+    assert box.used["ended_by"] == ended_by
+    assert 0.3 <= box.used["cpu_seconds"] < 4
+
+
 def test_many_processes_share_one_memory_limit(grade):
     result = grade(worksheet(HOG))
 
@@ -576,6 +628,35 @@ def test_a_cell_whose_children_still_count_costs_no_other_points(grade_in_a_hurr
 
     assert result["ended_by"] == ""
     assert result["points"] == FULL, statuses(result)
+
+
+CROWD = ("import threading, time\n{0}for _ in range(60):\n"
+         "{0}    threading.Thread(target=time.sleep, args=(1,), daemon=True).start()")
+
+
+def test_the_limit_of_processes_is_named_to_whom_it_stops(grade):
+    answer = "def grad_ratio(model, x, y):\n    " + CROWD.format("    ")
+
+    result = grade(worksheet(CROWD.format(""), e3=answer), "01.3")
+
+    for text in (result["cells"][0]["error"], entry(result, "01.3")["message"]):
+        assert "can't start new thread. The sandbox allows 24 processes and threads" in text
+        assert "num_workers=0" in text
+
+
+def test_what_hangs_in_a_crowd_is_told_the_limit(monkeypatch):
+    monkeypatch.setattr(crowds, "_most", lambda: 24)
+    monkeypatch.setattr(crowds, "_running", lambda: 23)
+    answer = wire.unpack(runner.isolated(lambda: time.sleep(60), 0.05))
+    box = types.SimpleNamespace(limits=settings().limits)
+
+    verdict = judge._fault(types.SimpleNamespace(
+        trap=catalog.trap("01.3"), exercise=types.SimpleNamespace(id="01.3")), "crowded", box)
+
+    assert answer == {"fault": "crowded"}
+    assert "within 3 s, with many processes" in verdict.message
+    assert "allows 24 together" in verdict.message
+    assert "with 23 processes and threads running. The sandbox allows 24" in crowds.late()
 
 
 def test_a_fork_bomb_stops_at_the_limit(grade):

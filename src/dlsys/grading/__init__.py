@@ -3,12 +3,13 @@
 Who does what, from the outside in:
 
     command, cohort, cluster   which submissions, in which order, on which machine
+    budget                     how long one learner's submissions may take together
     options                    what the command was told about points and gradebooks
     judge, tally               trusted: draws the cases, holds the laws, makes the verdicts
     sandbox                    trusted: the judge's handle on one sandbox
     zygote, supervisor, init   around the learner's code: start it, watch it, end it
-    runner                     beside the learner's code: runs cells and acts
-    walls, seccomp             what that code may see and do
+    runner, crowds             beside the learner's code: run cells and acts
+    walls, groups, seccomp     what that code may see, do and use
     frames, wire               what crosses the line: length-prefixed, typed, capped; no pickle
     submissions, text          reading what was handed in, and showing it as data
     scoring, due, overrides    from what was judged to the points that count

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import dlsys_checks
 from dlsys.grading import ON_WINDOWS, notebooks, overrides, scoring, submissions, walls
+from dlsys.grading.budget import Budget
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
@@ -330,17 +331,21 @@ def grade_all(found: list[Submission], journal: Journal, workers: Any,
     seen: called with each result, those from the journal first.
     """
     keys: dict[str, tuple[str, str]] = {}
-    jobs = _open_jobs(found, journal, keys, seen)
+    budget = Budget(journal.settings.limits.total, journal.folder / GRADES)
+    for result in journal.done.values():
+        budget.add(result)
+    jobs = _open_jobs(found, journal, keys, budget, seen)
     first = list(islice(jobs, 1))  # without one, no worker has to start
     for job, result in workers(chain(first, jobs)) if first else ():
         facts = _described(job.submission, job.sha256, {**result, "draw": job.draw})
         journal.add(facts)
+        budget.add(facts)
         seen(facts)
     return journal.finish(keys[one.name] for one in found)
 
 
 def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[str, str]],
-               seen: Any) -> Iterator[Job]:
+               budget: Budget, seen: Any) -> Iterator[Job]:
     """Read submissions one by one, so that only those being graded are in memory."""
     for one in found:
         try:
@@ -351,7 +356,8 @@ def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[
             data, sha256 = b"", ""
             result = refused(f"cannot be read ({type(error).__name__}).")
         else:
-            sha256, result = submissions.digest(data), None
+            sha256, late = submissions.digest(data), budget.refusal(one.learner)
+            result = refused(late) if late else None
         keys[one.name] = key = (one.name, sha256)
         if key in journal.done:
             seen(journal.done[key])

@@ -17,6 +17,7 @@ from dlsys.grading import frames, walls
 from dlsys.grading.frames import ACTS, CELLS, END, JOB, FrameError
 
 START_SECONDS = 60.0
+END_SECONDS = 1.0  # what was killed ends as soon as the kernel has taken its memory back
 GRACE = 3.0  # seconds beyond the limit, where the runner watches over its own children
 
 
@@ -31,10 +32,33 @@ def main(judge: socket.socket, supervisor: socket.socket, walled: bool,
             os.close(proc)
             walls.give_up_privileges(user)
             walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, _reap)
         while True:
             serve(judge, supervisor, walled)
     os._exit(0)
+
+
+def _reap(*_: object) -> None:
+    """Wait for orphans that have ended, so that their CPU time counts as this process's."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _await_orphans() -> None:
+    """Wait until the killed processes have ended and have left their children to this one."""
+    deadline = time.monotonic() + END_SECONDS
+    while any(map(_alive, filter(str.isdigit, os.listdir("/proc")))):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.002)
+    _reap()
+
+
+def _alive(name: str) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:
+        return name != "1" and stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    return False
 
 
 def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None:
@@ -52,6 +76,8 @@ def serve(judge: socket.socket, supervisor: socket.socket, walled: bool) -> None
                 os.kill(-1, signal.SIGKILL)
     judge.settimeout(None)
     judge.sendall(frames.frame(END, json.dumps(fault).encode()))
+    if walled:
+        _await_orphans()
 
 
 def _start_runner(supervisor: socket.socket) -> socket.socket:

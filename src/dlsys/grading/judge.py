@@ -22,7 +22,7 @@ import torch
 
 import dlsys_checks
 from dlsys import pool, sheets, variants
-from dlsys.grading import frames, notebooks, tally, walls, wire
+from dlsys.grading import frames, groups, notebooks, tally, walls, wire
 from dlsys.grading.frames import CELLS
 from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
@@ -161,8 +161,9 @@ class Judge:
             raise SandboxRefused(f"sandbox: does not hold: {clean(', '.join(map(str, holes)))}. "
                                  f"{walls.remedy()}")
         limits = self.zygote.limits
-        bound = walls.kernel_bound()
-        kernel = _BOUND.format(bound / 2**30) if bound else _NO_BOUND
+        own = self.zygote.group.most
+        bound = own or groups.bound()
+        kernel = (_OWN_BOUND if own else _BOUND).format(bound / 2**30) if bound else _NO_BOUND
         return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes) + kernel
 
 
@@ -170,6 +171,7 @@ _WALL = ("Linux namespaces (mount, process, network, IPC, host name, control gro
          "view without checks and answers, no capabilities, system-call filter, empty "
          "environment, {memory:g} GiB and {processes} processes for each submission")
 
+_OWN_BOUND = "; with the kernel's memory {:.3g} GiB, by a control group made for them"
 _BOUND = "; the kernel's memory is bounded by a control group of {:.3g} GiB"
 _NO_BOUND = "; no control group bounds the kernel's memory"
 
@@ -421,6 +423,9 @@ def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
     name, seconds = paper.trap.function, sandbox.limits.seconds
     text = {"timeout": f"{name} did not return within {seconds:g} s; is there a loop that never "
                        "ends?",
+            "crowded": f"{name} did not return within {seconds:g} s, with many processes and "
+                       f"threads running. The sandbox allows {sandbox.limits.processes} together; "
+                       "with fewer it works, such as num_workers=0 in a DataLoader.",
             "large": f"{name} returned more than 4 MiB, or a structure of too many parts.",
             "died": f"{name} ended the Python process (a crash, an exit, or too much memory)."}
     known = fault if type(fault) is str else ""

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dlsys.grading import frames, wire
+from dlsys.grading import crowds, frames, wire
 from dlsys.grading.frames import CELLS, END
 from dlsys.grading.shell import Shell
 from dlsys.told import Told
@@ -42,7 +42,7 @@ _DEFAULT_WARNINGS = list(warnings.filters)
 _DEFAULT_NUMPY = np.geterr()
 _RECURSION_LIMIT = sys.getrecursionlimit()
 _MODULES = dict(sys.modules)
-_FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "died"))
+_FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "crowded", "died"))
 
 
 check = Told()
@@ -114,6 +114,8 @@ class Runner:
             return
         close(done_out)
         fault = _wait(done_in, self.seconds)
+        if fault == "timeout":
+            fault = crowds.late() or fault
         close(done_in)
         if not fault:
             _exit(0)
@@ -178,7 +180,8 @@ def _report(error: BaseException, number: int) -> dict:
     except BaseException:  # a learner's exception class may do anything
         text = ""
     line = error.lineno if isinstance(error, SyntaxError) else _line(error)
-    return {"number": number, "line": line, "error": f"{type(error).__name__}: {text}"}
+    name = type(error).__name__
+    return {"number": number, "line": line, "error": f"{name}: {crowds.told(name, text)}"}
 
 
 def _line(error: BaseException) -> int | None:
@@ -215,7 +218,8 @@ def _act(call: Callable, fn: Callable, case: Case) -> Outcome:
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
     return {"kind": outcome.kind, "value": outcome.value, "error_type": outcome.error_type,
-            "error": outcome.error, "where": outcome.where, "mutated": list(outcome.mutated)}
+            "error": crowds.told(outcome.error_type, outcome.error), "where": outcome.where,
+            "mutated": list(outcome.mutated)}
 
 
 def settle() -> None:
@@ -275,7 +279,8 @@ def isolated(unit: Callable[[], bytes], seconds: float) -> bytes:
     try:
         return frames.read(lambda n: _read_until(answer_in, n, deadline))[1]
     except frames.FrameError as error:
-        return wire.pack({"fault": error.kind})
+        late = error.kind == "timeout" and crowds.late()
+        return wire.pack({"fault": "crowded" if late else error.kind})
     finally:
         close(answer_in)
         _end(pid)

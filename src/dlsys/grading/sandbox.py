@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys.grading import frames, supervisor, walls
+from dlsys.grading import frames, groups, supervisor, walls
 from dlsys.grading.frames import ACTS, CELLS, END, JOB
 from dlsys.grading.walls import Limits
 from dlsys_helpers.errors import UserError
@@ -58,16 +58,18 @@ class Zygote:
             raise SandboxRefused(f"grading: got {sys.platform}, expected Linux. {walls.remedy()}")
         self.limits, self.walled = limits, walled
         self._root = tempfile.mkdtemp(prefix="dlsys-view-")
+        self.group = groups.make(limits) if walled else groups.NONE
         self._line, theirs = socket.socketpair()
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", "dlsys.grading.zygote"], stdin=theirs,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-            env=walls.ENVIRONMENT, start_new_session=True)
+            env=walls.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
         self._line.sendall(json.dumps({
             "walled": walled, "limits": limits.plain(), "root": self._root,
-            "visible": walls.visible_paths(), "masked": walls.masked_paths()}).encode())
+            "group": self.group.plain(), "visible": walls.visible_paths(),
+            "masked": walls.masked_paths()}).encode())
 
     def wait(self) -> None:
         """Wait until the zygote can fork. Raises SandboxRefused, which says what to do."""
@@ -83,12 +85,19 @@ class Zygote:
             raise SandboxRefused(
                 f"sandbox: cannot be built here ({str(answer['error'])[:120]}). {walls.remedy()} "
                 "Or, for notebooks you trust as your own: --sandbox=none")
+        if not answer["group"]:
+            self._leave_group()
 
     def close(self) -> None:
         """End the zygote and every process that it started."""
         self._line.close()
         self._process.kill()
         self._process.wait()
+        self._leave_group()
+
+    def _leave_group(self) -> None:
+        self.group.close()
+        self.group = groups.NONE
 
     @contextlib.contextmanager
     def sandbox(self) -> Iterator[Sandbox]:

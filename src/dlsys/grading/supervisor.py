@@ -15,27 +15,32 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from dlsys.grading import init, walls
+from dlsys.grading.groups import NONE, Group
 
 LOOK_EVERY = 0.02  # seconds between two looks at the memory
 LONGEST_MESSAGE = 4096
 _OWN = re.compile(rb"\n(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+)")
 _SOCKETS = re.compile(rb"^sockets: used (\d+)")
+_LENT = re.compile(rb"\n(Anonymous|Pss_Anon):\s+(\d+)")
 _SHARED_OUT = re.compile(rb"\n(?:Pss|SwapPss):\s+(\d+)")
 
 
 def main(judge: socket.socket, zygote: socket.socket, walled: bool,
-         limits: walls.Limits, user: int | None) -> None:
+         limits: walls.Limits, user: int | None, group: Group) -> None:
     """Open one sandbox after the other until the judge is gone. Never returns."""
+    lender = os.getppid()
     while True:
         _, fds, _, _ = socket.recv_fds(judge, 1, 2)
         if len(fds) != 2:
+            group.remove()  # a judge that was ended from outside could not
             os._exit(0)
         pid = os.fork()
         if pid == 0:  # once it has made a process namespace, it cannot make another one
             try:
-                report = Supervised(zygote, walled, limits, user).run(*fds)
+                report = Supervised(zygote, walled, limits, user, group, lender).run(*fds)
                 judge.sendall(json.dumps(report).encode().ljust(LONGEST_MESSAGE))
                 os._exit(0)
             finally:
@@ -50,8 +55,10 @@ class Supervised:
     """One submission's sandbox, from its init's start to the last of its processes."""
 
     def __init__(self, zygote: socket.socket, walled: bool, limits: walls.Limits,
-                 user: int | None) -> None:
+                 user: int | None, group: Group = NONE, lender: int | None = None) -> None:
         self.zygote, self.walled, self.limits, self.user = zygote, walled, limits, user
+        self.group, self.kills = group, group.kills()
+        self.lender = lender
         self.proc: int | None = None
         self.socket_bytes = _socket_bytes()
         self.peak, self.ended_by = 0, ""
@@ -65,13 +72,18 @@ class Supervised:
         init_fd = os.pidfd_open(pid)
         try:
             self._watch(init_fd, life, mine)
+            if not self.ended_by:  # the judge has hung up: the init counts what has ended, and ends
+                select.select([mine], [], [], init.END_SECONDS)
         finally:
+            alive = self._alive()
             used = self._end(pid)
             for fd in (init_fd, life, *([self.proc] if self.proc is not None else [])):
                 os.close(fd)
             mine.close()
+        if not self.ended_by and self._killed():
+            self.ended_by = "memory"
         return {"ended_by": self.ended_by, "peak_bytes": max(self.peak, used["peak_bytes"]),
-                "cpu_seconds": used["cpu_seconds"]}
+                "cpu_seconds": used["cpu_seconds"] + alive}
 
     def _fork_init(self, line: int, life: int, mine: socket.socket,
                      theirs: socket.socket) -> int:
@@ -100,7 +112,7 @@ class Supervised:
                 return
             if mine.fileno() in ready and not self._ask_zygote(mine, init_fd):
                 return
-            if self._memory() > self.limits.memory:
+            if self._memory() > self.limits.memory or self._killed():
                 self.ended_by = "memory"
             elif time.monotonic() > deadline:
                 self.ended_by = "time"
@@ -122,9 +134,22 @@ class Supervised:
             return 0
         waiting = _sockets(self.proc) * self.socket_bytes
         quick = waiting + self._sum(_own_pages)
-        used = waiting + self._sum(_proportional) if quick > self.limits.memory else quick
-        self.peak = max(self.peak, used if quick > self.limits.memory else 0)
+        if quick <= self.limits.memory:
+            return quick
+        # Processes may end or begin in between, so the zygote is looked at twice.
+        lent, sharing = _lent(self.lender), self._sum(_proportional)
+        used = waiting + sharing - max(lent, _lent(self.lender))
+        self.peak = max(self.peak, used)
         return used
+
+    def _killed(self) -> bool:
+        """Whether the kernel has ended a process because the group met its bound."""
+        return self.group.kills() > self.kills
+
+    def _alive(self) -> float:
+        """CPU seconds of what still runs and ends with the init; the zygote counts the runners."""
+        ticks = 0 if self.proc is None else self._sum(_ticks)
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def _sum(self, measure: Callable[[int, str], int]) -> int:
         total = 0
@@ -142,8 +167,9 @@ class Supervised:
         # The zygote is the parent of the runners: the namespace ends when it has reaped them.
         self.zygote.sendall(b"r")
         used = json.loads(self.zygote.recv(LONGEST_MESSAGE))
-        os.waitpid(pid, 0)
-        return used
+        _, _, spent = os.wait4(pid, 0)  # of the init, and of the orphans that it waited for
+        return {"cpu_seconds": used["cpu_seconds"] + spent.ru_utime + spent.ru_stime,
+                "peak_bytes": max(used["peak_bytes"], spent.ru_maxrss * 1024)}
 
 
 def _socket_bytes() -> int:
@@ -178,6 +204,12 @@ def _threads(proc: int, name: str) -> Iterator[bytes]:
             yield _read(proc, f"{name}/task/{thread}/status")
 
 
+def _ticks(proc: int, name: str) -> int:
+    """CPU ticks of one process and its children; 0 for a runner, whose parent is outside."""
+    fields = _read(proc, f"{name}/stat").rpartition(b")")[2].split()
+    return sum(map(int, fields[11:15])) if fields[1] != b"0" else 0
+
+
 def _proportional(proc: int, name: str) -> int:
     """Memory of one process where each shared page is divided among those that share it."""
     try:
@@ -185,6 +217,16 @@ def _proportional(proc: int, name: str) -> int:
     except OSError:  # the process has hidden itself, or its first thread has ended
         found = []
     return sum(map(int, found)) * 1024 or _own_pages(proc, name)
+
+
+def _lent(pid: int | None) -> int:
+    """Of the memory that the zygote filled, what `_proportional` counts to those it forked."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_bytes()
+        found = {name: int(size) * 1024 for name, size in _LENT.findall(text)}
+        return found[b"Anonymous"] - found[b"Pss_Anon"]
+    except (OSError, KeyError):  # before Linux 5.3: it counts to them
+        return 0
 
 
 def _names(folder: int, name: str) -> list[str]:

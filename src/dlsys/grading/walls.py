@@ -34,7 +34,6 @@ DETACH = 2  # umount2
 DIE_WITH_PARENT, SET_DUMPABLE, DROP_BOUND, AMBIENT = 1, 4, 24, 47  # prctl
 AMBIENT_RAISE = 2
 LAST_CAPABILITY = 63  # that a kernel could know
-NO_BOUND = 2**60  # cgroup v1 writes "no limit" as a number beyond it
 _CAPABILITY_VERSION = 0x20080522
 PACKAGES = [Path(__file__).parents[2] / name
             for name in ("dlsys", "dlsys_helpers", "dlsys_checks")]
@@ -280,44 +279,6 @@ def give_up_privileges(user: int | None) -> None:
     head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     _check(libc.capset(head, (ctypes.c_uint32 * 6)()), "dropping capabilities")
     seccomp.install(libc)
-
-
-# ---- the kernel's own memory, which no process holds
-
-def kernel_bound(root: Path = Path("/")) -> int | None:
-    """Bytes that this process's control groups leave to it and its children, or None.
-
-    It is the one bound on what the kernel keeps for them, such as its list of names that were asked
-    for. Nothing is changed: who starts the grader gives it a group. root: where /proc and /sys are.
-    """
-    bounds = [bound for folder in _memory_groups(root) if (bound := _bound(folder)) is not None]
-    return min(bounds, default=None)
-
-
-def _memory_groups(root: Path) -> list[Path]:
-    """The folders of this process's control group for memory, up to the outermost one."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    base = root / "sys/fs/cgroup"
-    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    first = next((path for _, kinds, path in groups if "memory" in kinds.split(",")), None)
-    if first is not None:  # cgroup v1 has a tree for each kind
-        base, path = base / "memory", first
-    else:
-        path = next((path for number, kinds, path in groups if (number, kinds) == ("0", "")), "/")
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return [base.joinpath(*parts[:n]) for n in range(len(parts), -1, -1)]
-
-
-def _bound(folder: Path) -> int | None:
-    """What a group's file says: bytes, or None for "max", for v1's huge number, for no file."""
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            found = int((folder / name).read_text())
-            return found if found < NO_BOUND else None
-    return None
 
 
 # ---- where it cannot be had

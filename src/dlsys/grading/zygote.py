@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable
 
 from dlsys.grading import supervisor, walls
+from dlsys.grading.groups import NONE, Group
 from dlsys.grading.walls import Limits
 
 LONGEST_SETTINGS = 65536
@@ -37,14 +38,15 @@ def main() -> None:
         _silence(0, 1, 2)
         limits = Limits(**settings["limits"])
         user = walls.own_id() if settings["walled"] else None
-        zygote = _start_supervisor(judge, settings["walled"], limits, user)
+        group = _that_opens(Group.read(settings["group"]))
+        zygote = _start_supervisor(judge, settings["walled"], limits, user, group)
         prepare = _load()
     except Exception as error:  # the judge refuses to grade, with this text
         judge.sendall(json.dumps({"error": f"{type(error).__name__}: {error}"[:500]}).encode())
         os._exit(1)
-    judge.sendall(b'{"ready": true}')
+    judge.sendall(json.dumps({"ready": True, "group": bool(group.fds)}).encode())
     judge.close()
-    serve(zygote, settings["walled"], limits, user, prepare)
+    serve(zygote, settings["walled"], limits, user, group, prepare)
 
 
 def _silence(*fds: int) -> None:
@@ -54,14 +56,24 @@ def _silence(*fds: int) -> None:
     os.close(null)
 
 
-def _start_supervisor(judge: socket.socket, walled: bool, limits: Limits,
-                  user: int | None) -> socket.socket:
+def _that_opens(group: Group) -> Group:
+    """The group, if a process here can enter it; else one without folders."""
+    if (pid := os.fork()) == 0:
+        with contextlib.suppress(OSError):
+            group.enter()
+            os._exit(0)
+        os._exit(1)
+    return NONE if os.waitpid(pid, 0)[1] else group
+
+
+def _start_supervisor(judge: socket.socket, walled: bool, limits: Limits, user: int | None,
+                      group: Group) -> socket.socket:
     mine, theirs = socket.socketpair()
     if os.fork() == 0:
         try:
             mine.close()
             walls.prctl(walls.DIE_WITH_PARENT, signal.SIGKILL)
-            supervisor.main(judge, theirs, walled, limits, user)
+            supervisor.main(judge, theirs, walled, limits, user, group)
         finally:
             os._exit(1)
     theirs.close()
@@ -97,14 +109,16 @@ def _load() -> Callable:
 
 
 def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: int | None,
-          run: Callable) -> None:
+          group: Group, run: Callable) -> None:
     """Fork a runner into an init's namespaces for each "f", reap all runners for each "r"."""
     children: list[int] = []
     while True:
         kind, fds, _, _ = socket.recv_fds(supervisor_line, 1, 2)
         if kind == b"f":
+            if not group.stands():
+                os._exit(1)  # somebody removed it: the judge starts afresh, with a new one
             with contextlib.suppress(walls.WallError):  # the init has ended by now
-                children.append(_fork_runner(*fds, walled, limits, user, run))
+                children.append(_fork_runner(*fds, walled, limits, user, group, run))
             for fd in fds:
                 os.close(fd)
             supervisor_line.sendall(b".")
@@ -116,13 +130,14 @@ def serve(supervisor_line: socket.socket, walled: bool, limits: Limits, user: in
 
 
 def _fork_runner(line: int, init_fd: int, walled: bool, limits: Limits, user: int | None,
-                 run: Callable) -> int:
+                 group: Group, run: Callable) -> int:
     if walled:
         walls.set_namespaces(init_fd, walls.NEW_PIDS)  # for children from now on
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()
+            group.enter()
             if walled:
                 walls.set_namespaces(init_fd, walls.OWN)
                 walls.empty_home(limits)
