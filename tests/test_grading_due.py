@@ -167,7 +167,8 @@ def test_table_and_overview_say_for_how_many_no_time_is_known(tmp_path):
     rules = course(tmp_path, extensions=HEAD + "zoe,1,2027-01-18T23:59:00+01:00,\n")
     results = scoring.scored([result("ada", "ppppp"), result("bob", "ppppp")], [],
                              Scoring(course=rules))
-    page = " ".join(pages.overview({"run": {"begun": "x", "settings": {"key": "00"}},
+    page = " ".join(pages.overview({"run": {"begun": "2026-11-23T02:15:17+00:00",
+                                            "settings": {"key": "00"}},
                                     "scoring": Scoring(course=rules).plain(),
                                     "results": results}).split())
 

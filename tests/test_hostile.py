@@ -600,6 +600,7 @@ def test_what_was_answered_in_the_second_attempt_keeps_its_own_words(why):
                                 limits=settings().limits, used={"ended_by": why})
     papers = [types.SimpleNamespace(
         exercise=types.SimpleNamespace(id=trap.id, by_hand=(), promises=()), trap=trap,
+        constant=None,
         packed=b"", all_cases=[])
         for trap in catalog.traps(1)[:2]]
     sitting = judge.Sitting(notebooks.Notebook(1, []), papers, box)

@@ -7,7 +7,6 @@ where this user may: the judge keeps it, the runners enter it. Linux only; it ne
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -15,7 +14,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlsys.grading import ON_WINDOWS
 from dlsys.grading.walls import Limits
+
+try:
+    import fcntl
+except ModuleNotFoundError:
+    raise SystemExit(ON_WINDOWS) from None
 
 PREFIX = "dlsys-sandbox-"
 MARGIN = 256 * 2**20  # bytes beyond what the watch counts: buffers, mappings, the kernel's own
