@@ -99,7 +99,7 @@ def same(a: Any, b: Any) -> bool:
 def copied(value: Any, known: dict[int, Any] | None = None) -> Any:
     """A deep copy of plain data; what appears in it twice does so in the copy.
 
-    copy.deepcopy takes ten times as long for the tensors that make up nearly all cases.
+    copy.deepcopy takes several times as long for the tensors that make up nearly all cases.
     """
     known = {} if known is None else known
     kind = type(value)
@@ -128,7 +128,7 @@ def standard_session() -> Iterator[None]:
     Grad mode, inference mode, default dtype and device, autocast, deterministic flags, anomaly
     mode and the recursion limit are those of a fresh process. Threads and the states of all random
     generators stay as they are and are put back. A session inside another one leaves the generators
-    to the outer one: to keep them takes longer than most answers do.
+    to the outer one: keeping them takes as long as many an answer.
     """
     global _generators_kept
     restore, outermost = [_kept_settings()], not _generators_kept
