@@ -28,7 +28,7 @@ import sys, types
 acting = types.ModuleType("dlsys_helpers.acting")
 acting.learner_frame = lambda error: ""
 checking = types.ModuleType("dlsys_helpers.checking")
-checking.FIXED_SEEDS = (0, 1)
+checking.drawn_seeds = lambda: (0, 1, 2)
 def run_check(id, fn, seeds):
     assert len(seeds) == 3
     value = fn()

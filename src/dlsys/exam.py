@@ -161,7 +161,7 @@ def check(id: str, fn: Callable[[], dict]) -> None:
     from dlsys_checks.exam import laws, sheet
     from dlsys_helpers import checking
     _refuse_bad_call(id, fn)
-    seeds = (*checking.FIXED_SEEDS, secrets.randbelow(2**31))
+    seeds = checking.drawn_seeds()
     verdict = laws.run_check(id, fn, seeds, checking.CASE_SECONDS)
     progress.record(id, verdict.status, verdict.misconception)
     try:

@@ -372,6 +372,11 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
     return Verdict("pass", id)
 
 
+def drawn_seeds() -> tuple[int, ...]:
+    """The seeds of a learner's own check: the fixed ones, and one that nobody has seen before."""
+    return (*FIXED_SEEDS, secrets.randbelow(2**31))
+
+
 def check(id: str, fn: Callable, seconds: float = CASE_SECONDS) -> None:
     """Check your answer to an exercise: fixed cases and cases nobody has seen before.
 
@@ -382,7 +387,7 @@ def check(id: str, fn: Callable, seconds: float = CASE_SECONDS) -> None:
     """
     from dlsys_helpers import progress
     _refuse_bad_call(id, fn)
-    verdict = run_check(id, fn, (*FIXED_SEEDS, secrets.randbelow(2**31)), seconds)
+    verdict = run_check(id, fn, drawn_seeds(), seconds)
     progress.record(id, verdict.status, verdict.misconception)
     tell(verdict, catalog.trap(id))
 

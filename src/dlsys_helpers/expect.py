@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from dlsys_helpers import acting
@@ -204,7 +205,7 @@ def _worst(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
     """The entry with the largest error, as text: where, got and expected."""
     error = (got.double() - expected.double()).abs().nan_to_num(nan=math.inf).flatten()
     at = int(error.argmax())
-    place = [int(i) for i in torch.unravel_index(torch.tensor(at), got.shape)]
+    place = [int(i) for i in np.unravel_index(at, got.shape)]  # torch's own imports sympy
     where = f" at {place}" if place else ""
     mine, wanted = _told_apart(*(v.flatten()[at].item() for v in (got, expected)))
     return f"{mine}{where}", wanted

@@ -167,7 +167,9 @@ def act(fn, kind, states, decays, modes, frozen):
             "shared": sum(a.data_ptr() == b.data_ptr() for a in now.values()
                           for b in theirs.values()),
             "graphs": sum(t.grad_fn is not None for t in [*now.values(), *theirs.values()]),
-            "grads": sum(int((p.grad != number).sum()) if p.grad is not None else p.requires_grad
+            # With a graph behind it a parameter has no gradient to look at: torch would warn.
+            "grads": sum(int((p.grad != number).sum()) if p.is_leaf and p.grad is not None
+                         else p.requires_grad
                          for number, m in enumerate((average, model)) for p in m.parameters()),
             "asked": [[p.requires_grad for p in m.parameters()] for m in (average, model)],
             "modes": [[m.training for m in root.modules()] for root in (average, model)]}
