@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -179,6 +180,17 @@ def test_a_scheduler_that_goes_away_is_named(error):
 
     with pytest.raises(cohort.RunError, match="the scheduler is gone"):
         cluster._result(Future())
+
+
+def test_a_ctrl_c_that_a_destructor_swallows_still_counts():
+    before = signal.getsignal(signal.SIGINT)
+    with command.ctrl_c() as stop_if_pressed:
+        stop_if_pressed()
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            stop_if_pressed()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_ctrl_c_in_the_terminal_ends_all_in_one_line(tmp_path, one):

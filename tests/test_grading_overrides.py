@@ -43,6 +43,8 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path, text, said):
 @pytest.mark.parametrize(("row", "said"), [
     (Override(2, "eve", "01.1", 1, ""), "row 2: got learner 'eve'"),
     (Override(3, "ada", "01.9", 1, ""), "row 3: got exercise '01.9', expected one of 01.1, 01.2"),
+    (Override(3, "ada", "1.5", 1, ""), "row 3: got exercise '1.5', expected one that was graded"),
+    (Override(3, "ada", "02.1", 1, ""), "row 3: got exercise '02.1', expected one that was graded"),
     (Override(4, "ada", "01.1", 99, ""), "row 4: got 99 points, expected 0 to "),
     (Override(4, "ada", "01.1", -1, ""), "row 4: got -1 points, expected 0 to "),
 ])
@@ -53,8 +55,7 @@ def test_a_row_that_fits_nothing_is_named(row, said):
 
 def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
     ada, bob = result("ada", "pwppp", "7", "canvas"), result("bob", "ppppp")
-    rows = [Override(2, "7", "01.2", 1, "right idea"), Override(3, "bob", "", None, "see me"),
-            Override(4, "ada", "02.1", 1, "for her other hand-in")]
+    rows = [Override(2, "7", "01.2", 1, "right idea"), Override(3, "bob", "", None, "see me")]
     mine, other = overrides.applied([ada, bob], rows)
 
     assert ada["exercises"][1]["points"] == 0

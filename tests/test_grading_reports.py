@@ -89,6 +89,7 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     assert reports.missing_packages(grades["results"]) == [("pandas", ["ada", "bob"])]
     assert reports.alike(grades["results"]) == [["ada", "bob"]]
     assert reports.alike([ada, {**bob, "stage": 2}]) == []
+    assert reports.alike([ada, {**bob, "points": 0}]) == [["ada", "bob"]]  # taken away by hand
     page, said = pages.overview(grades), "\n".join(command._summary([ada, bob]))
     for text in (page, said):
         assert "pandas" in text

@@ -596,3 +596,15 @@ def test_clean_text_holds_nothing_that_a_screen_acts_on(text, shown):
 ])
 def test_no_cell_of_a_csv_is_a_formula(value, written):
     assert cell(value) == written
+
+
+def test_what_the_run_itself_wrote_below_the_folder_is_not_handed_in(tmp_path):
+    (tmp_path / "ada.ipynb").write_bytes(SOLVED)
+    (tmp_path / "grades").mkdir()
+    zipped(tmp_path / "grades/feedback_canvas_01_activations.zip", {"ada.html": b"x"})
+    (tmp_path / "grades/overview.csv").write_text("x")
+
+    found = submissions.find([tmp_path], tmp_path / "grades")
+
+    assert [one.name for one in found.submissions] == ["ada.ipynb"]
+    assert found.left_out == []

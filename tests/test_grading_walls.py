@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import multiprocessing
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dlsys.grading import crowds, groups, sandbox, seccomp, supervisor, walls
+from dlsys.grading import crowds, groups, sandbox, seccomp, supervisor, walls, zygote
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -188,6 +189,21 @@ def test_the_watch_sees_memory_shared_or_not(kind, measure):
     os.close(proc)
 
     assert found >= size
+
+
+def test_pages_are_gathered_where_the_kernel_can_and_keep_what_they_hold():
+    held = mmap.mmap(-1, 4 * zygote.LARGE_PAGE, mmap.MAP_PRIVATE)
+    held.write(b"x" * len(held))
+    start = ctypes.addressof(ctypes.c_char.from_buffer(held))
+
+    zygote._collapse(start, start + len(held) - 1)
+
+    assert held[:] == b"x" * len(held)
+    lines = Path("/proc/self/smaps").read_text().split(f"{start:x}-")[1].splitlines()
+    large = next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages:"))
+    if not large:
+        pytest.skip("this kernel gathers no pages (Linux 6.1 does)")
+    assert large * 1024 >= 2 * zygote.LARGE_PAGE
 
 
 V1, NO_LIMIT = "sys/fs/cgroup/memory", 2**63 - 4096

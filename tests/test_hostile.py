@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from pathlib import Path
@@ -33,6 +34,7 @@ from grading_samples import (
     statuses,
     worksheet,
 )
+from IPython.core.inputtransformer2 import TransformerManager
 
 from dlsys.grading import (
     cohort,
@@ -42,11 +44,12 @@ from dlsys.grading import (
     notebooks,
     runner,
     sandbox,
+    shell,
     supervisor,
     walls,
     wire,
 )
-from dlsys_helpers import catalog, checking, paths, stages, verdicts
+from dlsys_helpers import acting, catalog, checking, paths, stages, verdicts
 
 CLASS_SEEDS, ARRANGE, PAPERS = judge.SEEDS, checking.Exercise.arrange, judge.Judge.papers
 HURRY = 1.5  # seconds for a cell or an exercise that hangs until its limit
@@ -278,6 +281,15 @@ def test_a_right_answer_is_not_punished_for_what_stands_beside_it(grade, pack):
     assert result["points"] == FULL, (statuses(result), names)
 
 
+@pytest.mark.parametrize("name", ["numpy", "torch", "dlsys_helpers"])
+def test_a_package_that_a_cell_forgets_can_be_imported_behind_it(grade, name):
+    forgets = (f"import sys\nfor m in [m for m in sys.modules if m.split('.')[0] == '{name}']:\n"
+               "    del sys.modules[m]")
+    grade(worksheet("# torch.optim"), "01.4")  # the compiler's modules are there from here on
+
+    assert grade(worksheet(forgets, f"import {name}"), "01.4")["cells"] == []
+
+
 def test_cells_share_what_they_share_in_jupyter(grade):
     cells = ("from __future__ import annotations", "def f(x: Unknown) -> Unknown: return x",
              "%%writefile mine.py\nvalue = 7", "import mine\nassert mine.value == 7",
@@ -297,6 +309,106 @@ def test_the_line_is_counted_as_the_learner_sees_it(grade, source, line):
     assert (report["number"], report["line"]) == (2, line)
 
 
+CELL_TEXTS = [
+    "", "\n", "x = 1", "# x", "f(x);", "a\n\n\nb", "x=1\r\ny=2", "await f()", "return 1",
+    "a = 5 % 2", "'''\n%time\n!ls\n'''", "x = 'what?'", "x\\\n = 1", "async def f():\n  pass",
+    "%time x", "%%time\nx", "!ls", "x = !ls", "x = %time 1", "x?", "?x", "  x = 1\n  y = 2",
+    "\tx = 1", ">>> x = 1\n... y", "In [1]: x = 3", "In [12]: x: int = 3\n   ...: y", "/f x",
+    ",f a b", ";f a b"]
+
+
+@pytest.mark.parametrize("text", CELL_TEXTS)
+def test_a_cell_is_read_as_ipython_reads_it(text):
+    assert shell._transformed(text) == TransformerManager().transform_cell(text)
+
+
+def test_the_compiler_is_loaded_for_those_who_will_use_it(grade):
+    asks = "import sys\nassert 'torch._dynamo' in sys.modules  # before torch.optim.SGD asks for it"
+
+    assert grade(worksheet(asks), "01.4")["cells"] == []
+
+
+def test_a_load_of_the_compiler_is_waited_for():
+    zygote = sandbox.Zygote.__new__(sandbox.Zygote)
+    zygote.compiler = False
+    zygote._line, supervisor_line = socket.socketpair()
+    sent = []
+    late = threading.Timer(0.3, lambda: sent.append(1) or supervisor_line.sendall(b"."))
+    late.start()
+
+    zygote.load_compiler()
+
+    assert sent
+    assert zygote.compiler
+    late.join()
+    supervisor_line.close()
+    with pytest.raises(sandbox.SandboxLost):
+        zygote.load_compiler()
+    assert not zygote.compiler
+    zygote._line.close()
+
+
+@pytest.mark.parametrize(("text", "loads"), [
+    ("o = torch.optim.SGD(p)", True), ("from dlsys_helpers import fit", True),
+    ("loss.backward(torch.ones(3))", True), ("from torch.utils.checkpoint import checkpoint", True),
+    ("torch.autograd.grad(f(x), [x, y], v)", True), ("grad(out,\n  x, v, allow_unused=True)", True),
+    ("grad(f(x, y), x, create_graph=True)", False), ("grad(f(x, y), (x, y))", False),
+    ("loss.backward()", False), ("optimum = fitted = compiler = 1", False)])
+def test_who_will_use_the_compiler_is_known_by_the_words(text, loads):
+    assert notebooks.loads_compiler(["x = 1", text]) == loads
+
+
+def cells_of(stage: int) -> list[str]:
+    """What a learner with the worked answers hands in."""
+    cells = json.loads((paths.SOLUTIONS / f"{stages.stage(stage).stem}.ipynb").read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def acts_of(stage: int) -> list[str]:
+    """The source of what is done with them."""
+    return [acting.act_source(exercise.act_fn) for exercise in checking.of_stage(stage).values()
+            if exercise.act_fn is not acting.call_function]
+
+
+@pytest.mark.parametrize("stage", [
+    stage.number for stage in stages.STAGES
+    if not notebooks.loads_compiler([*cells_of(stage.number), *acts_of(stage.number)])])
+def test_the_answers_of_a_stage_without_such_words_load_no_part_of_it(stage):
+    cells = [*cells_of(stage), "import sys\nprint({'torch._dynamo', 'sympy'} & set(sys.modules))"]
+
+    done = subprocess.run([sys.executable, "-"], input="\n".join(cells), capture_output=True,
+                          text=True, check=True, env={**os.environ, "DLSYS_PROGRESS": "off"})
+
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(("source", "found"), [
+    ("def dropout(x):\n    return x * mask(x)", []), ("# SGD()\nx = 'SGD()'", []),
+    ("def f(p):\n    return torch.optim.SGD(p)", ["SGD"]),
+    ("def dropout(x):\n    return F.dropout(x)", ["dropout"]), ("dropout(x)", ["dropout"]),
+    ("dropout(", [])])
+def test_only_calls_of_a_library_count_as_such(source, found):
+    assert notebooks.calls(source, ["SGD", "dropout"]) == found
+
+
+def test_an_answer_that_comes_twice_is_judged_once(monkeypatch):
+    judged = []
+    monkeypatch.setattr(judge, "_judged", lambda paper, _: judged.append(paper) or (
+        verdicts.Verdict("wrong", paper.exercise.id, "no"), {"cases": 3}))
+    same = sandbox.Attempt(cells_done=True, answers={0: [wire.pack({"kind": "value"})]})
+    box = types.SimpleNamespace(attempt=lambda *_, **__: same, limits=settings().limits, used={})
+    trap = catalog.traps(1)[0]
+    exercise = types.SimpleNamespace(id=trap.id, by_hand=())
+    paper = types.SimpleNamespace(exercise=exercise, trap=trap, constant=None, packed=b"")
+
+    sitting = judge.Sitting(notebooks.Notebook(1, []), [paper], box)
+    sitting.hold()
+
+    assert judged == [paper]
+    (entry,) = sitting.result()["exercises"]
+    assert (entry["status"], entry["cases"]) == ("wrong", 3)
+
+
 # ---- what counts is what the learner checks
 
 WEAK = "def weak(x, threshold):\n    return x"
@@ -312,6 +424,9 @@ MEANT = {
     "another name": [MINE + "\ncheck('01.5', mine)"],
     "another name, and the stub is there": [
         MINE + "\ncheck('01.5', mine)",
+        "def soft_threshold(x, threshold):\n    raise NotImplementedError('x is not written yet')"],
+    "a stub stands below it": [
+        SOFT + "check('01.5', soft_threshold)",
         "def soft_threshold(x, threshold):\n    raise NotImplementedError('x is not written yet')"],
     "by keyword": [MINE + "\ncheck(id='01.5', fn=mine)"],
     "a method": ["class S:\n    @staticmethod\n" + MINE.replace("def ", "    def ").replace(

@@ -127,6 +127,15 @@ def test_a_bool_tensor_holds_zeros_and_ones_whatever_was_sent():
     assert sent.tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("sent", [torch.ones(2, 3), torch.ones(()), torch.tensor([True, False]),
+                                  torch.ones(3, 2, dtype=torch.bfloat16)])
+def test_a_tensor_that_arrives_owns_its_memory(sent):
+    came = wire.unpack(wire.pack(sent))
+
+    assert came._base is None  # a copy of a view takes several times as long
+    assert (came.shape, came.dtype, came.tolist()) == (sent.shape, sent.dtype, sent.tolist())
+
+
 @pytest.mark.parametrize("value", [
     torch.eye(3).to_sparse(), torch.empty(2, device="meta"), object(), {1, 2}, b"x",
     pytest.param(10**5000, id="long int")])

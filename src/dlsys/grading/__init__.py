@@ -17,7 +17,7 @@ Who does what, from the outside in:
     gradebooks, returns        what Canvas and Moodle take back
     term                       one page over several runs
 
-It runs on Linux alone. On Windows even what it imports is missing; that is said in one line.
+It runs on Linux alone. On Windows even what it imports is missing; the commands say so in one line.
 """
 
 from dlsys import windows

@@ -6,6 +6,7 @@ missing, and nothing twice.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import dlsys_checks
-from dlsys.grading import ON_WINDOWS, notebooks, overrides, scoring, submissions, walls
+from dlsys.grading import notebooks, overrides, scoring, submissions, walls
 from dlsys.grading.budget import Budget
 from dlsys.grading.notebooks import Refused
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
@@ -28,11 +29,6 @@ from dlsys.grading.submissions import Submission
 from dlsys.grading.text import answers_to, clean, some
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
-
-try:
-    import fcntl
-except ModuleNotFoundError:
-    raise SystemExit(ON_WINDOWS) from None
 
 SCHEMA = 2
 JOURNAL, GRADES = "journal.jsonl", "grades.json"

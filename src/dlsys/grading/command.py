@@ -13,8 +13,10 @@ import importlib.util
 import math
 import os
 import re
+import signal
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +125,7 @@ def _grade(args: argparse.Namespace) -> int:
     from dlsys.grading import cohort, options, pages, reports, scoring, submissions
 
     rules = options.scoring(args)  # a file that cannot be read is known before the work
-    found = submissions.find(args.paths)
+    found = submissions.find(args.paths, args.out)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
     options.fill(args, [])  # a gradebook that cannot be filled in is known before the work
@@ -137,9 +139,11 @@ def _grade(args: argparse.Namespace) -> int:
         journal.forget(args.regrade)
         options.keep_course(args)
         n = len(found.submissions)
-        with Progress(n) as progress:
-            grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n),
-                                      progress.step)
+        with Progress(n) as progress, ctrl_c() as stop_if_pressed:
+            def seen(result: dict[str, Any]) -> None:
+                progress.step(result)
+                stop_if_pressed()
+            grades = cohort.grade_all(found.submissions, journal, _workers(args, journal, n), seen)
         reports.write_all(grades, args.out)
         pages.write_all(grades, args.out)
         lines += _about_dates(grades["results"], rules.course)
@@ -151,6 +155,29 @@ def _grade(args: argparse.Namespace) -> int:
             show(grades, args.out, lines)
     graded = all(result["status"] == "graded" for result in grades["results"])
     return DONE if graded else NOT_ALL
+
+
+@contextlib.contextmanager
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Gives a function that raises KeyboardInterrupt where Ctrl-C was pressed inside.
+
+    The one that Python raises at once can be lost: it drops what a destructor raises.
+    """
+    pressed = []
+
+    def note(*_: Any) -> None:
+        pressed.append(True)
+        raise KeyboardInterrupt
+
+    def look() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield look
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _left_out(names: list[str]) -> str:

@@ -37,7 +37,6 @@ from dlsys_helpers.verdicts import Verdict
 # A right answer by luck has to be lucky on each. One is enough by proof: no named wrong answer
 # passes a single seed, tools/proof.py.
 SEEDS = 2
-DONE = ("pass", "todo")
 _KINDS = ("value", "raised", "unusable", "todo")
 
 
@@ -95,9 +94,12 @@ class Judge:
 
         Raises SandboxLost when the zygote has ended.
         """
-        started, own = time.monotonic(), time.process_time()
         asked = self.papers(notebook.stage, draw, notebook.constants)
         papers = [named(paper, notebook.names) for paper in asked]
+        code = [*(source for _, source in notebook.cells), *(paper.act for paper in papers)]
+        if not self.zygote.compiler and notebooks.loads_compiler(code):
+            self.zygote.load_compiler()
+        started, own = time.monotonic(), time.process_time()
         # One session for all laws of a notebook: each law's own is quicker inside.
         with self.zygote.sandbox() as sandbox, acting.standard_session():
             sitting = Sitting(notebook, papers, sandbox)
@@ -177,7 +179,7 @@ _NO_BOUND = "; no control group bounds the kernel's memory"
 
 # The probe returns the names of the walls that do not hold.
 _PROBE = '''
-import ctypes, os, socket
+import ctypes, os, resource, socket
 def probe(hidden):
     holes = []
     def must_fail(what, action):
@@ -202,6 +204,12 @@ def probe(hidden):
         must_fail(f"no changes to {path}", lambda: os.chmod(path, mode))
     must_fail("no new programs", lambda: os.execv("/proc/self/exe", ["x"]))
     must_fail("no other root", lambda: os.chroot("/sandbox"))
+    must_fail("no memory beside the processes", lambda: os.memfd_create("x"))
+    for name in ("AS", "CPU", "NPROC", "FSIZE", "NOFILE"):
+        if resource.getrlimit(getattr(resource, "RLIMIT_" + name))[1] == resource.RLIM_INFINITY:
+            holes.append("limit " + name)
+    if not set(os.listdir("/etc")) <= {"ld.so.cache"}:
+        holes.append("hidden files of the machine")
     if ctypes.CDLL(None).unshare(0x10000000) == 0:
         holes.append("no new namespaces")
     if len(os.environ) > 24 or "PATH" in os.environ:
@@ -238,6 +246,8 @@ class Sitting:
         self.attempt = Attempt()
         self.died: dict[str, bool] = {}  # by exercise: no answer, because processes ended
         self.tallies: dict[str, dict[str, Any]] = {}  # by exercise, of those that were judged
+        # By exercise and digest: what fails mostly sends the same answer again when alone.
+        self.judged: dict[tuple[str, bytes], tuple[Verdict, dict[str, Any]]] = {}
 
     def hold(self) -> None:
         """Judge everything once; judge what did not pass again, each in a process of its own."""
@@ -246,15 +256,22 @@ class Sitting:
 
     def _judge(self) -> None:
         self.attempt = self._try(self.papers)
-        first = dict(self.verdicts)
-        open_papers = [p for p in self.papers if first[p.exercise.id].status not in DONE]
+        open_papers = [p for p in self.papers if not self._is_done(p)]
         if not open_papers:
             return
         self._try_alone(open_papers)
         ids = [paper.exercise.id for paper in open_papers]
-        if late := [id for id in ids if self.verdicts[id].status in DONE]:
+        if late := [id for id in ids if self.verdicts[id].status == "pass"]:
             self.notes.append(f"{', '.join(late)} did not pass after all cells, but passes alone, "
                               "which counts. Does another cell change what it needs?")
+
+    def _is_done(self, paper: Paper) -> bool:
+        """Whether nothing is left to try. A stub below an answer may hide what passed above it."""
+        status = self.verdicts[paper.exercise.id].status
+        if status != "todo":
+            return status == "pass"
+        name = paper.trap.function
+        return sum(notebooks.defines(source, name) for _, source in self.notebook.cells) < 2
 
     def _try_alone(self, papers: Sequence[Paper]) -> None:
         """Judge these in processes of their own; what a fault kept from being asked, once more."""
@@ -295,29 +312,35 @@ class Sitting:
             return self._no_answer(paper, attempt)
         verdicts = []
         for answer in attempt.answers[index]:
-            verdicts.append((self._one_verdict(paper, attempt, answer), answer))
+            verdicts.append(self._one_verdict(paper, attempt, answer))
             if verdicts[-1][0].status == "pass":
                 break
-        verdict, answer = min(verdicts, key=lambda pair: _ORDER.get(pair[0].status, 1))
-        if counted := _tally(paper, answer, verdict):
+        verdict, counted = min(verdicts, key=lambda pair: _ORDER.get(pair[0].status, 1))
+        if counted:
             self.tallies[paper.exercise.id] = counted
         return verdict
 
-    def _one_verdict(self, paper: Paper, attempt: Attempt, answer: bytes) -> Verdict:
-        try:
-            messages = wire.unpack_all(answer)
-        except wire.WireError:
-            messages = [{"fault": "broken"}]
-        match messages[0] if messages else {}:
-            case {"missing": str(kind)}:
-                return self._missing(paper, attempt, kind)
-            case {"fault": kind}:
-                return _fault(paper, kind, self.sandbox)
-        try:
-            return self._caused(judge_answers(paper, messages), attempt)
-        except Exception as error:  # the learner boundary: a law met a form nobody foresaw
-            return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
-                           f"check cannot read ({type(error).__name__}).")
+    def _one_verdict(self, paper: Paper, attempt: Attempt, answer: bytes
+                     ) -> tuple[Verdict, dict[str, Any]]:
+        """The verdict on one answer, and how far it got."""
+        key = paper.exercise.id, hashlib.sha256(answer).digest()
+        if key not in self.judged:
+            try:
+                messages = wire.unpack_all(answer)
+            except wire.WireError:
+                messages = [{"fault": "broken"}]
+            match messages[0] if messages else {}:
+                case {"missing": str(kind)}:
+                    return self._missing(paper, attempt, kind), {}
+                case {"fault": kind}:
+                    return _fault(paper, kind, self.sandbox), {}
+            try:
+                self.judged[key] = _judged(paper, messages)
+            except Exception as error:  # the learner boundary: a law met a form nobody foresaw
+                return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
+                               f"check cannot read ({type(error).__name__})."), {}
+        verdict, counted = self.judged[key]
+        return self._caused(verdict, attempt), counted
 
     def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
         if attempt.at == CELLS or not attempt.cells_done:
@@ -433,9 +456,15 @@ def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
                    text.get(known, f"{name} sent something that cannot be read."))
 
 
-def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
-    """The verdict on the answers to all seeds: that of the first seed that does not pass."""
+def _judged(paper: Paper, messages: Sequence[Any]) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict on an answer to all seeds, and how far it got. Raises what a law does."""
     outcomes = [_outcome(message) for message in messages]
+    verdict = judge_answers(paper, outcomes)
+    return verdict, _tally(paper, outcomes, verdict)
+
+
+def judge_answers(paper: Paper, outcomes: Sequence[Outcome]) -> Verdict:
+    """The verdict on the answers to all seeds: that of the first seed that does not pass."""
     if outcomes[-1].kind == "todo":
         return verdicts.todo(paper.exercise.id, paper.trap.function)
     if len(outcomes) != len(paper.all_cases):
@@ -448,8 +477,8 @@ def judge_answers(paper: Paper, messages: Sequence[Any]) -> Verdict:
     return Verdict("pass", paper.exercise.id)
 
 
-def _tally(paper: Paper, answer: bytes, verdict: Verdict) -> dict[str, Any]:
-    """How far an answer got, see `tally.count`; {} where it cannot be read, or is no answer.
+def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[str, Any]:
+    """How far an answer got, see `tally.count`; {} where it cannot be counted, or is no answer.
 
     A row of an exam sheet has no promises, and nothing to count.
     """
@@ -459,7 +488,6 @@ def _tally(paper: Paper, answer: bytes, verdict: Verdict) -> dict[str, Any]:
     if verdict.status == "pass":
         return tally.complete(exercise, len(cases))
     try:
-        outcomes = [_outcome(message) for message in wire.unpack_all(answer)]
         return tally.count(exercise, cases, outcomes) if len(outcomes) == len(cases) else {}
     except Exception:  # the learner boundary, as in the verdict, which says what is wrong
         return {}

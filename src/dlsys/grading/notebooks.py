@@ -1,10 +1,11 @@
 """What the grader takes from a notebook that a stranger handed in: code, stage, and notes about it.
 
-Nothing here runs, and every pattern takes time in proportion to the text.
+Nothing here runs, and every pattern takes time in proportion to the text: seconds for the largest.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,13 @@ from dlsys.grading.text import some
 from dlsys.notebook_file import NotebookFile, Unreadable
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
+
+# What imports torch's compiler when first used, in 1 to 2 CPU s, or a part of it, in 0.3.
+_ARGUMENT = r"(?:[^(),\[]|\([^()]{0,80}\)|\[[^]]{0,80}\]){1,20},"  # bounded: a stranger's text
+_COMPILER = re.compile(
+    r"\b(?:optim|fit|profiler|checkpoint|TorchDispatchMode|torch\.func|compile|_dynamo|distributed"
+    r"|use_deterministic_algorithms|unravel_index|grad_outputs|gradcheck|[vj][jv]p|assert_close)\b"
+    rf"|\bbackward\(\s*[\w\[]|\bgrad\({_ARGUMENT}{_ARGUMENT}\s*[\w.]+\s*[,()]")
 
 
 class Refused(UserError):
@@ -93,11 +101,24 @@ def _version_here(stage: int) -> str:
 
 
 def calls(source: str, names: Iterable[str]) -> list[str]:
-    """The names that a source seems to call; a call in a comment counts, too."""
-    return [name for name in names if re.search(rf"\b{re.escape(name)}\s*\(", source)]
+    """The names that a source calls, as a function of a library; none where it is no Python."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    called = {getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+              for node in nodes if isinstance(node, ast.Call)
+              and getattr(node.func, "id", None) not in own}
+    return [name for name in names if name in called]
 
 
 def defines(source: str, function: str) -> bool:
     """Whether the source of a cell, broken or not, has a `def` of this function."""
     pattern = rf"^[ \t]*(async[ \t]+)?def[ \t]+{re.escape(function)}\b"
     return re.search(pattern, source, re.M) is not None
+
+
+def loads_compiler(sources: Iterable[str]) -> bool:
+    """Whether such code may need the compiler. Code that does unannounced is only slower."""
+    return any(map(_COMPILER.search, sources))

@@ -71,23 +71,24 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
         if not mine:
             raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
-        for result in mine:
-            _apply(result, row)
+        if not [result for result in mine if _apply(result, row)]:
+            raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, "
+                              "expected one that was graded for this learner, such as 01.3.")
     return changed
 
 
-def _apply(result: dict[str, Any], row: Override) -> None:
-    """One row on one result, in place."""
+def _apply(result: dict[str, Any], row: Override) -> bool:
+    """One row on one result, in place; whether it is about something in it."""
     if not row.exercise:
         result["notes"].append(f"By hand: {row.comment}")
-        return
+        return True
     entry = next((e for e in result["exercises"] if e["id"] == row.exercise), None)
     if entry is None and result["status"] == "graded" and row.exercise[:2] == (
             f"{result['stage']:02d}"):
         raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, expected "
                           f"one of {', '.join(e['id'] for e in result['exercises'])}")
-    if entry is None:  # the learner's hand-in for another stage
-        return
+    if entry is None:  # the learner's hand-in for another stage, or one that was refused
+        return False
     before = entry["points"]
     if row.points is not None:
         if not 0 <= row.points <= entry["possible"]:
@@ -98,3 +99,4 @@ def _apply(result: dict[str, Any], row: Override) -> None:
     said = f": {row.comment}" if row.comment else "."
     entry["message"] = " ".join(filter(None, [entry["message"], f"By hand{said}"]))
     result["notes"].append(f"{entry['id']} by hand, {entry['points']} instead of {before}{said}")
+    return True

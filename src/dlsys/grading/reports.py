@@ -51,9 +51,10 @@ def missing_packages(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
 
 
 def alike(results: Iterable[Result]) -> list[list[str]]:
-    """Learners whose hand-ins of one stage have the same code, and points by it."""
+    """Learners whose hand-ins of one stage have the same code, and something right in it."""
     groups = _names(((result["stage"], result["code"]), result) for result in results
-                    if result["points"] and result.get("code"))
+                    if result.get("code") and any(
+                        entry["status"] == "pass" for entry in result["exercises"]))
     return sorted(names for names in groups.values() if len(names) > 1)
 
 

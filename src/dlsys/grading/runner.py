@@ -41,7 +41,8 @@ _CELL_FILE = re.compile(r"<cell (\d+)>")
 _DEFAULT_WARNINGS = list(warnings.filters)
 _DEFAULT_NUMPY = np.geterr()
 _RECURSION_LIMIT = sys.getrecursionlimit()
-_MODULES = dict(sys.modules)
+MODULES = dict(sys.modules)  # the zygote adds what it loads later
+_LOADED_ONCE = {"torch", "numpy"}  # a second time in a process they cannot be
 _FAULTS = tuple(wire.pack({"fault": kind}) for kind in ("timeout", "crowded", "died"))
 
 
@@ -88,12 +89,15 @@ class Runner:
         self.line.sendall(frames.frame(CELLS, payload))
 
     def _cell(self, number: int, source: str) -> None:
+        before = len(sys.modules)
         try:
             self.shell.run(number, source)
         except BaseException as error:
             self.reports.append(_report(error, number))
-        for name in _MODULES.keys() - sys.modules.keys():
-            sys.modules[name] = _MODULES[name]  # torch cannot be loaded a second time
+        if not sys.modules.keys() >= _LOADED_ONCE or len(sys.modules) < before:
+            # No look at each name: that would write its count of references, and so copy a
+            # thousand pages that the zygote shares.
+            sys.modules.update(MODULES | sys.modules)
 
     def _checkpointed(self, number: int, source: str) -> None:
         """Run the cell in a child, which continues the attempt; return here only after a fault.

@@ -59,6 +59,7 @@ class Zygote:
         self.limits, self.walled = limits, walled
         self._root = tempfile.mkdtemp(prefix="dlsys-view-")
         self.group = groups.make(limits) if walled else groups.NONE
+        self.compiler = False  # whether it is loaded
         self._line, theirs = socket.socketpair()
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
@@ -87,6 +88,17 @@ class Zygote:
                 "Or, for notebooks you trust as your own: --sandbox=none")
         if not answer["group"]:
             self._leave_group()
+
+    def load_compiler(self) -> None:
+        """Have torch's compiler loaded, once, so that no runner has to. Raises SandboxLost."""
+        self._line.settimeout(START_SECONDS)
+        try:
+            self._line.sendall(b"c")
+            self.compiler = bool(self._line.recv(1))
+        except OSError:
+            self.compiler = False
+        if not self.compiler:
+            raise SandboxLost("zygote")
 
     def close(self) -> None:
         """End the zygote and every process that it started."""

@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 import types
+from contextlib import suppress
 from os import chdir, environ
 from typing import Any
 
@@ -64,7 +65,7 @@ class Shell:
         """Run cell text that begins `above` lines below the cell's top, with right line numbers."""
         empty = _EMPTY_LINES.match(source).end()
         self.above = above + source.count("\n", 0, empty)
-        code = "\n" * self.above + TransformerManager().transform_cell(source[empty:])
+        code = "\n" * self.above + _transformed(source[empty:])
         cells.remember(code, self.name)
         return self.execute(code, self.name)
 
@@ -129,6 +130,18 @@ class Shell:
 
     def __getattr__(self, name: str) -> Nothing:
         return Nothing()
+
+
+def _transformed(source: str) -> str:
+    """Cell text as Python: magics, `!`, `?` and pasted prompts are none, apart from `In [1]: x`.
+
+    A prompt inside a string stays, which IPython would cut out.
+    """
+    with suppress(SyntaxError, ValueError):
+        ast.parse(source)
+        if "In [" not in source:
+            return source if source.endswith("\n") else source + "\n"
+    return TransformerManager().transform_cell(source)
 
 
 class Nothing:

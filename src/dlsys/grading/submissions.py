@@ -110,9 +110,10 @@ class _File:
     graded: bool = True
 
 
-def find(paths: list[Path]) -> Found:
+def find(paths: list[Path], out: Path | None = None) -> Found:
     """All submissions under the paths, in a stable order. Raises Refused for an unusable path.
 
+    out: the folder of the run, in which nothing was handed in.
     Notebooks that are named one by one are one group, below the folder that they share; each
     folder and each zip is a group of its own.
     """
@@ -125,7 +126,7 @@ def find(paths: list[Path]) -> Found:
         elif path.suffix.lower() == ".ipynb" and not path.is_dir():
             single.append(_File(label.parts, _notebook_at(path, label)))
         else:
-            groups.append((label, _owned(_under(path))))
+            groups.append((label, _owned(_under(path, out))))
     if single:
         groups.append((Path(), _owned(single)))
     found = _distinct(_named_apart(_apart(groups)))
@@ -154,22 +155,24 @@ def _mode(path: Path) -> int:
         raise Refused(f"{path}: {error.strerror}. Give a notebook, a folder or a zip.") from None
 
 
-def _under(path: Path) -> list[_File]:
+def _under(path: Path, out: Path | None) -> list[_File]:
     if stat.S_ISDIR(_mode(path)):
-        return [file for name, here in sorted(_walk(path)) for file in _from_file(name, here)]
+        return [file for name, here in sorted(_walk(path, out)) for file in _from_file(name, here)]
     if path.suffix.lower() == ".zip":
         return _in_zip(path.resolve(), (), path.name, None)
     raise Refused(f"{path}: is not a notebook, a folder or a zip. Give one of these.")
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Relative names and paths of all files; links to folders are listed, never entered.
+def _walk(folder: Path, out: Path | None) -> Iterator[tuple[str, Path]]:
+    """Relative names and paths of all files, but for those in `out`; links to folders are listed,
+    never entered.
 
     A folder that cannot be read is listed, too.
     """
     count, closed = 0, []
     for here, folders, files in os.walk(folder, onerror=closed.append):
-        folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX")))
+        folders[:] = sorted(f for f in folders if not f.startswith((".", "__MACOSX"))
+                            and (out is None or Path(here, f).resolve() != out.resolve()))
         links = [f for f in folders if Path(here, f).is_symlink()]
         for name in [*files, *links]:
             count += 1

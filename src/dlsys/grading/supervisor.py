@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlsys.grading import init, walls
-from dlsys.grading.groups import NONE, Group
+from dlsys.grading.groups import NONE, Group, read
 
 LOOK_EVERY = 0.02  # seconds between two looks at the memory
 LONGEST_MESSAGE = 4096
@@ -33,7 +33,13 @@ def main(judge: socket.socket, zygote: socket.socket, walled: bool,
     """Open one sandbox after the other until the judge is gone. Never returns."""
     lender = os.getppid()
     while True:
-        _, fds, _, _ = socket.recv_fds(judge, 1, 2)
+        kind, fds, _, _ = socket.recv_fds(judge, 1, 2)
+        if kind == b"c":  # the zygote is to load the compiler
+            zygote.sendall(kind)
+            if not (loaded := zygote.recv(1)):
+                os._exit(1)  # the zygote has ended at it
+            judge.sendall(loaded)
+            continue
         if len(fds) != 2:
             group.remove()  # a judge that was ended from outside could not
             os._exit(0)
@@ -184,7 +190,7 @@ def _socket_bytes() -> int:
 def _sockets(proc: int) -> int:
     """The number of sockets in the sandbox, including those on their way in a message."""
     try:
-        used = _SOCKETS.search(_read(proc, "1/net/sockstat"))
+        used = _SOCKETS.search(read(proc, "1/net/sockstat"))
     except OSError:  # the sandbox is gone by now
         return 0
     return int(used[1]) if used else 0
@@ -192,7 +198,7 @@ def _sockets(proc: int) -> int:
 
 def _own_pages(proc: int, name: str) -> int:
     """Memory of one process that no file backs, including pages it still shares after a fork."""
-    text = _read(proc, f"{name}/status")
+    text = read(proc, f"{name}/status")
     if b"\nRssAnon:" not in text:  # its first thread has ended; others may live
         text = next((t for t in _threads(proc, name) if b"\nRssAnon:" in t), b"")
     return sum(map(int, _OWN.findall(text))) * 1024
@@ -201,19 +207,19 @@ def _own_pages(proc: int, name: str) -> int:
 def _threads(proc: int, name: str) -> Iterator[bytes]:
     for thread in _names(proc, f"{name}/task"):
         with contextlib.suppress(OSError):
-            yield _read(proc, f"{name}/task/{thread}/status")
+            yield read(proc, f"{name}/task/{thread}/status")
 
 
 def _ticks(proc: int, name: str) -> int:
     """CPU ticks of one process and its children; 0 for a runner, whose parent is outside."""
-    fields = _read(proc, f"{name}/stat").rpartition(b")")[2].split()
+    fields = read(proc, f"{name}/stat").rpartition(b")")[2].split()
     return sum(map(int, fields[11:15])) if fields[1] != b"0" else 0
 
 
 def _proportional(proc: int, name: str) -> int:
     """Memory of one process where each shared page is divided among those that share it."""
     try:
-        found = _SHARED_OUT.findall(_read(proc, f"{name}/smaps_rollup"))
+        found = _SHARED_OUT.findall(read(proc, f"{name}/smaps_rollup"))
     except OSError:  # the process has hidden itself, or its first thread has ended
         found = []
     return sum(map(int, found)) * 1024 or _own_pages(proc, name)
@@ -233,15 +239,6 @@ def _names(folder: int, name: str) -> list[str]:
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=folder)
     try:
         return os.listdir(fd)
-    finally:
-        os.close(fd)
-
-
-def _read(folder: int, name: str) -> bytes:
-    """The content of a small file of /proc, in one read."""
-    fd = os.open(name, os.O_RDONLY, dir_fd=folder)
-    try:
-        return os.read(fd, 65536)
     finally:
         os.close(fd)
 
