@@ -98,7 +98,8 @@ def test_half_an_answer_is_one_too_and_a_stub_is_none(course):
 
 def test_cells_and_imports_of_ones_own_come_along(course):
     def own(cells):
-        cells[2]["source"] += "\nimport itertools\n"
+        cells[2]["source"] += ("\nimport itertools\nfrom collections import (\n    Counter,\n"
+                               "    deque)\nif True:\n    import string\n")
         at = [cell["id"] for cell in cells].index("01-3-hint-1") + 1
         return [*cells[:at], {"cell_type": "markdown", "id": "x1", "metadata": {},
                               "source": "My thought"}, *cells[at:]]
@@ -107,7 +108,22 @@ def test_cells_and_imports_of_ones_own_come_along(course):
     update.update(1)
     ids = [cell.id for cell in nbformat.read(mine(), as_version=4).cells]
     assert ids[ids.index("x1") - 1] == "01-3-hint-1"
-    assert "# From your set-up cell.\nimport itertools" in code(mine())
+    assert ("# From your set-up cell.\nimport itertools\nfrom collections import Counter, deque\n"
+            "import string") in code(mine())
+
+
+def test_the_imports_of_a_cell_that_is_no_python_are_those_of_a_line():
+    broken = "import os\nfrom a import (\n    b,\nimport numpy as np\nx = ("
+    assert update._import_lines(broken) == ["import os", "import numpy as np"]
+
+
+def test_a_cell_above_the_course_s_first_stays_there(course):
+    edit(mine(), lambda cells: [{"cell_type": "code", "id": "x1", "metadata": {}, "outputs": [],
+                                 "execution_count": 1, "source": "TOP = 1"}, *cells])
+    renew()
+    update.update(1)
+    first = nbformat.read(mine(), as_version=4).cells[0]
+    assert (first.id, first.source, first.execution_count) == ("x1", "TOP = 1", None)
 
 
 def test_an_exercise_that_the_course_dropped_leaves_its_answer(course):
@@ -150,10 +166,25 @@ def test_a_release_keeps_its_names_and_its_date(course):
 
 def test_the_lesson_is_renewed_too_and_kept(course, monkeypatch):
     monkeypatch.setattr(copies, "is_older", lambda path, stage: True)
-    (paths.MY_WORK / "01_lesson.ipynb").write_text("my notes")
+    lesson = paths.MY_WORK / "01_lesson.ipynb"
+    before = lesson.read_bytes() + b" \n"
+    lesson.write_bytes(before)
     assert "yours is kept as kept/01_lesson_" in update.update(1).lines[0]
     (kept,) = (paths.MY_WORK / "kept").iterdir()
-    assert kept.read_text() == "my notes"
+    assert kept.read_bytes() == before
+
+
+def test_the_lesson_of_a_release_keeps_its_names_and_shows_no_more_than_it_did(course, monkeypatch):
+    cli.main(["release", "1", "--variant", "b", "--out", str(course / "class")])
+    lesson = paths.MY_WORK / "01_lesson.ipynb"
+    lesson.write_bytes((course / "class/01_lesson.ipynb").read_bytes())
+    monkeypatch.setattr(copies, "is_older", lambda path, stage: True)
+    update.update(1)
+    book = nbformat.read(lesson, as_version=4)
+    drawn = pool.draw(1, "b")
+    assert book.metadata["dlsys"]["names"] == drawn
+    assert f"`{drawn['01.4']}`" in "".join(cell.source for cell in book.cells)
+    assert [cell.id for cell in book.cells if cell.get("outputs")] == []
 
 
 @pytest.mark.parametrize(("prepare", "said"), [
@@ -190,3 +221,19 @@ def test_a_second_file_of_a_day_takes_the_next_name(course):
     names = sorted(path.stem for path in (paths.MY_WORK / "kept").iterdir())
     assert len(names) == 2
     assert names[1] == f"{names[0]}_2"
+
+
+def test_what_cannot_be_replaced_stays_and_leaves_nothing_half_done(course, monkeypatch, capsys):
+    edit(mine(), write("01-4-exercise-1", ANSWER))
+    renew()
+    before = mine().read_bytes()
+
+    def held(*_):
+        raise PermissionError(13, "held by another program")
+    monkeypatch.setattr(update.os, "replace", held)
+
+    assert cli.main(["start", "1", "--update"]) == 2
+
+    assert "cannot be replaced" in capsys.readouterr().err
+    assert mine().read_bytes() == before
+    assert {path.suffix for path in paths.MY_WORK.iterdir() if path.is_file()} == {".ipynb"}

@@ -84,6 +84,26 @@ def test_another_number_is_as_sound_as_the_usual_one(id):
     assert {name: lines for name, lines in told.items() if lines} == {}
 
 
+@pytest.mark.parametrize("id", CONSTANTS)
+def test_an_answer_with_the_usual_number_is_told_so_by_name(id):
+    usual, other = CONSTANTS[id].values[0], CONSTANTS[id].values[-1]
+    drawn, cases = variants.exercise(id, other), variants.exercise(id, other).arrange(0)
+    verdicts = [drawn.judge(cases, drawn.outcomes(fn, cases))
+                for fn in checking.find(id).right_answers.values()]
+    failed = [verdict for verdict in verdicts if verdict.status != "pass"]
+    named = {"03.2": "", "09.2": "", "08.7": "warps of 32"}.get(  # an error alone has other causes
+        id, f"the usual {usual} in place of {other}")
+    assert failed
+    assert {verdict.misconception for verdict in failed} == {named}
+
+
+def test_another_mistake_keeps_its_own_name():
+    drawn = variants.exercise("03.2", -9)
+    cases = drawn.arrange(0)
+    for wrong in drawn.wrong_answers:
+        assert drawn.judge(cases, drawn.outcomes(wrong.fn, cases)).misconception == wrong.name
+
+
 def test_a_number_that_changes_nothing_is_found(monkeypatch):
     monkeypatch.setattr(pool, "with_value", lambda text, id, value: text)
     *promises, last = proof.contradictions("10.6", -1, (), ())
@@ -186,7 +206,7 @@ def test_a_wheel_has_no_answers_to_give(tmp_path, capsys, monkeypatch):
 def test_a_newer_worksheet_keeps_the_numbers(released):
     old = json.loads((released / "class/04_optimizers.ipynb").read_text("utf-8"))
     new = json.loads((paths.EXERCISES / "04_optimizers.ipynb").read_text("utf-8"))
-    update._keep_release(old, new)
+    update._keep_drawn(old, new)
     stub = next("".join(cell["source"]) for cell in new["cells"] if cell["id"] == "04-5-exercise-1")
     assert stub == next("".join(cell["source"]) for cell in old["cells"]
                         if cell["id"] == "04-5-exercise-1")

@@ -92,10 +92,13 @@ FEW = ("ipykernel", "matplotlib", "numpy", "rich", "torch")
 
 def few_packages() -> Iterator[Finding]:
     """What an installed wheel cannot do without; what only some lessons use is named once."""
-    pins = _pins(_project()["dependencies"])
+    project = _project()
+    pins = _pins(project["dependencies"])
     yield from _compare("packages", [f"{name}=={pins[name]}" for name in FEW], FAIL,
                         f"Install what is missing: pip install {' '.join(FEW)}. Other versions "
                         "than the pinned ones mostly work.")
+    for extra in ("language", "compress", "track"):
+        pins |= _pins(project["optional-dependencies"][extra])
     others = [name for name in pins.keys() - set(FEW) if _installed(name) is None]
     if others:
         yield Finding(OK, f"not installed, some lessons use them: {', '.join(sorted(others))}")
@@ -297,7 +300,10 @@ def _project() -> dict:
         return tomllib.loads(path.read_text(encoding="utf-8"))["project"]
     lines = metadata.requires("dlsys-helpers")
     return {"requires-python": metadata.metadata("dlsys-helpers")["Requires-Python"],
-            "dependencies": [line for line in lines if "extra ==" not in line]}
+            "dependencies": [line for line in lines if "extra ==" not in line],
+            "optional-dependencies": {extra: [
+                line for line in lines if re.search(rf"extra == .{extra}\b", line)]
+                for extra in EXTRAS}}
 
 
 def _pins(lines: list[str]) -> dict[str, str]:

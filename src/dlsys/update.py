@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,9 @@ def update(stage: int | str) -> Updated:
     old = json.loads(before.decode("utf-8-sig"))
     new = json.loads(copies.worksheet_copy(
         copies.shipped(chosen, paths.EXERCISES), chosen, read.name))
-    _keep_release(old, new)
+    _keep_drawn(old, new)
+    if isinstance(due := _facts(old).get("due"), str):
+        release.show_due(new, due[:10])
     told = carry(old, new)
     kept = _swap(mine, before, _bytes(new))
     return Updated(mine, kept, lines + told)
@@ -60,21 +63,25 @@ def _update_lesson(stage: Stage, read: Path, worksheet: Path) -> list[str]:
     """Renew an older copy of the lesson; it holds no answers, but perhaps notes."""
     if not read.exists() or not copies.is_older(read, stage):
         return []
-    fresh = copies.lesson_copy(copies.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name)
-    kept = _swap(read, read.read_bytes(), fresh)
+    before = read.read_bytes()
+    old = json.loads(before.decode("utf-8-sig"))
+    new = json.loads(copies.lesson_copy(
+        copies.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name))
+    _keep_drawn(old, new)
+    for cell in new["cells"] if _facts(old).get("release") else ():
+        copies.empty(cell)
+    kept = _swap(read, before, _bytes(new))
     return [f"{read.name} is new; yours is kept as {KEPT}/{kept.name}."]
 
 
-def _keep_release(old: dict, new: dict) -> None:
-    """Give the new worksheet what was drawn for the old one's release, and its date."""
+def _keep_drawn(old: dict, new: dict) -> None:
+    """Give a new notebook the names and numbers that were drawn for the old one's release."""
     facts = _facts(old)
     if constants := pool.drawable(facts.get("constants")):
         pool.insert(new, constants)
     if facts.get("names"):
         drawn = pool.named(catalog.traps(new["metadata"]["dlsys"]["stage"]), facts["names"])
         pool.rename(new, {trap.id: trap.function for trap in drawn})
-    if isinstance(due := facts.get("due"), str):
-        release.show_due(new, due[:10])
 
 
 # ---- what is carried over
@@ -86,7 +93,9 @@ def carry(old: dict, new: dict) -> list[str]:
     text: both are there to compare, and the answer counts, for it is defined last.
     """
     answers, shipped = _answers(old, new), {cell["id"] for cell in new["cells"]}
-    told, cells, found = [], [], set()
+    told, found = [], set()
+    # Above the course's first cell; without one, a tool has dropped the marks of all.
+    cells = [_own(one) for one in old["cells"][:_end(old["cells"], shipped) or 0]]
     for cell in new["cells"]:
         trap = _facts(cell).get("trap")
         cells.append(cell)
@@ -173,10 +182,18 @@ def _text(source: str) -> tuple[str, str, str] | None:
 def _imports(setup: str, old: dict) -> list[dict]:
     """A cell with what the learner added to the imports of the set-up."""
     mine = [line for cell in old["cells"] if cell.get("id") == "stage-setup-2"
-            for line in _source(cell).splitlines()]
-    more = [line for line in mine if re.match(r"(import|from)\s", line)
-            and line not in setup.splitlines() and "dlsys" not in line]
+            for line in _import_lines(_source(cell))]
+    more = [line for line in mine if line not in _import_lines(setup) and "dlsys" not in line]
     return [_code("# From your set-up cell.\n" + "\n".join(more))] if more else []
+
+
+def _import_lines(source: str) -> list[str]:
+    """The imports of a cell, a line each; of one that is no Python, those that fit into a line."""
+    try:
+        return [ast.unparse(node) for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.Import | ast.ImportFrom)]
+    except (SyntaxError, ValueError):
+        return re.findall(r"^(?:import|from)\s[^(\n\\]*$", source, re.M)
 
 
 def _following(old: dict, id: str, shipped: set[str]) -> list[dict]:
@@ -185,9 +202,13 @@ def _following(old: dict, id: str, shipped: set[str]) -> list[dict]:
     if id not in ids:
         return []
     rest = old["cells"][ids.index(id) + 1:]
-    ends = [n for n, cell in enumerate(rest) if _facts(cell).get("role")
-            or cell.get("id") in shipped]
-    return rest[:ends[0]] if ends else rest
+    return rest if (end := _end(rest, shipped)) is None else rest[:end]
+
+
+def _end(cells: list[dict], shipped: set[str]) -> int | None:
+    """The place of the first cell that is the course's; None where there is none."""
+    return next((n for n, cell in enumerate(cells) if _facts(cell).get("role")
+                 or cell.get("id") in shipped), None)
 
 
 def _own(cell: dict) -> dict:
@@ -243,6 +264,8 @@ def _swap(path: Path, before: bytes, after: bytes) -> Path:
         fresh.write_bytes(after)
         os.replace(fresh, path)
     except OSError as error:
+        with suppress(OSError):  # Windows keeps a file that another program holds
+            fresh.unlink(missing_ok=True)
         raise WorksheetError(f"{path.name}: cannot be replaced ({error.strerror}). It is as it "
                              "was.") from None
     return kept

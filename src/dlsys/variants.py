@@ -10,15 +10,19 @@ import ast
 import inspect
 import sys
 import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 from dlsys import pool
 from dlsys.pool_constants import CONSTANTS
 from dlsys.told import Told
 from dlsys_helpers import catalog, checking
+from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.checking import Exercise
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.verdicts import Verdict
 
 _usual_trap = catalog.trap
 _put: dict[str, Trap] = {}
@@ -31,6 +35,40 @@ class NotDrawn(UserError):
         return [str(self)]
 
 
+@dataclass
+class Drawn(Exercise):
+    """An exercise with a drawn number, which names an answer that goes by the usual one.
+
+    told: that name. by_usual: right answers for the usual number.
+    """
+
+    told: str = ""
+    by_usual: tuple[Callable, ...] = ()
+
+    def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """As for any exercise; what came out as with the usual number has its name.
+
+        Where all that failed is an error, it has none: other mistakes end in the same one.
+        """
+        named = super().judge(cases, outcomes)
+        if named.seen is None:
+            return named
+        mine = [self.judge_one(*pair).seen for pair in zip(cases, outcomes, strict=True)]
+        if self._one_does(mine, cases, (wrong.fn for wrong in self.wrong_answers)) or (
+                not self._one_does(mine, cases, self.by_usual)):
+            return named
+        first = self.first_failure(cases, outcomes)
+        if all(seen is None or seen[0] == "raised" for seen in mine):
+            return first
+        return replace(first, status="wrong", misconception=self.told, trap=self.id,
+                       message=f"{first.message} This is what you get from: {self.told}.")
+
+    def _one_does(self, mine: list, cases: Sequence[Case], answers: Iterable[Callable]) -> bool:
+        """Whether one of these answers comes out like this on every case."""
+        return any(checking.close(mine, [self.run(fn, case)[1].seen for case in cases])
+                   for fn in answers)
+
+
 @cache
 def exercise(id: str, value: int | float) -> Exercise:
     """The exercise whose constant has this value. Raises ValueError for an unknown id."""
@@ -41,9 +79,11 @@ def exercise(id: str, value: int | float) -> Exercise:
     try:
         # Names and lines are those of the file: an act's source is read from there.
         exec(compile(tree, module.__file__, "exec"), vars(space))
-        return checking.REGISTRY[id]
+        made = checking.REGISTRY[id]
     finally:
         checking.REGISTRY = usual
+    return Drawn(**vars(made), told=f"the usual {CONSTANTS[id].values[0]} in place of {value}",
+                 by_usual=tuple(module.ex.right_answers.values()))
 
 
 def _replaced(tree: ast.Module, name: str, value: int | float) -> ast.Module:
