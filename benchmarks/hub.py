@@ -1,11 +1,10 @@
 """Learners who come to the hub of `make hub` at the same time: seconds, memory, processor time.
 
-python -m benchmarks.hub [--learners 4] [--more 10]
+python -m benchmarks.hub [--learners 10]
 
 Each logs in, opens stage 1's lesson and runs it, passes the check of its first exercise in the
 worksheet and looks at their progress, all through the hub's pages and Jupyter's REST and websocket
-interfaces. Once with ordinary kernels, once with warm ones, then more learners with warm ones
-alone; the result is benchmarks/HUB.md.
+interfaces. Once with ordinary kernels, once with warm ones; the result is benchmarks/HUB.md.
 """
 
 import argparse
@@ -23,12 +22,12 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import requests
 import websocket
 
+from benchmarks import machine
 from benchmarks.machine import processor, pss
 from benchmarks.page import table
 from deploy.hub import local
@@ -287,37 +286,28 @@ def both_ways(cold: dict, warm: dict) -> list[str]:
             table(["sums", "ordinary", "warm", "ratio"], sums), ""]
 
 
-def one_way(found: dict) -> list[str]:
-    rows = [[name, statistics.median(found[name]), max(found[name])] for name in moments_of(found)]
-    return [table(["seconds from login until", "median", "slowest"], rows), "",
-            table(["sums", "warm"], [list(pair) for pair in totals(found).items()]), ""]
-
-
-def page(cold: dict, warm: dict, more: dict) -> str:
-    few, many = (len(found[moments_of(found)[0]]) for found in (warm, more))
+def page(cold: dict, warm: dict, run: dict[str, str]) -> str:
+    learners = len(warm[moments_of(warm)[0]])
     return "\n".join([
         "# Learners on one server\n",
-        f"Measured {datetime.now(UTC).date()} on {os.cpu_count()} cores of {processor()}, "
-        f"load {os.getloadavg()[0]:.1f} at the end. Other work ran on the machine, so compare the "
-        "two ways, and rely on memory and processor time. All learners came at the same moment; "
-        "each had lesson and worksheet open when memory was read. The first warm kernel waits "
-        "until the warm process has imported everything.\n",
-        f"## {few} learners, both ways\n", *both_ways(cold, warm),
-        f"## {many} learners, warm kernels alone\n", *one_way(more)])
+        f"Measured {run['date']} on {os.cpu_count()} cores of {processor()}, load {run['load']} "
+        f"before it began. All {learners} learners came at the same moment; each had lesson and "
+        "worksheet open when memory was read. The first warm kernel waits until the warm process "
+        "has imported everything.\n", *both_ways(cold, warm)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--learners", type=int, default=4, help="so many, both ways")
-    parser.add_argument("--more", type=int, default=10, help="and so many with warm kernels")
-    asked = parser.parse_args()
+    parser.add_argument("--learners", type=int, default=10, help="so many, both ways")
+    learners = parser.parse_args().learners
     local.set_up()
     local.free_ports(PORT)
+    run = machine.describe()
     found = []
-    for learners, warm in (asked.learners, False), (asked.learners, True), (asked.more, True):
+    for warm in (False, True):
         found.append(class_of(learners, warm))
         print(json.dumps(found[-1]), flush=True)
-    TARGET.write_text(page(*found), "utf-8")
+    TARGET.write_text(page(*found, run), "utf-8")
     print(f"written: {TARGET.relative_to(ROOT)}")
 
 

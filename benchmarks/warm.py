@@ -12,11 +12,11 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime
 from pathlib import Path
 
 from jupyter_client import KernelManager
 
+from benchmarks import machine
 from benchmarks.machine import processor, pss
 from benchmarks.page import table
 from dlsys_helpers.paths import ROOT
@@ -77,15 +77,14 @@ def stop_servers() -> None:
             continue
 
 
-def page(rows: list[list[float]], first: float) -> str:
+def page(rows: list[list[float]], first: float, run: dict[str, str]) -> str:
     """The result; a row holds kernels, seconds and ratio, GB and ratio, MB of each."""
     return "\n".join([
         "# Ordinary and warm kernels\n",
-        f"Measured {datetime.now(UTC).date()} on {os.cpu_count()} cores of {processor()}, load "
-        f"{os.getloadavg()[0]:.1f}. Kernels of a row start at once; ready is a kernel that has "
-        "imported torch, torchvision, pyplot and ipywidgets. Memory counts a shared page once and "
-        "holds the warm process. Other work ran on the machine: compare the ratios. The first warm "
-        f"kernel also started the warm process: {first:.1f} s.\n",
+        f"Measured {run['date']} on {os.cpu_count()} cores of {processor()}, load {run['load']} "
+        "before it began. Kernels of a row start at once; ready is a kernel that has imported "
+        "torch, torchvision, pyplot and ipywidgets. Memory counts a shared page once and holds the "
+        f"warm process. The first warm kernel also started the warm process: {first:.1f} s.\n",
         table(["kernels", "ordinary, s", "warm, s", "ratio", "ordinary, GB", "warm, GB", "ratio",
                "each ordinary one, MB", "each warm one, MB"], rows), ""])
 
@@ -93,7 +92,7 @@ def page(rows: list[list[float]], first: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kernels", type=int, nargs="+", default=[1, 4, 10])
-    numbers = parser.parse_args().kernels
+    numbers, run = parser.parse_args().kernels, machine.describe()
     stop_servers()
     with closing(Kernel("warm")) as kernel:  # starts the server
         first = kernel.seconds
@@ -104,7 +103,7 @@ def main() -> None:
                                for value in (*pair, pair[1] / pair[0])), cold[2], warm[2]])
         print(rows[-1], flush=True)
     stop_servers()
-    TARGET.write_text(page(rows, first), "utf-8")
+    TARGET.write_text(page(rows, first, run), "utf-8")
     print(f"written: {TARGET.relative_to(ROOT)}")
 
 
