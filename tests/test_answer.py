@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dlsys import answer, cli
+from dlsys import answer, cli, pool
 from dlsys_helpers import catalog, checking, paths, progress
 
 
@@ -42,6 +42,21 @@ def test_after_the_pass_come_both_answers_and_the_names_of_mistakes(work, id, ca
     assert "NotImplementedError" not in worked
     named = {wrong.name for wrong in checking.find(id).wrong_answers}
     assert {line[2:].partition(" (trap")[0] for line in mistakes.split("\n") if line} == named
+
+
+def test_a_variants_worksheet_gets_its_own_name_and_number(work, tmp_path, capsys):
+    assert cli.main(["release", "4", "--variant", "b", "--out", str(tmp_path / "class")]) == 0
+    (tmp_path / "class/04_optimizers.ipynb").rename(work / "04_optimizers.ipynb")
+    name, number = pool.draw(4, "b")["04.5"], pool.draw_constants(4, "b")["04.5"]
+    progress.record("04.5", "pass")
+    capsys.readouterr()
+    assert cli.main(["answer", "4.5"]) == 0
+    mine, worked, mistakes = re.split("Worked answer:|Mistakes that the check knows by name:",
+                                      capsys.readouterr().out)
+    assert "raise NotImplementedError" in mine
+    assert (mine + worked).count(f"def {name}(") == 2
+    assert f"loss <= {number} * best" in worked
+    assert mistakes.rstrip().endswith(f"- the usual 4 in place of {number}")
 
 
 DOCUMENTED = 'def f(x):\n    """What\n\n    it does."""\n    return x'

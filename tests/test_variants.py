@@ -229,6 +229,15 @@ def answer(value=None):
     return proof.right_answers("10.6", value)["the worked answer"]
 
 
+def test_a_stub_is_called_what_its_worksheet_calls_it():
+    def sweep_rates(*given):
+        raise NotImplementedError("exercise 04.5 is not written yet")
+
+    told = checking.run_check("04.5", sweep_rates, (0,))
+    assert (told.status, told.message) == (
+        "todo", "Write the body of sweep_rates, then check it again.")
+
+
 def test_the_card_of_a_check_shows_the_hints_with_its_number(registry):
     variants.use({"04.5": 3})
     assert "3 * best" in catalog.trap("04.5").hints[-1]

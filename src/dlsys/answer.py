@@ -7,7 +7,7 @@ import shutil
 from itertools import zip_longest
 from pathlib import Path
 
-from dlsys import sheets, worksheets
+from dlsys import pool, sheets, worksheets
 from dlsys.grading.text import visible
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -38,14 +38,17 @@ def run(args: argparse.Namespace) -> int:
     if worked is None:
         raise NoAnswer(f"solutions/{file} holds no answer here: whoever gave you this copy may "
                        "have taken it out.")
-    mine = _code(paths.MY_WORK / file, trap.function)
-    answers = [("Worked answer:", worked)]
+    name, number = _drawn(paths.MY_WORK / file, trap)
+    mine = _code(paths.MY_WORK / file, name)
+    if number is not None:
+        worked = pool.with_value(worked, trap.id, number)
+    answers = [("Worked answer:", pool.renamed(worked, trap.function, name))]
     if mine is not None:
         answers.insert(0, (f"Yours, in {paths.MY_WORK.name}/{file}:", mine))
     print(_beside(answers))
     print("\nMistakes that the check knows by name:\n")
-    for name in _mistakes(trap):
-        print(f"- {name}")
+    for mistake in _mistakes(trap, number):
+        print(f"- {mistake}")
     return 0
 
 
@@ -70,6 +73,15 @@ def _solved(asked: str) -> Trap:
         raise NoAnswer(f"exercise {trap.id} is not solved yet; its worked answer comes after that. "
                        f"Hints are in your worksheet. Check it: dlsys check {number}{kept}")
     return trap
+
+
+def _drawn(path: Path, trap: Trap) -> tuple[str, int | float | None]:
+    """The function's name in this worksheet, and the exercise's number where a release drew one."""
+    if not path.exists():
+        return trap.function, None
+    found = worksheets.load(path)
+    (named,) = pool.named([trap], found.names)
+    return named.function, pool.drawable(found.constants).get(trap.id)
 
 
 def _beside(answers: list[tuple[str, str]]) -> str:
@@ -110,9 +122,12 @@ def _without_docstring(code: str, function: str) -> str:
     return "\n".join(lines)
 
 
-def _mistakes(trap: Trap) -> list[str]:
+def _mistakes(trap: Trap, number: int | float | None) -> list[str]:
     """The names of the exercise's wrong answers, with the trap where it is another's."""
-    from dlsys_helpers import checking  # imports torch, which takes seconds
+    from dlsys import variants  # these import torch, which takes seconds
+    from dlsys_helpers import checking
 
+    usual = number is None
+    exercise = checking.find(trap.id) if usual else variants.exercise(trap.id, number)
     return [wrong.name if wrong.trap == trap.id else f"{wrong.name} (trap {wrong.trap})"
-            for wrong in checking.find(trap.id).wrong_answers]
+            for wrong in exercise.wrong_answers] + ([] if usual else [exercise.told])

@@ -367,6 +367,8 @@ def run_check(id: str, fn: Callable, seeds: Sequence[int] = (*FIXED_SEEDS, 2),
             cases = chosen.arrange(seed)
             outcomes = chosen.outcomes(fn, cases, seconds)
             verdict = chosen.judge(cases, outcomes)
+            if verdict.status == "todo":  # a release may have drawn another name for it
+                return verdicts.todo(id, getattr(fn, "__name__", chosen.function))
             if verdict.status != "pass":
                 return replace(verdict, seed=seed)
     return Verdict("pass", id)

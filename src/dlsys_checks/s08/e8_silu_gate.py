@@ -143,12 +143,11 @@ def law(out, a, b, block, programs, other):
 
 # ---- right by another route
 
-@ex.right("a mask over the block")
-def by_mask(load, store, n, block, program):
-    places = program * block + torch.arange(block)
-    places = places[places < n]
+@ex.right("a divided by 1 + e^-a, where an overflow to infinity is harmless")
+def divided(load, store, n, block, program):
+    places = torch.arange(n).split(block)[program]
     a, b = load("a", places), load("b", places)
-    store("y", places, a * torch.sigmoid(a) * b)
+    store("y", places, a / (1 + torch.exp(-a)) * b)
 
 
 @ex.right("torch's silu")
