@@ -825,7 +825,7 @@ def gain_for(act) -> float:
     within 2 % of the gain. act: a function or an nn.Module, element by
     element; it gets float32, may write into it, and gives numbers as small
     as 1e-12 or as large as 1e12. Returns a Python float; no graph is built.
-    act and torch's seed stay as they are.
+    act stays as it is; numbers may be drawn, but no seed is set.
 
     Example: 1 for the identity, 1.414 for ReLU.
     """
@@ -981,14 +981,14 @@ claim("buffers of a LayerNorm", len(list(nn.LayerNorm(64).buffers())),
 def ema_update(average: nn.Module, model: nn.Module, decay: float) -> None:
     """One step of an exponential moving average, in place, in average.
 
-    Both have the same structure, of any dtype and layout. Each parameter,
-    frozen or tied too, becomes decay times its old value plus 1 - decay
-    times that of model; each buffer becomes a copy of model's, whatever
-    its dtype: counters and masks have no average, and torch's
-    AveragedModel copies by default. average keeps its tensors: an
-    optimizer or a state_dict made before sees the change. model is left as
-    it is, no mode and no gradient changes, no memory is shared and no
-    graph is built. 0 <= decay <= 1.
+    Both have the same structure, of any dtype and layout; either may be
+    without parameters or without buffers. Each parameter, frozen or tied
+    too, becomes decay times its old value plus 1 - decay times that of
+    model; each buffer becomes a copy of model's, whatever its dtype:
+    counters and masks have no average, and torch's AveragedModel copies by
+    default. average keeps its tensors: an optimizer or a state_dict made
+    before sees the change. model is left as it is, no mode and no gradient
+    changes, no memory is shared and no graph is built. 0 <= decay <= 1.
 
     Example: a parameter 1 in average, 2 in model, decay 0.75: it becomes
     1.25.

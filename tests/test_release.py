@@ -91,7 +91,7 @@ def test_the_stamp_names_version_and_content(handed, tmp_path):
 
 def test_install_names_the_wheel_and_the_files(handed):
     text = (handed / "INSTALL.md").read_text("utf-8")
-    assert "pip install --no-deps dlsys_helpers-0.1.0-py3-none-any.whl" in text
+    assert "pip install --force-reinstall --no-deps dlsys_helpers-0.1.0-py3-none-any.whl" in text
     assert all(f"`{path.name}`" in text for path in handed.glob("*.ipynb"))
 
 

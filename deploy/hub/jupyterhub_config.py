@@ -43,7 +43,7 @@ c.JupyterHub.cleanup_servers = True
 c.JupyterHub.authenticator_class = "shared-password"
 c.SharedPasswordAuthenticator.user_password = os.environ["DLSYS_HUB_PASSWORD"]
 c.Authenticator.allow_all = True
-c.Authenticator.username_pattern = "[a-z][a-z0-9_-]{0,30}"  # it becomes a folder's name
+c.Authenticator.username_pattern = "[a-z][a-z0-9_-]{0,30}$"  # it becomes a folder's name
 
 c.JupyterHub.spawner_class = "simple"
 c.SimpleLocalProcessSpawner.home_dir_template = str(data / "learners" / "{username}")

@@ -38,13 +38,14 @@ def run(args: argparse.Namespace) -> int:
     if worked is None:
         raise NoAnswer(f"solutions/{file} holds no answer here: whoever gave you this copy may "
                        "have taken it out.")
-    name, number = _drawn(paths.MY_WORK / file, trap)
-    mine = _code(paths.MY_WORK / file, name)
+    path = worksheets.find(trap.id[:2])
+    name, number = _drawn(path, trap)
+    mine = _code(path, name)
     if number is not None:
         worked = pool.with_value(worked, trap.id, number)
     answers = [("Worked answer:", pool.renamed(worked, trap.function, name))]
     if mine is not None:
-        answers.insert(0, (f"Yours, in {paths.MY_WORK.name}/{file}:", mine))
+        answers.insert(0, (f"Yours, in {path.absolute().parent.name}/{file}:", mine))
     print(_beside(answers))
     print("\nMistakes that the check knows by name:\n")
     for mistake in _mistakes(trap, number):

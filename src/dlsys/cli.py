@@ -7,6 +7,7 @@ parser, listed in COMMANDS.
 import argparse
 import json
 import math
+import os
 import sys
 from functools import partial
 
@@ -292,13 +293,18 @@ def main(argv: list[str] | None = None) -> int:
         if "run" not in args:
             top.print_help()
             return 0
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()  # here, where a reader that is gone can be met
+        return code
     except UserError as error:
         print(f"dlsys: {clean(error, LONGEST)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("\nStopped. Nothing was changed.", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # `dlsys answer 01.4 | head`: who reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import datetime
 import hashlib
 import importlib.metadata as metadata
 import json
+import re
 import shutil
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from dlsys import copies, pool
@@ -48,6 +50,8 @@ def add_parser(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     stages = sorted({copies.stage_of(asked) for asked in args.stages})
+    if args.variant is not None and not args.variant.strip():
+        raise ReleaseError("--variant: got nothing, expected a word to draw from: spring-2028")
     due, wheel = _date(args.due), _wheel(args.wheel)
     _refuse_taken("--out", args.out)
     worked = _answers(stages, args)
@@ -56,18 +60,18 @@ def run(args: argparse.Namespace) -> int:
     books = {name: book for stage in stages for name, book in _books(stage, args.variant).items()}
     stamp["content"] = _fingerprint(books)
     files = {name: _text(_stamped(book, stamp)) for name, book in books.items()}
-    files[HOW_TO] = how_to(stages, stamp, wheel)
+    files[HOW_TO] = how_to(stages, stamp, wheel, packages(books.values()))
     files[STAMP] = json.dumps(stamp, indent=1) + "\n"
     _write(args.out, files, wheel)
     if worked:
         _write(args.answers, {name: _text(book) for name, book in worked.items()}, None)
         print(f"{args.answers}: the worked answers, which no class should be handed.")
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
-    for line in _drawn(stages, args.variant):
-        print(line)
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
               "hand it out, too, or say --wheel FILE")
+    for line in _drawn(stages, args.variant):
+        print(line)
     return 0
 
 
@@ -207,10 +211,10 @@ Release {label}.{due}
 1. Have Python 3.11 or newer on Linux, macOS, Windows or Colab, in an environment of your own:
    `python3 -m venv env`, then `. env/bin/activate`. On Windows, in PowerShell: `py -m venv env`,
    then `env\\Scripts\\activate`.
-2. `pip install torch numpy matplotlib scikit-learn rich jupyterlab ipywidgets anywidget`.
-   Some lessons name more packages; `dlsys doctor` lists what is missing.
+2. `pip install {packages}`
 3. {wheel}
-   `--no-deps` leaves the versions that you have as they are.
+   `--no-deps` leaves the versions that you have as they are; `--force-reinstall` replaces an older
+   build of the course.
 4. `jupyter lab` in this folder. Read a lesson, then solve its worksheet:
 
 {files}
@@ -224,12 +228,31 @@ On Colab, upload the worksheet and the wheel. Put the line of step 3 in a cell b
 """
 
 
-def how_to(stages: list[Stage], stamp: dict, wheel: Path | None) -> str:
-    """INSTALL.md."""
+# What every stage uses, and what some lessons import besides; an import by another's name last.
+BASE = ("torch", "numpy", "matplotlib", "scikit-learn", "rich", "jupyterlab", "ipywidgets",
+        "anywidget")
+SOME = {name: name for name in ("torchvision", "jax", "bitsandbytes", "peft", "transformers",
+                                "onnxruntime", "torchao", "optuna", "wandb")}
+SOME |= {"onnx": "onnx onnxscript"}
+
+
+def packages(books: Iterable[dict]) -> str:
+    """What to install for these notebooks, as pip takes it."""
+    code = "\n".join("".join(cell["source"]) for book in books for cell in book["cells"]
+                     if cell["cell_type"] == "code")
+    used = [given for name, given in SOME.items()
+            if re.search(rf"(?:import|from) {name}\b|torch\.{name}\.", code)]
+    return " ".join([*BASE, *used])
+
+
+def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) -> str:
+    """INSTALL.md; needed: what pip has to install besides the wheel."""
     rows = [f"   - {stage.number}. {stage.title}: `{paths.lesson_copy(stage.number).name}`, "
             f"`{stage.stem}.ipynb`" for stage in stages]
-    line = f"pip install --no-deps {wheel.name if wheel else 'dlsys_helpers-*.whl'}"
+    file = wheel.name if wheel else "dlsys_helpers-*.whl"
+    line = f"pip install --force-reinstall --no-deps {file}"
     return INSTALL.format(
+        packages=needed,
         title="Deep Learning Systems", label=label(stamp), files="\n".join(rows),
         due=f" Hand in by {stamp['due']}." if stamp["due"] else "",
         wheel=f"`{line}`." if wheel else f"`{line}`, with the file that you are given.",

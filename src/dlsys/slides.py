@@ -64,7 +64,11 @@ def lesson(stage: Stage) -> NotebookNode:
 
     name = f"{paths.NOTEBOOKS.name}/{stage.stem}.ipynb"
     try:
-        return nbformat.read(paths.NOTEBOOKS / f"{stage.stem}.ipynb", as_version=4)
+        found = nbformat.read(paths.NOTEBOOKS / f"{stage.stem}.ipynb", as_version=4)
+        if not any(cell.get("outputs") for cell in found.cells):
+            raise SlidesError(f"{name}: holds no outputs, and slides show what was measured. A "
+                              "wheel has none: give the command in the course's repository.")
+        return found
     except OSError as error:
         why = error.strerror
     except (ValueError, AttributeError, nbformat.reader.NotJSONError):

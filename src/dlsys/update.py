@@ -75,8 +75,10 @@ def _update_lesson(stage: Stage, read: Path, worksheet: Path) -> list[str]:
 
 
 def _keep_drawn(old: dict, new: dict) -> None:
-    """Give a new notebook the names and numbers that were drawn for the old one's release."""
+    """Give a new notebook the stamp, names and numbers of the release that handed out the old."""
     facts = _facts(old)
+    if isinstance(label := facts.get("release"), str):
+        _facts(new)["release"] = label
     if constants := pool.drawable(facts.get("constants")):
         pool.insert(new, constants)
     if facts.get("names"):

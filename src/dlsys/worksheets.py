@@ -46,12 +46,18 @@ _TO_READ = re.compile(r"00_start_here|\d\d_lesson(_\d+)?")
 
 
 def find(asked: str) -> Path:
-    """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder."""
+    """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder.
+
+    A number means the worksheet in my-work/, or else the one here: a release is worked in where it
+    was unpacked.
+    """
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
         return path
     if re.fullmatch(r"\d{1,2}", asked) and sheets.is_known(int(asked)):
-        return paths.MY_WORK / f"{sheets.stage(int(asked)).stem}.ipynb"
+        here = Path(f"{sheets.stage(int(asked)).stem}.ipynb")
+        mine = paths.MY_WORK / here
+        return here if here.exists() and not os.path.lexists(mine) else mine
     named = str(path.parent) in (".", paths.MY_WORK.name)
     return mine if named and os.path.lexists(mine) else path
 

@@ -80,8 +80,9 @@ def hint_html(hints: list[str]) -> str:
 
 def show_verdict(verdict: Verdict, trap: Trap) -> None:
     """Show the verdict on an exercise; `trap` is its entry in the catalog."""
-    passed = (f"{trap.points} of {trap.points} points. The worked answer beside yours: "
-              f"dlsys answer {trap.id}")
+    passed = f"{trap.points} of {trap.points} points."
+    if paths.SOLUTIONS.exists():  # a wheel has none
+        passed += f" The worked answer beside yours: dlsys answer {trap.id}"
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
     see = verdict.see({entry.id: entry.title for entry in catalog.traps()}.get(verdict.trap))

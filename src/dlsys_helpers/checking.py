@@ -94,6 +94,7 @@ class Exercise:
     by_hand: tuple[str, ...] = ()
     seen: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    within: float = 1e-4
     make_cases: Callable | None = None
     act_fn: Callable = acting.call_function
     law_fn: Callable | None = None
@@ -235,11 +236,11 @@ class Exercise:
         """
         failing = next(case for case in cases if case.name == verdict.case)
         suspects = [wrong for wrong in self.wrong_answers
-                    if _same_sight(verdict.seen, self.run(wrong.fn, failing)[1].seen)]
+                    if self._same_sight(verdict.seen, self.run(wrong.fn, failing)[1].seen)]
         if not suspects:
             return verdict
         mine = list(zip(outcomes, map(self.judge_one, cases, outcomes), strict=True))
-        found = [(_agreement(mine, [self.run(wrong.fn, case) for case in cases]), wrong)
+        found = [(self._agreement(mine, [self.run(wrong.fn, case) for case in cases]), wrong)
                  for wrong in suspects]
         most = max(agreed for agreed, _ in found)
         best = [wrong for agreed, wrong in found if agreed == most]
@@ -250,32 +251,31 @@ class Exercise:
                        trap=best[0].trap)
 
 
-def _agreement(mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
-    """How far two answers agree: cases with the same verdict, and parts that came out alike.
+    def _agreement(self, mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
+        """How far two answers agree: cases with the same verdict, and parts that came out alike.
 
-    (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same comparison
-    with another value. Another comparison that fails says nothing: a learner may make a second
-    mistake.
-    """
-    agreed = parts = 0
-    for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
-        same = _same_sight(a.seen, b.seen)
-        if not same and b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2]):
-            return 0, 0
-        agreed += same
-        parts += _alike_parts(outcome.value, other.value)
-    return agreed, parts
+        (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same
+        comparison with another value. Another comparison that fails says nothing: a learner may
+        make a second mistake.
+        """
+        agreed = parts = 0
+        for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
+            same = self._same_sight(a.seen, b.seen)
+            if not same and b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2]):
+                return 0, 0
+            agreed += same
+            parts += _alike_parts(outcome.value, other.value, self.within)
+        return agreed, parts
+
+    def _same_sight(self, a: tuple | None, b: tuple | None) -> bool:
+        return a is b is None or (None not in (a, b) and close(a, b, self.within))
 
 
-def _same_sight(a: tuple | None, b: tuple | None) -> bool:
-    return a is b is None or (a is not None and b is not None and close(a, b))
-
-
-def _alike_parts(a: Any, b: Any) -> int:
+def _alike_parts(a: Any, b: Any, within: float) -> int:
     """How many parts of two outcomes are alike; one that is not a dict has a single part."""
     if type(a) is type(b) is dict and a.keys() == b.keys():
-        return sum(close(a[key], b[key]) for key in a)
-    return int(close(a, b))
+        return sum(close(a[key], b[key], within) for key in a)
+    return int(close(a, b, within))
 
 
 def _error(outcome: Outcome) -> tuple[str, str]:
@@ -285,35 +285,36 @@ def _error(outcome: Outcome) -> tuple[str, str]:
 
 def exercise(id: str, function: str, may_change: tuple[str, ...] = (),
              by_hand: tuple[str, ...] = (), seen: tuple[str, ...] = (),
-             kept: tuple[str, ...] = ()) -> Exercise:
+             kept: tuple[str, ...] = (), within: float = 1e-4) -> Exercise:
     """Register an exercise: permanent id and the name of the learner's function.
 
     may_change: inputs that an answer is meant to change in place. by_hand: the library's
     functions that an answer should do without; the grader notes their use, which costs nothing.
     seen: the inputs, all of which stand in the act's frame where a learner's function can read
     them: a new one belongs here after a look at it, for it may be what the law expects. kept: parts
-    of an outcome that an answer has to leave as they were given.
-    Raises ValueError when the id is registered already.
+    of an outcome that an answer has to leave as they were given. within: how near a
+    mistake's numbers are, relatively, where they are drawn. Raises ValueError when the id is
+    registered already.
     """
     if id in REGISTRY:
         raise ValueError(f"exercise {id}: got a second registration, expected one. Renumber it.")
-    REGISTRY[id] = Exercise(id, function, may_change, by_hand, seen, kept)
+    REGISTRY[id] = Exercise(id, function, may_change, by_hand, seen, kept, within)
     return REGISTRY[id]
 
 
-def close(a: Any, b: Any) -> bool:
-    """Whether two plain values are the same up to rounding."""
+def close(a: Any, b: Any, within: float = 1e-4) -> bool:
+    """Whether two plain values are the same up to rounding, or up to this relative distance."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout == (
-            torch.strided) and torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True)
+            torch.strided) and torch.allclose(a, b, rtol=within, atol=1e-6, equal_nan=True)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(close, a, b))
+        return len(a) == len(b) and all(close(*pair, within) for pair in zip(a, b, strict=True))
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(close(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(close(a[key], b[key], within) for key in a)
     if isinstance(a, float):
-        return a == b or math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-6) or (
+        return a == b or math.isclose(a, b, rel_tol=within, abs_tol=1e-6) or (
             math.isnan(a) and math.isnan(b))
     return a == b
 

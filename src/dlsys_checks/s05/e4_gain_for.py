@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
 
-ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"))
+ex = exercise("05.4", "gain_for", seen=("kinds", "numbers", "as_module"), within=0.02)
 
 ex.promise("gain", "The gain that keeps the size of a layer's signal for this activation.",
            says=("gain of",))
@@ -26,7 +26,8 @@ ex.promise("any scale", "and gives numbers as small as 1e-12 or as large as 1e12
            cases=("a tiny output", "a huge output"))
 ex.promise("float", "Returns a Python float;", says=("type of the gain",))
 ex.promise("no graph", "no graph is built.", says=("graphs built",))
-ex.promise("left", "act and torch's seed stay as they are.", says=("after the call", "set a seed"))
+ex.promise("left", "act stays as it is; numbers may be drawn, but no seed is set.",
+           says=("after the call", "set a seed"))
 ex.promise("example", "Example: 1 for the identity, 1.414 for ReLU.", cases=("the example",))
 
 
@@ -101,6 +102,16 @@ CURVES = {
     "scaled": lambda z, a: a * z, "identity": lambda z, a: z,
     "squared": lambda z, a: a * z.clamp(min=0) ** 2}
 
+SHOWN = {"tanh": "tanh({} * z)", "sigmoid": "sigmoid({} * z)", "shift": "tanh(z) + {}",
+         "negative": "-{} * relu(z)", "leaky": "leaky ReLU with {}", "prelu": "PReLU with {}",
+         "absolute": "|{} * z|", "scaled": "{} * z", "squared": "{} * relu(z) squared"}
+
+
+def shown(kind, number):
+    """What an activation computes, as a message names it."""
+    name = kind.rstrip("_")
+    return name if number == 1 else SHOWN.get(name, f"{{}} * {name}(z)").format(f"{number:g}")
+
 
 def exact(kind, number):
     """The gain by the trapezoid rule over +-12 standard deviations, in float64."""
@@ -118,9 +129,7 @@ def law(out, kinds, numbers, as_module):
         expect_type("gain", got, float, "Return a Python number.")
         right = exact(kind, number)
         if not abs(got - right) <= 0.02 * right:
-            name = kind.rstrip("_")
-            raise Broken(f"gain of {name} with {number:g}" if number != 1 else f"gain of {name}",
-                         got, f"{right:.4g} within 2 %")
+            raise Broken(f"gain of {shown(kind, number)}", got, f"{right:.4g} within 2 %")
     expect_equal("graphs built behind act's output", out["graphs"], 0)
     expect_equal("act after the call: modes and requires_grad that changed", out["changed"], 0)
     expect_equal("calls that set a seed", out["seeded"], 0,

@@ -21,7 +21,8 @@ ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "
 
 ex.promise("in place", "One step of an exponential moving average, in place, in average.",
            says=("of average after", "models: got"))
-ex.promise("structure", "Both have the same structure, of any dtype and layout.",
+ex.promise("structure", "Both have the same structure, of any dtype and layout; either may be "
+           "without parameters or without buffers.",
            cases=("a block inside a block", "both in eval mode", "a lone parameter", "no buffers",
                   "no parameters", "a mask alone", "float64, transposed, tied"))
 ex.promise("parameters", "Each parameter, frozen or tied too, becomes decay times its old value "
