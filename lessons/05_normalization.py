@@ -156,8 +156,8 @@ claim("camera images read one by one after update_bn, as a share", share,
 
 # %% [markdown] trap="05.1" role="repair"
 # New statistics take back a change of brightness or contrast, as long as no pixel is cut
-# off at black or white. They do not turn one picture into another. Say the next camera
-# shows ink white on black paper:
+# off at black or white. They do not turn one picture into another. The reader learned
+# light digits on black. Say the next camera shows them dark on white:
 
 # %% trap="05.1" role="repair"
 inverted = copy.deepcopy(reader)

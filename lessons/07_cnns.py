@@ -501,9 +501,10 @@ claim("new digits: a tenth over the frozen body",
       new["a tenth"] - new["frozen"], above=0.05)
 
 # %% [markdown] trap="07.3" role="repair"
-# Try rates of your own, with another optimizer or fewer steps. Guess first: with SGD
-# and momentum in place of Adam, does a body at the same rate of 0.01 forget more or
-# less?
+# Try rates of your own, with another optimizer or fewer steps. The net below is
+# narrower and learned the old digits in fewer steps, so its shares are other ones. Guess
+# first: with SGD and momentum in place of Adam, does a body at the same rate of 0.01
+# forget more or less?
 
 # %% role="explore" explorer="forgetting"
 from dlsys_helpers.explorers.forgetting import forgetting

@@ -1,12 +1,15 @@
 """`dlsys answer` shows what was earned, and nothing before; AGENTS.md names what exists."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from dlsys import answer, cli, pool
-from dlsys_helpers import catalog, checking, paths, progress
+from dlsys_helpers import cards, catalog, checking, paths, progress
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +26,9 @@ def test_before_the_pass_nothing_is_shown(capsys):
     assert out == ""
     assert err.count("\n") == 1
     assert "01.4 is not solved yet" in err
-    assert cli.main(["answer", "99"]) == 2
+    for odd in ("99", "7"):
+        assert cli.main(["answer", odd]) == 2
+        assert f"got '{odd}', expected one such as 01.4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("id", [trap.id for trap in catalog.traps()])
@@ -44,9 +49,14 @@ def test_after_the_pass_come_both_answers_and_the_names_of_mistakes(work, id, ca
     assert {line[2:].partition(" (trap")[0] for line in mistakes.split("\n") if line} == named
 
 
-def test_a_variants_worksheet_gets_its_own_name_and_number(work, tmp_path, capsys):
+@pytest.mark.parametrize("here", [True, False])
+def test_a_variants_worksheet_gets_its_own_name_and_number(here, work, tmp_path, capsys,
+                                                           monkeypatch):
+    """In my-work/, and in the folder of a release, where nothing lies in my-work/."""
     assert cli.main(["release", "4", "--variant", "b", "--out", str(tmp_path / "class")]) == 0
-    (tmp_path / "class/04_optimizers.ipynb").rename(work / "04_optimizers.ipynb")
+    where = (tmp_path / "class") if here else work
+    (tmp_path / "class/04_optimizers.ipynb").rename(where / "04_optimizers.ipynb")
+    monkeypatch.chdir(where)
     name, number = pool.draw(4, "b")["04.5"], pool.draw_constants(4, "b")["04.5"]
     progress.record("04.5", "pass")
     capsys.readouterr()
@@ -57,6 +67,24 @@ def test_a_variants_worksheet_gets_its_own_name_and_number(work, tmp_path, capsy
     assert (mine + worked).count(f"def {name}(") == 2
     assert f"loss <= {number} * best" in worked
     assert mistakes.rstrip().endswith(f"- the usual 4 in place of {number}")
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_reader_who_has_read_enough_breaks_nothing(work, buffered):
+    script = "import sys; from dlsys import cli; sys.exit(cli.main())"
+    command = [sys.executable, "-c", script, "answer", "04.5"]
+    progress.record("04.5", "pass")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "PYTHONUNBUFFERED": buffered}) as run:
+        run.stdout.close()
+        assert (run.stderr.read(), run.wait()) == ("", 1)
+
+
+def test_the_card_names_the_worked_answer_only_where_there_is_one(monkeypatch, tmp_path, capsys):
+    for folder, named in [(paths.SOLUTIONS, True), (tmp_path / "none", False)]:
+        monkeypatch.setattr(paths, "SOLUTIONS", folder)
+        cards.show_verdict(checking.Verdict("pass", "01.4"), catalog.trap("01.4"))
+        assert ("dlsys answer 01.4" in capsys.readouterr().out) is named
 
 
 DOCUMENTED = 'def f(x):\n    """What\n\n    it does."""\n    return x'

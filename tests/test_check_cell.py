@@ -86,6 +86,13 @@ def test_an_answer_without_end_is_stopped_and_the_case_is_named(kernel):
                      r"\(line \d: ", card["text/plain"])
 
 
+def test_a_check_that_is_interrupted_ends_in_one_line_with_the_place(kernel):
+    stops = "import os, signal\ndef predict(model, x):\n    os.kill(os.getpid(), signal.SIGINT)"
+    kernel(f"{SETUP}\n{stops}\n    while True: pass")
+    ((line,),) = kernel(CHECK).errors
+    assert re.fullmatch(r"exercise 01\.1: you stopped its check in line \d: .+", line)
+
+
 @pytest.mark.parametrize(("call", "says"), [
     ('check("1.1", predict)', "got '1.1', which is the id of no exercise"),
     ("check(01.1, predict)", "got 1.1, expected the id of an exercise as a text in quotes"),

@@ -1,5 +1,6 @@
 """What a class is handed: the folder, other names for a second class, what a wheel holds."""
 
+import ast
 import json
 import keyword
 import re
@@ -95,6 +96,23 @@ def test_install_names_the_wheel_and_the_files(handed):
     assert all(f"`{path.name}`" in text for path in handed.glob("*.ipynb"))
 
 
+@pytest.mark.parametrize(("stage", "more"), [(1, "torchvision"), (10, "bitsandbytes peft "
+                         "transformers"), (12, "optuna wandb")])
+def test_install_names_what_the_notebooks_import(stage, more, tmp_path):
+    cli.main(["release", str(stage), "--out", str(tmp_path / "class")])
+    line = (tmp_path / "class/INSTALL.md").read_text("utf-8").split("2. `pip install ")[1]
+    named = line.partition("`")[0].split()
+    books = [json.loads(path.read_text("utf-8")) for path in (tmp_path / "class").glob("*.ipynb")]
+    code = [node for book in books for cell in book["cells"] if cell["cell_type"] == "code"
+            for node in ast.walk(ast.parse("".join(cell["source"])))]
+    roots = {alias.name for node in code if isinstance(node, ast.Import) for alias in node.names}
+    roots |= {node.module for node in code if isinstance(node, ast.ImportFrom)}
+    other = {root.partition(".")[0] for root in roots} - sys.stdlib_module_names
+    assert {{"sklearn": "scikit-learn"}.get(name, name) for name in other} <= {
+        *named, "dlsys_helpers", "dlsys", "safetensors"}  # which transformers brings
+    assert more in " ".join(named)
+
+
 # ---- refusals
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
@@ -106,7 +124,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("13",), "expected 1 to 12"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
-    (("1", "--wheel", "nothing.whl"), "make wheel")])
+    (("1", "--wheel", "nothing.whl"), "make wheel"), (("1", "--variant", " "), "expected a word")])
 def test_what_is_asked_wrongly_is_said_before_anything_is_made(arguments, said, tmp_path, capsys):
     assert said in refusal(capsys, *arguments, "--out", tmp_path / "class")
     assert not (tmp_path / "class").exists()

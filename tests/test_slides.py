@@ -1,6 +1,7 @@
 """`dlsys slides`: what stands on which slide, in one file that needs nothing else."""
 
 import hashlib
+import json
 import re
 import sys
 from functools import cache
@@ -148,6 +149,17 @@ def test_a_lesson_that_cannot_be_read_is_named(text, said, my_work, tmp_path, mo
         (tmp_path / f"{stage(2).stem}.ipynb").write_text(text)
     assert cli.main(["slides", "2"]) == cli.BAD_INPUT
     assert said in capsys.readouterr().err
+
+
+def test_a_lesson_without_outputs_as_in_a_wheel_is_refused(my_work, tmp_path, monkeypatch, capsys):
+    book = json.loads((paths.NOTEBOOKS / f"{stage(2).stem}.ipynb").read_bytes())
+    for cell in book["cells"]:
+        cell.pop("outputs", None) if cell["cell_type"] != "code" else cell["outputs"].clear()
+    (tmp_path / f"{stage(2).stem}.ipynb").write_text(json.dumps(book))
+    monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path)
+    assert cli.main(["slides", "2"]) == cli.BAD_INPUT
+    assert "A wheel has none: give the command in the course's repository" in (
+        capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", REVEAL)

@@ -183,6 +183,7 @@ def test_the_lesson_of_a_release_keeps_its_names_and_shows_no_more_than_it_did(c
     book = nbformat.read(lesson, as_version=4)
     drawn = pool.draw(1, "b")
     assert book.metadata["dlsys"]["names"] == drawn
+    assert book.metadata["dlsys"]["release"].startswith("1.")
     assert f"`{drawn['01.4']}`" in "".join(cell.source for cell in book.cells)
     assert [cell.id for cell in book.cells if cell.get("outputs")] == []
 

@@ -30,6 +30,8 @@ def add_parser(commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     id = catalog.as_id(args.exercise)
+    if id.endswith("."):
+        raise NoAnswer(f"exercise: got {args.exercise[:40]!r}, expected one such as 01.4.")
     if sheets.is_exam(sheets.number_of(id)):
         return _exam(sheets.trap(id))
     trap = _solved(args.exercise)

@@ -83,7 +83,7 @@ def traps(stage: int | None = None) -> list[Trap]:
 def as_id(text: str) -> str:
     """An id as people write it, "1.4" or " 01.4", in its own form, "01.4"; known or not."""
     number, _, rest = text.strip().partition(".")
-    return f"{number.zfill(2)}.{rest}" if rest else text.strip()
+    return f"{number.zfill(2)}.{rest}"
 
 
 def trap(id: str) -> Trap:

@@ -30,22 +30,27 @@ CASE_SECONDS = 60  # for an answer on one case
 REGISTRY: dict[str, Exercise] = {}
 
 
-class CheckFailed(AssertionError):
-    """An exercise does not pass. Notebooks show its one line instead of a traceback."""
+class OneLine:
+    """An error of which notebooks show its one line instead of a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class CheckFailed(OneLine, AssertionError):
+    """An exercise does not pass."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.line())
         self.verdict = verdict
 
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
+
+class BadCall(OneLine, TypeError):
+    """`check` was not called as `check("01.4", f)`."""
 
 
-class BadCall(TypeError):
-    """`check` was not called as `check("01.4", f)`. Notebooks show its one line."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
+class Stopped(OneLine, KeyboardInterrupt):
+    """A learner interrupted a check."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,7 @@ class Exercise:
         """
         failing = next(case for case in cases if case.name == verdict.case)
         suspects = [wrong for wrong in self.wrong_answers
-                    if self._same_sight(verdict.seen, self.run(wrong.fn, failing)[1].seen)]
+                    if close(verdict.seen, self.run(wrong.fn, failing)[1].seen, self.within)]
         if not suspects:
             return verdict
         mine = list(zip(outcomes, map(self.judge_one, cases, outcomes), strict=True))
@@ -250,25 +255,20 @@ class Exercise:
         return replace(verdict, status="wrong", message=message, misconception=best[0].name,
                        trap=best[0].trap)
 
-
     def _agreement(self, mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
         """How far two answers agree: cases with the same verdict, and parts that came out alike.
 
         (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same
-        comparison with another value. Another comparison that fails says nothing: a learner may
-        make a second mistake.
+        comparison with another value. Another comparison that fails may be a second mistake.
         """
         agreed = parts = 0
         for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
-            same = self._same_sight(a.seen, b.seen)
+            same = close(a.seen, b.seen, self.within)
             if not same and b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2]):
                 return 0, 0
             agreed += same
             parts += _alike_parts(outcome.value, other.value, self.within)
         return agreed, parts
-
-    def _same_sight(self, a: tuple | None, b: tuple | None) -> bool:
-        return a is b is None or (None not in (a, b) and close(a, b, self.within))
 
 
 def _alike_parts(a: Any, b: Any, within: float) -> int:
@@ -386,11 +386,15 @@ def check(id: str, fn: Callable, seconds: float = CASE_SECONDS) -> None:
     Shows a card with the verdict and remembers it in your progress. An answer that takes longer
     than `seconds` on one case is stopped, except on Windows. Unless the answer passes, raises
     CheckFailed where nobody sees the card, so that nbval, papermill and scripts notice. Raises
-    BadCall for arguments that are not the id of an exercise and a function.
+    BadCall for arguments that are not the id of an exercise and a function, Stopped for a Ctrl-C.
     """
     from dlsys_helpers import progress
     _refuse_bad_call(id, fn)
-    verdict = run_check(id, fn, drawn_seeds(), seconds)
+    try:
+        verdict = run_check(id, fn, drawn_seeds(), seconds)
+    except KeyboardInterrupt as stop:
+        at = acting.learner_frame(stop)
+        raise Stopped(f"exercise {id}: you stopped its check{at and f' in {at}'}") from None
     progress.record(id, verdict.status, verdict.misconception)
     tell(verdict, catalog.trap(id))
 

@@ -51,10 +51,14 @@ def cases(g):
     top[0, place(top)[1]] = float("nan")
     infinite[place(infinite)] = float("inf")     # large, but a number
     single = layer(2, 11, 4)[1:]
+    rarely = torch.rand(40, 9, generator=g) + 0.01
+    rarely[torch.randint(40, (9,), generator=g), torch.arange(9)] = 0.0
+    rarely[:, :drawn(1, 5)] = 0.0
     return [("some dead units", {"h": layer(31, 12, drawn(1, 9))}),
             ("no dead unit", {"h": layer(9, 16, 0)}),
             ("all units dead", {"h": torch.zeros(4, 3 + place(leaky)[0])}),
             ("signed outputs", {"h": leaky}), ("never above zero", {"h": below}),
+            ("units off for one row", {"h": rarely}),
             ("constant units", {"h": constant}), ("tiny outputs", {"h": tiny}),
             ("one row", {"h": single}), ("one unit", {"h": layer(6, 1, 1)}),
             ("a column of NaN", {"h": broken}), ("a single NaN", {"h": spot}),
@@ -133,6 +137,13 @@ def refuse_nan(h):
 def mostly_off(h):
     refuse_nan(h)
     return int(((h == 0).float().mean(0) > 0.2).sum())
+
+
+@ex.wrong("one row where a unit is off is enough: any in place of all", says="for every row",
+          breaks="count")
+def any_row(h):
+    refuse_nan(h)
+    return int((h == 0).any(0).sum())
 
 
 @ex.wrong("rows counted instead of units", says="for every row", breaks="count")

@@ -100,7 +100,7 @@ function render({ model, el: root }) {
     model.set("said", made);
     model.save_changes();
     unfold(root);
-  });
+  }, [el("p", { class: "gs-note" }, "The cells below hold the answer: guess before you run them.")]);
 }
 
 // ---- on a page --------------------------------------------------------------------------------

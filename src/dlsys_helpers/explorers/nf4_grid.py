@@ -62,7 +62,7 @@ def error(w, rounded):
         Bars("errors", ["NF4", "even levels"], title="Error over the size of the weights, %",
              limit=60),
         Heatmap("levels", title="Where the levels lie", xlabel="level, from the lowest",
-                ylabel="NF4 above, even below", vmin=-1, vmax=1, label="level"),
+                ylabel="0 NF4, 1 even", vmin=-1, vmax=1, label="level"),
     ],
 )
 def nf4_grid(kind, grid, block):

@@ -38,12 +38,12 @@ def words_by_bank(word):
         Slider("base", "First number", [0, 1, 4], 0),
     ],
     views=[
-        Heatmap("sector", title="From device memory: the sector of each thread, from 0",
-                xlabel="thread, 8 a row", ylabel="row of threads", vmin=0, vmax=WARP - 1,
-                label="sector"),
+        Heatmap("sector", title="From device memory: the sector of each thread",
+                xlabel="thread, 8 a row", ylabel="row of threads", vmin=0, vmax=1,
+                label="from the first sector, 0, to the last, 1"),
         Heatmap("bank", title="From shared memory: words wanted of each bank",
-                xlabel="bank, 8 a row", ylabel="row of banks", vmin=0, vmax=WARP,
-                label="words"),
+                xlabel="bank, 8 a row", ylabel="row of banks", vmin=0, vmax=6,
+                label="log2(words) + 1; 0 for none"),
         Bars("counts", ["sectors moved", "sectors at least", "turns of the banks"],
              title="What one load costs", limit=WARP),
     ],
@@ -57,5 +57,7 @@ def warp_addresses(block, stride, padding, base):
     sentence = (f"Threads {block}, stride {stride}, padding {padding}, from number {base} on: "
                 f"{moved} sector{'s' * (moved > 1)}, of which {used:.0f} % are used. In shared "
                 f"memory the same words take {turns} turn{'s' * (turns > 1)}.")
-    return {"sector": sector.view(4, 8), "bank": bank.view(4, 8),
+    # 4 sectors of 32, or 1 word of 32, could not be told from none on one scale for all settings.
+    share, doubled = sector / max(1, moved - 1), torch.where(bank > 0, bank.log2() + 1, 0.0)
+    return {"sector": share.view(4, 8), "bank": doubled.view(4, 8),
             "counts": [moved, WARP * WORD // SECTOR, turns]}, sentence
