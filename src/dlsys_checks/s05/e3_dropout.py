@@ -151,8 +151,11 @@ def expect_share(kept, p):
 
 def expect_draws(kept, p):
     """Two calls, neighbours and share of the masks (calls, ...) of one x."""
-    if kept.all() or not kept.any():  # they look alike, and that is not what is wrong
+    if kept.all() and kept[0].numel() > 1:  # they look alike, and that is not what is wrong
         expect_share(kept, p)
+    if kept[0].numel() == 1 and 0 < p and len(kept.unique()) == 1:
+        raise Broken("element alike in two calls, and in all", "kept" if kept.all() else "zeroed",
+                     f"zeroed in about {p * len(kept):.0f} of {len(kept)}")
     if p > 0:
         expect_apart("elements alike in two calls", kept[:-1], kept[1:])
         pairs = {axis - 1: neighbours(kept, axis) for axis in range(1, kept.dim())

@@ -238,7 +238,7 @@ def too_few(act):
     return estimated(act, n=100) * 1.04
 
 
-@ex.wrong("an integral that ends at three standard deviations", says="gain of squared",
+@ex.wrong("an integral that ends at three standard deviations", says="relu(z) squared",
           breaks="gain")
 @torch.no_grad()
 def narrow_integral(act):
