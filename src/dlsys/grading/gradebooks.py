@@ -61,7 +61,7 @@ def read(path: Path) -> Sheet:
     try:
         data = path.read_bytes()
         content = data.decode("utf-8-sig")
-        separator = max(",;\t", key=content.partition("\n")[0].count)
+        separator = text.separator(content)
         rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}. Give the file that the LMS exports.") from None
