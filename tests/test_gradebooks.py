@@ -15,8 +15,8 @@ import pytest
 from test_grading_reports import EVIL, result, sample
 
 from dlsys.grading import cohort, gradebooks, options, pages, returns, scoring
+from dlsys.grading.people import answers_to
 from dlsys.grading.scoring import Scoring
-from dlsys.grading.text import answers_to
 from dlsys_helpers import stages
 
 

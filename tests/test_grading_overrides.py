@@ -63,6 +63,32 @@ def test_a_row_that_fits_nothing_is_named(row, said):
         overrides.applied([result("ada", "ppppp")], [row])
 
 
+@pytest.mark.parametrize("exercise", ["01.2", ""])
+def test_a_row_that_two_people_answer_to_is_refused(exercise):
+    row = Override(2, "Ada", exercise, None, "see me")
+    both = [result("Ada", "pp", "7734", "canvas"), result("Ada", "pp", "7736", "canvas")]
+
+    with pytest.raises(BadOverride, match=r"row 2: 2 people answer to 'Ada'; give the number: 7734,"
+                                          r" 7736$"):
+        overrides.applied(both, [row])
+    paths = [{**one, "name": f"{k}/ada.ipynb", "learner": {**one["learner"], "id": "", "raw": k}}
+             for k, one in zip("ab", both, strict=True)]
+    with pytest.raises(BadOverride, match=r"give the path: a/ada\.ipynb, b/ada\.ipynb$"):
+        overrides.applied(paths, [row])
+
+
+def test_moodles_number_of_each_stage_is_one_person():
+    first, second = result("Ada", "pp", "11", "moodle"), result("Ada", "pp", "21", "moodle")
+    row = Override(2, "Ada", "", None, "see me")
+
+    changed = overrides.applied([first, {**second, "stage": 2}], [row])
+
+    assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
+    for other in (second, {**second, "stage": None, "status": "refused"}):
+        with pytest.raises(BadOverride, match="2 people answer"):
+            overrides.applied([first, other], [row])
+
+
 def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
     ada, bob = result("ada", "pwppp", "7", "canvas"), result("bob", "ppppp")
     rows = [Override(2, "7", "01.2", 1, "right idea"), Override(3, "bob", "", None, "see me")]

@@ -352,15 +352,15 @@ def _people(names: list[str]) -> str:
 
 
 def _summary(results: list[dict]) -> list[str]:
-    from dlsys.grading import reports, scoring
+    from dlsys.grading import people, reports
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
     if any(r.get("reason") == NO_WORKSHEET for r in results):
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
-    times = Counter((scoring.owner(r), r["stage"]) for r in graded)
+    times = Counter((people.owner(r), r["stage"]) for r in graded)
     if again := sorted({r["learner"]["name"] for r in graded
-                        if times[scoring.owner(r), r["stage"]] > 1}):
+                        if times[people.owner(r), r["stage"]] > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
     lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
               f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"

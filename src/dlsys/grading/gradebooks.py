@@ -18,7 +18,7 @@ from typing import Any
 
 from dlsys.grading import text
 from dlsys.grading.cohort import RunError
-from dlsys.grading.scoring import owner
+from dlsys.grading.people import owner
 
 Result = dict[str, Any]
 CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]

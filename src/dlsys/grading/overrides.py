@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import answers_to, clean, numbered_rows, whole
+from dlsys.grading.people import answers_to, doubt
+from dlsys.grading.text import clean, numbered_rows, whole
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
@@ -68,8 +69,8 @@ def _id(where: str, exercise: str) -> str:
     """The exercise as it is named here: a spreadsheet makes 1.3 of 01.3. Raises BadOverride."""
     id = catalog.as_id(exercise)
     if id != exercise and any(trap.id == f"{id}0" for trap in catalog.traps()):
-        raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} and "
-                          f"of {id}0. Write {id} or {id}0, as text.")
+        raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} "
+                          f"and of {id}0. Write {id} or {id}0, as text.")
     return id
 
 
@@ -82,6 +83,8 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
         if not mine:
             raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
+        if said := doubt(mine, row.learner):
+            raise BadOverride(f"{FILE}, row {row.row}: {said}")
         if not [result for result in mine if _apply(result, row)]:
             raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                               "expected one that was graded for this learner, such as 01.3.")

@@ -15,8 +15,9 @@ import markupsafe
 from dlsys import pool, sheets
 from dlsys.grading import hints, reports, returns
 from dlsys.grading.cohort import write_private
+from dlsys.grading.people import owner
 from dlsys.grading.reports import FEEDBACK, Result, page_name
-from dlsys.grading.scoring import best, owner
+from dlsys.grading.scoring import best
 from dlsys.grading.text import place
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.verdicts import STATUSES

@@ -19,7 +19,8 @@ from dlsys import sheets
 from dlsys.grading import text
 from dlsys.grading.cohort import write_private
 from dlsys.grading.gradebooks import canvas, moodle
-from dlsys.grading.scoring import best, owner
+from dlsys.grading.people import owner
+from dlsys.grading.scoring import best
 
 Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")

@@ -119,7 +119,7 @@ def _everyone(runs: list[Run]) -> dict[tuple, dict[int, Result]]:
 
 def _person(result: Result, shared: set[tuple]) -> tuple:
     """A learner as a key over runs: Moodle numbers people anew for each assignment."""
-    from dlsys.grading.scoring import owner
+    from dlsys.grading.people import owner
 
     source, id, name, raw = owner(result)
     nameless = source, "", name, raw
@@ -128,7 +128,7 @@ def _person(result: Result, shared: set[tuple]) -> tuple:
 
 def _shared_names(runs: list[Run]) -> set[tuple]:
     """Names that two people have in one stage of one run: the number has to tell them apart."""
-    from dlsys.grading.scoring import owner
+    from dlsys.grading.people import owner
 
     shared = set()
     for one in runs:

@@ -75,10 +75,3 @@ def whole(number: float) -> float:
     """Points to two places, as an int where they are one: 3 rather than 3.0."""
     rounded = round(number, 2)
     return int(rounded) if rounded == int(rounded) else rounded
-
-
-def answers_to(result: dict, name: str) -> bool:
-    """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
-    learner = result["learner"]
-    return bool(name) and name in (
-        result["name"], learner["name"], learner["id"], learner.get("download_name"))

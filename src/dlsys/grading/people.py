@@ -1,0 +1,59 @@
+"""Whose a result is, and whom a name that the instructor writes means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dlsys.grading.text import clean, some
+
+Result = dict[str, Any]
+
+
+def owner(result: Result) -> tuple[str, ...]:
+    """The learner as a key: source, id, name and raw name, since two people may share a name.
+
+    The name is that of the download, so that a gradebook's name changes nobody's page.
+    """
+    learner = result["learner"]
+    return (learner["source"], learner["id"], learner.get("download_name", learner["name"]),
+            learner["raw"])
+
+
+def answers_to(result: Result, name: str) -> bool:
+    """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
+    learner = result["learner"]
+    return bool(name) and name in (
+        result["name"], learner["name"], learner["id"], learner.get("download_name"))
+
+
+def doubt(answering: Sequence[Result], name: str) -> str:
+    """What to say where the results that answer to a name are of several people, else "".
+
+    Moodle numbers people anew for each stage, so there one in each stage is one person.
+    """
+    found = {owner(r): r for r in answering}
+    if len(found) < 2 or _one_in_each_stage(answering):
+        return ""
+    numbers = [r["learner"]["id"] for r in found.values()]
+    if all(numbers) and len(set(numbers)) == len(found):
+        what = f"the number: {some(numbers)}"
+    else:
+        what = f"the path: {some([r['name'] for r in found.values()])}"
+    return f"{len(found)} people answer to {clean(name, 80)!r}; give {what}"
+
+
+def _one_in_each_stage(answering: Iterable[Result]) -> bool:
+    """Whether these are Moodle's, of known stages, and no two people's of one stage."""
+    pairs = {(owner(r), r["stage"]) for r in answering}
+    times = Counter(stage for _, stage in pairs)
+    return (all(source == "moodle" for (source, *_), _ in pairs) and None not in times
+            and max(times.values(), default=0) < 2)
+
+
+def names_apart(results: Sequence[Result]) -> list[str]:
+    """A name for each of these learners: with the number, or the path, where two have one name."""
+    times = Counter(r["learner"]["name"] for r in results)
+    return [name if times[name := r["learner"]["name"]] < 2 else
+            f"{name} ({r['learner']['id'] or r['name']})" for r in results]
