@@ -122,14 +122,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from dlsys.grading import cohort, options, pages, reports, scoring, submissions
+    from dlsys.grading import cohort, given, options, pages, reports, scoring, submissions
 
+    before = given.again(args) if args.resume else ""
     rules = options.scoring(args)  # a file that cannot be read is known before the work
     found = submissions.find(args.paths, args.out)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
     options.fill(args, [])  # a gradebook that cannot be filled in is known before the work
-    lines = [_left_out(found.left_out)] if found.left_out else []
+    lines = [line for line in (before, _left_out(found.left_out)) if line]
     if args.key:
         lines.append(f"The cases are those of {args.key}: who has read its feedback may know "
                      "something about them.")
@@ -138,6 +139,7 @@ def _grade(args: argparse.Namespace) -> int:
         journal.expect(one.name for one in found.submissions)
         journal.forget(args.regrade)
         options.keep_course(args)
+        given.keep(args)
         n = len(found.submissions)
         with Progress(n) as progress, ctrl_c() as stop_if_pressed:
             def seen(result: dict[str, Any]) -> None:
@@ -147,12 +149,14 @@ def _grade(args: argparse.Namespace) -> int:
         reports.write_all(grades, args.out)
         pages.write_all(grades, args.out)
         lines += _about_dates(grades["results"], rules.course)
+        written = []
         try:
             for name, content, line in options.fill(args, scoring.best(grades["results"])):
                 cohort.write_private(args.out / name, content)
+                written.append(name)
                 lines.append(line)
         finally:
-            show(grades, args.out, lines)
+            show(grades, args.out, [*lines, *given.stale(args.out, written)])
     graded = all(result["status"] == "graded" for result in grades["results"])
     return DONE if graded else NOT_ALL
 
@@ -181,6 +185,8 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 def _left_out(names: list[str]) -> str:
+    if not names:
+        return ""
     return (f"No notebooks, and left out: {len(names)} {'file' if len(names) == 1 else 'files'} "
             f"({some(names)}).")
 
