@@ -90,6 +90,8 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     assert reports.alike(grades["results"]) == [["ada", "bob"]]
     assert reports.alike([ada, {**bob, "stage": 2}]) == []
     assert reports.alike([ada, {**bob, "points": 0}]) == [["ada", "bob"]]  # taken away by hand
+    twin = {**bob, "learner": {**bob["learner"], "name": "ada"}}
+    assert reports.alike([ada, twin]) == [["ada (7)", "ada (8)"]]
     page, said = pages.overview(grades), "\n".join(command._summary([ada, bob]))
     for text in (page, said):
         assert "pandas" in text

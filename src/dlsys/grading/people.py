@@ -54,6 +54,14 @@ def _one_in_each_stage(answering: Iterable[Result]) -> bool:
 
 def names_apart(results: Sequence[Result]) -> list[str]:
     """A name for each of these learners: with the number, or the path, where two have one name."""
-    times = Counter(r["learner"]["name"] for r in results)
-    return [name if times[name := r["learner"]["name"]] < 2 else
-            f"{name} ({r['learner']['id'] or r['name']})" for r in results]
+    numbers: dict[str, list[str]] = {}
+    for learner in (r["learner"] for r in results):
+        numbers.setdefault(learner["name"], []).append(learner["id"])
+    return [_apart(r, numbers[r["learner"]["name"]]) for r in results]
+
+
+def _apart(result: Result, numbers: list[str]) -> str:
+    name, id = result["learner"]["name"], result["learner"]["id"]
+    if len(numbers) == 1:
+        return name
+    return f"{name} ({id if id and numbers.count(id) == 1 else result['name']})"

@@ -19,7 +19,7 @@ from dlsys import sheets
 from dlsys.grading import text
 from dlsys.grading.cohort import write_private
 from dlsys.grading.gradebooks import canvas, moodle
-from dlsys.grading.people import owner
+from dlsys.grading.people import names_apart, owner
 from dlsys.grading.scoring import best
 
 Result = dict[str, Any]
@@ -61,10 +61,10 @@ def alike(results: Iterable[Result]) -> list[list[str]]:
 
 def _names(pairs: Iterable[tuple[Any, Result]]) -> dict[Any, list[str]]:
     """Under each key the names of the learners whose results stand with it, each learner once."""
-    found: dict[Any, dict[tuple, str]] = {}
+    found: dict[Any, dict[tuple, Result]] = {}
     for key, result in pairs:
-        found.setdefault(key, {})[owner(result)] = result["learner"]["name"]
-    return {key: sorted(who.values()) for key, who in found.items()}
+        found.setdefault(key, {})[owner(result)] = result
+    return {key: sorted(names_apart(list(who.values()))) for key, who in found.items()}
 
 
 def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:
