@@ -371,6 +371,9 @@ def _summary(results: list[dict]) -> list[str]:
     lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
               f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"
               for name, who in reports.missing_packages(results)]
+    if who := reports.prying(results):
+        lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: {some(who)}. "
+                     "Look at the code.")
     lines += [f"The same code in several hand-ins: {some(who)}." for who in reports.alike(results)]
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)

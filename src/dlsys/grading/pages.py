@@ -116,7 +116,8 @@ def overview(grades: dict[str, Any]) -> str:
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
         refused=[r for r in results if r["status"] != "graded"],
-        missing=reports.missing_packages(results), alike=reports.alike(results),
+        missing=reports.missing_packages(results), prying=reports.prying(results),
+        alike=reports.alike(results),
         noted=[r for r in results if r["notes"]],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))

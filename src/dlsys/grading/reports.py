@@ -24,6 +24,7 @@ from dlsys.grading.scoring import best
 
 Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
+CHECKS = "dlsys_checks"  # hidden on purpose, so it is no missing package
 FEEDBACK = "feedback"  # the folder of the learners' pages
 EXCEL = "utf-8-sig"  # Excel takes a CSV file for UTF-8 only where this mark begins it
 # The columns of nbgrader's own `nbgrader export`.
@@ -48,7 +49,16 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
 def missing_packages(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
     """Packages that cells asked for and that are not here, each with the learners' names."""
     return sorted(_names((found[1], result) for result in results for cell in result["cells"]
-                         if (found := _NO_PACKAGE.match(cell["error"]))).items())
+                         if (found := _NO_PACKAGE.match(cell["error"]))
+                         and not found[1].startswith(CHECKS)).items())
+
+
+def prying(results: Iterable[Result]) -> list[str]:
+    """Learners whose code was stopped as it asked for the checks, which the walls hide."""
+    return _names(("", result) for result in results if any(
+        f"'{CHECKS}" in said for said in (*(cell["error"] for cell in result["cells"]),
+                                          *(entry["message"] for entry in result["exercises"])))
+                  ).get("", [])
 
 
 def alike(results: Iterable[Result]) -> list[list[str]]:
