@@ -92,6 +92,8 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     assert reports.alike([ada, {**bob, "points": 0}]) == [["ada", "bob"]]  # taken away by hand
     twin = {**bob, "learner": {**bob["learner"], "name": "ada"}}
     assert reports.alike([ada, twin]) == [["ada (7)", "ada (8)"]]
+    assert reports.alike([ada, bob, {**twin, "code": "2"}]) == [["ada (7)", "bob"]]
+    assert ">ada (8)</a>" in pages.overview({**grades, "results": [ada, twin]})
     page, said = pages.overview(grades), "\n".join(command._summary([ada, bob]))
     for text in (page, said):
         assert "pandas" in text

@@ -15,7 +15,7 @@ import markupsafe
 from dlsys import pool, sheets
 from dlsys.grading import hints, reports, returns
 from dlsys.grading.cohort import write_private
-from dlsys.grading.people import owner
+from dlsys.grading.people import names, owner
 from dlsys.grading.reports import FEEDBACK, Result, page_name
 from dlsys.grading.scoring import best
 from dlsys.grading.text import place
@@ -127,9 +127,10 @@ def _learners(results: list[Result], counted: list[Result],
               run: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each learner: the link, the counted result of each stage, what was not graded."""
     rows: dict[tuple, dict[str, Any]] = {}
+    shown = names(results)
     for result in results:
         key = owner(result)
-        row = rows.setdefault(key, {"name": result["learner"]["name"], "by_stage": {}, "n": 0,
+        row = rows.setdefault(key, {"name": shown[key], "by_stage": {}, "n": 0,
                                     "link": f"{FEEDBACK}/{page_name(key, run)}"})
         row["n"] += 1
     for result in counted:

@@ -60,6 +60,12 @@ def names_apart(results: Sequence[Result]) -> list[str]:
     return [_apart(r, numbers[r["learner"]["name"]]) for r in results]
 
 
+def names(results: Iterable[Result]) -> dict[tuple[str, ...], str]:
+    """The name of each learner of a run, by `owner`; no two are the same."""
+    learners = {owner(r): r for r in results}
+    return dict(zip(learners, names_apart(list(learners.values())), strict=True))
+
+
 def _apart(result: Result, numbers: list[str]) -> str:
     name, id = result["learner"]["name"], result["learner"]["id"]
     if len(numbers) == 1:
