@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 from pathlib import Path
 
@@ -99,6 +100,17 @@ def test_a_gradebook_that_is_given_takes_the_place_of_the_copy(run):
 
     assert sorted(path.name for path in Path("out", given.FOLDER).iterdir()) == [
         "moodle_01.csv", "moodle_02.csv"]
+
+
+def test_a_run_without_gradebooks_keeps_none_of_a_run_before(tmp_path):
+    folder = tmp_path / given.FOLDER
+    folder.mkdir()
+    for name in ("canvas.csv", "columns.json", "moodle_01.csv", "mine.txt"):
+        (folder / name).write_text("x")
+
+    given.keep(argparse.Namespace(out=tmp_path, canvas=[], moodle=[]))
+
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
 
 
 def test_a_filled_gradebook_that_is_left_behind_is_named(run, capsys):

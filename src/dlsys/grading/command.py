@@ -44,7 +44,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--resume", action="store_true",
                         help="go on with the run in FOLDER; nothing is graded twice")
     parser.add_argument("--regrade", action="append", default=[], metavar="NAME",
-                        help="with --resume: grade this learner again, after an installation, say")
+                        help="with --resume: grade this learner again, after an installation, say; "
+                             "in a finished run on other cases")
     parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
                         help="grade all as stage N, whatever the notebooks say")
     parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
