@@ -77,6 +77,18 @@ def test_a_row_that_two_people_answer_to_is_refused(exercise):
         overrides.applied(paths, [row])
 
 
+def test_a_name_in_two_sections_is_refused_with_its_paths():
+    both = [result("a/ada", "pp"), result("b/ada", "pp")]
+
+    with pytest.raises(BadOverride, match="row 2: 2 people answer to 'ada'; give the path: a/ada, "
+                                          "b/ada"):
+        overrides.applied(both, [Override(2, "ada", "", None, "see me")])
+    mine, _ = overrides.applied(both, [Override(2, "a/ada", "", None, "see me")])
+    assert mine["notes"] == ["By hand: see me"]
+    with pytest.raises(BadOverride, match="got learner 'ada', expected a name"):
+        overrides.applied(both[:1], [Override(2, "ada", "", None, "see me")])
+
+
 def test_moodles_number_of_each_stage_is_one_person():
     first, second = result("Ada", "pp", "11", "moodle"), result("Ada", "pp", "21", "moodle")
     row = Override(2, "Ada", "", None, "see me")

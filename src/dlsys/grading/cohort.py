@@ -191,13 +191,13 @@ class Journal:
         shown = {**_recorded_names(self.folder / GRADES), **self.scoring.names}
         for name in names:
             known = {key: scoring.named(result, shown) for key, result in self.done.items()}
-            of_name = {key: one for key, one in known.items() if answers_to(one, name)}
+            of_name = [key for key, one in known.items() if answers_to(one, name)]
+            if said := doubt(known.values(), name):
+                raise RunError(f"--regrade: {said}")
             if not of_name:
                 such = some(sorted({one["learner"]["name"] for one in known.values()}), 3)
                 raise RunError(f"--regrade: got {clean(name)}, expected a learner of this run, "
                                f"such as {such}.")
-            if said := doubt(list(of_name.values()), name):
-                raise RunError(f"--regrade: {said}")
             for key in of_name:
                 del self.done[key]
 

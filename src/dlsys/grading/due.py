@@ -228,8 +228,7 @@ def applied(results: Sequence[dict[str, Any]], course: Course | None,
         return list(results)
     stages = {result.get("stage") for result in results}
     for row in course.extensions:
-        answering = [r for r in results if row.stage in stages and answers_to(r, row.learner)]
-        if said := doubt(answering, row.learner):
+        if row.stage in stages and (said := doubt(results, row.learner)):
             raise BadCourse(f"{EXTENSIONS}, row {row.row}: {said}")
     return [_applied(result, course, cells) for result in results]
 

@@ -79,12 +79,12 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
     changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
                for r in results]
     for row in rows:
+        if said := doubt(changed, row.learner):
+            raise BadOverride(f"{FILE}, row {row.row}: {said}")
         mine = [r for r in changed if answers_to(r, row.learner)]
         if not mine:
             raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
-        if said := doubt(mine, row.learner):
-            raise BadOverride(f"{FILE}, row {row.row}: {said}")
         if not [result for result in mine if _apply(result, row)]:
             raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                               "expected one that was graded for this learner, such as 01.3.")

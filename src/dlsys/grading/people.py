@@ -28,12 +28,17 @@ def answers_to(result: Result, name: str) -> bool:
         result["name"], learner["name"], learner["id"], learner.get("download_name"))
 
 
-def doubt(answering: Sequence[Result], name: str) -> str:
-    """What to say where the results that answer to a name are of several people, else "".
+def doubt(results: Iterable[Result], name: str) -> str:
+    """What to say where a name is that of several people among these results, else "".
 
-    Moodle numbers people anew for each stage, so there one in each stage is one person.
+    Moodle numbers people anew for each stage, so there one in each stage is one person. In
+    sections, `ada` is nobody's name, and may be short for those of `a/ada` and `b/ada`.
     """
+    results = list(results)
+    answering = [r for r in results if answers_to(r, name)]
     found = {owner(r): r for r in answering}
+    if not found:
+        return _in_sections(results, name)
     if len(found) < 2 or _one_in_each_stage(answering):
         return ""
     numbers = [r["learner"]["id"] for r in found.values()]
@@ -42,6 +47,13 @@ def doubt(answering: Sequence[Result], name: str) -> str:
     else:
         what = f"the path: {some([r['name'] for r in found.values()])}"
     return f"{len(found)} people answer to {clean(name, 80)!r}; give {what}"
+
+
+def _in_sections(results: Iterable[Result], name: str) -> str:
+    paths = sorted({shown for r in results if name
+                    and (shown := r["learner"]["name"]).endswith(f"/{name}")})
+    return (f"{len(paths)} people answer to {clean(name, 80)!r}; give the path: {some(paths)}"
+            if len(paths) > 1 else "")
 
 
 def _one_in_each_stage(answering: Iterable[Result]) -> bool:
