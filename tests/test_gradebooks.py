@@ -15,8 +15,8 @@ import pytest
 from test_grading_reports import EVIL, result, sample
 
 from dlsys.grading import cohort, gradebooks, options, pages, returns, scoring
+from dlsys.grading.people import answers_to
 from dlsys.grading.scoring import Scoring
-from dlsys.grading.text import answers_to
 from dlsys_helpers import stages
 
 
@@ -69,6 +69,19 @@ def test_a_gradebook_that_does_not_fit_is_named(tmp_path, grades, content, colum
     book.write_text(content, encoding="utf-8")
     with pytest.raises(cohort.RunError, match=part):
         gradebooks.fill_canvas(scoring.best(grades["results"]), book, [column])
+
+
+@pytest.mark.parametrize("column", [
+    "Student", "ID", "SIS User", "Section", "Final Score", "1=Section", "Final"])
+def test_a_column_that_is_no_assignments_is_refused(tmp_path, grades, column):
+    book = tmp_path / "book.csv"
+    book.write_text(CANVAS.replace("(4712)", "(4712),Final Score").replace(
+        "15,10", "15,10,(read only)"), encoding="utf-8")
+    with pytest.raises(cohort.RunError, match=r"book.csv: got the column '.*', which Canvas fills "
+                                              r"in itself, expected that of an assignment\."):
+        gradebooks.fill_canvas(scoring.best(grades["results"]), book, [column])
+    with pytest.raises(cohort.RunError, match="got the column"):  # before the work
+        gradebooks.fill_canvas([], book, [column])
 
 
 def test_results_of_two_stages_are_not_mixed_into_one_column(tmp_path, grades):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from grading_samples import FULL, settings, worksheet
 
-from dlsys.grading import budget, cohort, judge, sandbox, submissions
+from dlsys.grading import budget, cohort, judge, sandbox, scoring, submissions
 
 WRONG = "def dead_units(h):\n    return -1"
 
@@ -100,6 +100,31 @@ def test_any_cut_of_the_journal_resumes_without_loss(tmp_path):
         journal.close()
         assert len(grades["results"]) == 2
         assert path.read_bytes() == whole
+
+
+def of_canvas(folder: Path) -> list[submissions.Submission]:
+    folder.mkdir()
+    for name in ("ada_7734_1", "ada_7736_2", "bobk_7735_3"):
+        (folder / f"{name}_01_activations.ipynb").write_bytes(worksheet(f"x = {name!r}"))
+    return submissions.find([folder]).submissions
+
+
+def test_who_is_graded_again_goes_by_the_name_on_the_pages_and_is_one_person(tmp_path):
+    found, out = of_canvas(tmp_path / "in"), tmp_path / "out"
+    names = {("canvas", "7735"): "Bob K", ("canvas", "7734"): "Ada L", ("canvas", "7736"): "Ada L"}
+    with contextlib.closing(cohort.Journal.begin(out, settings())) as journal:
+        journal.scoring = scoring.Scoring(names=names)
+        cohort.grade_all(found, journal, fake_workers)
+
+    with contextlib.closing(cohort.Journal.resume(out)) as journal:
+        for name in ("Ada L", "ada"):
+            with pytest.raises(cohort.RunError, match=f"2 people answer to '{name}'; give the "
+                                                      "number: 7734, 7736"):
+                journal.forget([name])
+        with pytest.raises(cohort.RunError, match="such as Ada L, Bob K"):
+            journal.forget(["nobody"])
+        journal.forget(["Bob K"])
+        assert sorted(r["learner"]["id"] for r in journal.done.values()) == ["7734", "7736"]
 
 
 def test_a_changed_submission_is_graded_anew_and_a_failed_one_again(tmp_path):

@@ -84,6 +84,48 @@ def test_an_extension_moves_one_learners_date_and_a_time_can_be_given(tmp_path):
     assert due.unmet([ada, bob, eve], rules) == ["nobody"]  # stage 2 is not in this run
 
 
+def test_an_extension_that_two_people_answer_to_is_refused(tmp_path):
+    rules = course(tmp_path, extensions=HEAD + "Ada,1,2027-01-18T23:59:00+01:00,\n")
+    ada, other = result("Ada", "p", "7734", "canvas"), result("Ada", "p", "7736", "canvas")
+
+    with pytest.raises(BadCourse, match=r"row 2: 2 people answer to 'Ada'; give the number: 7734, "
+                                        r"7736$"):
+        scoring.scored([ada, other], [], Scoring(course=rules))
+    last = {**other, "stage": 2}  # not Moodle: another number is another person
+    with pytest.raises(BadCourse, match="2 people answer to 'Ada'"):
+        scoring.scored([ada, last], [], Scoring(course=rules))
+    scoring.scored([last], [], Scoring(course=rules))  # no row for a stage of this run
+
+
+@pytest.mark.parametrize(("rows", "said"), [
+    ("ada,1,2027-01-17T10:00Z,\nada,1,2027-01-18T10:00Z,\n", "row 3: got a second due for 'ada'"),
+    ("ada,1,,2027-01-17T10:00Z\nada,1,,2027-01-18T10:00Z\n", "row 3: got a second handed_in"),
+    ("ada,1,2027-01-17T10:00Z,\n7,1,2027-01-18T10:00Z,\n",
+     "row 3: got a second due for '7' and stage 1, after that of row 2. Take one out")])
+def test_a_second_extension_is_refused(tmp_path, rows, said):
+    with pytest.raises(BadCourse, match=said):
+        scoring.scored([result("ada", "p", "7")], [], Scoring(
+            course=course(tmp_path, extensions=HEAD + rows)))
+
+
+def test_two_rows_may_say_due_date_and_time(tmp_path):
+    rules = course(tmp_path, extensions=HEAD + "ada,1,2027-01-17T23:59:00+01:00,\n"
+                   "ada.ipynb,1,,2027-01-17T20:00:00+01:00\n")
+    (ada,) = scoring.scored([result("ada", "ppppp")], [], Scoring(course=rules))
+
+    assert (ada["points"], ada["due"]["off"]) == (15, 0)
+    assert ada["due"]["handed_in"]
+
+
+def test_an_extension_in_another_zone_leaves_moodles_clock(tmp_path):
+    rules = course(tmp_path, extensions=HEAD + "eve,1,2027-01-15T22:59:00Z,\n")
+    cells = {("moodle", "9", None): "Saturday, 16 January 2027, 12:20 AM"}
+    (eve,) = scoring.scored([result("eve", "ppppp", "9", "moodle")], [],
+                            Scoring(course=rules, cells=cells))
+
+    assert eve["notes"] == ["Handed in 21 min after the due date: 1.5 points off."]
+
+
 def test_the_best_after_the_deduction_counts(tmp_path):
     early = result("ada", "pppwp", handed_in=UNTIL.isoformat())
     after = result("ada", "ppppp", handed_in=(UNTIL + timedelta(days=9)).isoformat())
@@ -103,6 +145,7 @@ def test_the_best_after_the_deduction_counts(tmp_path):
     ("late_max = 50\n", "got late_max = '50', expected a text such as 50%"),
     ('graze = "15min"\n', "got 'graze', expected due, late, late_max, grace"),
     ("[due\n", "is no TOML"),
+    (DATES + "01 = 2027-01-16T23:59:00+01:00\n", "got two due dates for stage 1, expected one"),
 ])
 def test_a_course_that_makes_no_sense_is_named(tmp_path, text, said):
     with pytest.raises(BadCourse, match=said):

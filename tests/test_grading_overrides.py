@@ -28,7 +28,18 @@ def test_rows_are_read_as_written(tmp_path):
     assert rows == [Override(2, "ada", "01.3", 2.5, "a, b"), Override(4, "bob", "", None, "see me")]
 
 
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_rows_are_read_as_a_spreadsheet_saves_them(tmp_path, separator):
+    text = f'{HEAD}ada,1.3,"2,5",sic\nbob,11.2,1,\n'.replace('"2,5"', "2#5").replace(
+        ",", separator).replace("2#5", '"2,5"')
+
+    assert write(tmp_path, text) == [
+        Override(2, "ada", "01.3", 2.5, "sic"), Override(3, "bob", "11.2", 1, "")]
+
+
 @pytest.mark.parametrize(("text", "said"), [
+    (HEAD + "ada,7.1,2,\n", "row 2: got exercise 7.1, which a spreadsheet makes of 07.1 and of "
+     "07.10. Write 07.1 or 07.10, as text."),
     ("name,points\n", "got the columns 'name,points', expected learner,exercise,points,comment"),
     ("", "got the columns '', expected learner"),
     (HEAD + "ada,01.3,2,a,b\n", "row 2: got 5 cells, expected 4. Put a comment with a comma"),
@@ -43,7 +54,6 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path, text, said):
 @pytest.mark.parametrize(("row", "said"), [
     (Override(2, "eve", "01.1", 1, ""), "row 2: got learner 'eve'"),
     (Override(3, "ada", "01.9", 1, ""), "row 3: got exercise '01.9', expected one of 01.1, 01.2"),
-    (Override(3, "ada", "1.5", 1, ""), "row 3: got exercise '1.5', expected one that was graded"),
     (Override(3, "ada", "02.1", 1, ""), "row 3: got exercise '02.1', expected one that was graded"),
     (Override(4, "ada", "01.1", 99, ""), "row 4: got 99 points, expected 0 to "),
     (Override(4, "ada", "01.1", -1, ""), "row 4: got -1 points, expected 0 to "),
@@ -51,6 +61,44 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path, text, said):
 def test_a_row_that_fits_nothing_is_named(row, said):
     with pytest.raises(BadOverride, match=said):
         overrides.applied([result("ada", "ppppp")], [row])
+
+
+@pytest.mark.parametrize("exercise", ["01.2", ""])
+def test_a_row_that_two_people_answer_to_is_refused(exercise):
+    row = Override(2, "Ada", exercise, None, "see me")
+    both = [result("Ada", "pp", "7734", "canvas"), result("Ada", "pp", "7736", "canvas")]
+
+    with pytest.raises(BadOverride, match=r"row 2: 2 people answer to 'Ada'; give the number: 7734,"
+                                          r" 7736$"):
+        overrides.applied(both, [row])
+    paths = [{**one, "name": f"{k}/ada.ipynb", "learner": {**one["learner"], "id": "", "raw": k}}
+             for k, one in zip("ab", both, strict=True)]
+    with pytest.raises(BadOverride, match=r"give the path: a/ada\.ipynb, b/ada\.ipynb$"):
+        overrides.applied(paths, [row])
+
+
+def test_a_name_in_two_sections_is_refused_with_its_paths():
+    both = [result("a/ada", "pp"), result("b/ada", "pp")]
+
+    with pytest.raises(BadOverride, match="row 2: 2 people answer to 'ada'; give the path: a/ada, "
+                                          "b/ada"):
+        overrides.applied(both, [Override(2, "ada", "", None, "see me")])
+    mine, _ = overrides.applied(both, [Override(2, "a/ada", "", None, "see me")])
+    assert mine["notes"] == ["By hand: see me"]
+    with pytest.raises(BadOverride, match="got learner 'ada', expected a name"):
+        overrides.applied(both[:1], [Override(2, "ada", "", None, "see me")])
+
+
+def test_moodles_number_of_each_stage_is_one_person():
+    first, second = result("Ada", "pp", "11", "moodle"), result("Ada", "pp", "21", "moodle")
+    row = Override(2, "Ada", "", None, "see me")
+
+    changed = overrides.applied([first, {**second, "stage": 2}], [row])
+
+    assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
+    for other in (second, {**second, "stage": None, "status": "refused"}):
+        with pytest.raises(BadOverride, match="2 people answer"):
+            overrides.applied([first, other], [row])
 
 
 def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():

@@ -90,12 +90,34 @@ def test_what_a_class_lacks_and_who_handed_in_alike_is_said_once(grades):
     assert reports.alike(grades["results"]) == [["ada", "bob"]]
     assert reports.alike([ada, {**bob, "stage": 2}]) == []
     assert reports.alike([ada, {**bob, "points": 0}]) == [["ada", "bob"]]  # taken away by hand
+    twin = {**bob, "learner": {**bob["learner"], "name": "ada"}}
+    assert reports.alike([ada, twin]) == [["ada (7)", "ada (8)"]]
+    assert reports.alike([ada, bob, {**twin, "code": "2"}]) == [["ada (7)", "bob"]]
+    assert ">ada (8)</a>" in pages.overview({**grades, "results": [ada, twin]})
     page, said = pages.overview(grades), "\n".join(command._summary([ada, bob]))
     for text in (page, said):
         assert "pandas" in text
         assert "ada, bob" in text
         assert "--regrade NAME" in text
     assert "2 learners need the package pandas" in said
+
+
+def test_who_asks_for_the_checks_lacks_no_package(grades):
+    ada, bob, evil, _ = grades["results"]
+    said = "No module named 'dlsys_checks.s01'"
+    ada["cells"] = [{"number": 2, "line": 1, "error": f"ModuleNotFoundError: {said}"}]
+    bob["exercises"][1]["message"] = f"raised ModuleNotFoundError: {said} (cell 5, line 2)"
+    evil["cells"] = [{"number": 2, "line": 1, "error": "ImportError: cannot import name 's01' from "
+                      "'dlsys_checks' (unknown location)"}]
+
+    assert reports.missing_packages(grades["results"]) == []
+    assert reports.prying([ada, bob]) == ["ada", "bob"]
+    assert reports.prying([evil]) == [EVIL]
+    assert reports.prying([result("eve", "pw")]) == []
+    assert "ada, bob: the sandbox hides the checks" in pages.overview(
+        {**grades, "results": [ada, bob]})
+    assert ("2 learners asked for the checks, which the sandbox hides: ada, bob. Look at the code."
+            in command._summary([ada, bob]))
 
 
 def test_the_overview_has_the_notes(grades):

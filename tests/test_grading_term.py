@@ -59,9 +59,37 @@ def test_two_people_of_one_name_in_one_run_stay_two(folders):
     grades["results"].append(result("Eve", "ttttt", "77", "moodle"))
     path.write_text(json.dumps(grades), "utf-8")
 
+    facts = term.facts([term.read(folder) for folder in folders])
+
+    assert [row["name"] for row in facts["people"]] == [
+        "ada", "Eve (5)", "Eve (6)", "Eve (77)", "Eve (9)", "Max"]
+    assert facts["matched"].endswith(
+        "Two people of one name in one run, so there is a row for each number: Eve.")
+
+
+def test_the_numbers_of_learners_who_are_matched_by_name_are_shown(folders, tmp_path, capsys):
+    line = ("Moodle numbers people anew for each assignment, so its learners are matched by name "
+            "over several runs. 1 with different numbers: Eve (9, 5, 6).")
+
+    assert cli.main(["term", *map(str, folders), "--out", str(tmp_path / "out")]) == 0
+
+    assert capsys.readouterr().out.splitlines()[1] == line
+    assert line in (tmp_path / "out" / term.PAGE).read_text("utf-8")
+    assert term.matched([term.read(folders[0])]) == ""  # one run has nothing to match
+
+
+def test_people_of_one_name_without_numbers_show_their_paths(folders):
+    path = folders[0] / "grades.json"
+    grades = json.loads(path.read_text("utf-8"))
+    for k in "ab":
+        given = result("kim", "ppppp")
+        grades["results"].append({**given, "name": f"{k}/kim.ipynb",
+                                  "learner": {**given["learner"], "raw": k}})
+    path.write_text(json.dumps(grades), "utf-8")
+
     people = term.facts([term.read(folder) for folder in folders])["people"]
 
-    assert [row["name"] for row in people].count("Eve") > 1
+    assert [row["name"] for row in people][2:4] == ["kim (a/kim.ipynb)", "kim (b/kim.ipynb)"]
 
 
 def test_the_command_writes_a_page_and_a_table(folders, tmp_path, capsys):

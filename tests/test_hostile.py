@@ -42,6 +42,7 @@ from dlsys.grading import (
     frames,
     judge,
     notebooks,
+    reports,
     runner,
     sandbox,
     shell,
@@ -606,6 +607,14 @@ def test_a_package_that_is_missing_costs_what_needs_it(grade, name):
 
     expect_stopped(result, 2)
     assert result["cells"][0]["error"].startswith("ModuleNotFoundError: No module named 'not_here'")
+
+
+@pytest.mark.parametrize("first", ["import dlsys_checks.s01", "from dlsys_checks import s01"])
+def test_asking_for_the_checks_is_said_and_costs_nothing(grade, first):
+    result = grade(worksheet(first), "01.4")
+    result["learner"] = {"name": "mal", "id": "", "source": "", "raw": ""}
+
+    assert (reports.prying([result]), reports.missing_packages([result])) == (["mal"], [])
 
 
 def test_an_import_that_fails_inside_a_function_stops_its_cell(grade):

@@ -24,9 +24,10 @@ import dlsys_checks
 from dlsys.grading import notebooks, overrides, scoring, submissions, walls
 from dlsys.grading.budget import Budget
 from dlsys.grading.notebooks import Refused
+from dlsys.grading.people import answers_to, doubt
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
-from dlsys.grading.text import answers_to, clean, some
+from dlsys.grading.text import clean, some
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
@@ -183,15 +184,20 @@ class Journal:
         return Journal(folder, run, file, done, last + (folder / GRADES).exists())
 
     def forget(self, names: Iterable[str]) -> None:
-        """Have these learners' or submissions' results made again. Raises RunError for a stranger.
+        """Have these learners' or submissions' results made again.
+
+        Raises RunError for a stranger, and for a name of several people.
         """
+        shown = {**_recorded_names(self.folder / GRADES), **self.scoring.names}
         for name in names:
-            of_name = [key for key, result in self.done.items()
-                       if answers_to(scoring.named(result, self.scoring.names), name)]
+            known = {key: scoring.named(result, shown) for key, result in self.done.items()}
+            of_name = [key for key, one in known.items() if answers_to(one, name)]
+            if said := doubt(known.values(), name):
+                raise RunError(f"--regrade: {said}")
             if not of_name:
-                known = some(sorted({r["learner"]["name"] for r in self.done.values()}), 3)
+                such = some(sorted({one["learner"]["name"] for one in known.values()}), 3)
                 raise RunError(f"--regrade: got {clean(name)}, expected a learner of this run, "
-                               f"such as {known}.")
+                               f"such as {such}.")
             for key in of_name:
                 del self.done[key]
 
@@ -231,6 +237,15 @@ class Journal:
     def close(self) -> None:
         """Close the journal and release the lock on its folder."""
         self._file.close()
+
+
+def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
+    """People by source and id, as the gradebook of the run's last reports had them."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        learners = [r["learner"] for r in json.loads(path.read_text(encoding="utf-8"))["results"]]
+        return {(one["source"], one["id"]): one["name"] for one in learners
+                if "download_name" in one}
+    return {}
 
 
 def _open_locked(path: Path) -> IO[str]:

@@ -44,7 +44,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--resume", action="store_true",
                         help="go on with the run in FOLDER; nothing is graded twice")
     parser.add_argument("--regrade", action="append", default=[], metavar="NAME",
-                        help="with --resume: grade this learner again, after an installation, say")
+                        help="with --resume: grade this learner again, after an installation, say; "
+                             "in a finished run on other cases")
     parser.add_argument("--stage", type=int, choices=range(1, 13), metavar="N",
                         help="grade all as stage N, whatever the notebooks say")
     parser.add_argument("--workers", type=_count, default=os.cpu_count(), metavar="N",
@@ -122,14 +123,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from dlsys.grading import cohort, options, pages, reports, scoring, submissions
+    from dlsys.grading import cohort, given, options, pages, reports, scoring, submissions
 
+    before = given.again(args) if args.resume else ""
     rules = options.scoring(args)  # a file that cannot be read is known before the work
     found = submissions.find(args.paths, args.out)
     if not found.submissions:
         raise cohort.RunError("no notebook found. Give a notebook, a folder or a zip.")
     options.fill(args, [])  # a gradebook that cannot be filled in is known before the work
-    lines = [_left_out(found.left_out)] if found.left_out else []
+    lines = [line for line in (before, _left_out(found.left_out)) if line]
     if args.key:
         lines.append(f"The cases are those of {args.key}: who has read its feedback may know "
                      "something about them.")
@@ -138,6 +140,7 @@ def _grade(args: argparse.Namespace) -> int:
         journal.expect(one.name for one in found.submissions)
         journal.forget(args.regrade)
         options.keep_course(args)
+        given.keep(args)
         n = len(found.submissions)
         with Progress(n) as progress, ctrl_c() as stop_if_pressed:
             def seen(result: dict[str, Any]) -> None:
@@ -147,12 +150,14 @@ def _grade(args: argparse.Namespace) -> int:
         reports.write_all(grades, args.out)
         pages.write_all(grades, args.out)
         lines += _about_dates(grades["results"], rules.course)
+        written = []
         try:
             for name, content, line in options.fill(args, scoring.best(grades["results"])):
                 cohort.write_private(args.out / name, content)
+                written.append(name)
                 lines.append(line)
         finally:
-            show(grades, args.out, lines)
+            show(grades, args.out, [*lines, *given.stale(args.out, written)])
     graded = all(result["status"] == "graded" for result in grades["results"])
     return DONE if graded else NOT_ALL
 
@@ -181,6 +186,8 @@ def ctrl_c() -> Iterator[Callable[[], None]]:
 
 
 def _left_out(names: list[str]) -> str:
+    if not names:
+        return ""
     return (f"No notebooks, and left out: {len(names)} {'file' if len(names) == 1 else 'files'} "
             f"({some(names)}).")
 
@@ -352,19 +359,22 @@ def _people(names: list[str]) -> str:
 
 
 def _summary(results: list[dict]) -> list[str]:
-    from dlsys.grading import reports, scoring
+    from dlsys.grading import people, reports
     graded = [r for r in results if r["status"] == "graded"]
     walls = sorted({r["wall"] for r in graded})
     lines = [f"{len(graded)} of {len(results)} graded."] + [f"Sandbox: {w}." for w in walls]
     if any(r.get("reason") == NO_WORKSHEET for r in results):
         lines.append("If it is a worksheet that lost its metadata, say which: --stage N")
-    times = Counter((scoring.owner(r), r["stage"]) for r in graded)
+    times = Counter((people.owner(r), r["stage"]) for r in graded)
     if again := sorted({r["learner"]["name"] for r in graded
-                        if times[scoring.owner(r), r["stage"]] > 1}):
+                        if times[people.owner(r), r["stage"]] > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
     lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
               f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"
               for name, who in reports.missing_packages(results)]
+    if who := reports.prying(results):
+        lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: {some(who)}. "
+                     "Look at the code.")
     lines += [f"The same code in several hand-ins: {some(who)}." for who in reports.alike(results)]
     if graded:
         cpu = sum(r["cpu_seconds"] for r in graded) / len(graded)

@@ -29,7 +29,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from dlsys import sheets
-from dlsys.grading.text import answers_to, clean, numbered_rows, whole
+from dlsys.grading.people import answers_to, doubt
+from dlsys.grading.text import clean, numbered_rows, whole
 from dlsys_helpers.errors import UserError
 
 FILE, EXTENSIONS = "course.toml", "extensions.csv"
@@ -119,10 +120,18 @@ def read(path: Path) -> Course:
     percent, unit = _matched(path, facts, "late", _LATE, ("0", "day"), "10%/day, 1%/h or 1%/min")
     count, span = _matched(path, facts, "grace", _SPAN, ("0", "min"), "15min, 2h or 1day")
     (most,) = _matched(path, facts, "late_max", _PERCENT, ("100",), "50%")
-    return Course({_stage(path, key): _date(f"{path}, due {clean(key, 20)}", value)
-                   for key, value in dates.items()},
-                  (float(percent), unit), float(most), int(count) * UNITS[span],
-                  _extensions(path.with_name(EXTENSIONS)))
+    return Course(_dates(path, dates), (float(percent), unit), float(most),
+                  int(count) * UNITS[span], _extensions(path.with_name(EXTENSIONS)))
+
+
+def _dates(path: Path, table: dict[str, Any]) -> dict[int, datetime]:
+    found: dict[int, datetime] = {}
+    for key, value in table.items():
+        stage = _stage(path, key)
+        if stage in found:
+            raise BadCourse(f"{path}: got two due dates for stage {stage}, expected one.")
+        found[stage] = _date(f"{path}, due {clean(key, 20)}", value)
+    return found
 
 
 def _matched(path: Path, facts: dict[str, Any], name: str, form: re.Pattern,
@@ -154,8 +163,12 @@ def _date(where: str, value: object) -> datetime:
 
 
 def _extensions(path: Path) -> tuple[Extension, ...]:
-    return tuple(_extension(path, number, row)
+    rows = tuple(_extension(path, number, row)
                  for number, row in numbered_rows(path, COLUMNS, BadCourse))
+    for who in dict.fromkeys((row.learner, row.stage) for row in rows):
+        for what in ("due", "handed_in"):
+            _only(path, [row for row in rows if (row.learner, row.stage) == who], what)
+    return rows
 
 
 def _extension(path: Path, number: int, row: list[str]) -> Extension:
@@ -209,8 +222,15 @@ def applied(results: Sequence[dict[str, Any]], course: Course | None,
     """The results, with "due" where a stage has a date: what was taken off, and a note about it.
 
     cells: what Moodle's sheets say about the time, by source, id and stage (or None for any).
+    Raises BadCourse for an extension that is two people's, or the second of one.
     """
-    return [_applied(result, course, cells) for result in results] if course else list(results)
+    if not course:
+        return list(results)
+    stages = {result.get("stage") for result in results}
+    for row in course.extensions:
+        if row.stage in stages and (said := doubt(results, row.learner)):
+            raise BadCourse(f"{EXTENSIONS}, row {row.row}: {said}")
+    return [_applied(result, course, cells) for result in results]
 
 
 def unmet(results: Sequence[dict[str, Any]], course: Course | None) -> list[str]:
@@ -227,11 +247,13 @@ def _is_for(row: Extension, result: dict[str, Any]) -> bool:
 def _applied(result: dict[str, Any], course: Course,
              cells: dict[tuple[str, str, int | None], str]) -> dict[str, Any]:
     rows = [row for row in course.extensions if _is_for(row, result)]
-    until = next((row.due for row in rows if row.due), course.due.get(result.get("stage")))
+    extended, given = _only(EXTENSIONS, rows, "due"), _only(EXTENSIONS, rows, "handed_in")
+    usual = course.due.get(result.get("stage"))
+    until = extended or usual
     if result["status"] != "graded" or until is None:
         return result
-    moment = next((row.handed_in for row in rows if row.handed_in), None) or _known(
-        result, until.tzinfo, cells)
+    # An extension may be written in any zone; Moodle's clock keeps to that of the course.
+    moment = given or _known(result, (usual or until).tzinfo, cells)
     facts = {"due": until.isoformat(), "handed_in": moment.isoformat() if moment else "", "off": 0}
     if moment is None:
         note = ["When it was handed in is not known here: nothing is taken off."
@@ -244,9 +266,20 @@ def _applied(result: dict[str, Any], course: Course,
     return {**result, "points": left, "due": facts, "notes": [*result["notes"], *note]}
 
 
+def _only(where: object, rows: Sequence[Extension], what: str) -> datetime | None:
+    """The date in a column of one learner's rows. Raises BadCourse for a second one."""
+    found = [row for row in rows if getattr(row, what)]
+    if len(found) > 1:
+        first, second = found[:2]
+        raise BadCourse(f"{where}, row {second.row}: got a second {what} for "
+                        f"{clean(second.learner, 80)!r} and stage {second.stage}, after that of "
+                        f"row {first.row}. Take one out.")
+    return getattr(found[0], what) if found else None
+
+
 def _known(result: dict[str, Any], zone: tzinfo | None,
            cells: dict[tuple[str, str, int | None], str]) -> datetime | None:
-    """The time that nbgrader noted, or that Moodle's sheet says in the due date's zone."""
+    """The time that nbgrader noted, or that Moodle's sheet says in this zone."""
     if result.get("handed_in"):
         return datetime.fromisoformat(result["handed_in"])
     learner = result["learner"]

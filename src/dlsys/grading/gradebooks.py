@@ -18,10 +18,12 @@ from typing import Any
 
 from dlsys.grading import text
 from dlsys.grading.cohort import RunError
-from dlsys.grading.scoring import owner
+from dlsys.grading.people import owner
 
 Result = dict[str, Any]
 CANVAS_FIXED = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+CANVAS_OWN = {*CANVAS_FIXED, "Integration ID", "Root Account"}  # no assignment's
+_READ_ONLY, _FIRST_PEOPLE = "(read only)", 3  # Canvas says so above the people's rows
 MOODLE_FIXED = ["Identifier", "Full name", "Grade", "Maximum Grade", "Feedback comments"]
 # Moodle's headings in the languages that are read, by what they are.
 MOODLE_NAMES = {
@@ -61,7 +63,7 @@ def read(path: Path) -> Sheet:
     try:
         data = path.read_bytes()
         content = data.decode("utf-8-sig")
-        separator = max(",;\t", key=content.partition("\n")[0].count)
+        separator = text.separator(content)
         rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator))
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}. Give the file that the LMS exports.") from None
@@ -107,15 +109,26 @@ def _targets(sheet: Sheet, results: Sequence[Result],
     for column in columns:
         stage, name = of_stage(column)
         if "{stage}" in name:
-            found |= {n: _column(sheet, (name.replace("{stage}", str(n)),)) for n in stages}
+            found |= {n: _assignment(sheet, name.replace("{stage}", str(n))) for n in stages}
         else:
-            found[stage] = _column(sheet, (name,))
+            found[stage] = _assignment(sheet, name)
     if None in found:
         return [(found[None], one_stage(results))]
     if lacking := [n for n in stages if n not in found]:
         raise RunError(f"gradebook: got results of stage {lacking[0]}, and no column for it. Name "
                        f'one: --canvas CSV "{lacking[0]}=NAME"')
     return [(column, [r for r in results if r["stage"] == n]) for n, column in found.items()]
+
+
+def _assignment(sheet: Sheet, name: str) -> int:
+    """The column of this assignment. Raises RunError for one that Canvas keeps for itself."""
+    k = _column(sheet, (name,))
+    below = [row[k] for row in sheet.rows[1:_FIRST_PEOPLE] if len(row) > k]
+    if sheet.head[k] in CANVAS_OWN or any(_READ_ONLY in cell for cell in below):
+        shown = text.clean(sheet.head[k], 60)
+        raise RunError(f"{sheet.path.name}: got the column {shown!r}, which Canvas fills in "
+                       "itself, expected that of an assignment.")
+    return k
 
 
 def of_stage(argument: str) -> tuple[int | None, str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading import cohort, due, gradebooks, overrides
+from dlsys.grading import cohort, due, given, gradebooks, overrides
 from dlsys.grading.cohort import RunError
 from dlsys.grading.scoring import Scoring
 from dlsys.grading.text import some
@@ -84,16 +84,15 @@ def _canvas(asked: list[list[str]], counted: list[Result]) -> list[tuple]:
         raise RunError(f"--canvas: got {len(books)} gradebooks, expected one, with several "
                        "columns. Canvas has one for a course.")
     text, missing = gradebooks.fill_canvas(counted, Path(asked[0][0]), [name for _, name in asked])
-    return [("canvas.csv", text, counted, missing)]
+    return [(given.CANVAS, text, counted, missing)]
 
 
 def _moodle(asked: list[str], counted: list[Result]) -> list[tuple]:
     made = []
     for stage, path in map(gradebooks.of_stage, asked):
         mine = [r for r in counted if stage in (None, r["stage"])]
-        name = "moodle.csv" if stage is None else f"moodle_{stage:02d}.csv"
         text, missing = gradebooks.fill_moodle(mine, Path(path))
-        made.append((name, text, mine, missing))
+        made.append((given.moodle_name(stage), text, mine, missing))
     if len({name for name, *_ in made}) < len(made):
         raise RunError("--moodle: got two sheets for one stage, expected one for each: "
                        "--moodle 1=CSV --moodle 2=CSV")

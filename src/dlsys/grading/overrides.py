@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import answers_to, clean, numbered_rows, whole
+from dlsys.grading.people import answers_to, doubt
+from dlsys.grading.text import clean, numbered_rows, whole
+from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
 FILE = "overrides.csv"
@@ -49,17 +51,27 @@ def read(folder: Path) -> list[Override]:
 def _override(path: Path, number: int, row: list[str]) -> Override:
     if len(row) != len(COLUMNS):
         raise BadOverride(f"{path}, row {number}: got {len(row)} cells, expected {len(COLUMNS)}. "
-                          "Put a comment with a comma into quotes.")
+                          "Put a comment with a comma or a semicolon into quotes.")
     learner, exercise, points, comment = (cell.strip() for cell in row)
-    try:
-        value = float(points) if points else None
+    try:  # a spreadsheet may write 2.5 as 2,5
+        value = float(points.replace(",", ".")) if points else None
     except ValueError:
         raise BadOverride(f"{path}, row {number}: got points {clean(points)!r}, expected a number "
                           "or nothing.") from None
     if value is not None and not exercise:
         raise BadOverride(f"{path}, row {number}: got points without an exercise, expected one, "
                           "such as 01.3.")
-    return Override(number, learner, exercise, value, clean(comment, 500))
+    return Override(number, learner, _id(f"{path}, row {number}", exercise), value,
+                    clean(comment, 500))
+
+
+def _id(where: str, exercise: str) -> str:
+    """The exercise as it is named here: a spreadsheet makes 1.3 of 01.3. Raises BadOverride."""
+    id = catalog.as_id(exercise)
+    if id != exercise and any(trap.id == f"{id}0" for trap in catalog.traps()):
+        raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} "
+                          f"and of {id}0. Write {id} or {id}0, as text.")
+    return id
 
 
 def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dict[str, Any]]:
@@ -67,6 +79,8 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
     changed = [{**r, "exercises": [dict(e) for e in r["exercises"]], "notes": list(r["notes"])}
                for r in results]
     for row in rows:
+        if said := doubt(changed, row.learner):
+            raise BadOverride(f"{FILE}, row {row.row}: {said}")
         mine = [r for r in changed if answers_to(r, row.learner)]
         if not mine:
             raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "

@@ -15,8 +15,9 @@ import markupsafe
 from dlsys import pool, sheets
 from dlsys.grading import hints, reports, returns
 from dlsys.grading.cohort import write_private
+from dlsys.grading.people import names, owner
 from dlsys.grading.reports import FEEDBACK, Result, page_name
-from dlsys.grading.scoring import best, owner
+from dlsys.grading.scoring import best
 from dlsys.grading.text import place
 from dlsys_helpers import catalog, stages
 from dlsys_helpers.verdicts import STATUSES
@@ -115,7 +116,8 @@ def overview(grades: dict[str, Any]) -> str:
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
         refused=[r for r in results if r["status"] != "graded"],
-        missing=reports.missing_packages(results), alike=reports.alike(results),
+        missing=reports.missing_packages(results), prying=reports.prying(results),
+        alike=reports.alike(results),
         noted=[r for r in results if r["notes"]],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))
@@ -125,9 +127,10 @@ def _learners(results: list[Result], counted: list[Result],
               run: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each learner: the link, the counted result of each stage, what was not graded."""
     rows: dict[tuple, dict[str, Any]] = {}
+    shown = names(results)
     for result in results:
         key = owner(result)
-        row = rows.setdefault(key, {"name": result["learner"]["name"], "by_stage": {}, "n": 0,
+        row = rows.setdefault(key, {"name": shown[key], "by_stage": {}, "n": 0,
                                     "link": f"{FEEDBACK}/{page_name(key, run)}"})
         row["n"] += 1
     for result in counted:

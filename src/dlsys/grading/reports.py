@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,10 +19,12 @@ from dlsys import sheets
 from dlsys.grading import text
 from dlsys.grading.cohort import write_private
 from dlsys.grading.gradebooks import canvas, moodle
-from dlsys.grading.scoring import best, owner
+from dlsys.grading.people import names, owner
+from dlsys.grading.scoring import best
 
 Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
+CHECKS = "dlsys_checks"  # hidden on purpose, so it is no missing package
 FEEDBACK = "feedback"  # the folder of the learners' pages
 EXCEL = "utf-8-sig"  # Excel takes a CSV file for UTF-8 only where this mark begins it
 # The columns of nbgrader's own `nbgrader export`.
@@ -44,26 +46,39 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
         write_private(folder / f"moodle_{stem}.csv", rows_as_csv(moodle(chosen)), EXCEL)
 
 
-def missing_packages(results: Iterable[Result]) -> list[tuple[str, list[str]]]:
+def missing_packages(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
     """Packages that cells asked for and that are not here, each with the learners' names."""
-    return sorted(_names((found[1], result) for result in results for cell in result["cells"]
-                         if (found := _NO_PACKAGE.match(cell["error"]))).items())
+    return sorted(_names(results, lambda result: (
+        found[1] for cell in result["cells"] if (found := _NO_PACKAGE.match(cell["error"]))
+        and not found[1].startswith(CHECKS))).items())
 
 
-def alike(results: Iterable[Result]) -> list[list[str]]:
+def prying(results: Sequence[Result]) -> list[str]:
+    """Learners whose code was stopped as it asked for the checks, which the walls hide."""
+    return _names(results, lambda result: (
+        CHECKS for said in (*(cell["error"] for cell in result["cells"]),
+                            *(entry["message"] for entry in result["exercises"]))
+        if f"'{CHECKS}" in said)).get(CHECKS, [])
+
+
+def alike(results: Sequence[Result]) -> list[list[str]]:
     """Learners whose hand-ins of one stage have the same code, and something right in it."""
-    groups = _names(((result["stage"], result["code"]), result) for result in results
-                    if result.get("code") and any(
-                        entry["status"] == "pass" for entry in result["exercises"]))
-    return sorted(names for names in groups.values() if len(names) > 1)
+    return sorted(who for who in _names(results, _codes).values() if len(who) > 1)
 
 
-def _names(pairs: Iterable[tuple[Any, Result]]) -> dict[Any, list[str]]:
-    """Under each key the names of the learners whose results stand with it, each learner once."""
-    found: dict[Any, dict[tuple, str]] = {}
-    for key, result in pairs:
-        found.setdefault(key, {})[owner(result)] = result["learner"]["name"]
-    return {key: sorted(who.values()) for key, who in found.items()}
+def _codes(result: Result) -> list[tuple]:
+    right = any(entry["status"] == "pass" for entry in result["exercises"])
+    return [(result["stage"], result["code"])] if right and result.get("code") else []
+
+
+def _names(results: Sequence[Result], keys: Callable[[Result], Iterable]) -> dict[Any, list[str]]:
+    """Under each key of the results the names of their learners, each learner once."""
+    shown = names(results)
+    found: dict[Any, set[str]] = {}
+    for result in results:
+        for key in keys(result):
+            found.setdefault(key, set()).add(shown[owner(result)])
+    return {key: sorted(who) for key, who in found.items()}
 
 
 def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dlsys import sheets
-from dlsys.grading.scoring import best, owner
+from dlsys.grading.people import owner
+from dlsys.grading.scoring import best
 from dlsys.grading.submissions import CANVAS_NAME
 
 Result = dict[str, Any]

@@ -15,6 +15,7 @@ from typing import Any
 from dlsys.grading import due, overrides
 from dlsys.grading.due import Course
 from dlsys.grading.overrides import Override
+from dlsys.grading.people import owner
 from dlsys.grading.text import whole
 
 Result = dict[str, Any]
@@ -84,16 +85,6 @@ def part(entry: dict[str, Any]) -> float:
 
 
 # ---- several submissions of one learner
-
-def owner(result: Result) -> tuple[str, ...]:
-    """The learner as a key: source, id, name and raw name, since two people may share a name.
-
-    The name is that of the download, so that a gradebook's name changes nobody's page.
-    """
-    learner = result["learner"]
-    return (learner["source"], learner["id"], learner.get("download_name", learner["name"]),
-            learner["raw"])
-
 
 def best(results: Iterable[Result]) -> list[Result]:
     """The graded submission with the most points for each learner and stage, the first of equals.

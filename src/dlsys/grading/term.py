@@ -16,7 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading.text import clean, whole
+from dlsys.grading import people
+from dlsys.grading.text import clean, some, whole
 from dlsys_helpers.errors import UserError
 
 Result = dict[str, Any]
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
                      "folder: --out") from None
     print(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: {args.out / PAGE}, "
           f"{args.out / TABLE}")
+    if line := matched(runs):
+        print(line)
     return 0
 
 
@@ -98,7 +101,7 @@ def facts(runs: list[Run]) -> dict[str, Any]:
     everyone = _everyone(runs)
     counted = [result for by_stage in everyone.values() for result in by_stage.values()]
     stages = sorted({result["stage"] for result in counted})
-    return {"runs": runs, "stages": stages, "people": _people(everyone),
+    return {"runs": runs, "matched": matched(runs), "stages": stages, "people": _people(everyone),
             "solved": [row for stage in stages
                        for row in _exercises([r for r in counted if r["stage"] == stage])],
             "mistakes": mistakes(runs)[:MOST_MISTAKES]}
@@ -119,30 +122,58 @@ def _everyone(runs: list[Run]) -> dict[tuple, dict[int, Result]]:
 
 def _person(result: Result, shared: set[tuple]) -> tuple:
     """A learner as a key over runs: Moodle numbers people anew for each assignment."""
-    from dlsys.grading.scoring import owner
-
-    source, id, name, raw = owner(result)
+    source, id, name, raw = people.owner(result)
     nameless = source, "", name, raw
     return nameless if source == "moodle" and nameless not in shared else (source, id, name, raw)
 
 
 def _shared_names(runs: list[Run]) -> set[tuple]:
     """Names that two people have in one stage of one run: the number has to tell them apart."""
-    from dlsys.grading.scoring import owner
-
     shared = set()
     for one in runs:
-        people = {(result["stage"], owner(result)) for result in one.counted}
+        whose = {(result["stage"], people.owner(result)) for result in one.counted}
         times = Counter((stage, (source, "", name, raw))
-                        for stage, (source, _, name, raw) in people)
+                        for stage, (source, _, name, raw) in whose)
         shared |= {who for (_, who), n in times.items() if n > 1}
     return shared
 
 
+def matched(runs: list[Run]) -> str:
+    """A line about Moodle's learners, whose numbers say nothing over several runs; "" for none."""
+    shared = _shared_names(runs)
+    found: dict[tuple, list[Result]] = {}
+    for result in (result for one in runs for result in one.counted):
+        if result["learner"]["source"] == "moodle":
+            found.setdefault(_person(result, shared), []).append(result)
+    if len(runs) < 2 or not found:
+        return ""
+    rule = ("Moodle numbers people anew for each assignment, so its learners are matched by name "
+            "over several runs.")
+    return " ".join(filter(None, [rule, _with_numbers(found), _of_one_name(found)]))
+
+
+def _with_numbers(found: dict[tuple, list[Result]]) -> str:
+    """Who had several numbers and is one row: another person of that name would be in it, too."""
+    several = []
+    for mine in found.values():
+        numbers = dict.fromkeys(result["learner"]["id"] for result in mine)
+        if len(numbers) > 1:
+            several.append(f"{mine[-1]['learner']['name']} ({', '.join(numbers)})")
+    return f"{len(several)} with different numbers: {some(sorted(several))}." if several else ""
+
+
+def _of_one_name(found: dict[tuple, list[Result]]) -> str:
+    names = {mine[-1]["learner"]["name"] for (_, id, *_), mine in found.items() if id}
+    return (f"Two people of one name in one run, so there is a row for each number: "
+            f"{some(sorted(names))}.") if names else ""
+
+
 def _people(everyone: dict[tuple, dict[int, Result]]) -> list[dict[str, Any]]:
-    rows = [{"name": next(reversed(mine.values()))["learner"]["name"], "by_stage": mine,
+    names = people.names_apart([next(reversed(mine.values())) for mine in everyone.values()])
+    rows = [{"name": name, "by_stage": mine,
              "points": whole(sum(r["points"] for r in mine.values())),
-             "possible": sum(r["possible"] for r in mine.values())} for mine in everyone.values()]
+             "possible": sum(r["possible"] for r in mine.values())}
+            for name, mine in zip(names, everyone.values(), strict=True)]
     return sorted(rows, key=lambda row: row["name"].casefold())
 
 

@@ -45,16 +45,23 @@ def cell(value: object) -> object:
     return f"'{value}" if value.lstrip().startswith(_FORMULA) else value
 
 
+def separator(content: str) -> str:
+    """What separates the cells of a CSV text: a comma, a semicolon or a tab, by its first line."""
+    return max(",;\t", key=content.partition("\n")[0].count)
+
+
 def numbered_rows(path: Path, columns: Sequence[str],
                   error: type[UserError]) -> list[tuple[int, list[str]]]:
     """The rows of an instructor's CSV with their numbers, those without a cell left out.
 
-    None where there is no such file. Raises `error` for another encoding or other columns.
+    Separated by commas, or as a spreadsheet saves them, by semicolons or tabs. None where there is
+    no such file. Raises `error` for another encoding or other columns.
     """
     if not path.exists():
         return []
     try:
-        rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig"), newline="")))
+        content = path.read_bytes().decode("utf-8-sig")
+        rows = list(csv.reader(io.StringIO(content, newline=""), delimiter=separator(content)))
     except (ValueError, csv.Error) as fault:
         raise error(f"{path}: cannot be read as CSV in UTF-8 ({type(fault).__name__}). Save it "
                     "again as such.") from None
@@ -68,10 +75,3 @@ def whole(number: float) -> float:
     """Points to two places, as an int where they are one: 3 rather than 3.0."""
     rounded = round(number, 2)
     return int(rounded) if rounded == int(rounded) else rounded
-
-
-def answers_to(result: dict, name: str) -> bool:
-    """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
-    learner = result["learner"]
-    return bool(name) and name in (
-        result["name"], learner["name"], learner["id"], learner.get("download_name"))

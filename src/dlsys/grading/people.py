@@ -1,0 +1,85 @@
+"""Whose a result is, and whom a name that the instructor writes means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dlsys.grading.text import clean, some
+
+Result = dict[str, Any]
+
+
+def owner(result: Result) -> tuple[str, ...]:
+    """The learner as a key: source, id, name and raw name, since two people may share a name.
+
+    The name is that of the download, so that a gradebook's name changes nobody's page.
+    """
+    learner = result["learner"]
+    return (learner["source"], learner["id"], learner.get("download_name", learner["name"]),
+            learner["raw"])
+
+
+def answers_to(result: Result, name: str) -> bool:
+    """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
+    learner = result["learner"]
+    return bool(name) and name in (
+        result["name"], learner["name"], learner["id"], learner.get("download_name"))
+
+
+def doubt(results: Iterable[Result], name: str) -> str:
+    """What to say where a name is that of several people among these results, else "".
+
+    Moodle numbers people anew for each stage, so there one in each stage is one person. In
+    sections, `ada` is nobody's name, and may be short for those of `a/ada` and `b/ada`.
+    """
+    results = list(results)
+    answering = [r for r in results if answers_to(r, name)]
+    found = {owner(r): r for r in answering}
+    if not found:
+        return _in_sections(results, name)
+    if len(found) < 2 or _one_in_each_stage(answering):
+        return ""
+    numbers = [r["learner"]["id"] for r in found.values()]
+    if all(numbers) and len(set(numbers)) == len(found):
+        what = f"the number: {some(numbers)}"
+    else:
+        what = f"the path: {some([r['name'] for r in found.values()])}"
+    return f"{len(found)} people answer to {clean(name, 80)!r}; give {what}"
+
+
+def _in_sections(results: Iterable[Result], name: str) -> str:
+    paths = sorted({shown for r in results if name
+                    and (shown := r["learner"]["name"]).endswith(f"/{name}")})
+    return (f"{len(paths)} people answer to {clean(name, 80)!r}; give the path: {some(paths)}"
+            if len(paths) > 1 else "")
+
+
+def _one_in_each_stage(answering: Iterable[Result]) -> bool:
+    """Whether these are Moodle's, of known stages, and no two people's of one stage."""
+    pairs = {(owner(r), r["stage"]) for r in answering}
+    times = Counter(stage for _, stage in pairs)
+    return (all(source == "moodle" for (source, *_), _ in pairs) and None not in times
+            and max(times.values(), default=0) < 2)
+
+
+def names_apart(results: Sequence[Result]) -> list[str]:
+    """A name for each of these learners: with the number, or the path, where two have one name."""
+    numbers: dict[str, list[str]] = {}
+    for learner in (r["learner"] for r in results):
+        numbers.setdefault(learner["name"], []).append(learner["id"])
+    return [_apart(r, numbers[r["learner"]["name"]]) for r in results]
+
+
+def names(results: Iterable[Result]) -> dict[tuple[str, ...], str]:
+    """The name of each learner of a run, by `owner`; no two are the same."""
+    learners = {owner(r): r for r in results}
+    return dict(zip(learners, names_apart(list(learners.values())), strict=True))
+
+
+def _apart(result: Result, numbers: list[str]) -> str:
+    name, id = result["learner"]["name"], result["learner"]["id"]
+    if len(numbers) == 1:
+        return name
+    return f"{name} ({id if id and numbers.count(id) == 1 else result['name']})"
