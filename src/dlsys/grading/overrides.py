@@ -67,7 +67,7 @@ def _override(path: Path, number: int, row: list[str]) -> Override:
 
 def _id(where: str, exercise: str) -> str:
     """The exercise as it is named here: a spreadsheet makes 1.3 of 01.3. Raises BadOverride."""
-    id = catalog.as_id(exercise)
+    id = catalog.as_id(exercise) if "." in exercise else exercise
     if id != exercise and any(trap.id == f"{id}0" for trap in catalog.traps()):
         raise BadOverride(f"{where}: got exercise {exercise}, which a spreadsheet makes of {id} "
                           f"and of {id}0. Write {id} or {id}0, as text.")

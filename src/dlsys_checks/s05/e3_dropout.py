@@ -153,7 +153,7 @@ def expect_draws(kept, p):
     """Two calls, neighbours and share of the masks (calls, ...) of one x."""
     if kept.all() and kept[0].numel() > 1:  # they look alike, and that is not what is wrong
         expect_share(kept, p)
-    if kept[0].numel() == 1 and 0 < p and len(kept.unique()) == 1:
+    if kept[0].numel() == 1 and p > 0 and len(kept.unique()) == 1:
         raise Broken("element alike in two calls, and in all", "kept" if kept.all() else "zeroed",
                      f"zeroed in about {p * len(kept):.0f} of {len(kept)}")
     if p > 0:
