@@ -226,11 +226,14 @@ def test_in_jupyterlab_a_run_waits_for_nothing_and_a_guess_is_kept_and_opens_the
     shown = [page.locator("p", has_text=text) for text in ("Broken.", "Seen.", "Later.")]
     assert [text.is_visible() for text in shown] == [False, False, False]
     expect(told).to_have_text(["Measured: “two”.", "Measured: 6.4\N{NO-BREAK SPACE}%."])
+    notes = page.locator(".gs-note")
+    expect(notes).to_have_text(["The cells below hold the answer: guess before you run them."] * 2)
     page.locator(".gs-form").first.get_by_role("radio", name="one").focus()
     for key in ("Space", "ArrowDown", "Tab", "Space", "Enter"):
         page.keyboard.press(key)
     expect(told.first).to_have_text("You said “two” and were sure; measured “two”: right.")
     expect(shown[1]).to_be_visible()
+    expect(notes).to_have_count(1)
     assert [text.is_visible() for text in shown] == [True, True, False]
     kept = [json.loads(line) for line in (folder / ".guesses.jsonl").read_text().splitlines()]
     assert [(e["id"], e["guess"], e["sure"], e["right"]) for e in kept] == [
