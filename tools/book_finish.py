@@ -31,8 +31,11 @@ ICON = re.compile(r'<(i|span) class="([^"]*\bfa[bs]?\b[^"]*|[^"]*\bfa-solid\b[^"
 ICON_RULES = re.compile(
     r"@keyframes fa-[^{]*\{(?:[^{}]*\{[^{}]*\})*\}"
     r"|@font-face\{[^}]*Font ?Awesome[^}]*\}"
-    r"|(?<=[{}])(?:\.fa[a-z]?[-.:\w]*,?)+\{[^{}]*\}")
-THEME_STYLE = "_static/styles/pydata-sphinx-theme.css"
+    r"|(?<=[{}])(?:\.fa[a-z]?[-.:\w]*,?)+\{[^{}]*\}"
+    # Signs before and after text: without the fonts they are empty boxes.
+    r"|(?<=[{}])[^{}]*:(?:before|after)\{[^{}]*"
+    r"(?:--pst-icon-|--pst-breadcrumb-divider|--fa-font|Font.Awesome)[^{}]*\}")
+THEME_STYLES = ("_static/styles/pydata-sphinx-theme.css", "_static/styles/sphinx-book-theme.css")
 
 
 def script(name: str) -> re.Pattern:
@@ -126,8 +129,9 @@ def finish(html: Path, address: str) -> None:
 
 def slim(html: Path) -> None:
     """Take the icons' script, fonts and rules out of the theme."""
-    style = html / THEME_STYLE
-    style.write_text(ICON_RULES.sub("", style.read_text("utf-8")), "utf-8")
+    for name in THEME_STYLES:
+        style = html / name
+        style.write_text(ICON_RULES.sub("", style.read_text("utf-8")), "utf-8")
     (html / "_static" / "scripts" / "fontawesome.js").unlink()
     shutil.rmtree(html / "_static" / "vendor" / "fontawesome")
 
