@@ -603,6 +603,46 @@ def test_whatever_takes_the_focus_shows_it(opened, size):
     assert bare == {""}
 
 
+# Words of cells that a line's end cuts, though they are short.
+SPLIT = """() => {
+  const found = [], walk = document.createTreeWalker(document.querySelector('article'), 4);
+  for (let text = walk.nextNode(); text; text = walk.nextNode()) {
+    if (!text.parentElement.closest('td') || !text.parentElement.checkVisibility()) continue;
+    for (const word of text.data.matchAll(/[\\w.]{2,16}[,;:)]?/g)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1)
+        found.push(word[0]);
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("name", ["accessibility", "symptoms", "guide_loss", "guide_scale"])
+def test_no_short_word_in_a_table_is_cut(opened, name):
+    page, cut = opened(name), {}
+    for size in (DESK, PHONE):
+        page.set_viewport_size(size)
+        cut[size["width"]] = page.evaluate(SPLIT)
+    page.set_viewport_size(DESK)
+    assert cut == {DESK["width"]: [], PHONE["width"]: []}
+
+
+@pytest.mark.parametrize("name", ["traps", "symptoms", "accessibility", "guide_loss"])
+def test_on_a_phone_a_cell_says_its_column_and_keeps_off_the_edge(opened, name):
+    page = opened(name)
+    page.set_viewport_size(PHONE)
+    cells = page.locator(".rows tbody tr").first.locator("td").evaluate_all(
+        """all => all.map(e => [getComputedStyle(e, '::before').content,
+                                 parseFloat(getComputedStyle(e).paddingLeft)])""")
+    heads = page.locator(".rows thead").first.locator("th").all_text_contents()
+    page.set_viewport_size(DESK)
+    assert [said for said, _ in cells] == ["none", *(f'"{head}: "' for head in heads[1:])]
+    assert all(padding >= 6 for _, padding in cells)
+
+
 def test_a_magnifier_covers_nothing_that_is_typed(opened):
     page = opened(PLAIN)
     page.keyboard.press("Control+k")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -110,8 +111,27 @@ def hold_together(text: str) -> str:
                   r'<span class="whole">\1\2</span></span>', text, flags=re.DOTALL)
 
 
+ROWS = re.compile(r'<div class="(?:[\w-]+ )*rows docutils">.*?</table>', re.DOTALL)
+
+
+def label_cells(text: str) -> str:
+    """In a table whose rows stand one below the other on a phone, each cell names its column."""
+    return ROWS.sub(lambda table: labelled(table[0]), text)
+
+
+def labelled(table: str) -> str:
+    heads = [unescape(re.sub("<[^>]*>", "", head))
+             for head in re.findall(r"<th\b.*?</th>", table, re.DOTALL)]
+
+    def row(found: re.Match) -> str:
+        columns = iter(heads)
+        return re.sub("<td>", lambda _: f"<td data-label={quoteattr(next(columns))}>", found[0])
+
+    return re.sub(r"<tr\b.*?</tr>", row, table, flags=re.DOTALL)
+
+
 STEPS = (drop_idle, lambda text: ICON.sub(icon, text), name_folds, name_sidebar, say_title_once,
-         drop_sources, show_code, hold_together)
+         drop_sources, show_code, hold_together, label_cells)
 
 
 def finish(html: Path, address: str) -> None:
