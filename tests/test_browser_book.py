@@ -608,7 +608,8 @@ SPLIT = """() => {
   const found = [], walk = document.createTreeWalker(document.querySelector('article'), 4);
   for (let text = walk.nextNode(); text; text = walk.nextNode()) {
     if (!text.parentElement.closest('td') || !text.parentElement.checkVisibility()) continue;
-    for (const word of text.data.matchAll(/[\\w.]{2,16}[,;:)]?/g)) {
+    for (const word of text.data.matchAll(/[^\\s-]+/g)) {
+      if (word[0].length > 16) continue;
       const range = document.createRange();
       range.setStart(text, word.index);
       range.setEnd(text, word.index + word[0].length);
