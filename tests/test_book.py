@@ -207,6 +207,22 @@ def test_the_map_shows_every_stage_and_leads_only_to_written_ones():
     assert shown.count("Not written yet") == len(STAGES) - 1
 
 
+@pytest.mark.parametrize("recorded", [0, 1, 2])
+def test_the_page_of_gpu_evidence_counts_what_is_recorded(monkeypatch, recorded):
+    entries = [{"key": f"s{n}/a", "notebook": "01_activations", "columns": ["n"],
+                "state": "recorded" if n < recorded else "missing", "provenance": None}
+               for n in range(2)]
+    monkeypatch.setattr(book_pages.evidence, "evidence", lambda: entries)
+    monkeypatch.setattr(book_pages, "record", lambda entry: "")
+    assert f"wherever there is none: {recorded} of 2 by now." in book_pages.gpu_page()
+
+
+def test_only_an_unfinished_course_is_written_so_far():
+    all_of_them = {s.number: lesson() for s in STAGES}
+    assert book_pages.hours(all_of_them).startswith(f"The {len(STAGES)} stages take about ")
+    assert book_pages.hours({1: lesson()}).startswith("The 1 stage written so far takes about ")
+
+
 def test_a_wrong_answer_that_passes_its_check_stops_the_book():
     lax = checking.Exercise("01.1", "predict")
     lax.act_fn, lax.law_fn = (lambda fn, x: fn(x)), (lambda out, x: None)
@@ -280,6 +296,16 @@ def test_a_page_keeps_the_scripts_that_it_needs():
     head = '<script src="_static/searchtools.js?v=1"></script>\n<body>'
     assert book_finish.drop_idle(head + '<p id="search-results">').startswith("<script")
     assert book_finish.drop_idle(head).startswith("<body>")
+
+
+def test_cells_of_rows_name_their_columns_and_others_do_not():
+    table = ('<table class="table"><thead><tr class="a"><th class="head"><p>A</p></th>'
+             '<th class="head"><p>B &amp; C</p></th></tr></thead><tbody>'
+             + 2 * '<tr class="b"><td><p>1</p></td><td><p>2</p></td></tr>' + "</tbody></table>")
+    rows = f'<div class="symptoms rows docutils">\n<div class="x">{table}</div></div>'
+    found = book_finish.label_cells(rows + table)
+    assert found.count('<td data-label="A"><p>1</p></td><td data-label="B &amp; C">') == 2
+    assert found.endswith(table)
 
 
 def test_only_a_public_address_brings_a_site_map(tmp_path):

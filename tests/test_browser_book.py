@@ -538,6 +538,155 @@ def test_a_chosen_option_shows_on_paper_and_in_forced_colours(opened):
     assert looks[1][0].endswith("solid")
 
 
+FOCUSED = "e => e === document.activeElement"
+
+
+def test_the_focus_stays_on_a_copy_button(opened):
+    page = opened(LESSON)
+    button = page.locator("#trap-01-1 .copybtn >> visible=true").first
+    button.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".copybtn.success")
+    assert button.evaluate(FOCUSED)
+
+
+def test_pressed_buttons_of_the_bar_keep_the_focus(opened):
+    page = opened(LESSON)
+    theme = page.evaluate("document.documentElement.dataset.mode")
+    for name in (".primary-toggle", ".theme-switch-button >> visible=true"):
+        button = page.locator(name)
+        for _ in range(2 if "primary" in name else 3):  # once around
+            button.focus()
+            page.keyboard.press("Enter")
+            assert button.evaluate(FOCUSED), name
+    assert page.evaluate("document.documentElement.dataset.mode") == theme
+
+
+def test_a_tooltip_goes_with_the_pointer_although_the_focus_stays(opened):
+    page = opened(TRAP)
+    button = page.locator(".primary-toggle")
+    button.click(click_count=2)  # opened and closed
+    page.mouse.move(640, 450)
+    # As when a drawer gives it back: the theme shows a tooltip.
+    button.evaluate("e => { HTMLElement.prototype.blur.call(e); e.focus(); }")
+    page.wait_for_selector(".tooltip.show", state="attached")
+    seen = page.evaluate("[...document.querySelectorAll('.tooltip')].some("
+                         "e => e.checkVisibility())")
+    assert button.evaluate(FOCUSED)
+    assert not seen
+    button.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    page.wait_for_selector(".tooltip", state="visible")
+
+
+def test_escape_from_a_drawer_leads_back_to_its_button(opened):
+    page = opened(LESSON)
+    page.set_viewport_size(PHONE)
+    for press in ("primary-toggle", "secondary-toggle", "search-button"):
+        button = page.locator(f".{press} >> visible=true")
+        for open_it in (button.click, lambda b=button: b.press("Enter")):
+            open_it()
+            page.wait_for_selector("dialog[open]")
+            page.keyboard.press("Escape")
+            page.wait_for_selector("dialog[open]", state="detached")
+            assert button.evaluate(FOCUSED), press
+    page.set_viewport_size(DESK)
+
+
+# The theme shows the focus of a folding of the sidebar on the arrow in it.
+RINGS = """() => {
+  const e = document.activeElement;
+  if (e === document.body) return '';  // once around
+  const shown = e.querySelector('.toctree-toggle') || e;
+  const form = e.closest('form.bd-search');
+  return [shown, form].some(x => x && (s => s.outlineStyle !== 'none' || s.boxShadow !== 'none')(
+    getComputedStyle(x))) ? '' : e.outerHTML.slice(0, 100);
+}"""
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_whatever_takes_the_focus_shows_it(opened, size):
+    page = opened(TRAP)
+    page.set_viewport_size(size)
+    page.evaluate("document.activeElement.blur()")
+    bare, seen = set(), set()
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.outerHTML"))
+        bare.add(page.evaluate(RINGS))
+    page.set_viewport_size(DESK)
+    assert any("Download this page" in html for html in seen)
+    assert any("primary-toggle" in html for html in seen)
+    assert bare == {""}
+
+
+# Words of cells that a line's end cuts, though they are short.
+SPLIT = """() => {
+  const found = [], walk = document.createTreeWalker(document.querySelector('article'), 4);
+  for (let text = walk.nextNode(); text; text = walk.nextNode()) {
+    if (!text.parentElement.closest('td') || !text.parentElement.checkVisibility()) continue;
+    for (const word of text.data.matchAll(/[^\\s-]+/g)) {
+      if (word[0].length > 16) continue;
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1)
+        found.push(word[0]);
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("name", ["accessibility", "symptoms", "guide_loss", "guide_scale"])
+def test_no_short_word_in_a_table_is_cut(opened, name):
+    page, cut = opened(name), {}
+    for size in (DESK, PHONE):
+        page.set_viewport_size(size)
+        cut[size["width"]] = page.evaluate(SPLIT)
+    page.set_viewport_size(DESK)
+    assert cut == {DESK["width"]: [], PHONE["width"]: []}
+
+
+@pytest.mark.parametrize("name", ["traps", "symptoms", "accessibility", "guide_loss"])
+def test_on_a_phone_a_cell_says_its_column_and_keeps_off_the_edge(opened, name):
+    page = opened(name)
+    page.set_viewport_size(PHONE)
+    cells = page.locator(".rows tbody tr").first.locator("td").evaluate_all(
+        """all => all.map(e => [getComputedStyle(e, '::before').content,
+                                 parseFloat(getComputedStyle(e).paddingLeft)])""")
+    heads = page.locator(".rows thead").first.locator("th").all_text_contents()
+    page.set_viewport_size(DESK)
+    assert [said for said, _ in cells] == ["none", *(f'"{head}: "' for head in heads[1:])]
+    assert all(padding >= 6 for _, padding in cells)
+
+
+def test_a_magnifier_covers_nothing_that_is_typed(opened):
+    page = opened(PLAIN)
+    page.keyboard.press("Control+k")
+    field = page.locator("dialog[open] form.bd-search")
+    right = field.locator(".icon").evaluate("e => e.getBoundingClientRect().right")
+    text = field.locator("input").evaluate(
+        "e => e.getBoundingClientRect().left + parseFloat(getComputedStyle(e).paddingLeft)")
+    page.keyboard.press("Escape")
+    assert right + 2 < text
+
+
+def test_no_sign_is_made_of_a_font_that_is_not_there(opened, html):
+    page = opened(PLAIN)
+    page.evaluate("localStorage.setItem('sphinx_highlight_terms', 'trap')")
+    page.reload()
+    link = page.locator(".highlight-link a")
+    before = link.evaluate("e => getComputedStyle(e, '::before').content")
+    page.reload()
+    assert before == "none"
+    rules = [f"{path.name}: {rule[:80]}" for path in (html / "_static").rglob("*.css")
+             for rule in re.findall(r"[^{}]*::?(?:before|after)\s*\{[^{}]*\}",
+                                    path.read_text("utf-8"))
+             if re.search(r"Font.Awesome|--fa-|--pst-icon|\\f\d", rule)]
+    assert rules == []
+
+
 @pytest.mark.parametrize(("name", "least"), [(START, 1), (LESSON, 2)])
 def test_explorers_answer_to_the_keyboard(opened, name, least):
     page = opened(name)

@@ -194,6 +194,8 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
     stages = catalog.written()
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(BOOK, source, ignore=shutil.ignore_patterns("_build"))
+    print("book: pages from lessons and checks, whose wrong answers run again where the record is "
+          "stale", flush=True)
     lessons = {s.number: read(NOTEBOOKS / f"{s.stem}.ipynb") for s in stages}
     pages = {"symptoms": book_finder.page(lessons), **book_pages.generated(lessons)}
     about = {"changelog": (ROOT / "CHANGELOG.md").read_text("utf-8"),
@@ -209,6 +211,7 @@ def assemble(source: Path, folder: str | None = None) -> list[Stage]:
         (source / name).parent.mkdir(exist_ok=True)
         (source / f"{name}.md").write_text(text, "utf-8")
     for entry in stages:
+        print(f"book: lesson {entry.number}, with the frames of its explorers", flush=True)
         worksheet = read(EXERCISES / f"{entry.stem}.ipynb")
         save(dress(lessons[entry.number]), source / "notebooks")
         save(dress(worksheet), source / "exercises")
@@ -309,9 +312,14 @@ def search_by_symptom(html: Path) -> None:
 
 
 def build(out: Path = BOOK, folder: str | None = None) -> Path:
-    """Build the book into out/_build/html; returns that folder. Raises BookError."""
+    """Build the book into out/_build/html, a line for each step; returns that folder.
+
+    Raises BookError.
+    """
     stages = assemble(out / "_build" / "source", folder)
+    print("book: Jupyter Book", flush=True)
     html = render(out)
+    print("book: downloads, search, a last hand on each page", flush=True)
     offer_plain_notebooks(html, stages)
     search_by_symptom(html)
     config = yaml.safe_load((BOOK / "_config.yml").read_text("utf-8"))

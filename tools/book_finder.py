@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import quote_plus
 
 import yaml
 from bs4 import BeautifulSoup
+from docutils.nodes import make_id
 
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
@@ -39,8 +41,9 @@ class Row(NamedTuple):
 
 def page(lessons: book_pages.Lessons) -> str:
     parts = ["# Symptom finder",
-             "Start from what you see in your own code. Each line has the test that tells the "
-             "causes apart, the fix, and the page that shows it on a small example.",
+             "Start from what you see in your own code. Most lines have the test that tells the "
+             "causes apart, the fix, and the page that shows it on a small example. Lines of a "
+             "guide leave the test to it, and what no trap or lesson shows says so.",
              book_pages.raw(BOX)]
     for group, rows in groups(lessons).items():
         table = book_pages.table(("What you see", "The test", "The fix", "Where"), rows)
@@ -63,14 +66,20 @@ def groups(lessons: book_pages.Lessons) -> dict[str, list[Row]]:
 
 
 def written(entry: dict, lessons: book_pages.Lessons) -> Row:
-    """A row of symptoms.yml: with a trap, or with the stage that will cover it."""
+    """A row of symptoms.yml: with a trap, with a part of a lesson, or with neither."""
     see = f"**{book_pages.plain(entry['see'])}**"
     if entry.get("also"):
         see += f" Also: {book_pages.plain(entry['also'])}"
     if "trap" in entry:
         return of_trap(see, entry["trap"], lessons)
-    place = f"Not covered yet: stage {entry['stage']}, {stage(entry['stage']).title}"
-    return Row(see, book_pages.plain(entry["test"]), book_pages.plain(entry["fix"]), place)
+    place = part_of(entry["lesson"], entry["part"]) if "part" in entry else "No trap shows it"
+    return Row(see, entry["test"], entry["fix"], place)
+
+
+def part_of(lesson: int, heading: str) -> str:
+    """A link to a part of a lesson by its heading; the test of all links holds it."""
+    return (f'<a href="notebooks/{stage(lesson).stem}.html#{make_id(heading)}">Lesson {lesson}: '
+            f"{heading.removeprefix('Further: ')}</a>")
 
 
 def of_trap(see: str, trap: str, lessons: book_pages.Lessons) -> Row:
@@ -99,14 +108,14 @@ def signs(guide: str) -> list[Row]:
 def search_rows(page: BeautifulSoup) -> list[dict[str, str]]:
     """The rows of the built page for the search: what one sees, all words, title, address.
 
-    A row that no page covers leads to its group on the finder's page.
+    A row that no page covers leads to itself on the finder's page.
     """
     rows = []
-    for group in page.select("article section:has(> div.symptoms)"):
-        for row in group.select("div.symptoms tbody tr"):
-            see, *_, place = row.find_all("td")
-            link = place.find("a")
-            rows.append({"see": see.get_text(" ", strip=True), "title": place.get_text(strip=True),
-                         "rest": row.get_text(" ", strip=True),
-                         "page": link["href"] if link else f"symptoms.html#{group['id']}"})
+    for row in page.select("article div.symptoms tbody tr"):
+        see, *_, place = row.find_all("td")
+        link = place.find("a")
+        title, address = (place.get_text(strip=True), link["href"]) if link else (
+            "Symptom finder", f"symptoms.html?q={quote_plus(see.strong.get_text())}")
+        rows.append({"see": see.get_text(" ", strip=True), "title": title,
+                     "rest": row.get_text(" ", strip=True), "page": address})
     return rows

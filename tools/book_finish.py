@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -31,8 +32,11 @@ ICON = re.compile(r'<(i|span) class="([^"]*\bfa[bs]?\b[^"]*|[^"]*\bfa-solid\b[^"
 ICON_RULES = re.compile(
     r"@keyframes fa-[^{]*\{(?:[^{}]*\{[^{}]*\})*\}"
     r"|@font-face\{[^}]*Font ?Awesome[^}]*\}"
-    r"|(?<=[{}])(?:\.fa[a-z]?[-.:\w]*,?)+\{[^{}]*\}")
-THEME_STYLE = "_static/styles/pydata-sphinx-theme.css"
+    r"|(?<=[{}])(?:\.fa[a-z]?[-.:\w]*,?)+\{[^{}]*\}"
+    # Signs before and after text: without the fonts they are empty boxes.
+    r"|(?<=[{}])[^{}]*:(?:before|after)\{[^{}]*"
+    r"(?:--pst-icon-|--pst-breadcrumb-divider|--fa-font|Font.Awesome)[^{}]*\}")
+THEME_STYLES = ("_static/styles/pydata-sphinx-theme.css", "_static/styles/sphinx-book-theme.css")
 
 
 def script(name: str) -> re.Pattern:
@@ -107,8 +111,27 @@ def hold_together(text: str) -> str:
                   r'<span class="whole">\1\2</span></span>', text, flags=re.DOTALL)
 
 
+ROWS = re.compile(r'<div class="(?:[\w-]+ )*rows docutils">.*?</table>', re.DOTALL)
+
+
+def label_cells(text: str) -> str:
+    """In a table whose rows stand one below the other on a phone, each cell names its column."""
+    return ROWS.sub(lambda table: labelled(table[0]), text)
+
+
+def labelled(table: str) -> str:
+    heads = [unescape(re.sub("<[^>]*>", "", head))
+             for head in re.findall(r"<th\b.*?</th>", table, re.DOTALL)]
+
+    def row(found: re.Match) -> str:
+        columns = iter(heads)
+        return re.sub("<td>", lambda _: f"<td data-label={quoteattr(next(columns))}>", found[0])
+
+    return re.sub(r"<tr\b.*?</tr>", row, table, flags=re.DOTALL)
+
+
 STEPS = (drop_idle, lambda text: ICON.sub(icon, text), name_folds, name_sidebar, say_title_once,
-         drop_sources, show_code, hold_together)
+         drop_sources, show_code, hold_together, label_cells)
 
 
 def finish(html: Path, address: str) -> None:
@@ -126,8 +149,9 @@ def finish(html: Path, address: str) -> None:
 
 def slim(html: Path) -> None:
     """Take the icons' script, fonts and rules out of the theme."""
-    style = html / THEME_STYLE
-    style.write_text(ICON_RULES.sub("", style.read_text("utf-8")), "utf-8")
+    for name in THEME_STYLES:
+        style = html / name
+        style.write_text(ICON_RULES.sub("", style.read_text("utf-8")), "utf-8")
     (html / "_static" / "scripts" / "fontawesome.js").unlink()
     shutil.rmtree(html / "_static" / "vendor" / "fontawesome")
 

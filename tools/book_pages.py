@@ -81,7 +81,7 @@ def wrong_answers_page(stages: Sequence[int]) -> str:
     """What the kill matrix is, how many wrong answers there are, and the page of each stage."""
     rows = [(f"[{number}. {stage(number).title}]({WRONG.format(number)}.md)",
              str(len(catalog.traps(number))),
-             str(sum(len(proofs.told(t.id)) for t in catalog.traps(number))))
+             str(sum(len(checking.find(t.id).wrong_answers) for t in catalog.traps(number))))
             for number in stages]
     total = sum(int(row[-1]) for row in rows)
     return "\n\n".join([
@@ -151,11 +151,13 @@ def gpu_page() -> str:
     rows = [(f"`{e['key']}`", f"[{e['notebook']}](notebooks/{e['notebook']}.ipynb)",
              STATES[e["state"]], e["provenance"]["device"] if e["provenance"] else "none")
             for e in found]
+    recorded = sum(e["state"] == "recorded" for e in found)
     parts = ["# GPU evidence",
-             "Some measurements need a GPU. They are recorded on one, stored with the course, and "
-             "shown wherever there is none. Latency, bandwidth and rates are never simulated. "
-             "This page lists every measurement that a lesson declares, with the state of its "
-             "record; a missing one is a gap, and says so.",
+             "Some measurements need a GPU. What was recorded on one is stored with the course "
+             f"and shown wherever there is none: {recorded} of {len(found)} by now. "
+             "Latency, bandwidth and rates are never simulated. This page lists every measurement "
+             "that a lesson declares, with the state of its record; a missing one is a gap, and "
+             "says so.",
              table(("Measurement", "Lesson", "State", "Device"), rows) if rows else
              "No lesson declares a measurement yet."]
     return "\n\n".join([*parts, *map(record, found)]) + "\n"
@@ -213,7 +215,9 @@ def hours(lessons: Lessons) -> str:
     """Reading and exercise time of all lessons, in a sentence."""
     read, solve = (round(sum(minutes) / 60) for minutes in (
         map(reading.of_lesson, lessons.values()), map(exercise_minutes, lessons)))
-    return (f"The {count(len(lessons), 'stage')} written so far take about {count(read, 'hour')} "
+    written = "" if len(lessons) == len(STAGES) else " written so far"
+    take = "takes" if len(lessons) == 1 else "take"
+    return (f"The {count(len(lessons), 'stage')}{written} {take} about {count(read, 'hour')} "
             f"to read and {solve} more to solve the exercises")
 
 

@@ -2,33 +2,66 @@
 // without it the page shows all its rows.
 "use strict";
 (() => {
-  const IDLE = new Set(("a am an and are as at be but by can do does for from get how i in is it its "
-    + "me my of on or so than that the there this to was what when which while why with you your "
-    + "pytorch torch").split(" "));
+  const IDLE = new Set(("a am an and are as at be but by can do does for from get has have how i in is "
+    + "it its me my of on or so than that the there this to vs was what when which while why with "
+    + "you your pytorch torch").split(" "));
+
+  const FITS = 0.5; // of what all asked words could score: below it no row is about this
 
   // Words in lower case; numbers keep their point.
-  function words(text) {
-    const found = text.toLowerCase().match(/\d+(?:\.\d+)?|[a-z]+/g) || [];
-    return found.filter((w) => !IDLE.has(w)).map((w) => w.replace(/(ing|ed|es|s)$/, (end) =>
-      w.length - end.length >= 3 ? "" : end));
+  const words = (text) => (text.toLowerCase().match(/\d+(?:\.\d+)?|[a-z][a-z\d]*/g) || [])
+    .filter((word) => !IDLE.has(word));
+
+  // A word without its ending, with one spelling for -ise and -ize.
+  const stem = (word) => word.replace(/is(?=ation|e|ing)/, "iz").replace(/(ing|ed|es|s)$/, (end) =>
+    word.length - end.length >= 3 ? "" : end);
+
+  // How much of an asked word another one is: all of it, or one begins with the other.
+  function alike(asked, word) {
+    if (asked === word) return 1;
+    const goesOn = asked.length >= 3 && word.startsWith(asked);
+    const begins = word.length >= 4 && asked.startsWith(word) && asked.length - word.length <= 3;
+    return goesOn || begins ? 0.8 : 0;
   }
 
-  const same = (asked, word) => word === asked
-    || (asked.length >= 3 && word.startsWith(asked)) || (word.length >= 4 && asked.startsWith(word));
+  const best = (asked, list) => Math.max(0, ...list.map((word) => alike(asked, word)));
 
   // How well each row answers, best first: rare words count more, what one sees most.
+  // Returns the rows, whether the first one fits, and the asked words that no row has.
   function rank(rows, query) {
-    const asked = [...new Set(words(query))];
-    const read = rows.map((row) => ({ row, see: words(row.see), rest: words(row.rest) }));
+    const asked = [...new Set(words(query).map(stem))];
+    const read = rows.map((row) => ({ row, see: words(row.see).map(stem),
+      rest: words(row.rest).map(stem) }));
     const weights = asked.map((a) => {
-      const n = read.filter((r) => r.see.some((w) => same(a, w))).length;
+      const n = read.filter((r) => best(a, r.see)).length;
       return Math.log(1 + rows.length / (1 + n));
     });
     const score = (r) => asked.reduce((sum, a, i) => sum + weights[i]
-      * (r.see.some((w) => same(a, w)) ? 3 : r.rest.some((w) => same(a, w)) ? 1 : 0), 0);
+      * Math.max(3 * best(a, r.see), best(a, r.rest)), 0);
     const scored = read.map((r) => ({ row: r.row, score: score(r) })).filter((r) => r.score > 0);
     scored.sort((a, b) => b.score - a.score);
-    return scored.filter((r) => r.score >= 0.4 * scored[0].score).map((r) => r.row);
+    const most = scored.length ? scored[0].score : 0;
+    const possible = 3 * weights.reduce((sum, weight) => sum + weight, 0);
+    const missing = words(query).filter((w) => !read.some((r) => best(stem(w), r.rest)));
+    return { hits: scored.filter((r) => r.score >= 0.4 * most).map((r) => r.row),
+      fits: most >= FITS * possible, missing: [...new Set(missing)] };
+  }
+
+  // What was found, in a sentence or two.
+  function told({ hits, fits, missing }, count) {
+    const lacks = missing.length ? ` No row has: ${missing.join(", ")}.` : "";
+    if (!hits.length)
+      return `Nothing fits.${lacks} All signs are shown: try a word of the message, or a number.`;
+    const found = `${hits.length} of ${count} signs, best first.${lacks}`;
+    return fits ? found : `Nothing fits well; these share a word or two. ${found}`;
+  }
+
+  // Whoever comes back to the page finds what was asked.
+  function remember(query) {
+    const address = new URL(location.href);
+    if (query) address.searchParams.set("q", query);
+    else address.searchParams.delete("q");
+    history.replaceState(null, "", address);
   }
 
   function onFinder(box) {
@@ -43,26 +76,24 @@
     box.closest("p").hidden = false;
     box.addEventListener("input", () => {
       const asking = words(box.value).length > 0;
-      const hits = asking ? rank(rows, box.value) : [];
+      const answer = rank(rows, box.value), hits = answer.hits;
       found.hidden = hits.length === 0;
       groups.forEach((g) => { g.parentElement.hidden = asking && hits.length > 0; });
       table.tBodies[0].replaceChildren(...hits.map((h) => h.tr.cloneNode(true)));
-      said.textContent = !asking ? "" : hits.length
-        ? `${hits.length} of ${rows.length} signs, best first`
-        : "Nothing fits. All signs are shown: try a word of the message, or a number.";
+      said.textContent = asking ? told(answer, rows.length) : "";
+      remember(box.value);
     });
     const query = new URLSearchParams(location.search).get("q");
     if (query) { box.value = query; box.dispatchEvent(new Event("input")); }
   }
 
-  // The three best rows above the results of the theme's search.
+  // The three best rows above the results of the theme's search, where they fit.
   function onSearch(rows) {
-    const query = new URLSearchParams(location.search).get("q");
-    const hits = query ? rank(rows, query).slice(0, 3) : [];
-    if (!hits.length) return;
+    const { hits, fits } = rank(rows, new URLSearchParams(location.search).get("q") || "");
+    if (!hits.length || !fits) return;
     const list = document.createElement("ul");
     list.className = "finder-hits";
-    hits.forEach((hit) => {
+    hits.slice(0, 3).forEach((hit) => {
       const item = document.createElement("li"), link = document.createElement("a");
       link.href = hit.page;
       link.textContent = hit.title;

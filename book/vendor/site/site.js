@@ -17,4 +17,15 @@
     else target.removeAttribute("tabindex");
   }));
   wide.forEach((box) => watch.observe(box));
+
+  // The theme blurs the buttons of the bar to be rid of their tooltips, and a copy button loses the
+  // focus to what it copies from: by keyboard one would begin again at the top of the page.
+  addEventListener("DOMContentLoaded", () => document.querySelectorAll(".theme-switch-button, "
+    + ".search-button, .primary-toggle, .secondary-toggle").forEach((button) => {
+    button.blur = () => window.bootstrap?.Tooltip.getInstance(button)?.hide();
+  }));
+  document.addEventListener("click", (event) => {
+    const copy = event.composedPath().find((e) => e.matches?.(".copybtn"));
+    copy?.focus({ preventScroll: true });
+  });
 })();
