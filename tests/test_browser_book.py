@@ -728,3 +728,16 @@ def test_ink_and_labels_of_figures_can_be_read(opened, theme, ground):
     for colour in (plots.INK, *plots.COLOURS):
         dark, light = sorted((luminance(colour, brightness), luminance(ground, 1)))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
+
+
+@pytest.mark.parametrize("width", [1280, 800, 390])
+def test_what_stands_in_a_table_stays_inside_its_cell(browser, html, width):
+    page = offline_page(browser, viewport={"width": width, "height": 900})
+    for name in ("symptoms", "guide_loss", "guide_scale", "traps", "accessibility", "grading"):
+        page.goto((html / f"{name}.html").as_uri())
+        sticks_out = page.evaluate("""() => [...document.querySelectorAll("article td")].filter(
+            (td) => td.checkVisibility() && [...td.querySelectorAll("*")].some((e) =>
+                e.getBoundingClientRect().right > td.getBoundingClientRect().right + 1)
+        ).map((td) => td.innerText.slice(0, 60))""")
+        assert sticks_out == [], name
+    page.close()

@@ -61,8 +61,8 @@ def error(w, rounded):
         Bars("used", LEVELS, title="Share of the weights at each level, %", limit=100),
         Bars("errors", ["NF4", "even levels"], title="Error over the size of the weights, %",
              limit=60),
-        Heatmap("levels", title="Where the levels lie", xlabel="level, from the lowest",
-                ylabel="0 NF4, 1 even", vmin=-1, vmax=1, label="level"),
+        Heatmap("levels", title="Where the levels lie: 0 NF4, 1 even",
+                xlabel="level, from the lowest", ylabel="grid", vmin=-1, vmax=1, label="level"),
     ],
 )
 def nf4_grid(kind, grid, block):
