@@ -54,11 +54,14 @@ def cases(g):
     rarely = torch.rand(40, 9, generator=g) + 0.01
     rarely[torch.randint(40, (9,), generator=g), torch.arange(9)] = 0.0
     rarely[:, :drawn(1, 5)] = 0.0
+    seldom = torch.zeros(250, 8)         # on for a single row of many: alive
+    seldom[torch.randint(250, (8,), generator=g), torch.arange(8)] = 0.3
+    seldom[:, :drawn(1, 5)] = 0.0
     return [("some dead units", {"h": layer(31, 12, drawn(1, 9))}),
             ("no dead unit", {"h": layer(9, 16, 0)}),
             ("all units dead", {"h": torch.zeros(4, 3 + place(leaky)[0])}),
+            ("units off for one row", {"h": rarely}), ("units on for one row", {"h": seldom}),
             ("signed outputs", {"h": leaky}), ("never above zero", {"h": below}),
-            ("units off for one row", {"h": rarely}),
             ("constant units", {"h": constant}), ("tiny outputs", {"h": tiny}),
             ("one row", {"h": single}), ("one unit", {"h": layer(6, 1, 1)}),
             ("a column of NaN", {"h": broken}), ("a single NaN", {"h": spot}),
@@ -144,6 +147,13 @@ def mostly_off(h):
 def any_row(h):
     refuse_nan(h)
     return int((h == 0).any(0).sum())
+
+
+@ex.wrong("an alarm when a unit is off for more than nine rows of ten", says="for every row",
+          breaks="count")
+def nearly_always_off(h):
+    refuse_nan(h)
+    return int(((h == 0).float().mean(0) > 0.9).sum())
 
 
 @ex.wrong("rows counted instead of units", says="for every row", breaks="count")

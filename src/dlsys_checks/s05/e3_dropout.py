@@ -178,6 +178,13 @@ def expect_masked(out, grad, x, p):
     expect_like("result", out, x)
     expect_like("gradient of the result's sum", grad, x, "It has to reach x.")
     kept = grad != 0 if factor else torch.zeros_like(grad, dtype=torch.bool)
+    ratio = (out.double() / x.double())[kept & (x != 0)]
+    one_for_all = len(ratio) > 0 and float(ratio.max() - ratio.min()) < 1e-3 * abs(ratio[0])
+    if one_for_all and not abs(ratio[0] - factor) < 1e-3 * factor:  # the same for any mask
+        share, error = 1 - float(kept.double().mean()), math.sqrt(p * (1 - p) / kept.numel())
+        beside = "" if abs(share - p) <= 6 * error else ", where too many or too few are zeroed"
+        raise Broken(f"the others, over what they were{beside}", float(ratio[0]), f"{factor:.4g}",
+                     "The others are divided by 1 - p.")
     wanted = torch.where(kept, x.double() * factor, 0.0).float()
     expect_close("zeroed elements and the others", out, wanted, rtol=1e-5, atol=0.0,
                  look="The others are divided by 1 - p.")

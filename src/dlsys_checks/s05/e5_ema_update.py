@@ -513,7 +513,8 @@ def single_number(average, model, decay):
     averaged(average, model, decay, some=lambda old: old.shape != (1, 1))
 
 
-@ex.wrong("a copy returned", says="of average after", breaks="in place")
+@ex.wrong("average left as it was: a copy changed, or only a name bound",
+          says="of average after", breaks="in place")
 def returns_copy(average, model, decay):
     new = copy.deepcopy(average)
     averaged(new, model, decay)
