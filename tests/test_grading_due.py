@@ -126,6 +126,15 @@ def test_an_extension_in_another_zone_leaves_moodles_clock(tmp_path):
     assert eve["notes"] == ["Handed in 21 min after the due date: 1.5 points off."]
 
 
+def test_moodles_clock_is_that_of_another_stage_where_this_one_has_no_date(tmp_path):
+    rules = course(tmp_path, text=RULE + DATES.replace("1 = 2027-01-15T23:59:00+01:00\n", ""),
+                   extensions=HEAD + "eve,1,2027-01-15T18:00:00-05:00,\n")
+    cells = {("moodle", "9", None): "Saturday, 16 January 2027, 12:20 AM"}
+    (eve,) = scoring.scored([result("eve", "ppppp", "9", "moodle")], [],
+                            Scoring(course=rules, cells=cells))
+    assert eve["notes"] == ["Handed in 20 min after the due date: 1.5 points off."]
+
+
 def test_the_best_after_the_deduction_counts(tmp_path):
     early = result("ada", "pppwp", handed_in=UNTIL.isoformat())
     after = result("ada", "ppppp", handed_in=(UNTIL + timedelta(days=9)).isoformat())

@@ -102,6 +102,17 @@ def test_a_gradebook_that_is_given_takes_the_place_of_the_copy(run):
         "moodle_01.csv", "moodle_02.csv"]
 
 
+def test_an_option_that_cannot_be_filled_in_leaves_the_copies(run):
+    again = run("canvas")
+    again("--canvas", "canvas.csv", "Stage 1")
+    before = {path.name: path.read_bytes() for path in Path("out", given.FOLDER).iterdir()}
+
+    assert again("--canvas", "canvas.csv", "Stagee {stage}") == 2
+
+    assert {p.name: p.read_bytes() for p in Path("out", given.FOLDER).iterdir()} == before
+    assert again() == 0
+
+
 def test_a_run_without_gradebooks_keeps_none_of_a_run_before(tmp_path):
     folder = tmp_path / given.FOLDER
     folder.mkdir()

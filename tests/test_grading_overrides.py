@@ -73,14 +73,14 @@ def test_a_row_that_two_people_answer_to_is_refused(exercise):
         overrides.applied(both, [row])
     paths = [{**one, "name": f"{k}/ada.ipynb", "learner": {**one["learner"], "id": "", "raw": k}}
              for k, one in zip("ab", both, strict=True)]
-    with pytest.raises(BadOverride, match=r"give the path: a/ada\.ipynb, b/ada\.ipynb$"):
+    with pytest.raises(BadOverride, match=r"give one of a/ada\.ipynb, b/ada\.ipynb$"):
         overrides.applied(paths, [row])
 
 
 def test_a_name_in_two_sections_is_refused_with_its_paths():
     both = [result("a/ada", "pp"), result("b/ada", "pp")]
 
-    with pytest.raises(BadOverride, match="row 2: 2 people answer to 'ada'; give the path: a/ada, "
+    with pytest.raises(BadOverride, match="row 2: 2 people answer to 'ada'; give one of a/ada, "
                                           "b/ada"):
         overrides.applied(both, [Override(2, "ada", "", None, "see me")])
     mine, _ = overrides.applied(both, [Override(2, "a/ada", "", None, "see me")])
@@ -96,9 +96,29 @@ def test_moodles_number_of_each_stage_is_one_person():
     changed = overrides.applied([first, {**second, "stage": 2}], [row])
 
     assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
-    for other in (second, {**second, "stage": None, "status": "refused"}):
-        with pytest.raises(BadOverride, match="2 people answer"):
-            overrides.applied([first, other], [row])
+    with pytest.raises(BadOverride, match="2 people answer"):
+        overrides.applied([first, second], [row])
+    bad = {**second, "stage": None, "status": "refused", "notes": []}  # no notebook of any stage
+    assert overrides.applied([first, bad], [row])[0]["notes"] == ["By hand: see me"]
+
+
+def test_canvas_people_are_those_of_their_numbers_whatever_their_names():
+    both = [result("Ada", "pp", "7734", "canvas"), result("Ada King", "pp", "7734", "canvas")]
+    changed = overrides.applied(both, [Override(2, "7734", "", None, "see me")])
+    assert [one["notes"] for one in changed] == [["By hand: see me"]] * 2
+
+
+def test_a_file_of_two_folders_is_nobodys_alone():
+    both = [{**result("secA/ada", "pp"), "name": "ada.ipynb"},
+            {**result("secB/ada", "pp"), "name": "ada.ipynb (2)"}]
+    with pytest.raises(BadOverride, match=r"2 submissions are called 'ada\.ipynb'; give the lea"):
+        overrides.applied(both, [Override(2, "ada.ipynb", "", None, "see me")])
+
+
+def test_a_decimal_comma_without_quotes_is_refused(tmp_path):
+    (tmp_path / overrides.FILE).write_text("learner,exercise,points,comment\nada,01.3,2,5\n")
+    with pytest.raises(BadOverride, match=r"row 2: .* looks like 2,5\. Write 2\.5, or a comment"):
+        overrides.read(tmp_path)
 
 
 def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():

@@ -139,8 +139,9 @@ def _grade(args: argparse.Namespace) -> int:
         journal.scoring = rules
         journal.expect(one.name for one in found.submissions)
         journal.forget(args.regrade)
+        if not args.resume:
+            given.keep(args)  # before the work, so that --resume finds them after a kill
         options.keep_course(args)
-        given.keep(args)
         n = len(found.submissions)
         with Progress(n) as progress, ctrl_c() as stop_if_pressed:
             def seen(result: dict[str, Any]) -> None:
@@ -156,6 +157,7 @@ def _grade(args: argparse.Namespace) -> int:
                 cohort.write_private(args.out / name, content)
                 written.append(name)
                 lines.append(line)
+            given.keep(args)  # what has served replaces what was kept, and nothing else does
         finally:
             show(grades, args.out, [*lines, *given.stale(args.out, written)])
     graded = all(result["status"] == "graded" for result in grades["results"])

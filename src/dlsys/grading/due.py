@@ -253,7 +253,8 @@ def _applied(result: dict[str, Any], course: Course,
     if result["status"] != "graded" or until is None:
         return result
     # An extension may be written in any zone; Moodle's clock keeps to that of the course.
-    moment = given or _known(result, (usual or until).tzinfo, cells)
+    moment = given or _known(result, (usual or next(iter(course.due.values()), until)).tzinfo,
+                             cells)
     facts = {"due": until.isoformat(), "handed_in": moment.isoformat() if moment else "", "off": 0}
     if moment is None:
         note = ["When it was handed in is not known here: nothing is taken off."

@@ -9,6 +9,7 @@ The journal keeps what was judged, so a row that is taken out again leaves no tr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,10 @@ def _override(path: Path, number: int, row: list[str]) -> Override:
     except ValueError:
         raise BadOverride(f"{path}, row {number}: got points {clean(points)!r}, expected a number "
                           "or nothing.") from None
+    if value is not None and re.fullmatch(r"\d\d?", comment):
+        raise BadOverride(f"{path}, row {number}: got {points} points and the comment {comment}, "
+                          f"which looks like {points},{comment}. Write {points}.{comment}, or a "
+                          "comment in words.")
     if value is not None and not exercise:
         raise BadOverride(f"{path}, row {number}: got points without an exercise, expected one, "
                           "such as 01.3.")

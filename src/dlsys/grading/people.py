@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -36,7 +37,11 @@ def doubt(results: Iterable[Result], name: str) -> str:
     """
     results = list(results)
     answering = [r for r in results if answers_to(r, name)]
-    found = {owner(r): r for r in answering}
+    found = {_person(r): r for r in answering}
+    if twins := [r["name"] for r in results if re.fullmatch(
+            rf"{re.escape(name)} \(\d+\)", r["name"])] if name else []:
+        return (f"{1 + len(twins)} submissions are called {clean(name, 80)!r}; give the learner's "
+                "name")
     if not found:
         return _in_sections(results, name)
     if len(found) < 2 or _one_in_each_stage(answering):
@@ -45,22 +50,28 @@ def doubt(results: Iterable[Result], name: str) -> str:
     if all(numbers) and len(set(numbers)) == len(found):
         what = f"the number: {some(numbers)}"
     else:
-        what = f"the path: {some([r['name'] for r in found.values()])}"
+        what = f"one of {some([r['name'] for r in found.values()])}"
     return f"{len(found)} people answer to {clean(name, 80)!r}; give {what}"
+
+
+def _person(result: Result) -> tuple[str, ...]:
+    """The learner as a key over downloads: of Canvas by number, since a name may be changed."""
+    source, id, *_ = owner(result)
+    return (source, id) if source == "canvas" and id else owner(result)
 
 
 def _in_sections(results: Iterable[Result], name: str) -> str:
     paths = sorted({shown for r in results if name
                     and (shown := r["learner"]["name"]).endswith(f"/{name}")})
-    return (f"{len(paths)} people answer to {clean(name, 80)!r}; give the path: {some(paths)}"
+    return (f"{len(paths)} people answer to {clean(name, 80)!r}; give one of {some(paths)}"
             if len(paths) > 1 else "")
 
 
 def _one_in_each_stage(answering: Iterable[Result]) -> bool:
-    """Whether these are Moodle's, of known stages, and no two people's of one stage."""
+    """Whether these are Moodle's, and no two people's of one stage that is known."""
     pairs = {(owner(r), r["stage"]) for r in answering}
-    times = Counter(stage for _, stage in pairs)
-    return (all(source == "moodle" for (source, *_), _ in pairs) and None not in times
+    times = Counter(stage for _, stage in pairs if stage is not None)
+    return (all(source == "moodle" for (source, *_), _ in pairs)
             and max(times.values(), default=0) < 2)
 
 

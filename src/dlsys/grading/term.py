@@ -145,11 +145,11 @@ def matched(runs: list[Run]) -> str:
     for result in (result for one in runs for result in one.counted):
         if result["learner"]["source"] == "moodle":
             found.setdefault(_person(result, shared), []).append(result)
-    if len(runs) < 2 or not found:
+    several = _with_numbers(found)
+    if not found or (len(runs) < 2 and not several):
         return ""
-    rule = ("Moodle numbers people anew for each assignment, so its learners are matched by name "
-            "over several runs.")
-    return " ".join(filter(None, [rule, _with_numbers(found), _of_one_name(found)]))
+    rule = "Moodle numbers people anew for each assignment, so its learners are matched by name."
+    return " ".join(filter(None, [rule, several, _of_one_name(found)]))
 
 
 def _with_numbers(found: dict[tuple, list[Result]]) -> str:
