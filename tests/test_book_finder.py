@@ -114,6 +114,26 @@ def test_the_search_of_the_site_begins_with_the_place(searching, query, place):
         place in hit.inner_text() for hit in hits), [h.inner_text() for h in hits]
 
 
+# Whole messages as torch prints them.
+MESSAGES = {
+    "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
+    "cuda:0 and cpu! (when checking argument for argument mat1 in method wrapper_CUDA_addmm)":
+        "09-14",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of 23.69 GiB of which 1.2 GiB is free.": "CUDA out of memory",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 784x10)": "07-11",
+    "RuntimeError: one of the variables needed for gradient computation has been modified by an "
+    "inplace operation: [torch.FloatTensor [10, 5]], output 0 of AsStridedBackward0": "02-3",
+}
+
+
+@pytest.mark.parametrize(("message", "place"), MESSAGES.items())
+def test_a_whole_message_fits_the_row_that_has_three_of_its_words(finder, message, place):
+    finder.fill("#finder", message)
+    assert "Nothing fits" not in finder.locator(".finder-said").inner_text()
+    assert place in finder.locator(".finder-found tbody tr").first.inner_html()
+
+
 @pytest.mark.parametrize(("query", "lacks"), STRANGE.items())
 def test_the_finder_says_when_no_row_is_about_what_is_asked(finder, searching, query, lacks):
     finder.fill("#finder", query)

@@ -109,7 +109,13 @@ def test_cells_and_imports_of_ones_own_come_along(course):
     ids = [cell.id for cell in nbformat.read(mine(), as_version=4).cells]
     assert ids[ids.index("x1") - 1] == "01-3-hint-1"
     assert ("# From your set-up cell.\nimport itertools\nfrom collections import Counter, deque\n"
-            "import string") in code(mine())
+            "if True:\n    import string") in code(mine())
+
+
+def test_an_import_keeps_the_condition_around_it():
+    source = ("try:\n    import cupy\nexcept ImportError:\n    cupy = None\n"
+              "def f():\n    import math")
+    assert update._import_lines(source) == [source.partition("\ndef")[0]]
 
 
 def test_the_imports_of_a_cell_that_is_no_python_are_those_of_a_line():

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if worked is None:
         raise NoAnswer(f"solutions/{file} holds no answer here: whoever gave you this copy may "
                        "have taken it out.")
-    path = worksheets.find(trap.id[:2])
+    path = worksheets.of_stage(int(trap.id[:2]))
     name, number = _drawn(path, trap)
     mine = _code(path, name)
     if number is not None:

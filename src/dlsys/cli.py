@@ -294,7 +294,8 @@ def main(argv: list[str] | None = None) -> int:
             top.print_help()
             return 0
         code = args.run(args)
-        sys.stdout.flush()  # here, where a reader that is gone can be met
+        if sys.stdout:  # none where it was closed
+            sys.stdout.flush()  # here, where a reader that is gone can be met
         return code
     except UserError as error:
         print(f"dlsys: {clean(error, LONGEST)}", file=sys.stderr)

@@ -190,12 +190,17 @@ def _imports(setup: str, old: dict) -> list[dict]:
 
 
 def _import_lines(source: str) -> list[str]:
-    """The imports of a cell, a line each; of one that is no Python, those that fit into a line."""
+    """A cell's imports, with the `if` or `try` around them; of no Python, those of a line."""
     try:
-        return [ast.unparse(node) for node in ast.walk(ast.parse(source))
-                if isinstance(node, ast.Import | ast.ImportFrom)]
+        return [ast.unparse(node) for node in ast.parse(source).body
+                if isinstance(node, ast.Import | ast.ImportFrom)
+                or (isinstance(node, ast.If | ast.Try) and _holds_import(node))]
     except (SyntaxError, ValueError):
         return re.findall(r"^(?:import|from)\s[^(\n\\]*$", source, re.M)
+
+
+def _holds_import(block: ast.AST) -> bool:
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in ast.walk(block))
 
 
 def _following(old: dict, id: str, shipped: set[str]) -> list[dict]:

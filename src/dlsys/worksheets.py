@@ -48,18 +48,26 @@ _TO_READ = re.compile(r"00_start_here|\d\d_lesson(_\d+)?")
 def find(asked: str) -> Path:
     """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder.
 
-    A number means the worksheet in my-work/, or else the one here: a release is worked in where it
-    was unpacked.
+    A number means the worksheet of `of_stage`.
     """
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
         return path
     if re.fullmatch(r"\d{1,2}", asked) and sheets.is_known(int(asked)):
-        here = Path(f"{sheets.stage(int(asked)).stem}.ipynb")
-        mine = paths.MY_WORK / here
-        return here if here.exists() and not os.path.lexists(mine) else mine
+        return of_stage(int(asked))
     named = str(path.parent) in (".", paths.MY_WORK.name)
     return mine if named and os.path.lexists(mine) else path
+
+
+def of_stage(number: int) -> Path:
+    """The worksheet in my-work/, or else the one here: a release is worked in where it lies.
+
+    The course's own notebooks are nobody's worksheet.
+    """
+    here = Path(f"{sheets.stage(number).stem}.ipynb")
+    mine = paths.MY_WORK / here
+    own = Path.cwd() in (paths.EXERCISES, paths.SOLUTIONS, paths.NOTEBOOKS)
+    return here if here.exists() and not own and not os.path.lexists(mine) else mine
 
 
 def in_folder(folder: Path) -> list[Path]:
