@@ -28,11 +28,8 @@ _usual_trap = catalog.trap
 _put: dict[str, Trap] = {}
 
 
-class NotDrawn(UserError):
-    """A number that no release draws for an exercise. Notebooks show its one line."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
+class NotDrawn(checking.OneLine, UserError):
+    """A number that no release draws for an exercise."""
 
 
 @dataclass
