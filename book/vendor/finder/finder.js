@@ -33,24 +33,26 @@
   // How well each row answers, best first: rare words count more, what one sees most.
   // Returns the rows, whether the first one fits, and the asked words that no row has.
   function rank(rows, query) {
-    const asked = [...new Set(words(query).map(stem))];
+    const said = words(query).map(stem), asked = [...new Set(said)];
     const read = rows.map((row) => ({ row, see: words(row.see).map(stem),
       rest: words(row.rest).map(stem) }));
     const weights = asked.map((a) => {
       const n = read.filter((r) => best(a, r.see)).length;
       return Math.log(1 + rows.length / (1 + n));
     });
-    const said = words(query).map(stem);
     const score = (r) => asked.reduce((sum, a, i) => sum + weights[i]
-      * Math.max(3 * best(a, r.see), best(a, r.rest)), 0) * (quotes(said, r.rest) ? 2 : 1);
-    const scored = read.map((r) => ({ row: r.row, score: score(r), rest: r.rest }))
-      .filter((r) => r.score > 0);
+      * Math.max(3 * best(a, r.see), best(a, r.rest)), 0);
+    const scored = read.map((r) => {
+      const quoted = quotes(said, r.rest);
+      return { row: r.row, quoted, score: score(r) * (quoted ? 2 : 1) };
+    }).filter((r) => r.score > 0);
     scored.sort((a, b) => b.score - a.score);
     const most = scored.length ? scored[0].score : 0;
     const possible = 3 * weights.reduce((sum, weight) => sum + weight, 0);
     const missing = words(query).filter((w) => !read.some((r) => best(stem(w), r.rest)));
     return { hits: scored.filter((r) => r.score >= 0.4 * most).map((r) => r.row),
-      fits: most >= FITS * possible || (most > 0 && quotes(said, scored[0].rest)), missing: [...new Set(missing)] };
+      fits: most >= FITS * possible || Boolean(scored[0]?.quoted),
+      missing: [...new Set(missing)] };
   }
 
   // What was found, in a sentence or two.
