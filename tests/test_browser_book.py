@@ -674,7 +674,7 @@ def test_a_magnifier_covers_nothing_that_is_typed(opened):
 
 def test_no_sign_is_made_of_a_font_that_is_not_there(opened, html):
     page = opened(PLAIN)
-    # In one turn of the page: what is stored may be lost when a reload changes the process.
+    # Without a reload: Chromium may then give a page from disk an older store (over HTTP: never).
     page.evaluate("localStorage.setItem('sphinx_highlight_terms', 'trap');"
                   "SphinxHighlight.highlightSearchWords()")
     link = page.locator(".highlight-link a")
