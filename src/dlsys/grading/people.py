@@ -38,8 +38,9 @@ def doubt(results: Iterable[Result], name: str) -> str:
     results = list(results)
     answering = [r for r in results if answers_to(r, name)]
     found = {_person(r): r for r in answering}
-    if twins := [r["name"] for r in results if re.fullmatch(
-            rf"{re.escape(name)} \(\d+\)", r["name"])] if name else []:
+    twins = [r for r in results
+             if name and re.fullmatch(rf"{re.escape(name)} \(\d+\)", r["name"])]
+    if twins:
         return (f"{1 + len(twins)} submissions are called {clean(name, 80)!r}; give the learner's "
                 "name")
     if not found:
