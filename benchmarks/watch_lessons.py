@@ -1,0 +1,120 @@
+"""All lessons, run whole under the watch: which cells it speaks in, kept in watch_lessons.json.
+
+    .venv/bin/python -m benchmarks.watch_lessons [NN ...]
+
+A lesson's cells run one after the other in one process, as they would in a notebook. The record
+names what it rests on: the rules and the code cells of the lessons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import linecache
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = Path(__file__).with_suffix(".json")
+WATCH = ROOT / "src" / "dlsys_watch"
+
+# Cells that run broken code once more although they are no `break`: (cell, rule) -> why.
+ON_PURPOSE: dict[tuple[str, str], str] = {
+    ("01-2-repair-3", "sigmoid-twice"): "a sigmoid before each of the two losses, side by side",
+    ("01-4-repair-11", "loss-not-a-number"): "a run at learning rate 100, until it is NaN",
+    ("07-9-repair-1", "reshape-for-permute"): "reshape beside permute, on twelve numbers",
+    ("07-9-repair-2", "reshape-for-permute"): "claims about those twelve numbers",
+    ("07-10-repair-3", "stale-optimizer"): "the broken order once more, on a whole teacher",
+    ("07-10-folklore-1", "frozen-weights-move"): "frozen weights with zeros for gradients",
+    ("08-concept-3", "no-causal-mask"): "the block that 08.1's broken run calls without a mask",
+    ("10-5-repair-5", "nothing-loaded"): "an adapter loaded into a model that is wrapped twice",
+    ("12-6-folklore-1", "sum-keeps-graphs"): "a running sum of losses, to count what it holds",
+    ("12-11-repair-2", "smoothing-over-inf"): "smoothing over masked classes, with a guard",
+}
+
+
+def lessons() -> dict[str, Path]:
+    """Number of a stage -> its lesson, built."""
+    return {path.name[:2]: path for path in sorted((ROOT / "notebooks").glob("[01]?_*.ipynb"))
+            if path.name[:2] != "00"}
+
+
+def cells(path: Path) -> list[tuple[str, str]]:
+    """(name, source) of a lesson's code cells; a name is trap, role and number: 05-1-look-2."""
+    counts, found = {}, []
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        marks = cell["metadata"].get("dlsys", {})
+        stem = f"{marks.get('trap', path.name[:2]).replace('.', '-')}-{marks.get('role', 'cell')}"
+        counts[stem] = counts.get(stem, 0) + 1
+        found.append((f"{stem}-{counts[stem]}", "".join(cell["source"])))
+    return found
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def rests_on() -> dict[str, str]:
+    """What the record is true of: the watch's code, and the code of each lesson."""
+    watch = sorted(WATCH.rglob("*.py"))
+    found = {"watch": digest(*(path.read_text("utf-8") for path in watch))}
+    for number, path in lessons().items():
+        found[number] = digest(*(source for _, source in cells(path)))
+    return found
+
+
+def run(number: str) -> dict:
+    """Findings of one lesson, and the cells and rules that failed; in this process."""
+    import matplotlib
+
+    import dlsys_watch
+    from dlsys_watch import places
+
+    matplotlib.use("Agg")
+    places.LIBRARIES += (str(ROOT / "src") + os.sep,)   # a helper acts for the cell that calls it
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    watching, failed = dlsys_watch.watching(), {}
+    with watching as findings, tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name, source in cells(lessons()[number]):
+            linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(compile(source, name, "exec"), main.__dict__)
+            except Exception:
+                failed[name] = traceback.format_exc(limit=-1)[-300:]
+        os.chdir(ROOT)
+    rows = [{"rule": f.rule, "trap": f.trap, "cell": f.file, "line": f.line, "message": f.message}
+            for f in findings]
+    return {"findings": rows, "cells_failed": failed, "rules_failed": watching.failed}
+
+
+def main() -> None:
+    asked = sys.argv[1:]
+    if asked[:1] == ["--one"]:
+        print(json.dumps(run(asked[1])))
+        return
+    record = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"lessons": {}}
+    now = rests_on()    # a rule that is edited while this runs makes the record stale
+    for number in asked or lessons():
+        answer = subprocess.run([sys.executable, "-m", "benchmarks.watch_lessons", "--one", number],
+                                cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+                                env={**os.environ, "DLSYS_PROGRESS": "off"})
+        record["lessons"][number] = json.loads(answer.stdout.splitlines()[-1])
+        record["rests_on"] = now
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        print(number, len(record["lessons"][number]["findings"]), "findings", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""Where the watch listens: attributes of torch, replaced by wrappers that call what was there.
+
+Under torch.compile `is_compiling()` is true while a function is traced, so what is compiled holds
+the real functions alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from threading import get_ident
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad, prune
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
+
+from dlsys_watch import places, tell
+from dlsys_watch.patching import Patches
+from dlsys_watch.tensor_calls import TensorCalls
+
+is_compiling = torch.compiler.is_compiling
+
+
+class Attachment:
+    """The watch's hold on torch; `off` lets go."""
+
+    def __init__(self, watch):
+        self.patches, self.calls = Patches(), TensorCalls(watch)
+        for attach in (functions, gradients, optimizers, states, data, ranks):
+            attach(watch, self.patches.replace)
+        modules(watch, self.patches.replace, self.calls)
+        self.hooks = [register_optimizer_step_pre_hook(before_step(watch)),
+                      register_optimizer_step_post_hook(after_step(watch))]
+        self.calls.arm_methods()
+
+    def off(self) -> None:
+        self.calls.close()
+        for hook in self.hooks:
+            hook.remove()
+        self.patches.undo()
+
+
+def modules(watch, replace, calls: TensorCalls) -> None:
+    """Calls of modules: models from outside always, inner ones while a model is looked at."""
+    run = watch.run
+
+    def make(real):
+        def __call__(self, *args, **kwargs):
+            if (is_compiling() or not watch.on or watch.busy or (run.stack and not run.looking)
+                    or get_ident() != watch.owner):
+                return real(self, *args, **kwargs)
+            outer, grad = not run.stack, torch.is_grad_enabled()
+            if outer:
+                if not watch.enters(self, grad):
+                    return real(self, *args, **kwargs)
+                calls.arm(run.looking)
+                watch.emit("root", self, args, kwargs, grad)
+            if run.looking:
+                watch.emit("module", self, args, kwargs, grad)
+            run.stack.append(self)
+            try:
+                output = real(self, *args, **kwargs)
+            finally:
+                run.stack.pop()
+            if outer:
+                watch.emit("root_done", self, output, grad)
+            return output
+        return __call__
+
+    def make_compile(real):
+        def compile(*args, **kwargs):
+            calls.close()  # Dynamo knows torch's functions by identity
+            return real(*args, **kwargs)
+        return compile
+
+    replace(nn.Module, "__call__", make)
+    replace(torch, "compile", make_compile)
+    replace(torch.export, "export", make_compile)
+
+
+def telling(watch, teller):
+    """A maker of wrappers that hand a call's arguments to `teller` first."""
+    compiling = is_compiling
+
+    def make(real):
+        def function(*args, **kwargs):
+            if not compiling() and watch.asks():
+                watch.tell(teller, args, kwargs)
+            return real(*args, **kwargs)
+        return function
+    return make
+
+
+def telling_attention(watch):
+    """The same for attention, which is a builtin.
+
+    Tensors and modes that take over torch's functions are told the builtin, and compare it with
+    what stands in torch.nn.functional: for them the builtin stands there.
+    """
+    compiling, overridden, functional = is_compiling, torch.overrides.has_torch_function, F
+    teller = tell.attention
+
+    def make(real):
+        def attention(*args, **kwargs):
+            if compiling():
+                return real(*args, **kwargs)
+            if overridden((*args, *kwargs.values())):
+                stood = functional.scaled_dot_product_attention
+                functional.scaled_dot_product_attention = real
+                try:
+                    return real(*args, **kwargs)
+                finally:
+                    functional.scaled_dot_product_attention = stood
+            if watch.asks():
+                watch.tell(teller, args, kwargs)
+            return real(*args, **kwargs)
+        return attention
+    return make
+
+
+def functions(watch, replace) -> None:
+    """Losses, dropout and attention of torch.nn.functional."""
+    for name in tell.LOSSES:
+        teller = functools.partial(tell.loss, name)
+        replace(F, name, telling(watch, teller), scripted=True)
+    for name in tell.DROPOUTS:
+        teller = functools.partial(tell.dropout, name)
+        replace(F, name, telling(watch, teller), scripted=True)
+    builtin = torch.jit._builtins._find_builtin(F.scaled_dot_product_attention)
+    replace(F, "scaled_dot_product_attention", telling_attention(watch), scripted=True)
+    torch.jit._builtins._register_builtin(F.scaled_dot_product_attention, builtin)
+
+
+def gradients(watch, replace) -> None:
+    """Backward passes, clipping, pruning, and the scaler of mixed precision."""
+    def make(real):
+        def backward(*args, **kwargs):
+            if watch.asks():
+                watch.tell(tell.backward, args, kwargs)
+            answer = real(*args, **kwargs)
+            watch.run.backwards += 1
+            if watch.asks():
+                watch.tell(tell.backward_done, args, kwargs)
+            return answer
+        return backward
+
+    def clipping(kind):
+        def make(real):
+            def clip(parameters, *args, **kwargs):
+                if not isinstance(parameters, torch.Tensor):
+                    parameters = list(parameters)
+                if watch.asks():
+                    watch.tell(functools.partial(tell.clip, kind), (parameters, *args), kwargs)
+                return real(parameters, *args, **kwargs)
+            return clip
+        return make
+
+    def make_scale(real):
+        def scale(self, outputs):
+            scaled = real(self, outputs)
+            watch.emit("scale", self, scaled)
+            return scaled
+        return scale
+
+    replace(torch.autograd, "backward", make)
+    for kind in ("norm", "value"):
+        name = f"clip_grad_{kind}_"
+        replace(clip_grad, name, clipping(kind))
+        replace(nn.utils, name, clipping(kind))
+    replace(prune, "remove", after(watch, "pruned"))
+    scaler = torch.amp.GradScaler
+    replace(scaler, "scale", make_scale)
+    replace(scaler, "unscale_", before(watch, "unscale"))
+    replace(scaler, "step", around(watch, "scaled_step", "scaled_done"))
+
+
+def before(watch, event: str):
+    """A maker of wrappers that emit an event, with the positional arguments, before the call."""
+    def make(real):
+        def function(*args, **kwargs):
+            watch.emit(event, *args)
+            return real(*args, **kwargs)
+        return function
+    return make
+
+
+def after(watch, event: str, most: int | None = None):
+    """The same, after the call, with the first `most` arguments."""
+    def make(real):
+        def function(*args, **kwargs):
+            answer = real(*args, **kwargs)
+            watch.emit(event, *args[:most])
+            return answer
+        return function
+    return make
+
+
+def around(watch, event: str, done: str):
+    """Both."""
+    return lambda real: after(watch, done)(before(watch, event)(real))
+
+
+def optimizers(watch, replace) -> None:
+    """The making of optimizers, zero_grad, and schedulers."""
+    def make(real):
+        def __init__(self, *args, **kwargs):
+            real(self, *args, **kwargs)
+            if watch.hears():
+                watch.run.opt(self).place = places.here(2)
+                watch.emit("optimizer", self)
+        return __init__
+
+    replace(Optimizer, "__init__", make)
+    def make_zero(real):
+        def zero_grad(self, *args, **kwargs):
+            if watch.asks():
+                watch.emit("zero", self)
+            return real(self, *args, **kwargs)
+        return zero_grad
+
+    replace(Optimizer, "zero_grad", make_zero)
+    replace(nn.Module, "zero_grad", make_zero)
+    replace(LRScheduler, "step", before(watch, "schedule"))
+
+
+def before_step(watch):
+    def hook(optimizer, args, kwargs):
+        closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+        watch.run.in_step = True
+        watch.run.opt(optimizer)
+        watch.emit("step", optimizer, closure)
+    return hook
+
+
+def after_step(watch):
+    def hook(optimizer, args, kwargs):
+        run = watch.run
+        known, run.in_step = run.opt(optimizer), False
+        known.steps, run.steps = known.steps + 1, run.steps + 1
+        if run.model is not None:
+            run.trained.add(run.model)
+        watch.emit("step_done", optimizer)
+        known.last_backward = run.backwards
+    return hook
+
+
+def states(watch, replace) -> None:
+    """State dicts: taken, loaded, saved."""
+    def make_state(real):
+        def state_dict(self, *args, **kwargs):
+            state = real(self, *args, **kwargs)
+            if not args and not kwargs.get("prefix"):
+                watch.emit("state", self, state)
+            return state
+        return state_dict
+
+    def make_load(real):
+        def load_state_dict(self, state_dict, *args, **kwargs):
+            watch.emit("loading", self, state_dict)
+            result = real(self, state_dict, *args, **kwargs)
+            watch.emit("loaded", self, state_dict, result)
+            return result
+        return load_state_dict
+
+    replace(nn.Module, "state_dict", make_state)
+    replace(nn.Module, "load_state_dict", make_load)
+    replace(torch, "save", before(watch, "save"))
+
+
+def data(watch, replace) -> None:
+    """Loaders: where they are made, their passes and batches."""
+    run = watch.run
+
+    def make_init(real):
+        def __init__(self, *args, **kwargs):
+            real(self, *args, **kwargs)
+            if watch.hears():
+                run.loader_places[self] = places.here(2)
+        return __init__
+
+    def make_iter(real):
+        def __iter__(self):
+            watch.emit("loader", self)
+            iterator = real(self)
+            if watch.hears() and isinstance(iterator, _BaseDataLoaderIter):
+                run.loaders[iterator] = [weakref.ref(self), 0]
+                watch.emit("pass_", self)
+            return iterator
+        return __iter__
+
+    def make_next(real):
+        def __next__(self):
+            batch = real(self)
+            if watch.hears() and self in run.loaders:
+                loader, number = run.loaders[self]
+                run.loaders[self][1] += 1
+                run.loader = loader
+                if loader() is not None:
+                    watch.emit("batch", loader(), batch, number)
+            return batch
+        return __next__
+
+    replace(DataLoader, "__init__", make_init)
+    replace(DataLoader, "__iter__", make_iter)
+    replace(_BaseDataLoaderIter, "__next__", make_next)
+
+
+def ranks(watch, replace) -> None:
+    """Several processes that train together."""
+    replace(DistributedSampler, "__iter__", before(watch, "sampler"))
+    replace(DistributedDataParallel, "__init__", after(watch, "wrapped", 1))
+    if torch.distributed.is_available():
+        replace(torch.distributed, "all_reduce", before(watch, "reduce"))

@@ -1,0 +1,54 @@
+"""Reading the graph that autograd has recorded; nothing here changes or keeps it."""
+
+from __future__ import annotations
+
+PASSED = ("Squeeze", "Unsqueeze", "View", "Reshape", "Alias", "Transpose", "Permute", "TBackward",
+          "Clone", "ToCopy", "Select", "Slice", "Expand", "Flatten", "MovedimBackward", "Movedim")
+
+
+def maker(tensor, passed=PASSED, most: int = 8):
+    """The node that computed a tensor's values, behind views and copies; None for a leaf."""
+    return step_back(tensor.grad_fn, passed, most)
+
+
+def step_back(node, passed=PASSED, most: int = 8):
+    """The first node at or behind `node` that is no view or copy."""
+    while node is not None and most and node.name().startswith(passed):
+        node, most = previous(node), most - 1
+    return node
+
+
+def previous(node):
+    """The node of a node's first input."""
+    return node.next_functions[0][0] if node.next_functions else None
+
+
+def is_made_by(tensor, *names: str) -> bool:
+    """Whether a tensor comes straight from one of these functions: "Sigmoid", "Softmax"."""
+    node = maker(tensor)
+    return node is not None and kind(node) in names
+
+
+def kind(node) -> str:
+    """The name of a node's function without number and ending: "Softmax"."""
+    return node.name().partition("Backward")[0]
+
+
+def nodes(tensor, most: int = 4000) -> list:
+    """All nodes behind a tensor, nearest first; at most `most` of them."""
+    todo, seen, found = [tensor.grad_fn], set(), []
+    for node in todo:
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found.append(node)
+        if len(found) >= most:
+            break
+        todo += [before for before, _ in node.next_functions]
+    return found
+
+
+def leaves(tensor, most: int = 4000) -> list:
+    """The leaf tensors that a tensor was computed from and that require a gradient."""
+    return [node.variable for node in nodes(tensor, most)
+            if node.name() == "torch::autograd::AccumulateGrad"]

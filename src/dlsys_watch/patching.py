@@ -1,0 +1,52 @@
+"""Attributes that are replaced while the watch runs, and put back when it ends."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+
+ABSENT = object()
+
+
+class Patches:
+    """Replaced attributes of modules and classes, to be undone together."""
+
+    def __init__(self):
+        self._done = []
+
+    def replace(self, owner, name: str, make, scripted: bool = False) -> None:
+        """Set `owner.name` to `make(what stands there)`, which looks the same from outside.
+
+        scripted: torch.jit.script may meet it. It reads the source of what is wrapped, and needs
+        its globals; the wrapper may then use only what it closes over.
+        """
+        own = vars(owner).get(name, ABSENT)
+        real = getattr(owner, name)
+        new = make(real)
+        if scripted:
+            names = getattr(real, "__globals__", {"__builtins__": builtins})
+            new = types.FunctionType(new.__code__, names, name, new.__defaults__, new.__closure__)
+        functools.update_wrapper(new, real)
+        if not hasattr(real, "__code__"):  # a builtin: pickle finds it by its place
+            new.__name__, new.__module__, new.__qualname__ = located(owner, name)
+        setattr(owner, name, new)
+        self._done.append((owner, name, own, new))
+
+    def undo(self) -> None:
+        """Put back what stood there, except where somebody else has patched since."""
+        while self._done:
+            owner, name, own, new = self._done.pop()
+            if vars(owner).get(name) is not new:
+                continue
+            if own is ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, own)
+
+
+def located(owner, name: str) -> tuple[str, str, str]:
+    """Name, module and qualified name under which `owner.name` is found."""
+    if isinstance(owner, types.ModuleType):
+        return name, owner.__name__, name
+    return name, owner.__module__, f"{owner.__qualname__}.{name}"

@@ -1,0 +1,26 @@
+"""Several backward passes for one step, and none is divided."""
+
+from dlsys_watch.graphs import kind
+from dlsys_watch.rule import Rule
+
+
+class AccumulationUnscaled(Rule):
+    id, trap, sound = "accumulation-unscaled", "02.4", False
+    reads = "backward passes from one line between two steps, and the last operation of the loss"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.lines, self.times, self.where = [], 0, None
+
+    def on_backward(self, tensors, kept):
+        node = tensors[0].grad_fn
+        if node is not None and self.run.backwards < 200:
+            self.lines.append(None if kind(node) in ("Div", "Mul", "Sum") else self.here())
+
+    def on_step(self, optimizer, closure):
+        lines, self.lines = self.lines, []
+        alike = len(lines) > 1 and len(set(lines)) == 1 and lines[0] is not None
+        self.times = self.times + 1 if alike and closure is None else 0
+        if self.times == 3:
+            self.say(f"{len(lines)} backward passes for each step, and no loss is divided: the "
+                     f"gradient is {len(lines)} times a batch's", lines[0])

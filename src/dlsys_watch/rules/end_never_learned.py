@@ -1,0 +1,33 @@
+"""The end of a text is masked with its padding."""
+
+import torch
+
+from dlsys_watch.rule import Rule
+
+BATCHES = 4
+
+
+class EndNeverLearned(Rule):
+    id, trap = "end-never-learned", "10.6"
+    reads = "labels of the end token, which the model's configuration names"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.masked = {}   # id of a model -> batches in which every end was masked
+
+    def on_root(self, module, args, kwargs, grad):
+        ids, labels = kwargs.get("input_ids"), kwargs.get("labels")
+        if not grad or not torch.is_tensor(ids) or not torch.is_tensor(labels):
+            return
+        end = getattr(getattr(module, "config", None), "eos_token_id", None)
+        if not isinstance(end, int) or ids.shape != labels.shape or not self.seldom(id(module), 8):
+            return
+        ends = ids == end
+        if not ends[:, 1:].any() or (labels != -100).all():
+            return
+        if (labels[ends] != -100).any():
+            self.masked[id(module)] = -10**9
+        self.masked[id(module)] = self.masked.get(id(module), 0) + 1
+        if self.masked[id(module)] == BATCHES:
+            self.say(f"none of the end tokens ({end}) in {BATCHES} batches is a label: they are "
+                     "masked with the padding, so the model never learns to stop")

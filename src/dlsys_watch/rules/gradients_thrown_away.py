@@ -1,0 +1,68 @@
+"""zero_grad inside of the accumulation loop."""
+
+import weakref
+
+from dlsys_watch.graphs import leaves
+from dlsys_watch.rule import Rule
+from dlsys_watch.run import params
+from dlsys_watch.values import fingerprint, is_zero
+
+WATCHED = 120  # backward passes after an optimizer was made
+
+
+class GradientsThrownAway(Rule):
+    id, trap = "gradients-thrown-away", "02.4"
+    reads = "backward passes whose gradients are erased before any step, in a regular pattern"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.passes = 0
+        self.zeroed = None    # where gradients were last erased
+        self.forget()
+
+    def forget(self):
+        """What was seen is no plain accumulation: begin anew."""
+        self.probe = self.line = self.stepped = None
+        self.wasted, self.cycles = 0, []
+
+    def on_optimizer(self, optimizer):
+        self.passes = 0
+        self.forget()
+
+    def on_backward(self, tensors, kept):
+        self.passes += 1
+        here = self.here()
+        if self.passes > WATCHED:
+            return
+        held = self.run.held()
+        inputs = any(id(leaf) not in held for leaf in leaves(tensors[0], 1000))
+        if inputs or self.line not in (None, here):   # its gradient may be what is wanted
+            self.forget()
+        self.line = here
+        if self.probe is not None:
+            ref, weights = self.probe
+            p, self.probe = ref(), None
+            if p is None or fingerprint(p) != weights:   # somebody used the gradient by hand
+                self.forget()
+            else:
+                self.wasted += is_zero(p.grad)
+
+    def on_backward_done(self, tensors):
+        for optimizer in list(self.run.optimizers) if self.passes <= WATCHED else ():
+            p = next((p for p in params(optimizer) if not is_zero(p.grad)), None)
+            if p is not None:
+                self.probe = weakref.ref(p), fingerprint(p)
+
+    def on_zero(self, owner, *_):
+        self.zeroed = self.here() if self.passes <= WATCHED else self.zeroed
+
+    def on_step(self, optimizer, closure):
+        if closure is not None or (self.stepped is not None and self.stepped() is not optimizer):
+            return self.forget()
+        self.probe, self.stepped = None, weakref.ref(optimizer)
+        self.cycles.append(self.wasted)
+        self.wasted = 0
+        last = self.cycles[-3:]
+        if len(last) == 3 and len(set(last)) == 1 and last[0] and self.passes <= WATCHED:
+            self.say(f"the gradients of {last[0]} of {last[0] + 1} backward passes are erased "
+                     "before the step: zero_grad belongs behind it", self.zeroed)

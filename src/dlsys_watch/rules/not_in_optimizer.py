@@ -1,0 +1,28 @@
+"""Layers that get gradients and that no optimizer holds."""
+
+import weakref
+
+from dlsys_watch.rule import Rule
+
+
+class NotInOptimizer(Rule):
+    id, trap, sound = "not-in-optimizer", "07.10", False
+    reads = "layers with gradients whose weights no optimizer holds"
+
+    def __init__(self, watch):
+        super().__init__(watch)
+        self.ran = weakref.WeakSet()
+
+    def on_module(self, module, args, kwargs, grad):
+        if grad and module._parameters:
+            self.ran.add(module)
+
+    def on_step(self, optimizer, closure):
+        if self.run.opt(optimizer).steps != 5:
+            return
+        held = self.run.held()
+        out = [layer for layer in list(self.ran) for p in layer._parameters.values()
+               if p is not None and p.grad is not None and id(p) not in held]
+        if out:
+            self.say(f"{self.run.name(out[0])} gets gradients, and no optimizer holds its "
+                     "weights: forgotten?", self.run.opt(optimizer).place)

@@ -1,0 +1,49 @@
+"""What the user asked for: on the command line, or in [tool.dlsys.watch] of a pyproject.toml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+KEYS = {"silence": list, "hints": bool}
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used, in one line: what, got, expected, what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """hints: guesses, too; silence: rules left out; json: a file for the findings."""
+
+    hints: bool = False
+    strict: bool = False
+    debug: bool = False
+    silence: frozenset[str] = field(default_factory=frozenset)
+    json: Path | None = None
+
+    def with_file(self, folder: Path) -> Settings:
+        """These settings and those of the nearest pyproject.toml at or above `folder`."""
+        for parent in (folder, *folder.parents):
+            if (file := parent / "pyproject.toml").is_file():
+                found = read(file)
+                return replace(self, hints=self.hints or found.get("hints", False),
+                               silence=self.silence | frozenset(found.get("silence", ())))
+        return self
+
+
+def read(file: Path) -> dict:
+    """The table [tool.dlsys.watch] of a file, {} where it has none. Raises SettingsError."""
+    import tomllib
+
+    try:
+        table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("dlsys", {})
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{file}: cannot be read as TOML: {error}. Mend the file.") from None
+    table = table.get("watch", {})
+    for key, value in table.items():
+        if not isinstance(value, KEYS.get(key, ())):
+            wanted = ", ".join(f"{name} ({kind.__name__})" for name, kind in KEYS.items())
+            raise SettingsError(f"{file}: [tool.dlsys.watch] has {key} = {value!r}, expected "
+                                f"{wanted}. Correct the entry or remove it.")
+    return table

@@ -1,0 +1,362 @@
+"""`dlsys watch`: every rule speaks for its fault and for nothing else, and changes nothing.
+
+The programs lie in `watch/faults` and `watch/healthy`. The lessons, run whole, are a record that
+`benchmarks.watch_lessons` renews.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "watch"))
+
+import faults
+import healthy
+import ranks
+
+from benchmarks import watch_lessons, watch_page
+from dlsys_helpers import catalog
+from dlsys_watch import command, places, script
+from dlsys_watch.rules import all_rules
+from dlsys_watch.settings import Settings, SettingsError
+
+pytestmark = pytest.mark.filterwarnings("default")
+RULES = {rule.id: rule for rule in all_rules()}
+
+
+# ---- the rules
+
+def test_there_are_many_rules_with_distinct_names():
+    assert len(RULES) == len(all_rules()) >= 30
+    assert sum(rule.sound for rule in all_rules()) >= 30
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
+def test_a_rule_names_a_trap_and_what_it_reads(rule):
+    assert rule.trap in {t.id for number in range(1, 13) for t in catalog.traps(number)}
+    assert len(rule.reads) > 20
+    assert rule.__doc__ is None or "\n" not in rule.__doc__
+
+
+def test_every_rule_has_a_program_with_its_fault():
+    found = {faults.rule_of(path).id for path in faults.FAULTS}
+    of_ranks = {"past-the-wrapper", "clip-before-reduce", "same-batch-on-ranks"}  # two processes
+    assert found | of_ranks == set(RULES)
+
+
+@pytest.mark.parametrize("path", faults.FAULTS, ids=lambda path: path.stem)
+def test_a_rule_tells_its_fault_by_line_and_is_silent_when_it_is_repaired(path):
+    rule, source = faults.rule_of(path), path.read_text("utf-8")
+    found, failed = faults.watch(source, path, hints=not rule.sound)
+    assert {(f.rule, f.line) for f in found} <= {(rule.id, n) for n in faults.lines_found(source)}
+    assert found
+    assert {f.file for f in found} == {str(path)}
+    assert not failed
+    mended = faults.repaired(source)
+    assert mended != source
+    assert faults.watch(mended, path, hints=not rule.sound) == ([], {})
+
+
+@pytest.mark.parametrize("path", healthy.HEALTHY, ids=lambda path: path.stem)
+def test_a_healthy_program_is_left_alone_and_computes_the_same(path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    alone, beside, found, failed = healthy.both(path)
+    assert found == []
+    assert failed == {}
+    if path.stem in healthy.CACHING:   # its libraries keep tensors of their own at the first run
+        alone.pop("tensors"), beside.pop("tensors")
+    assert beside == alone
+
+
+def test_a_rule_that_fails_is_left_out_and_named(monkeypatch, capsys):
+    def on_loss(self, loss):
+        raise ZeroDivisionError("mine")
+
+    monkeypatch.setattr(RULES["softmax-twice"], "on_loss", on_loss)
+    path = next(p for p in faults.FAULTS if p.stem == "softmax_twice")
+    found, failed = faults.watch(path.read_text("utf-8"), path)
+    assert (found, list(failed)) == ([], ["softmax-twice"])
+    assert "ZeroDivisionError: mine" in failed["softmax-twice"]
+    assert capsys.readouterr().err == ""
+
+
+def test_rules_of_two_ranks(tmp_path):
+    """Both ranks tell their own clip and the way past the wrapper; rank 0 tells equal batches."""
+    first, second = ranks.start(str(tmp_path))
+    assert len(first) == 2 * len(ranks.RANKS) == 6
+    for name, answer in first.items():
+        assert answer["found"] == [[answer["rule"], line] for line in answer["lines"]], name
+        assert answer["failed"] == second[name]["failed"] == {}
+        if "same_batch" not in name:
+            assert second[name]["found"] == answer["found"]
+
+
+# ---- the lessons
+
+def test_the_record_of_the_lessons_is_fresh():
+    record = json.loads(watch_lessons.RECORD.read_text("utf-8"))
+    now, then = watch_lessons.rests_on(), record["rests_on"]
+    stale = [name for name in now if now[name] != then.get(name)]
+    assert not stale, f"{stale} changed: .venv/bin/python -m benchmarks.watch_lessons"
+
+
+def test_in_the_lessons_only_broken_code_is_told():
+    record = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"]
+    assert len(record) == 12
+    told = {(f["cell"], f["rule"]) for lesson in record.values() for f in lesson["findings"]}
+    assert all(not lesson["rules_failed"] for lesson in record.values())
+    healthy_cells = {pair for pair in told if "-break-" not in pair[0] and "-look-" not in pair[0]}
+    assert healthy_cells <= watch_lessons.ON_PURPOSE.keys()
+
+
+# ---- the command
+
+SCRIPT = """import sys
+print(__name__, __file__, sys.argv, sys.path[0], __spec__)
+def inner():
+    return 1 / int(sys.argv[1])
+inner()
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def python(*arguments, **how):
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=60, check=False, **how)
+
+
+@pytest.mark.parametrize("arguments", [("1", "0"), ("1", "7"), ("0", "0")])
+def test_a_script_behaves_as_without_the_watch(tmp_path, arguments):
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    alone, beside = python(file, *arguments), python("-m", "dlsys_watch", file, *arguments)
+    assert (beside.returncode, beside.stdout, beside.stderr) == (
+        alone.returncode, alone.stdout, alone.stderr)
+
+
+@pytest.mark.parametrize("code", ["os.kill(os.getpid(), signal.SIGTERM)", "raise KeyboardInterrupt",
+                                  "os._exit(9)", "sys.exit('no')", "x = = 1"])
+def test_a_script_ends_as_without_the_watch(tmp_path, code):
+    file = tmp_path / "train.py"
+    file.write_text(f"import os, signal, sys\n{code}\n")
+    alone, beside = python(file), python("-m", "dlsys_watch", "--json", tmp_path / "f", file)
+    assert (beside.returncode, beside.stderr) == (alone.returncode, alone.stderr)
+    assert json.loads((tmp_path / "f").read_text()) == []
+
+
+SPAWNING = """import multiprocessing as mp
+def work(queue):
+    queue.put((__name__, work.__module__))
+if __name__ == "__main__":
+    for method in ("spawn", "fork", "forkserver"):
+        context = mp.get_context(method)
+        queue = context.Queue()
+        process = context.Process(target=work, args=(queue,))
+        process.start()
+        print(queue.get(timeout=30))
+        process.join()
+        print(process.exitcode)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
+def test_processes_are_started_as_without_the_watch(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(SPAWNING)
+    alone, beside = python(file), python("-m", "dlsys_watch", file)
+    assert (beside.returncode, beside.stdout, beside.stderr) == (0, alone.stdout, alone.stderr)
+
+
+def test_findings_of_the_command(tmp_path):
+    """In a process of its own: --json, --strict, the book's address, the line."""
+    path = next(p for p in faults.FAULTS if p.stem == "softmax_twice")
+    file = tmp_path / "train.py"
+    file.write_text("import torch\nfrom torch import nn\nF = nn.functional\nfrom torch.nn."
+                    "functional import cross_entropy\nnet = lambda: nn.Linear(10, 3)\n"
+                    "x, y = torch.randn(64, 10), torch.randint(3, (64,))\n"
+                    + path.read_text("utf-8"))
+    done = python("-m", "dlsys_watch", "--json", "found.json", "--strict", "train.py",
+                  cwd=tmp_path, env={**os.environ, "DLSYS_BOOK": "https://book.example/",
+                                     "OMP_NUM_THREADS": "1"})
+    assert done.returncode == command.FOUND
+    found, = json.loads((tmp_path / "found.json").read_text())
+    assert found.pop("message") in done.stderr
+    assert found == {"rule": "softmax-twice", "trap": "03.1", "file": str(file), "line": 12,
+                     "sound": True}
+    assert done.stderr.startswith("train.py:12  softmax twice: ")
+    assert done.stderr.endswith("trap 03.1 https://book.example/traps/03-1.html\n")
+
+
+@pytest.fixture
+def as_script(monkeypatch):
+    """Lets the command run scripts in this process, and puts back what it sets."""
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(places, "main_file", list(places.main_file))
+
+
+def train(tmp_path, line="loss = F.cross_entropy(model(x).softmax(1), y)"):
+    file = tmp_path / "train.py"
+    file.write_text("import torch\nimport torch.nn.functional as F\n"
+                    "model, x = torch.nn.Linear(4, 3), torch.randn(8, 4)\n"
+                    f"y = torch.arange(8) % 3\n{line}\n")
+    return file
+
+
+def test_what_is_silenced_is_silent(tmp_path, as_script, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = train(tmp_path)
+    assert command.main(["--strict", str(file)]) == command.FOUND
+    assert command.main(["--strict", "--silence", "softmax-twice", str(file)]) == 0
+    (tmp_path / "pyproject.toml").write_text('[tool.dlsys.watch]\nsilence = ["softmax-twice"]\n')
+    assert command.main(["--strict", str(file)]) == 0
+    (tmp_path / "pyproject.toml").write_text("[tool.dlsys.watch]\nhints = true\n")
+    file = train(tmp_path, "F.cross_entropy(model(x).softmax(1), y)  # dlsys: ok softmax-twice")
+    assert command.main(["--strict", str(file)]) == 0
+    assert capsys.readouterr().err.count("[softmax-twice]") == 1
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([], "no script given"), (["none.py"], "got none.py, expected the file of a script"),
+    (["--silence", "nothing", "train.py"], "no rule 'nothing'"),
+    (["--json", "no/where.json", "train.py"], "there is no folder")])
+def test_bad_input_is_one_line(tmp_path, as_script, capsys, monkeypatch, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    train(tmp_path)
+    assert command.main(arguments) == command.BAD_INPUT
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_setting_is_one_line(tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.dlsys.watch]\nhints = "yes"\n')
+    with pytest.raises(SettingsError, match="hints = 'yes', expected silence"):
+        Settings().with_file(tmp_path)
+
+
+def test_the_rules_are_listed_and_known_without_torch(capsys):
+    assert command.main(["--rules"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"{rule.id} " in listed and rule.reads in listed for rule in all_rules())
+    assert command.rule_ids() == {*RULES, "all"}
+
+
+def test_the_course_hands_the_command_over(tmp_path, as_script, capsys):
+    from dlsys import cli
+
+    assert cli.main(["watch", "--strict", str(train(tmp_path))]) == command.FOUND
+    assert "softmax twice" in capsys.readouterr().err
+
+
+def test_the_package_stands_alone(tmp_path):
+    """A wheel of its own, unpacked beside nothing else; without torch it still runs scripts."""
+    source = Path(command.__file__).parent
+    shutil.copytree(source, tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    built = python("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
+                   "--wheel-dir", tmp_path, tmp_path / "source")
+    wheel, = tmp_path.glob("dlsys_watch-*-py3-none-any.whl")
+    assert built.returncode == 0, built.stderr
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    assert {path.name for path in (tmp_path / "installed/dlsys_watch/rules").glob("*.py")} == {
+        path.name for path in (source / "rules").glob("*.py")}
+    (tmp_path / "train.py").write_text("import sys; print(len(sys.argv), 'torch' in sys.modules)")
+    done = python("-S", "-m", "dlsys_watch", tmp_path / "train.py", "x", cwd=tmp_path,
+                  env={"PYTHONPATH": str(tmp_path / "installed")})
+    assert (done.stdout, done.stderr) == ("2 False\n", "")
+
+
+# ---- what the watch leaves behind
+
+def test_nothing_of_torch_stays_changed():
+    import torch
+    import torch.nn.functional as F
+
+    import dlsys_watch
+
+    owners = (F, torch, torch.Tensor, torch.nn.Module, torch.autograd, torch.optim.Optimizer,
+              torch.nn.utils, torch.amp.GradScaler, torch.utils.data.DataLoader)
+    before = [dict(vars(owner)) for owner in owners]
+    with dlsys_watch.watching():
+        inside = [dict(vars(owner)) for owner in owners]
+    assert all(now != then for now, then in zip(inside, before, strict=True))
+    assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_what_is_wrapped_looks_as_before():
+    import inspect
+    import pickle
+
+    import torch
+    import torch.nn.functional as F
+
+    import dlsys_watch
+
+    names = [F.cross_entropy, F.dropout, F.scaled_dot_product_attention, torch.softmax]
+    told = [(f.__name__, f.__doc__) for f in names]
+    signature = inspect.signature(F.cross_entropy)
+    with dlsys_watch.watching():
+        wrapped = [F.cross_entropy, F.dropout, F.scaled_dot_product_attention, torch.softmax]
+        assert [(f.__name__, f.__doc__) for f in wrapped] == told
+        assert inspect.signature(F.cross_entropy) == signature
+        assert pickle.loads(pickle.dumps(wrapped)) == wrapped
+        data = pickle.dumps(wrapped)
+    assert pickle.loads(data) == names
+
+
+def test_scripting_tracing_and_fx_work():
+    import warnings
+
+    import torch
+    import torch.nn.functional as F
+
+    import dlsys_watch
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            h = F.scaled_dot_product_attention(x, x, x)
+            return F.mse_loss(F.dropout(h, 0.5, self.training), x)
+
+    model, x = Model().eval(), torch.randn(2, 3, 4)
+    with dlsys_watch.watching() as found, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wanted = model(x)
+        for made in (torch.jit.script(model), torch.jit.trace(model, x),
+                     torch.fx.symbolic_trace(model)):
+            assert torch.equal(made(x), wanted)
+    assert found == []
+
+
+def test_the_page_lists_every_rule():
+    """`book/watch.md` holds the table that `benchmarks.watch_page` makes."""
+    page = (watch_lessons.ROOT / "book" / "watch.md").read_text("utf-8")
+    assert watch_page.table() in page, ".venv/bin/python -m benchmarks.watch_page"
+
+
+def test_a_traceback_loses_only_our_frames(as_script, tmp_path, capsys):
+    file = train(tmp_path, "F.cross_entropy(model(torch.randn(8, 5)), y)")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        script.run(str(file), [])
+    shown = capsys.readouterr().err
+    assert "train.py" in shown
+    assert "dlsys_watch" not in shown
+
+
+def test_a_signal_ends_the_command(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    with subprocess.Popen([sys.executable, "-m", "dlsys_watch", str(file)],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        running.wait(timeout=30)
+    assert running.returncode == -signal.SIGINT

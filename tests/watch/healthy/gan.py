@@ -1,0 +1,16 @@
+gen, dis = net(10), nn.Sequential(net(1), nn.Flatten(0))
+gen = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+opt_g, opt_d = (torch.optim.Adam(m.parameters(), 2e-3, betas=(0.5, 0.99)) for m in (gen, dis))
+criterion = nn.BCEWithLogitsLoss()
+for _ in range(30):
+    fake = gen(torch.randn(64, 4))
+    loss_d = criterion(dis(x), torch.ones(64)) + criterion(dis(fake.detach()), torch.zeros(64))
+    opt_d.zero_grad()
+    loss_d.backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    criterion(dis(fake), torch.ones(64)).backward()
+    opt_g.step()
+gen.eval()
+with torch.no_grad():
+    sample = gen(torch.randn(8, 4))

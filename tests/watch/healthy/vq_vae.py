@@ -1,0 +1,12 @@
+enc, dec, book = net(4), net(10, 4), nn.Embedding(8, 4)
+opt = torch.optim.Adam([*enc.parameters(), *dec.parameters(), *book.parameters()], 1e-3)
+for _ in range(25):
+    z = enc(x)
+    index = torch.cdist(z, book.weight).argmin(1)
+    q = book(index)
+    loss = F.mse_loss(q, z.detach()) + 0.25 * F.mse_loss(z, q.detach())
+    q = z + (q - z).detach()
+    loss = loss + F.mse_loss(dec(q), x)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()

@@ -1,0 +1,15 @@
+gen, critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 10)), net(1)
+opt_g, opt_c = (torch.optim.RMSprop(m.parameters(), 1e-3) for m in (gen, critic))
+for _ in range(8):
+    for _ in range(5):
+        gen.zero_grad()
+        critic.zero_grad()
+        fake = gen(torch.randn(64, 4))
+        mix = (0.5 * x + 0.5 * fake.detach()).requires_grad_()
+        slope, = torch.autograd.grad(critic(mix).sum(), mix, create_graph=True)
+        loss = critic(fake).mean() - critic(x).mean() + 10 * (slope.norm(dim=1) - 1).pow(2).mean()
+        loss.backward()
+        opt_c.step()
+    opt_g.zero_grad()
+    (-critic(gen(torch.randn(64, 4))).mean()).backward()
+    opt_g.step()

@@ -1,0 +1,10 @@
+words, contexts = nn.Embedding(50, 8, sparse=True), nn.Embedding(50, 8, sparse=True)
+opt = torch.optim.SparseAdam([*words.parameters(), *contexts.parameters()], 1e-2)
+for _ in range(25):
+    word, near, far = torch.randint(50, (32,)), torch.randint(50, (32,)), torch.randint(50, (32, 5))
+    w = words(word)
+    good = F.logsigmoid((w * contexts(near)).sum(1))
+    bad = F.logsigmoid(-(contexts(far) @ w[:, :, None]).squeeze(2)).sum(1)
+    opt.zero_grad()
+    (-(good + bad).mean()).backward()
+    opt.step()
