@@ -1,4 +1,5 @@
-// Starts reveal.js, keeps each slide within its frame, switches between light and dark.
+// Starts reveal.js, keeps each slide within its frame, switches between light and dark; counts hands,
+// runs the countdown of an exercise, and shows a room in a frame.
 "use strict";
 
 const HEIGHT = 720; // pixels
@@ -29,11 +30,113 @@ function switchColours() {
   root.style.colorScheme = dark ? "light" : "dark";
 }
 
+// ---- hands: keys 1 to 4 count them on the slide of a guess, backspace takes the last one back
+const counted = {}, raised = []; // by trap; in order
+
+function raise(choice) {
+  const id = Reveal.getCurrentSlide().querySelector(".choices")?.dataset.guess;
+  if (!id || choice >= Reveal.getCurrentSlide().querySelectorAll(".choices li").length) return;
+  (counted[id] ??= [0, 0, 0, 0])[choice] += 1;
+  raised.push([id, choice]);
+  drawHands(id);
+}
+
+function takeBack() {
+  const [id, choice] = raised.pop() ?? [];
+  if (!id) return;
+  counted[id][choice] -= 1;
+  drawHands(id);
+}
+
+// Bars beside the choices, and again beside what was measured.
+function drawHands(id) {
+  const most = Math.max(1, ...counted[id]);
+  const bar = (n) => {
+    const node = document.createElement("span");
+    node.className = "hand";
+    node.style.setProperty("--share", n / most);
+    node.textContent = n;
+    return node;
+  };
+  const choices = [...document.querySelectorAll(`.choices[data-guess="${id}"] > li`)];
+  choices.forEach((li, k) => {
+    li.querySelector(".hand")?.remove();
+    li.append(bar(counted[id][k]));
+  });
+  for (const place of document.querySelectorAll(`.hands[data-guess="${id}"]`)) {
+    place.replaceChildren(...choices.map((_, k) => {
+      const row = document.createElement("div");
+      row.append(`${"ABCD"[k]} `, bar(counted[id][k]));
+      return row;
+    }));
+  }
+  fit(Reveal.getCurrentSlide());
+}
+
+// ---- the countdown of an exercise
+let until = 0, ticking = null;
+
+function countDown() {
+  const clock = Reveal.getCurrentSlide().querySelector(".clock");
+  clearInterval(ticking);
+  if (!clock) return;
+  const minutes = Number(clock.dataset.minutes);
+  if (until) {
+    until = 0;
+    clock.textContent = `${minutes}:00`;
+    return;
+  }
+  until = Date.now() + minutes * 60000;
+  const show = () => {
+    const left = Math.max(0, Math.round((until - Date.now()) / 1000));
+    clock.textContent = left ? `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`
+      : "Time is up";
+  };
+  show();
+  ticking = setInterval(show, 1000);
+}
+
+// ---- a room in a frame: dlsys room prints the address
+let address = "", frame = null;
+
+function showRoom() {
+  if (frame) return hideRoom();
+  address ||= window.prompt("The presenter's address, as dlsys room printed it") ?? "";
+  if (!/^https?:\/\/\S+\/present#\S+$/.test(address)) {
+    address = "";
+    return;
+  }
+  const trap = Reveal.getCurrentSlide().querySelector("[data-guess]")?.dataset.guess;
+  frame = document.createElement("iframe");
+  frame.className = "room";
+  frame.title = "The room";
+  frame.src = trap ? address.replace("#", `?trap=${trap}#`) : address;
+  frame.addEventListener("load", () => frame.focus()); // its keys are the presenter's
+  document.body.append(frame);
+}
+
+function hideRoom() {
+  frame?.remove();
+  frame = null;
+  window.focus();
+}
+
+window.addEventListener("message", (event) => {
+  if (frame && event.source === frame.contentWindow && event.data === "dlsys-room-close") hideRoom();
+});
+
 Reveal.initialize({
   width: 1280, height: HEIGHT, margin: 0.02, center: false, hash: true, slideNumber: "c/t",
   transition: "none", backgroundTransition: "none", pdfMaxPagesPerSlide: 1,
+  plugins: [RevealNotes],
 });
 Reveal.addKeyBinding({ keyCode: 68, key: "D", description: "Light or dark" }, switchColours);
+for (let k = 0; k < 4; k++)
+  Reveal.addKeyBinding({ keyCode: 49 + k, key: k + 1, description: `A hand for ${"ABCD"[k]}` },
+    () => raise(k));
+Reveal.addKeyBinding({ keyCode: 8, key: "Backspace", description: "Take a hand back" }, takeBack);
+Reveal.addKeyBinding({ keyCode: 84, key: "T", description: "Countdown of an exercise" }, countDown);
+Reveal.addKeyBinding({ keyCode: 82, key: "R", description: "The room" }, showRoom);
 Reveal.on("ready", (event) => fit(event.currentSlide));
 Reveal.on("slidechanged", (event) => fit(event.currentSlide));
 Reveal.on("pdf-ready", () => document.querySelectorAll(".slides section").forEach(fit));

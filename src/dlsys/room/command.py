@@ -1,0 +1,174 @@
+"""`dlsys room`, `dlsys join` and `dlsys leave`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+from http.client import HTTPException
+from pathlib import Path
+from urllib import error, request
+
+from dlsys import work_folder
+from dlsys.room.questions import RoomError
+from dlsys_helpers import room
+from dlsys_helpers.errors import UserError
+
+PORT = 8228
+EVERYWHERE = "0.0.0.0"
+PATIENCE = 5.0  # seconds in which a room answers who joins
+
+
+# ---- dlsys room
+
+def add_parser(commands) -> None:
+    """Add `room` to the commands of `dlsys`."""
+    parser = commands.add_parser("room", help="a class that guesses together, on its phones")
+    parser.add_argument("stage", nargs="?", help="number of the stage, 1 to 12")
+    parser.add_argument("--release", type=Path, metavar="FOLDER",
+                        help="the stages of a folder that dlsys release made")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the answers and the "
+                        "report are kept; a room that is there goes on (default my-work/rooms/...)")
+    parser.add_argument("--host", help="the address to listen on (default: all of this machine)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"default {PORT}")
+    parser.add_argument("--prefix", default="/", metavar="/PATH/",
+                        help="where a proxy, such as a hub, puts the room: /services/room/")
+    parser.add_argument("--address", metavar="URL",
+                        help="the address that the class is shown, if the one found is wrong")
+    parser.add_argument("--names", action="store_true",
+                        help="ask participants for a name, which each may leave out")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    _refuse_bad(args)
+    from dlsys.room import questions
+    if args.release:
+        stages, items = questions.of_release(args.release)
+        title = f"Stages {', '.join(map(str, stages))}" if len(stages) > 1 else _title(stages[0])
+    else:
+        stages = [work_folder.stage_of(args.stage).number]
+        items, title = questions.of_stage(work_folder.stage_of(args.stage)), _title(stages[0])
+    try:
+        from dlsys.room import open_room
+    except ModuleNotFoundError as missing:
+        raise RoomError(f"{missing.name} is not installed, and a room needs it. Run: pip install "
+                        f"{missing.name}") from None
+    return asyncio.run(open_room.run(args, stages, items, title))
+
+
+def _title(number: int) -> str:
+    stage = work_folder.stage_of(number)
+    return f"Stage {number}: {stage.title}"
+
+
+def _refuse_bad(args: argparse.Namespace) -> None:
+    if bool(args.stage) == bool(args.release):
+        raise RoomError("got a stage and --release, expected one of them: dlsys room 8"
+                        if args.stage else "expected a stage: dlsys room 8, or --release FOLDER")
+    if not 0 <= args.port <= 65535:
+        raise RoomError(f"--port: got {args.port}, expected 0 to 65535; 0 takes a free one.")
+    if not re.fullmatch(r"/([\w.~@%-]+/)*", args.prefix):
+        raise RoomError(f"--prefix: got {args.prefix[:60]!r}, expected a path that begins and ends "
+                        "with a slash: /services/room/")
+    if args.address and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", args.address):
+        raise RoomError(f"--address: got {args.address[:80]!r}, expected http://... or https://...")
+
+
+# ---- dlsys join, dlsys leave
+
+def add_join(commands) -> None:
+    parser = commands.add_parser("join", help="tell a class's room your guesses and verdicts")
+    parser.add_argument("address", help="what stands on the wall: http://192.168.1.20:8228/")
+    parser.add_argument("code", help="its six letters")
+    parser.add_argument("--name", default="", help="your name, where the presenter asks for one "
+                        "and you agree")
+    parser.set_defaults(run=run_join)
+
+
+def run_join(args: argparse.Namespace) -> int:
+    address, code = whole_address(args.address), args.code.strip().upper()
+    old = room.joined()
+    if old and (old["address"], old["code"]) == (address, code) and _answers(old):
+        print(f"You are in the room {code} already. To end that: dlsys leave")
+        return 0
+    if old and old["address"] != address and _answers(old):
+        raise UserError(f"join: you are in the room {old['code']} at {old['address']} already. "
+                        "Leave it first: dlsys leave")
+    told, cookie = _post_join(address, code, args.name)
+    try:
+        room.join({"address": address, "code": code, "cookie": cookie})
+    except OSError as fault:
+        raise UserError(f"join: {room.file()} cannot be written ({fault.strerror}).") from None
+    print(f"You are in the room {code}: {told.get('title', '')}. Guesses and the verdicts of your "
+          "checks are told to it: never code"
+          f"{', and no name' if not (args.name and told.get('names')) else ''}. "
+          "To end that: dlsys leave")
+    if args.name and not told.get("names"):
+        print("Your name was not sent: the presenter asks for none.")
+    return 0
+
+
+def whole_address(text: str) -> str:
+    """An address as it stands on the wall, with http:// and a slash at its end."""
+    text = text.strip().partition("#")[0]
+    found = text if "://" in text else f"http://{text}"
+    if not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", found):
+        raise UserError(f"join: got the address {text[:80]!r}, expected what stands on the wall, "
+                        "such as http://192.168.1.20:8228/")
+    return found.rstrip("/") + "/"
+
+
+def _post_join(address: str, code: str, name: str) -> tuple[dict, str]:
+    """What the room says of itself, and its cookie. Raises UserError."""
+    asked = request.Request(f"{address}join", json.dumps({"code": code, "name": name}).encode(),
+                            {"Content-Type": "application/json"})
+    try:
+        with request.urlopen(asked, timeout=PATIENCE) as answer:
+            cookie = (answer.headers.get("Set-Cookie") or "").partition(";")[0]
+            told = json.loads(answer.read(10_000))
+    except error.HTTPError as refused:
+        raise UserError(f"join: {_why(refused)}") from None
+    except (OSError, HTTPException, ValueError) as fault:
+        why = getattr(fault, "reason", fault)
+        raise UserError(f"join: {address} does not answer ({why}). Is the address right, and are "
+                        "you on the same network as the presenter?") from None
+    if not cookie or not isinstance(told, dict):
+        raise UserError(f"join: {address} answers, but is no room. Look at the address again.")
+    return told, cookie
+
+
+def _why(refused: error.HTTPError) -> str:
+    try:
+        return str(json.loads(refused.read(2000))["error"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return f"the address answers {refused.code}, so it is no room. Look at it again."
+
+
+def _answers(joined: dict[str, str]) -> bool:
+    """Whether a room that was joined is still there."""
+    asked = request.Request(f"{joined['address']}events", headers={"Cookie": joined["cookie"]})
+    try:
+        request.urlopen(asked, timeout=PATIENCE).close()
+    except (OSError, HTTPException, ValueError):
+        return False
+    return True
+
+
+def add_leave(commands) -> None:
+    parser = commands.add_parser("leave", help="leave the room of a class")
+    parser.set_defaults(run=run_leave)
+
+
+def run_leave(_: argparse.Namespace) -> int:
+    old = room.joined()
+    if not old and not room.file().exists():
+        print("You are in no room: nothing to leave.")
+        return 0
+    try:
+        room.leave()
+    except OSError as fault:
+        raise UserError(f"leave: {room.file()} cannot be removed ({fault.strerror}).") from None
+    print(f"You left the room {old.get('code', '')}. Nothing is told to it any more.")
+    return 0

@@ -1,0 +1,143 @@
+"""A room from its first line to its report: found again or begun, served, ended."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import segno
+
+from dlsys.room import log, report, server
+from dlsys.room.command import EVERYWHERE
+from dlsys.room.log import Log
+from dlsys.room.questions import Item, RoomError
+from dlsys.room.rounds import Room
+from dlsys_helpers import paths
+
+
+async def run(args: argparse.Namespace, stages: list[int], items: list[Item], title: str) -> int:
+    """Serve a room until Ctrl-C, then write its report."""
+    folder = args.out or _folder(stages)
+    room, kept, settings = _opened(folder, stages, items, title, args.names)
+    host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
+    hall = server.Hall(room, kept, settings, {})
+    web, port = _listening(hall, host, args.port, args.prefix)
+    address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"
+    address = address.rstrip("/") + (args.prefix if not args.address else "/")
+    hall.welcome = {"address": address, "qr": qr(f"{address}#{settings['code']}")}
+    _print_welcome(args, host, port, address, settings)
+    await _until_stopped()
+    hall.end()
+    web.stop()
+    await asyncio.sleep(2 * server.PACE)  # the pages hear of it
+    kept.append({"kind": "end"})
+    for path in report.write(folder, room, settings):
+        print(path)
+    kept.close()
+    return 0
+
+
+def _folder(stages: list[int]) -> Path:
+    """The folder of a room of these stages that was killed, or a new one."""
+    rooms = paths.MY_WORK / "rooms"
+    name = "_".join(f"{n:02d}" for n in stages)
+    for old in sorted(rooms.glob(f"{name}_2*"), reverse=True):
+        if log.is_open(old):
+            return old
+    return rooms / f"{name}_{time.strftime('%Y-%m-%d_%H%M%S')}"
+
+
+def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
+            names: bool) -> tuple[Room, Log, dict[str, Any]]:
+    """A room with all that happened in it before. Raises RoomError."""
+    kept = Log(folder)
+    room, past = Room(items), list(kept.events())
+    if not past:
+        past = [server.new_settings(stages, title, names)]
+        kept.append(past[0])
+    settings, *events = past
+    if settings.get("stages") != stages:
+        raise RoomError(f"{folder}: holds a room of other stages. Name another folder with --out.")
+    try:
+        for event in events:
+            if event["kind"] != "end":
+                room.apply(event)
+    except KeyError as error:
+        raise RoomError(f"{folder}: its room asked {error}, which the lesson no longer holds. "
+                        "Name another folder with --out.") from None
+    if events:
+        print(f"Going on with the room in {folder}: {sum(map(len, room.answers.values()))} "
+              "answers. Its code and addresses are those of before. For a new one, end it "
+              "with Ctrl-C first.")
+    return room, kept, settings
+
+
+def _listening(hall: server.Hall, host: str, port: int, prefix: str) -> tuple[Any, int]:
+    _allow_many_files()
+    try:
+        return server.listen(hall, host, port, prefix)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise RoomError(f"--port: {port} is in use, perhaps by another room. Take another one: "
+                            f"--port {port + 1}") from None
+        raise RoomError(f"--host, --port: cannot listen on {host}:{port} "
+                        f"({error.strerror or error}).") from None
+
+
+def _allow_many_files() -> None:
+    """As many open connections as this system allows; each page takes one."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = server.STREAMS + 500
+    if soft != resource.RLIM_INFINITY and soft < most:
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def lan_address() -> str:
+    """This machine's address in its network. Nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address for documentation: RFC 5737
+            return probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+
+
+def qr(text: str) -> str:
+    """A QR code as a picture that an address holds."""
+    return segno.make(text, error="m").svg_data_uri(scale=8, border=2, dark="#000", light="#fff")
+
+
+def _print_welcome(args: argparse.Namespace, host: str, port: int, address: str,
+                   settings: dict[str, Any]) -> None:
+    near = "127.0.0.1" if host in (EVERYWHERE, "127.0.0.1") else host
+    own = address if args.prefix != "/" else f"http://{near}:{port}/"
+    print(f"The room is open. {settings['title']}")
+    print(f"  Presenter  {own}present#{settings['secret']}   keep this one to yourself")
+    print(f"  Class      {address}   code {settings['code']}")
+    if host == EVERYWHERE:
+        print(f"Note: everybody on your network can open the class page on port {port} of this "
+              "machine, nothing else of it. For this machine alone: --host 127.0.0.1")
+    print("Ctrl-C ends the room and writes its report.", flush=True)
+
+
+async def _until_stopped() -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in ("SIGINT", "SIGTERM"):
+        try:
+            loop.add_signal_handler(getattr(signal, name), stopped.set)
+        except NotImplementedError:  # Windows: a Ctrl-C arrives as an exception
+            signal.signal(getattr(signal, name),
+                          lambda *_: loop.call_soon_threadsafe(stopped.set))
+    await stopped.wait()

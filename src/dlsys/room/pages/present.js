@@ -1,0 +1,221 @@
+// The presenter's page. The secret comes behind the # of its address, which then leaves the bar:
+// a projector shows the bar. Everything has a key.
+import { clock, count, el, LETTERS, listen, post, rich, say } from "./room.js";
+import { results } from "./draw.js";
+
+const STEPS = { // what a step is called, and its key
+  ask: ["Next question", "n"], close: ["Close", "c"], show: ["Show the counts", "s"],
+  again: ["Ask again", "a"], reveal: ["Reveal", "r"], reopen: ["Open again", "b"],
+  exercise: ["Exercise", "x"], rest: ["Overview", "o"],
+};
+const main = document.getElementById("main"), foot = document.getElementById("steps");
+const link = document.getElementById("link"), where = document.getElementById("where");
+const options = new URLSearchParams(location.search);
+const notes = options.has("notes"), framed = window.parent !== window;
+let room = null, ticking = null, wanted = options.get("trap"), drawn = "";
+
+// ---- the secret
+function kept() { // a browser may forbid a page to keep anything
+  try {
+    return window.sessionStorage;
+  } catch {
+    return { getItem: () => null, setItem() {} };
+  }
+}
+const secret = location.hash.slice(1) || kept().getItem("dlsys-room") || "";
+kept().setItem("dlsys-room", secret);
+if (!framed) history.replaceState(null, "", location.pathname + location.search);
+const headers = { Authorization: `Bearer ${secret}` };
+
+// ---- following
+listen(`watch${notes ? "?notes=1" : ""}`, headers, (data) => {
+  link.textContent = "";
+  room = data;
+  show();
+}, (status) => {
+  if (status === 403) {
+    main.replaceChildren(el("h1", {}, "This is the presenter's page"),
+      el("p", {}, "Open the presenter's address as ", el("code", {}, "dlsys room"), " printed it."));
+    return "stop";
+  }
+  if (room?.phase === "over") return "stop";
+  link.textContent = "Reconnecting";
+  return "";
+});
+
+async function step(name, more = {}) {
+  const { status, data } = await post("step", { step: name, ...more }, headers);
+  if (status !== 200) link.textContent = data.error;
+}
+
+// ---- drawing
+function show() {
+  clearInterval(ticking);
+  document.getElementById("title").textContent = room.title;
+  where.replaceChildren(room.phase === "rest" ? "" : "Join: ", ...(room.phase === "rest" ? []
+    : [el("span", {}, bare(room.address)), " ", el("strong", { class: "code" }, room.code)]));
+  const now = `${room.phase} ${room.trap} ${room.go}`;
+  const focused = foot.contains(document.activeElement);
+  main.className = room.phase;
+  main.replaceChildren(...(notes ? speaking() : []),
+    ...({ rest, open: asking, closed, shown, revealed: shown, exercise, over })[room.phase]());
+  foot.replaceChildren(...steps());
+  fit();
+  if (focused) foot.querySelector("button")?.focus();
+  if (now !== drawn) say(TOLD[room.phase]?.() ?? "");
+  drawn = now;
+}
+
+// The largest letters with which all stands on the wall; all sizes are in em.
+function fit() {
+  const root = document.documentElement;
+  for (let size = 100; size >= 60; size -= 4) {
+    main.style.fontSize = `${size}%`;
+    if (notes || root.scrollHeight <= window.innerHeight) return;
+  }
+}
+window.addEventListener("resize", () => room && fit());
+
+const TOLD = { open: () => `Asked: ${room.question.text}`, closed: () => "Closed.",
+  shown: () => "The counts are shown.", revealed: () => `Measured: ${room.results.measured}`,
+  exercise: () => `Exercise ${room.trap} has begun.` };
+
+function steps() {
+  return order().map((name, k) => {
+    const [words, key] = STEPS[name];
+    const label = name === "ask" ? `Ask ${asked()}` : name === "exercise" ? `Exercise ${room.trap}`
+      : words;
+    return el("button", { class: k ? "quiet" : "", type: "button",
+      onclick: () => go(name) }, label, " ", el("kbd", {}, k ? key.toUpperCase() : "Space"));
+  });
+}
+
+// A slide's frame names the trap that it is about: asking that one comes first.
+const awaited = () => wanted && room.trap !== wanted && room.traps.some((t) => t.id === wanted);
+const asked = () => (awaited() ? wanted : room.next);
+const order = () => (awaited() && room.steps.includes("ask")
+  ? ["ask", ...room.steps.filter((name) => name !== "ask")] : room.steps);
+
+function go(name) {
+  if (!name) return;
+  if (name === "ask") step(name, { trap: asked() });
+  else step(name, name === "exercise" ? { trap: room.trap } : {});
+  if (name === "ask") wanted = null;
+}
+
+const bare = (address) => address.replace(/^https?:\/\//, "").replace(/\/$/, "");
+const here = () => el("p", { class: "here" }, el("strong", {}, room.here), " here");
+
+function rest() {
+  return [el("section", { class: "invite" }, el("h1", { class: "unseen" }, "Join the room"),
+    el("img", { src: room.qr, alt: `QR code of ${room.address}`, width: 330, height: 330 }),
+    el("p", { class: "address" }, bare(room.address)),
+    el("p", { class: "code big" }, room.code), here()),
+  el("nav", { "aria-label": "Questions" }, el("ol", { class: "traps" }, ...room.traps.map((t) =>
+    el("li", {}, el("button", { type: "button", class: t.id === room.next ? "trap next" : "trap",
+      onclick: () => step("ask", { trap: t.id }) }, el("span", { class: "id" }, t.id),
+    el("span", {}, t.title), el("span", { class: "state" }, STATE[t.phase] ?? ""))))))];
+}
+const STATE = { revealed: "✓ done", open: "open", closed: "closed", shown: "shown" };
+
+function question() {
+  const again = room.go > 1 && ["open", "closed"].includes(room.phase);
+  return el("h1", {}, again ? el("span", { class: "eyebrow" }, "Once more, after talking") : null,
+    ...rich(room.question.text));
+}
+
+function choices() {
+  const { choices, unit } = room.question;
+  if (!choices.length) return el("p", { class: "unit" }, "A number, in ", ...rich(unit));
+  return el("ol", { class: "choices" }, ...choices.map((c, k) =>
+    el("li", {}, el("span", { class: "letter" }, LETTERS[k]), el("span", {}, ...rich(c)))));
+}
+
+function answered() {
+  const share = room.here ? Math.min(1, room.answered / room.here) : 0;
+  const bar = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "sure" }));
+  bar.firstChild.style.width = `${100 * share}%`;
+  return el("div", { class: "answered" }, el("p", {}, el("strong", {}, room.answered),
+    ` answered of ${room.here} here`), bar);
+}
+
+const over = () => [el("h1", {}, "The room is over"), el("p", {}, "Its report lies where ",
+  el("code", {}, "dlsys room"), " says.")];
+
+const asking = () => [question(), choices(), answered(),
+  el("img", { class: "corner", src: room.qr, alt: "QR code to join", width: 150, height: 150 })];
+const closed = () => [question(), choices(), el("p", { class: "answered" },
+  `Closed, with ${count(room.answered, "answer")}.`)];
+
+function shown() {
+  const found = room.results;
+  const [first, ...others] = results(found);
+  return [question(), found.measured ? el("p", { class: "measured" }, "Measured: ",
+    ...rich(found.measured), ".") : null,
+  el("div", { class: "side" }, el("div", {}, first, others[0]), ...others.slice(1))].filter(Boolean);
+}
+
+// ---- an exercise
+function exercise() {
+  const found = room.exercise, time = el("p", { class: "clock", role: "timer" });
+  const tick = () => { time.textContent = clock(room.until); };
+  tick();
+  ticking = setInterval(tick, 1000);
+  const all = Math.max(1, found.solved + found.trying);
+  const bar = el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "sure" }));
+  bar.firstChild.style.width = `${(100 * found.solved) / all}%`;
+  const first = found.mistakes[0];
+  return [el("h1", {}, `Exercise ${room.trap}: ${room.name}`),
+    el("div", { class: "side" },
+      el("div", {}, time, el("p", { class: "big" }, el("strong", {}, found.solved), " passed, ",
+        el("strong", {}, found.trying), " trying"), bar, hints(found.hints)),
+      el("div", {}, el("h2", {}, "Where they are"), stuck(found),
+        first?.ask ? el("p", { class: "ask" }, el("span", { class: "eyebrow" },
+          "Ask them"), ...rich(first.ask)) : null))];
+}
+
+function hints(opened) {
+  return opened.some(Boolean) ? el("p", { class: "soft" }, "Hints opened here: ",
+    opened.map((n, k) => `${k + 1}. by ${n}`).join(", ")) : null;
+}
+
+const MOST = 5; // names of mistakes that a wall can hold
+function stuck({ mistakes, unnamed, todo }) {
+  const rows = [...mistakes.slice(0, MOST).map(({ name, count }) => [count, name])];
+  const others = mistakes.slice(MOST).reduce((sum, m) => sum + m.count, 0) + unnamed;
+  if (others) rows.push([others, "another mistake"]);
+  if (todo) rows.push([todo, "not written yet"]);
+  if (!rows.length) return el("p", { class: "soft" }, "No check has been told yet.");
+  return el("ol", { class: "stuck" }, ...rows.map(([n, name]) =>
+    el("li", {}, el("strong", {}, n), el("span", {}, ...rich(name)))));
+}
+
+// ---- the presenter's own screen
+function speaking() {
+  const { advice, peek, live, questions } = room.notes;
+  return [el("section", { class: "notes" }, el("h2", {}, "For you alone"),
+    advice ? el("p", { class: "measured" }, advice) : null,
+    ...(peek && room.phase === "closed" ? results(peek) : []),
+    live ? el("p", {}, el("strong", {}, "Live: "), ...rich(live)) : null,
+    ...questions.map((q) => el("p", {}, el("strong", {}, ...rich(q.ask)), " ", ...rich(q.answer))))];
+}
+
+// ---- keys
+function dark() {
+  const root = document.documentElement.style;
+  const isDark = root.colorScheme ? root.colorScheme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.colorScheme = isDark ? "light" : "dark";
+}
+
+document.addEventListener("keydown", (event) => {
+  if (framed && event.key === "Escape") window.parent.postMessage("dlsys-room-close", "*");
+  if (event.ctrlKey || event.metaKey || event.altKey || !room) return;
+  if (event.key === " " && document.activeElement?.tagName !== "BUTTON") {
+    event.preventDefault();
+    if (!event.repeat) go(order()[0]);
+  }
+  const name = room.steps.find((one) => STEPS[one][1] === event.key.toLowerCase());
+  if (name && !event.repeat) go(name);
+  if (event.key.toLowerCase() === "d") dark();
+});

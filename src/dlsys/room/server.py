@@ -1,0 +1,433 @@
+"""The room's web server: a page for the class, a page for the presenter, and what they send.
+
+Participants carry a signed cookie that says nothing but a random number; joining keeps no state,
+so ten thousand joins cost nothing. The presenter's secret travels in a header, never in an address
+that a projector shows. Pages hear of changes by server-sent events, each of which holds all that is
+shown: a page that was away for a while needs only the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tornado import httpserver, iostream, locks, web
+
+from dlsys.grading.text import clean
+from dlsys.room import results
+from dlsys.room.limits import Limit
+from dlsys.room.log import Log
+from dlsys.room.questions import questions_that_come, to_break_live
+from dlsys.room.rounds import EXERCISE, OPEN, REST, REVEALED, SHOWN, Room
+
+PAGES = Path(__file__).with_name("pages")
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # of a code: no vowels, so no words
+BODY = 16_384  # bytes of what a page may send
+SLOW = 10.0  # seconds for a request's head, and for its body
+BEAT = 15.0  # seconds after which a silent stream says that it lives
+PACE = 0.25  # seconds between two counts on the presenter's page
+STREAMS = 3_000  # pages at a time
+STREAMS_EACH = 8  # pages of one participant
+HERE = 600  # seconds that somebody counts as here after an answer without a page
+NAME = 40  # characters
+COOKIE = "dlsys-room"
+OVER = "over"  # the phase of a room that was ended
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' data:; form-action 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store"}
+
+
+def new_settings(stages: list[int], title: str, names: bool) -> dict[str, Any]:
+    """The first event of a room's log: what it is about, its code and its secrets."""
+    return {"kind": "begin", "stages": stages, "title": title, "names": names,
+            "code": "".join(secrets.choice(LETTERS) for _ in range(6)),
+            "secret": secrets.token_urlsafe(16), "sign": secrets.token_hex(32)}
+
+
+class Hall:
+    """A room with its log, its open pages, and what each kind of page is shown."""
+
+    def __init__(self, room: Room, log: Log, settings: dict[str, Any], welcome: dict) -> None:
+        self.room, self.log, self.settings, self.welcome = room, log, settings, welcome
+        self.stepped, self.changed = locks.Condition(), locks.Condition()
+        self.pages: Counter[str] = Counter()
+        self.seen: dict[str, float] = {}
+        self.wrong_codes, self.joins, self.posts = Limit(30, 60), Limit(600, 600), Limit(120, 60)
+        self.over = False
+        self._view: str | None = None
+
+    def end(self) -> None:
+        """Tell all pages that the room is over; their streams end."""
+        self.over, self._view = True, None
+        self.stepped.notify_all()
+        self.changed.notify_all()
+
+    def take(self, event: dict[str, Any]) -> str:
+        """Keep an event and take it in; why not, where it is refused."""
+        if why := self.room.refuse(event):
+            return why
+        self.log.append(event)
+        self.room.apply(event)
+        if event["kind"] not in ("answer", "verdict", "hint", "name"):
+            self._view = None
+            self.stepped.notify_all()
+        self.changed.notify_all()
+        return ""
+
+    def name(self, who: str, text: str) -> None:
+        """Keep the name of somebody who gave one, where the presenter asks for names."""
+        name = clean(text, NAME)
+        if self.settings["names"] and name:
+            self.take({"kind": "name", "who": who, "name": name})
+
+    def here(self) -> int:
+        """How many have a page open, or answered from JupyterLab a short while ago."""
+        lately = time.monotonic() - HERE
+        self.seen = {who: at for who, at in self.seen.items() if at > lately}
+        return len({who for who, n in self.pages.items() if n} | self.seen.keys())
+
+    # ---- what is shown
+
+    def view(self) -> str:
+        """What the class sees, as JSON; counts only once they are shown."""
+        if self._view is None:
+            self._view = json.dumps(self._public())
+        return self._view
+
+    def mine(self, who: str) -> str:
+        """A participant's own answers to the question that is asked, by round."""
+        now, found = self.room.now, {}
+        if now and self.room.phase != EXERCISE:
+            for go in range(1, self.room.rounds[now].go + 1):
+                if who in (given := self.room.answers.get((now, go), {})):
+                    found[go] = given[who]._asdict()
+        if self.room.phase == EXERCISE:
+            found = {"hints": self.room.hints.get(now, {}).get(who, 0)}
+        return json.dumps(found)
+
+    def _public(self) -> dict[str, Any]:
+        room, item = self.room, self.room.item
+        shown = {"title": self.settings["title"], "phase": OVER if self.over else room.phase,
+                 "names": self.settings["names"]}
+        if item is None or self.over:
+            return shown
+        shown |= {"trap": item.trap.id, "name": item.trap.title}
+        if room.phase == EXERCISE:
+            return shown | {"until": room.until, "hints": item.trap.hints}
+        shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict()}
+        if room.phase in (SHOWN, REVEALED):
+            shown["results"] = results.of_question(room, room.now, room.phase == REVEALED)
+        return shown
+
+    def presenters(self, notes: bool) -> str:
+        """What the presenter's page shows; notes: what is for the presenter's own screen only."""
+        room = self.room
+        shown = self._public() | self.welcome | {
+            "steps": () if self.over else room.steps(), "next": room.next(), "here": self.here(),
+            "code": self.settings["code"], "traps": self._traps()}
+        if shown["phase"] == EXERCISE:
+            shown["exercise"] = results.of_exercise(room, room.now)
+        elif shown["phase"] not in (REST, OVER):
+            shown["answered"] = len(room.answers.get((room.now, shown["go"]), {}))
+        if notes:
+            shown["notes"] = self._notes()
+        return json.dumps(shown)
+
+    def _traps(self) -> list[dict]:
+        return [{"id": id, "title": item.trap.title, "minutes": item.trap.minutes,
+                 "phase": self.room.rounds[id].phase if id in self.room.rounds else ""}
+                for id, item in self.room.by_id.items()]
+
+    def _notes(self) -> dict[str, Any]:
+        """Before the class sees them: the counts, what they ask for, and what is told."""
+        room = self.room
+        id = room.now or room.next()
+        stage = int(id[:2])
+        notes = {"live": to_break_live(stage).get(id, ""), "questions": [
+            one for one in questions_that_come(stage) if one["trap"] == id]}
+        if room.phase not in (REST, OPEN, EXERCISE):
+            go = room.rounds[id].go
+            if go == 1 and room.phase != REVEALED:
+                notes["advice"] = results.advice(room.item, room.answers.get((id, 1), {}).values())
+            notes["peek"] = results.of_question(room, id, revealed=True)
+        return notes
+
+
+# ---- requests
+
+class Handler(web.RequestHandler):
+    """Answers in JSON, with headers that let nothing of another host in."""
+
+    def initialize(self, hall: Hall) -> None:
+        self.hall = hall
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        for name, value in HEADERS.items():
+            self.set_header(name, value)
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        self.finish({"error": {413: "too long", 404: "nothing is here"}.get(
+            status_code, "this did not work")})
+
+    def refuse(self, status: int, why: str) -> None:
+        self.set_status(status)
+        self.finish({"error": why})
+
+    def sent(self) -> dict[str, Any]:
+        """What a page sent; another site cannot send this type without asking."""
+        if self.request.headers.get("Content-Type", "").partition(";")[0] != "application/json":
+            raise web.HTTPError(415)
+        try:
+            data = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise web.HTTPError(400) from None
+        if not isinstance(data, dict):
+            raise web.HTTPError(400)
+        return data
+
+    def who(self) -> str | None:
+        """The participant of a cookie that this room signed; None for any other."""
+        value = self.get_signed_cookie(COOKIE, max_age_days=2)
+        return value.decode("ascii", "replace") if value else None
+
+    def text(self, data: dict, key: str, longest: int = 200) -> str:
+        value = data.get(key, "")
+        if not isinstance(value, str):
+            raise web.HTTPError(400)
+        return value[:longest]
+
+    async def stream(self, show: Callable[[], str], condition: locks.Condition,
+                     pace: float = 0) -> None:
+        """Send what `show` returns, and again at each change, until the page is gone."""
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("X-Accel-Buffering", "no")  # a proxy must not collect it
+        last = None
+        with suppress(iostream.StreamClosedError):
+            while True:
+                shown = show()
+                self.write(f"data: {shown}\n\n" if shown != last else ":\n\n")
+                await self.flush()
+                if self.hall.over:
+                    return
+                last = shown
+                await asyncio.sleep(pace)
+                if show() == last:
+                    await condition.wait(timeout=timedelta(seconds=BEAT))
+
+
+class Nothing(Handler):
+    """Any other address."""
+
+    def prepare(self) -> None:
+        raise web.HTTPError(404)
+
+
+class Page(Handler):
+    """One of the two pages, which hold nothing of a room: their scripts fetch it."""
+
+    def initialize(self, hall: Hall, name: str) -> None:
+        super().initialize(hall)
+        self.name = name
+
+    def get(self) -> None:
+        if self.name == "class.html":  # the presenter's page stands in the slides' frame
+            self.set_header("X-Frame-Options", "DENY")
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish((PAGES / self.name).read_bytes())
+
+
+class Join(Handler):
+    def post(self) -> None:
+        hall, ip = self.hall, self.request.remote_ip
+        data = self.sent()
+        if hall.wrong_codes.spent(ip) or hall.joins.spent(ip):
+            return self.refuse(429, "Too many tries from this network. Wait a minute.")
+        code = self.text(data, "code").strip().upper()
+        if not hmac.compare_digest(code.encode(), hall.settings["code"].encode()):
+            hall.wrong_codes.count(ip)
+            return self.refuse(403, "This is not the code of this room. It stands on the wall: "
+                               "six letters.")
+        hall.joins.count(ip)
+        who = self.who() or secrets.token_hex(8)
+        hall.name(who, self.text(data, "name"))
+        self.set_signed_cookie(COOKIE, who, expires_days=2, httponly=True, samesite="Lax",
+                               path=self.settings["prefix"])
+        return self.finish({"title": hall.settings["title"], "names": hall.settings["names"]})
+
+
+class Me(Handler):
+    """Whether this page has joined."""
+
+    def get(self) -> None:
+        if self.who():
+            self.finish({})
+        else:
+            self.refuse(401, "Join the room first.")
+
+
+class Participant(Handler):
+    """A request that needs the cookie of somebody who joined."""
+
+    def prepare(self) -> None:
+        hall, self.me = self.hall, self.who()
+        if self.me is None:
+            self.refuse(401, "Join the room first.")
+        elif self.request.method == "POST":
+            if hall.posts.spent(self.me):
+                self.refuse(429, "Too many answers. Wait a minute.")
+            hall.posts.count(self.me)
+            hall.seen[self.me] = time.monotonic()
+
+    def keep(self, event: dict[str, Any]) -> None:
+        """Acknowledge an event once it is kept."""
+        if why := self.hall.take({**event, "who": self.me}):
+            self.refuse(409, why)
+        else:
+            self.finish({})
+
+
+class Say(Participant):
+    """An answer, a verdict or a hint that was opened."""
+
+    def post(self, kind: str) -> None:
+        data = self.sent()
+        if kind == "name":
+            self.hall.name(self.me, self.text(data, "name"))
+            return self.finish({})
+        event = {"kind": kind, "trap": self.text(data, "trap")}
+        if kind == "answer":
+            go = data.get("go", self.hall.room.go(event["trap"]))
+            guess = data.get("guess")
+            if not isinstance(guess, str | int | float) or not isinstance(go, int | None):
+                raise web.HTTPError(400)
+            event |= {"guess": guess, "sure": data.get("sure"), "go": go or 0}
+        elif kind == "verdict":
+            event |= {"status": self.text(data, "status"), "mistake": self.text(data, "mistake")}
+        else:
+            event |= {"number": data.get("number")}
+        return self.keep(event)
+
+
+class Events(Participant):
+    """What the class sees, for one page, and the participant's own answers."""
+
+    counted = False
+
+    async def get(self) -> None:
+        hall, me = self.hall, self.me
+        if hall.pages[me] >= STREAMS_EACH or hall.pages.total() >= STREAMS:
+            return self.refuse(503, "The room is full.")
+        hall.pages[me] += 1
+        self.counted = True
+        hall.changed.notify_all()
+        await self.stream(lambda: f'{{"room": {hall.view()}, "mine": {hall.mine(me)}}}',
+                          hall.stepped)
+        return self.on_connection_close()
+
+    def on_connection_close(self) -> None:
+        if self.counted:
+            self.counted = False
+            self.hall.pages[self.me] -= 1
+            self.hall.pages += Counter()  # forgets those at zero
+            self.hall.changed.notify_all()
+
+
+class Presenter(Handler):
+    """A request that needs the presenter's secret."""
+
+    def prepare(self) -> None:
+        key = self.request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(key.encode(), self.hall.settings["secret"].encode()):
+            self.refuse(403, "This page needs the presenter's address, as dlsys room printed it.")
+
+
+class Step(Presenter):
+    """The presenter goes on: asks, closes, shows, ..."""
+
+    def post(self) -> None:
+        data, hall = self.sent(), self.hall
+        event = {"kind": self.text(data, "step")}
+        if event["kind"] == "ask":
+            event["trap"] = self.text(data, "trap") or hall.room.next()
+        elif event["kind"] == "exercise":
+            event["trap"] = self.text(data, "trap") or hall.room.now
+        if event["kind"] == "exercise" and event["trap"] in hall.room.by_id:
+            minutes = data.get("minutes") or hall.room.by_id[event["trap"]].trap.minutes
+            if type(minutes) is not int or not 0 < minutes <= 600:
+                raise web.HTTPError(400)
+            event["until"] = time.time() + 60 * minutes
+        if event["kind"] not in hall.room.steps():
+            return self.refuse(409, f"{event['kind'][:20]}: not now.")
+        if why := hall.take(event):
+            return self.refuse(409, why)
+        return self.finish({})
+
+
+class Watch(Presenter):
+    async def get(self) -> None:
+        notes = self.get_query_argument("notes", "") == "1"
+        await self.stream(lambda: self.hall.presenters(notes), self.hall.changed, PACE)
+
+
+class Keep(Participant):
+    """What to take home from a trap, once it was revealed."""
+
+    async def get(self, trap: str) -> None:
+        room = self.hall.room
+        if trap not in room.rounds or room.rounds[trap].phase != REVEALED:
+            return self.refuse(404, "This trap has not been revealed yet.")
+        page = await asyncio.to_thread(keep_html, room.by_id[trap].keep)
+        return self.finish({"html": page})
+
+
+def keep_html(text: str) -> str:
+    """Markdown of the course as HTML; as plain text where nbconvert is missing."""
+    from html import escape
+    try:
+        from dlsys.deck import markdown
+    except ModuleNotFoundError:
+        return f"<p>{escape(text)}</p>"
+    return markdown(text)
+
+
+def application(hall: Hall, prefix: str = "/") -> web.Application:
+    """The pages of a room below a prefix, which begins and ends with a slash."""
+    own = {"hall": hall}
+    routes = [
+        ("", Page, own | {"name": "class.html"}), ("present", Page, own | {"name": "present.html"}),
+        ("join", Join, own), ("me", Me, own), ("(answer|verdict|hint|name)", Say, own),
+        ("events", Events, own),
+        (r"keep/(\d\d\.\d+)", Keep, own), ("step", Step, own), ("watch", Watch, own)]
+    files = (f"{prefix}static/(room.css|room.js|class.js|present.js|draw.js)",
+             web.StaticFileHandler, {"path": str(PAGES)})
+    return web.Application([*((prefix + path, *rest) for path, *rest in routes), files],
+                           cookie_secret=hall.settings["sign"], default_handler_class=Nothing,
+                           default_handler_args=own, prefix=prefix, log_function=lambda _: None,
+                           compress_response=False)
+
+
+def listen(hall: Hall, host: str, port: int, prefix: str = "/") -> tuple[
+        httpserver.HTTPServer, int]:
+    """Begin to answer: the server and its port. Raises OSError where the port is taken."""
+    taken = socket.create_server((host, port), backlog=1024, family=(
+        socket.AF_INET6 if ":" in host else socket.AF_INET))
+    taken.setblocking(False)
+    web_server = httpserver.HTTPServer(
+        application(hall, prefix), xheaders=prefix != "/", max_body_size=BODY,
+        max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
+        idle_connection_timeout=3 * SLOW)
+    web_server.add_socket(taken)
+    return web_server, taken.getsockname()[1]

@@ -1,0 +1,132 @@
+"""A room that the learner joined with `dlsys join`: guesses and verdicts are told to it.
+
+What is told is an id with the guess, or with the verdict and the name of the mistake; never code,
+never a name. A thread of its own does it: a cell waits for nothing, and a room that is gone costs
+nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import html
+import json
+import os
+import queue
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dlsys_helpers import cards, paths
+from dlsys_helpers.verdicts import Verdict
+
+NAME = ".room.json"
+PATIENCE = 3.0  # seconds for one message
+AT_END = 1.0  # seconds that a program which ends waits for its last messages
+PAUSE = 30.0  # seconds without messages after one that did not arrive
+_QUEUE: queue.Queue[tuple[dict, str, dict]] = queue.Queue(64)
+_thread: threading.Thread | None = None
+
+
+def file() -> Path:
+    """Where it stands which room was joined."""
+    return paths.MY_WORK / NAME
+
+
+def joined() -> dict[str, str]:
+    """Address, code and cookie of the room; {} without one."""
+    try:
+        room = json.loads(file().read_bytes())
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(room, dict) and all(
+        isinstance(room.get(key), str) for key in ("address", "code", "cookie"))
+    return room if whole else {}
+
+
+def join(room: dict[str, str]) -> None:
+    """Keep the room in a file that only its owner can read. Raises OSError."""
+    file().parent.mkdir(parents=True, exist_ok=True)
+    with open(file(), "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
+        json.dump(room, out)
+
+
+def leave() -> None:
+    """Forget the room. Raises OSError."""
+    file().unlink(missing_ok=True)
+
+
+def say_guess() -> None:
+    """Say below a question that its guess is told to the room, if one was joined."""
+    if joined():
+        _say("Your guess is told to the room, too, without your name.")
+
+
+def tell_guess(id: str, said: dict[str, Any]) -> None:
+    """Tell the room a guess, `{"guess": ..., "sure": ...}`, if one was joined."""
+    _tell("answer", {"trap": id, "guess": said["guess"], "sure": said["sure"]})
+
+
+def tell_verdicts(*verdicts: Verdict) -> None:
+    """Tell the room what became of exercises, and say so, if one was joined."""
+    told = [_tell("verdict", {"trap": v.id, "status": v.status, "mistake": v.misconception})
+            for v in verdicts if v.status != "missing"]
+    if any(told):
+        _say("Told to the room: the verdict and the name of the mistake, not your code.")
+
+
+def _say(text: str) -> None:
+    text += " To end that: dlsys leave"
+    if cards.shell() is not None:
+        cards.emit(f'<p style="font-size:.86em;opacity:.85">{html.escape(text)}</p>', text)
+    else:
+        print(text, file=os.sys.stderr)  # stdout may be read by a program
+
+
+def _tell(path: str, data: dict[str, Any]) -> bool:
+    """Hand a message to the thread; False without a room, or where too many wait."""
+    global _thread
+    room = joined()
+    if not room:
+        return False
+    with suppress(queue.Full):
+        _QUEUE.put_nowait((room, path, data))
+        if _thread is None or not _thread.is_alive():
+            if _thread is None:
+                atexit.register(_finish)
+            _thread = threading.Thread(target=_work, name="dlsys room", daemon=True)
+            _thread.start()
+        return True
+    return False
+
+
+def _work() -> None:
+    silent_until = 0.0
+    while True:
+        message = _QUEUE.get()
+        if time.monotonic() > silent_until and not _sent(*message):
+            silent_until = time.monotonic() + PAUSE
+        _QUEUE.task_done()
+
+
+def _sent(room: dict[str, str], path: str, data: dict[str, Any]) -> bool:
+    """Whether the room answered; what it answered is its own affair."""
+    from http.client import HTTPException
+    from urllib import error, request
+    asked = request.Request(room["address"] + path, json.dumps(data).encode(), {
+        "Content-Type": "application/json", "Cookie": room["cookie"]})
+    try:
+        request.urlopen(asked, timeout=PATIENCE).close()
+    except error.HTTPError:
+        return True
+    except (OSError, HTTPException, ValueError):
+        return False
+    return True
+
+
+def _finish() -> None:
+    """Wait a moment for messages on their way, where a program ends right after a check."""
+    until = time.monotonic() + AT_END
+    while _QUEUE.unfinished_tasks and time.monotonic() < until:
+        time.sleep(0.01)

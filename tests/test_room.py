@@ -1,0 +1,439 @@
+"""A room: what it asks, counts and shows, what it leaves, and how it is opened, joined and left."""
+
+import csv
+import html
+import json
+import re
+import sqlite3
+
+import pytest
+from rooms import Learner, Running, running, send, shown
+
+from dlsys import cli
+from dlsys.room import log, questions, report, results, rounds
+from dlsys_helpers import catalog, checking, paths, room
+from dlsys_helpers.stages import STAGES, stage
+from dlsys_helpers.verdicts import Verdict
+
+FIRST = "about `0.36`, as in training", "about `2.77`: it has overfitted and only guesses", (
+    "more than `4`")
+
+
+@pytest.fixture(scope="module")
+def items():
+    return questions.of_stage(stage(8))
+
+
+@pytest.fixture
+def my_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path / "my-work")
+    return tmp_path / "my-work"
+
+
+# ---- what is asked
+
+def stored(number, name):
+    """What the cells of a lesson stored as data, by id."""
+    text = (paths.NOTEBOOKS / f"{stage(number).stem}.ipynb").read_text("utf-8")
+    pages = [line for cell in json.loads(text)["cells"] for out in cell.get("outputs", [])
+             for line in ["".join(out.get("data", {}).get("text/html", ""))]]
+    found = [json.loads(html.unescape(facts)) for page in pages
+             for facts in re.findall(rf'data-{name}="([^"]*)"', page)]
+    return {one["id"]: one for one in found}
+
+
+@pytest.mark.parametrize("number", [s.number for s in STAGES])
+def test_every_trap_of_a_stage_is_asked_as_its_lesson_stored_it(number):
+    found = questions.of_stage(stage(number))
+    asked, measured = stored(number, "guess"), stored(number, "measured")
+    assert [item.trap.id for item in found] == [t.id for t in catalog.traps(number)]
+    for item in found:
+        assert item.asked._asdict() | {"choices": list(item.asked.choices)} == asked[item.trap.id]
+        assert item.measured.shown == measured[item.trap.id]["shown"]
+        right = measured[item.trap.id]["right"]
+        assert item.measured.agrees(right if isinstance(right, str) else right[0])
+        assert item.keep.strip()
+
+
+def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):
+    for item in items:
+        wrong = checking.find(item.trap.id).wrong_answers
+        assert wrong
+        assert all(item.ask(one.name) for one in wrong)
+        assert item.ask("anything that somebody sends") is None
+
+
+def test_a_mistake_is_asked_for_the_promise_that_it_breaks(items):
+    assert items[0].ask("rows and columns exchanged: triu") == (
+        "Which line of yours keeps this? “the row looks at the column.”")
+
+
+def test_a_number_in_a_name_may_be_that_of_another_class():
+    item = questions.of_stage(stage(4))[4]
+    assert item.ask("an end at more than 4 times the loss before")
+    assert item.ask("an end at more than 7 times the loss before")
+    assert item.ask("an end at more than <b> times the loss before") is None
+
+
+def test_a_release_without_outputs_is_asked_with_what_the_course_measured(tmp_path):
+    assert cli.main(["release", "08", "--out", str(tmp_path / "class")]) == 0
+    stages, found = questions.of_release(tmp_path / "class")
+    assert stages == [8]
+    assert [item.measured for item in found] == [
+        item.measured for item in questions.of_stage(stage(8))]
+
+
+def test_without_any_output_the_answer_is_what_counts_as_right(tmp_path, monkeypatch):
+    assert cli.main(["release", "08", "--out", str(tmp_path / "class")]) == 0
+    shipped = tmp_path / "notebooks"
+    shipped.mkdir()
+    (shipped / f"{stage(8).stem}.ipynb").write_bytes(
+        (tmp_path / "class" / "08_lesson.ipynb").read_bytes())
+    monkeypatch.setattr(paths, "NOTEBOOKS", shipped)
+    found = {item.trap.id: item for item in questions.of_stage(stage(8))}
+    assert found["08.2"].measured == ("08.2", "25 to 50 %", (25, 50))
+    assert found["08.1"].measured.shown == "“more than `4`”"
+
+
+# ---- rounds and results
+
+def play(items, *events):
+    one = rounds.Room(items)
+    for event in events:
+        assert one.refuse(event) == "", event
+        one.apply(event)
+    return one
+
+
+def answers(trap, go, **given):
+    return [{"kind": "answer", "trap": trap, "go": go, "who": who, "guess": guess, "sure": sure}
+            for who, (guess, sure) in given.items()]
+
+
+def steps(*names, trap="08.1"):
+    return [{"kind": name} | ({"trap": trap} if name == "ask" else {}) for name in names]
+
+
+TWO_ROUNDS = [
+    *steps("ask"), *answers("08.1", 1, a=(FIRST[0], True), b=(FIRST[1], True), c=(FIRST[1], False),
+                            d=(FIRST[2], False)),
+    *steps("close", "show", "again"),
+    *answers("08.1", 2, a=(FIRST[2], True), b=(FIRST[2], True), c=(FIRST[1], True),
+             e=(FIRST[2], False))]
+
+
+def test_choices_are_counted_by_round_and_certainty_and_the_flow_says_who_changed(items):
+    one = play(items, *TWO_ROUNDS, *steps("close", "reveal"))
+    found = results.of_question(one, "08.1", revealed=True)
+    assert found["counts"] == [4, 4]
+    assert [[(b["sure"], b["unsure"]) for b in row["bars"]] for row in found["choices"]] == [
+        [(1, 0), (0, 0)], [(1, 1), (1, 0)], [(0, 1), (2, 1)]]
+    assert [row["right"] for row in found["choices"]] == [False, False, True]
+    assert found["right"] == [1, 3]
+    assert found["flow"] == {"names": ["A", "B", "C"],
+                             "counts": [[0, 0, 1], [0, 1, 1], [0, 0, 0]]}
+
+
+def test_counts_without_the_answer_before_it_is_revealed(items):
+    one = play(items, *TWO_ROUNDS, *steps("close", "show"))
+    found = results.of_question(one, "08.1", revealed=False)
+    assert not {"measured", "right"} & found.keys()
+    assert not any("right" in row for row in found["choices"])
+    numbers = play(items, *steps("ask", trap="08.2"), *answers("08.2", 1, a=(37, True)),
+                   *steps("close", "again", trap="08.2"))
+    found = results.of_question(numbers, "08.2", revealed=False)
+    assert "band" not in found["dots"]
+    assert "flow" not in found  # right and not right would give the answer away
+
+
+def test_the_report_has_shares_gain_and_confident_errors(items):
+    one = play(items, *TWO_ROUNDS, *steps("close", "reveal"))
+    row = report.rows(one)[0]
+    # a, b and c answered twice: none of them right before, two of them after.
+    assert {k: row[k] for k in report.COLUMNS[4:14]} == {
+        "answers_before": 4, "right_before": 1, "share_before": 0.25, "answers_after": 4,
+        "right_after": 3, "share_after": 0.75, "answers_both": 3, "gain": 0.667,
+        "sure_and_wrong_before": 2, "sure_and_wrong_after": 1}
+
+
+def test_the_gain_may_be_negative_and_is_none_where_all_were_right(items):
+    right, wrong = rounds.Answer(FIRST[2], True), rounds.Answer(FIRST[0], True)
+    assert report.gain(items[0], {"a": right, "b": wrong}, {"a": wrong, "b": wrong}) == -1
+    assert report.gain(items[0], {"a": right}, {"a": wrong}) is None
+    assert report.gain(items[0], {"a": right}, {}) is None
+
+
+def test_numbers_stand_in_columns_and_far_ones_at_the_edges(items):
+    given = {f"p{k}": (float(k), True) for k in range(20, 60)} | {"x": (1e12, False)}
+    one = play(items, *steps("ask", trap="08.2"), *answers("08.2", 1, **given),
+               *steps("close", "reveal"))
+    dots = results.of_question(one, "08.2", revealed=True)["dots"]
+    assert (dots["low"], dots["high"], dots["band"]) == (0, 100, [25, 50])
+    columns = dots["rows"][0]["columns"]
+    assert sum(sure + unsure for _, sure, unsure in columns) == 41
+    assert columns[-1] == [results.DOTS - 1, 0, 1]
+    assert dots["rows"][0]["above"] == 1
+
+
+@pytest.mark.parametrize(("numbers", "band", "unit"), [
+    ([], (), "GB"), ([5.0], (), "GB"), ([-3.0, -1.0], (), "s"), ([0.0, 0.0], (0, 0), "calls"),
+    ([1e-9, 2e-9], (), "s"), ([-1e15, 1e15], (1, 2), "%")])
+def test_an_axis_has_two_ends_and_holds_the_band(numbers, band, unit):
+    low, high = results.span(numbers, band, unit)
+    assert low < high
+    assert all(low <= end <= high for end in (*numbers, *band))
+
+
+def test_one_answer_for_a_participant_and_round_the_last_before_it_closes(items):
+    one = play(items, *steps("ask"), *answers("08.1", 1, a=(FIRST[0], True)),
+               *answers("08.1", 1, a=(FIRST[2], False)))
+    assert one.answers["08.1", 1] == {"a": rounds.Answer(FIRST[2], False)}
+    one.apply({"kind": "close"})
+    assert "closed" in one.refuse(*answers("08.1", 1, a=(FIRST[0], True)))
+
+
+def test_a_guess_in_the_lesson_before_the_question_is_asked_counts_for_its_first_round(items):
+    one = play(items, *answers("08.3", 1, a=("between the two", True)), *steps("ask", trap="08.3"))
+    assert one.go("08.3") == 1
+    assert "a" in one.answers["08.3", 1]
+
+
+@pytest.mark.parametrize("guess", ["neither", 3, None, True, [], "x" * 5000])
+def test_what_is_no_choice_is_refused(items, guess):
+    one = play(items, *steps("ask"))
+    assert one.refuse(*answers("08.1", 1, a=(guess, True)))
+
+
+@pytest.mark.parametrize("guess", ["37", float("nan"), float("inf"), 10**400, -(10**16), True])
+def test_what_is_no_number_is_refused(items, guess):
+    one = play(items, *steps("ask", trap="08.2"))
+    assert one.refuse(*answers("08.2", 1, a=(guess, True)))
+
+
+def test_forty_learners_with_different_mistakes(items):
+    names = [w.name for w in checking.find("08.1").wrong_answers]
+    made = [names[0]] * 14 + [names[4]] * 9 + [names[7]] * 3 + ["<script>"] * 2
+    told = [*(("wrong", name) for name in made), *[("todo", "")] * 4, *[("pass", "")] * 8]
+    one = play(items, *steps("ask", "close", "reveal"),
+               {"kind": "exercise", "trap": "08.1", "until": 1.0},
+               *({"kind": "verdict", "trap": "08.1", "who": f"p{k}", "status": s, "mistake": m}
+                 for k, (s, m) in enumerate(told)),
+               {"kind": "verdict", "trap": "08.1", "who": "p0", "status": "pass", "mistake": ""},
+               {"kind": "verdict", "trap": "08.1", "who": "p0", "status": "wrong",
+                "mistake": names[4]},
+               {"kind": "hint", "trap": "08.1", "who": "p3", "number": 2},
+               {"kind": "hint", "trap": "08.1", "who": "p4", "number": 1})
+    found = results.of_exercise(one, "08.1")
+    assert (found["solved"], found["trying"], found["unnamed"], found["todo"]) == (9, 31, 2, 4)
+    assert [(m["name"], m["count"]) for m in found["mistakes"]] == [
+        (names[0], 13), (names[4], 9), (names[7], 3)]
+    assert found["hints"] == [2, 1, 0]
+    assert found["mistakes"][0]["ask"].startswith("Which line of yours keeps this? “keep is bool")
+
+
+@pytest.mark.parametrize(("right", "said"), [(1, "too few"), (5, "let neighbours"),
+                                             (9, "most know it")])
+def test_advice_follows_the_share_that_is_right(items, right, said):
+    given = [rounds.Answer(FIRST[2] if k < right else FIRST[0], True) for k in range(10)]
+    assert said in results.advice(items[0], given)
+
+
+def test_a_step_that_does_not_come_next_is_refused(items):
+    one = play(items, *steps("ask"))
+    for name in ("show", "again", "reveal", "ask", "exercise", "begin", "end", "__init__"):
+        assert "not now" in one.refuse({"kind": name})
+
+
+def test_a_question_that_was_left_goes_on_where_it_stood(items):
+    one = play(items, *TWO_ROUNDS, *steps("close", "rest"), *steps("ask", trap="08.2"),
+               *steps("close", "rest", "ask"))
+    assert (one.phase, one.rounds["08.1"].go) == (rounds.CLOSED, 2)
+    assert one.next() == "08.3"
+
+
+# ---- the command
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["room"], "expected a stage: dlsys room 8"),
+    (["room", "13"], "expected 1 to 12"),
+    (["room", "8", "--release", "x"], "got a stage and --release"),
+    (["room", "8", "--port", "70000"], "--port: got 70000"),
+    (["room", "8", "--prefix", "room"], "begins and ends with a slash"),
+    (["room", "8", "--address", "ftp://x"], "expected http://"),
+    (["room", "8", "--host", "203.0.113.9"], "cannot listen on 203.0.113.9"),
+    (["room", "--release", "nowhere"], "RELEASE.json cannot be read (No such file"),
+    (["join", "http://127.0.0.1:1", "ABCDEF"], "does not answer"),
+    (["join", "ftp://x", "ABCDEF"], "expected what stands on the wall"),
+    (["join", "", "ABCDEF"], "expected what stands on the wall")])
+def test_bad_input_gets_one_line(words, said, my_work, capsys):
+    assert cli.main(words) == cli.BAD_INPUT
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+def test_a_release_folder_without_notebooks_is_named(tmp_path, capsys, my_work):
+    (tmp_path / "RELEASE.json").write_text('{"stages": [8]}')
+    assert cli.main(["room", "--release", str(tmp_path)]) == cli.BAD_INPUT
+    assert "holds no lesson" in capsys.readouterr().err
+
+
+def test_leaving_without_having_joined(my_work, capsys):
+    assert cli.main(["leave"]) == 0
+    assert capsys.readouterr().out == "You are in no room: nothing to leave.\n"
+
+
+# ---- with a server
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("room")) as room_:
+        yield room_
+
+
+def test_a_port_that_is_in_use_is_named(served, my_work, capsys):
+    assert cli.main(["room", "8", "--host", "127.0.0.1", "--port", str(served.port)]) == (
+        cli.BAD_INPUT)
+    assert f"{served.port} is in use" in capsys.readouterr().err
+
+
+def test_joining_guessing_checking_and_leaving_as_a_learner(served, my_work, capsys):
+    join = ["join", served.url.removeprefix("http://"), served.code.lower()]
+    assert cli.main(["join", served.url, "AAAAAA"]) == cli.BAD_INPUT
+    assert "not the code" in capsys.readouterr().err
+    assert cli.main(join) == 0
+    assert "never code, and no name" in capsys.readouterr().out
+    assert cli.main(join) == 0
+    assert "already" in capsys.readouterr().out
+    assert room.file().stat().st_mode & 0o077 == 0
+    assert served.step("ask", trap="08.2") == 200
+    room.tell_guess("08.2", {"guess": 40.0, "sure": True})
+    wrong = checking.find("08.2").wrong_answers[0].name
+    room.tell_verdicts(Verdict("wrong", "08.2", misconception=wrong), Verdict("missing", "08.3"))
+    assert "not your code. To end that: dlsys leave" in capsys.readouterr().err
+    room._QUEUE.join()
+    assert shown(served.port, "watch", key=served.secret)["answered"] == 1
+    for step in ("close", "reveal", "exercise"):
+        assert served.step(step, trap="08.2") == 200
+    found = shown(served.port, "watch", key=served.secret)["exercise"]
+    assert [(m["name"], m["count"]) for m in found["mistakes"]] == [(wrong, 1)]
+    assert found["trying"] == 1
+    assert cli.main(["leave"]) == 0
+    assert not room.file().exists()
+    room.tell_guess("08.2", {"guess": 1.0, "sure": True})
+    assert room._QUEUE.unfinished_tasks == 0
+
+
+def test_an_address_that_is_no_room_is_named(my_work, capsys):
+    import http.server
+    import threading
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        other.RequestHandlerClass.log_message = lambda *_: None
+        assert cli.main(["join", f"127.0.0.1:{other.server_port}", "ABCDEF"]) == cli.BAD_INPUT
+        other.shutdown()
+    assert "is no room" in capsys.readouterr().err
+
+
+def test_a_room_that_never_answers_or_is_gone_keeps_nothing_waiting(my_work, monkeypatch):
+    """The other end takes the call and says nothing: whatever returns here did not wait for it."""
+    import socket
+    monkeypatch.setattr(room, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        room.join({"address": f"http://127.0.0.1:{silent.getsockname()[1]}/", "code": "ABCDEF",
+                   "cookie": "dlsys-room=x"})
+        for _ in range(200):
+            room.tell_guess("08.1", {"guess": 1.0, "sure": True})
+        assert 0 < room._QUEUE.unfinished_tasks <= room._QUEUE.maxsize + 1
+        room._QUEUE.join()
+
+
+def test_a_damaged_file_counts_as_no_room(my_work):
+    my_work.mkdir()
+    room.file().write_text("[1")
+    assert room.joined() == {}
+    room.file().write_text('{"address": 3}')
+    assert room.joined() == {}
+
+
+def test_killed_in_the_middle_of_a_round_nothing_acknowledged_is_lost(tmp_path):
+    """kill -9 while fifty answer: after a restart each answer that was acknowledged is there."""
+    first = Running(tmp_path)
+    assert first.step("ask") == 200
+    learners = [Learner(first) for _ in range(50)]
+    kept = {}
+    for number, learner in enumerate(learners):
+        if number == 30:
+            first.kill()
+            break
+        assert learner.answer("08.1", FIRST[number % 3]) == 200
+        kept[number] = FIRST[number % 3]
+    second = Running(tmp_path, port=first.port)
+    assert (second.code, second.secret) == (first.code, first.secret)
+    assert "Going on with the room" in second.told
+    told = shown(second.port, "watch", key=second.secret)
+    assert (told["phase"], told["answered"]) == ("open", 30)
+    for number, guess in kept.items():
+        mine = shown(second.port, "events", cookie=learners[number].cookie)["mine"]
+        assert mine == {"1": {"guess": guess, "sure": True}}
+    learners[40].room = second
+    assert learners[40].answer("08.1", FIRST[0]) == 200  # a cookie of before still holds
+    out = second.stop()
+    folder = next(tmp_path.glob("rooms/*"))
+    assert {str(folder / "report.html"), str(folder / "report.csv")} <= set(out.split())
+    row, = csv.DictReader((folder / "report.csv").read_text().splitlines())
+    assert (row["trap"], row["answers_before"], row["share_before"]) == ("08.1", "31", "0.323")
+    assert not log.is_open(folder)
+    page = (folder / "report.html").read_text()
+    assert "32 % of 31" in page
+    assert not re.search(r"(src|href)=", page)
+
+
+def test_a_room_of_another_day_does_not_go_on_by_itself(tmp_path):
+    kept = log.Log(tmp_path)
+    kept.append({"kind": "begin"})
+    kept.close()
+    assert log.is_open(tmp_path)
+    old = sqlite3.connect(tmp_path / log.NAME)
+    with old:
+        old.execute("UPDATE events SET at = at - ?", (log.STALE + 1,))
+    old.close()
+    assert not log.is_open(tmp_path)
+    assert not log.is_open(tmp_path / "nowhere")
+    (tmp_path / log.NAME).write_text("no database" * 999)
+    assert not log.is_open(tmp_path)
+
+
+def test_a_damaged_log_is_named(tmp_path, capsys, my_work):
+    (tmp_path / log.NAME).write_text("no database, but long enough to be none" * 99)
+    assert cli.main(["room", "8", "--port", "0", "--out", str(tmp_path)]) == cli.BAD_INPUT
+    assert "room.sqlite: cannot be kept (file is not a database)" in capsys.readouterr().err
+
+
+def test_names_are_kept_only_where_asked_for_and_given(tmp_path):
+    with running(tmp_path, "--names") as named:
+        status, told, cookie = send(named.port, "join", {"code": named.code, "name": "=Ada\n"})
+        assert (status, told["names"]) == (200, True)
+        quiet = Learner(named)
+        assert named.step("ask") == 200
+        assert send(named.port, "answer", {"trap": "08.1", "go": 1, "guess": FIRST[2],
+                                           "sure": True}, cookie)[0] == 200
+        assert quiet.answer("08.1", FIRST[0]) == 200
+        named.stop()
+    rows = list(csv.DictReader(
+        next(tmp_path.glob("rooms/*/names.csv")).read_text().splitlines()))
+    assert [(row["name"], row["right"]) for row in rows] == [("'=Ada", "True")]
+    assert "Ada" not in next(tmp_path.glob("rooms/*/report.html")).read_text()
+    assert "Ada" not in next(tmp_path.glob("rooms/*/report.csv")).read_text()
+
+
+def test_behind_a_prefix_every_page_and_link_is_below_it(tmp_path):
+    with running(tmp_path, "--prefix", "/services/room/") as hub:
+        def get(path):
+            return send(hub.port, path, {}, method="GET")[0]
+        assert get("services/room/") == get("services/room/present") == 200
+        assert get("services/room/static/room.js") == 200
+        assert get("") == get("present") == 404
+    for page in ("class.html", "present.html"):
+        text = (questions.Path(questions.__file__).parent / "pages" / page).read_text()
+        assert re.findall(r'(?:src|href)="(?!static/|data:,)', text) == []

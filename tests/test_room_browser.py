@@ -1,0 +1,224 @@
+"""A room in a real browser: a presenter by keyboard and three phones, two rounds, an exercise."""
+
+import pytest
+from browser import offline_page, violations
+from playwright.sync_api import expect
+from rooms import Learner, running
+
+from dlsys_helpers import checking
+
+CHOICE = {"A": "about 0.36, as in training", "B": "about 2.77: it has overfitted and only guesses",
+          "C": "more than 4"}
+
+
+def overflows(page, down=False):
+    """Whether a page is wider than its window, or higher where it must not be."""
+    wide = "document.documentElement.scrollWidth > innerWidth"
+    high = "document.documentElement.scrollHeight > innerHeight"
+    return page.evaluate(f"{wide} || {high}" if down else wide)
+
+
+def fine(*pages):
+    for page in pages:
+        assert violations(page) == []
+        assert not overflows(page, down=page.viewport_size["width"] == 1280)
+
+
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory):
+    """A room, its presenter's page, and three phones that have joined; then the room is ended."""
+    with running(tmp_path_factory.mktemp("room")) as room:
+        wall = offline_page(browser, viewport={"width": 1280, "height": 720})
+        wall.goto(f"{room.url}present#{room.secret}")
+        # Each phone is a context of its own: its cookie is its own.
+        contexts = [browser.new_context(viewport={"width": w, "height": 700}, color_scheme=scheme)
+                    for w, scheme in ((390, "light"), (320, "dark"), (320, "light"))]
+        phones = [offline_page(context) for context in contexts]
+        phones[0].goto(f"{room.url}#{room.code}")  # as the QR code leads
+        for phone in phones[1:]:
+            phone.goto(room.url)
+            phone.get_by_label("The six letters on the wall").fill(room.code.lower())
+            phone.keyboard.press("Enter")
+        for phone in phones:
+            expect(phone.get_by_role("heading", name="You are in")).to_be_visible()
+        fine(wall, phones[1])
+        yield room, wall, phones
+        room.stop()
+        for page in (wall, *phones):
+            expect(page.get_by_role("heading", name="The room is over")).to_be_visible()
+            assert page.problems == page.refused == []
+            page.close()
+        for context in contexts:
+            context.close()
+
+
+@pytest.fixture
+def class_(opened):
+    """The room between two questions."""
+    room, wall, phones = opened
+    for step in ("close", "rest"):
+        room.step(step)  # refused where it is not the next
+    for phone in phones:
+        expect(phone.get_by_role("heading", name="You are in")).to_be_visible()
+    return room, wall, phones
+
+
+def ask(room, wall, trap):
+    assert room.step("ask", trap=trap) == 200
+    expect(wall.locator("footer button").first).to_contain_text("Close")
+
+
+def guess(phone, letter, sure):
+    answer(phone, CHOICE[letter], sure)
+
+
+def answer(phone, choice, sure="sure"):
+    phone.get_by_role("radio", name=choice).check()
+    phone.get_by_role("radio", name=sure, exact=True).check()
+    phone.get_by_role("button", name="This is my answer").click()
+    expect(phone.get_by_role("heading", name="Thank you")).to_be_visible()
+
+
+def next_step(wall, words):
+    """Press space once the page says what it will do."""
+    expect(wall.locator("footer button").first).to_contain_text(words)
+    wall.locator("body").press(" ")
+
+
+def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
+    room, wall, phones = class_
+    expect(wall.locator(".here")).to_have_text("3 here")
+    assert room.secret not in wall.url, "a projector shows the address bar"
+    next_step(wall, "Ask 08.1")
+    expect(phones[1].get_by_role("heading", name="What does it pay")).to_be_visible()
+    fine(wall, phones[1])
+    guess(phones[0], "A", "sure")
+    guess(phones[1], "B", "not sure")
+    guess(phones[2], "C", "not sure")
+    expect(wall.locator(".answered")).to_contain_text("3 answered of 3 here")
+    phones[2].get_by_role("button", name="Change my answer").click()
+    guess(phones[2], "B", "sure")
+    expect(wall.locator(".answered")).to_contain_text("3 answered of 3 here")
+    assert wall.locator(".bars").count() == phones[0].locator(".bars").count() == 0
+    next_step(wall, "Close")
+    expect(phones[0].get_by_text("The question is closed.")).to_be_visible()
+    assert phones[0].locator(".bars").count() == 0
+    next_step(wall, "Show the counts")
+    for page in (wall, *phones):
+        expect(page.locator(".bars .number")).to_have_text(
+            ["33 %, 1, of them 1 sure", "67 %, 2, of them 1 sure", "0 %, 0, of them 0 sure"])
+    expect(wall.get_by_text("measured")).to_have_count(0)
+    next_step(wall, "Ask again")
+    for phone, letter in zip(phones, "CCB", strict=True):
+        expect(phone.get_by_text("Once more, after talking")).to_be_visible()
+        guess(phone, letter, "sure")
+    next_step(wall, "Close")
+    expect(wall.get_by_text("Closed, with 3 answers.")).to_be_visible()
+    wall.locator("body").press("r")
+    expect(wall.locator(".measured")).to_have_text("Measured: “more than 4”.")
+    expect(wall.locator("figcaption")).to_have_text("1 from A to C, 1 from B to C, 1 stayed.")
+    expect(phones[0].locator(".said")).to_have_text(
+        ["Your answer before: A, about 0.36, as in training, sure.",
+         "Your answer after: C, more than 4, sure."])
+    phones[0].get_by_role("button", name="What to keep").click()
+    expect(phones[0].locator("#keep")).to_contain_text("In your own code:",
+                                                         timeout=20_000)
+    fine(wall, *phones[:2])
+
+    wall.locator("body").press("n")  # the next question asks for a number
+    box = phones[1].get_by_label("Your guess")
+    box.fill("40")
+    phones[1].get_by_role("radio", name="not sure").check()
+    phones[1].keyboard.press("Enter")
+    expect(wall.locator(".answered")).to_contain_text("1 answered of 3 here")
+    next_step(wall, "Close")
+    next_step(wall, "Show the counts")
+    expect(wall.get_by_role("img", name="Guesses from 0 to 100 %. 1 answer")).to_be_visible()
+    expect(wall.locator(".band")).to_have_count(0)
+    wall.locator("body").press("r")
+    expect(wall.get_by_role("img", name="1 of them between 25 and 50 %")).to_be_visible()
+    expect(wall.locator(".band")).to_have_count(1)
+    fine(wall, phones[1])
+
+
+def test_forty_learners_in_the_exercise_phase(class_):
+    room, wall, phones = class_
+    names = [w.name for w in checking.find("08.3").wrong_answers]
+    ask(room, wall, "08.3")
+    for step in ("close", "reveal"):
+        assert room.step(step) == 200
+    expect(wall.locator(".measured")).to_be_visible()
+    wall.locator("body").press("x")
+    expect(phones[0].get_by_role("heading", name="Exercise 08.3")).to_be_visible()
+    made = [names[4]] * 13 + [names[0]] * 11 + names[5:10] + ["not one of its names"] * 3
+    for name in made:
+        assert Learner(room).verdict("08.3", "wrong", name) == 200
+    for _ in range(8):
+        assert Learner(room).verdict("08.3", "pass") == 200
+    expect(wall.locator(".big")).to_have_text("8 passed, 32 trying")
+    rows = wall.locator(".stuck li")
+    expect(rows.nth(0)).to_have_text(f"13{names[4]}")
+    expect(rows.nth(1)).to_have_text(f"11{names[0]}")
+    expect(rows.last).to_have_text("5another mistake")
+    expect(wall.locator(".ask")).to_contain_text("Which line of yours keeps this?")
+    phones[1].get_by_role("button", name="Open hint 1 (3 hints left)").click()
+    expect(phones[1].locator(".hints li")).to_have_count(1)
+    expect(wall.get_by_text("Hints opened here: 1. by 1")).to_be_visible()
+    fine(wall, phones[0])
+
+
+def test_pages_come_back_after_the_server_was_killed(class_):
+    room, wall, phones = class_
+    ask(room, wall, "08.10")
+    first, second = "all five: all of them are in its past", "the first one only"
+    answer(phones[0], first)
+    phones[1].get_by_role("radio", name=second).check()  # half an answer
+    room.kill()
+    for page in (wall, phones[1]):
+        expect(page.get_by_text("Reconnecting")).to_be_visible()
+    phones[1].get_by_role("radio", name="not sure").check()
+    phones[1].get_by_role("button", name="This is my answer").click()
+    expect(phones[1].get_by_role("alert")).to_contain_text("does not answer")
+    room.start(room.port)
+    for page in (wall, phones[1]):
+        expect(page.get_by_text("Reconnecting")).to_have_count(0, timeout=20_000)
+    expect(phones[1].get_by_role("radio", name=second)).to_be_checked()
+    phones[1].get_by_role("button", name="This is my answer").click()
+    expect(wall.locator(".answered")).to_contain_text("2 answered")
+
+
+def test_the_presenters_own_screen_has_the_counts_and_what_they_ask_for(class_, browser):
+    room, wall, phones = class_
+    ask(room, wall, "08.11")
+    answer(phones[0], "the same: no part of it looks at the batch")
+    own = offline_page(browser, viewport={"width": 1280, "height": 720})
+    own.goto(f"{room.url}present?notes#{room.secret}")
+    expect(own.get_by_role("heading", name="For you alone")).to_be_visible()
+    next_step(wall, "Close")
+    expect(own.get_by_text("0 of 1 are right: too few to convince each other.")).to_be_visible()
+    expect(own.locator(".bars")).to_have_count(1)
+    expect(wall.locator(".bars")).to_have_count(0)
+    assert violations(own) == own.problems == []
+    own.close()
+
+
+def test_a_name_is_asked_for_where_the_presenter_wants_names(browser, tmp_path):
+    with running(tmp_path, "--names") as room:
+        page = offline_page(browser)
+        page.goto(f"{room.url}#{room.code}")
+        page.get_by_label("Your name").fill("Ada")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="You are in")).to_be_visible()
+        assert violations(page) == page.problems == []
+        page.close()
+        room.stop()
+    assert next(tmp_path.glob("rooms/*/names.csv")).exists()
+
+
+def test_without_the_secret_the_presenters_page_shows_nothing(class_, browser):
+    room, _, _ = class_
+    page = offline_page(browser)
+    page.goto(f"{room.url}present")
+    expect(page.get_by_role("heading", name="This is the presenter's page")).to_be_visible()
+    expect(page.get_by_role("button")).to_have_count(0)
+    page.close()

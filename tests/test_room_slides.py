@@ -1,0 +1,126 @@
+"""What slides do in a class: letters, hands, a clock, notes, and a room in a frame; offline."""
+
+import hashlib
+import json
+import re
+
+import pytest
+from browser import offline_page, violations
+from playwright.sync_api import expect
+from rooms import running
+
+from dlsys import deck, slides
+from dlsys_helpers.stages import stage
+
+# Of plugin/notes.js in dist/ of reveal.js 6.0.2, as the npm package has it.
+NOTES = "447c42f365876e41853de81453d0c53c580c5b2099132e8f61200de4a0ba2af3"
+
+
+@pytest.fixture(scope="module")
+def page(browser, tmp_path_factory):
+    """The slides of two traps of stage 8, one that asks for a choice and one for a number."""
+    found = [s for s in deck.slides(slides.lesson(stage(8)))
+             if re.match(r"#+ 08\.[12] ", s.heading)]
+    file = tmp_path_factory.mktemp("slides") / "08.html"
+    file.write_text(deck.html(found, "Stage 8"), "utf-8")
+    opened = offline_page(browser, viewport={"width": 1280, "height": 720})
+    opened.goto(file.as_uri())
+    yield opened
+    assert opened.problems == opened.refused == []
+    opened.close()
+
+
+@pytest.fixture
+def first(page):
+    page.evaluate("Reveal.slide(0, 0)")
+    return page
+
+
+def go_to(page, selector):
+    """The first slide that has an element."""
+    place = page.evaluate(f"""() => {{
+      const slide = document.querySelector("{selector}").closest("section");
+      const {{ h, v }} = Reveal.getIndices(slide);
+      Reveal.slide(h, v);
+      return [h, v];
+    }}""")
+    expect(page.locator(f"section.present:not(.stack):has({selector})")).to_be_visible()
+    return place
+
+
+def test_hands_are_counted_taken_back_and_stand_beside_the_measurement(first):
+    for key in ("1", "3", "3", "2", "3", "Backspace", "4"):  # there is no fourth choice
+        first.keyboard.press(key)
+    hands = first.locator("section.present .choices .hand")
+    expect(hands).to_have_text(["1", "1", "2"])
+    go_to(first, ".hands[data-guess='08.1']")
+    expect(first.locator("section.present .hands")).to_have_text("A 1B 1C 2")
+    first.keyboard.press("2")
+    expect(first.locator("section.present .hands")).to_have_text("A 1B 1C 2")
+    first.evaluate("Reveal.slide(0, 0)")
+    assert violations(first, context="section.present") == []
+
+
+def test_choices_carry_letters(first):
+    style = "getComputedStyle(document.querySelector('.choices')).listStyleType"
+    assert first.evaluate(style) == "upper-alpha"
+    expect(first.locator("section.present .choices li code").first).to_have_text("0.36")
+
+
+def test_an_exercise_has_a_countdown(page):
+    go_to(page, ".clock")
+    clock = page.locator("section.present .clock")
+    expect(clock).to_have_text("10:00")
+    page.clock.install()
+    page.keyboard.press("t")
+    page.clock.run_for(61_000)
+    expect(clock).to_have_text("8:59")
+    page.clock.run_for(600_000)
+    expect(clock).to_have_text("Time is up")
+    page.keyboard.press("t")
+    expect(clock).to_have_text("10:00")
+
+
+def test_the_speaker_view_has_the_notes_of_a_trap(first):
+    with first.expect_popup() as opened:
+        first.keyboard.press("s")
+    view = opened.value
+    expect(view.locator(".speaker-controls-notes")).to_contain_text("Live:", timeout=20_000)
+    view.close()
+    assert first.locator("section.present aside.notes").is_hidden()
+
+
+def test_a_room_stands_in_a_frame_and_is_about_the_trap_of_the_slide(page, tmp_path):
+    with running(tmp_path) as room:
+        page.once("dialog", lambda box: box.accept(f"{room.url}present#{room.secret}"))
+        go_to(page, "[data-guess='08.2']")
+        page.keyboard.press("r")
+        frame = page.frame_locator("iframe.room")
+        expect(frame.locator("footer button").first).to_contain_text("Ask 08.2")
+        frame.locator("body").press(" ")
+        expect(frame.get_by_role("heading", name="What share of their attention")).to_be_visible()
+        frame.locator("body").press("Escape")
+        expect(page.locator("iframe")).to_have_count(0)
+        before = page.evaluate("Reveal.getIndices().h")
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate("Reveal.getIndices().h") == before - 1
+
+
+@pytest.mark.parametrize("said", ["", "javascript:alert(1)", "http://x/", "file:///etc/passwd"])
+def test_what_is_no_presenters_address_opens_no_frame(page, said):
+    page.evaluate("address = ''")
+    page.once("dialog", lambda box: box.accept(said))
+    page.keyboard.press("r")
+    expect(page.locator("iframe")).to_have_count(0)
+
+
+def test_the_speaker_view_is_that_of_its_release():
+    assert hashlib.sha256((deck.TEMPLATE / "notes.js").read_bytes()).hexdigest() == NOTES
+
+
+def test_a_script_in_a_script_is_no_tag():
+    """The speaker view holds a page as a text: its tags would end the script it stands in."""
+    made = deck.html([deck.Slide("x", [])], "x")
+    assert made.count("<script>") == made.count("</script>") == 3
+    assert json.loads('"' + deck._SCRIPT.sub(r"\\u003c\1", "<!-- <script></script>") + '"') == (
+        "<!-- <script></script>")
