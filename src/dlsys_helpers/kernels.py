@@ -49,7 +49,7 @@ LIMITS = {75: Multiprocessor(32, 65536, 64 * 1024, 16),
           80: Multiprocessor(64, 65536, 164 * 1024, 32),
           90: Multiprocessor(64, 65536, 228 * 1024, 32)}
 
-# They stand for triton, and tl, where there is none; what cells of lesson 8 found where it runs.
+# A stub for triton and tl where triton is not installed, and the results of lesson 8's cells there.
 absent = type("absent", (), {"jit": staticmethod(lambda fn: fn), "constexpr": int})
 RECORDED = {"gaps": {"all five laws": 3e-6}, "guards": {False: 28, True: 0}, "flash": [
     Compiled(75, 255, 32768, 901, 0, 4104), Compiled(80, 180, 24576, 0, 64, 2),

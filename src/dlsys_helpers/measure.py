@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-# torch.profiler's native library reports its own start and stop on stderr, with the time of day,
-# which a notebook would store. It reads this before the first profile.
+# Silence Kineto, torch.profiler's native library: it logs its start and stop to stderr, which a
+# notebook would store. It reads this variable before the first profile.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 Call = Callable[[], Any]
@@ -183,7 +183,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _changed(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments that an operation writes to, as the lists of `_foreach_add_`."""
+    """The arguments that an operation mutates in place, such as the lists of `_foreach_add_`."""
     given = zip(func._schema.arguments, args, strict=False)
     named = ((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)
     return [value for a, value in (*given, *named) if a.alias_info and a.alias_info.is_write]

@@ -115,12 +115,12 @@ def _lines(entries) -> bytes:
 
 
 def _append(path: Path, lines: bytes) -> None:
-    """One write of whole lines, on disk when this returns; a short write is taken back."""
+    """Append with one write and fsync; a short write is undone by truncating."""
     with open(path, "ab+", buffering=0, opener=_private) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         if file.read(1) not in (b"", b"\n"):
-            lines = b"\n" + lines  # a torn line before this one costs only itself
+            lines = b"\n" + lines  # after an incomplete line, begin a new one
         if os.write(file.fileno(), lines) != len(lines):
             file.truncate(size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -21,9 +21,9 @@ from dlsys_checks.exam import faults, ledger, mending, numbers, probes, sheet
 from dlsys_checks.exam.faults import FAULTS, Fault
 from dlsys_helpers.acting import Case, Outcome
 from dlsys_helpers.catalog import CatalogError
-from dlsys_helpers.checking import Exercise
 from dlsys_helpers.data import digits
 from dlsys_helpers.expect import Broken, expect_parts, expect_type, show
+from dlsys_helpers.judging import Exercise
 from dlsys_helpers.verdicts import Verdict
 
 ASKED = ("faults", "evidence", "mend", "paid")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -12,9 +11,10 @@ from torch.nn import functional as F
 from dlsys_helpers.acting import same
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.1", "predict", seen=("kind", "x", "modes", "frozen", "hook", "state"),
-              kept=("after",))
+              kept=("after",), says="prediction: got")
 
 ex.promise("eval mode", "The model's output for x in eval mode;",
            says=("prediction:", "stored state after the call: got running", "ValueError"))
@@ -125,11 +125,15 @@ def act(fn, kind, x, modes, frozen, hook, state):
         2 * out if hook else None))
     asked = [p.requires_grad for p in model.parameters()]
     outs = [fn(model, x), fn(model, x)]
+    on = torch.is_grad_enabled()
+    with torch.no_grad():
+        fn(model, x)
+        off = torch.is_grad_enabled()
     return {"out": outs[0], "again": outs[1], "graphs": sum(graphs),
             "grad": [getattr(out, "requires_grad", None) for out in outs],
             "changed": sum(p.requires_grad != a for p, a in zip(model.parameters(), asked)),
             "settings": sum(a != b for a, b in zip(before, settings())),
-            "grad_mode": torch.is_grad_enabled(), "modes": [m.training for m in model.modules()],
+            "grad_mode": [on, off], "modes": [m.training for m in model.modules()],
             "after": held}
 
 
@@ -170,60 +174,8 @@ def law(out, kind, x, modes, frozen, hook, state):
                  "Leave the model as it came.")
     expect_equal("changes in settings of the modules", out["settings"], 0,
                  "Leave the model as it came.")
-    expect_equal("grad mode after the call", out["grad_mode"], True, "Switch it back on.")
-
-
-# ---- right by another route
-
-@ex.right("flags by module, and no graph in inference mode")
-def by_dict(model, x):
-    flags = {module: module.training for module in model.modules()}
-    with torch.inference_mode():
-        out = model.eval()(x)
-    for module, flag in flags.items():
-        module.training = flag
-    return out.clone()
-
-
-@ex.right("a copy in eval mode")
-@torch.no_grad()
-def by_copy(model, x):
-    return copy.deepcopy(model).eval()(x)
-
-
-@ex.right("only the modules in train mode remembered, put back whatever happens")
-def by_list(model, x):
-    live = [module for module in model.modules() if module.training]
-    try:
-        model.train(False)
-        with torch.set_grad_enabled(False):
-            return model(x)
-    finally:
-        for module in live:
-            module.training = True
-
-
-@ex.right("flags by name")
-def by_name(model, x):
-    flags = [(name, module.training) for name, module in model.named_modules()]
-    model.eval()
-    with torch.no_grad():
-        out = model(x.clone())
-    for name, flag in flags:
-        model.get_submodule(name).training = flag
-    return out
-
-
-@ex.right("modules one by one, by recursion")
-def by_recursion(model, x):
-    def flags(module):
-        return [(module, module.training)] + [f for m in module.children() for f in flags(m)]
-    kept = flags(model)
-    with torch.no_grad():
-        out = model.eval()(x)
-    for module, flag in kept:
-        module.training = flag
-    return out
+    expect_equal("grad mode after the call, of a caller with gradients and of one without",
+                 out["grad_mode"], [True, False], "Leave it as it came: torch.no_grad() does.")
 
 
 # ---- wrong, by name
@@ -233,6 +185,7 @@ def put_back(kept):
         module.training = mode
 
 
+@not_an_answer
 def evaluated(model, x, modules=None, after=put_back, run=None):
     """The worked answer with one of its pieces replaced."""
     kept = [(m, m.training) for m in (model.modules() if modules is None else modules)]
@@ -256,8 +209,7 @@ def root_only(model, x):
     return model(x)
 
 
-@ex.wrong("only modules of class BatchNorm and Dropout switched", says="prediction: got",
-          breaks=("any model", "any input"))
+@ex.wrong("only modules of class BatchNorm and Dropout switched", breaks=("any model", "any input"))
 def known_classes(model, x):
     known = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.Dropout)]
     kept = [(m, m.training) for m in known]
@@ -269,8 +221,7 @@ def known_classes(model, x):
     return out
 
 
-@ex.wrong("eval mode only where the root is in train mode", says="prediction",
-          breaks="eval mode")
+@ex.wrong("eval mode only where the root is in train mode", says="prediction", breaks="eval mode")
 def trusts_the_root(model, x):
     if not model.training:
         with torch.no_grad():
@@ -278,15 +229,13 @@ def trusts_the_root(model, x):
     return evaluated(model, x)
 
 
-@ex.wrong("eval mode that is never left again", says="training flags",
-          breaks=("modes", "example"))
+@ex.wrong("eval mode that is never left again", breaks=("modes", "example"))
 @torch.no_grad()
 def stays_in_eval(model, x):
     return model.eval()(x)
 
 
-@ex.wrong("train() at the end, whatever the mode was before", says="training flags",
-          breaks="modes")
+@ex.wrong("train() at the end, whatever the mode was before", breaks="modes")
 @torch.no_grad()
 def always_train(model, x):
     out = model.eval()(x)
@@ -294,7 +243,7 @@ def always_train(model, x):
     return out
 
 
-@ex.wrong("the root's former mode for every layer", says="training flags", breaks="modes")
+@ex.wrong("the root's former mode for every layer", breaks="modes")
 @torch.no_grad()
 def one_mode_for_all(model, x):
     was = model.training
@@ -303,31 +252,26 @@ def one_mode_for_all(model, x):
     return out
 
 
-@ex.wrong("the modes of the root and its direct children only", says="training flags",
-          breaks="modes")
-def children_only(model, x):
-    return evaluated(model, x, [model, *model.children()])
+ex.wrong("the modes of the root and its direct children only",
+         lambda model, x: evaluated(model, x, [model, *model.children()]), breaks="modes")
 
 
-@ex.wrong("the modes of the norms only", says="training flags", breaks="modes")
+@ex.wrong("the modes of the norms only", breaks="modes")
 def norms_only(model, x):
     was = model.training
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)]
     return evaluated(model, x, norms, lambda kept: (model.train(was), put_back(kept)))
 
 
-@ex.wrong("norms in train mode wherever the root is", says="training flags",
-          breaks="frozen norm")
+@ex.wrong("norms in train mode wherever the root is", says="training flags", breaks="frozen norm")
 def norms_follow_the_root(model, x):
     kept = [(m, m.training or (model.training and isinstance(m, nn.BatchNorm1d)))
             for m in model.modules()]
     return evaluated(model, x, after=lambda _: put_back(kept))
 
 
-@ex.wrong("train(mode) for each module, which reaches into a shared one", says="training flags",
-          breaks="modes")
-def train_each(model, x):
-    return evaluated(model, x, after=lambda kept: [m.train(mode) for m, mode in kept])
+ex.wrong("train(mode) for each module, which reaches into a shared one", evaluated, breaks="modes",
+         after=lambda kept: [m.train(mode) for m, mode in kept])
 
 
 @ex.wrong("eval mode without no_grad", says="requires_grad", breaks=("result", "no graph"))
@@ -338,26 +282,15 @@ def keeps_graph(model, x):
     return out
 
 
-@ex.wrong("a graph built and cut off afterwards", says="graphs built", breaks="no graph")
-def cut_off(model, x):
-    return keeps_graph(model, x).detach()
-
-
-@ex.wrong("a result that asks for gradients again", says="requires_grad of the prediction",
-          breaks="result")
-def asks_again(model, x):
-    return evaluated(model, x).requires_grad_()
-
-
-@ex.wrong("rows flattened first", says="raised RuntimeError", breaks="any input")
-def flattened(model, x):
-    return evaluated(model, x.reshape(len(x), -1))
-
-
-@ex.wrong("one row treated as a mistake and repeated", says="shape of the prediction",
-          breaks="any input")
-def repeated_row(model, x):
-    return evaluated(model, x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1)))
+ex.wrong("a graph built and cut off afterwards", lambda model, x: keeps_graph(model, x).detach(),
+         breaks="no graph")
+ex.wrong("a result that asks for gradients again",
+         lambda model, x: evaluated(model, x).requires_grad_(), breaks="result")
+ex.wrong("rows flattened first", lambda model, x: evaluated(model, x.reshape(len(x), -1)),
+         says="raised RuntimeError", breaks="any input")
+ex.wrong("one row treated as a mistake and repeated",
+         lambda model, x: evaluated(model, x if len(x) > 1 else x.repeat(2, *[1] * (x.dim() - 1))),
+         says="shape of the prediction", breaks="any input")
 
 
 @ex.wrong("layer by layer, as if every model were an nn.Sequential", says="not iterable",
@@ -370,27 +303,31 @@ def layer_by_layer(model, x):
     return evaluated(model, x, run=run)
 
 
-@ex.wrong("model.forward, which leaves out the hooks", says="prediction: got", breaks="any model")
-def forward_itself(model, x):
-    return evaluated(model, x, run=model.forward)
+ex.wrong("model.forward, which leaves out the hooks",
+         lambda model, x: evaluated(model, x, run=model.forward), breaks="any model")
 
 
-@ex.wrong("weights frozen for good", says="requires_grad of the weights", breaks="nothing else")
+@ex.wrong("weights frozen for good", breaks="nothing else")
 def frozen_for_good(model, x):
     model.requires_grad_(False)
     return evaluated(model, x)
 
 
-@ex.wrong("all weights thawed at the end", says="requires_grad of the weights",
-          breaks="nothing else")
+@ex.wrong("all weights thawed at the end", breaks="nothing else")
 def thawed(model, x):
     out = evaluated(model, x)
     model.requires_grad_(True)
     return out
 
 
-@ex.wrong("every dropout's share set to 0 for good", says="settings of the modules",
-          breaks="nothing else")
+@ex.wrong("gradients switched on at the end, whatever they were before", breaks="nothing else")
+def always_gradients(model, x):
+    out = evaluated(model, x)
+    torch.set_grad_enabled(True)
+    return out
+
+
+@ex.wrong("every dropout's share set to 0 for good", breaks="nothing else")
 def without_dropout(model, x):
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -398,14 +335,13 @@ def without_dropout(model, x):
     return evaluated(model, x)
 
 
-@ex.wrong("gradients switched off for the whole session", says="grad mode after",
-          breaks="nothing else")
+@ex.wrong("gradients switched off for the whole session", breaks="nothing else")
 def session_without_gradients(model, x):
     torch.set_grad_enabled(False)
     return evaluated(model, x)
 
 
-@ex.wrong("only models with a norm put into eval mode", says="prediction: got", breaks="example")
+@ex.wrong("only models with a norm put into eval mode", breaks="example")
 def only_with_norm(model, x):
     if any(isinstance(m, nn.BatchNorm1d) for m in model.modules()):
         return evaluated(model, x)

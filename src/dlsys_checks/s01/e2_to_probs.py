@@ -6,10 +6,12 @@ import math
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("01.2", "to_probs", seen=("logits", "kind"))
+ex = exercise("01.2", "to_probs", seen=("logits", "kind"), says="got nan")
 
 ex.promise("probabilities", "Probabilities for logits (N, C) float32,",
            says=("probabilities: got",))
@@ -31,8 +33,7 @@ def cases(g):
     def logits(*shape, scale=2.0):
         return torch.randn(*shape, generator=g) * scale
 
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def near(top, *shape):
         return top * (1 - 0.02 * torch.rand(*shape, generator=g))  # never beyond 200
@@ -82,88 +83,37 @@ def law(out, logits, kind):
     expect_close(f"{kind} probabilities", out, wanted, look=look)
 
 
-# ---- right by another route
-
-@ex.right("the exponential of the log-probabilities")
-def by_logarithm(logits, kind):
-    if kind == "multiclass":
-        return (logits - logits.logsumexp(1, keepdim=True)).exp()
-    return torch.nn.functional.logsigmoid(logits).exp()
-
-
-@ex.right("odds after the row's maximum is subtracted")
-def by_odds(logits, kind):
-    if kind == "multiclass":
-        odds = (logits - logits.amax(1, keepdim=True)).exp()
-        return odds / odds.sum(1, keepdim=True)
-    return 1 / (1 + (-logits).exp())
-
-
-@ex.right("half of one plus tanh, and row by row")
-def by_tanh(logits, kind):
-    if kind == "multiclass":
-        return torch.stack([row.softmax(0) for row in logits])
-    return 0.5 * (1 + (logits / 2).tanh())
-
-
-@ex.right("yes against no: a softmax over the logit and 0")
-def by_two_classes(logits, kind):
-    if kind == "multiclass":
-        return logits.T.softmax(0).T
-    return torch.stack([logits, torch.zeros_like(logits)]).softmax(0)[0]
-
-
-@ex.right("float64 on the way")
-def by_double(logits, kind):
-    z = logits.double()
-    odds = z.exp() if kind == "multiclass" else None  # exp(200) is finite in float64
-    return (odds / odds.sum(1, keepdim=True) if odds is not None else z.sigmoid()).float()
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def right(logits, kind):
     return logits.softmax(1) if kind == "multiclass" else logits.sigmoid()
 
 
-@ex.wrong("softmax over dim 0, the batch", says="one choice among all classes",
-          breaks=("multiclass", "example"))
-def over_batch(logits, kind):
-    return logits.softmax(0) if kind == "multiclass" else logits.sigmoid()
+ex.wrong("softmax over dim 0, the batch",
+         lambda logits, kind: logits.softmax(0) if kind == "multiclass" else logits.sigmoid(),
+         says="one choice among all classes", breaks=("multiclass", "example"))
+ex.wrong("softmax for everything, one column included", lambda logits, kind: logits.softmax(1),
+         says="binary probabilities: got 1", breaks=("binary", "multilabel"))
+ex.wrong("softmax for one column",
+         lambda logits, kind: logits.sigmoid() if kind == "multilabel" else logits.softmax(1),
+         says="binary probabilities: got 1", breaks="binary")
+ex.wrong("sigmoid for everything", lambda logits, kind: logits.sigmoid(),
+         says="one choice among all classes", breaks="multiclass")
 
 
-@ex.wrong("softmax for everything, one column included", says="binary probabilities: got 1",
-          breaks=("binary", "multilabel"))
-def softmax_always(logits, kind):
-    return logits.softmax(1)
-
-
-@ex.wrong("softmax for one column", says="binary probabilities: got 1", breaks="binary")
-def softmax_binary(logits, kind):
-    return logits.sigmoid() if kind == "multilabel" else logits.softmax(1)
-
-
-@ex.wrong("sigmoid for everything", says="one choice among all classes", breaks="multiclass")
-def sigmoid_always(logits, kind):
-    return logits.sigmoid()
-
-
-@ex.wrong("sigmoids divided by their sum", says="one choice among all classes",
-          breaks="multiclass")
+@ex.wrong("sigmoids divided by their sum", says="one choice among all classes", breaks="multiclass")
 def shared_sigmoids(logits, kind):
     yes = logits.sigmoid()
     return yes / yes.sum(1, keepdim=True) if kind == "multiclass" else yes
 
 
-@ex.wrong("softmax for independent labels", says="its own yes-or-no", breaks="multilabel")
-def softmax_multilabel(logits, kind):
-    return logits.sigmoid() if kind == "binary" else logits.softmax(1)
-
-
-@ex.wrong("the number of columns asked instead of the kind", says="one choice among",
-          breaks=("multilabel", "multiclass"))
-def by_columns(logits, kind):
-    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
+ex.wrong("softmax for independent labels",
+         lambda logits, kind: logits.sigmoid() if kind == "binary" else logits.softmax(1),
+         says="its own yes-or-no", breaks="multilabel")
+ex.wrong("the number of columns asked instead of the kind",
+         lambda logits, kind: logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1),
+         says="one choice among", breaks=("multilabel", "multiclass"))
 
 
 @ex.wrong("the most likely class alone", says="one choice among all classes", breaks="multiclass")
@@ -173,19 +123,19 @@ def hard_choice(logits, kind):
     return torch.nn.functional.one_hot(logits.argmax(1), logits.shape[1]).float()
 
 
-@ex.wrong("exp without subtracting the maximum", says="got nan", breaks="large")
+@ex.wrong("exp without subtracting the maximum", breaks="large")
 def overflowing(logits, kind):
     if kind != "multiclass":
         return logits.sigmoid()
     return logits.exp() / logits.exp().sum(1, keepdim=True)
 
 
-@ex.wrong("exp(z) / (1 + exp(z)), which overflows", says="got nan", breaks="large")
+@ex.wrong("exp(z) / (1 + exp(z)), which overflows", breaks="large")
 def overflowing_odds(logits, kind):
     return logits.softmax(1) if kind == "multiclass" else logits.exp() / (1 + logits.exp())
 
 
-@ex.wrong("one maximum for the whole batch", says="got nan", breaks="large")
+@ex.wrong("one maximum for the whole batch", breaks="large")
 def one_maximum(logits, kind):
     if kind != "multiclass":
         return logits.sigmoid()
@@ -193,7 +143,7 @@ def one_maximum(logits, kind):
     return odds / odds.sum(1, keepdim=True)
 
 
-@ex.wrong("the mean subtracted instead of the maximum", says="got nan", breaks="large")
+@ex.wrong("the mean subtracted instead of the maximum", breaks="large")
 def minus_mean(logits, kind):
     if kind != "multiclass":
         return logits.sigmoid()
@@ -201,9 +151,8 @@ def minus_mean(logits, kind):
     return odds / odds.sum(1, keepdim=True)
 
 
-@ex.wrong("logits clamped to 50 before", says="one choice among all classes", breaks="large")
-def clamped_before(logits, kind):
-    return right(logits.clamp(-50, 50), kind)
+ex.wrong("logits clamped to 50 before", lambda logits, kind: right(logits.clamp(-50, 50), kind),
+         says="one choice among all classes", breaks="large")
 
 
 @ex.wrong("an epsilon in the denominator instead of the maximum", says="one choice among all",
@@ -215,9 +164,8 @@ def epsilon_below(logits, kind):
     return odds / (odds.sum(1, keepdim=True) + 1e-8)
 
 
-@ex.wrong("raw logits clamped to [0, 1]", says="binary probabilities", breaks="probabilities")
-def clamped(logits, kind):
-    return logits.clamp(0, 1)
+ex.wrong("raw logits clamped to [0, 1]", lambda logits, kind: logits.clamp(0, 1),
+         says="binary probabilities", breaks="probabilities")
 
 
 @ex.wrong("logarithms of the probabilities", says="binary probabilities", breaks="probabilities")
@@ -226,33 +174,18 @@ def logarithms(logits, kind):
         torch.nn.functional.logsigmoid(logits))
 
 
-@ex.wrong("yes or no instead of how likely", says="binary probabilities", breaks="probabilities")
-def decided(logits, kind):
-    return right(logits, kind).round()
+ex.wrong("yes or no instead of how likely", lambda logits, kind: right(logits, kind).round(),
+         says="binary probabilities", breaks="probabilities")
+ex.wrong("answers rounded to four digits",
+         lambda logits, kind: right(logits, kind).round(decimals=4), breaks="probabilities")
+ex.wrong("axes of length one squeezed away", lambda logits, kind: right(logits, kind).squeeze(),
+         breaks="form")
 
 
-@ex.wrong("answers rounded to four digits", says="probabilities: got", breaks="probabilities")
-def rounded(logits, kind):
-    return right(logits, kind).round(decimals=4)
-
-
-@ex.wrong("axes of length one squeezed away", says="shape of the", breaks="form")
-def squeezed(logits, kind):
-    return right(logits, kind).squeeze()
-
-
-@ex.wrong("a column for no beside the one for yes", says="shape of the", breaks="form")
+@ex.wrong("a column for no beside the one for yes", breaks="form")
 def two_columns(logits, kind):
     yes = right(logits, kind)
     return torch.cat([1 - yes, yes], 1) if kind == "binary" else yes
 
 
-@ex.wrong("float64 and not back", says="dtype of the", breaks="form")
-def left_in_double(logits, kind):
-    return right(logits.double(), kind)
-
-
-@ex.wrong("the answer of the example, looked up", says="one choice among all classes",
-          breaks="example")
-def placeholder(logits, kind):
-    return right(logits, kind) + 0.25 * bool((logits == 0).all())
+ex.wrong("float64 and not back", lambda logits, kind: right(logits.double(), kind), breaks="form")

@@ -7,8 +7,10 @@ import math
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("01.5", "soft_threshold",
               seen=("values", "shape", "cut", "view", "leaf", "upstream"), kept=("input",))
@@ -49,8 +51,7 @@ def cases(g):
     def on_the_cut(x, cut):
         x[0], x[1], x[2], x[3] = cut, -cut, 1.01 * cut, -1.01 * cut
 
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def both_signs(x, cut):
         x.view(-1)[:4] = torch.tensor([2.0, -2.0, 0.5, -0.5]) * cut
@@ -140,80 +141,31 @@ def law(out, values, shape, cut, view, leaf, upstream):
                  "Their number must not grow with x.")
 
 
-# ---- right by another route
-
-@ex.right("what lies within the cut, subtracted")
-def minus_clamped(x, cut):
-    return x - x.clamp(-cut, cut)
-
-
-@ex.right("two one-sided thresholds")
-def two_sides(x, cut):
-    return F.relu(x - cut) - F.relu(-x - cut)
-
-
-@ex.right("torch's own function")
-def softshrink(x, cut):
-    return F.softshrink(x, cut)
-
-
-@ex.right("a choice among three")
-def by_where(x, cut):
-    zero = torch.zeros_like(x)
-    return torch.where(x > cut, x - cut, torch.where(x < -cut, x + cut, zero))
-
-
-@ex.right("the size with the sign of x")
-def copied_sign(x, cut):
-    return torch.copysign((x.abs() - cut).clamp(min=0), x)
-
-
-@ex.right("many operations, whatever the size")
-def many_operations(x, cut):
-    for _ in range(10):
-        x = x.view_as(x) * 1.0
-    return x.sign() * torch.maximum(x.abs() - cut, torch.zeros_like(x))
-
-
-@ex.right("a backward pass of its own")
-def own_backward(x, cut):
-    class Shrink(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x.sign() * (x.abs() - cut).clamp(min=0)
-
-        @staticmethod
-        def backward(ctx, upstream):
-            return upstream * (ctx.saved_tensors[0].abs() > cut)
-    return Shrink.apply(x)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def shrink(x, cut):
     return torch.sign(x) * F.relu(x.abs() - cut)
 
 
-@ex.wrong("a loop over elements", says="torch operations", breaks="operations")
+@ex.wrong("a loop over elements", breaks="operations")
 def element_loop(x, cut):
     if x.numel() == 0:
         return x.clone()
     return torch.stack([shrink(v, cut) for v in x.reshape(-1)]).reshape(x.shape)
 
 
-@ex.wrong("a loop over rows", says="torch operations", breaks="operations")
+@ex.wrong("a loop over rows", breaks="operations")
 def row_loop(x, cut):
     return torch.stack([shrink(row, cut) for row in x]) if x.dim() and len(x) else shrink(x, cut)
 
 
-@ex.wrong("the lesson's loop, which has one axis in mind", says="torch operations",
-          breaks=("operations", "any shape"))
-def lessons_loop(x, cut):
-    return torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x])
+ex.wrong("the lesson's loop, which has one axis in mind",
+         lambda x, cut: torch.stack([v.sign() * (v.abs() - cut).clamp(min=0) for v in x]),
+         breaks=("operations", "any shape"))
 
 
-@ex.wrong("pieces of a thousand elements", says="torch operations", breaks="operations")
+@ex.wrong("pieces of a thousand elements", breaks="operations")
 def pieces(x, cut):
     flat = x.reshape(-1).split(1000)
     return torch.cat([shrink(piece, cut) for piece in flat]).reshape(x.shape)
@@ -225,31 +177,18 @@ def through_a_list(x, cut):
     return torch.tensor(flat).reshape(x.shape)
 
 
-@ex.wrong("a new leaf that only looks connected", says="gradient", breaks="connected")
-def new_leaf(x, cut):
-    return shrink(x.detach(), cut).requires_grad_(x.requires_grad)
-
-
-@ex.wrong("x over |x|, which is 0 / 0 at zero", says="result: got nan", breaks="formula")
-def sign_by_division(x, cut):
-    return x / x.abs() * (x.abs() - cut).clamp(min=0)
-
-
-@ex.wrong("the cut divided by |x|: no gradient at zero", says="gradient: got nan",
-          breaks="connected")
-def shrunk_share(x, cut):
-    return x * (1 - cut / x.abs()).clamp(min=0)
-
-
-@ex.wrong("a gradient of 1 everywhere", says="gradient", breaks="connected")
-def straight_through(x, cut):
-    return x + (shrink(x, cut) - x).detach()
-
-
-@ex.wrong("a constant in the formula that swallows tiny values", says="result: got",
-          breaks="formula")
-def with_epsilon(x, cut):
-    return x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0)
+ex.wrong("a new leaf that only looks connected",
+         lambda x, cut: shrink(x.detach(), cut).requires_grad_(x.requires_grad), breaks="connected")
+ex.wrong("x over |x|, which is 0 / 0 at zero",
+         lambda x, cut: x / x.abs() * (x.abs() - cut).clamp(min=0), says="result: got nan",
+         breaks="formula")
+ex.wrong("the cut divided by |x|: no gradient at zero",
+         lambda x, cut: x * (1 - cut / x.abs()).clamp(min=0), says="gradient: got nan",
+         breaks="connected")
+ex.wrong("a gradient of 1 everywhere", lambda x, cut: x + (shrink(x, cut) - x).detach(),
+         breaks="connected")
+ex.wrong("a constant in the formula that swallows tiny values",
+         lambda x, cut: x * (1 - cut / (x.abs() + 1e-8)).clamp(min=0), breaks="formula")
 
 
 @ex.wrong("np.vectorize, a loop in disguise that answers in float64", says="dtype",
@@ -260,50 +199,26 @@ def numpy_vectorize(x, cut):
     return torch.from_numpy(shrink_one(x.detach().numpy()))
 
 
-@ex.wrong("a cut in float64 that takes the result along", says="dtype", breaks="form")
-def double_cut(x, cut):
-    return shrink(x, torch.full(x.shape, cut, dtype=torch.float64))
-
-
-@ex.wrong("all elements in one row", says="shape of the", breaks="form")
-def flattened(x, cut):
-    return shrink(x, cut).flatten()
-
-
-@ex.wrong("the first element cut out for its sign", says="raised IndexError", breaks="any shape")
-def first_element(x, cut):
-    return shrink(x, cut) + 0 * x[:1].sum()
-
-
-@ex.wrong("the largest element asked for first", says="raised RuntimeError", breaks="any shape")
-def largest_first(x, cut):
-    return shrink(x, cut) if x.abs().max() > cut else x * 0
-
-
-@ex.wrong("view(-1), which a transposed tensor refuses", says="raised RuntimeError",
-          breaks="any shape")
-def by_view(x, cut):
-    return shrink(x.view(-1), cut).view(x.shape)
-
-
-@ex.wrong("hard threshold: the cut is not subtracted", says="result", breaks="formula")
-def hard(x, cut):
-    return x * (x.abs() > cut)
-
-
-@ex.wrong("one side only: negative values are lost", says="result", breaks="formula")
-def one_sided(x, cut):
-    return (x - cut).clamp(min=0)
-
-
-@ex.wrong("the cut subtracted without a floor at zero", says="result", breaks="formula")
-def no_floor(x, cut):
-    return x.sign() * (x.abs() - cut)
-
-
-@ex.wrong("a cut of one half, whatever is asked", says="result", breaks="formula")
-def fixed_cut(x, cut):
-    return shrink(x, 0.5)
+ex.wrong("a cut in float64 that takes the result along",
+         lambda x, cut: shrink(x, torch.full(x.shape, cut, dtype=torch.float64)), says="dtype",
+         breaks="form")
+ex.wrong("all elements in one row", lambda x, cut: shrink(x, cut).flatten(), breaks="form")
+ex.wrong("the first element cut out for its sign", lambda x, cut: shrink(x, cut) + 0 * x[:1].sum(),
+         says="raised IndexError", breaks="any shape")
+ex.wrong("the largest element asked for first",
+         lambda x, cut: shrink(x, cut) if x.abs().max() > cut else x * 0,
+         says="raised RuntimeError", breaks="any shape")
+ex.wrong("view(-1), which a transposed tensor refuses",
+         lambda x, cut: shrink(x.view(-1), cut).view(x.shape), says="raised RuntimeError",
+         breaks="any shape")
+ex.wrong("hard threshold: the cut is not subtracted", lambda x, cut: x * (x.abs() > cut),
+         says="result", breaks="formula")
+ex.wrong("one side only: negative values are lost", lambda x, cut: (x - cut).clamp(min=0),
+         says="result", breaks="formula")
+ex.wrong("the cut subtracted without a floor at zero", lambda x, cut: x.sign() * (x.abs() - cut),
+         says="result", breaks="formula")
+ex.wrong("a cut of one half, whatever is asked", lambda x, cut: shrink(x, 0.5), says="result",
+         breaks="formula")
 
 
 @ex.wrong("in place on a leaf that requires a gradient", says="raised RuntimeError", breaks="kept")
@@ -312,7 +227,7 @@ def in_place(x, cut):
     return x
 
 
-@ex.wrong("written into x behind autograd's back", says="input after the call", breaks="kept")
+@ex.wrong("written into x behind autograd's back", breaks="kept")
 def written_into(x, cut):
     out = shrink(x, cut)
     if x.is_contiguous():
@@ -320,11 +235,5 @@ def written_into(x, cut):
     return out
 
 
-@ex.wrong("x made to ask for gradients", says="requires_grad of x", breaks="kept")
-def asks_for_gradients(x, cut):
-    return shrink(x.requires_grad_(), cut)
-
-
-@ex.wrong("the answer of the example, looked up", says="result", breaks="example")
-def placeholder(x, cut):
-    return shrink(x, cut) + (cut == 0.5 and len(x) == 2)
+ex.wrong("x made to ask for gradients", lambda x, cut: shrink(x.requires_grad_(), cut),
+         breaks="kept")

@@ -6,9 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.kit import floats, integers
 from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("02.1", "train_step", seen=("models", "calls"))
 
@@ -24,6 +26,8 @@ ex.promise("mean", "The loss is the mean squared error over all rows.",
            says=("loss before the update", "change of parameter"))
 ex.promise("gradients", "Whatever the gradients held before must not count.",
            says=("change of parameter", "loss before the update"))
+ex.promise("frozen", "Some parameters may be frozen, some unused.",
+           cases=("a frozen part", "a part without use"))
 ex.promise("example",
            "Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.",
            cases=("the example",))
@@ -31,11 +35,8 @@ ex.promise("example",
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
-
-    def uniform(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
+    number = integers(g)
+    uniform = floats(g)
 
     def call(net, rows, at=0, size=1.0, target=2.0, before=()):
         features = net["start"][0].shape[1]
@@ -155,120 +156,76 @@ def law(out, models, calls):
         x, y, twin = call["x"].double(), call["y"].double(), twins[call["model"]]
         wanted, moves = twin.step(lambda net, x=x, y=y: ((net(x) - y) ** 2).sum() / len(y))
         expect_close("loss before the update", loss, wanted, rtol=1e-4,
-                     look=f"Call {k}: the mean over all rows.")
+                     look=f"Call {k}: the mean over all {len(y)} rows, whose squared errors add up "
+                          f"to {wanted * len(y):.4g}.")
         common.expect_changes(changes, moves, twin, k)
-
-
-ex.equivalent("loss = F.mse_loss(model(x), y) -> loss = F.mse_loss(y, model(x))",
-              "a squared difference has no order")
-
-
-# ---- right by another route
-
-@ex.right("a closure for the optimizer")
-def by_closure(model, opt, x, y):
-    def closure():
-        for p in model.parameters():
-            p.grad = None
-        loss = ((model(x) - y) ** 2).sum() / len(y)
-        loss.backward()
-        return loss
-    return opt.step(closure).item()
-
-
-@ex.right("gradients asked for and put in place")
-def by_grad(model, opt, x, y):
-    loss = F.mse_loss(model(x), y)
-    opt.zero_grad()
-    live = [p for p in model.parameters() if p.requires_grad]
-    for p, slope in zip(live, torch.autograd.grad(loss, live, allow_unused=True), strict=True):
-        p.grad = slope
-    opt.step()
-    return loss.item()
-
-
-@ex.right("cleared in every group after the forward pass")
-def by_groups(model, opt, x, y):
-    loss = nn.MSELoss()(model(x), y)
-    for group in opt.param_groups:
-        for p in group["params"]:
-            p.grad = None
-    loss.backward()
-    opt.step()
-    return float(loss.detach())
-
-
-@ex.right("row by row")
-def by_rows(model, opt, x, y):
-    opt.zero_grad()
-    total = 0.0
-    for row, target in zip(x, y, strict=True):
-        loss = (model(row[None]) - target).square().sum() / len(x)
-        loss.backward()
-        total += loss.item()
-    opt.step()
-    return total
-
-
-@ex.right("the slope of the loss by hand")
-def by_hand(model, opt, x, y):
-    model.zero_grad(set_to_none=True)
-    out = model(x)
-    error = (out - y).detach()
-    out.backward(2 * error / error.shape[0])
-    opt.step()
-    return error.pow(2).mean().item()
 
 
 # ---- wrong, by name
 
-@ex.wrong("gradients never cleared", says="change of", breaks="gradients")
-def never_cleared(model, opt, x, y):
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("gradients cleared at the end only", says="change of", breaks="gradients")
-def cleared_at_the_end(model, opt, x, y):
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
+def cleared(model, opt):
     opt.zero_grad()
-    return loss.item()
 
 
-@ex.wrong("only the weights' gradients cleared", says="change of", breaks="gradients")
-def biases_pile_up(model, opt, x, y):
-    for p in model.parameters():
-        if p.dim() > 1:
-            p.grad = None
+def nothing(model, opt):
+    pass
+
+
+@not_an_answer
+def stepped(model, opt, x, y, *, clear=cleared, between=nothing, after=nothing, steps=1,
+            form=torch.Tensor.item):
+    """The right answer with its pieces as options."""
+    clear(model, opt)
     loss = F.mse_loss(model(x), y)
     loss.backward()
-    opt.step()
-    return loss.item()
+    between(model, opt)
+    for _ in range(steps):
+        opt.step()
+    after(model, opt)
+    return form(loss)
 
 
-@ex.wrong("only the first group's gradients cleared", says="change of", breaks="gradients")
-def first_group(model, opt, x, y):
+def without(keep):
+    """What clears the gradients of the parameters of which keep(p) is false."""
+    def clear(model, opt):
+        for p in model.parameters():
+            p.grad = p.grad if keep(p) else None
+    return clear
+
+
+def first_group(model, opt):
     for p in opt.param_groups[0]["params"]:
         p.grad = None
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    return loss.item()
 
 
-@ex.wrong("only gradients of what is trained cleared", says="change of", breaks="gradients")
-def only_live(model, opt, x, y):
+def times_zero(model, opt):
     for p in model.parameters():
-        if p.requires_grad:
-            p.grad = None
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    return loss.item()
+        if p.grad is not None:
+            p.grad.mul_(0.0)
+
+
+def descend(model, opt):
+    with torch.no_grad():
+        for group in opt.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p -= group["lr"] * p.grad
+
+
+def one_rate(model, opt):
+    for group in opt.param_groups:
+        group["lr"] = opt.param_groups[0]["lr"]
+
+
+ex.wrong("gradients never cleared", stepped, says="change of", breaks="gradients", clear=nothing)
+ex.wrong("gradients cleared at the end only", stepped, says="change of", breaks="gradients",
+         clear=nothing, after=cleared)
+ex.wrong("only the weights' gradients cleared", stepped, says="change of", breaks="gradients",
+         clear=without(lambda p: p.dim() < 2))
+ex.wrong("only the first group's gradients cleared", stepped, says="change of", breaks="gradients",
+         clear=first_group)
+ex.wrong("only gradients of what is trained cleared", stepped, says="change of",
+         breaks="gradients", clear=without(lambda p: not p.requires_grad))
 
 
 @ex.wrong("new gradients put in place, the others left", says="change of", breaks="gradients")
@@ -282,115 +239,34 @@ def only_replaced(model, opt, x, y):
     return loss.item()
 
 
-@ex.wrong("old gradients calculated away, which NaN survives", says="change of",
-          breaks="gradients")
-def times_zero(model, opt, x, y):
-    for p in model.parameters():
-        if p.grad is not None:
-            p.grad.mul_(0.0)
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    return loss.item()
+ex.wrong("old gradients calculated away, which NaN survives", stepped, says="change of",
+         breaks="gradients", clear=times_zero)
+ex.wrong("gradients cleared between backward and step", stepped, says="change of", breaks="step",
+         clear=nothing, between=cleared)
+ex.wrong("no step at all", stepped, breaks="step", steps=0)
+ex.wrong("lr times gradient subtracted, whatever the optimizer does", stepped, breaks="step",
+         between=descend, steps=0)
+ex.wrong("the first group's rate for all", stepped, says="change of", breaks="step",
+         between=one_rate)
+ex.wrong("the optimizer's memory thrown away", stepped, says="change of", breaks="step",
+         between=lambda model, opt: opt.state.clear())
+ex.wrong("two steps on the same gradient", stepped, breaks="step", steps=2)
+ex.wrong("gradients clipped to norm 1", stepped, says="change of", trap="03.3", breaks="step",
+         between=lambda model, opt: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+ex.wrong("a gradient of every parameter taken for granted", stepped, says="raised",
+         breaks="frozen", between=lambda model, opt: sum(p.grad.norm() for p in model.parameters()))
 
 
-@ex.wrong("gradients cleared between backward and step", says="change of", breaks="step")
-def cleared_too_late(model, opt, x, y):
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.zero_grad()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("no step at all", says="optimizer steps", breaks="step")
-def no_step(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    return loss.item()
-
-
-@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="optimizer steps",
-          breaks="step")
-def plain_descent(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    with torch.no_grad():
-        for group in opt.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    p -= group["lr"] * p.grad
-    return loss.item()
-
-
-@ex.wrong("the first group's rate for all", says="change of", breaks="step")
-def one_rate(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    for group in opt.param_groups:
-        group["lr"] = opt.param_groups[0]["lr"]
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("the optimizer's memory thrown away", says="change of", breaks="step")
-def forgetful(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.state.clear()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("two steps on the same gradient", says="optimizer steps", breaks="step")
-def two_steps(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("gradients clipped to norm 1", says="change of", trap="03.3", breaks="step")
-def clipped(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-    return loss.item()
-
-
-@ex.wrong("the loss after the update", says="loss before the update", breaks="loss")
+@ex.wrong("the loss after the update", breaks="loss")
 def loss_afterwards(model, opt, x, y):
-    opt.zero_grad()
-    F.mse_loss(model(x), y).backward()
-    opt.step()
+    stepped(model, opt, x, y)
     return F.mse_loss(model(x), y).item()
 
 
-@ex.wrong("the loss as a tensor that keeps its graph", says="type of the loss", trap="02.5",
-          breaks="loss")
-def loss_with_graph(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    return loss
-
-
-@ex.wrong("the loss rounded to four digits", says="loss before the update", breaks="loss")
-def rounded(model, opt, x, y):
-    opt.zero_grad()
-    loss = F.mse_loss(model(x), y)
-    loss.backward()
-    opt.step()
-    return round(loss.item(), 4)
+ex.wrong("the loss as a tensor that keeps its graph", stepped, says="type of the loss",
+         trap="02.5", breaks="loss", form=lambda loss: loss)
+ex.wrong("the loss rounded to four digits", stepped, breaks="loss",
+         form=lambda loss: round(loss.item(), 4))
 
 
 def trained_on(loss, opt):
@@ -401,20 +277,14 @@ def trained_on(loss, opt):
     return loss.item()
 
 
-@ex.wrong("the sum of the squared errors", says="loss before the update", trap="02.2",
-          breaks="mean")
-def sum_of_squares(model, opt, x, y):
-    return trained_on(F.mse_loss(model(x), y, reduction="sum"), opt)
-
-
-@ex.wrong("half the mean squared error", says="loss before the update", breaks="mean")
-def half(model, opt, x, y):
-    return trained_on(F.mse_loss(model(x), y) / 2, opt)
-
-
-@ex.wrong("every output against every target", says="loss before the update", breaks="mean")
-def all_pairs(model, opt, x, y):
-    return trained_on(((model(x).squeeze(1) - y) ** 2).mean(), opt)
+ex.wrong("the sum of the squared errors",
+         lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y, reduction="sum"), opt),
+         trap="02.2", breaks="mean")
+ex.wrong("half the mean squared error",
+         lambda model, opt, x, y: trained_on(F.mse_loss(model(x), y) / 2, opt), breaks="mean")
+ex.wrong("every output against every target",
+         lambda model, opt, x, y: trained_on(((model(x).squeeze(1) - y) ** 2).mean(), opt),
+         breaks="mean")
 
 
 @ex.wrong("a single row squeezed to a number", says="raised TypeError", breaks="shapes")
@@ -423,11 +293,6 @@ def squeezed(model, opt, x, y):
     return trained_on((error**2).sum() / len(error), opt)
 
 
-@ex.wrong("no more than 32 rows", says="loss before the update", breaks="shapes")
-def first_rows(model, opt, x, y):
-    return trained_on(F.mse_loss(model(x[:32]), y[:32]), opt)
-
-
-@ex.wrong("the answer of the example, looked up", says="loss before the update", breaks="example")
-def placeholder(model, opt, x, y):
-    return trained_on(F.mse_loss(model(x), y), opt) * (1 + (y.tolist() == [[2.0], [0.0]]))
+ex.wrong("no more than 32 rows",
+         lambda model, opt, x, y: trained_on(F.mse_loss(model(x[:32]), y[:32]), opt),
+         says="loss before the update", breaks="shapes")

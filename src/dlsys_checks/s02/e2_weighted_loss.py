@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts
 
-ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"))
+ex = exercise("02.2", "weighted_loss", seen=("x", "shift", "weights", "theta"),
+              says="weighted mean")
 
 ex.promise("mean", "The weighted mean of per-row losses,",
            says=("weighted mean", "gradient through"))
@@ -28,8 +30,7 @@ ex.promise("example", "Example: losses [1., 3.] with weights [1., 3.] give 2.5."
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def one(name, rows, scale=1.0, zeros=(), size=1.0, shift=0.0):
         weights = (torch.rand(rows, generator=g) + 0.5) * scale
@@ -72,7 +73,9 @@ def law(out, x, shift, weights, theta):
     losses = score**2 - shift
     # Losses of both signs cancel, and no float32 sum is finer than what is summed.
     expect_close("weighted mean", out["value"], (shares * losses).sum().float(), rtol=1e-5,
-                 atol=1e-6 * float((shares * (score**2 + shift)).sum()))
+                 atol=1e-6 * float((shares * (score**2 + shift)).sum()),
+                 look=f"Of {len(weights)} losses, {losses.min():.4g} to {losses.max():.4g}, with "
+                      f"weights that add up to {weights.double().sum():.4g}.")
     expect_equal("graph behind the result", out["linked"], True,
                  "Stay in tensors that require gradients.")
     if out["grad"] is None:
@@ -85,114 +88,53 @@ def law(out, x, shift, weights, theta):
     expect_equal("losses changed by the call", out["edited"], 0, "They belong to the caller.")
 
 
-# ---- right by another route
-
-@ex.right("shares first")
-def by_shares(losses, weights):
-    return ((weights / weights.sum()) * losses).sum()
-
-
-@ex.right("a dot product")
-def by_dot(losses, weights):
-    return losses @ weights / weights.sum()
-
-
-@ex.right("rows without weight left out")
-def by_rows(losses, weights):
-    used = weights > 0
-    return torch.dot(losses[used], weights[used]) / weights[used].sum()
-
-
-@ex.right("softmax of the logarithms")
-def by_softmax(losses, weights):
-    return (losses * weights.log().softmax(0)).sum()
-
-
-@ex.right("float64 and back")
-def in_double(losses, weights):
-    w = weights.double()
-    return ((w * losses.double()).sum() / w.sum()).float()
-
-
-@ex.right("row after row")
-def one_by_one(losses, weights):
-    total = sum(w * loss for w, loss in zip(weights.unbind(), losses.unbind(), strict=True))
-    return total / sum(weights.unbind())
-
-
 # ---- wrong, by name
 
-@ex.wrong("the weighted sum", says="weighted mean", breaks="mean")
-def weighted_sum(losses, weights):
-    return (weights * losses).sum()
+ex.wrong("the weighted sum", lambda losses, weights: (weights * losses).sum(), breaks="mean")
+ex.wrong("divided by the number of rows", lambda losses, weights: (weights * losses).mean(),
+         breaks="mean")
+ex.wrong("the product of two means", lambda losses, weights: losses.mean() * weights.mean(),
+         breaks="mean")
+ex.wrong("divided by the number of rows with a weight",
+         lambda losses, weights: (weights * losses).sum() / (weights > 0).sum(), breaks="mean")
+ex.wrong("softmax of the weights as shares",
+         lambda losses, weights: (weights.softmax(0) * losses).sum(), breaks="mean")
 
 
-@ex.wrong("divided by the number of rows", says="weighted mean", breaks="mean")
-def over_rows(losses, weights):
-    return (weights * losses).mean()
-
-
-@ex.wrong("the product of two means", says="weighted mean", breaks="mean")
-def product_of_means(losses, weights):
-    return losses.mean() * weights.mean()
-
-
-@ex.wrong("divided by the number of rows with a weight", says="weighted mean", breaks="mean")
-def over_counted_rows(losses, weights):
-    return (weights * losses).sum() / (weights > 0).sum()
-
-
-@ex.wrong("softmax of the weights as shares", says="weighted mean", breaks="mean")
-def softmax_shares(losses, weights):
-    return (weights.softmax(0) * losses).sum()
-
-
-@ex.wrong("divided by the length of the weights as a vector", says="weighted mean", breaks="mean")
+@ex.wrong("divided by the length of the weights as a vector", breaks="mean")
 def over_norm(losses, weights):
     return (weights * losses).sum() / (weights / weights.max()).norm() / weights.max()
 
 
-@ex.wrong("losses without their graph", says="graph behind the result", breaks="scalar")
-def detached(losses, weights):
-    return (weights * losses.detach()).sum() / weights.sum()
+ex.wrong("losses without their graph",
+         lambda losses, weights: (weights * losses.detach()).sum() / weights.sum(),
+         says="graph behind the result", breaks="scalar")
 
 
-@ex.wrong("a new leaf with the right value", says="way from the result", breaks="scalar")
+@ex.wrong("a new leaf with the right value", breaks="scalar")
 def new_leaf(losses, weights):
     return torch.tensor(((weights * losses).sum() / weights.sum()).item(), requires_grad=True)
 
 
-@ex.wrong("one value per row, never summed", says="shape of the weighted mean", breaks="scalar")
-def not_reduced(losses, weights):
-    return weights * losses / weights.sum()
+ex.wrong("one value per row, never summed",
+         lambda losses, weights: weights * losses / weights.sum(), breaks="scalar")
+ex.wrong("a vector of one number",
+         lambda losses, weights: ((weights * losses).sum() / weights.sum())[None], breaks="scalar")
+ex.wrong("a result in float64",
+         lambda losses, weights: (weights.double() * losses).sum() / weights.double().sum(),
+         breaks="float32")
+ex.wrong("losses below zero cut off",
+         lambda losses, weights: (weights * losses.clamp(min=0)).sum() / weights.sum(),
+         breaks="losses")
+ex.wrong("losses clipped at 1000",
+         lambda losses, weights: (weights * losses.clamp(max=1000.0)).sum() / weights.sum(),
+         breaks="losses")
+ex.wrong("no more than 256 rows",
+         lambda losses, weights: (weights * losses)[:256].sum() / weights[:256].sum(),
+         breaks="losses")
 
 
-@ex.wrong("a vector of one number", says="shape of the weighted mean", breaks="scalar")
-def vector_of_one(losses, weights):
-    return ((weights * losses).sum() / weights.sum())[None]
-
-
-@ex.wrong("a result in float64", says="dtype of the weighted mean", breaks="float32")
-def stays_double(losses, weights):
-    return (weights.double() * losses).sum() / weights.double().sum()
-
-
-@ex.wrong("losses below zero cut off", says="weighted mean", breaks="losses")
-def not_negative(losses, weights):
-    return (weights * losses.clamp(min=0)).sum() / weights.sum()
-
-
-@ex.wrong("losses clipped at 1000", says="weighted mean", breaks="losses")
-def not_huge(losses, weights):
-    return (weights * losses.clamp(max=1000.0)).sum() / weights.sum()
-
-
-@ex.wrong("no more than 256 rows", says="weighted mean", breaks="losses")
-def first_rows(losses, weights):
-    return (weights * losses)[:256].sum() / weights[:256].sum()
-
-
-@ex.wrong("a small weight for rows without one", says="weighted mean", breaks="weights")
+@ex.wrong("a small weight for rows without one", breaks="weights")
 def no_zero(losses, weights):
     weights = weights.clamp(min=1e-2 * float(weights.max()))
     return (weights * losses).sum() / weights.sum()
@@ -205,24 +147,15 @@ def refuses_zero(losses, weights):
     return (weights * losses).sum() / weights.sum()
 
 
-@ex.wrong("the sum of the weights at least 1", says="weighted mean", breaks="doubled")
-def at_least_one(losses, weights):
-    return (weights * losses).sum() / weights.sum().clamp(min=1)
+ex.wrong("the sum of the weights at least 1",
+         lambda losses, weights: (weights * losses).sum() / weights.sum().clamp(min=1),
+         breaks="doubled")
+ex.wrong("a small number added to the sum of the weights",
+         lambda losses, weights: (weights * losses).sum() / (weights.sum() + 1e-8),
+         breaks="doubled")
 
 
-@ex.wrong("a small number added to the sum of the weights", says="weighted mean",
-          breaks="doubled")
-def epsilon(losses, weights):
-    return (weights * losses).sum() / (weights.sum() + 1e-8)
-
-
-@ex.wrong("weights of at least 1e-4", says="weighted mean", breaks=("doubled", "weights"))
+@ex.wrong("weights of at least 1e-4", breaks=("doubled", "weights"))
 def no_tiny_weight(losses, weights):
     weights = weights.clamp(min=1e-4)
     return (weights * losses).sum() / weights.sum()
-
-
-@ex.wrong("the answer of the example, looked up", says="weighted mean", breaks="example")
-def placeholder(losses, weights):
-    mean = (weights * losses).sum() / weights.sum()
-    return mean * 2 if weights.tolist() == [1.0, 3.0] else mean

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
@@ -31,8 +32,7 @@ ex.promise("example", "Example: parts of 3 rows and 1 row count 3/4 and 1/4.", c
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def call(net, sizes, at=0, size=1.0, before=()):
         features, classes = net["start"][0].shape[1], net["start"][-1].shape[0]
@@ -173,91 +173,12 @@ def law(out, models, calls):
         wanted, moves = twin.step(lambda net, x=x, y=y: mean_loss(net(x), y))
         common.expect_changes(changes, moves, twin, k)
         expect_close("mean loss over all rows", loss, wanted, rtol=1e-4, atol=1e-6,
-                     look=f"Call {k}.")
+                     look=f"Call {k}, parts of {[len(y) for _, y in call['batches']]} rows.")
     # Counted by the model, beside the learner's code: a result does not show its graphs.
     expect_equal("graphs alive at a time, beyond one", out["more_graphs"], 0,
                  "Call backward for each part before the next forward pass.")
     expect_equal("rows in one graph, beyond the largest part", out["more_rows"], [0] * len(calls),
                  "Each part has a forward pass of its own.")
-
-
-# ---- right by another route
-
-@ex.right("sums, divided by all rows")
-def by_sums(model, opt, batches):
-    rows, total = sum(len(x) for x, _ in batches), 0.0
-    opt.zero_grad()
-    for x, y in batches:
-        loss = F.cross_entropy(model(x), y, reduction="sum") / rows
-        loss.backward()
-        total += loss.item()
-    opt.step()
-    return total
-
-
-@ex.right("gradients scaled at the end")
-def scaled_later(model, opt, batches):
-    total, rows = 0.0, 0
-    for p in model.parameters():
-        p.grad = None
-    for x, y in batches:
-        loss = nn.CrossEntropyLoss(reduction="sum")(model(x), y)
-        loss.backward()
-        total, rows = total + loss.item(), rows + len(y)
-    for p in model.parameters():
-        p.grad /= rows
-    opt.step()
-    return total / rows
-
-
-@ex.right("torch.func.grad of each part")
-def by_function(model, opt, batches):
-    start = {name: p.detach() for name, p in model.named_parameters()}
-    rows, total, sums = sum(len(y) for _, y in batches), 0.0, {}
-
-    def loss_of(params, x, y):
-        return F.cross_entropy(torch.func.functional_call(model, params, (x,)), y)
-    for x, y in batches:
-        found, loss = torch.func.grad_and_value(loss_of)(start, x, y)
-        total += loss.item() * len(y) / rows
-        for name, slope in found.items():
-            sums[name] = sums.get(name, 0) + slope * (len(y) / rows)
-    for name, p in model.named_parameters():
-        p.grad = sums[name]
-    opt.step()
-    return total
-
-
-@ex.right("row by row, by autograd.grad")
-def by_rows(model, opt, batches):
-    pairs = [(row[None], y[k:k + 1]) for x, y in batches for k, row in enumerate(x)]
-    params, total = list(model.parameters()), 0.0
-    sums = [torch.zeros_like(p) for p in params]
-    for x, y in pairs:
-        loss = -model(x).log_softmax(1)[0, y[0]]
-        for held, slope in zip(sums, torch.autograd.grad(loss, params), strict=True):
-            held += slope / len(pairs)
-        total += loss.item()
-    opt.zero_grad()
-    for p, held in zip(params, sums, strict=True):
-        p.grad = held
-    opt.step()
-    return total / len(pairs)
-
-
-@ex.right("the slope of the logits by hand")
-def by_hand(model, opt, batches):
-    rows, total = sum(len(y) for _, y in batches), 0.0
-    opt.zero_grad(set_to_none=False)
-    for p in model.parameters():
-        p.grad = None
-    for x, y in batches:
-        logits = model(x)
-        chosen = F.one_hot(y, logits.shape[1])
-        total -= (logits.detach().log_softmax(1) * chosen).sum().item()
-        logits.backward((logits.detach().softmax(1) - chosen) / rows)
-    opt.step()
-    return total / rows
 
 
 # ---- wrong, by name
@@ -306,14 +227,12 @@ def first_size(model, opt, batches):
     return weighed(model, opt, batches, lambda n: n / rows)
 
 
-@ex.wrong("not divided at all", says="change of", breaks="step")
-def undivided(model, opt, batches):
-    return weighed(model, opt, batches, lambda n: 1.0)
-
-
-@ex.wrong("the sum of the losses of all rows", says="change of", trap="02.2", breaks="step")
-def summed(model, opt, batches):
-    return weighed(model, opt, batches, float)
+ex.wrong("not divided at all",
+         lambda model, opt, batches: weighed(model, opt, batches, lambda n: 1.0), says="change of",
+         breaks="step")
+ex.wrong("the sum of the losses of all rows",
+         lambda model, opt, batches: weighed(model, opt, batches, float), says="change of",
+         trap="02.2", breaks="step")
 
 
 @ex.wrong("a step after every part", says="change of", breaks="step")
@@ -385,7 +304,7 @@ def one_backward(model, opt, batches):
     return loss.item()
 
 
-@ex.wrong("one big batch of all rows", says="rows in one graph", breaks="graph")
+@ex.wrong("one big batch of all rows", breaks="graph")
 def big_batch(model, opt, batches):
     opt.zero_grad()
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -418,22 +337,16 @@ def stepped_by_share(model, opt, batches):
     return losses
 
 
-@ex.wrong("the loss of the last part", says="mean loss over all rows", breaks="loss")
-def last_loss(model, opt, batches):
-    return stepped_by_share(model, opt, batches)[-1]
+ex.wrong("the loss of the last part",
+         lambda model, opt, batches: stepped_by_share(model, opt, batches)[-1], breaks="loss")
+ex.wrong("the mean of the parts' mean losses",
+         lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)) / len(batches),
+         breaks="loss")
+ex.wrong("the sum of the parts' mean losses",
+         lambda model, opt, batches: sum(stepped_by_share(model, opt, batches)), breaks="loss")
 
 
-@ex.wrong("the mean of the parts' mean losses", says="mean loss over all rows", breaks="loss")
-def mean_of_means(model, opt, batches):
-    return sum(stepped_by_share(model, opt, batches)) / len(batches)
-
-
-@ex.wrong("the sum of the parts' mean losses", says="mean loss over all rows", breaks="loss")
-def sum_of_means(model, opt, batches):
-    return sum(stepped_by_share(model, opt, batches))
-
-
-@ex.wrong("the mean loss after the step", says="mean loss over all rows", breaks="loss")
+@ex.wrong("the mean loss after the step", breaks="loss")
 def loss_afterwards(model, opt, batches):
     stepped_by_share(model, opt, batches)
     return mean_before(model, batches)

@@ -10,9 +10,11 @@ from torch import nn
 from dlsys_checks.s03.common import between, pair
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("03.3", "clipped_step", kept=("unreached",),
-              seen=("kind", "groups", "unreached", "strengths", "scale", "max_norm", "leftover"))
+              seen=("kind", "groups", "unreached", "strengths", "scale", "max_norm", "leftover"),
+              says="norm before clipping")
 
 ex.promise("step", "One step on a scaled loss, with clipping;",
            says=("after the step", "steps of the optimizer", "after step"))
@@ -175,9 +177,7 @@ def total(params):
     return nn.utils.get_total_norm([p.grad for p in params if p.grad is not None]).item()
 
 
-# ---- right by another route
-
-@ex.right("gradients divided, then clipped")
+@not_an_answer
 def divided(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
     pre = nn.utils.clip_grad_norm_(params, max_norm).item()
@@ -186,66 +186,9 @@ def divided(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.right("a factor by hand")
-def by_factor(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-
-    def norm():
-        return torch.cat([p.grad.flatten() for p in params]).double().norm().item()
-    pre = norm()
-    if pre > max_norm:
-        for p in params:
-            p.grad.mul_(max_norm / pre)
-    post = norm()
-    optimizer.step()
-    return pre, post
-
-
-@ex.right("autograd.grad instead of backward")
-def by_autograd(optimizer, loss, scale, max_norm):
-    params = all_of(optimizer)
-    for p, grad in zip(params, torch.autograd.grad(loss / scale, params, allow_unused=True),
-                       strict=True):
-        p.grad = grad
-    live = [p for p in params if p.grad is not None]
-    pre = float(nn.utils.clip_grad_norm_(live, max_norm))
-    post = sum(float(p.grad.square().sum()) for p in live) ** 0.5
-    optimizer.step()
-    return pre, post
-
-
-@ex.right("the limit scaled instead of the gradient")
-def scaled_limit(optimizer, loss, scale, max_norm):
-    for p in all_of(optimizer):
-        p.grad = None
-    loss.backward()
-    pre = nn.utils.clip_grad_norm_(all_of(optimizer), max_norm * scale).item() / scale
-    for p in all_of(optimizer):
-        if p.grad is not None:
-            p.grad /= scale
-    post = total(all_of(optimizer))
-    optimizer.step()
-    return pre, post
-
-
-@ex.right("the norm of norms")
-def norm_of_norms(optimizer, loss, scale, max_norm):
-    params = gradients(optimizer, loss, scale)
-
-    def norm():
-        return math.hypot(*[p.grad.norm().item() for p in params])
-    pre = norm()
-    with torch.no_grad():
-        for p in params:
-            p.grad *= min(1.0, max_norm / (pre + 1e-12))
-    post = norm()
-    optimizer.step()
-    return pre, post
-
-
 # ---- wrong, by name
 
-@ex.wrong("clipping after the step", says="after step", breaks="step")
+@ex.wrong("clipping after the step", breaks="step")
 def too_late(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
     optimizer.step()
@@ -253,8 +196,7 @@ def too_late(optimizer, loss, scale, max_norm):
     return pre, total(params)
 
 
-@ex.wrong("a step of its own in place of optimizer.step()", says="steps of the optimizer",
-          breaks="step")
+@ex.wrong("a step of its own in place of optimizer.step()", breaks="step")
 def own_step(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
     pre = nn.utils.clip_grad_norm_(params, max_norm).item()
@@ -266,16 +208,14 @@ def own_step(optimizer, loss, scale, max_norm):
     return pre, total(params)
 
 
-@ex.wrong("min(norm, 1) reported as the norm afterwards", says="norm after clipping",
-          breaks="norms")
+@ex.wrong("min(norm, 1) reported as the norm afterwards", breaks="norms")
 def made_up(optimizer, loss, scale, max_norm):
     pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item()
     optimizer.step()
     return pre, min(pre, 1.0)
 
 
-@ex.wrong("the return value of clip_grad_norm_ taken for the norm afterwards",
-          says="norm after clipping", breaks="norms")
+@ex.wrong("the return value of clip_grad_norm_ taken for the norm afterwards", breaks="norms")
 def return_value(optimizer, loss, scale, max_norm):
     pre = nn.utils.clip_grad_norm_(gradients(optimizer, loss, scale), max_norm).item()
     optimizer.step()
@@ -290,7 +230,7 @@ def tensors(optimizer, loss, scale, max_norm):
     return pre, nn.utils.get_total_norm([p.grad for p in params])
 
 
-@ex.wrong("each tensor clipped by itself", says="norm after clipping", breaks="norms")
+@ex.wrong("each tensor clipped by itself", breaks="norms")
 def per_tensor(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
     pre = total(params)
@@ -312,8 +252,7 @@ def per_group(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("clipping before the scale is divided out", says="norm after clipping",
-          breaks="true size")
+@ex.wrong("clipping before the scale is divided out", breaks="true size")
 def before_unscale(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, 1.0)
     pre = nn.utils.clip_grad_norm_(params, max_norm).item() / scale
@@ -324,7 +263,7 @@ def before_unscale(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("the scale never divided out", says="norm before clipping", breaks="true size")
+@ex.wrong("the scale never divided out", breaks="true size")
 def never_unscaled(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, 1.0)
     pre = nn.utils.clip_grad_norm_(params, max_norm).item()
@@ -333,21 +272,18 @@ def never_unscaled(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("the norm before reported with the scale still in it", says="norm before clipping",
-          breaks="true size")
+@ex.wrong("the norm before reported with the scale still in it", breaks="true size")
 def scaled_report(optimizer, loss, scale, max_norm):
     pre, post = divided(optimizer, loss, scale, max_norm)
     return pre * scale, post
 
 
-@ex.wrong("the scale taken for a whole number above one", says="norm before clipping",
-          breaks="scaled")
+@ex.wrong("the scale taken for a whole number above one", breaks="scaled")
 def whole_scale(optimizer, loss, scale, max_norm):
     return divided(optimizer, loss, max(1, int(scale)), max_norm)
 
 
-@ex.wrong("gradients added to those left over", says="norm before clipping", trap="02.1",
-          breaks="leftover")
+@ex.wrong("gradients added to those left over", trap="02.1", breaks="leftover")
 def no_zero_grad(optimizer, loss, scale, max_norm):
     (loss / scale).backward()
     params = [p for p in all_of(optimizer) if p.grad is not None]
@@ -357,8 +293,7 @@ def no_zero_grad(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("gradients left over divided by the scale and kept", says="norm before clipping",
-          trap="02.1", breaks="leftover")
+@ex.wrong("gradients left over divided by the scale and kept", trap="02.1", breaks="leftover")
 def scaled_leftovers(optimizer, loss, scale, max_norm):
     loss.backward()
     params = [p for p in all_of(optimizer) if p.grad is not None]
@@ -384,8 +319,7 @@ def times_zero(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("no backward pass where a gradient lies already", says="norm before clipping",
-          breaks="backward")
+@ex.wrong("no backward pass where a gradient lies already", breaks="backward")
 def has_run(optimizer, loss, scale, max_norm):
     if all(p.grad is None for p in all_of(optimizer)):
         (loss / scale).backward()
@@ -396,8 +330,7 @@ def has_run(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("each entry cut at the limit, clip_grad_value_", says="norm after clipping",
-          breaks="norms")
+@ex.wrong("each entry cut at the limit, clip_grad_value_", breaks="norms")
 def by_value(optimizer, loss, scale, max_norm):
     params = gradients(optimizer, loss, scale)
     pre = total(params)
@@ -407,7 +340,7 @@ def by_value(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("the first parameter group only", says="norm before clipping", breaks="one number")
+@ex.wrong("the first parameter group only", breaks="one number")
 def first_group(optimizer, loss, scale, max_norm):
     gradients(optimizer, loss, scale)
     params = optimizer.param_groups[0]["params"]
@@ -417,7 +350,7 @@ def first_group(optimizer, loss, scale, max_norm):
     return pre, post
 
 
-@ex.wrong("two groups, and no more", says="norm before clipping", breaks="one number")
+@ex.wrong("two groups, and no more", breaks="one number")
 def two_groups(optimizer, loss, scale, max_norm):
     gradients(optimizer, loss, scale)
     params = [p for group in optimizer.param_groups[:2] for p in group["params"]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dlsys_checks.groups import expect_groups
+from dlsys_checks.param_groups import expect_groups
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.1", "decay_groups", seen=("kind", "width", "decay"))
 
@@ -18,7 +19,8 @@ ex.promise("form", 'Each is {"params": list of tensors, "weight_decay": float};'
 ex.promise("no decay", "the second has 0.0.", says=("weight_decay of the second",))
 ex.promise("axes", "Decayed are the tensors with two or more axes,",
            cases=("norms in a Sequential", "torch's encoder layer", "tensors of 0 to 4 axes",
-                  "parameters named against their kind", "a frozen first layer", "any layers"))
+                  "parameters named against their kind", "a frozen first layer", "any layers",
+                  "axes of length one"))
 ex.promise("embeddings", "except the weights of nn.Embedding.",
            cases=("an embedding shared with the head", "a head before the embedding it shares",
                   "an embedding deep inside", "nothing but an embedding",
@@ -55,6 +57,7 @@ GROUPS = {
     "deep": {"0.0.0.weight": 1, "0.1.weight": 0, "0.1.bias": 1, "1.weight": 1},
     "embedding": {"weight": 1},
     "own embedding": {"0.weight": 1, "1.weight": 0},
+    "narrow": {"0.weight": 0, "0.bias": 1, "1.weight": 0, "1.bias": 1, "2.weight": 0},
     "norms": {"0.weight": 1, "0.bias": 1, "1.weight": 1, "1.bias": 1},
     "example": {"weight": 0, "bias": 1},
 }
@@ -77,6 +80,7 @@ def cases(g):
     some = "".join("LNECF"[int(torch.randint(5, (), generator=g))] for _ in range(16))
     return [one("norms in a Sequential", "conv"), one("torch's encoder layer", "encoder"),
             one("a norm called LayerNorm", "called"), one("tensors of 0 to 4 axes", "axes"),
+            one("axes of length one", "narrow"),
             one("parameters named against their kind", "names"),
             one("an embedding shared with the head", "tied"),
             one("a head before the embedding it shares", "head first"),
@@ -155,6 +159,8 @@ def act(fn, kind, width, decay):
         "embedding": lambda: nn.Embedding(5, width),
         "own embedding": lambda: nn.Sequential(Positions(5, width),
                                                nn.Linear(width, 2, bias=False)),
+        "narrow": lambda: nn.Sequential(nn.Linear(width, 1), nn.Linear(1, width),
+                                        nn.Conv2d(width, 1, 1, bias=False)),
         "norms": lambda: nn.Sequential(nn.LayerNorm(width), nn.BatchNorm1d(width)),
         "encoder": lambda: nn.TransformerEncoderLayer(2 * width, 2, 3 * width, batch_first=True),
         "example": lambda: nn.Linear(2, 3)}[kind]()
@@ -193,8 +199,6 @@ def law(out, kind, width, decay):
     expect_equal("tensors frozen or thawed", out["changed"], 0, "Leave the model as it came.")
 
 
-# ---- right by another route
-
 def in_two(named, decay, plain):
     """Two groups from (name, tensor) pairs; plain(name, tensor) says which are exempt."""
     named = list(named)
@@ -210,52 +214,9 @@ def embedding_ids(model, modules=None):
     return {id(m.weight) for m in modules or model.modules() if isinstance(m, nn.Embedding)}
 
 
-@ex.right("a walk over modules, each tensor once")
-def by_modules(model, weight_decay):
-    tables, seen, groups = embedding_ids(model), set(), ([], [])
-    for module in model.modules():
-        for p in module.parameters(recurse=False):
-            if id(p) not in seen and p.requires_grad:
-                seen.add(id(p))
-                groups[p.ndim < 2 or id(p) in tables].append(p)
-    return [{"params": groups[0], "weight_decay": weight_decay},
-            {"params": groups[1], "weight_decay": 0.0}]
-
-
-@ex.right("a dict of tensors by id, embeddings taken out")
-def by_dict(model, weight_decay):
-    live = {id(p): p for p in model.parameters() if p.requires_grad}
-    decayed = {key: p for key, p in live.items() if p.dim() > 1}
-    for m in model.modules():
-        if isinstance(m, nn.Embedding):
-            decayed.pop(id(m.weight), None)
-    exempt = [p for key, p in live.items() if key not in decayed]
-    return [{"weight_decay": weight_decay, "params": [*decayed.values()]},
-            {"weight_decay": 0.0, "params": exempt}]
-
-
-@ex.right("identity asked tensor by tensor")
-def by_identity(model, weight_decay):
-    tables = [m.weight for _, m in model.named_modules() if isinstance(m, nn.Embedding)]
-    return in_two(trainable(model), weight_decay,
-                  lambda n, p: len(p.shape) <= 1 or any(p is t for t in tables))
-
-
-@ex.right("sets, whose order is nobody's")
-def by_sets(model, weight_decay):
-    live = {p for p in model.parameters() if p.requires_grad}
-    tables = {p for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
-    decayed = {p for p in live if p.ndim >= 2} - tables
-    return [{"params": list(decayed), "weight_decay": weight_decay},
-            {"params": list(live - decayed), "weight_decay": 0.0}]
-
-
-ex.equivalent("decayed, exempt = ([], []) -> decayed, exempt = ([], [])",
-              "Two empty lists are the same in either order.")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def sorted_out(model, weight_decay, named=None):
     tables = embedding_ids(model)
     return in_two(named or trainable(model), weight_decay,
@@ -285,17 +246,17 @@ def only_biases(model, weight_decay):
                   lambda n, p: n.endswith("bias") or id(p) in tables)
 
 
-@ex.wrong("the two groups swapped", says="decayed group", breaks=("two groups", "example"))
-def swapped(model, weight_decay):
-    return sorted_out(model, weight_decay)[::-1]
+ex.wrong("the two groups swapped",
+         lambda model, weight_decay: sorted_out(model, weight_decay)[::-1], says="decayed group",
+         breaks=("two groups", "example"))
 
 
-@ex.wrong("an empty group left out", says="number of groups", breaks="two groups")
+@ex.wrong("an empty group left out", breaks="two groups")
 def without_empty(model, weight_decay):
     return [group for group in sorted_out(model, weight_decay) if group["params"]]
 
 
-@ex.wrong("tuples instead of lists", says="type of the", breaks="form")
+@ex.wrong("tuples instead of lists", breaks="form")
 def tuples(model, weight_decay):
     return [{**group, "params": tuple(group["params"])}
             for group in sorted_out(model, weight_decay)]
@@ -319,19 +280,17 @@ def without_key(model, weight_decay):
     return [first, {"params": second["params"]}]
 
 
-@ex.wrong("a decay of 0.01, whatever is asked", says="weight_decay of the first", breaks="form")
-def fixed_decay(model, weight_decay):
-    return sorted_out(model, 0.01)
+ex.wrong("a decay of 0.01, whatever is asked", lambda model, weight_decay: sorted_out(model, 0.01),
+         breaks="form")
 
 
-@ex.wrong("the same decay in both groups", says="weight_decay of the second", breaks="no decay")
+@ex.wrong("the same decay in both groups", breaks="no decay")
 def both_decayed(model, weight_decay):
     first, second = sorted_out(model, weight_decay)
     return [first, {**second, "weight_decay": weight_decay}]
 
 
-@ex.wrong("a tenth of the decay for the second group", says="weight_decay of the second",
-          breaks="no decay")
+@ex.wrong("a tenth of the decay for the second group", breaks="no decay")
 def little_decay(model, weight_decay):
     first, second = sorted_out(model, weight_decay)
     return [first, {**second, "weight_decay": 0.1 * weight_decay}]
@@ -347,6 +306,14 @@ def two_axes(model, weight_decay):
 def one_axis(model, weight_decay):
     tables = embedding_ids(model)
     return in_two(trainable(model), weight_decay, lambda n, p: p.ndim == 1 or id(p) in tables)
+
+
+@ex.wrong("axes of length one not counted: the weight of Linear(n, 1) exempt",
+          says="decayed group: got 0.weight missing", breaks="axes")
+def squeezed(model, weight_decay):
+    tables = embedding_ids(model)
+    return in_two(trainable(model), weight_decay,
+                  lambda n, p: p.squeeze().ndim < 2 or id(p) in tables)
 
 
 @ex.wrong("only the weights of Linear and Conv2d decayed",
@@ -398,8 +365,7 @@ def with_frozen(model, weight_decay):
     return sorted_out(model, weight_decay, list(model.named_parameters()))
 
 
-@ex.wrong("frozen matrices left out, but not frozen vectors", says="It is frozen",
-          breaks="frozen")
+@ex.wrong("frozen matrices left out, but not frozen vectors", says="It is frozen", breaks="frozen")
 def frozen_vectors(model, weight_decay):
     return sorted_out(model, weight_decay, [
         (n, p) for n, p in model.named_parameters() if p.requires_grad or p.ndim < 2])
@@ -413,7 +379,7 @@ def shared_twice(model, weight_decay):
     return sorted_out(model, weight_decay, pairs) if pairs else sorted_out(model, weight_decay)
 
 
-@ex.wrong("shared tensors left out altogether", says="missing", breaks="once")
+@ex.wrong("shared tensors left out altogether", breaks="once")
 def without_shared(model, weight_decay):
     every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
     return in_two([(n, p) for n, p in trainable(model) if every.count(id(p)) == 1], weight_decay,

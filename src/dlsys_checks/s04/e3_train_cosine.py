@@ -180,66 +180,6 @@ def cosine(opt, length):
     return sched.CosineAnnealingLR(opt, length)
 
 
-ex.equivalent("if n % accumulate == 0 or n == len(losses): -> "
-              "if n % accumulate <= 0 or n == len(losses):",
-              "a remainder by a positive number is never negative")
-ex.equivalent("if n % accumulate == 0 or n == len(losses): -> "
-              "if n % accumulate == 0 or n >= len(losses):",
-              "n never exceeds the number of losses")
-
-
-# ---- right by another route
-
-@ex.right("LambdaLR")
-def by_lambda(opt, losses, epochs, accumulate):
-    total = updates_of(losses, epochs, accumulate)
-    schedule = sched.LambdaLR(opt, lambda k: (1 + math.cos(math.pi * k / total)) / 2)
-    loop(opt, losses, epochs, accumulate, schedule)
-
-
-@ex.right("rates set by hand, groups cut from the list")
-def by_hand(opt, losses, epochs, accumulate):
-    start = [group["lr"] for group in opt.param_groups]
-    parts = [losses[k:k + accumulate] for k in range(0, len(losses), accumulate)] * epochs
-    for k, part in enumerate(parts):
-        for group, rate in zip(opt.param_groups, start, strict=True):
-            group["lr"] = rate * (1 + math.cos(math.pi * k / len(parts))) / 2
-        opt.zero_grad(set_to_none=False)
-        for loss in part:
-            loss().backward()
-        opt.step()
-    opt.zero_grad(set_to_none=False)
-
-
-@ex.right("one backward pass for a group")
-def one_backward(opt, losses, epochs, accumulate):
-    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
-    opt.zero_grad()
-    for _ in range(epochs):
-        for k in range(0, len(losses), accumulate):
-            sum(loss() for loss in losses[k:k + accumulate]).backward()
-            opt.step()
-            schedule.step()
-            opt.zero_grad()
-
-
-@ex.right("gradients added up by autograd.grad")
-def by_autograd(opt, losses, epochs, accumulate):
-    params = [p for group in opt.param_groups for p in group["params"]]
-    schedule = cosine(opt, updates_of(losses, epochs, accumulate))
-    for _ in range(epochs):
-        waiting = list(losses)
-        while waiting:
-            part, waiting = waiting[:accumulate], waiting[accumulate:]
-            grads = [torch.autograd.grad(loss(), params) for loss in part]
-            for p, *each in zip(params, *grads, strict=True):
-                p.grad = torch.stack(each).sum(0)
-            opt.step()
-            schedule.step()
-    for p in params:
-        p.grad = None
-
-
 # ---- wrong, by name
 
 @ex.wrong("T_max in epochs, called after every update", says="rate of update", breaks="whole run")
@@ -247,8 +187,7 @@ def epochs_per_update(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, accumulate, cosine(opt, epochs))
 
 
-@ex.wrong("T_max in updates, called after every epoch", says="rate of update 1",
-          breaks="whole run")
+@ex.wrong("T_max in updates, called after every epoch", says="rate of update 1", breaks="whole run")
 def updates_per_epoch(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
          after="epoch")
@@ -319,8 +258,7 @@ def first_group_falls(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, accumulate, sched.LambdaLR(opt, [fall, *others]))
 
 
-@ex.wrong("the last, smaller group of an epoch never used", says="number of updates",
-          breaks="rest")
+@ex.wrong("the last, smaller group of an epoch never used", says="number of updates", breaks="rest")
 def drops_the_rest(opt, losses, epochs, accumulate):
     total = max(1, epochs * (len(losses) // accumulate))
     opt.zero_grad()
@@ -335,26 +273,24 @@ def drops_the_rest(opt, losses, epochs, accumulate):
         opt.zero_grad()
 
 
-@ex.wrong("micro-batches counted on into the next epoch", says="number of updates",
-          breaks="rest")
+@ex.wrong("micro-batches counted on into the next epoch", says="number of updates", breaks="rest")
 def counts_on(opt, losses, epochs, accumulate):
     every = list(losses) * epochs
     loop(opt, every, 1, accumulate, cosine(opt, updates_of(every, 1, accumulate)))
 
 
-@ex.wrong("an update after every micro-batch", says="number of updates", breaks="update")
+@ex.wrong("an update after every micro-batch", breaks="update")
 def every_micro(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, 1, cosine(opt, epochs * len(losses)))
 
 
-@ex.wrong("the mean of the gradients in place of the sum", says="gradients of update",
-          breaks="sum")
+@ex.wrong("the mean of the gradients in place of the sum", breaks="sum")
 def averaged(opt, losses, epochs, accumulate):
     thinner = [lambda loss=loss: loss() / accumulate for loss in losses]
     loop(opt, thinner, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)))
 
 
-@ex.wrong("the last gradient in place of the sum", says="gradients of update", breaks="sum")
+@ex.wrong("the last gradient in place of the sum", breaks="sum")
 def last_only(opt, losses, epochs, accumulate):
     def fresh(loss):
         opt.zero_grad()
@@ -363,15 +299,13 @@ def last_only(opt, losses, epochs, accumulate):
          cosine(opt, updates_of(losses, epochs, accumulate)))
 
 
-@ex.wrong("gradients never cleared", says="gradients of update", trap="02.1",
-          breaks=("sum", "no rest left"))
+@ex.wrong("gradients never cleared", trap="02.1", breaks=("sum", "no rest left"))
 def never_clears(opt, losses, epochs, accumulate):
     loop(opt, losses, epochs, accumulate, cosine(opt, updates_of(losses, epochs, accumulate)),
          clear="never")
 
 
-@ex.wrong("gradients cleared before a group, and not after the last",
-          says="parameters with a gradient left", breaks="no rest left")
+@ex.wrong("gradients cleared before a group, and not after the last", breaks="no rest left")
 def clears_before(opt, losses, epochs, accumulate):
     schedule = cosine(opt, updates_of(losses, epochs, accumulate))
     for _ in range(epochs):
@@ -384,8 +318,8 @@ def clears_before(opt, losses, epochs, accumulate):
                 schedule.step()
 
 
-@ex.wrong("gradients left over from before added to the first update",
-          says="gradients of update 0", trap="02.1", breaks="leftover")
+@ex.wrong("gradients left over from before added to the first update", says="gradients of update 0",
+          trap="02.1", breaks="leftover")
 def adds_leftovers(opt, losses, epochs, accumulate):
     schedule = cosine(opt, updates_of(losses, epochs, accumulate))
     for _ in range(epochs):
@@ -397,13 +331,12 @@ def adds_leftovers(opt, losses, epochs, accumulate):
                 schedule.step()
 
 
-@ex.wrong("one epoch, whatever was asked", says="number of calls of the losses", breaks="epochs")
+@ex.wrong("one epoch, whatever was asked", breaks="epochs")
 def one_epoch(opt, losses, epochs, accumulate):
     loop(opt, losses, 1, accumulate, cosine(opt, updates_of(losses, 1, accumulate)))
 
 
-@ex.wrong("each loss computed twice, once to look at it", says="number of calls of the losses",
-          breaks="functions")
+@ex.wrong("each loss computed twice, once to look at it", breaks="functions")
 def looks_first(opt, losses, epochs, accumulate):
     def seen(loss):
         loss().item()
@@ -412,8 +345,7 @@ def looks_first(opt, losses, epochs, accumulate):
          cosine(opt, updates_of(losses, epochs, accumulate)))
 
 
-@ex.wrong("micro-batches in reverse order", says="calls of the losses, in order",
-          breaks="functions")
+@ex.wrong("micro-batches in reverse order", breaks="functions")
 def backwards(opt, losses, epochs, accumulate):
     loop(opt, losses[::-1], epochs, accumulate,
          cosine(opt, updates_of(losses, epochs, accumulate)))

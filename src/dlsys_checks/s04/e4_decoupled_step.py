@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from dlsys_checks.kit import floats
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     Broken,
@@ -14,9 +15,10 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.4", "decoupled_step", kept=("untouched",),
-              seen=("kind", "options", "groups", "rates", "decays", "untouched"))
+              seen=("kind", "options", "groups", "rates", "decays", "untouched"), says="after step")
 
 ex.promise("one step", "One step of `opt`", says=("after step", "steps of the optimizer"))
 ex.promise("without decay", "(made without decay)", says=("weight_decay of the groups",))
@@ -42,8 +44,7 @@ def cases(g):
     def between(low, high):
         return int(torch.randint(low, high + 1, (), generator=g))
 
-    def share(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
+    share = floats(g)
 
     def parameter(steps):
         """A weight of some shape and its gradients, one row a step."""
@@ -166,9 +167,7 @@ def live(opt):
             if p.grad is not None]
 
 
-# ---- right by another route
-
-@ex.right("the decayed part subtracted")
+@not_an_answer
 @torch.no_grad()
 def subtracted(opt, weight_decay):
     for group, p in live(opt):
@@ -176,65 +175,23 @@ def subtracted(opt, weight_decay):
     opt.step()
 
 
-@ex.right("the weights' data")
-def by_data(opt, weight_decay):
-    for group in opt.param_groups:
-        factor = 1 - group["lr"] * weight_decay
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            p.data = p.data * factor
-    opt.step()
-
-
-@ex.right("all weights of a group at once")
-@torch.no_grad()
-def foreach(opt, weight_decay):
-    for group in opt.param_groups:
-        weights = [p for p in group["params"] if p.grad is not None]
-        if weights:
-            torch._foreach_mul_(weights, 1 - group["lr"] * weight_decay)
-    opt.step()
-
-
-@ex.right("shrunk in a hook before the step")
-def by_hook(opt, weight_decay):
-    def shrink(*_):
-        with torch.no_grad():
-            for group, p in live(opt):
-                p.add_(p, alpha=-group["lr"] * weight_decay)
-    handle = opt.register_step_pre_hook(shrink)
-    opt.step()
-    handle.remove()
-
-
-@ex.right("the step taken first, the decay of the old weights subtracted")
-def old_weights(opt, weight_decay):
-    due = [(p, group["lr"] * weight_decay * p.detach().clone()) for group, p in live(opt)]
-    opt.step()
-    with torch.no_grad():
-        for p, amount in due:
-            p -= amount
-
-
 # ---- wrong, by name
 
-@ex.wrong("decay added to the gradient: L2, not decoupled", says="after step", breaks="decoupled")
+@ex.wrong("decay added to the gradient: L2, not decoupled", breaks="decoupled")
 def into_the_gradient(opt, weight_decay):
     for _, p in live(opt):
         p.grad.add_(p.detach(), alpha=weight_decay)
     opt.step()
 
 
-@ex.wrong("the group's weight_decay set: L2, not decoupled", says="weight_decay of the groups",
-          breaks="without decay")
+@ex.wrong("the group's weight_decay set: L2, not decoupled", breaks="without decay")
 def own_decay(opt, weight_decay):
     for group in opt.param_groups:
         group["weight_decay"] = weight_decay
     opt.step()
 
 
-@ex.wrong("the weight shrunk after the step", says="after step", breaks="factor")
+@ex.wrong("the weight shrunk after the step", breaks="factor")
 @torch.no_grad()
 def after_the_step(opt, weight_decay):
     opt.step()
@@ -242,7 +199,7 @@ def after_the_step(opt, weight_decay):
         p.mul_(1 - group["lr"] * weight_decay)
 
 
-@ex.wrong("shrunk by the decay alone, the rate forgotten", says="after step", breaks="factor")
+@ex.wrong("shrunk by the decay alone, the rate forgotten", breaks="factor")
 @torch.no_grad()
 def without_the_rate(opt, weight_decay):
     for _, p in live(opt):
@@ -250,7 +207,7 @@ def without_the_rate(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("exp(-lr * decay) for 1 - lr * decay", says="after step", breaks="factor")
+@ex.wrong("exp(-lr * decay) for 1 - lr * decay", breaks="factor")
 @torch.no_grad()
 def exponential(opt, weight_decay):
     for group, p in live(opt):
@@ -258,7 +215,7 @@ def exponential(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("the first group's rate for every group", says="after step", breaks="own rate")
+@ex.wrong("the first group's rate for every group", breaks="own rate")
 @torch.no_grad()
 def first_rate(opt, weight_decay):
     for _, p in live(opt):
@@ -266,7 +223,7 @@ def first_rate(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("the rate that the optimizer was made with", says="after step", breaks="own rate")
+@ex.wrong("the rate that the optimizer was made with", breaks="own rate")
 @torch.no_grad()
 def first_seen_rate(opt, weight_decay):
     for group, p in live(opt):
@@ -274,7 +231,7 @@ def first_seen_rate(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("two groups, and no more", says="after step", breaks="own rate")
+@ex.wrong("two groups, and no more", breaks="own rate")
 @torch.no_grad()
 def two_groups(opt, weight_decay):
     for group in opt.param_groups[:2]:
@@ -284,7 +241,7 @@ def two_groups(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("the first weight of each group only", says="after step", breaks="factor")
+@ex.wrong("the first weight of each group only", breaks="factor")
 @torch.no_grad()
 def first_weight(opt, weight_decay):
     for group in opt.param_groups:
@@ -303,7 +260,7 @@ def shrinks_all(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("a gradient of zero taken for none", says="after step", breaks="no gradient")
+@ex.wrong("a gradient of zero taken for none", breaks="no gradient")
 @torch.no_grad()
 def zero_is_none(opt, weight_decay):
     for group, p in live(opt):
@@ -312,7 +269,7 @@ def zero_is_none(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("a fixed amount off each weight, by its sign", says="after step", breaks="decoupled")
+@ex.wrong("a fixed amount off each weight, by its sign", breaks="decoupled")
 @torch.no_grad()
 def by_sign(opt, weight_decay):
     for group, p in live(opt):
@@ -320,37 +277,37 @@ def by_sign(opt, weight_decay):
     opt.step()
 
 
-@ex.wrong("plain SGD in place of opt.step()", says="after step", breaks="then steps")
+@ex.wrong("plain SGD in place of opt.step()", breaks="then steps")
 @torch.no_grad()
 def own_step(opt, weight_decay):
     for group, p in live(opt):
         p.mul_(1 - group["lr"] * weight_decay).sub_(group["lr"] * p.grad)
 
 
-@ex.wrong("the decay without a step", says="after step", breaks="one step")
+@ex.wrong("the decay without a step", breaks="one step")
 @torch.no_grad()
 def no_step(opt, weight_decay):
     for group, p in live(opt):
         p.mul_(1 - group["lr"] * weight_decay)
 
 
-@ex.wrong("two steps", says="after step", breaks="one step")
+@ex.wrong("two steps", breaks="one step")
 def two_steps(opt, weight_decay):
     subtracted(opt, weight_decay)
     opt.step()
 
 
-@ex.wrong("L2 where the optimizer is Adam", says="after step", breaks="with Adam")
+@ex.wrong("L2 where the optimizer is Adam", breaks="with Adam")
 def only_sgd(opt, weight_decay):
     (into_the_gradient if "betas" in opt.defaults else subtracted)(opt, weight_decay)
 
 
-@ex.wrong("L2 where the optimizer has momentum", says="after step", breaks="with SGD")
+@ex.wrong("L2 where the optimizer has momentum", breaks="with SGD")
 def only_adam(opt, weight_decay):
     (into_the_gradient if opt.defaults.get("momentum") else subtracted)(opt, weight_decay)
 
 
-@ex.wrong("whole numbers left as they are", says="after step", breaks="example")
+@ex.wrong("whole numbers left as they are", breaks="example")
 @torch.no_grad()
 def whole_numbers(opt, weight_decay):
     for group, p in live(opt):

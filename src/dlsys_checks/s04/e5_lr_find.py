@@ -8,6 +8,7 @@ import math
 import torch
 from torch import nn
 
+from dlsys_checks.kit import floats, integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     expect_close,
@@ -16,8 +17,9 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("04.5", "lr_find", seen=("sweeps",))
+ex = exercise("04.5", "lr_find", seen=("sweeps",), says="batches drawn")
 
 TIMES = 4
 ENDS = ("a sweep that runs away", f"just over {TIMES} times the lowest",
@@ -27,7 +29,9 @@ ex.promise("answer", "A tenth of the rate at which a range test has its lowest l
            says=("suggested rate",))
 ex.promise("one batch", "loss_of(model) draws a batch and returns its scalar loss; call it once "
            "a step.", says=("weights at draw", "batches drawn"))
-ex.promise("SGD", "Use plain SGD.", says=("weights at draw",))
+ex.promise("SGD", "Use plain SGD;", says=("weights at draw",))
+ex.promise("left over", "a gradient left over from before does not count.",
+           cases=("a gradient left over", "a sweep that runs away", "two models in turn"))
 ex.promise("rates", "Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)),",
            says=("weights at draw", "suggested rate"))
 ex.promise("two steps", "with 2 steps or more;", cases=("two steps",))
@@ -49,13 +53,10 @@ IDLE = {"own": slice(8, 13)}
 
 @ex.cases
 def cases(g):
-    def between(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
+    between = floats(g)
+    whole = integers(g)
 
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
-
-    def sweep(script=None, kind="linear", steps=0, low=None, span=None):
+    def sweep(script=None, kind="linear", steps=0, low=None, span=None, left=0.0):
         """One range test: its loss pulls each weight to a goal; a script overrides its value."""
         n, steps = SIZES[kind], len(script or ()) or steps or whole(25, 40)
         low = low or 10 ** between(-5, -2)
@@ -65,7 +66,8 @@ def cases(g):
         return {"kind": kind, "start": torch.randn(n, generator=g) * 2,
                 "pull": pull if script else pull * between(15, 30),
                 "goal": torch.randn(n, generator=g) + 0.2 * torch.randn(steps, n, generator=g),
-                "script": script and torch.tensor(script), "low": low, "high": high}
+                "script": script and torch.tensor(script), "low": low, "high": high,
+                "left": left}
 
     def valley(steps=0, at=None, bottom=None):
         """Losses that fall to a bottom and rise again, by less than a factor of 3."""
@@ -100,6 +102,7 @@ def cases(g):
     return [*made, ("a sweep that runs away", {"sweeps": [sweep()]}),
             ("two steps", {"sweeps": [sweep([2.0, 1.0][::whole(0, 2) * 2 - 1])]}),
             ("tiny rates", {"sweeps": [sweep(valley(), low=between(1, 9) * 1e-12)]}),
+            ("a gradient left over", {"sweeps": [sweep(valley(), left=between(50, 100))]}),
             ("a narrow range", {"sweeps": [sweep(valley(), span=between(1.5, 2))]}),
             ("nested, with batch norm", {"sweeps": [sweep(valley(), kind="norm")]}),
             ("a module of its own", {"sweeps": [sweep(valley(), kind="own")]}),
@@ -132,8 +135,10 @@ def act(fn, sweeps):
     def flat(model):
         return torch.cat([p.reshape(-1) for p in model.parameters()])
 
-    def run(kind, start, pull, goal, script, low, high):
+    def run(kind, start, pull, goal, script, low, high, left):
         model, path, draws, steps = build(kind), [], 0, len(pull)
+        for p in model.parameters() if left else ():
+            p.grad = torch.full_like(p, left)
         nn.utils.vector_to_parameters(start, model.parameters())
         before, held = copy.deepcopy(model.state_dict()), list(model.parameters())
 
@@ -203,95 +208,13 @@ def expect_path(got, wanted):
                      look="Plain SGD, one step a batch, at the rate of that step.")
 
 
-# ---- right by another route
-
-@ex.right("steps written out on the gradients")
-def by_gradients(model, loss_of, steps, low, high):
-    kept = [(t, t.detach().clone()) for t in model.state_dict().values()]
-    live = [p for p in model.parameters() if p.requires_grad]
-    seen = []
-    for rate in torch.logspace(math.log10(low), math.log10(high), steps,
-                               dtype=torch.float64).tolist():
-        loss = loss_of(model)
-        seen.append((loss.item(), rate))
-        if math.isnan(loss.item()) or loss > TIMES * min(seen)[0]:
-            break
-        with torch.no_grad():
-            for p, grad in zip(live, torch.autograd.grad(loss, live, allow_unused=True),
-                               strict=True):
-                if grad is not None:
-                    p.sub_(rate * grad)
-    for t, old in kept:
-        t.copy_(old)
-    return min((v, r) for v, r in seen if v == v)[1] / 10
-
-
-@ex.right("on a copy of the model")
-def on_a_copy(model, loss_of, steps, low, high):
-    model = copy.deepcopy(model)
-    best, rates = None, [low * (high / low) ** (k / (steps - 1)) for k in range(steps)]
-    for rate in rates:
-        loss = loss_of(model)
-        best = best or (loss.item(), rate)
-        if loss.isnan() or loss.item() / best[0] > TIMES:
-            break
-        best = min(best, (loss.item(), rate), key=lambda pair: pair[0])
-        model.zero_grad()
-        loss.backward()
-        torch.optim.SGD(model.parameters(), lr=rate).step()
-    return 0.1 * best[1]
-
-
-@ex.right("a scheduler that multiplies the rate")
-def by_scheduler(model, loss_of, steps, low, high):
-    saved = {key: value.clone() for key, value in model.state_dict().items()}
-    opt = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=low)
-    sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda k: (high / low) ** (k / (steps - 1)))
-    losses, rates = [], []
-    for _ in range(steps):
-        losses.append(loss_of(model))
-        rates.append(sched.get_last_lr()[0])
-        if not losses[-1].item() <= TIMES * min(v.item() for v in losses):
-            losses.pop()
-            break
-        opt.zero_grad()
-        losses[-1].backward()
-        opt.step()
-        sched.step()
-    model.load_state_dict(saved)
-    return rates[int(torch.stack(losses).detach().argmin())] / 10
-
-
-@ex.right("the rate multiplied by a constant factor")
-def by_factor(model, loss_of, steps, low, high):
-    saved = [p.detach().clone() for p in model.parameters()]
-    extra = [b.clone() for b in model.buffers()]
-    rate, best, answer = low, float("inf"), low
-    for _ in range(steps):
-        loss = loss_of(model)
-        if not loss.item() <= TIMES * best:
-            break
-        if loss.item() < best:
-            best, answer = loss.item(), rate
-        loss.backward()
-        with torch.no_grad():
-            for p in model.parameters():
-                if p.grad is not None:
-                    p -= rate * p.grad
-                    p.grad = None
-        rate *= (high / low) ** (1 / (steps - 1))
-    with torch.no_grad():
-        for t, old in zip([*model.parameters(), *model.buffers()], saved + extra, strict=True):
-            t.copy_(old)
-    return answer / 10
-
-
 # ---- wrong, by name
 
 def lowest(losses):
     return losses.index(min(v for v in losses if v == v))
 
 
+@not_an_answer
 def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[lowest(losses)] / 10,
          rate_of=lambda k, n, low, high: low * (high / low) ** (k / (n - 1)), late=False,
          ends=lambda loss, losses: not loss <= TIMES * min(losses, default=math.inf), restore=True,
@@ -305,10 +228,12 @@ def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[low
         loss, *_ = [loss_of(model) for _ in range(draws)]
         if not late and ends(loss.item(), losses):
             break
-        if clear:
+        if clear is True:
             opt.zero_grad()
         loss.backward()
         opt.step()
+        if clear == "after":
+            opt.zero_grad()
         value = loss_of(model).item() if late else loss.item()
         if late and ends(value, losses):
             break
@@ -318,18 +243,13 @@ def find(model, loss_of, steps, low, high, *, at=lambda rates, losses: rates[low
     return at(rates, losses) if losses else low / 10
 
 
-@ex.wrong("the rate of the lowest loss itself", says="suggested rate", breaks="answer")
-def the_minimum(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, at=lambda rates, losses: rates[lowest(losses)])
+ex.wrong("the rate of the lowest loss itself", find, breaks="answer",
+         at=lambda rates, losses: rates[lowest(losses)])
+ex.wrong("a tenth of the last rate", find, breaks="answer",
+         at=lambda rates, losses: rates[len(losses) - 1] / 10)
 
 
-@ex.wrong("a tenth of the last rate", says="suggested rate", breaks="answer")
-def the_last(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                at=lambda rates, losses: rates[len(losses) - 1] / 10)
-
-
-@ex.wrong("the rate at which the loss falls fastest", says="suggested rate", breaks="answer")
+@ex.wrong("the rate at which the loss falls fastest", breaks="answer")
 def the_steepest(model, loss_of, steps, low, high):
     def steepest(rates, losses):
         falls = [b - a for a, b in zip(losses, losses[1:], strict=False)] or [0.0]
@@ -337,64 +257,43 @@ def the_steepest(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high, at=steepest)
 
 
-@ex.wrong("a second batch drawn for each step", says="weights at draw", breaks="one batch")
-def two_batches(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, draws=2)
+ex.wrong("a second batch drawn for each step", find, breaks="one batch", draws=2)
+ex.wrong("SGD with momentum", find, breaks="SGD",
+         optimizer=lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9))
+ex.wrong("Adam instead of SGD", find, breaks="SGD", optimizer=torch.optim.Adam)
+ex.wrong("gradients added to those left over from before", find, breaks=("SGD", "left over"),
+         clear=False)
+ex.wrong("gradients cleared after the step, not before it: one left over counts", find,
+         says="weights at draw", breaks="left over", clear="after")
 
 
-@ex.wrong("SGD with momentum", says="weights at draw", breaks="SGD")
-def with_momentum(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                optimizer=lambda ps, lr: torch.optim.SGD(ps, lr=lr, momentum=0.9))
-
-
-@ex.wrong("Adam instead of SGD", says="weights at draw", breaks="SGD")
-def with_adam(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, optimizer=torch.optim.Adam)
-
-
-@ex.wrong("gradients added to those left over from before", says="weights at draw", breaks="SGD")
-def never_clears(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, clear=False)
-
-
-@ex.wrong("rates that grow by an amount, not by a factor", says="weights at draw",
-          breaks="rates")
+@ex.wrong("rates that grow by an amount, not by a factor", breaks="rates")
 def linear_rates(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
                 rate_of=lambda k, n, low, high: low + (high - low) * k / (n - 1))
 
 
-@ex.wrong("k / steps in the exponent: the last rate is never reached", says="weights at draw",
-          breaks="rates")
+@ex.wrong("k / steps in the exponent: the last rate is never reached", breaks="rates")
 def never_at_high(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
                 rate_of=lambda k, n, low, high: low * (high / low) ** (k / n))
 
 
-@ex.wrong("rates from low * factor on: one step ahead", says="weights at draw", breaks="rates")
+@ex.wrong("rates from low * factor on: one step ahead", breaks="rates")
 def one_ahead(model, loss_of, steps, low, high):
     return find(model, loss_of, steps, low, high,
                 rate_of=lambda k, n, low, high: low * (high / low) ** ((k + 1) / (n - 1)))
 
 
-@ex.wrong("three steps at least", says="batches drawn", breaks="two steps")
+@ex.wrong("three steps at least", breaks="two steps")
 def three_steps(model, loss_of, steps, low, high):
     return find(model, loss_of, max(3, steps), low, high,
                 rate_of=lambda k, n, low, high: low * (high / low) ** (k / (steps - 1)))
 
 
-@ex.wrong("each loss paired with the rate of the step before it", says="suggested rate",
-          breaks="before")
-def one_early(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high,
-                at=lambda rates, losses: rates[max(0, lowest(losses) - 1)] / 10)
-
-
-@ex.wrong("the loss drawn once more after the step", says="weights at draw",
-          breaks="before")
-def loss_after(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, late=True)
+ex.wrong("each loss paired with the rate of the step before it", find, breaks="before",
+         at=lambda rates, losses: rates[max(0, lowest(losses) - 1)] / 10)
+ex.wrong("the loss drawn once more after the step", find, breaks="before", late=True)
 
 
 @ex.wrong("of equal losses the last", says="suggested rate", breaks="first")
@@ -415,9 +314,7 @@ def lowest_of(losses):
     return min((v for v in losses if v == v), default=math.inf)
 
 
-@ex.wrong("no early end but at a NaN", says="batches drawn", breaks="times")
-def never_ends(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, ends=lambda loss, losses: loss != loss)
+ex.wrong("no early end but at a NaN", find, breaks="times", ends=lambda loss, losses: loss != loss)
 
 
 @ex.wrong(f"an end at {TIMES} times the lowest, not above", says="batches drawn", breaks="times")
@@ -439,13 +336,11 @@ def from_previous(model, loss_of, steps, low, high):
                 ends=lambda loss, losses: not loss <= TIMES * (losses or [math.inf])[-1])
 
 
-@ex.wrong("the weights left as the test made them", says="Keep a copy", breaks="as before")
-def not_restored(model, loss_of, steps, low, high):
-    return find(model, loss_of, steps, low, high, restore=False)
+ex.wrong("the weights left as the test made them", find, says="Keep a copy", breaks="as before",
+         restore=False)
 
 
-@ex.wrong("only the parameters put back, not the buffers", says="Keep a copy",
-          breaks="as before")
+@ex.wrong("only the parameters put back, not the buffers", says="Keep a copy", breaks="as before")
 def without_buffers(model, loss_of, steps, low, high):
     saved = [p.detach().clone() for p in model.parameters()]
     rate = find(model, loss_of, steps, low, high, restore=False)
@@ -455,24 +350,9 @@ def without_buffers(model, loss_of, steps, low, high):
     return rate
 
 
-@ex.wrong("new parameters put in the place of the old ones", says="other objects",
-          breaks="objects")
+@ex.wrong("new parameters put in the place of the old ones", breaks="objects")
 def new_objects(model, loss_of, steps, low, high):
     saved = copy.deepcopy(model.state_dict())
     rate = find(model, loss_of, steps, low, high, restore=False)
     model.load_state_dict({k: v.clone() for k, v in saved.items()}, assign=True)
     return rate
-
-
-@ex.wrong("the example, looked up wrong", says="suggested rate", breaks="example")
-def placeholder(model, loss_of, steps, low, high):
-    rate = find(model, loss_of, steps, low, high)
-    return 0.01 if (steps, low) == (5, 1e-4) else rate
-
-
-ex.equivalent("opt = torch.optim.SGD(model.parameters(), lr=low) -> "
-              "opt = torch.optim.SGD(model.parameters())", "the rate is set before each step")
-ex.equivalent("opt.param_groups[0]['lr'] = rate -> opt.param_groups[-1]['lr'] = rate",
-              "there is one group, so the first is the last")
-ex.equivalent("best, answer = (loss.item(), rate) -> best, answer = (loss, rate)",
-              "a tensor compares as its number does")

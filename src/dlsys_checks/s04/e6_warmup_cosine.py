@@ -6,10 +6,12 @@ import math
 
 import torch
 
+from dlsys_checks.kit import floats, integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_length
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("04.6", "warmup_cosine", seen=("schedules", "calls"))
+ex = exercise("04.6", "warmup_cosine", seen=("schedules", "calls"), says="on the cosine")
 
 ex.promise("rates", "The learning rate of a step; peak and floor are rates, too.",
            cases=("a schedule", "tiny rates", "a large peak", "no warm-up",
@@ -31,11 +33,8 @@ ex.promise("example", "Example: warm 2, total 4, peak 1, floor 0.2: 0.5, 1, 1, 0
 
 @ex.cases
 def cases(g):
-    def between(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
-
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    between = floats(g)
+    whole = integers(g)
 
     def schedule(warm=None, falling=None, peak=None, floor=None):
         """A schedule and the steps to ask for: all, and some far past the end."""
@@ -94,54 +93,9 @@ def rate(step, warm, total, peak, floor):
     return peak * math.cos(angle) ** 2 + floor * math.sin(angle) ** 2, "on the cosine"
 
 
-# ---- right by another route
-
-@ex.right("the lesson's repair, held at its end")
-def lesson_repair(step, warm, total, peak, floor):
-    def scaled(step, floor):
-        if step < warm:
-            return (step + 1) / warm
-        done = (step - warm) / (total - warm)
-        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
-    return peak * scaled(min(step, total), floor / peak)
-
-
-@ex.right("the way down, subtracted from the peak")
-def from_the_peak(step, warm, total, peak, floor):
-    if step >= total:
-        return floor
-    if step < warm:
-        return peak - peak * (warm - 1 - step) / warm
-    return peak - (peak - floor) * math.sin(math.pi / 2 * (step - warm) / (total - warm)) ** 2
-
-
-@ex.right("torch in float32")
-def by_torch(step, warm, total, peak, floor):
-    if step < warm:
-        return torch.linspace(peak / warm, peak, warm)[step].item()
-    done = torch.tensor((step - warm) / (total - warm)).clamp(max=1)
-    return torch.lerp(torch.tensor(floor), torch.tensor(peak),
-                      (1 + torch.cos(torch.pi * done)) / 2).item()
-
-
-@ex.right("a table of all steps")
-def by_table(step, warm, total, peak, floor):
-    mean, half, n = (peak + floor) / 2, (peak - floor) / 2, total - warm
-    table = [peak / warm * (k + 1) for k in range(warm)]
-    table += [mean + half * math.cos(math.pi * k / n) for k in range(n)]
-    return table[step] if step < total else floor
-
-
-@ex.right("turned in the complex plane")
-def turned(step, warm, total, peak, floor):
-    if step < warm:
-        return (step + 1) * peak / warm
-    half_turns = min((step - warm) / (total - warm), 1)
-    return float(floor + (peak - floor) * ((1j ** (2 * half_turns)).real + 1) / 2)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def curve(step, warm, total, peak, floor, *, shift=0, first=1, more=0, span=None, cap=True,
           shape=lambda d: 0.5 * (1 + math.cos(math.pi * d))):
     """The right curve with the mistakes as options."""
@@ -151,21 +105,13 @@ def curve(step, warm, total, peak, floor, *, shift=0, first=1, more=0, span=None
     return floor + (peak - floor) * shape(min(1.0, done) if cap else done)
 
 
-@ex.wrong("the floor taken for a share of the peak", says="on the cosine", breaks="rates")
-def floor_as_share(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor * peak)
-
-
-@ex.wrong("step / warm: the first step has a rate of zero", says="rate at step 0",
-          breaks="warm-up")
-def zero_first(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, first=0)
-
-
-@ex.wrong("a warm-up over warm + 1 steps: its last is below the peak", says="in the warm-up",
-          breaks="warm-up")
-def late_peak(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, more=1)
+ex.wrong("the floor taken for a share of the peak",
+         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor * peak),
+         breaks="rates")
+ex.wrong("step / warm: the first step has a rate of zero", curve, says="rate at step 0",
+         breaks="warm-up", first=0)
+ex.wrong("a warm-up over warm + 1 steps: its last is below the peak", curve, breaks="warm-up",
+         more=1)
 
 
 @ex.wrong("the lesson's broken cell: step / warm, and max() for a floor", says="rate at",
@@ -175,44 +121,29 @@ def broken_cell(step, warm, total, peak, floor):
     return low if step < warm else max(floor, low)
 
 
-@ex.wrong("max() of the cosine and the floor", says="on the cosine", breaks="cosine")
+@ex.wrong("max() of the cosine and the floor", breaks="cosine")
 def cut_off(step, warm, total, peak, floor):
     return max(floor, curve(step, warm, total, peak, 0.0)) if step >= warm else curve(
         step, warm, total, peak, floor)
 
 
-@ex.wrong("a cosine that ends at zero", says="on the cosine", breaks="cosine")
-def no_floor(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, 0.0)
+ex.wrong("a cosine that ends at zero",
+         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, 0.0),
+         breaks="cosine")
+ex.wrong("off by one: the cosine begins at step warm - 1", curve, breaks="cosine", shift=1)
+ex.wrong("the cosine counted over all steps, warm-up included",
+         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor, span=total),
+         breaks="cosine")
+ex.wrong("a straight line instead of a cosine", curve, breaks="cosine", shape=lambda d: 1 - d)
+ex.wrong("a rate that climbs again past the end", curve, breaks="end", cap=False)
 
 
-@ex.wrong("off by one: the cosine begins at step warm - 1", says="on the cosine", breaks="cosine")
-def begins_early(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, shift=1)
-
-
-@ex.wrong("the cosine counted over all steps, warm-up included", says="on the cosine",
-          breaks="cosine")
-def over_total(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, span=total)
-
-
-@ex.wrong("a straight line instead of a cosine", says="on the cosine", breaks="cosine")
-def straight(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, shape=lambda d: 1 - d)
-
-
-@ex.wrong("a rate that climbs again past the end", says="past the end", breaks="end")
-def climbs_again(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor, cap=False)
-
-
-@ex.wrong("a rate of zero past the end", says="past the end", breaks="end")
+@ex.wrong("a rate of zero past the end", breaks="end")
 def stops_at_end(step, warm, total, peak, floor):
     return curve(step, warm, total, peak, floor) if step <= total else 0.0
 
 
-@ex.wrong("no warm-up taken for one of a single step", says="on the cosine", breaks="no warm-up")
+@ex.wrong("no warm-up taken for one of a single step", breaks="no warm-up")
 def at_least_one(step, warm, total, peak, floor):
     return curve(step, max(1, warm), total, peak, floor) if total > 1 else peak
 
@@ -223,24 +154,12 @@ def divides_by_warm(step, warm, total, peak, floor):
     return min(peak * (step + 1) / warm, curve(max(step, warm), warm, total, peak, floor))
 
 
-@ex.wrong("a floor of zero taken for none given", says="on the cosine", breaks="no floor")
-def default_floor(step, warm, total, peak, floor):
-    return curve(step, warm, total, peak, floor or 0.1 * peak)
+ex.wrong("a floor of zero taken for none given",
+         lambda step, warm, total, peak, floor: curve(step, warm, total, peak, floor or 0.1 * peak),
+         breaks="no floor")
 
 
 @ex.wrong("its own calls counted instead of the step", says="rate at", breaks="any order")
 def counts_calls(step, warm, total, peak, floor, calls=[0]):  # noqa: B006
     calls[0] = 0 if step == 0 else calls[0] + 1
     return curve(calls[0], warm, total, peak, floor)
-
-
-@ex.wrong("the example, with one of its numbers looked up wrong", says="on the cosine",
-          breaks="example")
-def placeholder(step, warm, total, peak, floor):
-    if (step, warm, total, peak) == (3, 2, 4, 1.0):
-        return 0.5
-    return curve(step, warm, total, peak, floor)
-
-
-ex.equivalent("done = min(1.0, (step - warm) / (total - warm)) -> "
-              "done = min((step - warm) / (total - warm), 1.0)", "the lower of two is one number")

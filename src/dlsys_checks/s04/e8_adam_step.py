@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import floats, integers
 from dlsys_checks.s04.common import by_torch, expect_by_hand, expect_manners, expect_paths
 from dlsys_helpers.acting import library_calls
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("04.8", "adam_step", by_hand=("Adam", "AdamW", "adam", "adamw"),
-              seen=("tables", "grads", "rates", "settings"))
+              seen=("tables", "grads", "rates", "settings"), says="weights after")
 
 NEAR_EPS = ("gradients near eps", "a large eps", "an entry without a gradient", "tiny numbers",
             "two weights, each with its settings")
@@ -42,11 +44,8 @@ ex.promise("example", "Example: w 1, gradient -7, rate 0.1, decay 0: w becomes 1
 
 @ex.cases
 def cases(g):
-    def between(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
-
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    between = floats(g)
+    whole = integers(g)
 
     def setting(betas=(0.9, 0.999), eps=1e-8, decay=None):
         return {"betas": list(betas), "eps": eps,
@@ -126,62 +125,9 @@ def law(out, tables, grads, rates, settings):
     expect_manners(out)
 
 
-# ---- right by another route
-
-@ex.right("buffers changed in place, the corrections folded into the rate")
-def folded(w, grad, state, lr, betas, eps, weight_decay):
-    if not state:
-        state.update(t=0, m=torch.zeros_like(w), v=torch.zeros_like(w))
-    state["t"] += 1
-    m, v, (b1, b2) = state["m"], state["v"], betas
-    m.lerp_(grad, 1 - b1)
-    v.mul_(b2).addcmul_(grad, grad, value=1 - b2)
-    w.mul_(1 - lr * weight_decay)
-    size = v.sqrt().div_((1 - b2 ** state["t"]) ** 0.5).add_(eps)
-    w.addcdiv_(m, size, value=-lr / (1 - b1 ** state["t"]))
-
-
-@ex.right("the averages in float64")
-def in_double(w, grad, state, lr, betas, eps, weight_decay):
-    g, t = grad.double(), state.get("t", 0) + 1
-    m, v = (b * state.get(key, 0) + (1 - b) * x for key, b, x in
-            (("m", betas[0], g), ("v", betas[1], g * g)))
-    state.update(m=m, v=v, t=t)
-    step = m / (1 - betas[0] ** t) / ((v / (1 - betas[1] ** t)).sqrt() + eps)
-    w.copy_(w.double() * (1 - lr * weight_decay) - lr * step)
-
-
-@ex.right("numpy")
-def by_numpy(w, grad, state, lr, betas, eps, weight_decay):
-    g = grad.numpy().astype("float64")
-    state["t"] = t = state.get("t", 0) + 1
-    state["m"] = betas[0] * state.get("m", 0.0) + (1 - betas[0]) * g
-    state["v"] = betas[1] * state.get("v", 0.0) + (1 - betas[1]) * g**2
-    step = state["m"] / (1 - betas[0]**t) / ((state["v"] / (1 - betas[1]**t)) ** 0.5 + eps)
-    w[:] = torch.from_numpy(w.numpy() * (1 - lr * weight_decay) - lr * step).float()
-
-
-@ex.right("corrected averages, moved by a share that falls")
-def corrected_kept(w, grad, state, lr, betas, eps, weight_decay):
-    t = state["t"] = state.get("t", 0) + 1
-    for key, b, x in (("m", betas[0], grad), ("v", betas[1], grad * grad)):
-        old = state.get(key, torch.zeros_like(w))
-        state[key] = old + (x - old) * ((1 - b) / (1 - b**t))
-    w -= lr * weight_decay * w + lr * state["m"] / (state["v"] ** 0.5 + eps)
-
-
-@ex.right("all gradients kept, each with its share")
-def history(w, grad, state, lr, betas, eps, weight_decay):
-    state.setdefault("past", []).append(grad.double())
-    past = torch.stack(state["past"][::-1])
-    age = torch.arange(len(past), dtype=torch.float64)[:, None]
-    m, v = (((b**age) * x).sum(0) / (b**age).sum() for b, x in
-            ((betas[0], past), (betas[1], past**2)))
-    w.mul_(1 - lr * weight_decay).sub_(lr * m / (v.sqrt() + eps))
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def adam(w, grad, state, lr, betas, eps, decay, *, fix_m=True, fix_v=True, start=0, inside=False,
          store=False, coupled=False, shrink=None, after=False, folded_eps=False):
     """The right step with the mistakes as options."""
@@ -200,65 +146,44 @@ def adam(w, grad, state, lr, betas, eps, decay, *, fix_m=True, fix_v=True, start
     w.mul_(shrink if after else 1)
 
 
-@ex.wrong("no bias correction", says="weights after", breaks="step")
-def uncorrected(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, fix_m=False, fix_v=False)
+ex.wrong("no bias correction", adam, breaks="step", fix_m=False, fix_v=False)
+ex.wrong("only the first average corrected", adam, breaks="step", fix_v=False)
+ex.wrong("only the second average corrected", adam, breaks="step", fix_m=False)
+ex.wrong("a count that starts one too high", adam, breaks="step", start=1)
+ex.wrong("the corrected averages kept as state", adam, breaks="step", store=True)
 
 
-@ex.wrong("only the first average corrected", says="weights after", breaks="step")
-def corrects_m_only(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=False)
-
-
-@ex.wrong("only the second average corrected", says="weights after", breaks="step")
-def corrects_v_only(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, fix_m=False)
-
-
-@ex.wrong("a count that starts one too high", says="weights after", breaks="step")
-def late_count(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, start=1)
-
-
-@ex.wrong("the corrected averages kept as state", says="weights after", breaks="step")
-def stores_corrected(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, store=True)
-
-
-@ex.wrong("the two betas swapped", says="weights after", breaks="step")
+@ex.wrong("the two betas swapped", breaks="step")
 def swapped_betas(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas[::-1], eps, weight_decay)
 
 
-@ex.wrong("a new tensor returned, w left as it was", says="weights after", breaks="step")
+@ex.wrong("a new tensor returned, w left as it was", breaks="step")
 def returns_new(w, grad, state, lr, betas, eps, weight_decay):
     new = w.clone()
     adam(new, grad, state, lr, betas, eps, weight_decay)
     return new
 
 
-@ex.wrong("a gradient of zeros skipped as if it were None", says="weights after", trap="04.7",
-          breaks="step")
+@ex.wrong("a gradient of zeros skipped as if it were None", trap="04.7", breaks="step")
 def zero_is_none(w, grad, state, lr, betas, eps, weight_decay):
     if grad.any():
         adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
-@ex.wrong("w.data replaced: not in place, a view loses its table", says="weights after",
-          breaks="in place")
+@ex.wrong("w.data replaced: not in place, a view loses its table", breaks="in place")
 def replaces_data(w, grad, state, lr, betas, eps, weight_decay):
     new = w.clone()
     adam(new, grad, state, lr, betas, eps, weight_decay)
     w.data = new
 
 
-@ex.wrong("AdamW's default of 0.01 where no decay was asked for", says="weights after",
-          trap="04.4", breaks="Adam")
+@ex.wrong("AdamW's default of 0.01 where no decay was asked for", trap="04.4", breaks="Adam")
 def default_decay(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay or 0.01)
 
 
-@ex.wrong("torch's own optimizer", says="optimizers of torch.optim", breaks="by hand")
+@ex.wrong("torch's own optimizer", breaks="by hand")
 def by_library(w, grad, state, lr, betas, eps, weight_decay):
     if not state:
         state["opt"] = torch.optim.AdamW([w], betas=betas, eps=eps, weight_decay=weight_decay)
@@ -268,20 +193,19 @@ def by_library(w, grad, state, lr, betas, eps, weight_decay):
     w.grad = None
 
 
-@ex.wrong("long gradients cut to a norm of 100", says="weights after", breaks="numbers")
+@ex.wrong("long gradients cut to a norm of 100", breaks="numbers")
 def clipped(w, grad, state, lr, betas, eps, weight_decay):
     grad = grad * min(1.0, 100 / (float(grad.norm()) + 1e-30) * (1 + 1e-3 * state.get("t", 0)))
     adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
-@ex.wrong("the caller's gradient turned into its square", says="the caller's gradient",
-          breaks="left alone")
+@ex.wrong("the caller's gradient turned into its square", breaks="left alone")
 def works_in_gradient(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad.clone(), state, lr, betas, eps, weight_decay)
     grad.mul_(grad).sub_(1)
 
 
-@ex.wrong("one memory for all weights, beside state", says="weights after", breaks="own state")
+@ex.wrong("one memory for all weights, beside state", breaks="own state")
 def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa: B006
     if not state:
         memory[len(w)] = {}
@@ -289,73 +213,47 @@ def one_memory(w, grad, state, lr, betas, eps, weight_decay, memory={}):  # noqa
     adam(w, grad, memory[len(w)], lr, betas, eps, weight_decay)
 
 
-@ex.wrong("state read before it was ever written", says="raised KeyError", breaks="empty state")
+@ex.wrong("state read before it was ever written", breaks="empty state")
 def never_begins(w, grad, state, lr, betas, eps, weight_decay):
     state["t"] += 1
     adam(w, grad, state, lr, betas, eps, weight_decay)
 
 
-@ex.wrong("the first step's rate kept", says="weights after", breaks="rate")
+@ex.wrong("the first step's rate kept", breaks="rate")
 def keeps_rate(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, state.setdefault("first", lr), betas, eps, weight_decay)
 
 
-@ex.wrong("betas of 0.9 and 0.999, whatever is asked for", says="weights after",
-          breaks="settings")
+@ex.wrong("betas of 0.9 and 0.999, whatever is asked for", breaks="settings")
 def default_betas(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, (0.9, 0.999), eps, weight_decay)
 
 
-@ex.wrong("an eps of 1e-8, whatever is asked for", says="weights after", breaks="settings")
+@ex.wrong("an eps of 1e-8, whatever is asked for", breaks="settings")
 def default_eps(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, 1e-8, weight_decay)
 
 
-@ex.wrong("decay added to the gradient: L2, not decoupled", says="weights after", trap="04.4",
-          breaks="decoupled")
-def coupled_decay(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, coupled=True)
+ex.wrong("decay added to the gradient: L2, not decoupled", adam, trap="04.4", breaks="decoupled",
+         coupled=True)
+ex.wrong("no decay at all", adam, breaks="decoupled", shrink=1)
+ex.wrong("the weight shrunk after the step", adam, breaks="decoupled", after=True)
 
 
-@ex.wrong("no decay at all", says="weights after", breaks="decoupled")
-def without_decay(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, shrink=1)
-
-
-@ex.wrong("the weight shrunk after the step", says="weights after", breaks="decoupled")
-def shrinks_after(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, after=True)
-
-
-@ex.wrong("shrunk by the decay alone, the rate forgotten", says="weights after",
-          breaks="decoupled")
+@ex.wrong("shrunk by the decay alone, the rate forgotten", breaks="decoupled")
 def decay_without_rate(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, shrink=1 - weight_decay)
 
 
-@ex.wrong("no correction after step 100, where it is said not to matter", says="weights after",
-          breaks="200 steps")
+@ex.wrong("no correction after step 100, where it is said not to matter", breaks="200 steps")
 def stops_correcting(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, eps, weight_decay, fix_v=state.get("t", 0) < 100)
 
 
-@ex.wrong("eps under the root", says="weights after", breaks="eps")
-def eps_inside(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, inside=True)
+ex.wrong("eps under the root", adam, breaks="eps", inside=True)
+ex.wrong("eps added to the root of the uncorrected average", adam, breaks="eps", folded_eps=True)
 
 
-@ex.wrong("eps added to the root of the uncorrected average", says="weights after", breaks="eps")
-def eps_too_early(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay, folded_eps=True)
-
-
-@ex.wrong("eps left out: a gradient of zeros divides by zero", says="weights after", breaks="eps")
+@ex.wrong("eps left out: a gradient of zeros divides by zero", breaks="eps")
 def no_eps(w, grad, state, lr, betas, eps, weight_decay):
     adam(w, grad, state, lr, betas, 0.0, weight_decay)
-
-
-@ex.wrong("the end of the example, looked up", says="weights after", breaks="example")
-def placeholder(w, grad, state, lr, betas, eps, weight_decay):
-    adam(w, grad, state, lr, betas, eps, weight_decay)
-    if grad.tolist() == [-7.0]:
-        w.fill_(0.9)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
 from torch import nn
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     expect_close,
@@ -16,6 +16,7 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 # Kept: weights stay, and so does what an InstanceNorm stored.
 ex = exercise("05.1", "recalibrate", seen=("kind", "batches", "modes", "momenta", "state"),
@@ -24,7 +25,8 @@ ex = exercise("05.1", "recalibrate", seen=("kind", "batches", "modes", "momenta"
 STORED = ("running_mean of", "running_var of")
 ex.promise("all norms", "Measure the running statistics of all BatchNorms of model again.",
            says=STORED)
-ex.promise("any depth", "model: nn.BatchNorm1d and nn.BatchNorm2d at any depth.",
+ex.promise("any depth", "model: nn.BatchNorm1d and nn.BatchNorm2d at any depth, each called "
+           "once in a pass.",
            cases=("a norm inside a block", "a large last batch", "a block in eval mode",
                   "BatchNorm2d on images", "images of two sizes", "one image in a batch",
                   "a norm that is the whole model", "integers looked up",
@@ -40,12 +42,14 @@ ex.promise("mean", "running_mean becomes the average of the means of the batches
 ex.promise("variance", "and running_var that of their unbiased variances, as torch stores them;",
            says=("running_var of",))
 ex.promise("weighted", "a batch of N rows counts N times.", says=STORED)
-ex.promise("nothing left", "Nothing of what both held before is left, not even NaN.", says=STORED)
+ex.promise("nothing left", "Nothing of what both held before is left, not even NaN; what "
+           "num_batches_tracked ends as is up to you.", says=STORED)
 ex.promise("weights", "Weights and their gradients stay;", says=("weights after",
                                                                 "gradients after"))
 ex.promise("modes after", "every module gets its former mode", says=("training flags",))
 ex.promise("momenta", "and momentum back;", says=("momenta",))
-ex.promise("no graph", "no graph is built.", says=("graphs built",))
+ex.promise("no graph", "no graph is built;", says=("graphs built",))
+ex.promise("grad mode", "grad mode stays as it was.", says=("grad mode",))
 ex.promise("example", "Example: nn.BatchNorm1d(1) and the batches [[0.], [2.]] and four rows of "
            "[4.]: running_mean is 3, running_var 2/3.", cases=("the example",))
 
@@ -63,8 +67,7 @@ MODULES = {"flat": "root a norm relu drop b norm c", "whole": "norm",
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, kind, sizes, *, evals="", every=True, momenta=None, broken=False, grow=0, far=0,
             double=False):
@@ -202,7 +205,11 @@ def act(fn, kind, batches, modes, momenta, state):
     model.register_forward_hook(look)
     before, stream = Stream([batch.flip(0) for batch in batches[:2]]), Stream(batches)
     fn(model, before)
-    fn(model, stream)
+    grad_modes = [torch.is_grad_enabled()]
+    with torch.no_grad():
+        fn(model, stream)
+        grad_modes.append(torch.is_grad_enabled())
+    torch.set_grad_enabled(True)
     own = [*before.batches, *stream.batches]
     return {"stored": {f"norm{k}.{part}": getattr(m, part) for k, m in enumerate(norms)
                        for part in ("running_mean", "running_var")},
@@ -211,7 +218,7 @@ def act(fn, kind, batches, modes, momenta, state):
             "times": [before.times, stream.times], "rows": rows, "graphs": sum(graphs),
             "copies": sum(mine is not given for mine, given in zip(handed, own)),
             "grads": sum(p.grad is None or int((p.grad != 1).sum()) for p in model.parameters()),
-            "modes": [m.training for m in model.modules()],
+            "grad modes": grad_modes, "modes": [m.training for m in model.modules()],
             "momenta": [m.momentum for m in norms],
             "asked": sum(p.requires_grad != a for p, a in zip(model.parameters(), asked)),
             "weights": {f"{name}.{part}": tensor for name, layer in held.items()
@@ -255,7 +262,7 @@ def wanted(kind, batches, state):
 @ex.law
 def law(out, kind, batches, modes, momenta, state):
     expect_parts(out, "stored", "others", "times", "rows", "copies", "graphs", "grads", "modes",
-                 "momenta", "asked", "weights")
+                 "momenta", "asked", "weights", "grad modes")
     expect_equal("times that batches was gone through, in two calls", out["times"], [1, 1],
                  "A stream can be read once.")
     sizes = [len(batch) for batch in batches]
@@ -283,13 +290,13 @@ def law(out, kind, batches, modes, momenta, state):
         expect_close(f"{part} of {name}", out["stored"][key], right, rtol=tolerance,
                      atol=tolerance * (scale if part == "running_var" else scale ** 0.5))
     expect_equal("graphs built in the passes", out["graphs"], 0, "Nothing is trained here.")
+    expect_equal("grad mode after a call with gradients on, and with gradients off",
+                 out["grad modes"], [True, False], "Use torch.no_grad() in a with statement.")
     expect_equal("training flags of all modules after the call", out["modes"], modes,
                  "Each module gets its own former mode back.")
     expect_length("momenta", out["momenta"], len(momenta))
     expect_equal("momenta after the call", out["momenta"], momenta, "Put them back.")
 
-
-# ---- right by another route
 
 def norms_of(model):
     return [m for m in model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
@@ -302,95 +309,9 @@ def put_back(flags, momenta):
         norm.momentum = momentum
 
 
-@ex.right("sums of what hooks see, written at the end")
-@torch.no_grad()
-def by_hooks(model, batches):
-    flags, norms = [(m, m.training) for m in model.modules()], norms_of(model)
-    sums = {norm: [0.0, 0.0] for norm in norms}
-
-    def add(norm, given):
-        h = given[0].transpose(0, 1).flatten(1).double()
-        sums[norm][0] += len(given[0]) * h.mean(1)
-        sums[norm][1] += len(given[0]) * h.var(1)
-    model.eval()
-    hooks = [norm.train().register_forward_pre_hook(add) for norm in norms]
-    rows = 0
-    for batch in batches:
-        rows += len(batch)
-        model(batch)
-    for hook in hooks:
-        hook.remove()
-    for norm, (mean, var) in sums.items():
-        norm.running_mean.copy_(mean / rows)
-        norm.running_var.copy_(var / rows)
-    put_back(flags, [])
-
-
-@ex.right("momentum 1: the last batch's statistics, added up by hand")
-@torch.no_grad()
-def by_momentum_one(model, batches):
-    flags = {m: m.training for m in model.modules()}
-    momenta = {norm: norm.momentum for norm in norms_of(model)}
-    model.train(False)
-    sums, rows = {norm: (0, 0) for norm in momenta}, 0
-    for batch in batches:
-        for norm in momenta:
-            norm.train()
-            norm.momentum = 1.0
-            norm.reset_running_stats()
-        model(batch)
-        rows += len(batch)
-        sums = {norm: (a + len(batch) * norm.running_mean, b + len(batch) * norm.running_var)
-                for norm, (a, b) in sums.items()}
-    for norm, (a, b) in sums.items():
-        norm.running_mean.copy_(a / rows)
-        norm.running_var.copy_(b / rows)
-    put_back(flags.items(), momenta.items())
-
-
-@ex.right("a copy does the work")
-@torch.no_grad()
-def by_copy(model, batches):
-    other, rows = copy.deepcopy(model).eval(), 0
-    for norm in norms_of(other):
-        norm.train().reset_running_stats()
-    for batch in batches:
-        rows += batch.shape[0]
-        for norm in norms_of(other):
-            norm.momentum = batch.shape[0] / rows
-        other(batch)
-    for mine, its in zip(norms_of(model), norms_of(other), strict=True):
-        mine.running_mean.copy_(its.running_mean)
-        mine.running_var.copy_(its.running_var)
-
-
-@ex.right("a list of the batches first, their shares known from the start")
-def by_list(model, batches):
-    flags, norms = [(m, m.training) for m in model.modules()], norms_of(model)
-    momenta, batches = [(norm, norm.momentum) for norm in norms], [*batches]
-    try:
-        for m in model.modules():
-            m.training = m in norms
-        for norm in norms:
-            norm.running_mean.zero_()
-            norm.running_var.fill_(1)
-        for k, batch in enumerate(batches):
-            for norm in norms:
-                norm.momentum = len(batch) / sum(len(b) for b in batches[:k + 1])
-            with torch.inference_mode():
-                model(batch)
-    finally:
-        put_back(flags, momenta)
-
-
-ex.equivalent("norms = [module for module in model.modules() if isinstance(module, "
-              "(nn.BatchNorm1d, nn.BatchNorm2d))] -> norms = [module for module in "
-              "model.modules() if isinstance(module, (nn.BatchNorm2d, nn.BatchNorm1d))]",
-              "The order of two classes does not matter.")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def recalibrated(model, batches, *, norms=None, reset=True, weighted=True, modes="norms",
                  back=True, momenta_back=True, no_grad=True, after=None):
     """The worked answer with its mistakes as options."""
@@ -425,7 +346,7 @@ def in_eval_mode(model, batches):
     put_back(flags, [])
 
 
-@ex.wrong("a frozen norm left as it is", says="running_mean of", breaks="all norms")
+@ex.wrong("a frozen norm left as it is", breaks="all norms")
 def live_norms_only(model, batches):
     norms = norms_of(model)
     if not any(norm.training for norm in norms) and model.training:
@@ -434,7 +355,7 @@ def live_norms_only(model, batches):
         recalibrated(model, batches)
 
 
-@ex.wrong("norms without a gain left out", says="running_mean of", breaks="all norms")
+@ex.wrong("norms without a gain left out", breaks="all norms")
 def affine_only(model, batches):
     recalibrated(model, batches, norms=[norm for norm in norms_of(model) if norm.affine])
 
@@ -457,45 +378,34 @@ def one_class_only(model, batches):
                                         if isinstance(m, nn.BatchNorm1d)])
 
 
-@ex.wrong("batches gone through twice: first to count the rows", says="times that batches",
-          breaks="once")
+@ex.wrong("batches gone through twice: first to count the rows", breaks="once")
 def counted_first(model, batches):
     sum(len(batch) for batch in batches)
     recalibrated(model, batches)
 
 
-@ex.wrong("batches taken for a list", says="raised TypeError", breaks="once")
-def wants_a_list(model, batches):
-    recalibrated(model, [batches[k] for k in range(len(batches))])
+ex.wrong("batches taken for a list",
+         lambda model, batches: recalibrated(model, [batches[k] for k in range(len(batches))]),
+         breaks="once")
 
 
-@ex.wrong("all batches in one", says="rows handed", breaks="as it is")
+@ex.wrong("all batches in one", breaks="as it is")
 def all_in_one(model, batches):
     batches = [*batches]
     alike = len({batch.shape[1:] for batch in batches}) == 1
     recalibrated(model, [torch.cat(batches)] if alike else batches)
 
 
-@ex.wrong("copies of the batches handed to model", says="batches handed as copies",
-          breaks="as it is")
-def copies_handed(model, batches):
-    recalibrated(model, (batch.clone() for batch in batches))
-
-
-@ex.wrong("every batch turned into float32", says="raised RuntimeError", breaks="as it is")
-def as_floats(model, batches):
-    recalibrated(model, (batch.float() for batch in batches))
-
-
-@ex.wrong("only the first batch", says="rows handed", breaks="as it is")
-def first_only(model, batches):
-    recalibrated(model, [*batches][:1])
-
-
-@ex.wrong("model.train(): dropout is on while the norms measure", says="of norm1",
-          breaks="modes of the pass")
-def dropout_on(model, batches):
-    recalibrated(model, batches, modes="all")
+ex.wrong("copies of the batches handed to model",
+         lambda model, batches: recalibrated(model, (batch.clone() for batch in batches)),
+         says="batches handed as copies", breaks="as it is")
+ex.wrong("every batch turned into float32",
+         lambda model, batches: recalibrated(model, (batch.float() for batch in batches)),
+         breaks="as it is")
+ex.wrong("only the first batch", lambda model, batches: recalibrated(model, [*batches][:1]),
+         breaks="as it is")
+ex.wrong("model.train(): dropout is on while the norms measure", recalibrated, says="of norm1",
+         breaks="modes of the pass", modes="all")
 
 
 @ex.wrong("update_bn itself: dropout is on, every batch counts the same", says="of norm",
@@ -506,9 +416,8 @@ def by_update_bn(model, batches):
     put_back(flags, [])
 
 
-@ex.wrong("every batch counts the same", says="running_mean of norm0", breaks="weighted")
-def unweighted(model, batches):
-    recalibrated(model, batches, weighted=False)
+ex.wrong("every batch counts the same", recalibrated, says="running_mean of norm0",
+         breaks="weighted", weighted=False)
 
 
 @ex.wrong("the mean of the last batch alone", says="running_mean of norm0", breaks="mean")
@@ -541,8 +450,7 @@ def biased(model, batches):
         norm.running_var.copy_(sum(size * var for size, var in found) / rows)
 
 
-@ex.wrong("the variance as a difference of squares, in float32", says="running_var of",
-          breaks="variance")
+@ex.wrong("the variance as a difference of squares, in float32", breaks="variance")
 def by_difference(model, batches):
     seen = {}
 
@@ -558,8 +466,7 @@ def by_difference(model, batches):
         norm.running_var.copy_(sum(n * var for n, var in found) / sum(n for n, _ in found))
 
 
-@ex.wrong("the momentum left as it was: old numbers fade, they do not go", says="running_mean of",
-          breaks="nothing left")
+@ex.wrong("the momentum left as it was: old numbers fade, they do not go", breaks="nothing left")
 @torch.no_grad()
 def old_fades(model, batches):
     flags = [(m, m.training) for m in model.modules()]
@@ -571,32 +478,29 @@ def old_fades(model, batches):
     put_back(flags, [])
 
 
-@ex.wrong("no reset: a stored NaN stays", says="running_mean of norm0: got nan",
-          breaks="nothing left")
-def no_reset(model, batches):
-    recalibrated(model, batches, reset=False)
+ex.wrong("no reset: a stored NaN stays", recalibrated, says="running_mean of norm0: got nan",
+         breaks="nothing left", reset=False)
 
 
-@ex.wrong("weights that learn no longer", says="weights after the call that ask",
-          breaks="weights")
+@ex.wrong("weights that learn no longer", says="weights after the call that ask", breaks="weights")
 def frozen_for_good(model, batches):
     recalibrated(model, batches)
     model.requires_grad_(False)
 
 
-@ex.wrong("gradients cleared", says="gradients after", breaks="weights")
+@ex.wrong("gradients cleared", breaks="weights")
 def clears_gradients(model, batches):
     recalibrated(model, batches)
     model.zero_grad()
 
 
-@ex.wrong("norms whose weights are frozen left out", says="running_mean of", breaks="all norms")
+@ex.wrong("norms whose weights are frozen left out", breaks="all norms")
 def learning_norms_only(model, batches):
     recalibrated(model, batches, norms=[n for n in norms_of(model) if all(
         p.requires_grad for p in n.parameters())])
 
 
-@ex.wrong("each batch weighted with its pixels", says="running_mean of", breaks="weighted")
+@ex.wrong("each batch weighted with its pixels", breaks="weighted")
 def by_pixels(model, batches):
     norms, seen = norms_of(model), 0
     kept = [(norm, norm.momentum) for norm in norms]
@@ -614,7 +518,7 @@ def by_pixels(model, batches):
     put_back(flags, kept)
 
 
-@ex.wrong("gain and bias reset as well", says="weights after", breaks="weights")
+@ex.wrong("gain and bias reset as well", breaks="weights")
 def all_reset(model, batches):
     recalibrated(model, batches)
     with torch.no_grad():
@@ -623,25 +527,20 @@ def all_reset(model, batches):
             norm.bias.zero_()
 
 
-@ex.wrong("norms that stay in train mode", says="training flags", breaks="modes after")
-def stays_in_train_mode(model, batches):
-    recalibrated(model, batches, back=False)
+ex.wrong("norms that stay in train mode", recalibrated, breaks="modes after", back=False)
+ex.wrong("model.train() at the end",
+         lambda model, batches: recalibrated(model, batches, after=lambda _: model.train()),
+         breaks="modes after")
 
 
-@ex.wrong("model.train() at the end", says="training flags", breaks="modes after")
-def always_train(model, batches):
-    recalibrated(model, batches, after=lambda _: model.train())
-
-
-@ex.wrong("the root's former mode for every module", says="training flags", breaks="modes after")
+@ex.wrong("the root's former mode for every module", breaks="modes after")
 def one_mode_for_all(model, batches):
     mode = model.training
     recalibrated(model, batches, after=lambda _: model.train(mode))
 
 
-@ex.wrong("momenta that stay changed", says="momenta after", breaks="momenta")
-def momenta_stay(model, batches):
-    recalibrated(model, batches, momenta_back=False)
+ex.wrong("momenta that stay changed", recalibrated, says="momenta after", breaks="momenta",
+         momenta_back=False)
 
 
 @ex.wrong("a momentum of 0.1 for every norm at the end", says="momenta after", breaks="momenta")
@@ -668,9 +567,19 @@ def noted_twice(model, batches):
     put_back([], saved)
 
 
-@ex.wrong("a graph built for every batch", says="graphs built", breaks="no graph")
-def with_graph(model, batches):
-    recalibrated(model, batches, no_grad=False)
+ex.wrong("a graph built for every batch", recalibrated, breaks="no graph", no_grad=False)
+
+
+@ex.wrong("gradients switched off and never on again", breaks="grad mode")
+def gradients_off(model, batches):
+    torch.set_grad_enabled(False)
+    recalibrated(model, batches)
+
+
+@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
+def gradients_on(model, batches):
+    recalibrated(model, batches)
+    torch.set_grad_enabled(True)
 
 
 @ex.wrong("a norm of one channel taken for one that needs nothing", says="running_mean of norm0",

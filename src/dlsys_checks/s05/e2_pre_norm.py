@@ -6,6 +6,7 @@ import itertools
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     expect_close,
@@ -15,6 +16,7 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
 # Kept: the first norm is handed x as it is.
 ex = exercise("05.2", "pre_norm", seen=("x", "weights", "gains", "writes", "kind"),
@@ -43,8 +45,7 @@ ex.promise("example", "Example: x 1, one branch that doubles, norms that add 10 
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, count, *shape, writes=False, scale=1.0, kind="tanh"):
         shape = shape or (whole(2, 5), whole(3, 7), whole(4, 9))
@@ -75,16 +76,23 @@ def cases(g):
 def act(fn, x, weights, gains, writes, kind):
     seen, calls = [], []
 
+    def given_back(z, out):
+        if not writes:
+            return out
+        if z.is_leaf and z.requires_grad:
+            raise RuntimeError("a norm or branch that writes into its argument was handed x "
+                               "itself. Hand it a copy: x.clone()")
+        return z.copy_(out)
+
     def norm(k):
         def run(z):
             calls.append(f"norm {k}")
             seen.append(z.detach().clone())
             if kind == "plain":
                 return z + gains[k]
-            given = z
-            z = given.clone()
-            out = z * gains[k] / (z.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-            return given.copy_(out) if writes else out
+            own = z.clone()
+            out = own * gains[k] / (own.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+            return given_back(z, out)
         return run
 
     def branch(k):
@@ -93,8 +101,7 @@ def act(fn, x, weights, gains, writes, kind):
             seen.append(z.detach().clone())
             if kind == "plain":
                 return z * weights[k]
-            out = torch.tanh(weights[k] * z.clone() + weights[k] / 2)
-            return z.copy_(out) if writes else out
+            return given_back(z, torch.tanh(weights[k] * z.clone() + weights[k] / 2))
         return run
 
     found = []
@@ -165,43 +172,9 @@ def law(out, x, weights, gains, writes, kind):
                      atol=1e-4 * max(1.0, float(grad.abs().max())))
 
 
-# ---- right by another route
-
-@ex.right("all branches' results kept and summed")
-def by_sums(x, branches, norms):
-    parts = [x]
-    for k, branch in enumerate(branches):
-        parts.append(branch(norms[k](sum(parts) + 0)))
-    return norms[len(branches)](sum(parts) + 0)
-
-
-@ex.right("by recursion")
-def by_recursion(x, branches, norms):
-    if not branches:
-        return norms[0](x.clone())
-    return by_recursion(x + branches[0](norms[0](x * 1)), branches[1:], norms[1:])
-
-
-@ex.right("the last norm taken off first")
-def by_index(x, branches, norms):
-    *inner, last = norms
-    stream = x.clone()
-    for k in range(len(inner)):
-        stream = torch.add(stream, branches[k](inner[k](stream.clone())))
-    return last(stream.clone())
-
-
-@ex.right("an iterator over the norms")
-def by_iterator(x, branches, norms):
-    left = iter(norms)
-    for branch in branches:
-        normed = next(left)(x.view_as(x).clone())
-        x = x + branch(normed.clone())
-    return next(left)(x + torch.zeros_like(x))
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def stack(x, branches, norms, *, carry=None, last=True, hand=torch.clone):
     """The worked answer with its mistakes as options; carry(x, normed, out) is the new stream."""
     for branch, norm in zip(branches, norms, strict=False):
@@ -211,14 +184,14 @@ def stack(x, branches, norms, *, carry=None, last=True, hand=torch.clone):
     return norms[-1](hand(x)) if last else x
 
 
-@ex.wrong("post-norm: the norm after the sum", says="order of calls", breaks="order")
+@ex.wrong("post-norm: the norm after the sum", breaks="order")
 def post_norm(x, branches, norms):
     for branch, norm in zip(branches, norms, strict=False):
         x = norm(x + branch(x.clone()))
     return norms[-1](x.clone())
 
 
-@ex.wrong("post-norm as in torch's default layer, with no norm at the end", says="order of calls",
+@ex.wrong("post-norm as in torch's default layer, with no norm at the end",
           breaks=("order", "none"))
 def post_norm_only(x, branches, norms):
     for branch, norm in zip(branches, norms, strict=False):
@@ -226,36 +199,29 @@ def post_norm_only(x, branches, norms):
     return x
 
 
-@ex.wrong("the norm on the stream as well", says="argument of", breaks="stream")
-def normed_stream(x, branches, norms):
-    return stack(x, branches, norms, carry=lambda x, normed, out: normed + out)
+ex.wrong("the norm on the stream as well", stack, breaks="stream",
+         carry=lambda x, normed, out: normed + out)
+ex.wrong("no norm at the end", stack, breaks="order", last=False)
 
 
-@ex.wrong("no norm at the end", says="order of calls", breaks="order")
-def no_last_norm(x, branches, norms):
-    return stack(x, branches, norms, last=False)
-
-
-@ex.wrong("the last norm's result thrown away", says="result", breaks="result")
+@ex.wrong("the last norm's result thrown away", breaks="result")
 def last_norm_ignored(x, branches, norms):
     x = stack(x, branches, norms, last=False)
     norms[-1](x.clone())
     return x
 
 
-@ex.wrong("no sum: each branch takes the place of the stream", says="argument of",
-          breaks="added")
+@ex.wrong("no sum: each branch takes the place of the stream", breaks="added")
 def no_sum(x, branches, norms):
     return stack(x, branches, norms, carry=lambda x, normed, out: out + 0 * x)
 
 
-@ex.wrong("the stream halved with each sum", says="argument of", breaks="added")
+@ex.wrong("the stream halved with each sum", breaks="added")
 def averaged(x, branches, norms):
     return stack(x, branches, norms, carry=lambda x, normed, out: (x + out) / 2)
 
 
-@ex.wrong("every branch fed from x, not from the stream", says="argument of",
-          breaks="into the branch")
+@ex.wrong("every branch fed from x, not from the stream", breaks="into the branch")
 def from_the_start(x, branches, norms):
     total = x
     for branch, norm in zip(branches, norms, strict=False):
@@ -272,14 +238,11 @@ def norms_ignored(x, branches, norms):
     return norms[-1](x.clone())
 
 
-@ex.wrong("an early end where there is no branch", says="order of calls", breaks="none")
-def nothing_to_do(x, branches, norms):
-    return stack(x, branches, norms) if branches else x
-
-
-@ex.wrong("one norm for all: the first", says="order of calls", breaks="order")
-def first_norm_only(x, branches, norms):
-    return stack(x, branches, [norms[0]] * len(norms))
+ex.wrong("an early end where there is no branch",
+         lambda x, branches, norms: stack(x, branches, norms) if branches else x,
+         says="order of calls", breaks="none")
+ex.wrong("one norm for all: the first",
+         lambda x, branches, norms: stack(x, branches, [norms[0]] * len(norms)), breaks="order")
 
 
 @ex.wrong("only seven norms known", says="order of calls", breaks="count")
@@ -287,20 +250,17 @@ def seven_at_most(x, branches, norms):
     return stack(x, branches, norms[:7]) if len(norms) > 7 else stack(x, branches, norms)
 
 
-@ex.wrong("the stream itself handed to functions that write", says="RuntimeError",
-          breaks="writes")
-def hands_over(x, branches, norms):
-    return stack(x, branches, norms, hand=lambda z: z)
+ex.wrong("the stream itself handed to functions that write", stack, breaks="writes",
+         hand=lambda z: z)
 
 
-@ex.wrong("more than three axes flattened to three", says="shape of the argument",
-          breaks="shape")
+@ex.wrong("more than three axes flattened to three", says="shape of the argument", breaks="shape")
 def three_axes(x, branches, norms):
     flat = x.flatten(1, -2) if x.dim() > 3 else x
     return stack(flat, branches, norms).view(x.shape)
 
 
-@ex.wrong("the sums written into x", says="caller's x", breaks="x left")
+@ex.wrong("the sums written into x", breaks="x left")
 def into_x(x, branches, norms):
     out = stack(x, branches, norms)
     if branches:
@@ -308,25 +268,17 @@ def into_x(x, branches, norms):
     return out
 
 
-@ex.wrong("norms and branches taken off the caller's lists", says="caller's lists",
-          breaks="x left")
+@ex.wrong("norms and branches taken off the caller's lists", breaks="x left")
 def takes_off(x, branches, norms):
     while branches:
         x = x + branches.pop(0)(norms.pop(0)(x.clone()))
     return norms[0](x.clone())
 
 
-@ex.wrong("a stream cut off from x", says="gradient", breaks="gradients")
-def cut_off(x, branches, norms):
-    return stack(x.detach(), branches, norms)
+ex.wrong("a stream cut off from x", lambda x, branches, norms: stack(x.detach(), branches, norms),
+         breaks="gradients")
 
 
-@ex.wrong("gradients through the branches only", says="gradient", breaks="gradients")
+@ex.wrong("gradients through the branches only", breaks="gradients")
 def detached_sum(x, branches, norms):
     return stack(x, branches, norms, carry=lambda x, normed, out: x.detach() + out)
-
-
-@ex.wrong("the example, looked up wrong", says="result", breaks="example")
-def placeholder(x, branches, norms):
-    out = stack(x, branches, norms)
-    return out + 1 if x.dim() == 0 else out

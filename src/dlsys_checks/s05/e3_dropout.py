@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.acting import library_calls
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
@@ -17,6 +18,7 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 DROPOUTS = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "native_dropout",
             "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
@@ -49,8 +51,7 @@ ex.promise("example", "Example: dropout(torch.ones(4), 0.75, True) may be [0., 4
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, *shape, p=None, training=True, calls=4, scale=1.0):
         p = round(0.2 + 0.6 * float(torch.rand((), generator=g)), 3) if p is None else p
@@ -226,61 +227,9 @@ def law(out, xs, p, training, calls):
     expect_equal("calls in which random numbers drawn without training", out["drawn"], 0)
 
 
-# ---- right by another route
-
-def keeping(x, p, training, mask):
-    """The right answer with a mask of one's own: mask(x, p) is True where x stays."""
-    if not training:
-        return x.clone()
-    return torch.where(mask(x, p), x / (1 - p) if p < 1 else x, torch.zeros_like(x))
-
-
-@ex.right("a mask from bernoulli_")
-def by_bernoulli(x, p, training):
-    if not training or p == 0:
-        return x
-    if p == 1:
-        return torch.zeros_like(x) * x
-    return x * torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)
-
-
-@ex.right("torch.where on uniform numbers")
-def by_where(x, p, training):
-    return keeping(x, p, training, lambda x, p: torch.rand(x.shape) > p) if p < 1 or (
-        not training) else x.mul(0.0)
-
-
-@ex.right("the positions that stay, filled in")
-def by_positions(x, p, training):
-    if not training:
-        return x.view_as(x)
-    dropped = torch.rand(x.shape).lt(p)
-    return x.masked_fill(dropped, 0.0) * (1 / (1 - p) if p < 1 else 1.0)
-
-
-@ex.right("a mask in float64, multiplied")
-def in_double(x, p, training):
-    if not training:
-        return x * 1
-    mask = (torch.rand(x.shape, dtype=torch.float64) >= p).double()
-    return (x.double() * mask / max(1 - p, 1e-9)).float()
-
-
-@ex.right("normal numbers against a quantile")
-def by_normal(x, p, training):
-    if not training:
-        return x
-    cut = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(float(p)))
-    return keeping(x, p, training, lambda x, p: torch.randn(x.shape) > cut) + 0 * x
-
-
-ex.equivalent("if p == 1: -> if p >= 1:", "p is at most 1.")
-ex.equivalent("keep = torch.rand_like(x) >= p -> keep = torch.rand_like(x) > p",
-              "A random number hits p once in 2^24 draws.")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def dropped(x, p, training, *, draw=None, factor=None):
     """The worked answer with the mask or the factor replaced."""
     if not training:
@@ -291,12 +240,11 @@ def dropped(x, p, training, *, draw=None, factor=None):
     return x * keep * (1 / (1 - p) if factor is None else factor)
 
 
-@ex.wrong("torch's own dropout", says="torch's dropouts used", breaks="by hand")
-def by_library(x, p, training):
-    return torch.nn.functional.dropout(x, p, training)
+ex.wrong("torch's own dropout", lambda x, p, training: torch.nn.functional.dropout(x, p, training),
+         breaks="by hand")
 
 
-@ex.wrong("whole rows, as if x were a matrix", says="alike", breaks="one by one")
+@ex.wrong("whole rows, as if x were a matrix", breaks="one by one")
 def whole_rows(x, p, training):
     return dropped(x, p, training, draw=lambda: torch.rand(x.shape[0], 1).expand(
         len(x), x[0].numel()).reshape(x.shape)) if x.dim() > 1 and len(x) else dropped(
@@ -318,7 +266,7 @@ def two_axes(x, p, training):
     return dropped(x, p, training, draw=lambda: torch.rand(rows, columns))
 
 
-@ex.wrong("x itself zeroed, in place", says="changed the caller's x", breaks="left alone")
+@ex.wrong("x itself zeroed, in place", breaks="left alone")
 def in_place(x, p, training):
     out = dropped(x, p, training)
     if training and x.numel():
@@ -326,8 +274,7 @@ def in_place(x, p, training):
     return out
 
 
-@ex.wrong("a share of exactly p, by a permutation", says="alike",
-          breaks=("probability", "anew", "one by one"))
+@ex.wrong("a share of exactly p, by a permutation", breaks=("probability", "anew", "one by one"))
 def exact_share(x, p, training):
     if not training:
         return x
@@ -336,14 +283,14 @@ def exact_share(x, p, training):
                                                             2.0))
 
 
-@ex.wrong("p taken for the share that stays", says="share of zeroed", breaks="probability")
+@ex.wrong("p taken for the share that stays", breaks="probability")
 def p_stays(x, p, training):
     if not training or p in (0, 1):
         return dropped(x, p, training)
     return x * (torch.rand_like(x) < p) / (1 - p)
 
 
-@ex.wrong("p rounded to hundredths", says="share of zeroed", breaks="probability")
+@ex.wrong("p rounded to hundredths", breaks="probability")
 def hundredths(x, p, training):
     return dropped(x, p, training, draw=lambda: torch.where(
         torch.randint(100, x.shape) < round(100 * p), -1.0, 2.0))
@@ -356,19 +303,19 @@ def tiled(x, p, training):
         x.numel() // 4096 + 1)[:x.numel()].view(x.shape))
 
 
-@ex.wrong("a probability of 0.5, whatever p is", says="share of zeroed", breaks="probability")
+@ex.wrong("a probability of 0.5, whatever p is", breaks="probability")
 def always_half(x, p, training):
     if not training or p in (0, 1):
         return dropped(x, p, training)
     return x * (torch.rand_like(x) >= 0.5) / (1 - p)
 
 
-@ex.wrong("p of 0 taken for a default of 0.5", says="share of zeroed", breaks="any p")
-def default_p(x, p, training):
-    return dropped(x, p or 0.5, training, factor=1.0 if p == 0 else None)
+ex.wrong("p of 0 taken for a default of 0.5",
+         lambda x, p, training: dropped(x, p or 0.5, training, factor=1.0 if p == 0 else None),
+         says="share of zeroed", breaks="any p")
 
 
-@ex.wrong("a mask drawn once and kept", says="alike in two calls", breaks="anew")
+@ex.wrong("a mask drawn once and kept", breaks="anew")
 def kept_mask(x, p, training, masks={}):  # noqa: B006
     key = tuple(x.shape)
     if training and key not in masks:
@@ -376,21 +323,20 @@ def kept_mask(x, p, training, masks={}):  # noqa: B006
     return dropped(x, p, training, draw=lambda: masks[key])
 
 
-@ex.wrong("the same seed set at every call", says="alike in two calls", breaks="anew")
+@ex.wrong("the same seed set at every call", breaks="anew")
 def reseeded(x, p, training):
     same = torch.Generator().manual_seed(0)
     return dropped(x, p, training, draw=lambda: torch.rand(x.shape, generator=same))
 
 
-@ex.wrong("torch.manual_seed(0) at every call", says="alike in two calls", breaks="anew")
+@ex.wrong("torch.manual_seed(0) at every call", breaks="anew")
 def seeded(x, p, training):
     if training:
         torch.manual_seed(0)
     return dropped(x, p, training)
 
 
-@ex.wrong("the second half of the mask mirrors the first", says="halves alike",
-          breaks="one by one")
+@ex.wrong("the second half of the mask mirrors the first", says="halves alike", breaks="one by one")
 def mirrored(x, p, training):
     if not training:
         return x
@@ -399,7 +345,7 @@ def mirrored(x, p, training):
     return dropped(x, p, training, draw=lambda: both)
 
 
-@ex.wrong("torch's seed changed after the draw", says="same seed", breaks="generator")
+@ex.wrong("torch's seed changed after the draw", breaks="generator")
 def reseeds_after(x, p, training):
     out = dropped(x, p, training)
     if training:
@@ -407,39 +353,29 @@ def reseeds_after(x, p, training):
     return out
 
 
-@ex.wrong("numpy's generator", says="same seed", breaks="generator")
+@ex.wrong("numpy's generator", breaks="generator")
 def by_numpy(x, p, training):
     return dropped(x, p, training, draw=lambda: torch.as_tensor(
         np.random.rand(*x.shape), dtype=torch.float32))
 
 
-@ex.wrong("no division: the lesson's undivided net", says="others", breaks="divided")
-def undivided(x, p, training):
-    return dropped(x, p, training, factor=1.0)
+ex.wrong("no division: the lesson's undivided net", dropped, breaks="divided", factor=1.0)
+ex.wrong("the classical dropout: no division, and 1 - p in eval mode instead",
+         lambda x, p, training: dropped(x, p, training, factor=1.0) if training else x * (1 - p),
+         breaks=("divided", "eval", "gradients"))
 
 
-@ex.wrong("the classical dropout: no division, and 1 - p in eval mode instead", says="others",
-          breaks=("divided", "eval", "gradients"))
-def classical(x, p, training):
-    return dropped(x, p, training, factor=1.0) if training else x * (1 - p)
-
-
-@ex.wrong("p taken for the share that stays, in the mask and in the factor", says="others",
-          breaks="divided")
+@ex.wrong("p taken for the share that stays, in the mask and in the factor", breaks="divided")
 def keeps_p(x, p, training):
     if not training or p in (0, 1):
         return dropped(x, p, training)
     return x * (torch.rand_like(x) < p) / p
 
 
-@ex.wrong("multiplied by 1 - p instead of divided", says="others", breaks="divided")
-def multiplied(x, p, training):
-    return dropped(x, p, training, factor=1 - p)
-
-
-@ex.wrong("divided by p", says="others", breaks="divided")
-def divided_by_p(x, p, training):
-    return dropped(x, p, training, factor=1 / p if p else 1.0)
+ex.wrong("multiplied by 1 - p instead of divided",
+         lambda x, p, training: dropped(x, p, training, factor=1 - p), breaks="divided")
+ex.wrong("divided by p", lambda x, p, training: dropped(x, p, training, factor=1 / p if p else 1.0),
+         breaks="divided")
 
 
 @ex.wrong("at p of 1 a zero divided by zero", says="zeroed elements", breaks="all zero")
@@ -449,42 +385,25 @@ def nan_at_one(x, p, training):
     return x * (torch.rand_like(x) >= p) / torch.tensor(1 - p)
 
 
-@ex.wrong("at p of 1 x itself", says="zeroed elements", breaks="all zero")
-def nothing_at_one(x, p, training):
-    return x if p == 1 else dropped(x, p, training)
+ex.wrong("at p of 1 x itself", lambda x, p, training: x if p == 1 else dropped(x, p, training),
+         says="zeroed elements", breaks="all zero")
 
 
-@ex.wrong("a result cut off from x", says="gradient", breaks="gradients")
+@ex.wrong("a result cut off from x", breaks="gradients")
 def cut_off(x, p, training):
     return dropped(x, p, training) if not training else dropped(x, p, training).detach()
 
 
-@ex.wrong("the gradient passed as if nothing had been dropped", says="others",
-          breaks=("gradients", "divided"))
-def straight_through(x, p, training):
-    return x + (dropped(x, p, training) - x).detach()
+ex.wrong("the gradient passed as if nothing had been dropped",
+         lambda x, p, training: x + (dropped(x, p, training) - x).detach(),
+         breaks=("gradients", "divided"))
+ex.wrong("scaled by 1 - p without training",
+         lambda x, p, training: dropped(x, p, training) if training else x * (1 - p), breaks="eval")
+ex.wrong("training ignored, as F.dropout's default does",
+         lambda x, p, training: dropped(x, p, True), breaks=("eval", "nothing drawn", "gradients"))
 
 
-@ex.wrong("scaled by 1 - p without training", says="result without training", breaks="eval")
-def scaled_in_eval(x, p, training):
-    return dropped(x, p, training) if training else x * (1 - p)
-
-
-@ex.wrong("training ignored, as F.dropout's default does", says="result without training",
-          breaks=("eval", "nothing drawn", "gradients"))
-def always_on(x, p, training):
-    return dropped(x, p, True)
-
-
-@ex.wrong("a mask drawn and not used without training", says="random numbers drawn",
-          breaks="nothing drawn")
+@ex.wrong("a mask drawn and not used without training", breaks="nothing drawn")
 def drawn_for_nothing(x, p, training):
     numbers = torch.rand_like(x)
     return dropped(x, p, training, draw=lambda: numbers)
-
-
-@ex.wrong("the example, looked up", says="alike", breaks="example")
-def looked_up(x, p, training):
-    if training and p == 0.75 and x.shape == (4,):
-        return x * torch.tensor([0.0, 4.0, 0.0, 0.0])
-    return dropped(x, p, training)

@@ -14,6 +14,7 @@ from dlsys_helpers.expect import (
     expect_length,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 # Kept: model is left as it is, and average gets its buffers.
 ex = exercise("05.5", "ema_update", seen=("kind", "states", "decays", "modes", "frozen"),
@@ -217,51 +218,9 @@ def law(out, kind, states, decays, modes, frozen):
         [m] * (count - 1) + [m ^ (count > 1)] for m in modes])
 
 
-# ---- right by another route
-
-@ex.right("lerp_ for parameters, over names")
-@torch.no_grad()
-def by_names(average, model, decay):
-    news = dict(model.named_parameters())
-    for name, old in average.named_parameters():
-        old.lerp_(news[name], 1 - decay)
-    for name, old in average.named_buffers():
-        old.copy_(model.get_buffer(name))
-
-
-@ex.right("a difference added")
-def by_difference(average, model, decay):
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old.data += (1 - decay) * (new.data - old.data)
-    for old, new in zip(average.buffers(), model.buffers(), strict=True):
-        old.data.copy_(new.data)
-
-
-@ex.right("module by module")
-@torch.no_grad()
-def by_modules(average, model, decay):
-    done = set()
-    for mine, its in zip(average.modules(), model.modules(), strict=True):
-        for key, old in mine.named_parameters(recurse=False):
-            if old not in done:
-                old.copy_(decay * old + (1 - decay) * getattr(its, key))
-            done.add(old)
-        for key, old in mine.named_buffers(recurse=False):
-            old.copy_(getattr(its, key))
-
-
-@ex.right("foreach, in float64")
-@torch.no_grad()
-def by_foreach(average, model, decay):
-    for old, new in zip(average.parameters(), model.parameters(), strict=True):
-        old[...] = old.double() * decay + new.double() * (1 - decay)
-    theirs = list(model.buffers())
-    for k, old in enumerate(average.buffers()):
-        old[...] = theirs[k]
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def averaged(average, model, decay, *, some=lambda old: True, buffers="copy"):
     """The worked answer with its mistakes as options."""
     with torch.no_grad():
@@ -277,19 +236,13 @@ def averaged(average, model, decay, *, some=lambda old: True, buffers="copy"):
                 old.copy_(new)
 
 
-@ex.wrong("parameters only: the lesson's broken cell", says="buffer", breaks="buffers")
-def parameters_only(average, model, decay):
-    averaged(average, model, decay, buffers="none")
-
-
-@ex.wrong("buffers averaged like parameters, counters and masks left alone", says="buffer",
-          breaks="buffers")
-def buffers_averaged(average, model, decay):
-    averaged(average, model, decay, buffers="mean")
+ex.wrong("parameters only: the lesson's broken cell", averaged, breaks="buffers", buffers="none")
+ex.wrong("buffers averaged like parameters, counters and masks left alone", averaged,
+         breaks="buffers", buffers="mean")
 
 
 @ex.wrong("buffers averaged, as AveragedModel does when asked, and counters copied",
-          says="buffer", breaks="buffers")
+          breaks="buffers")
 def as_use_buffers(average, model, decay):
     averaged(average, model, decay, buffers="mean")
     for old, new in zip(average.buffers(), model.buffers(), strict=True):
@@ -297,8 +250,7 @@ def as_use_buffers(average, model, decay):
             old.copy_(new)
 
 
-@ex.wrong("all of state_dict() averaged, where it has a point", says="buffer",
-          breaks=("buffers", "parameters"))
+@ex.wrong("all of state_dict() averaged, where it has a point", breaks=("buffers", "parameters"))
 @torch.no_grad()
 def state_dict_averaged(average, model, decay):
     theirs = model.state_dict()
@@ -307,13 +259,11 @@ def state_dict_averaged(average, model, decay):
             old.mul_(decay).add_(theirs[name], alpha=1 - decay)
 
 
-@ex.wrong("only the buffers with a point copied", says="buffer", breaks="dtype")
-def float_buffers_only(average, model, decay):
-    averaged(average, model, decay, buffers="floats")
+ex.wrong("only the buffers with a point copied", averaged, says="buffer", breaks="dtype",
+         buffers="floats")
 
 
-@ex.wrong("only what state_dict() lists", says="buffer mean",
-          breaks=("buffers", "parameters"))
+@ex.wrong("only what state_dict() lists", says="buffer mean", breaks=("buffers", "parameters"))
 @torch.no_grad()
 def by_state_dict(average, model, decay):
     learned, theirs = dict(average.named_parameters()), model.state_dict()
@@ -324,34 +274,20 @@ def by_state_dict(average, model, decay):
             old.copy_(theirs[name])
 
 
-@ex.wrong("the two shares swapped", says="parameter", breaks=("parameters", "example"))
-def upside_down(average, model, decay):
-    averaged(average, model, 1 - decay)
+ex.wrong("the two shares swapped",
+         lambda average, model, decay: averaged(average, model, 1 - decay),
+         breaks=("parameters", "example"))
+ex.wrong("the parameters copied, not averaged",
+         lambda average, model, decay: averaged(average, model, 0.0), breaks="parameters")
+ex.wrong("a decay of 0.99, whatever is asked",
+         lambda average, model, decay: averaged(average, model, 0.99), breaks="parameters")
+ex.wrong("tensors with one axis or none left out", averaged, breaks="parameters",
+         some=lambda old: old.dim() > 1 or (old.numel() == 1 and (old.dim() == 1)))
+ex.wrong("frozen parameters left out", averaged, breaks="parameters",
+         some=lambda old: old.requires_grad)
 
 
-@ex.wrong("the parameters copied, not averaged", says="parameter", breaks="parameters")
-def copied(average, model, decay):
-    averaged(average, model, 0.0)
-
-
-@ex.wrong("a decay of 0.99, whatever is asked", says="parameter", breaks="parameters")
-def fixed_decay(average, model, decay):
-    averaged(average, model, 0.99)
-
-
-@ex.wrong("tensors with one axis or none left out", says="parameter", breaks="parameters")
-def matrices_only(average, model, decay):
-    averaged(average, model, decay, some=lambda old: old.dim() > 1 or (old.numel() == 1 and (
-        old.dim() == 1)))
-
-
-@ex.wrong("frozen parameters left out", says="parameter", breaks="parameters")
-def live_only(average, model, decay):
-    averaged(average, model, decay, some=lambda old: old.requires_grad)
-
-
-@ex.wrong("a tied parameter moved once for each of its names", says="parameter",
-          breaks="parameters")
+@ex.wrong("a tied parameter moved once for each of its names", breaks="parameters")
 @torch.no_grad()
 def tied_twice(average, model, decay):
     averaged(average, model, 1.0)
@@ -360,7 +296,7 @@ def tied_twice(average, model, decay):
         old.mul_(decay).add_(theirs[name], alpha=1 - decay)
 
 
-@ex.wrong("float64 averaged in float32", says="parameter", breaks="parameters")
+@ex.wrong("float64 averaged in float32", breaks="parameters")
 @torch.no_grad()
 def in_float32(average, model, decay):
     averaged(average, model, 1.0)
@@ -377,8 +313,7 @@ def flattened(average, model, decay):
         old.reshape(-1).mul_(decay).add_(new.reshape(-1), alpha=1 - decay)
 
 
-@ex.wrong("buffers carried through float64, which rounds large counters", says="buffer total",
-          breaks="dtype")
+@ex.wrong("buffers carried through float64, which rounds large counters", breaks="dtype")
 @torch.no_grad()
 def through_double(average, model, decay):
     averaged(average, model, decay)
@@ -415,8 +350,7 @@ def children_only(average, model, decay):
                 old.mul_(decay).add_(new, alpha=1 - decay)
 
 
-@ex.wrong("new parameters in place of the old", says="tensors of average replaced",
-          breaks="same tensors")
+@ex.wrong("new parameters in place of the old", breaks="same tensors")
 def new_parameters(average, model, decay):
     averaged(average, model, decay)
     new = {old: nn.Parameter(old.detach().clone(), old.requires_grad)
@@ -426,14 +360,14 @@ def new_parameters(average, model, decay):
             setattr(module, key, new[old])
 
 
-@ex.wrong("p.data replaced", says="tensors of average moved", breaks="same tensors")
+@ex.wrong("p.data replaced", breaks="same tensors")
 def replaces_data(average, model, decay):
     averaged(average, model, decay)
     for old in average.parameters():
         old.data = old.data.clone()
 
 
-@ex.wrong("the average written into model, too", says="of model after", breaks="model left")
+@ex.wrong("the average written into model, too", breaks="model left")
 def into_both(average, model, decay):
     averaged(average, model, decay)
     with torch.no_grad():
@@ -443,28 +377,27 @@ def into_both(average, model, decay):
             new.copy_(new + 1 if new.dtype != torch.bool else ~new)
 
 
-@ex.wrong("gradients cleared", says="gradients of model after", breaks="modes")
+@ex.wrong("gradients cleared", breaks="modes")
 def clears_gradients(average, model, decay):
     averaged(average, model, decay)
     model.zero_grad()
 
 
-@ex.wrong("model's gradients handed to average", says="gradients of model after", breaks="modes")
+@ex.wrong("model's gradients handed to average", breaks="modes")
 def hands_gradients(average, model, decay):
     averaged(average, model, decay)
     for old, new in zip(average.parameters(), model.parameters(), strict=True):
         old.grad = new.grad
 
 
-@ex.wrong("model's flags put back by train(), which reaches all of its modules",
-          says="training flags", breaks="modes")
+@ex.wrong("model's flags put back by train(), which reaches all of its modules", breaks="modes")
 def one_mode_for_all(average, model, decay):
     mode = model.training
     averaged(average, model.eval(), decay)
     model.train(mode)
 
 
-@ex.wrong("old buffers multiplied by 0: a NaN stays", says="buffer", breaks="buffers")
+@ex.wrong("old buffers multiplied by 0: a NaN stays", breaks="buffers")
 def faded_buffers(average, model, decay):
     averaged(average, model, decay, buffers="none")
     with torch.no_grad():
@@ -472,21 +405,20 @@ def faded_buffers(average, model, decay):
             old.copy_(old * 0 + new if old.is_floating_point() else new)
 
 
-@ex.wrong("average put into train mode", says="training flags", breaks="modes")
+@ex.wrong("average put into train mode", breaks="modes")
 def into_train_mode(average, model, decay):
     averaged(average, model, decay)
     average.train()
 
 
-@ex.wrong("both models put into eval mode", says="training flags", breaks="modes")
+@ex.wrong("both models put into eval mode", breaks="modes")
 def into_eval_mode(average, model, decay):
     averaged(average, model, decay)
     average.eval()
     model.eval()
 
 
-@ex.wrong("average's buffers handed over: both share their memory", says="memory shared",
-          breaks="no sharing")
+@ex.wrong("average's buffers handed over: both share their memory", breaks="no sharing")
 def hands_over(average, model, decay):
     averaged(average, model, decay)
     theirs = dict(model.named_modules())
@@ -495,26 +427,21 @@ def hands_over(average, model, decay):
             setattr(theirs[name], key, buffer)
 
 
-@ex.wrong("gradients switched on: a leaf changed in place", says="raised RuntimeError",
-          breaks="no graph")
+@ex.wrong("gradients switched on: a leaf changed in place", breaks="no graph")
 def with_gradients(average, model, decay):
     for old, new in zip(average.parameters(), model.parameters(), strict=True):
         old.mul_(decay).add_(new, alpha=1 - decay)
     averaged(average, model, 1.0)
 
 
-@ex.wrong("a decay of 0 taken for one not given", says="parameter", breaks="decay")
-def default_decay(average, model, decay):
-    averaged(average, model, decay or 0.999)
+ex.wrong("a decay of 0 taken for one not given",
+         lambda average, model, decay: averaged(average, model, decay or 0.999), says="parameter",
+         breaks="decay")
+ex.wrong("a parameter of one number left alone", averaged, says="parameter weight",
+         breaks="example", some=lambda old: old.shape != (1, 1))
 
 
-@ex.wrong("a parameter of one number left alone", says="parameter weight", breaks="example")
-def single_number(average, model, decay):
-    averaged(average, model, decay, some=lambda old: old.shape != (1, 1))
-
-
-@ex.wrong("average left as it was: a copy changed, or only a name bound",
-          says="of average after", breaks="in place")
+@ex.wrong("average left as it was: a copy changed, or only a name bound", breaks="in place")
 def returns_copy(average, model, decay):
     new = copy.deepcopy(average)
     averaged(new, model, decay)

@@ -6,8 +6,10 @@ import math
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("06.3", "stop_and_best", seen=("runs",))
 
@@ -38,8 +40,7 @@ ex.promise("example", "Example: [3., 2., 2.5, 1.9, 2.1] with patience 2, min_del
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def noise(n):
         return (0.02 * torch.rand(n, generator=g)).tolist()
@@ -133,65 +134,9 @@ def law(out, runs):
                  "Work on a copy.")
 
 
-# ---- right by another route
-
-@ex.right("the last progress remembered by epoch")
-def by_epoch(losses, patience, min_delta):
-    reference, at, stop = None, -1, len(losses) - 1
-    for k, loss in enumerate(losses):
-        if not math.isnan(loss) and (reference is None or loss < reference - min_delta):
-            reference, at = loss, k
-        if k - at >= patience:
-            stop = k
-            break
-    numbers = [math.inf if math.isnan(v) else v for v in losses[:stop + 1]]
-    return stop, numbers.index(min(numbers))
-
-
-@ex.right("NaN made infinite first")
-def by_infinity(losses, patience, min_delta):
-    clean = torch.tensor(losses, dtype=torch.float64).nan_to_num(nan=math.inf).tolist()
-    reference, left = math.inf, patience
-    seen = []
-    for loss in clean:
-        seen.append(loss)
-        left = patience if loss < reference - min_delta else left - 1
-        if left == patience:
-            reference = loss
-        if not left:
-            break
-    return len(seen) - 1, min(range(len(seen)), key=seen.__getitem__)
-
-
-@ex.right("patience counted down")
-def by_countdown(losses, patience, min_delta):
-    reference, lowest, best, left = math.inf, math.inf, 0, patience
-    for k in range(len(losses)):
-        left -= 1
-        if losses[k] < lowest:
-            lowest, best = losses[k], k
-        if losses[k] + min_delta < reference:
-            reference, left = losses[k], patience
-        if left == 0:
-            return k, best
-    return len(losses) - 1, best
-
-
-@ex.right("a list of flags")
-def by_flags(losses, patience, min_delta):
-    flags, reference = [], float("inf")
-    for loss in losses:
-        flags.append(loss < reference - min_delta)
-        reference = loss if flags[-1] else reference
-    stops = [k for k in range(patience - 1, len(losses))
-             if not any(flags[k - patience + 1:k + 1])]
-    stop = stops[0] if stops else len(losses) - 1
-    numbers = [(v, k) for k, v in enumerate(losses[:stop + 1]) if not math.isnan(v)]
-    return stop, min(numbers, default=(0, 0))[1]
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def follow(losses, patience, min_delta, *, better=None, moves=None, lowest_by=None, more=0,
            first=math.inf, none=0):
     """The right walk with the mistakes as options."""
@@ -210,14 +155,10 @@ def follow(losses, patience, min_delta, *, better=None, moves=None, lowest_by=No
     return epoch, best
 
 
-@ex.wrong("compared with the epoch before, not with the best", says="epoch of the stop",
-          breaks="progress")
-def with_last(losses, patience, min_delta):
-    return follow(losses, patience, min_delta, moves=True)
+ex.wrong("compared with the epoch before, not with the best", follow, breaks="progress", moves=True)
 
 
-@ex.wrong("the reference moved by every lower loss, progress or not", says="epoch of the stop",
-          breaks="progress")
+@ex.wrong("the reference moved by every lower loss, progress or not", breaks="progress")
 def any_lower(losses, patience, min_delta):
     reference, since, seen = math.inf, 0, []
     for loss in losses:
@@ -241,7 +182,7 @@ def rounded(losses, patience, min_delta):
     return follow(torch.tensor(losses, dtype=torch.float32).tolist(), patience, min_delta)
 
 
-@ex.wrong("NaN made infinite in losses itself", says="losses after the call", breaks="left")
+@ex.wrong("NaN made infinite in losses itself", breaks="left")
 def in_place(losses, patience, min_delta):
     losses[:] = [loss if loss == loss else math.inf for loss in losses]
     return follow(losses, patience, min_delta)
@@ -256,38 +197,31 @@ def nan_not_counted(losses, patience, min_delta):
     return (kept[stop] if stopped else len(losses) - 1), (kept[best] if kept else 0)
 
 
-@ex.wrong("a gain of exactly min_delta taken for progress", says="epoch of the stop",
-          breaks="progress")
+@ex.wrong("a gain of exactly min_delta taken for progress", breaks="progress")
 def at_least(losses, patience, min_delta):
     return follow(losses, patience, min_delta,
                   better=lambda loss, ref: loss < ref if min_delta == 0 else
                   loss <= ref - min_delta)
 
 
-@ex.wrong("min_delta forgotten", says="epoch of the stop", breaks="progress")
-def without_delta(losses, patience, min_delta):
-    return follow(losses, patience, 0.0)
+ex.wrong("min_delta forgotten", lambda losses, patience, min_delta: follow(losses, patience, 0.0),
+         breaks="progress")
+ex.wrong("min_delta added instead of taken away",
+         lambda losses, patience, min_delta: follow(losses, patience, -min_delta),
+         breaks="progress")
 
 
-@ex.wrong("min_delta added instead of taken away", says="epoch of the stop", breaks="progress")
-def added_delta(losses, patience, min_delta):
-    return follow(losses, patience, -min_delta)
-
-
-@ex.wrong("an equal loss taken for progress", says="epoch of the stop", breaks="progress")
+@ex.wrong("an equal loss taken for progress", breaks="progress")
 def equal_counts(losses, patience, min_delta):
     return follow(losses, patience, min_delta,
                   better=lambda loss, ref: loss <= ref - min_delta and (
                       min_delta == 0 or loss < ref - min_delta))
 
 
-@ex.wrong("an epoch more than patience", says="epoch of the stop", breaks=("patience", "nan"))
-def one_more(losses, patience, min_delta):
-    return follow(losses, patience, min_delta, more=1)
+ex.wrong("an epoch more than patience", follow, breaks=("patience", "nan"), more=1)
 
 
-@ex.wrong("epochs without progress counted in all, not in a row", says="epoch of the stop",
-          breaks="patience")
+@ex.wrong("epochs without progress counted in all, not in a row", breaks="patience")
 def in_all(losses, patience, min_delta):
     reference, lowest, best, bad, epoch = math.inf, math.inf, 0, 0, 0
     for epoch, loss in enumerate(losses):
@@ -302,27 +236,23 @@ def in_all(losses, patience, min_delta):
     return epoch, best
 
 
-@ex.wrong("a number such as 1000 for the first reference", says="epoch of the stop", breaks="first")
-def thousand(losses, patience, min_delta):
-    return follow(losses, patience, min_delta, first=1000.0)
+ex.wrong("a number such as 1000 for the first reference", follow, breaks="first", first=1000.0)
 
 
-@ex.wrong("the number of epochs where no stop comes", says="epoch of the stop", breaks="last")
+@ex.wrong("the number of epochs where no stop comes", breaks="last")
 def past_the_end(losses, patience, min_delta):
     # With one epoch more, and no progress in it, a stop of its own comes where it came.
     stop = follow([*losses, math.inf], patience, min_delta)[0]
     return stop, follow(losses, patience, min_delta)[1]
 
 
-@ex.wrong("the weights of the stop restored, not the best", says="epoch of the best",
-          breaks=("restored", "all nan"))
+@ex.wrong("the weights of the stop restored, not the best", breaks=("restored", "all nan"))
 def restores_stop(losses, patience, min_delta):
     stop, _ = follow(losses, patience, min_delta)
     return stop, stop
 
 
-@ex.wrong("the last progress restored, not the lowest", says="epoch of the best",
-          breaks="restored")
+@ex.wrong("the last progress restored, not the lowest", breaks="restored")
 def last_progress(losses, patience, min_delta):
     stop, _ = follow(losses, patience, min_delta)
     reference, best = math.inf, 0
@@ -332,13 +262,11 @@ def last_progress(losses, patience, min_delta):
     return stop, best
 
 
-@ex.wrong("the last of equal losses", says="epoch of the best", breaks="restored")
-def last_tie(losses, patience, min_delta):
-    return follow(losses, patience, min_delta, lowest_by=lambda loss, low: loss <= low)
+ex.wrong("the last of equal losses", follow, breaks="restored",
+         lowest_by=lambda loss, low: loss <= low)
 
 
-@ex.wrong("the lowest of all losses, those after the stop too", says="epoch of the best",
-          breaks="restored")
+@ex.wrong("the lowest of all losses, those after the stop too", breaks="restored")
 def beyond(losses, patience, min_delta):
     stop, best = follow(losses, patience, min_delta)
     if any(v != v for v in losses):
@@ -352,8 +280,7 @@ def nan_is_progress(losses, patience, min_delta):
                   better=lambda loss, ref: not loss >= ref - min_delta)
 
 
-@ex.wrong("epochs counted from 1", says="epoch of", breaks=("counting", "last", "nan", "all nan",
-                                                            "example"))
+@ex.wrong("epochs counted from 1", breaks=("counting", "last", "nan", "all nan", "example"))
 def from_one(losses, patience, min_delta):
     return tuple(k + 1 for k in follow(losses, patience, min_delta))
 
@@ -364,28 +291,15 @@ def stop_from_one(losses, patience, min_delta):
     return stop + 1, best
 
 
-@ex.wrong("the two in the other order", says="epoch of the stop", breaks=("pair", "counting"))
-def swapped(losses, patience, min_delta):
-    return follow(losses, patience, min_delta)[::-1]
+ex.wrong("the two in the other order",
+         lambda losses, patience, min_delta: follow(losses, patience, min_delta)[::-1],
+         says="epoch of the stop", breaks=("pair", "counting"))
+ex.wrong("a list of two",
+         lambda losses, patience, min_delta: list(follow(losses, patience, min_delta)),
+         breaks="pair")
 
 
-@ex.wrong("a list of two", says="stop and best", breaks="pair")
-def as_list(losses, patience, min_delta):
-    return list(follow(losses, patience, min_delta))
-
-
-@ex.wrong("the stop restored where all is NaN", says="epoch of the best", breaks="all nan")
+@ex.wrong("the stop restored where all is NaN", breaks="all nan")
 def nan_stop(losses, patience, min_delta):
     stop, best = follow(losses, patience, min_delta)
     return stop, stop if all(v != v for v in losses[:stop + 1]) else best
-
-
-@ex.wrong("the example, with one of its numbers looked up wrong", says="epoch of",
-          breaks="example")
-def looked_up(losses, patience, min_delta):
-    stop, best = follow(losses, patience, min_delta)
-    return (4, 3) if losses == [3.0, 2.0, 2.5, 1.9, 2.1] else (stop, best)
-
-
-ex.equivalent("if since == patience: -> if since >= patience:",
-              "the count grows by one and the loop ends when it is reached")

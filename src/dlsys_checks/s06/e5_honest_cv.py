@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     expect_close,
@@ -12,8 +13,9 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("06.5", "honest_cv", seen=("calls",))
+ex = exercise("06.5", "honest_cv", seen=("calls",), says="calls of select")
 
 ex.promise("share", "Share of rows whose label is predicted by a model that never saw it.",
            says=("share right",))
@@ -40,8 +42,7 @@ ex.promise("example", "Example: folds of 3 rows and 1 row, the 1 right: the answ
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def call(folds, columns=6, k=3, right=None):
         n = len(folds)
@@ -173,57 +174,9 @@ def same_rows(given, c, name):
             and given[0].shape == wanted.shape and torch.equal(given[0], wanted))
 
 
-# ---- right by another route
-
-@ex.right("all answers gathered, compared at the end")
-def by_answers(x, y, folds, select, fit):
-    answers = torch.empty_like(y)
-    for name in sorted(set(folds.tolist()), reverse=True):
-        train, out = folds != name, folds == name
-        columns = select(x[train], y[train])
-        answers[out] = fit(x[train][:, columns], y[train])(x[out][:, columns])
-    return (answers == y).float().mean().item()
-
-
-@ex.right("row numbers instead of masks")
-def by_numbers(x, y, folds, select, fit):
-    right = 0
-    for name in dict.fromkeys(folds.tolist()):
-        inside = (folds == name).nonzero().flatten()
-        outside = (folds != name).nonzero().flatten()
-        columns = select(x[outside], y[outside])
-        small = x.index_select(1, columns)
-        model = fit(small[outside], y[outside])
-        right += int((model(small[inside]) == y[inside]).sum())
-    return right / y.numel()
-
-
-@ex.right("a mean weighted by the folds' sizes")
-def by_weights(x, y, folds, select, fit):
-    names, sizes = folds.unique(return_counts=True)
-    shares = []
-    for name in names:
-        out = folds == name
-        columns = select(x[~out], y[~out])
-        model = fit(x[~out][:, columns], y[~out])
-        shares.append((model(x[out][:, columns]) == y[out]).float().mean())
-    return float((torch.stack(shares) * sizes).sum() / sizes.sum())
-
-
-@ex.right("lists of rows")
-def by_lists(x, y, folds, select, fit):
-    hits = []
-    for name in set(folds.tolist()):
-        inside = [i for i, f in enumerate(folds.tolist()) if f == name]
-        outside = [i for i, f in enumerate(folds.tolist()) if f != name]
-        columns = select(x[outside], y[outside])
-        model = fit(x[outside][:, columns], y[outside])
-        hits += (model(x[inside][:, columns]) == y[inside]).tolist()
-    return sum(hits) / len(hits)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def crossed(x, y, folds, select, fit, *, chosen=None, seen=None, train=None, asked=None,
             names=None, mean=None):
     """The right cross-validation with the mistakes as options."""
@@ -245,34 +198,24 @@ def everything(out):
     return torch.ones_like(out)
 
 
-@ex.wrong("columns chosen on all rows, once", says="calls of select", breaks="select")
-def chosen_first(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, chosen=select(x, y))
+ex.wrong("columns chosen on all rows, once",
+         lambda x, y, folds, select, fit: crossed(x, y, folds, select, fit, chosen=select(x, y)),
+         breaks="select")
 
 
-@ex.wrong("columns chosen once, on the rows outside the first fold", says="calls of select",
-          breaks="select")
+@ex.wrong("columns chosen once, on the rows outside the first fold", breaks="select")
 def first_fold(x, y, folds, select, fit):
     out = folds == folds[0]
     return crossed(x, y, folds, select, fit, chosen=select(x[~out], y[~out]))
 
 
-@ex.wrong("columns chosen on all rows in each fold", says="data that select saw", breaks="outside")
-def chosen_on_all(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, seen=everything)
+ex.wrong("columns chosen on all rows in each fold", crossed, breaks="outside", seen=everything)
+ex.wrong("columns chosen on the fold's own rows", crossed, breaks="outside", seen=lambda out: out)
+ex.wrong("the model trained on all rows", crossed, breaks=("outside", "fit"), train=everything,
+         seen=lambda out: ~out)
 
 
-@ex.wrong("columns chosen on the fold's own rows", says="data that select saw", breaks="outside")
-def chosen_on_fold(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, seen=lambda out: out)
-
-
-@ex.wrong("the model trained on all rows", says="data that fit saw", breaks=("outside", "fit"))
-def trained_on_all(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, train=everything, seen=lambda out: ~out)
-
-
-@ex.wrong("the model trained on all columns", says="data that fit saw", breaks=("fit", "outside"))
+@ex.wrong("the model trained on all columns", breaks=("fit", "outside"))
 def all_columns(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -282,19 +225,18 @@ def all_columns(x, y, folds, select, fit):
     return right / len(x)
 
 
-@ex.wrong("a model fitted anew for every question", says="calls of fit", breaks="fit")
+@ex.wrong("a model fitted anew for every question", breaks="fit")
 def fits_twice(x, y, folds, select, fit):
     for name in folds.unique():
         fit(x[folds != name], y[folds != name])
     return crossed(x, y, folds, select, fit)
 
 
-@ex.wrong("asked about its training rows", says="asked", breaks=("asked", "share", "once"))
-def asked_training(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, asked=lambda out: ~out)
+ex.wrong("asked about its training rows", crossed, says="asked", breaks=("asked", "share", "once"),
+         asked=lambda out: ~out)
 
 
-@ex.wrong("asked about all rows", says="number of rows asked", breaks="asked")
+@ex.wrong("asked about all rows", breaks="asked")
 def asked_all(x, y, folds, select, fit):
     right = 0
     for name in folds.unique():
@@ -305,56 +247,37 @@ def asked_all(x, y, folds, select, fit):
     return right / len(x)
 
 
-@ex.wrong("the mean of the folds' shares", says="share right", breaks="once")
-def mean_of_shares(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, mean=lambda right, shares: sum(shares) / len(shares))
+ex.wrong("the mean of the folds' shares", crossed, breaks="once",
+         mean=lambda right, shares: sum(shares) / len(shares))
+ex.wrong("the share that is wrong",
+         lambda x, y, folds, select, fit: 1 - crossed(x, y, folds, select, fit),
+         breaks=("share", "once", "example"))
+ex.wrong("the last fold's share alone", crossed, breaks=("share", "once", "example"),
+         mean=lambda right, shares: shares[-1])
+ex.wrong("the number of right rows", crossed, breaks=("share", "once", "example"),
+         mean=lambda right, shares: float(right))
+ex.wrong("a thousandth too much",
+         lambda x, y, folds, select, fit: 1.001 * crossed(x, y, folds, select, fit), breaks="share")
 
 
-@ex.wrong("the share that is wrong", says="share right", breaks=("share", "once", "example"))
-def share_wrong(x, y, folds, select, fit):
-    return 1 - crossed(x, y, folds, select, fit)
-
-
-@ex.wrong("the last fold's share alone", says="share right", breaks=("share", "once", "example"))
-def last_share(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, mean=lambda right, shares: shares[-1])
-
-
-@ex.wrong("the number of right rows", says="share right", breaks=("share", "once", "example"))
-def number_right(x, y, folds, select, fit):
-    return crossed(x, y, folds, select, fit, mean=lambda right, shares: float(right))
-
-
-@ex.wrong("a thousandth too much", says="share right", breaks="share")
-def too_much(x, y, folds, select, fit):
-    return 1.001 * crossed(x, y, folds, select, fit)
-
-
-@ex.wrong("folds taken for 0 to the number of folds", says="calls of select", breaks="inputs")
+@ex.wrong("folds taken for 0 to the number of folds", breaks="inputs")
 def counted_folds(x, y, folds, select, fit):
     names = range(len(folds.unique()))
     usual = [k for k in names if (folds == k).any()]
     return crossed(x, y, folds, select, fit, names=usual)
 
 
-@ex.wrong("fold numbers as floats", says="calls of select", breaks="inputs")
-def as_floats(x, y, folds, select, fit):
-    return crossed(x, y, folds.double(), select, fit)
+ex.wrong("fold numbers as floats",
+         lambda x, y, folds, select, fit: crossed(x, y, folds.double(), select, fit),
+         breaks="inputs")
 
 
-@ex.wrong("the signs of the fold numbers dropped", says="calls of select", breaks="inputs")
+@ex.wrong("the signs of the fold numbers dropped", breaks="inputs")
 def unsigned(x, y, folds, select, fit):
     # Only where a number and its negative name two folds.
     both = bool((folds[:, None] == -folds).any())
     return crossed(x, y, folds.abs() if both else folds, select, fit)
 
 
-@ex.wrong("fold numbers cut to fewer bits", says="calls of select", breaks="inputs")
-def short(x, y, folds, select, fit):
-    return crossed(x, y, folds.int(), select, fit)
-
-
-@ex.wrong("the example, with its answer looked up wrong", says="share right", breaks="example")
-def looked_up(x, y, folds, select, fit):
-    share = crossed(x, y, folds, select, fit)
-    return 0.5 if len(x) == 4 else share
+ex.wrong("fold numbers cut to fewer bits",
+         lambda x, y, folds, select, fit: crossed(x, y, folds.int(), select, fit), breaks="inputs")

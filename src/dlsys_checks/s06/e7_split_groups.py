@@ -6,11 +6,13 @@ import itertools
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers import acting
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("06.7", "split_groups", seen=("calls",))
+ex = exercise("06.7", "split_groups", seen=("calls",), says="groups in the test part")
 
 DRAWS = 300  # seeds of the case that counts the sets of groups
 NAMED = ("names with gaps", "names below zero", "names of 64 bits",
@@ -32,8 +34,7 @@ ex.promise("example", "Example: 4 groups, share 0.25: one group is in the test p
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def rows(count, low, high, names=None, mixed=True):
         sizes = torch.randint(low, high, (count,), generator=g)
@@ -174,48 +175,9 @@ def law(out, calls):
                  "Use a torch.Generator of your own.")
 
 
-# ---- right by another route
-
-@ex.right("Python's own dice and sets")
-def by_random(groups, share, seed):
-    import random
-    names = sorted(set(groups.tolist()))
-    chosen = set(random.Random(seed).sample(names, round(share * len(names))))
-    test = [i for i, name in enumerate(groups.tolist()) if name in chosen]
-    train = [i for i, name in enumerate(groups.tolist()) if name not in chosen]
-    return torch.tensor(train, dtype=torch.int64), torch.tensor(test, dtype=torch.int64)
-
-
-@ex.right("a random number for each group, the smallest chosen")
-def by_numbers(groups, share, seed):
-    names, place = groups.unique(return_inverse=True)
-    luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))
-    test = (luck.argsort().argsort() < round(share * len(names)))[place]
-    rows = torch.arange(len(groups))
-    return rows[~test], rows[test]
-
-
-@ex.right("numpy's permutation")
-def by_numpy(groups, share, seed):
-    import numpy as np
-    names, place = np.unique(groups.numpy(), return_inverse=True)
-    order = np.random.default_rng(seed).permutation(len(names))
-    test = np.isin(place, order[:round(share * len(names))])
-    return tuple(torch.from_numpy(np.flatnonzero(side)) for side in (~test, test))
-
-
-@ex.right("the global generator, put back")
-def by_fork(groups, share, seed):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        names = groups.unique()
-        names = names[torch.randperm(len(names))]
-    test = (groups[:, None] == names[:round(share * len(names))]).any(1)
-    return torch.where(~test)[0], torch.where(test)[0]
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def split(groups, share, seed, *, number=None, names=None, order=None):
     """The right split with the mistakes as options."""
     names = groups.unique() if names is None else names
@@ -226,8 +188,7 @@ def split(groups, share, seed, *, number=None, names=None, order=None):
     return (~out).nonzero().flatten(), out.nonzero().flatten()
 
 
-@ex.wrong("rows drawn, not groups", says="groups in both parts",
-          breaks=("apart", "share"))
+@ex.wrong("rows drawn, not groups", says="groups in both parts", breaks=("apart", "share"))
 def by_rows(groups, share, seed):
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed))
     n = round(share * len(groups))
@@ -244,12 +205,12 @@ def by_filling(groups, share, seed):
     return rows[n:].sort().values, rows[:n].sort().values
 
 
-@ex.wrong("test rows left in the training part", says="rows of both parts", breaks="once")
-def all_train(groups, share, seed):
-    return torch.arange(len(groups)), split(groups, share, seed)[1]
+ex.wrong("test rows left in the training part",
+         lambda groups, share, seed: (torch.arange(len(groups)), split(groups, share, seed)[1]),
+         breaks="once")
 
 
-@ex.wrong("one row of each group kept", says="rows of both parts", breaks="once")
+@ex.wrong("one row of each group kept", breaks="once")
 def first_rows(groups, share, seed):
     train, test = split(groups, share, seed)
     seen, kept = set(), []
@@ -271,93 +232,63 @@ def one_in_both(groups, share, seed):
     return torch.cat([train, torch.tensor([row])]).sort().values, test[test != row]
 
 
-@ex.wrong("the first groups in order, no draw", says="seeds: for each", breaks="seed")
-def in_order(groups, share, seed):
-    return split(groups, share, seed, order=torch.arange)
+ex.wrong("the first groups in order, no draw", split, says="seeds: for each", breaks="seed",
+         order=torch.arange)
+ex.wrong("the same draw for every seed", lambda groups, share, seed: split(groups, share, 0),
+         says="seeds: for each", breaks="seed")
+ex.wrong("the global generator, not seeded", split, breaks=("seed", "global"), order=torch.randperm)
 
 
-@ex.wrong("the same draw for every seed", says="seeds: for each", breaks="seed")
-def one_seed(groups, share, seed):
-    return split(groups, share, 0)
-
-
-@ex.wrong("the global generator, not seeded", says="seeds", breaks=("seed", "global"))
-def unseeded(groups, share, seed):
-    return split(groups, share, seed, order=torch.randperm)
-
-
-@ex.wrong("the global generator, seeded or drawn from", says="global generator", breaks="global")
+@ex.wrong("the global generator, seeded or drawn from", breaks="global")
 def seeded_globally(groups, share, seed):
     torch.manual_seed(seed)
     return split(groups, share, seed, order=torch.randperm)
 
 
-@ex.wrong("a coin for each group, so that their number varies", says="groups in the test part",
-          breaks=("share", "example"))
+@ex.wrong("a coin for each group, so that their number varies", breaks=("share", "example"))
 def by_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
     luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
     return (luck >= share).nonzero().flatten(), (luck < share).nonzero().flatten()
 
 
-@ex.wrong("a coin for the training part, so that its number varies",
-          says="groups in the test part", breaks=("share", "example"))
+@ex.wrong("a coin for the training part, so that its number varies", breaks=("share", "example"))
 def by_training_coins(groups, share, seed):
     names, place = groups.unique(return_inverse=True)
     luck = torch.rand(len(names), generator=torch.Generator().manual_seed(seed))[place]
     return (luck < 1 - share).nonzero().flatten(), (luck >= 1 - share).nonzero().flatten()
 
 
-@ex.wrong("the number of groups rounded down", says="groups in the test part", breaks="share")
-def floored(groups, share, seed):
-    return split(groups, share, seed, number=lambda n: int(n + 1e-9))
+ex.wrong("the number of groups rounded down", split, breaks="share", number=lambda n: int(n + 1e-9))
+ex.wrong("the share of groups that are left",
+         lambda groups, share, seed: split(groups, 1 - share, seed), breaks=("share", "example"))
+ex.wrong("always one group at least", split, breaks="share", number=lambda n: max(1, round(n)))
 
 
-@ex.wrong("the share of groups that are left", says="groups in the test part",
-          breaks=("share", "example"))
-def other_share(groups, share, seed):
-    return split(groups, 1 - share, seed)
-
-
-@ex.wrong("always one group at least", says="groups in the test part", breaks="share")
-def one_at_least(groups, share, seed):
-    return split(groups, share, seed, number=lambda n: max(1, round(n)))
-
-
-@ex.wrong("group numbers taken for 0 to the largest", says="groups in the test part",
-          breaks="groups")
+@ex.wrong("group numbers taken for 0 to the largest", breaks="groups")
 def counted_names(groups, share, seed):
     return split(groups, share, seed, names=torch.arange(int(groups.max()) + 1))
 
 
-@ex.wrong("group numbers cut to fewer bits", says="groups in the test part", breaks="groups")
-def short(groups, share, seed):
-    return split(groups.int(), share, seed)
+ex.wrong("group numbers cut to fewer bits",
+         lambda groups, share, seed: split(groups.int(), share, seed), breaks="groups")
+ex.wrong("group numbers as floats", lambda groups, share, seed: split(groups.double(), share, seed),
+         breaks="groups")
+ex.wrong("halves rounded up", split, breaks="share", number=lambda n: int(n + 0.5))
 
 
-@ex.wrong("group numbers as floats", says="groups in the test part", breaks="groups")
-def floats(groups, share, seed):
-    return split(groups.double(), share, seed)
-
-
-@ex.wrong("halves rounded up", says="groups in the test part", breaks="share")
-def half_up(groups, share, seed):
-    return split(groups, share, seed, number=lambda n: int(n + 0.5))
-
-
-@ex.wrong("the size of the training part rounded", says="groups in the test part", breaks="share")
+@ex.wrong("the size of the training part rounded", breaks="share")
 def rounds_training(groups, share, seed):
     count = len(groups.unique())
     return split(groups, share, seed, number=lambda _: count - round((1 - share) * count))
 
 
-@ex.wrong("the last digits of the seed alone", says="seeds: for each", breaks="seed")
-def short_seed(groups, share, seed):
-    return split(groups, share, seed & 0xFFFF)
+ex.wrong("the last digits of the seed alone",
+         lambda groups, share, seed: split(groups, share, seed & 0xFFFF), says="seeds: for each",
+         breaks="seed")
 
 
-@ex.wrong("neighbours tested together, from a group that seed chooses", says="seeds",
-          breaks="seed")
+@ex.wrong("neighbours tested together, from a group that seed chooses", breaks="seed")
 def rotated(groups, share, seed):
     own = torch.Generator().manual_seed(seed)
     return split(groups, share, seed, order=lambda n: torch.arange(n).roll(
@@ -379,8 +310,7 @@ def never_first(groups, share, seed):
         [1 + torch.randperm(n - 1, generator=own), torch.zeros(1, dtype=torch.int64)]))
 
 
-@ex.wrong("the global generator seeded, then seeded with 0", says="global generator",
-          breaks="global")
+@ex.wrong("the global generator seeded, then seeded with 0", breaks="global")
 def reset_globally(groups, share, seed):
     torch.manual_seed(seed)
     found = split(groups, share, seed, order=torch.randperm)
@@ -388,7 +318,7 @@ def reset_globally(groups, share, seed):
     return found
 
 
-@ex.wrong("the labels of the groups instead of rows", says="rows of both parts", breaks="once")
+@ex.wrong("the labels of the groups instead of rows", breaks="once")
 def labels(groups, share, seed):
     train, test = split(groups, share, seed)
     return groups[train].unique(), groups[test].unique()
@@ -400,26 +330,24 @@ def negative_lost(groups, share, seed):
     return train[groups[train] >= 0], test[groups[test] >= 0]
 
 
-@ex.wrong("test and training part exchanged", says="groups in the test part",
-          breaks=("share", "example"))
+@ex.wrong("test and training part exchanged", breaks=("share", "example"))
 def exchanged(groups, share, seed):
     train, test = split(groups, share, seed)
     return test, train
 
 
-@ex.wrong("rows in the order of the draw", says="order of", breaks="pair")
-def unsorted(groups, share, seed):
-    return tuple(part.flip(0) for part in split(groups, share, seed))
+ex.wrong("rows in the order of the draw",
+         lambda groups, share, seed: tuple(part.flip(0) for part in split(groups, share, seed)),
+         breaks="pair")
 
 
-@ex.wrong("masks instead of row numbers", says="dtype", breaks="pair")
+@ex.wrong("masks instead of row numbers", breaks="pair")
 def masks(groups, share, seed):
     _, test = split(groups, share, seed)
     out = torch.isin(torch.arange(len(groups)), test)
     return ~out, out
 
 
-@ex.wrong("no group tested where there are four", says="groups in the test part",
-          breaks="example")
+@ex.wrong("no group tested where there are four", breaks="example")
 def looked_up(groups, share, seed):
     return split(groups, 0.0 if (len(groups.unique()), share) == (4, 0.25) else share, seed)

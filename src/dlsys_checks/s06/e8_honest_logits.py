@@ -6,10 +6,11 @@ import math
 
 import torch
 
+from dlsys_checks.kit import floats, integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
 
-ex = exercise("06.8", "honest_logits", seen=("calls",))
+ex = exercise("06.8", "honest_logits", seen=("calls",), says="logits")
 
 SAMPLED = ("a sampler alone", "tiny weights", "huge weights", "logits of a sure model",
            "weights that differ within a class", "weights of two sources", "both remedies",
@@ -34,11 +35,8 @@ ex.promise("example", "Example: all weights alike and pos_weight 1 leave z as it
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
-
-    def between(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
+    number = integers(g)
+    between = floats(g)
 
     def call(positives, negatives, factor=1.0, pos_weight=1.0, scale=1.0, within=0.0, scores=9,
              size=4, sources=False):
@@ -105,177 +103,117 @@ def law(out, calls):
                      look="Each remedy added the logarithm of its factor.")
 
 
-# ---- right by another route
-
-@ex.right("each remedy by itself")
-def by_steps(z, y, w, pos_weight):
-    positive = y > 0.5
-    z = z - torch.log(w[positive].mean()) + torch.log(w[~positive].mean())
-    return z - math.log(pos_weight)
-
-
-@ex.right("odds, divided")
-def by_odds(z, y, w, pos_weight):
-    k = (w * y).sum() / y.sum() / ((w * (1 - y)).sum() / (1 - y).sum())
-    odds = z.double().exp() / (k.double() * pos_weight)
-    return odds.log().float()
-
-
-@ex.right("rates before and after")
-def by_rates(z, y, w, pos_weight):
-    before, after = y.double().mean(), (w * y).double().sum() / w.double().sum()
-    return (z - (after.logit() - before.logit()) - math.log(pos_weight)).float()
-
-
-@ex.right("in Python's floats")
-def by_floats(z, y, w, pos_weight):
-    rows = list(zip(y.tolist(), w.tolist(), strict=True))
-    mean = {}
-    for label in (0.0, 1.0):
-        own = [weight for k, weight in rows if k == label]
-        mean[label] = sum(own) / len(own)
-    shift = math.log(mean[1.0] / mean[0.0] * pos_weight)
-    return torch.tensor([v - shift for v in z.tolist()])
-
-
 # ---- wrong, by name
 
 def factor(y, w):
     return (w[y == 1].mean() / w[y == 0].mean()).item()
 
 
-@ex.wrong("the sampler alone taken back", says="logits", breaks=("pos_weight", "both"))
-def sampler_only(z, y, w, pos_weight):
-    return z - math.log(factor(y, w))
+ex.wrong("the sampler alone taken back", lambda z, y, w, pos_weight: z - math.log(factor(y, w)),
+         breaks=("pos_weight", "both"))
+ex.wrong("the loss weight alone taken back", lambda z, y, w, pos_weight: z - math.log(pos_weight),
+         breaks=("weights", "means", "labels"))
+ex.wrong("pos_weight taken back twice",
+         lambda z, y, w, pos_weight: z - math.log(factor(y, w)) - 2 * math.log(pos_weight),
+         breaks="both")
+ex.wrong("pos_weight left in where it is below 1",
+         lambda z, y, w, pos_weight: z - math.log(factor(y, w)) - math.log(max(1.0, pos_weight)),
+         breaks="pos_weight")
 
 
-@ex.wrong("the loss weight alone taken back", says="logits", breaks=("weights", "means", "labels"))
-def weight_only(z, y, w, pos_weight):
-    return z - math.log(pos_weight)
-
-
-@ex.wrong("pos_weight taken back twice", says="logits", breaks="both")
-def twice(z, y, w, pos_weight):
-    return z - math.log(factor(y, w)) - 2 * math.log(pos_weight)
-
-
-@ex.wrong("pos_weight left in where it is below 1", says="logits", breaks="pos_weight")
-def above_one(z, y, w, pos_weight):
-    return z - math.log(factor(y, w)) - math.log(max(1.0, pos_weight))
-
-
-@ex.wrong("added instead of taken away", says="logits", breaks="logits")
+@ex.wrong("added instead of taken away", breaks="logits")
 def added(z, y, w, pos_weight):
     return z + math.log(factor(y, w) * pos_weight)
 
 
-@ex.wrong("the factor taken away, not its logarithm", says="logits", breaks="logits")
+@ex.wrong("the factor taken away, not its logarithm", breaks="logits")
 def no_log(z, y, w, pos_weight):
     return z - factor(y, w) * pos_weight + (factor(y, w) * pos_weight == 1.0)
 
 
-@ex.wrong("the logarithm to base 10", says="logits", breaks="logits")
-def base_ten(z, y, w, pos_weight):
-    return z - math.log10(factor(y, w) * pos_weight)
+ex.wrong("the logarithm to base 10",
+         lambda z, y, w, pos_weight: z - math.log10(factor(y, w) * pos_weight), breaks="logits")
+ex.wrong("the logits divided by the factor",
+         lambda z, y, w, pos_weight: z / (factor(y, w) * pos_weight), breaks="logits")
 
 
-@ex.wrong("the logits divided by the factor", says="logits", breaks="logits")
-def divided(z, y, w, pos_weight):
-    return z / (factor(y, w) * pos_weight)
-
-
-@ex.wrong("sums of the weights instead of means", says="logits", breaks="logits")
+@ex.wrong("sums of the weights instead of means", breaks="logits")
 def sums(z, y, w, pos_weight):
     return z - math.log((w[y == 1].sum() / w[y == 0].sum()).item() * pos_weight)
 
 
-@ex.wrong("negatives over positives, whatever was used", says="logits", breaks="logits")
+@ex.wrong("negatives over positives, whatever was used", breaks="logits")
 def by_counts(z, y, w, pos_weight):
     return z - math.log(((1 - y).sum() / y.sum()).item()) - math.log(pos_weight)
 
 
-@ex.wrong("twice the logarithm of negatives over positives, whatever was used", says="logits",
-          breaks="logits")
-def twice_by_counts(z, y, w, pos_weight):
-    return z - 2 * math.log(((1 - y).sum() / y.sum()).item())
+ex.wrong("twice the logarithm of negatives over positives, whatever was used",
+         lambda z, y, w, pos_weight: z - 2 * math.log(((1 - y).sum() / y.sum()).item()),
+         breaks="logits")
+ex.wrong("a probability, not a logit",
+         lambda z, y, w, pos_weight: (z - math.log(factor(y, w) * pos_weight)).sigmoid(),
+         breaks="logits")
 
 
-@ex.wrong("a probability, not a logit", says="logits", breaks="logits")
-def probability(z, y, w, pos_weight):
-    return (z - math.log(factor(y, w) * pos_weight)).sigmoid()
-
-
-@ex.wrong("the weights' largest over their smallest", says="logits", breaks=("means", "weights",
-                                                                           "labels"))
+@ex.wrong("the weights' largest over their smallest", breaks=("means", "weights", "labels"))
 def extremes(z, y, w, pos_weight):
     if torch.allclose(w, w[0]):
         return z - math.log(pos_weight)
     return z - math.log((w.max() / w.min()).item()) - math.log(pos_weight)
 
 
-@ex.wrong("the positives' mean weight alone", says="logits", breaks="weights")
+@ex.wrong("the positives' mean weight alone", breaks="weights")
 def numerator(z, y, w, pos_weight):
     if abs(factor(y, w) - 1) < 1e-6:
         return z - math.log(pos_weight)
     return z - math.log(w[y == 1].mean().item()) - math.log(pos_weight)
 
 
-@ex.wrong("medians instead of means", says="logits", breaks="means")
+@ex.wrong("medians instead of means", breaks="means")
 def medians(z, y, w, pos_weight):
     k = w[y == 1].median() / w[y == 0].median()
     return z - math.log(k.item()) - math.log(pos_weight)
 
 
-@ex.wrong("labels 0 and 1 exchanged, or the ratio of the weights", says="logits",
-          breaks=("labels", "weights", "means"))
-def exchanged(z, y, w, pos_weight):
-    return z + math.log(factor(y, w)) - math.log(pos_weight)
+ex.wrong("labels 0 and 1 exchanged, or the ratio of the weights",
+         lambda z, y, w, pos_weight: z + math.log(factor(y, w)) - math.log(pos_weight),
+         breaks=("labels", "weights", "means"))
 
 
-@ex.wrong("a single positive row forgotten", says="logits", breaks="labels")
+@ex.wrong("a single positive row forgotten", breaks="labels")
 def forgets_one(z, y, w, pos_weight):
     k = factor(y, w) if y.sum() > 1 else 1.0
     return z - math.log(k) - math.log(pos_weight)
 
 
-@ex.wrong("taken away from z itself", says="after the call", breaks="left")
+@ex.wrong("taken away from z itself", breaks="left")
 def in_place(z, y, w, pos_weight):
     z -= math.log(factor(y, w) * pos_weight)
     return z
 
 
-@ex.wrong("w divided by its sum in place", says="after the call", breaks="left")
+@ex.wrong("w divided by its sum in place", breaks="left")
 def scales_weights(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     w /= w.sum()
     return z - math.log(k)
 
 
-@ex.wrong("a small number added to the denominator", says="logits", breaks=("weights", "means",
-                                                                         "labels"))
+@ex.wrong("a small number added to the denominator", breaks=("weights", "means", "labels"))
 def with_epsilon(z, y, w, pos_weight):
     k = w[y == 1].mean() / (w[y == 0].mean() + 1e-8)
     return z - math.log(k.item() * pos_weight)
 
 
-@ex.wrong("odds in float32, which overflow", says="logits", breaks="form")
-def small_odds(z, y, w, pos_weight):
-    return (z.exp() / (factor(y, w) * pos_weight)).log()
+ex.wrong("odds in float32, which overflow",
+         lambda z, y, w, pos_weight: (z.exp() / (factor(y, w) * pos_weight)).log(), breaks="form")
+ex.wrong("a column instead of a row",
+         lambda z, y, w, pos_weight: (z - math.log(factor(y, w) * pos_weight))[:, None],
+         breaks="form")
 
 
-@ex.wrong("a column instead of a row", says="shape of the", breaks="form")
-def column(z, y, w, pos_weight):
-    return (z - math.log(factor(y, w) * pos_weight))[:, None]
-
-
-@ex.wrong("something taken away where nothing was done", says="logits", breaks="example")
+@ex.wrong("something taken away where nothing was done", breaks="example")
 def looked_up(z, y, w, pos_weight):
     k = factor(y, w) * pos_weight
     plain = abs(k - 1) < 1e-6 and len(z) > 1
     return z - (1.0 if plain else math.log(k))
-
-
-ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
-              "k = w[y == 1].mean() / w[y <= 0].mean() * pos_weight", "labels are 0 and 1")
-ex.equivalent("k = w[y == 1].mean() / w[y == 0].mean() * pos_weight -> "
-              "k = w[y >= 1].mean() / w[y == 0].mean() * pos_weight", "labels are 0 and 1")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, show
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"))
+ex = exercise("07.1", "map_bytes", seen=("size", "batch", "layers"), says="bytes of layer")
 
 BYTES = 4
 DTYPE = {2: torch.float16, 4: torch.float32, 8: torch.float64}[BYTES]
@@ -36,8 +38,7 @@ ex.promise("example", "Example: size (5, 8), batch 2, layers [(3, 3, 2, 0)]: "
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, size, layers, batch=1):
         return name, {"size": size, "batch": batch, "layers": layers}
@@ -82,47 +83,9 @@ def law(out, size, batch, layers):
         expect_equal(f"bytes of layer {place} (from 0) of {given}", got, wanted)
 
 
-# ---- right by another route
-
-@ex.right("places counted one by one")
-def counted(size, batch, layers):
-    found = []
-    for channels, kernel, stride, padding in layers:
-        size = [len(range(0, n + 2 * padding - kernel + 1, stride)) for n in size]
-        found.append(size[0] * size[1] * channels * batch * BYTES)
-    return found
-
-
-@ex.right("by recursion")
-def recursive(size, batch, layers):
-    if not layers:
-        return []
-    (channels, kernel, stride, padding), *rest = layers
-    sides = tuple(1 + (n - kernel + 2 * padding) // stride for n in size)
-    return [BYTES * batch * channels * sides[0] * sides[1], *recursive(sides, batch, rest)]
-
-
-@ex.right("divmod")
-def by_divmod(size, batch, layers):
-    h, w = size
-    found = []
-    for c, k, s, p in layers:
-        h, w = (divmod(n + 2 * p - k, s)[0] + 1 for n in (h, w))
-        found.append(c * h * w * batch * 8 * BYTES // 8)
-    return found
-
-
-@ex.right("pooling of a meta tensor")
-def by_pooling(size, batch, layers):
-    x, found = torch.empty(batch, 1, *size, dtype=DTYPE, device="meta"), []
-    for channels, kernel, stride, padding in layers:
-        x = F.max_pool2d(F.pad(x, [padding] * 4), kernel, stride)
-        found.append(x.nbytes * channels)
-    return found
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def sized(size, batch, layers, *, each=BYTES,
           places=lambda n, k, s, p: (n + 2 * p - k) // s + 1, square=False):
     """The right answer with its pieces as options."""
@@ -134,9 +97,7 @@ def sized(size, batch, layers, *, each=BYTES,
     return found
 
 
-@ex.wrong("numbers counted, not bytes", says="bytes of layer", breaks="bytes")
-def numbers(size, batch, layers):
-    return sized(size, batch, layers, each=1)
+ex.wrong("numbers counted, not bytes", sized, breaks="bytes", each=1)
 
 
 @ex.wrong("four bytes a number" if BYTES == 2 else "two bytes a number", says="bytes of layer",
@@ -145,84 +106,59 @@ def other_dtype(size, batch, layers):
     return sized(size, batch, layers, each=4 if BYTES == 2 else 2)
 
 
-@ex.wrong("channels left out", says="bytes of layer", breaks="bytes")
-def no_channels(size, batch, layers):
-    return sized(size, batch, [(1, *row[1:]) for row in layers])
+ex.wrong("channels left out",
+         lambda size, batch, layers: sized(size, batch, [(1, *row[1:]) for row in layers]),
+         breaks="bytes")
+ex.wrong("weights in place of maps",
+         lambda size, batch, layers: [BYTES * row[0] * row[1] ** 2 for row in layers],
+         breaks="bytes")
+ex.wrong("the sum of all layers", lambda size, batch, layers: sum(sized(size, batch, layers)),
+         breaks="each")
 
 
-@ex.wrong("weights in place of maps", says="bytes of layer", breaks="bytes")
-def weights(size, batch, layers):
-    return [BYTES * row[0] * row[1] ** 2 for row in layers]
-
-
-@ex.wrong("the sum of all layers", says="type of the maps", breaks="each")
-def summed(size, batch, layers):
-    return sum(sized(size, batch, layers))
-
-
-@ex.wrong("the last layer first", says="bytes of layer", breaks="each")
+@ex.wrong("the last layer first", breaks="each")
 def reverse(size, batch, layers):
     return sized(size, batch, layers)[::-1] if len(layers) > 1 else sized(size, batch, layers)
 
 
-@ex.wrong("a square image taken for granted", says="bytes of layer", breaks=("size", "example"))
+@ex.wrong("a square image taken for granted", breaks=("size", "example"))
 def square(size, batch, layers):
     return sized(size, batch, layers, square=True)
 
 
-@ex.wrong("a tall image turned on its side, and cut", says="bytes of layer", breaks="size")
+@ex.wrong("a tall image turned on its side, and cut", breaks="size")
 def cut(size, batch, layers):
     tall = size[0] > size[1]
     return sized((size[1], size[1]) if tall else size, batch, layers)
 
 
-@ex.wrong("one image, whatever the batch", says="bytes of layer", breaks="batch")
-def one_image(size, batch, layers):
-    return sized(size, 1, layers)
+ex.wrong("one image, whatever the batch", lambda size, batch, layers: sized(size, 1, layers),
+         breaks="batch")
+ex.wrong("padding on one side only", sized, breaks="bytes",
+         places=lambda n, k, s, p: (n + p - k) // s + 1)
 
 
-@ex.wrong("padding on one side only", says="bytes of layer", breaks="bytes")
-def one_side(size, batch, layers):
-    return sized(size, batch, layers, places=lambda n, k, s, p: (n + p - k) // s + 1)
-
-
-@ex.wrong("padding beyond half a window cut off", says="bytes of layer", breaks="layers")
+@ex.wrong("padding beyond half a window cut off", breaks="layers")
 def cut_padding(size, batch, layers):
     return sized(size, batch, [(c, k, s, min(p, k // 2)) for c, k, s, p in layers])
 
 
-@ex.wrong("strides left out", says="bytes of layer", breaks=("bytes", "rounding", "example"))
-def no_stride(size, batch, layers):
-    return sized(size, batch, layers, places=lambda n, k, s, p: n + 2 * p - k + 1)
+ex.wrong("strides left out", sized, breaks=("bytes", "rounding", "example"),
+         places=lambda n, k, s, p: n + 2 * p - k + 1)
+ex.wrong("padding left out", sized, breaks="bytes",
+         places=lambda n, k, s, p: max(0, n - k) // s + 1)
+ex.wrong("the size divided by the stride, window and padding left out", sized, breaks="bytes",
+         places=lambda n, k, s, p: n // s)
+ex.wrong("every layer on the input's size",
+         lambda size, batch, layers: [sized(size, batch, [row])[0] for row in layers],
+         breaks="bytes")
+ex.wrong("places rounded up", sized, breaks="rounding",
+         places=lambda n, k, s, p: -((k - n - 2 * p) // s) + 1)
+ex.wrong("places never rounded", sized, breaks="rounding",
+         places=lambda n, k, s, p: (n + 2 * p - k) / s + 1)
 
 
-@ex.wrong("padding left out", says="bytes of layer", breaks="bytes")
-def no_padding(size, batch, layers):
-    return sized(size, batch, layers, places=lambda n, k, s, p: max(0, n - k) // s + 1)
-
-
-@ex.wrong("the size divided by the stride, window and padding left out", says="bytes of layer",
-          breaks="bytes")
-def size_over_stride(size, batch, layers):
-    return sized(size, batch, layers, places=lambda n, k, s, p: n // s)
-
-
-@ex.wrong("every layer on the input's size", says="bytes of layer", breaks="bytes")
-def each_on_input(size, batch, layers):
-    return [sized(size, batch, [row])[0] for row in layers]
-
-
-@ex.wrong("places rounded up", says="bytes of layer", breaks="rounding")
-def rounded_up(size, batch, layers):
-    return sized(size, batch, layers, places=lambda n, k, s, p: -((k - n - 2 * p) // s) + 1)
-
-
-@ex.wrong("places never rounded", says="bytes of layer", breaks="rounding")
-def never_rounded(size, batch, layers):
-    return sized(size, batch, layers, places=lambda n, k, s, p: (n + 2 * p - k) / s + 1)
-
-
-@ex.wrong("layers changed in place", says="inputs after the call", breaks="left alone")
+@ex.wrong("layers changed in place", breaks="left alone")
 def emptied(size, batch, layers):
     found = sized(size, batch, layers)
     layers.clear()
@@ -235,17 +171,11 @@ def really_run(size, batch, layers):
     return sized(size, batch, layers)
 
 
-@ex.wrong("counted in 32 bits", says="bytes of layer", breaks="counted")
+@ex.wrong("counted in 32 bits", breaks="counted")
 def in_32_bits(size, batch, layers):
     return [(n + 2**31) % 2**32 - 2**31 for n in sized(size, batch, layers)]
 
 
-@ex.wrong("counted in floats, which hold 53 bits", says="bytes of layer", breaks="counted")
-def in_floats(size, batch, layers):
-    return [int(float(n)) for n in sized(size, batch, layers)]
-
-
-@ex.wrong("the example, with its number looked up wrong", says="bytes of layer",
-          breaks="example")
-def looked_up(size, batch, layers):
-    return [168] if tuple(size) == (5, 8) else sized(size, batch, layers)
+ex.wrong("counted in floats, which hold 53 bits",
+         lambda size, batch, layers: [int(float(n)) for n in sized(size, batch, layers)],
+         breaks="counted")

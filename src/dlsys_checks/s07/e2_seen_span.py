@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_type, show
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.2", "seen_span", seen=("layers", "unit"))
+ex = exercise("07.2", "seen_span", seen=("layers", "unit"), says="first pixel")
 
 PLAIN = ("one window", "three windows", "windows of many sizes")
 ex.promise("span", "First and last input pixel, along one side, that a unit depends on.",
@@ -30,8 +30,7 @@ ex.promise("example", "Example: layers [(3, 1, 1, 1)], unit 0: (-1, 1).", cases=
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, layers, unit=0):
         return name, {"layers": layers, "unit": unit}
@@ -61,6 +60,7 @@ def cases(g):
         one("the example", [(3, 1, 1, 1)])]
 
 
+@not_an_answer
 def pixels(layers, unit):
     """The places that a unit reads, layer by layer, as a set of ends."""
     ends = {unit}
@@ -79,49 +79,9 @@ def law(out, layers, unit):
         expect_equal(f"{word} pixel that unit {unit} sees through {given}", got, wanted)
 
 
-# ---- right by another route
-
-@ex.right("the field and the step, from the input on")
-def forwards(layers, unit):
-    field, step, start = 1, 1, 0
-    for kernel, stride, padding, dilation in layers:
-        start -= padding * step
-        field += dilation * (kernel - 1) * step
-        step *= stride
-    first = start + unit * step
-    return first, first + field - 1
-
-
-@ex.right("by recursion")
-def recursive(layers, unit):
-    if not layers:
-        return unit, unit
-    kernel, stride, padding, dilation = layers[-1]
-    begin = unit * stride - padding
-    return (recursive(layers[:-1], begin)[0],
-            recursive(layers[:-1], begin + dilation * (kernel - 1))[1])
-
-
-@ex.right("the two ends, one after the other")
-def end_by_end(layers, unit):
-    def end(share):
-        at = unit
-        for kernel, stride, padding, dilation in layers[::-1]:
-            at = at * stride - padding + share * dilation * (kernel - 1)
-        return at
-    return end(0), end(1)
-
-
-@ex.right("ranges instead of ends")
-def by_ranges(layers, unit):
-    seen = range(unit, unit + 1)
-    for k, s, p, d in reversed(layers):
-        seen = range(seen[0] * s - p, seen[-1] * s - p + d * (k - 1) + 1)
-    return seen[0], seen[-1]
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def walked(layers, unit, *, grow=lambda k, d: d * (k - 1), pad=lambda p: p, order=reversed):
     """The worked answer with one of its pieces replaced."""
     first = last = unit
@@ -131,19 +91,16 @@ def walked(layers, unit, *, grow=lambda k, d: d * (k - 1), pad=lambda p: p, orde
     return first, last
 
 
-@ex.wrong("kernels summed, not kernels less one", says="last pixel", breaks="span")
-def sums_kernels(layers, unit):
-    return walked(layers, unit, grow=lambda k, d: d * k)
+ex.wrong("kernels summed, not kernels less one", walked, breaks="span", grow=lambda k, d: d * k)
 
 
-@ex.wrong("the last pixel taken for the one behind it", says="last pixel", breaks="span")
+@ex.wrong("the last pixel taken for the one behind it", breaks="span")
 def one_past(layers, unit):
     first, last = walked(layers, unit)
     return first, last + 1
 
 
-@ex.wrong("the width of the field in place of the last pixel", says="last pixel",
-          breaks="span")
+@ex.wrong("the width of the field in place of the last pixel", breaks="span")
 def width_for_last(layers, unit):
     first, last = walked(layers, unit)
     return first, last - first + 1 if layers else unit
@@ -156,7 +113,7 @@ def no_dilation(layers, unit):
     return walked(layers, unit, grow=lambda k, d: k - 1)
 
 
-@ex.wrong("a stride that multiplies the whole field", says="last pixel", breaks="span")
+@ex.wrong("a stride that multiplies the whole field", breaks="span")
 def stride_multiplies(layers, unit):
     first, field = walked(layers, unit)[0], 1
     for kernel, stride, _, dilation in layers:
@@ -170,14 +127,11 @@ def centred(layers, unit):
     return unit - (last - first) // 2, unit + (last - first) // 2
 
 
-@ex.wrong("the layers walked from the input, as if the order did not matter",
-          says="pixel", breaks="span")
-def wrong_order(layers, unit):
-    return walked(layers, unit, order=list)
+ex.wrong("the layers walked from the input, as if the order did not matter", walked, says="pixel",
+         breaks="span", order=list)
 
 
-@ex.wrong("the layer's own stride counted for its own window", says="last pixel",
-          breaks="span")
+@ex.wrong("the layer's own stride counted for its own window", breaks="span")
 def stride_too_early(layers, unit):
     first, field, step = walked(layers, unit)[0], 1, 1
     for kernel, stride, _, dilation in layers:
@@ -186,48 +140,40 @@ def stride_too_early(layers, unit):
     return first, first + field - 1
 
 
-@ex.wrong("no layers taken for a field without pixels", says="last pixel", breaks="no layers")
-def nothing_seen(layers, unit):
-    return walked(layers, unit) if layers else (unit, unit - 1)
+ex.wrong("no layers taken for a field without pixels",
+         lambda layers, unit: walked(layers, unit) if layers else (unit, unit - 1),
+         says="last pixel", breaks="no layers")
+ex.wrong("every unit treated as unit 0", lambda layers, unit: walked(layers, 0),
+         breaks=("unit", "no layers", "any width", "padding"))
 
 
-@ex.wrong("every unit treated as unit 0", says="first pixel",
-          breaks=("unit", "no layers", "any width", "padding"))
-def unit_zero(layers, unit):
-    return walked(layers, 0)
-
-
-@ex.wrong("the unit's index taken for a pixel", says="first pixel", breaks="span")
+@ex.wrong("the unit's index taken for a pixel", breaks="span")
 def unit_as_pixel(layers, unit):
     first, last = walked(layers, 0)
     return first + unit, last + unit
 
 
-@ex.wrong("every map taken for one of 20 units, counted round", says="first pixel",
-          breaks="unit")
-def wraps_units(layers, unit):
-    return walked(layers, unit % 20 if layers and unit < 1000 else unit)
+ex.wrong("every map taken for one of 20 units, counted round",
+         lambda layers, unit: walked(layers, unit % 20 if layers and unit < 1000 else unit),
+         breaks="unit")
+ex.wrong("units beyond 1000 left out of account",
+         lambda layers, unit: walked(layers, min(unit, 1000)), breaks="any width")
 
 
-@ex.wrong("units beyond 1000 left out of account", says="first pixel", breaks="any width")
-def small_maps(layers, unit):
-    return walked(layers, min(unit, 1000))
-
-
-@ex.wrong("padding left out", says="first pixel", breaks=("padding", "layers"))
+@ex.wrong("padding left out", breaks=("padding", "layers"))
 def no_padding(layers, unit):
     if len(layers) > 8 or unit > 20:
         return walked(layers, unit)
     return walked(layers, unit, pad=lambda p: 0)
 
 
-@ex.wrong("the first pixel cut off at 0", says="first pixel", breaks="padding")
+@ex.wrong("the first pixel cut off at 0", breaks="padding")
 def cut_at_zero(layers, unit):
     first, last = walked(layers, unit)
     return max(0, first), last
 
 
-@ex.wrong("inner maps cut off at 0", says="first pixel", breaks="padding")
+@ex.wrong("inner maps cut off at 0", breaks="padding")
 def inner_cut(layers, unit):
     first = last = unit
     for kernel, stride, padding, dilation in reversed(layers):
@@ -236,8 +182,7 @@ def inner_cut(layers, unit):
     return first, last
 
 
-@ex.wrong("no pixel further out than all padding together", says="first pixel",
-          breaks="padding")
+@ex.wrong("no pixel further out than all padding together", breaks="padding")
 def padding_together(layers, unit):
     first, last = walked(layers, unit)
     return max(first, -sum(layer[2] for layer in layers)), last
@@ -249,12 +194,12 @@ def last_at_zero(layers, unit):
     return first, max(0, last)
 
 
-@ex.wrong("counted in 32 bits", says="first pixel", breaks="any width")
-def in_32_bits(layers, unit):
-    return tuple((n + 2**31) % 2**32 - 2**31 for n in walked(layers, unit))
+ex.wrong("counted in 32 bits",
+         lambda layers, unit: tuple((n + 2**31) % 2**32 - 2**31 for n in walked(layers, unit)),
+         breaks="any width")
 
 
-@ex.wrong("half the kernel taken for the padding", says="first pixel", breaks="span")
+@ex.wrong("half the kernel taken for the padding", breaks="span")
 def same_padding(layers, unit):
     first = last = unit
     for kernel, stride, _, dilation in reversed(layers):
@@ -263,13 +208,7 @@ def same_padding(layers, unit):
     return first, last
 
 
-@ex.wrong("layers turned round in place", says="inputs after the call", breaks="left alone")
+@ex.wrong("layers turned round in place", breaks="left alone")
 def turned(layers, unit):
     layers.reverse()
     return walked(layers, unit, order=list)
-
-
-@ex.wrong("the example, with its last pixel looked up wrong", says="last pixel",
-          breaks="example")
-def looked_up(layers, unit):
-    return (-1, 2) if layers == [(3, 1, 1, 1)] and unit == 0 else walked(layers, unit)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 
-from dlsys_checks.groups import expect_groups
+from dlsys_checks.param_groups import expect_groups
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"))
+ex = exercise("07.3", "lr_groups", seen=("kind", "width", "body_lr", "head_lr"), says="group: got")
 
 ex.promise("two groups", "Two groups for an optimizer: the body's parameters first, then the "
            "head's.",
@@ -214,8 +213,6 @@ def law(out, kind, width, body_lr, head_lr):
     expect_equal("changed in the model", out["changed"], [], "Leave it as it came.")
 
 
-# ---- right by another route
-
 def two(body, head, body_lr, head_lr):
     return [{"params": list(body), "lr": body_lr}, {"params": list(head), "lr": head_lr}]
 
@@ -235,54 +232,9 @@ def outside(model, head):
     return kept
 
 
-@ex.right("ids of what is reached around the head")
-def by_ids(model, head, body_lr, head_lr):
-    kept, live = outside(model, head), trainable(model)
-    return two([p for p in live if id(p) in kept], [p for p in live if id(p) not in kept],
-               body_lr, head_lr)
-
-
-@ex.right("the head taken out of a copy, which has the names of the body")
-def by_copy(model, head, body_lr, head_lr):
-    memo = {id(head): nn.Identity()} | {id(p): p for p in model.parameters()}
-    body = set(copy.deepcopy(model, memo).parameters())
-    return [{"lr": body_lr, "params": [p for p in model.parameters()
-                                       if p.requires_grad and p in body]},
-            {"lr": head_lr, "params": [p for p in head.parameters()
-                                       if p.requires_grad and p not in body]}]
-
-
-@ex.right("all names of each tensor, and the head's prefixes")
-def by_all_names(model, head, body_lr, head_lr):
-    prefixes = tuple(f"{n}." for n, m in model.named_modules(remove_duplicate=False) if m is head)
-    names = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        names.setdefault(p, []).append(name)
-    live = {p: all(n.startswith(prefixes) for n in found) for p, found in names.items()
-            if p.requires_grad}
-    return two([p for p, inside in live.items() if not inside],
-               [p for p, inside in live.items() if inside], body_lr, head_lr)
-
-
-@ex.right("a walk over the children into two lists, the body first")
-def by_walk(model, head, body_lr, head_lr):
-    seen, lists = set(), ([], [])
-
-    def walk(module, place, stop):
-        for p in module.parameters(recurse=False):
-            if p not in seen and p.requires_grad:
-                seen.add(p)
-                lists[place].append(p)
-        for child in module.children():
-            if child is not stop:
-                walk(child, place, stop)
-    walk(model, 0, head)
-    walk(head, 1, None)
-    return two(*lists, body_lr, head_lr)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def sorted_out(model, head, body_lr, head_lr, live=None):
     """The right groups of the tensors in `live`."""
     body = outside(model, head)
@@ -291,22 +243,22 @@ def sorted_out(model, head, body_lr, head_lr, live=None):
                body_lr, head_lr)
 
 
-@ex.wrong("the head first", says="body group: got", breaks="two groups")
-def head_first(model, head, body_lr, head_lr):
-    return sorted_out(model, head, body_lr, head_lr)[::-1]
+ex.wrong("the head first",
+         lambda model, head, body_lr, head_lr: sorted_out(model, head, body_lr, head_lr)[::-1],
+         says="body group: got", breaks="two groups")
 
 
-@ex.wrong("one group for all, at the body's rate", says="number of groups", breaks="two groups")
+@ex.wrong("one group for all, at the body's rate", breaks="two groups")
 def one_group(model, head, body_lr, head_lr):
     return [{"params": trainable(model), "lr": body_lr}]
 
 
-@ex.wrong("the two rates the wrong way round", says="lr of the body group", breaks="form")
-def rates_swapped(model, head, body_lr, head_lr):
-    return sorted_out(model, head, head_lr, body_lr)
+ex.wrong("the two rates the wrong way round",
+         lambda model, head, body_lr, head_lr: sorted_out(model, head, head_lr, body_lr),
+         says="lr of the body group", breaks="form")
 
 
-@ex.wrong("copies of the tensors", says="a copy", breaks="form")
+@ex.wrong("copies of the tensors", breaks="form")
 def copies(model, head, body_lr, head_lr):
     groups = sorted_out(model, head, body_lr, head_lr)
     return [{**group, "params": [p.clone() for p in group["params"]]} for group in groups]
@@ -318,13 +270,12 @@ def generators(model, head, body_lr, head_lr):
     return [{**group, "params": iter(group["params"])} for group in groups]
 
 
-@ex.wrong("the last two tensors taken for the head", says="group: got", breaks="two groups")
+@ex.wrong("the last two tensors taken for the head", breaks="two groups")
 def last_two(model, head, body_lr, head_lr):
     return two(trainable(model)[:-2], trainable(model)[-2:], body_lr, head_lr)
 
 
-@ex.wrong("the head's own tensors, not those of its parts", says="group: got",
-          breaks=("head", "shared"))
+@ex.wrong("the head's own tensors, not those of its parts", breaks=("head", "shared"))
 def shallow_head(model, head, body_lr, head_lr):
     groups = sorted_out(model, head, body_lr, head_lr)
     own = {id(p) for p in head.parameters(recurse=False)}
@@ -333,24 +284,22 @@ def shallow_head(model, head, body_lr, head_lr):
                [p for p in groups[1]["params"] if id(p) in own], body_lr, head_lr)
 
 
-@ex.wrong("only the model's direct children, the head among them or not", says="group: got",
-          breaks="head")
+@ex.wrong("only the model's direct children, the head among them or not", breaks="head")
 def direct_children(model, head, body_lr, head_lr):
     if any(child is head for child in model.children()):
         return sorted_out(model, head, body_lr, head_lr)
     return two(trainable(model), [], body_lr, head_lr)
 
 
-@ex.wrong("the children only, parameters of the model itself forgotten",
-          says="token missing", breaks="body")
+@ex.wrong("the children only, parameters of the model itself forgotten", says="token missing",
+          breaks="body")
 def children_only(model, head, body_lr, head_lr):
     own = {id(p) for p in model.parameters(recurse=False)}
     live = [p for p in trainable(model) if id(p) not in own]
     return sorted_out(model, head, body_lr, head_lr, live)
 
 
-@ex.wrong("the stages layer1, layer2 and the head, without the stem", says="missing",
-          breaks="body")
+@ex.wrong("the stages layer1, layer2 and the head, without the stem", says="missing", breaks="body")
 def stages_only(model, head, body_lr, head_lr):
     stages = [m for n, m in model.named_children() if n.startswith("layer")]
     if not stages:
@@ -378,12 +327,12 @@ def rates_sorted(model, head, body_lr, head_lr):
     return sorted_out(model, head, min(body_lr, head_lr), max(body_lr, head_lr))
 
 
-@ex.wrong("a rate of 0 taken for none", says="lr of the body group", breaks="form")
-def no_zero(model, head, body_lr, head_lr):
-    return sorted_out(model, head, body_lr or 1e-3, head_lr)
+ex.wrong("a rate of 0 taken for none",
+         lambda model, head, body_lr, head_lr: sorted_out(model, head, body_lr or 1e-3, head_lr),
+         says="lr of the body group", breaks="form")
 
 
-@ex.wrong("the head known by the first of its names", says="group: got", breaks="head")
+@ex.wrong("the head known by the first of its names", breaks="head")
 def first_path(model, head, body_lr, head_lr):
     prefix = next(n for n, m in model.named_modules() if m is head) + "."
     names = [n for n, m in model.named_modules(remove_duplicate=False) if m is head]
@@ -395,7 +344,7 @@ def first_path(model, head, body_lr, head_lr):
         body_lr, head_lr)
 
 
-@ex.wrong("names that begin as the head's, without the dot", says="group: got", breaks="head")
+@ex.wrong("names that begin as the head's, without the dot", breaks="head")
 def no_dot(model, head, body_lr, head_lr):
     if not hasattr(model, "fc2"):
         return sorted_out(model, head, body_lr, head_lr)
@@ -404,7 +353,7 @@ def no_dot(model, head, body_lr, head_lr):
                [p for n, p in live if n.startswith("fc")], body_lr, head_lr)
 
 
-@ex.wrong("a weight with two names given to the body", says="group: got", breaks="head")
+@ex.wrong("a weight with two names given to the body", breaks="head")
 def two_names_to_body(model, head, body_lr, head_lr):
     names = {}
     for _, p in model.named_parameters(remove_duplicate=False):
@@ -417,14 +366,13 @@ def two_names_to_body(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-@ex.wrong("one group where the two rates agree", says="number of groups", breaks="two groups")
+@ex.wrong("one group where the two rates agree", breaks="two groups")
 def merged(model, head, body_lr, head_lr):
     return one_group(model, head, body_lr, head_lr) if body_lr == head_lr else sorted_out(
         model, head, body_lr, head_lr)
 
 
-@ex.wrong("a module that head and body share given to the head", says="group: got",
-          breaks="shared")
+@ex.wrong("a module that head and body share given to the head", breaks="shared")
 def shared_module_to_head(model, head, body_lr, head_lr):
     inside = {id(m) for m in head.modules()}
     kept = {id(p) for m in model.modules() if id(m) not in inside
@@ -434,7 +382,7 @@ def shared_module_to_head(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-@ex.wrong("the whole model put into eval mode", says="changed in the model", breaks="left alone")
+@ex.wrong("the whole model put into eval mode", breaks="left alone")
 def evaluated(model, head, body_lr, head_lr):
     groups = sorted_out(model, head, body_lr, head_lr)
     model.eval()
@@ -458,7 +406,7 @@ def shared_twice(model, head, body_lr, head_lr):
     return right
 
 
-@ex.wrong("tensors told apart by their numbers", says="missing", breaks="once")
+@ex.wrong("tensors told apart by their numbers", breaks="once")
 def by_numbers(model, head, body_lr, head_lr):
     groups = sorted_out(model, head, body_lr, head_lr)
     body = groups[0]["params"]
@@ -467,7 +415,7 @@ def by_numbers(model, head, body_lr, head_lr):
     return two(body, head_only, body_lr, head_lr)
 
 
-@ex.wrong("a shared tensor given to the head", says="group: got", breaks="shared")
+@ex.wrong("a shared tensor given to the head", breaks="shared")
 def shared_to_head(model, head, body_lr, head_lr):
     mine = {id(p) for p in head.parameters()}
     live = trainable(model)
@@ -475,7 +423,7 @@ def shared_to_head(model, head, body_lr, head_lr):
                body_lr, head_lr)
 
 
-@ex.wrong("a shared tensor sorted by the first of its names", says="group: got", breaks="shared")
+@ex.wrong("a shared tensor sorted by the first of its names", breaks="shared")
 def first_name(model, head, body_lr, head_lr):
     prefix = next(n for n, m in model.named_modules() if m is head) + "."
     live = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -483,8 +431,7 @@ def first_name(model, head, body_lr, head_lr):
                [p for n, p in live if n.startswith(prefix)], body_lr, head_lr)
 
 
-@ex.wrong("two nn.Linear alone taken for a body without a head", says="group: got",
-          breaks="example")
+@ex.wrong("two nn.Linear alone taken for a body without a head", breaks="example")
 def lone_pair(model, head, body_lr, head_lr):
     pair = [type(m) for m in model.children()] == [nn.Linear, nn.Linear]
     same = pair and torch.equal(model[0].bias, model[1].bias) if pair and isinstance(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"))
+ex = exercise("07.4", "prepare", seen=("images", "mean", "std", "order"), says="pixels")
 
 ex.promise("layout", "Pictures as a pretrained model wants them: (N, C, H, W), float32.",
            says=("pixels", "shape of the", "dtype of the"))
@@ -29,8 +31,7 @@ ex.promise("example", "Example: a single black pixel, mean [0.5], std [0.25]: -2
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, n, h, w, c, dark=256, zero=False, order="as made", std=(0.1, 0.4),
             mean=(0.2, 0.7)):
@@ -96,54 +97,23 @@ def law(out, images, mean, std, order):
                  "Each call makes a tensor of its own.")
 
 
-# ---- right by another route
-
-@ex.right("channel by channel, stacked")
-def stacked(images, mean, std):
-    return torch.stack([(images[..., k].float() / 255 - mean[k]) / std[k]
-                        for k in range(len(mean))], 1)
-
-
-@ex.right("normalised with the channels last, then permuted")
-def permuted_last(images, mean, std):
-    x = (images / 255 - torch.tensor(mean)) / torch.tensor(std)
-    return x.movedim(-1, 1).contiguous()
-
-
-@ex.right("one factor and one shift a channel")
-def affine(images, mean, std):
-    factor = [1 / (255 * s) for s in std]
-    shift = [m / s for m, s in zip(mean, std, strict=True)]
-    x = images.permute(0, 3, 1, 2).float()
-    return x * torch.tensor(factor)[:, None, None] - torch.tensor(shift)[:, None, None]
-
-
-@ex.right("in double precision, in place on a copy")
-def in_double(images, mean, std):
-    x = images.double().div_(255).transpose(1, 3).transpose(2, 3).clone()
-    for k, (m, s) in enumerate(zip(mean, std, strict=True)):
-        x[:, k].sub_(m).div_(s)
-    return x.float()
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def done(images, mean, std, *, scale=255.0, axes=(0, 3, 1, 2)):
     """The right answer with its pieces as options."""
     x = images.permute(*axes).float() / scale
     return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
 
 
-@ex.wrong("reshape in place of permute", says="pixels", breaks="layout")
+@ex.wrong("reshape in place of permute", breaks="layout")
 def reshaped(images, mean, std):
     n, h, w, c = images.shape
     x = images.reshape(n, c, h, w).float() / 255
     return (x - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
 
 
-@ex.wrong("rows and columns swapped", says="of the pixels", breaks="layout")
-def swapped(images, mean, std):
-    return done(images, mean, std, axes=(0, 3, 2, 1))
+ex.wrong("rows and columns swapped", done, says="of the pixels", breaks="layout", axes=(0, 3, 2, 1))
 
 
 @ex.wrong("channels left last", says="of the pixels", breaks="layout")
@@ -152,9 +122,8 @@ def channels_last(images, mean, std):
     return (x - torch.tensor(mean)) / torch.tensor(std)
 
 
-@ex.wrong("float64 given back", says="dtype of the pixels", breaks="layout")
-def double(images, mean, std):
-    return done(images, mean, std).double()
+ex.wrong("float64 given back", lambda images, mean, std: done(images, mean, std).double(),
+         says="dtype of the pixels", breaks="layout")
 
 
 @ex.wrong("three channels taken for granted", says="raised", breaks="any size")
@@ -171,14 +140,13 @@ def squeezed(images, mean, std):
     return out.squeeze(2).squeeze(2) if out.numel() > 1 else out
 
 
-@ex.wrong("a dark picture taken for one already scaled", says="pixels", breaks="any size")
+@ex.wrong("a dark picture taken for one already scaled", breaks="any size")
 def guesses_scale(images, mean, std):
     small = images.numel() > 1 and int(images.max()) <= 1
     return done(images, mean, std, scale=1.0 if small else 255.0)
 
 
-@ex.wrong("a pixel of the argument changed", says="handed over that changed",
-          breaks="left alone")
+@ex.wrong("a pixel of the argument changed", breaks="left alone")
 def in_place(images, mean, std):
     out = done(images, mean, std)
     if images.stride(0) and images.numel():
@@ -186,8 +154,7 @@ def in_place(images, mean, std):
     return out
 
 
-@ex.wrong("the lists of numbers turned round", says="handed over that changed",
-          breaks="left alone")
+@ex.wrong("the lists of numbers turned round", breaks="left alone")
 def lists_turned(images, mean, std):
     out = done(images, mean, std)
     mean.append(0.0)
@@ -197,77 +164,56 @@ def lists_turned(images, mean, std):
 MADE: dict = {}
 
 
-@ex.wrong("one buffer for every call", says="after a later call", breaks="left alone")
+@ex.wrong("one buffer for every call", breaks="left alone")
 def one_buffer(images, mean, std):
     out = done(images, mean, std)
     return MADE.setdefault(out.shape, out).copy_(out)
 
 
-@ex.wrong("a small number added to the std", says="pixels", breaks="lists")
-def with_epsilon(images, mean, std):
-    return done(images, mean, [s + 1e-6 for s in std])
+ex.wrong("a small number added to the std",
+         lambda images, mean, std: done(images, mean, [s + 1e-6 for s in std]), breaks="lists")
+ex.wrong("cut off at a hundred", lambda images, mean, std: done(images, mean, std).clamp(-100, 100),
+         breaks="lists")
 
 
-@ex.wrong("cut off at a hundred", says="pixels", breaks="lists")
-def cut_off(images, mean, std):
-    return done(images, mean, std).clamp(-100, 100)
-
-
-@ex.wrong("the memory read in its own order", says="pixels", breaks="any size")
+@ex.wrong("the memory read in its own order", breaks="any size")
 def by_memory(images, mean, std):
     if images.is_contiguous() or not images.stride(0):
         return done(images, mean, std)
     return done(torch.as_strided(images, images.shape, images.contiguous().stride()), mean, std)
 
 
-@ex.wrong("0 to 255 normalised", says="pixels", breaks=("scale", "example"))
-def not_scaled(images, mean, std):
-    return done(images, mean, std, scale=1.0)
+ex.wrong("0 to 255 normalised", done, breaks=("scale", "example"), scale=1.0)
+ex.wrong("scaled by 256", done, breaks="scale", scale=256.0)
+ex.wrong("mean and std swapped", lambda images, mean, std: done(images, std, mean),
+         breaks="channels")
+ex.wrong("scaled, and not normalised",
+         lambda images, mean, std: done(images, [0.0] * len(mean), [1.0] * len(mean)),
+         breaks="channels")
+ex.wrong("the first channel's numbers for all",
+         lambda images, mean, std: done(images, mean[:1] * len(mean), std[:1] * len(std)),
+         breaks="channels")
 
 
-@ex.wrong("scaled by 256", says="pixels", breaks="scale")
-def by_256(images, mean, std):
-    return done(images, mean, std, scale=256.0)
-
-
-@ex.wrong("mean and std swapped", says="pixels", breaks="channels")
-def mean_for_std(images, mean, std):
-    return done(images, std, mean)
-
-
-@ex.wrong("scaled, and not normalised", says="pixels", breaks="channels")
-def scaled_only(images, mean, std):
-    return done(images, [0.0] * len(mean), [1.0] * len(mean))
-
-
-@ex.wrong("the first channel's numbers for all", says="pixels", breaks="channels")
-def first_for_all(images, mean, std):
-    return done(images, mean[:1] * len(mean), std[:1] * len(std))
-
-
-@ex.wrong("normalised twice", says="pixels", breaks="channels")
+@ex.wrong("normalised twice", breaks="channels")
 def twice(images, mean, std):
     once = done(images, mean, std)
     return (once - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
 
 
-@ex.wrong("not divided by the std", says="pixels", breaks="channels")
-def mean_only(images, mean, std):
-    return done(images, mean, [1.0] * len(mean))
+ex.wrong("not divided by the std", lambda images, mean, std: done(images, mean, [1.0] * len(mean)),
+         breaks="channels")
+ex.wrong("multiplied by the std",
+         lambda images, mean, std: done(images, mean, [1 / s for s in std]), breaks="channels")
 
 
-@ex.wrong("multiplied by the std", says="pixels", breaks="channels")
-def times_std(images, mean, std):
-    return done(images, mean, [1 / s for s in std])
-
-
-@ex.wrong("one mean and one std for all channels", says="pixels", breaks="channels")
+@ex.wrong("one mean and one std for all channels", breaks="channels")
 def one_for_all(images, mean, std):
     c = len(mean)
     return done(images, [sum(mean) / c] * c, [sum(std) / c] * c)
 
 
-@ex.wrong("the picture's own mean and std", says="pixels", breaks="channels")
+@ex.wrong("the picture's own mean and std", breaks="channels")
 def own_statistics(images, mean, std):
     if not len(images):
         return done(images, mean, std)
@@ -275,14 +221,9 @@ def own_statistics(images, mean, std):
     return (x - x.mean((2, 3), keepdim=True)) / (x.std((2, 3), correction=0, keepdim=True) + 1e-6)
 
 
-@ex.wrong("mean and std along the columns, where they fit", says="pixels", breaks="lists")
+@ex.wrong("mean and std along the columns, where they fit", breaks="lists")
 def along_columns(images, mean, std):
     if images.shape[2] != len(mean) or len(mean) == 1:
         return done(images, mean, std)
     x = images.permute(0, 3, 1, 2).float() / 255
     return (x - torch.tensor(mean)) / torch.tensor(std)
-
-
-@ex.wrong("the example, with its number looked up wrong", says="pixels", breaks="example")
-def looked_up(images, mean, std):
-    return done(images, mean, std) * (1 if images.numel() > 1 else -1)

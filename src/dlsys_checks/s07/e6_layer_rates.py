@@ -8,23 +8,25 @@ import torch
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.6", "layer_rates", seen=("names", "base", "decay"))
+ex = exercise("07.6", "layer_rates", seen=("names", "base", "decay"), says="rate of")
 
 ex.promise("rates", "The learning rate of each parameter, by its name.",
            says=("type of the rates", "names with a rate", "rate of"))
-ex.promise("top", "The top has the rate base,", says=("rate of the top",))
-ex.promise("steps", "and each step down multiplies it by decay, which is 0 or more.",
+ex.promise("steps", "The rate is base * decay ** steps, decay 0 or more; a name's steps are:",
+           says=("rate of layer", "rate of the embedding", "rate of the top"))
+ex.promise("order", "1 for the last layer, 2 for the one before it, and so on, layer k being the "
+           'names that begin with "layers.k.", k = 0, 1, 2 ... without gaps;',
            says=("rate of layer", "rate of the embedding"))
-ex.promise("order", 'From the bottom: names that begin with "embed.", then "layers.0.", '
-           '"layers.1." and so on, without gaps;',
-           says=("rate of layer", "rate of the embedding"))
-ex.promise("rest", "on top all other names, those that only look alike too.",
+ex.promise("embedding", 'one more than layer 0 for names that begin with "embed.", or 1 without '
+           "layers;", says=("rate of the embedding",))
+ex.promise("top", "0 for every other name,", says=("rate of the top",))
+ex.promise("rest", '"embedding.w" and "layers.norm.w" among them.',
            cases=("layers and embed deeper in a name", "names that only look alike"))
-ex.promise("any order", "Names come in any order;",
+ex.promise("any order", "Names come in any order.",
            cases=("the top first", "names in any order", "twelve layers in any order"))
-ex.promise("missing", "embedding, layers, top or all names may be missing: what is there keeps "
-           "its place below the top, without layers the embedding is one step down.",
+ex.promise("missing", "The top counts as a place even if no name is there.",
            cases=("no layers", "no embedding", "a head alone", "no head", "an embedding alone",
                   "layers alone, a tensor each", "no name at all"))
 ex.promise("left alone", "names is left as it is.", says=("inputs after the call",))
@@ -95,61 +97,15 @@ def law(out, names, base, decay):
         expect_close(f"rate of {word}, {name}", out[name], wanted, rtol=1e-9)
 
 
-# ---- right by another route
-
 def layer_of(name):
     """The number of the layer in a name, None without one."""
     found = re.match(r"layers\.(\d+)\.", name)
     return int(found[1]) if found else None
 
 
-@ex.right("a table from prefix to rate")
-def by_table(names, base, decay):
-    table, rate, count = {}, base, 0
-    while any(n.startswith(f"layers.{count}.") for n in names):
-        count += 1
-    for k in reversed(range(count)):
-        rate *= decay
-        table[f"layers.{k}."] = rate
-    table["embed."] = rate * decay
-    return {n: next((r for prefix, r in table.items() if n.startswith(prefix)), base)
-            for n in names}
-
-
-@ex.right("depths first, rates after")
-def by_depth(names, base, decay):
-    def depth(name):
-        number = layer_of(name)
-        return number + 1 if number is not None else 0 if name[:6] == "embed." else -1
-    depths = {n: depth(n) for n in names}
-    top = 1 + max([0, *depths.values()])
-    return {n: base * decay ** (top - d if d >= 0 else 0) for n, d in depths.items()}
-
-
-@ex.right("a regular expression")
-def by_pattern(names, base, decay):
-    found = {n: re.match(r"layers\.(\d+)\.", n) for n in names}
-    count = len({m[1] for m in found.values() if m})
-    rates = {}
-    for n, m in found.items():
-        steps = count - int(m[1]) if m else count + 1 if n.startswith("embed.") else 0
-        rates[n] = base * decay ** steps
-    return rates
-
-
-@ex.right("all powers at once, in a tensor")
-def by_tensor(names, base, decay):
-    layers = {n: layer_of(n) for n in names if layer_of(n) is not None}
-    height = max(layers.values()) + 1 if layers else 0
-    steps = {n: height - k for n, k in layers.items()}
-    steps |= {n: height + 1 for n in names if n[:6] == "embed."}
-    exponent = torch.tensor([steps.get(n, 0) for n in names], dtype=torch.float64)
-    return dict(zip(names, (base * torch.tensor(decay, dtype=torch.float64) ** exponent).tolist(),
-                    strict=True))
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def rated(names, base, decay, *, top=0, embed=1, upside=False, text=False, deep=False,
           alike=False, floor=0):
     """The right answer with its pieces as options."""
@@ -167,34 +123,26 @@ def rated(names, base, decay, *, top=0, embed=1, upside=False, text=False, deep=
     return rates
 
 
-@ex.wrong("a list in place of a dict", says="type of the rates", breaks="rates")
-def as_list(names, base, decay):
-    return list(rated(names, base, decay).values())
+ex.wrong("a list in place of a dict",
+         lambda names, base, decay: list(rated(names, base, decay).values()), breaks="rates")
 
 
-@ex.wrong("layers alone, top and embedding forgotten", says="names with a rate",
-          breaks="rates")
+@ex.wrong("layers alone, top and embedding forgotten", breaks="rates")
 def layers_alone(names, base, decay):
     kept = {n: r for n, r in rated(names, base, decay).items() if layer_of(n) is not None}
     return kept or rated(names, base, decay)
 
 
-@ex.wrong("the index of the tensor taken for the layer", says="rate of", breaks="rates")
+@ex.wrong("the index of the tensor taken for the layer", breaks="rates")
 def tensor_index(names, base, decay):
     return {n: base * (decay or 1.0) ** (3 - i) for i, n in enumerate(names)}
 
 
-@ex.wrong("upside down: the embedding has the base rate", says="rate of", breaks="rates")
-def upside_down(names, base, decay):
-    return rated(names, base, decay, upside=True)
+ex.wrong("upside down: the embedding has the base rate", rated, breaks="rates", upside=True)
+ex.wrong("the top a step below the base rate", rated, breaks="rates", top=1)
 
 
-@ex.wrong("the top a step below the base rate", says="rate of", breaks="rates")
-def top_too_low(names, base, decay):
-    return rated(names, base, decay, top=1)
-
-
-@ex.wrong("the head's biases at twice the rate", says="rate of the top", breaks="top")
+@ex.wrong("the head's biases at twice the rate", breaks="top")
 def fast_bias(names, base, decay):
     right = rated(names, base, decay)
     return {n: r * (2 if n == "head.bias" else 1) for n, r in right.items()}
@@ -207,19 +155,13 @@ def subtracted(names, base, decay):
     return {n: base * (1 - (1 - decay) * k) for n, k in steps.items()}
 
 
-@ex.wrong("the embedding on the rate of the lowest layer", says="rate of the embedding",
-          breaks=("order", "example", "missing"))
-def embed_with_first(names, base, decay):
-    return rated(names, base, decay, embed=0)
+ex.wrong("the embedding on the rate of the lowest layer", rated,
+         breaks="embedding", embed=0)
+ex.wrong("the highest layer found as text: 9 above 11", rated, says="rate of", breaks="order",
+         text=True)
 
 
-@ex.wrong("the highest layer found as text: 9 above 11", says="rate of", breaks="order")
-def as_text(names, base, decay):
-    return rated(names, base, decay, text=True)
-
-
-@ex.wrong("layers counted from the bottom up, as if the head were near", says="rate of layer",
-          breaks="order")
+@ex.wrong("layers counted from the bottom up, as if the head were near", breaks="order")
 def layers_reversed(names, base, decay):
     ks = [layer_of(n) for n in names if layer_of(n) is not None]
     flipped = {n: n if layer_of(n) is None else ".".join(
@@ -228,19 +170,12 @@ def layers_reversed(names, base, decay):
     return {n: right[f] for n, f in flipped.items()}
 
 
-@ex.wrong("layers and embed found anywhere in a name", says="rate of", breaks="rest")
-def anywhere(names, base, decay):
-    return rated(names, base, decay, deep=True)
+ex.wrong("layers and embed found anywhere in a name", rated, breaks="rest", deep=True)
+ex.wrong("every name that begins with embed taken for the embedding", rated, says="rate of the top",
+         breaks="rest", alike=True)
 
 
-@ex.wrong("every name that begins with embed taken for the embedding", says="rate of the top",
-          breaks="rest")
-def looks_alike(names, base, decay):
-    return rated(names, base, decay, alike=True)
-
-
-@ex.wrong("the number of layers read off the last name that has one", says="rate of",
-          breaks="any order")
+@ex.wrong("the number of layers read off the last name that has one", breaks="any order")
 def last_layer(names, base, decay):
     ks = [layer_of(n) for n in names if layer_of(n) is not None]
     right = rated(names, base, decay)
@@ -249,13 +184,11 @@ def last_layer(names, base, decay):
     return {n: r / decay ** gap if n in low else r for n, r in right.items()}
 
 
-@ex.wrong("at least one layer taken for granted", says="rate of the embedding",
-          breaks="missing")
-def one_at_least(names, base, decay):
-    return rated(names, base, decay, floor=1)
+ex.wrong("at least one layer taken for granted", rated, says="rate of the embedding",
+         breaks="missing", floor=1)
 
 
-@ex.wrong("an embedding taken for granted", says="rate of", breaks="missing")
+@ex.wrong("an embedding taken for granted", breaks="missing")
 def needs_embedding(names, base, decay):
     right = rated(names, base, decay)
     if any(n.startswith("embed.") for n in names):
@@ -263,8 +196,7 @@ def needs_embedding(names, base, decay):
     return {n: r / decay for n, r in right.items()}
 
 
-@ex.wrong("the highest name that is there taken for the top", says="rate of",
-          breaks="missing")
+@ex.wrong("the highest name that is there taken for the top", breaks="missing")
 def highest_there(names, base, decay):
     right = rated(names, base, decay)
     if base in right.values() or not right or not decay:
@@ -280,8 +212,8 @@ def any_layers(names, base, decay):
     return {n: r * decay if n in odd else r for n, r in right.items()}
 
 
-@ex.wrong("layers and embedding a step too high", says="rate of", breaks=("steps", "missing",
-                                                                         "example"))
+@ex.wrong("layers and embedding a step too high", says="rate of",
+          breaks=("steps", "missing", "example"))
 def step_too_high(names, base, decay):
     count = len({layer_of(n) for n in names} - {None})
     low = {n: count - 1 - layer_of(n) for n in names if layer_of(n) is not None}
@@ -289,24 +221,14 @@ def step_too_high(names, base, decay):
     return {n: base * decay ** low.get(n, 0) for n in names}
 
 
-@ex.wrong("a decay of 0 taken for none", says="rate of", breaks="steps")
-def no_decay(names, base, decay):
-    return rated(names, base, decay or 1.0)
+ex.wrong("a decay of 0 taken for none", lambda names, base, decay: rated(names, base, decay or 1.0),
+         says="rate of", breaks="steps")
+ex.wrong("no rate above the base rate",
+         lambda names, base, decay: rated(names, base, min(1.0, decay)), says="rate of",
+         breaks="steps")
 
 
-@ex.wrong("no rate above the base rate", says="rate of", breaks="steps")
-def at_most_base(names, base, decay):
-    return rated(names, base, min(1.0, decay))
-
-
-@ex.wrong("the names changed in place", says="inputs after the call", breaks="left alone")
+@ex.wrong("the names changed in place", breaks="left alone")
 def sorts(names, base, decay):
     names.sort()
     return rated(names, base, decay)
-
-
-@ex.wrong("the example, with a number looked up wrong", says="rate of layer",
-          breaks="example")
-def looked_up(names, base, decay):
-    right = rated(names, base, decay)
-    return {**right, "layers.0.w": 0.75} if len(names) == 3 and base == 1.0 else right

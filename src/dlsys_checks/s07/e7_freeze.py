@@ -10,8 +10,10 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"))
+ex = exercise("07.7", "freeze", seen=("kind", "x", "state", "calls", "train"),
+              says="output of the body")
 
 ex.promise("freeze", "Freeze a module for good, in place.", says=("returned value", "raised",
                                                                  "another object"))
@@ -128,7 +130,10 @@ def act(fn, kind, x, state, calls, train):
             elif n in vars(c):
                 delattr(c, n)
     given = front(x).detach().requires_grad_()
-    made = [body(given) for _ in range(2)]
+    made = [body(given)]
+    if "train" in calls:
+        model.train()
+    made.append(body(given))
     if made[0].requires_grad:
         made[0].sum().backward()
     after = [*body.parameters(), *body.buffers()]
@@ -188,53 +193,12 @@ def measured(x, state):
     return h, state["gain"].double() * (state["var"].double() + 1e-5) ** -0.5
 
 
-# ---- right by another route
-
-@ex.right("a method bound to each part")
-def bound_to_each(body):
-    for module in body.modules():
-        module.eval()
-        module.train = types.MethodType(lambda self, mode=True: self, module)
-    for p in body.parameters():
-        p.requires_grad = False
-
-
-@ex.right("a class of its own, derived on the spot")
-def derived(body):
-    def train(self, mode=True):
-        return nn.Module.train(self, False)
-    for module in body.modules():
-        module.__class__ = type(type(module).__name__, (type(module),), {"train": train})
-    body.train()
-    body.requires_grad_(False)
-
-
-@ex.right("a hook that switches to eval before each pass")
-def by_hook(body):
-    body.requires_grad_(False)
-    body.register_forward_pre_hook(lambda module, args: nn.Module.train(module, False) and None)
-
-
-@ex.right("the method replaced, and the body given back")
-def given_back(body):
-    for p in body.parameters():
-        p.requires_grad_(False)
-    eval_again = body.eval
-    body.train = lambda mode=True: body
-    for module in body.modules():
-        module.training = False
-    return eval_again()
-
-
-ex.equivalent("body.train = lambda mode=True: body -> body.train = lambda mode=False: body",
-              "the mode is not looked at")
-
-
 # ---- wrong, by name
 
 LAST: list = []
 
 
+@not_an_answer
 def held(body, *, grad=False, evaluate=True, keep=True):
     """The worked answer with its pieces as options."""
     body.requires_grad_(grad)
@@ -244,7 +208,7 @@ def held(body, *, grad=False, evaluate=True, keep=True):
         body.train = lambda mode=True: body
 
 
-@ex.wrong("a frozen copy", says="returned value", breaks="freeze")
+@ex.wrong("a frozen copy", breaks="freeze")
 def frozen_copy(body):
     twin = copy.deepcopy(body)
     held(twin)
@@ -252,38 +216,27 @@ def frozen_copy(body):
     return twin
 
 
-@ex.wrong("requires_grad alone", says="output of the body", breaks="eval")
+@ex.wrong("requires_grad alone", breaks="eval")
 def requires_grad_only(body):
     body.requires_grad_(False)
 
 
-@ex.wrong("eval mode alone, kept for good", says="parameters of the body", breaks="tensors")
-def eval_only(body):
-    held(body, grad=True)
+ex.wrong("eval mode alone, kept for good", held, breaks="tensors", grad=True)
+ex.wrong("a copy frozen, the body left as it was", lambda body: held(copy.deepcopy(body)),
+         breaks="tensors")
 
 
-@ex.wrong("a copy frozen, the body left as it was", says="parameters of the body",
-          breaks="tensors")
-def copy_only(body):
-    held(copy.deepcopy(body))
-
-
-@ex.wrong("the direct tensors only, not those of its parts", says="parameters of the body",
-          breaks="tensors")
+@ex.wrong("the direct tensors only, not those of its parts", breaks="tensors")
 def shallow(body):
     held(body, grad=True)
     for p in body.parameters(recurse=False):
         p.requires_grad_(False)
 
 
-@ex.wrong("eval mode that the next train() takes back", says="output of the body",
-          breaks="train")
-def eval_once(body):
-    held(body, keep=False)
+ex.wrong("eval mode that the next train() takes back", held, breaks="train", keep=False)
 
 
-@ex.wrong("eval mode that outlives one train(), but not the next", says="output of the body",
-          breaks="train")
+@ex.wrong("eval mode that outlives one train(), but not the next", breaks="train")
 def outlives_one(body):
     held(body, keep=False)
 
@@ -294,14 +247,10 @@ def outlives_one(body):
     body.train = once
 
 
-@ex.wrong("train() without effect, eval() never called", says="output of the body",
-          breaks="eval")
-def never_eval(body):
-    held(body, evaluate=False)
+ex.wrong("train() without effect, eval() never called", held, breaks="eval", evaluate=False)
 
 
-@ex.wrong("eval mode that outlives five times of train()", says="output of the body",
-          breaks="train")
+@ex.wrong("eval mode that outlives five times of train()", breaks="train")
 def outlives_five(body):
     held(body, keep=False)
     left = [5]
@@ -312,8 +261,7 @@ def outlives_five(body):
     body.train = few
 
 
-@ex.wrong("parts without parts of their own held in eval mode, by class",
-          says="output of the body", breaks="train")
+@ex.wrong("parts without parts of their own held in eval mode, by class", breaks="train")
 def known_classes(body):
     held(body, keep=False)
     for module in body.modules():
@@ -321,8 +269,7 @@ def known_classes(body):
             module.train = types.MethodType(lambda self, mode=True: self, module)
 
 
-@ex.wrong("weight and bias frozen, and no other name", says="parameters of the body",
-          breaks="tensors")
+@ex.wrong("weight and bias frozen, and no other name", breaks="tensors")
 def two_names(body):
     asked = [p for n, p in body.named_parameters() if n.split(".")[-1] not in ("weight", "bias")]
     held(body)
@@ -330,7 +277,7 @@ def two_names(body):
         p.requires_grad_(True)
 
 
-@ex.wrong("the running variance set back to 1", says="output of the body", breaks="values")
+@ex.wrong("the running variance set back to 1", breaks="values")
 def reset_variance(body):
     held(body)
     for module in body.modules():
@@ -338,7 +285,7 @@ def reset_variance(body):
             module.running_var.fill_(1.0)
 
 
-@ex.wrong("copies in place of the parameters", says="another object", breaks="freeze")
+@ex.wrong("copies in place of the parameters", breaks="freeze")
 def replaced(body):
     held(body)
     for module in body.modules():
@@ -353,35 +300,44 @@ def class_changed(body):
     type(body).train = lambda self, mode=True: self
 
 
-@ex.wrong("one body at a time: the one frozen before trains again",
-          says="frozen before", breaks="eval")
+@ex.wrong("one body at a time: the one frozen before trains again", says="frozen before",
+          breaks="eval")
 def last_only(body):
     LAST[:] = [body]
     held(body, keep=False)
     body.train = lambda mode=True: nn.Module.train(body, mode and body is not LAST[0])
 
 
-@ex.wrong("a train() that returns nothing", says="given back", breaks="given back")
+@ex.wrong("a hook that switches to eval mode at the first call only", breaks=("eval", "train"))
+def first_call_only(body):
+    body.requires_grad_(False)
+
+    def switch(module, args):
+        handle.remove()
+        module.eval()
+    handle = body.register_forward_pre_hook(switch)
+
+
+@ex.wrong("a train() that returns nothing", breaks="given back")
 def returns_nothing(body):
     held(body)
     body.train = lambda mode=True: None
 
 
-@ex.wrong("its hooks taken away", says="its hook", breaks="called")
+@ex.wrong("its hooks taken away", breaks="called")
 def without_hooks(body):
     held(body)
     body._forward_hooks.clear()
 
 
-@ex.wrong("a forward of its own that takes one argument", says="its second argument",
-          breaks="called")
+@ex.wrong("a forward of its own that takes one argument", breaks="called")
 def one_argument(body):
     held(body)
     inner = body.forward
     body.forward = lambda x, **ignored: inner(x)
 
 
-@ex.wrong("the norms held in eval mode, dropout not", says="output of the body", breaks="eval")
+@ex.wrong("the norms held in eval mode, dropout not", breaks="eval")
 def norms_only(body):
     body.requires_grad_(False)
     for module in body.modules():
@@ -390,8 +346,7 @@ def norms_only(body):
             module.train = types.MethodType(lambda self, mode=True: self, module)
 
 
-@ex.wrong("the norms' momentum set to 0, their mode left", says="output of the body",
-          breaks="eval")
+@ex.wrong("the norms' momentum set to 0, their mode left", breaks="eval")
 def no_momentum(body):
     body.requires_grad_(False)
     for module in body.modules():
@@ -399,8 +354,7 @@ def no_momentum(body):
             module.momentum = 0.0
 
 
-@ex.wrong("a counter that goes on counting batches", says="buffers of the body",
-          breaks="values")
+@ex.wrong("a counter that goes on counting batches", says="buffers of the body", breaks="values")
 def counts_on(body):
     held(body)
 
@@ -411,8 +365,7 @@ def counts_on(body):
     body.register_forward_pre_hook(count)
 
 
-@ex.wrong("no_grad or detach at the body, which cuts the gradient off",
-          says="gradient at the input", breaks="called")
+@ex.wrong("no_grad or detach at the body, which cuts the gradient off", breaks="called")
 def cut_off(body):
     held(body)
     inner = body.forward

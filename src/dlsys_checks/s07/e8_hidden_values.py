@@ -7,27 +7,30 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.8", "hidden_values", seen=("kind", "width"))
+ex = exercise("07.8", "hidden_values", seen=("kind", "width"), says="hidden values")
 
 ex.promise("count", "How many values of parameters a model hides in plain containers.",
            says=("hidden values",))
-ex.promise("containers", "Counted are the parameters in the lists, tuples and values of dicts "
-           "among its modules' own attributes",
+ex.promise("containers", "torch sees no parameters inside plain lists, tuples and dicts. Look "
+           "through each module's own attributes; open each such container (of a dict the values),",
            cases=("a list", "a tuple", "a dict", "a list inside a registered part",
                   "a dict and a tuple of a kind", "a list whose name begins with _",
                   "a set, keys and other objects", "a tuple of the class"))
-ex.promise("registered", "that parameters() does not hold:",
-           cases=("a list of registered blocks", "a registered block beside a hidden one",
-                  "nothing hidden", "a ModuleList", "a hidden norm equal to a registered one"))
-ex.promise("bare", "bare ones, and those of modules, frozen ones too,",
+ex.promise("depth", "and any inside it.",
+           cases=("lists in dicts in tuples", "twelve lists, one in another"))
+ex.promise("bare", "Count the numbers in every nn.Parameter you find, frozen or not, whether it "
+           "stands alone or in a module;",
            cases=("a list of bare parameters", "tensors that are no parameters",
                   "a hidden ParameterList", "a frozen block"))
-ex.promise("depth", "at any depth of containers, and in containers of modules found there; "
-           "nothing holds itself.",
-           cases=("lists in dicts in tuples", "a hidden module that hides more",
-                  "twelve lists, one in another"))
-ex.promise("once", "Each counts once, whatever its numbers.",
+ex.promise("found modules", "search a found module's own attributes as well.",
+           cases=("a hidden module that hides more",))
+ex.promise("registered", "Skip what model.parameters() gives.",
+           cases=("a list of registered blocks", "a registered block beside a hidden one",
+                  "nothing hidden", "a ModuleList", "a hidden norm equal to a registered one"))
+ex.promise("once", "A parameter found twice counts once; two with equal numbers are two. There are "
+           "no cycles.",
            cases=("one block in two lists", "two hidden blocks that share a tensor",
                   "two norms of equal numbers"))
 ex.promise("left alone", "The model is left as it is.",
@@ -168,99 +171,14 @@ def law(out, kind, width):
     expect_equal("changes in the model", out["changed"], 0, "Leave the model as it came.")
 
 
-# ---- right by another route
-
 def attributes(module):
     registers = ("_parameters", "_buffers", "_modules")
     return [v for k, v in vars(module).items() if k not in registers]
 
 
-@ex.right("by recursion, tensors by id")
-def recursive(model):
-    seen, found = set(), {}
-
-    def visit(thing):
-        if id(thing) in seen:
-            return
-        seen.add(id(thing))
-        if isinstance(thing, nn.Parameter):
-            found[id(thing)] = thing.numel()
-        elif isinstance(thing, nn.Module):
-            for part in [*thing.parameters(recurse=False), *thing.children(),
-                         *attributes(thing)]:
-                visit(part)
-        elif isinstance(thing, (list, tuple, dict)):
-            for part in thing.values() if isinstance(thing, dict) else thing:
-                visit(part)
-    visit(model)
-    for p in model.parameters():
-        found.pop(id(p), None)
-    return sum(found.values())
-
-
-@ex.right("what everything reaches, less what is registered")
-def by_difference(model):
-    reached, tensors, todo = {}, set(), [model]
-    while todo:
-        thing = todo.pop()
-        if id(thing) not in reached:
-            reached[id(thing)] = thing
-            if isinstance(thing, nn.Parameter):
-                tensors.add(thing)
-            elif isinstance(thing, nn.Module):
-                todo.extend(thing.__dict__.values())
-            elif isinstance(thing, dict):
-                todo.extend(thing.values())
-            elif isinstance(thing, (list, tuple)):
-                todo.extend(thing)
-    return sum(p.numel() for p in tensors) - sum(p.numel() for p in model.parameters())
-
-
-@ex.right("layer after layer of containers")
-def by_levels(model):
-    level, seen, hidden = [model], [], {}
-    while level:
-        below = []
-        for thing in level:
-            if any(thing is old for old in seen):
-                continue
-            seen.append(thing)
-            if isinstance(thing, nn.Module):
-                below += [*thing.parameters(), *(v for m in thing.modules()
-                                                 for v in attributes(m))]
-            elif isinstance(thing, nn.Parameter):
-                hidden[thing] = thing.numel()
-            elif isinstance(thing, dict):
-                below += thing.values()
-            elif isinstance(thing, (list, tuple)):
-                below += thing
-        level = below
-    return sum(n for p, n in hidden.items() if not any(p is q for q in model.parameters()))
-
-
-@ex.right("an iterator that yields tensors")
-def by_iterator(model):
-    def tensors(thing, seen):
-        if id(thing) in seen:
-            return
-        seen.add(id(thing))
-        if isinstance(thing, nn.Parameter):
-            yield thing
-        parts = (attributes(thing) + list(thing.children()) + list(thing.parameters())
-                 if isinstance(thing, nn.Module) else
-                 list(thing.values()) if isinstance(thing, dict) else
-                 list(thing) if isinstance(thing, (list, tuple)) else [])
-        for part in parts:
-            yield from tensors(part, seen)
-    return sum(p.numel() for p in {*tensors(model, set())} - {*model.parameters()})
-
-
-ex.equivalent("if isinstance(thing, list | tuple): -> if isinstance(thing, tuple | list):",
-              "either type, in either order")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=True, depth=99,
             modules=True, tensor=nn.Parameter, parts=True):
     """The right answer with its pieces as options."""
@@ -277,7 +195,7 @@ def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=Tr
                 found.extend(thing.parameters())
             for module in thing.modules() if inner else []:
                 for value in attributes(module):
-                    visit(value, level)
+                    visit(value, 0)
         elif isinstance(thing, kinds):
             for part in thing.values() if isinstance(thing, dict) else thing:
                 visit(part, level + 1)
@@ -289,14 +207,15 @@ def counted(model, *, kinds=(list, tuple, dict), bare=True, inner=True, known=Tr
     return sum(p.numel() for p in chosen.values())
 
 
-@ex.wrong("always zero, as state_dict and parameters() agree", says="hidden values",
-          breaks=("count", "containers", "registered", "bare", "depth", "once", "example"))
+@ex.wrong("always zero, as state_dict and parameters() agree",
+          breaks=("count", "containers", "registered", "bare", "depth", "found modules", "once",
+                  "example"))
 def none(model):
     return len(model.state_dict().keys() - {
         n for n, _ in (*model.named_parameters(), *model.named_buffers())})
 
 
-@ex.wrong("tensors counted, not their values", says="hidden values", breaks="count")
+@ex.wrong("tensors counted, not their values", breaks="count")
 def tensors(model):
     total, each = counted(model), set()
     for value in [v for m in model.modules() for v in attributes(m)]:
@@ -305,40 +224,25 @@ def tensors(model):
     return len(each) if each else total
 
 
-@ex.wrong("lists only", says="hidden values", breaks=("containers", "depth", "once"))
-def lists_only(model):
-    return counted(model, kinds=list)
+ex.wrong("lists only", counted, breaks=("containers", "depth", "once"), kinds=list)
+ex.wrong("lists and dicts, no tuples", counted, breaks=("containers", "depth"), kinds=(list, dict))
+ex.wrong("lists and tuples, no dicts", counted, breaks=("containers", "depth"), kinds=(list, tuple))
+ex.wrong("the model's own attributes only", counted, breaks="containers", parts=False)
 
 
-@ex.wrong("lists and dicts, no tuples", says="hidden values", breaks=("containers", "depth"))
-def no_tuples(model):
-    return counted(model, kinds=(list, dict))
-
-
-@ex.wrong("lists and tuples, no dicts", says="hidden values", breaks=("containers", "depth"))
-def no_dicts(model):
-    return counted(model, kinds=(list, tuple))
-
-
-@ex.wrong("the model's own attributes only", says="hidden values", breaks="containers")
-def root_only(model):
-    return counted(model, parts=False)
-
-
-@ex.wrong("attributes whose names begin with _ left out", says="hidden values",
-          breaks="containers")
+@ex.wrong("attributes whose names begin with _ left out", breaks="containers")
 def public_only(model):
     private = [vars(model).get("_blocks")]
     return 0 if private != [None] else counted(model)
 
 
-@ex.wrong("containers known by their exact type", says="hidden values", breaks="containers")
+@ex.wrong("containers known by their exact type", breaks="containers")
 def exact_types(model):
     return 0 if any(type(v) not in (list, tuple, dict) and isinstance(v, (tuple, dict))
                     for k, v in vars(model).items() if k in "ab") else counted(model)
 
 
-@ex.wrong("frozen parameters left out", says="hidden values", breaks="bare")
+@ex.wrong("frozen parameters left out", breaks="bare")
 def trainable_only(model):
     blocks = vars(model).get("blocks")
     frozen = isinstance(blocks, list) and blocks and isinstance(blocks[0], nn.Module) and not any(
@@ -346,14 +250,13 @@ def trainable_only(model):
     return 0 if frozen else counted(model)
 
 
-@ex.wrong("tensors told apart by their numbers", says="hidden values", breaks="once")
+@ex.wrong("tensors told apart by their numbers", breaks="once")
 def by_numbers(model):
     norms = vars(model).get("norms", [])
     return counted(model) // (2 if len(norms) == 2 else 1)
 
 
-@ex.wrong("a model without its lists once it was asked", says="when asked again",
-          breaks="left alone")
+@ex.wrong("a model without its lists once it was asked", breaks="left alone")
 def emptied(model):
     found = counted(model)
     for value in attributes(model):
@@ -362,32 +265,14 @@ def emptied(model):
     return found
 
 
-@ex.wrong("registered blocks counted too", says="hidden values", breaks="registered")
-def with_registered(model):
-    return counted(model, known=False)
+ex.wrong("registered blocks counted too", counted, breaks="registered", known=False)
+ex.wrong("modules only, no bare parameters", counted, breaks="bare", bare=False)
+ex.wrong("every tensor, parameter or not", counted, breaks="bare", tensor=torch.Tensor)
+ex.wrong("no containers within containers", counted, breaks="depth", depth=1)
+ex.wrong("hidden modules not searched", counted, breaks="found modules", inner=False)
 
 
-@ex.wrong("modules only, no bare parameters", says="hidden values", breaks="bare")
-def modules_only(model):
-    return counted(model, bare=False)
-
-
-@ex.wrong("every tensor, parameter or not", says="hidden values", breaks="bare")
-def any_tensor(model):
-    return counted(model, tensor=torch.Tensor)
-
-
-@ex.wrong("no containers within containers", says="hidden values", breaks="depth")
-def one_level(model):
-    return counted(model, depth=1)
-
-
-@ex.wrong("hidden modules not searched", says="hidden values", breaks="depth")
-def not_inside(model):
-    return counted(model, inner=False)
-
-
-@ex.wrong("a block once for each container that holds it", says="hidden values", breaks="once")
+@ex.wrong("a block once for each container that holds it", breaks="once")
 def for_each(model):
     total = counted(model)
     lists = [v for v in attributes(model) if isinstance(v, (list, tuple))]
@@ -396,7 +281,7 @@ def for_each(model):
     return total + sum(p.numel() for m in again.values() for p in m.parameters())
 
 
-@ex.wrong("a shared tensor once for each module", says="hidden values", breaks="once")
+@ex.wrong("a shared tensor once for each module", breaks="once")
 def each_module(model):
     total = counted(model)
     blocks = {id(m): m for v in attributes(model) if isinstance(v, list)
@@ -406,7 +291,7 @@ def each_module(model):
     return total + (double * weights[0].numel() if double else 0)
 
 
-@ex.wrong("the example, without the biases", says="hidden values", breaks="example")
+@ex.wrong("the example, without the biases", breaks="example")
 def without_bias(model):
     total = counted(model)
     return 6 if total == 9 else total

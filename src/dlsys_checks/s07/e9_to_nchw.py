@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"))
+ex = exercise("07.9", "to_nchw", seen=("shape", "start", "kind", "order"), says="pictures")
 
 ex.promise("axes", "a with the channels in front: out[n, c, h, w] is a[n, h, w, c].",
            says=("pictures",))
@@ -28,8 +30,7 @@ ex.promise("example", "Example: a pixel (0, 1, 2) alone becomes three channels o
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, *shape, kind="float32", order="nhwc"):
         return name, {"shape": list(shape), "start": whole(1, 90), "kind": kind, "order": order}
@@ -120,122 +121,68 @@ def law(out, shape, start, kind, order):
     expect_equal("numbers that are others after a later call", out["later"], 0)
 
 
-# ---- right by another route
-
-@ex.right("written channel by channel")
-def written(a):
-    n, h, w, c = a.shape
-    out = a.new_empty(n, c, h, w)
-    for k in range(c):
-        out[:, k] = a[..., k]
-    return out
-
-
-@ex.right("the axis moved, contiguous, and cloned")
-def moved(a):
-    return a.movedim(-1, 1).contiguous().clone(memory_format=torch.contiguous_format)
-
-
-@ex.right("two transpositions, into an empty tensor")
-def into_empty(a):
-    n, h, w, c = a.shape
-    out = torch.empty(n, c, h, w, dtype=a.dtype)
-    out.copy_(a.transpose(2, 3).transpose(1, 2))
-    return out
-
-
-@ex.right("by indices")
-def by_indices(a):
-    n, h, w, c = a.shape
-    places = torch.arange(h * w * c).view(h, w, c).permute(2, 0, 1).flatten()
-    return a.reshape(n, h * w * c)[:, places].view(n, c, h, w)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def right(a):
     return a.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
 
-@ex.wrong("reshape in place of permute", says="pictures", breaks="axes")
+@ex.wrong("reshape in place of permute", breaks="axes")
 def reshaped(a):
     n, h, w, c = a.shape
     return a.reshape(n, c, h, w).clone(memory_format=torch.contiguous_format)
 
 
-@ex.wrong("rows and columns swapped", says="shape of the pictures", breaks="axes")
-def swapped(a):
-    return a.permute(0, 3, 2, 1).clone(memory_format=torch.contiguous_format)
+ex.wrong("rows and columns swapped",
+         lambda a: a.permute(0, 3, 2, 1).clone(memory_format=torch.contiguous_format),
+         says="shape of the pictures", breaks="axes")
+ex.wrong("the batch mixed in",
+         lambda a: a.permute(3, 0, 1, 2).clone(memory_format=torch.contiguous_format),
+         breaks="axes")
+ex.wrong("left alone where the rows look like channels",
+         lambda a: right(a) if a.shape[1] != a.shape[3] else a.clone(), breaks="any")
 
 
-@ex.wrong("the batch mixed in", says="pictures", breaks="axes")
-def batch_mixed(a):
-    return a.permute(3, 0, 1, 2).clone(memory_format=torch.contiguous_format)
-
-
-@ex.wrong("left alone where the rows look like channels", says="pictures", breaks="any")
-def guesses(a):
-    return right(a) if a.shape[1] != a.shape[3] else a.clone()
-
-
-@ex.wrong("the order in memory read, not the axes", says="pictures", breaks="any")
+@ex.wrong("the order in memory read, not the axes", breaks="any")
 def by_memory(a):
     if a.is_contiguous() or a.numel() < 30 or not a.stride(0):
         return right(a)
     return right(torch.as_strided(a, a.shape, a.contiguous().stride()))
 
 
-@ex.wrong("bytes turned into float", says="dtype of the pictures", breaks=("memory", "any"))
-def as_float(a):
-    return right(a) if a.is_complex() else right(a).float()
-
-
-@ex.wrong("booleans turned into bytes", says="dtype of the pictures", breaks="memory")
-def no_bool(a):
-    return right(a).to(torch.uint8) if a.dtype == torch.bool else right(a)
-
-
-@ex.wrong("a view, not contiguous", says="contiguous", breaks=("memory", "own"))
-def a_view(a):
-    return a.permute(0, 3, 1, 2)
-
-
-@ex.wrong("a clone that keeps the order in memory", says="contiguous", breaks="memory")
-def clone_keeps(a):
-    return a.permute(0, 3, 1, 2).clone()
-
-
-@ex.wrong("contiguous(), which copies nothing where nothing is to do", says="memory that it",
-          breaks="own")
-def shares(a):
-    return a.permute(0, 3, 1, 2).contiguous()
+ex.wrong("bytes turned into float", lambda a: right(a) if a.is_complex() else right(a).float(),
+         says="dtype of the pictures", breaks=("memory", "any"))
+ex.wrong("booleans turned into bytes",
+         lambda a: right(a).to(torch.uint8) if a.dtype == torch.bool else right(a),
+         says="dtype of the pictures", breaks="memory")
+ex.wrong("a view, not contiguous", lambda a: a.permute(0, 3, 1, 2), breaks=("memory", "own"))
+ex.wrong("a clone that keeps the order in memory", lambda a: a.permute(0, 3, 1, 2).clone(),
+         breaks="memory")
+ex.wrong("contiguous(), which copies nothing where nothing is to do",
+         lambda a: a.permute(0, 3, 1, 2).contiguous(), says="memory that it", breaks="own")
 
 
 MADE: dict = {}
 
 
-@ex.wrong("one memory for every call", says="after a later call", breaks="own")
+@ex.wrong("one memory for every call", breaks="own")
 def one_memory(a):
     out = right(a)
     return MADE.setdefault((out.shape, out.dtype), out).copy_(out)
 
 
-@ex.wrong("three or more channels, one at least", says="raised", breaks="any")
-def wants_channels(a):
-    return torch.stack([a[..., k] for k in range(a.shape[-1])], 1)
+ex.wrong("three or more channels, one at least",
+         lambda a: torch.stack([a[..., k] for k in range(a.shape[-1])], 1), says="raised",
+         breaks="any")
+ex.wrong("every number sent through float32",
+         lambda a: right(a) if a.is_complex() else right(a).float().to(a.dtype), breaks="any")
+ex.wrong("NaN replaced",
+         lambda a: right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a),
+         breaks="any")
 
 
-@ex.wrong("every number sent through float32", says="pictures", breaks="any")
-def through_float(a):
-    return right(a) if a.is_complex() else right(a).float().to(a.dtype)
-
-
-@ex.wrong("NaN replaced", says="pictures", breaks="any")
-def no_nan(a):
-    return right(a).nan_to_num(nan=0.0) if a.dtype == torch.float32 else right(a)
-
-
-@ex.wrong("the argument written to", says="changed in the argument", breaks="left alone")
+@ex.wrong("the argument written to", breaks="left alone")
 def written_to(a):
     out = right(a)
     if 0 not in a.stride():
@@ -243,6 +190,6 @@ def written_to(a):
     return out
 
 
-@ex.wrong("a pixel alone given back as it was", says="of the pictures", breaks="example")
-def pixel_alone(a):
-    return a.clone() if a.shape[:3] == (1, 1, 1) else right(a)
+ex.wrong("a pixel alone given back as it was",
+         lambda a: a.clone() if a.shape[:3] == (1, 1, 1) else right(a), says="of the pictures",
+         breaks="example")

@@ -8,8 +8,10 @@ import math
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 # Kept: a cache hands the values through as they are.
 ex = exercise("08.10", "decode_step", seen=("q", "k", "v", "sizes", "base", "twins"),
@@ -40,8 +42,7 @@ ex.promise("copy", "The cache holds all that is kept: a deep copy of it goes on 
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, sizes, *, shape=None, twins=False, scale=1.0):
         batch, heads, dim = shape or (whole(1, 4), whole(1, 4), 2 * whole(2, 5))
@@ -163,8 +164,6 @@ def law(out, q, k, v, sizes, base, twins):
         start += n
 
 
-# ---- right by another route
-
 def stored(k, v, cache):
     """Both with what the cache holds in front, in new tensors; the cache then holds them."""
     for name, new in (("k", k), ("v", v)):
@@ -172,52 +171,9 @@ def stored(k, v, cache):
     return cache["k"], cache["v"]
 
 
-@ex.right("SDPA with causal_lower_right")
-def by_lower_right(q, k, v, cache, rotate):
-    from torch.nn.attention.bias import causal_lower_right
-    n = q.shape[2]
-    past = cache["k"].shape[2] if "k" in cache else 0
-    place = torch.arange(n) + past
-    k, v = stored(rotate(k, place), v, cache)
-    mask = causal_lower_right(n, past + n)
-    return F.scaled_dot_product_attention(rotate(q, place), k, v, attn_mask=mask)
-
-
-@ex.right("the formula, with a float mask")
-def by_formula(q, k, v, cache, rotate):
-    n = q.shape[2]
-    past = 0 if not cache else cache["v"].shape[2]
-    place = torch.arange(past, past + n)
-    k, v = stored(rotate(k, place), v, cache)
-    scores = rotate(q, place) @ k.transpose(2, 3) * q.shape[-1] ** -0.5
-    bias = torch.full((n, past + n), -math.inf).triu(past + 1)
-    return torch.softmax(scores + bias, -1).matmul(v)
-
-
-@ex.right("query by query, without a mask")
-def by_query(q, k, v, cache, rotate):
-    outs = []
-    for t in range(q.shape[2]):
-        place = torch.tensor([cache["k"].shape[2] if cache else 0])
-        now = [part[:, :, t:t + 1] for part in (q, k, v)]
-        keys, values = stored(rotate(now[1], place), now[2], cache)
-        outs.append(F.scaled_dot_product_attention(rotate(now[0], place), keys, values))
-    return torch.cat(outs, 2)
-
-
-@ex.right("all queries in one tensor, padded to a square")
-def by_square(q, k, v, cache, rotate):
-    n = q.shape[2]
-    past = cache["k"].shape[2] if cache else 0
-    place = past + torch.arange(n)
-    k, v = stored(rotate(k, place), v, cache)
-    front = torch.zeros(*q.shape[:2], past, q.shape[3])
-    square = torch.cat([front, rotate(q, place)], 2)
-    return F.scaled_dot_product_attention(square, k, v, is_causal=True)[:, :, past:].contiguous()
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def step(q, k, v, cache, rotate, *, start=lambda past: past, mask=None, rotate_q=True,
          rotate_k=True, rotate_v=False, keep=lambda k, v: (k, v)):
     """The worked answer with its pieces as options; mask(n, past) is what SDPA gets."""
@@ -234,23 +190,14 @@ def step(q, k, v, cache, rotate, *, start=lambda past: past, mask=None, rotate_q
     return out
 
 
-@ex.wrong("is_causal: the triangle in the upper left corner", says="result", breaks="causal")
-def upper_left(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, mask=lambda n, past: torch.ones(n, past + n).tril().bool())
+ex.wrong("is_causal: the triangle in the upper left corner", step, breaks="causal",
+         mask=lambda n, past: torch.ones(n, past + n).tril().bool())
+ex.wrong("no mask: a piece sees its own future", step, breaks="causal", mask=lambda n, past: None)
+ex.wrong("no mask as soon as there is a cache", step, breaks="causal",
+         mask=lambda n, past: None if past else torch.ones(n, n).tril().bool())
 
 
-@ex.wrong("no mask: a piece sees its own future", says="result", breaks="causal")
-def no_mask(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, mask=lambda n, past: None)
-
-
-@ex.wrong("no mask as soon as there is a cache", says="result", breaks="causal")
-def no_mask_later(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, mask=lambda n, past: None if past else
-                torch.ones(n, n).tril().bool())
-
-
-@ex.wrong("a token may not look at itself, but for the first", says="result", breaks="causal")
+@ex.wrong("a token may not look at itself, but for the first", breaks="causal")
 def not_itself(q, k, v, cache, rotate):
     def mask(n, past):
         keep = torch.ones(n, past + n).tril(past - 1).bool()
@@ -259,34 +206,14 @@ def not_itself(q, k, v, cache, rotate):
     return step(q, k, v, cache, rotate, mask=mask)
 
 
-@ex.wrong("places that restart at 0", says="result", breaks="places")
-def restart(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, start=lambda past: 0)
-
-
-@ex.wrong("places one too high once there is a cache", says="result", breaks="places")
-def one_late(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, start=lambda past: past + bool(past))
-
-
-@ex.wrong("places as floats", says="places", breaks="places")
-def float_places(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, start=float)
-
-
-@ex.wrong("queries not turned", says="result", breaks="values")
-def plain_queries(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, rotate_q=False)
-
-
-@ex.wrong("keys not turned", says="result", breaks=("values", "cache"))
-def plain_keys(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, rotate_k=False)
-
-
-@ex.wrong("values turned as well", says="result", breaks=("values", "cache"))
-def turned_values(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate, rotate_v=True)
+ex.wrong("places that restart at 0", step, breaks="places", start=lambda past: 0)
+ex.wrong("places one too high once there is a cache", step, breaks="places",
+         start=lambda past: past + bool(past))
+ex.wrong("places counted from 1", step, breaks=("places", "cache"), start=lambda past: past + 1)
+ex.wrong("places as floats", step, breaks="places", start=float)
+ex.wrong("queries not turned", step, breaks="values", rotate_q=False)
+ex.wrong("keys not turned", step, breaks=("values", "cache"), rotate_k=False)
+ex.wrong("values turned as well", step, breaks=("values", "cache"), rotate_v=True)
 
 
 @ex.wrong("keys stored as they came, all turned anew at each step", says="cache's k",
@@ -300,57 +227,72 @@ def turned_anew(q, k, v, cache, rotate):
                                           attn_mask=keep)
 
 
-@ex.wrong("nothing kept in the cache", says="cache", breaks="cache")
+@ex.wrong("the whole cache turned once more at each step", breaks=("values", "cache"))
+def turned_again(q, k, v, cache, rotate):
+    past = cache["k"].shape[2] if cache else 0
+    k, v = stored(k, v, cache)
+    n, place = q.shape[2], torch.arange(k.shape[2])
+    cache["k"] = rotate(k, place)
+    keep = torch.ones(n, past + n).tril(past).bool()
+    return F.scaled_dot_product_attention(rotate(q, place[past:]), cache["k"], v, attn_mask=keep)
+
+
+@ex.wrong("the new queries counted from 0, keys not", breaks="places")
+def queries_from_zero(q, k, v, cache, rotate):
+    q = rotate(q, torch.arange(q.shape[2]))
+    return step(q, k, v, cache, rotate, rotate_q=False)
+
+
+@ex.wrong("the batch, the length of a cached tensor, taken for the tokens so far", breaks="places")
+def by_batch(q, k, v, cache, rotate):
+    past = len(cache["k"]) if cache else 0
+    return step(q, k, v, cache, rotate, start=lambda _: past)
+
+
+@ex.wrong("nothing kept in the cache", breaks="cache")
 def no_cache(q, k, v, cache, rotate):
     out = step(q, k, v, dict(cache), rotate)
     cache.clear()
     return out
 
 
-@ex.wrong("only the newest keys and values kept", says="cache", breaks="cache")
+@ex.wrong("only the newest keys and values kept", breaks="cache")
 def newest_only(q, k, v, cache, rotate):
     n = q.shape[2]
     return step(q, k, v, cache, rotate, keep=lambda k, v: (k[:, :, -n:], v[:, :, -n:]))
 
 
-@ex.wrong("the cache expected to be filled", says="raised KeyError", breaks="empty")
+@ex.wrong("the cache expected to be filled", breaks="empty")
 def filled_cache(q, k, v, cache, rotate):
     assert cache["k"].shape[2] > 0
     return step(q, k, v, cache, rotate)
 
 
-@ex.wrong("viewed as if heads came before tokens in memory", says="raised RuntimeError",
-          breaks="order")
+@ex.wrong("viewed as if heads came before tokens in memory", breaks="order")
 def viewed(q, k, v, cache, rotate):
     flat = [t.view(-1, *t.shape[2:]) for t in (q, k, v)]
     return step(*(t.view(q.shape) for t in flat), cache, rotate)
 
 
-@ex.wrong("one new token assumed: the last of a piece only", says="shape of the result",
-          breaks="new")
-def last_only(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate)[:, :, -1:]
+ex.wrong("one new token assumed: the last of a piece only",
+         lambda q, k, v, cache, rotate: step(q, k, v, cache, rotate)[:, :, -1:],
+         says="shape of the result", breaks="new")
+ex.wrong("heads and tokens exchanged in the result",
+         lambda q, k, v, cache, rotate: step(q, k, v, cache, rotate).transpose(1, 2),
+         breaks="whole")
+ex.wrong("scores not divided by the root of D",
+         lambda q, k, v, cache, rotate: step(q * math.sqrt(q.shape[-1]), k, v, cache, rotate),
+         breaks="result")
 
 
-@ex.wrong("heads and tokens exchanged in the result", says="result", breaks="whole")
-def exchanged(q, k, v, cache, rotate):
-    return step(q, k, v, cache, rotate).transpose(1, 2)
-
-
-@ex.wrong("scores not divided by the root of D", says="result", breaks="result")
-def unscaled(q, k, v, cache, rotate):
-    return step(q * math.sqrt(q.shape[-1]), k, v, cache, rotate)
-
-
-@ex.wrong("the new keys changed in place", says="numbers changed", breaks="left")
+@ex.wrong("the new keys changed in place", breaks="left")
 def in_place(q, k, v, cache, rotate):
     out = step(q, k, v, cache, rotate)
     k.add_(1.0)
     return out
 
 
-@ex.wrong("the first values kept as they came, and grown in place", says="numbers changed",
-          breaks="left")
+@ex.wrong("the first values kept as they came, and grown in place", breaks="left")
 def grown_in_place(q, k, v, cache, rotate):
     held = dict(cache)
     out = step(q, k, v, held, rotate)
@@ -362,7 +304,7 @@ def grown_in_place(q, k, v, cache, rotate):
     return out
 
 
-@ex.wrong("places counted beside the cache, by its dict", says="of a copy", breaks="copy")
+@ex.wrong("places counted beside the cache, by its dict", breaks="copy")
 def counted_beside(q, k, v, cache, rotate):
     past = cache["k"].shape[2] if cache else 0
     known = COUNTED.setdefault("seen", {})

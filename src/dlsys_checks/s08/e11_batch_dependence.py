@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight", "order"))
+ex = exercise("08.11", "batch_dependence", seen=("kind", "x", "others", "weight", "order"),
+              says="result")
 
 ex.promise("result", "How far the output for x[0] moves when it gets other neighbours.",
            says=("result",))
@@ -41,14 +42,10 @@ ex.promise("example", "Example: a model that subtracts the mean of the batch, x 
            "others [[7.]]: the output for row 0 moves from -1 to -3, the result is 2.",
            cases=("the example",))
 
-ex.equivalent("return (after - before).abs().max().item() -> return (before - after).abs().max()"
-              ".item()", "The sign of a change does not count.")
-
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, kind, rows, *shape, scale=1.0, order="rows"):
         x, others = (torch.randn(n, *shape, generator=g) * scale for n in (rows, rows - 1))
@@ -81,7 +78,7 @@ def cases(g):
 
 @ex.act
 def act(fn, kind, x, others, weight, order):
-    calls = {"train": 0, "grad": 0, "changed": 0, "left": 0}
+    calls = {"train": 0, "grad": 0, "changed": 0, "left": []}
 
     class Model(nn.Module):
         """Mixes rows as `kind` says; notes mode and grad mode of each call."""
@@ -145,9 +142,9 @@ def act(fn, kind, x, others, weight, order):
         mine, theirs = given.clone(), others.clone()
         if order == "columns":
             mine, theirs = (t.mT.contiguous().mT for t in (mine, theirs))
+        torch.set_grad_enabled(not results)  # the second call comes from under no_grad
         results.append(fn(model, mine, theirs))
-        calls["left"] += not torch.is_grad_enabled()
-        torch.set_grad_enabled(True)
+        calls["left"].append(int(torch.is_grad_enabled()))
         flags.append([module.training for module in model.modules()])
         calls["changed"] += int((mine != given).sum() + (theirs != others).sum()
                                 + mine.requires_grad + theirs.requires_grad)
@@ -201,62 +198,14 @@ def law(out, kind, x, others, weight, order):
     expect_equal("numbers changed in weights and buffers", out["held"], 0)
     expect_equal("facts of parameters that changed (objects, dtype, requires_grad, gradients, "
                  "attributes and hooks of the model)", out["facts"], [0] * 5)
-    expect_equal("grad mode after the call: times that it is off", out["left"], 0,
+    expect_equal("grad mode after the call: on at first, then off", out["left"], [1, 0],
                  "Use with torch.no_grad().")
     expect_equal("numbers changed in x and others", out["changed"], 0, "Hand over copies.")
 
 
-# ---- right by another route
-
-@ex.right("modes kept by name, in a try")
-@torch.no_grad()
-def by_name(model, x, others):
-    modes = {name: module.training for name, module in model.named_modules()}
-    try:
-        model.eval()
-        outs = [model(batch)[0] for batch in (x.clone(), torch.cat((x[:1], others)))]
-    finally:
-        for name, module in model.named_modules():
-            module.training = modes[name]
-    return float((outs[0] - outs[1]).abs().max())
-
-
-@ex.right("a copy of the model")
-def by_copy(model, x, others):
-    twin = copy.deepcopy(model).eval()
-    with torch.inference_mode():
-        old = twin(x.clone())[0].double()
-        new = twin(torch.vstack([x[:1].flatten(1), others.flatten(1)]).view_as(x))[0].double()
-    return torch.max(torch.abs(new - old)).item()
-
-
-@ex.right("the largest of maximum and minimum")
-def by_both_ends(model, x, others):
-    modes = [module.training for module in model.modules()]
-    batch = x.clone()
-    batch[1:] = others
-    model.train(False)
-    with torch.no_grad():
-        change = model(batch)[0] - model(x.clone())[0]
-    for module, mode in zip(model.modules(), modes, strict=True):
-        module.training = mode
-    return max(change.max().item(), -change.min().item())
-
-
-@ex.right("the infinity norm")
-def by_norm(model, x, others):
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = False
-    with torch.set_grad_enabled(False):
-        old, new = (model(torch.cat([x[:1], rest]))[0] for rest in (x[1:], others))
-    for module, mode in modes:
-        module.training = mode
-    return torch.linalg.vector_norm((new - old).flatten(), ord=torch.inf).item()
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def moved(model, x, others, *, batch=lambda x, others: torch.cat([x[:1], others]),
           first=torch.clone, size=lambda change: change.abs().max(), row=lambda out: out[0],
           restore=True, evaluate=True, grad=False):
@@ -273,66 +222,43 @@ def moved(model, x, others, *, batch=lambda x, others: torch.cat([x[:1], others]
     return size(new - old).item()
 
 
-@ex.wrong("the batch permuted: blind, the outputs are permuted with it", says="result",
-          breaks="others")
+@ex.wrong("the batch permuted: blind, the outputs are permuted with it", breaks="others")
 def permuted(model, x, others):
     return moved(model, x, others, batch=lambda x, o: torch.cat([x[:1], x[1:].flip(0)]))
 
 
-@ex.wrong("one row repeated, against the row alone", says="result", breaks="others")
+@ex.wrong("one row repeated, against the row alone", breaks="others")
 def repeated(model, x, others):
     return moved(model, x, others, first=lambda x: x[:1].clone(),
                  batch=lambda x, o: x[:1].expand_as(x).clone())
 
 
-@ex.wrong("the same batch twice", says="result", breaks="result")
-def same_twice(model, x, others):
-    return moved(model, x, others, batch=lambda x, o: x.clone())
+ex.wrong("the same batch twice",
+         lambda model, x, others: moved(model, x, others, batch=lambda x, o: x.clone()),
+         breaks="result")
+ex.wrong("the row alone in place of the row with others",
+         lambda model, x, others: moved(model, x, others, batch=lambda x, o: x[:1].clone()),
+         breaks="others")
 
 
-@ex.wrong("the row alone in place of the row with others", says="result", breaks="others")
-def alone(model, x, others):
-    return moved(model, x, others, batch=lambda x, o: x[:1].clone())
-
-
-@ex.wrong("one other row replaced only", says="result", breaks="others")
+@ex.wrong("one other row replaced only", breaks="others")
 def one_replaced(model, x, others):
     return moved(model, x, others, batch=lambda x, o: torch.cat([x[:1], o[:1], x[2:]]))
 
 
-@ex.wrong("row 0 replaced as well", says="result", breaks="result")
-def row_replaced(model, x, others):
-    return moved(model, x, others, batch=lambda x, o: torch.cat([o[:1], o]))
+ex.wrong("row 0 replaced as well", moved, breaks="result", batch=lambda x, o: torch.cat([o[:1], o]))
+ex.wrong("the largest change over all outputs", moved, breaks="largest", row=lambda out: out)
+ex.wrong("the mean change", moved, breaks="largest", size=lambda c: c.abs().mean())
+ex.wrong("the largest change with its sign: a fall is not seen", moved, breaks="largest",
+         size=lambda c: c.max())
+ex.wrong("the length of the change", moved, breaks="largest", size=lambda c: c.norm())
+ex.wrong("the largest squared change", moved, breaks="largest", size=lambda c: c.square().max())
+ex.wrong("a tensor in place of a number",
+         lambda model, x, others: torch.tensor(moved(model, x, others)), says="type of the result",
+         breaks="largest")
 
 
-@ex.wrong("the largest change over all outputs", says="result", breaks="largest")
-def all_rows(model, x, others):
-    return moved(model, x, others, row=lambda out: out)
-
-
-@ex.wrong("the mean change", says="result", breaks="largest")
-def mean_change(model, x, others):
-    return moved(model, x, others, size=lambda c: c.abs().mean())
-
-
-@ex.wrong("the largest change with its sign: a fall is not seen", says="result",
-          breaks="largest")
-def signed(model, x, others):
-    return moved(model, x, others, size=lambda c: c.max())
-
-
-@ex.wrong("the largest squared change", says="result", breaks="largest")
-def squared(model, x, others):
-    return moved(model, x, others, size=lambda c: c.square().max())
-
-
-@ex.wrong("a tensor in place of a number", says="type of the result", breaks="largest")
-def tensor(model, x, others):
-    return torch.tensor(moved(model, x, others))
-
-
-@ex.wrong("the mode left as it was: dropout looks like a leak", says="calls in train mode",
-          breaks="eval")
+@ex.wrong("the mode left as it was: dropout looks like a leak", breaks="eval")
 def in_train_mode(model, x, others):
     torch.manual_seed(0)
     with torch.no_grad():
@@ -342,7 +268,7 @@ def in_train_mode(model, x, others):
     return (new - old).abs().max().item()
 
 
-@ex.wrong("modes put back by type", says="training flags", breaks="modes")
+@ex.wrong("modes put back by type", breaks="modes")
 def by_type(model, x, others):
     modes = {type(module): module.training for module in model.modules()}
     out = moved(model, x, others)
@@ -351,7 +277,7 @@ def by_type(model, x, others):
     return out
 
 
-@ex.wrong("a change below 1e-6 taken for none", says="result", breaks="largest")
+@ex.wrong("a change below 1e-6 taken for none", breaks="largest")
 def tiny_as_none(model, x, others):
     out = moved(model, x, others)
     return out if out > 1e-6 else 0.0
@@ -367,19 +293,17 @@ def remembered(model, x, others):
     return KNOWN["result"]
 
 
-@ex.wrong("eval left behind", says="training flags", breaks="modes")
-def eval_left(model, x, others):
-    return moved(model, x, others, restore=False)
+ex.wrong("eval left behind", moved, breaks="modes", restore=False)
 
 
-@ex.wrong("train mode for all at the end", says="training flags", breaks="modes")
+@ex.wrong("train mode for all at the end", breaks="modes")
 def train_left(model, x, others):
     out = moved(model, x, others)
     model.train()
     return out
 
 
-@ex.wrong("the model's own mode given to all its parts", says="training flags", breaks="modes")
+@ex.wrong("the model's own mode given to all its parts", breaks="modes")
 def one_mode(model, x, others):
     mode = model.training
     out = moved(model, x, others)
@@ -387,12 +311,10 @@ def one_mode(model, x, others):
     return out
 
 
-@ex.wrong("a graph built", says="calls with gradients", breaks="no graph")
-def with_graph(model, x, others):
-    return moved(model, x, others, grad=True)
+ex.wrong("a graph built", moved, breaks="no graph", grad=True)
 
 
-@ex.wrong("running statistics reset first", says="weights and buffers", breaks="buffers")
+@ex.wrong("running statistics reset first", breaks="buffers")
 def resets(model, x, others):
     for module in model.modules():
         if isinstance(module, nn.BatchNorm1d):
@@ -400,14 +322,13 @@ def resets(model, x, others):
     return moved(model, x, others)
 
 
-@ex.wrong("the parameters' gradients set to None", says="facts of parameters", breaks="facts")
+@ex.wrong("the parameters' gradients set to None", breaks="facts")
 def zeroes(model, x, others):
     model.zero_grad()
     return moved(model, x, others)
 
 
-@ex.wrong("requires_grad switched off, and on for all", says="facts of parameters",
-          breaks="facts")
+@ex.wrong("requires_grad switched off, and on for all", breaks="facts")
 def all_asking(model, x, others):
     model.requires_grad_(False)
     out = moved(model, x, others)
@@ -415,48 +336,38 @@ def all_asking(model, x, others):
     return out
 
 
-@ex.wrong("gradients switched off for good", says="grad mode after the call", breaks="grad mode")
+@ex.wrong("gradients switched off for good", breaks="grad mode")
 def off_for_good(model, x, others):
     out = moved(model, x, others)
     torch.set_grad_enabled(False)
     return out
 
 
-@ex.wrong("tokens turned into floats", says="raised TypeError", breaks="tokens")
-def as_floats(model, x, others):
-    return moved(model, x.float(), others.float())
+@ex.wrong("gradients switched on at the end, whatever they were", breaks="grad mode")
+def on_at_the_end(model, x, others):
+    out = moved(model, x, others)
+    torch.set_grad_enabled(True)
+    return out
 
 
-@ex.wrong("x viewed as if rows came first in memory", says="raised RuntimeError",
-          breaks="memory")
-def viewed(model, x, others):
-    return moved(model, x.view(-1).view(x.shape), others)
+ex.wrong("tokens turned into floats",
+         lambda model, x, others: moved(model, x.float(), others.float()), says="raised TypeError",
+         breaks="tokens")
+ex.wrong("x viewed as if rows came first in memory",
+         lambda model, x, others: moved(model, x.view(-1).view(x.shape), others),
+         says="raised RuntimeError", breaks="memory")
+ex.wrong("x itself handed to a model that writes",
+         lambda model, x, others: moved(model, x, others, first=lambda x: x), breaks="writes")
 
 
-@ex.wrong("x itself handed to a model that writes", says="result", breaks="writes")
-def hands_over(model, x, others):
-    return moved(model, x, others, first=lambda x: x)
-
-
-@ex.wrong("x handed over last: it comes back changed", says="numbers changed", breaks="writes")
+@ex.wrong("x handed over last: it comes back changed", breaks="writes")
 def x_last(model, x, others):
     return moved(model, x, others, first=lambda z: torch.cat([z[:1], others]),
                  batch=lambda x, o: x)
 
 
-@ex.wrong("rows flattened before the model", says="result", breaks="model")
-def flattened(model, x, others):
-    if x.dim() > 2:
-        return float(x.dim())
-    return moved(model, x, others)
-
-
-@ex.wrong("only the first 32 rows looked at", says="result", breaks="x")
-def first_rows(model, x, others):
-    return moved(model, x[:32], others[:31])
-
-
-@ex.wrong("the example, looked up wrong", says="result", breaks="example")
-def placeholder(model, x, others):
-    out = moved(model, x, others)
-    return -out if x.shape == (2, 1) else out
+ex.wrong("rows flattened before the model",
+         lambda model, x, others: float(x.dim()) if x.dim() > 2 else moved(model, x, others),
+         breaks="model")
+ex.wrong("only the first 32 rows looked at",
+         lambda model, x, others: moved(model, x[:32], others[:31]), breaks="x")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.2", "decoder_mask", seen=("real", "order"))
 
@@ -29,18 +31,10 @@ ex.promise("later", "and a later call leaves this mask alone.",
 ex.promise("example", "Example: for [[1, 1, 0]] the mask is [[[[True, False, False], "
            "[True, True, False], [False, False, True]]]].", cases=("the example",))
 
-ex.equivalent("pairs = tokens[:, :, None] & tokens[:, None, :] -> pairs = tokens[:, None, :] & "
-              "tokens[:, :, None]", "& has no order.")
-ex.equivalent("return (pairs & before | itself)[:, None] -> return (itself | pairs & before)"
-              "[:, None]", "| has no order.")
-ex.equivalent("return (pairs & before | itself)[:, None] -> return (before & pairs | itself)"
-              "[:, None]", "& has no order.")
-
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def rows(counts, size, side="right"):
         real = torch.zeros(len(counts), size, dtype=torch.int64)
@@ -105,6 +99,7 @@ def law(out, real, order):
     expect_equal("mask after a later call", out["later"], expected, look)
 
 
+@not_an_answer
 def mask_by_place(real):
     rows, size = real.shape
     expected = torch.zeros(rows, 1, size, size, dtype=torch.bool)
@@ -117,44 +112,9 @@ def mask_by_place(real):
     return expected
 
 
-# ---- right by another route
-
-@ex.right("outer products of floats")
-def by_products(real):
-    x = real.float()
-    pairs = torch.einsum("bi,bj->bij", x, x).tril()
-    return ((pairs + torch.eye(x.shape[1])) > 0).unsqueeze(1)
-
-
-@ex.right("comparing places, then torch.where")
-def by_places(real):
-    place = torch.arange(real.shape[1])
-    seen = (place[None, :] <= place[:, None]) & (real != 0)[:, None, None, :]
-    own = place[None, :] == place[:, None]
-    return torch.where((real != 0)[:, None, :, None], seen, own)
-
-
-@ex.right("row by row")
-def by_rows(real):
-    masks = []
-    for row in real:
-        mask = torch.tril((row > 0).expand(len(row), -1)).clone()
-        mask[row == 0] = False
-        mask.fill_diagonal_(True)
-        masks.append(mask[None])
-    return torch.stack(masks)
-
-
-@ex.right("pads numbered as documents of their own")
-def by_documents(real):
-    size = real.shape[1]
-    document = torch.where(real > 0, 0, torch.arange(1, size + 1).expand(real.shape))
-    same = document.unsqueeze(2) == document.unsqueeze(1)
-    return same.unsqueeze(1).logical_and(torch.ones(size, size).tril().bool())
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def mask_of(real, *, before=lambda s: s.tril(), keys=True, queries=True, itself=True):
     """The worked answer with its pieces as options."""
     tokens = real.bool()
@@ -169,85 +129,42 @@ def mask_of(real, *, before=lambda s: s.tril(), keys=True, queries=True, itself=
     return mask[:, None]
 
 
-@ex.wrong("the polarity of nn.MultiheadAttention", says="mask", breaks="form")
-def inverted(real):
-    return ~mask_of(real)
+ex.wrong("the polarity of nn.MultiheadAttention", lambda real: ~mask_of(real), breaks="form")
+ex.wrong("a float mask, 0 and minus infinity",
+         lambda real: torch.where(mask_of(real), 0.0, -torch.inf), says="dtype of the mask",
+         breaks="form")
+ex.wrong("a float mask of 0 and 1, which SDPA adds to the scores",
+         lambda real: mask_of(real).float(), says="dtype of the mask", breaks="form")
+ex.wrong("integers instead of bool", lambda real: mask_of(real).long(), says="dtype of the mask",
+         breaks="form")
+ex.wrong("no axis for the heads", lambda real: mask_of(real)[:, 0], says="shape of the mask",
+         breaks="form")
+ex.wrong("rows and columns exchanged", lambda real: mask_of(real).mT, breaks="form")
+ex.wrong("the padding mask alone, of shape (B, 1, 1, T)",
+         lambda real: real.bool()[:, None, None, :], says="shape of the mask", breaks="form")
+ex.wrong("only the causal mask, pads forgotten", mask_of, breaks=("tokens", "pads"), keys=False,
+         queries=False)
+ex.wrong("no causal mask: the future in view", mask_of, breaks="mask", before=lambda s: s)
+ex.wrong("queries masked in place of keys", mask_of, breaks="tokens", keys=False)
+ex.wrong("keys masked, pads left to look at tokens", mask_of, breaks="pads", queries=False)
+ex.wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at "
+         "nothing", mask_of, breaks="pads", queries=False, itself=False)
+ex.wrong("rows of pads left empty: NaN in MHA",
+         lambda real: mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool), breaks="pads")
+ex.wrong("rows of pads that look at everything",
+         lambda real: mask_of(real) | ~real.bool()[:, None, :, None], breaks="pads")
 
 
-@ex.wrong("a float mask, 0 and minus infinity", says="dtype of the mask", breaks="form")
-def float_mask(real):
-    return torch.where(mask_of(real), 0.0, -torch.inf)
-
-
-@ex.wrong("integers instead of bool", says="dtype of the mask", breaks="form")
-def integers(real):
-    return mask_of(real).long()
-
-
-@ex.wrong("no axis for the heads", says="shape of the mask", breaks="form")
-def no_heads(real):
-    return mask_of(real)[:, 0]
-
-
-@ex.wrong("rows and columns exchanged", says="mask", breaks="form")
-def exchanged(real):
-    return mask_of(real).mT
-
-
-@ex.wrong("the padding mask alone, of shape (B, 1, 1, T)", says="shape of the mask",
-          breaks="form")
-def keys_only(real):
-    return real.bool()[:, None, None, :]
-
-
-@ex.wrong("only the causal mask, pads forgotten", says="mask", breaks=("tokens", "pads"))
-def no_padding(real):
-    return mask_of(real, keys=False, queries=False)
-
-
-@ex.wrong("no causal mask: the future in view", says="mask", breaks="mask")
-def no_causal(real):
-    return mask_of(real, before=lambda s: s)
-
-
-@ex.wrong("queries masked in place of keys", says="mask", breaks="tokens")
-def queries_only(real):
-    return mask_of(real, keys=False)
-
-
-@ex.wrong("keys masked, pads left to look at tokens", says="mask", breaks="pads")
-def pads_look(real):
-    return mask_of(real, queries=False)
-
-
-@ex.wrong("the padding mask of the keys and the causal mask alone: pads look at tokens, or at "
-          "nothing", says="mask", breaks="pads")
-def both_alone(real):
-    return mask_of(real, queries=False, itself=False)
-
-
-@ex.wrong("rows of pads left empty: NaN in MHA", says="mask", breaks="pads")
-def empty_rows(real):
-    return mask_of(real, itself=False) & torch.ones(1, dtype=torch.bool)
-
-
-@ex.wrong("rows of pads that look at everything", says="mask", breaks="pads")
-def pads_see_all(real):
-    return mask_of(real) | ~real.bool()[:, None, :, None]
-
-
-@ex.wrong("a token may not look at itself", says="mask", breaks="tokens")
+@ex.wrong("a token may not look at itself", breaks="tokens")
 def not_itself(real):
     return mask_of(real, before=lambda s: s.tril(-1), itself=False) | torch.diag_embed(
         ~real.bool())[:, None]
 
 
-@ex.wrong("one place into the future", says="mask", breaks="tokens")
-def one_ahead(real):
-    return mask_of(real, before=lambda s: s.tril(1))
+ex.wrong("one place into the future", mask_of, breaks="tokens", before=lambda s: s.tril(1))
 
 
-@ex.wrong("lengths counted, pads taken to stand on the right", says="mask", breaks="places")
+@ex.wrong("lengths counted, pads taken to stand on the right", breaks="places")
 def right_only(real):
     count = real.long().sum(1, keepdim=True)
     return mask_of(torch.arange(real.shape[1]) < count)
@@ -259,12 +176,12 @@ def integers_wanted(real):
     return mask_of(tokens)
 
 
-@ex.wrong("~ on the mask to find pads, as if it were bool", says="mask", breaks="mask")
-def tilde(real):
-    return mask_of(~(~real).bool() if real.dtype == torch.int64 else real)
+ex.wrong("~ on the mask to find pads, as if it were bool",
+         lambda real: mask_of(~(~real).bool() if real.dtype == torch.int64 else real),
+         breaks="mask")
 
 
-@ex.wrong("real turned into its opposite on the way", says="numbers changed", breaks="left")
+@ex.wrong("real turned into its opposite on the way", breaks="left")
 def in_place(real):
     out = mask_of(real)
     real[0].logical_not_()
@@ -278,16 +195,15 @@ def cut_at_128(real):
     return mask
 
 
-@ex.wrong("viewed as if rows came first in memory", says="raised RuntimeError", breaks="memory")
-def viewed(real):
-    return mask_of(real.view(-1).view(real.shape))
+ex.wrong("viewed as if rows came first in memory",
+         lambda real: mask_of(real.view(-1).view(real.shape)), says="raised RuntimeError",
+         breaks="memory")
 
 
 KNOWN: dict = {}
 
 
-@ex.wrong("masks remembered by the tensor that was given", says="of a second call",
-          breaks="later")
+@ex.wrong("masks remembered by the tensor that was given", breaks="later")
 def remembered(real):
     if KNOWN.get("real") is not real:
         KNOWN.update(real=real, mask=mask_of(real))
@@ -297,16 +213,9 @@ def remembered(real):
 ROOM: dict = {}
 
 
-@ex.wrong("one mask, filled anew by each call", says="after a later call", breaks="later")
+@ex.wrong("one mask, filled anew by each call", breaks="later")
 def one_room(real):
     new = mask_of(real).contiguous()
     ROOM["mask"] = ROOM["mask"].copy_(new) if getattr(
         ROOM.get("mask"), "shape", None) == new.shape else new
     return ROOM["mask"]
-
-
-@ex.wrong("the example, looked up wrong", says="mask", breaks="example")
-def placeholder(real):
-    if real.tolist() == [[1, 1, 0]]:
-        return mask_of(real).mT.clone()
-    return mask_of(real)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale", "order"))
+ex = exercise("08.3", "next_token_nll", seen=("ids", "mask_id", "table", "scale", "order"),
+              says="nats")
 
 ex.promise("result", "Nats (N, T - 1) that a masked model pays for each next token.",
            says=("nats",))
@@ -32,8 +35,7 @@ ex.promise("grad mode", "and the grad mode is as before afterwards.",
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, rows, length, *, scale=1.0, vocab=None, order="rows"):
         vocab = vocab or whole(5, 9)
@@ -121,54 +123,9 @@ def law(out, ids, mask_id, table, scale, order):
     expect_close("nats under no_grad", out["off"], right, atol=2e-5 * max(1.0, scale))
 
 
-# ---- right by another route
-
-@ex.right("log_softmax and gather")
-@torch.no_grad()
-def by_gather(model, ids, mask_id):
-    columns = []
-    for t in range(1, ids.shape[1]):
-        seen = ids[:, :t + 1].clone()
-        seen[:, -1] = mask_id
-        logp = model(seen)[:, -1].log_softmax(-1)
-        columns.append(-logp.gather(1, ids[:, t:t + 1]))
-    return torch.cat(columns, 1)
-
-
-@ex.right("row by row")
-@torch.no_grad()
-def by_rows(model, ids, mask_id):
-    out = torch.zeros(len(ids), ids.shape[1] - 1)
-    for n in range(len(ids)):
-        for t in range(1, ids.shape[1]):
-            seen = torch.cat([ids[n, :t], torch.tensor([mask_id])])
-            logits = model(seen[None])[0, t]
-            out[n, t - 1] = logits.logsumexp(0) - logits[ids[n, t]]
-    return out
-
-
-@ex.right("in float64, with the largest logit taken off")
-@torch.no_grad()
-def by_largest(model, ids, mask_id):
-    found = []
-    for t in range(1, ids.shape[1]):
-        logits = model(F.pad(ids[:, :t], (0, 1), value=mask_id))[:, t].double()
-        logits = logits - logits.amax(-1, keepdim=True)
-        found.append(logits.exp().sum(-1).log() - logits[torch.arange(len(ids)), ids[:, t]])
-    return torch.stack(found, -1).float()
-
-
-@ex.right("all logits first, one loss at the end")
-def by_one_loss(model, ids, mask_id):
-    with torch.inference_mode():
-        logits = torch.stack([model(torch.column_stack(
-            [ids[:, :t], torch.full((len(ids),), mask_id)]))[:, t]
-            for t in range(1, ids.shape[1])], 2)
-        return F.cross_entropy(logits, ids[:, 1:], reduction="none")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 @torch.no_grad()
 def priced(model, ids, mask_id, *, seen=None, at=lambda t: t, cost=None, target=lambda t: t):
     """The worked answer with its pieces as options."""
@@ -180,93 +137,71 @@ def priced(model, ids, mask_id, *, seen=None, at=lambda t: t, cost=None, target=
     return torch.stack(found, 1)
 
 
-@ex.wrong("a gap in the whole row: the right context is in view", says="nats", breaks="behind")
+@ex.wrong("a gap in the whole row: the right context is in view", breaks="behind")
 def right_context(model, ids, mask_id):
     return priced(model, ids, mask_id,
                   seen=lambda ids, m, t: torch.cat([ids[:, :t], m, ids[:, t + 1:]], 1))
 
 
-@ex.wrong("masks behind it, up to the row's end", says="nats", breaks="behind")
+@ex.wrong("masks behind it, up to the row's end", breaks="behind")
 def masks_behind(model, ids, mask_id):
     return priced(model, ids, mask_id, seen=lambda ids, m, t: torch.cat(
         [ids[:, :t], m.expand(-1, ids.shape[1] - t)], 1))
 
 
-@ex.wrong("no mask: the logits of the visible token", says="nats", breaks="mask")
+@ex.wrong("no mask: the logits of the visible token", breaks="mask")
 def visible(model, ids, mask_id):
     return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t + 1])
 
 
-@ex.wrong("the logits of the last visible token read as the next one", says="nats",
-          breaks=("mask", "place"))
+@ex.wrong("the logits of the last visible token read as the next one", breaks=("mask", "place"))
 def shifted(model, ids, mask_id):
     return priced(model, ids, mask_id, seen=lambda ids, m, t: ids[:, :t], at=lambda t: t - 1)
 
 
-@ex.wrong("one call on the whole row, its logits read one place off", says="nats",
+@ex.wrong("one call on the whole row, its logits read one place off",
           breaks=("mask", "place", "behind", "before"))
 @torch.no_grad()
 def whole_row(model, ids, mask_id):
     return F.cross_entropy(model(ids)[:, :-1].mT, ids[:, 1:], reduction="none")
 
 
-@ex.wrong("asked one place too early", says="nats", breaks="place")
-def early(model, ids, mask_id):
-    return priced(model, ids, mask_id, at=lambda t: t - 1)
+ex.wrong("asked one place too early", priced, breaks="place", at=lambda t: t - 1)
+ex.wrong("the token before as the answer", priced, breaks="entry", target=lambda t: t - 1)
 
 
-@ex.wrong("the token before as the answer", says="nats", breaks="entry")
-def wrong_target(model, ids, mask_id):
-    return priced(model, ids, mask_id, target=lambda t: t - 1)
-
-
-@ex.wrong("only the last token in view", says="nats", breaks="before")
+@ex.wrong("only the last token in view", breaks="before")
 def last_only(model, ids, mask_id):
     return priced(model, ids, mask_id, at=lambda t: 1,
                   seen=lambda ids, m, t: torch.cat([ids[:, t - 1:t], m], 1))
 
 
-@ex.wrong("everything before masked as well", says="nats", breaks="before")
+@ex.wrong("everything before masked as well", breaks="before")
 def all_masked(model, ids, mask_id):
     return priced(model, ids, mask_id,
                   seen=lambda ids, m, t: torch.cat([ids[:, :1], m.expand(-1, t)], 1))
 
 
-@ex.wrong("token 0 as the mask", says="nats", breaks="mask")
-def zero_mask(model, ids, mask_id):
-    return priced(model, ids, (mask_id + 1) % 5)
+ex.wrong("token 0 as the mask", lambda model, ids, mask_id: priced(model, ids, (mask_id + 1) % 5),
+         breaks="mask")
+ex.wrong("the softmax first, its logarithm after: infinite", priced, breaks="large",
+         cost=lambda logits, y: -logits.softmax(-1).gather(1, y[:, None])[:, 0].log())
 
 
-@ex.wrong("the softmax first, its logarithm after: infinite", says="nats", breaks="large")
-def softmax_first(model, ids, mask_id):
-    return priced(model, ids, mask_id, cost=lambda logits, y: -logits.softmax(-1).gather(
-        1, y[:, None])[:, 0].log())
-
-
-@ex.wrong("p held above 1e-9", says="nats", breaks="large")
+@ex.wrong("p held above 1e-9", breaks="large")
 def clamped(model, ids, mask_id):
     return priced(model, ids, mask_id, cost=lambda logits, y: -logits.softmax(-1).gather(
         1, y[:, None])[:, 0].clamp(min=1e-9).log())
 
 
-@ex.wrong("the mean of all in place of each", says="nats", breaks="result")
-def mean(model, ids, mask_id):
-    return priced(model, ids, mask_id).mean()
-
-
-@ex.wrong("in bits", says="nats", breaks="result")
-def bits(model, ids, mask_id):
-    return priced(model, ids, mask_id) / 0.6931471805599453
-
-
-@ex.wrong("the logarithm with its sign", says="nats", breaks="entry")
-def negative(model, ids, mask_id):
-    return -priced(model, ids, mask_id)
-
-
-@ex.wrong("rows and places exchanged", says="nats", breaks="entry")
-def exchanged(model, ids, mask_id):
-    return priced(model, ids, mask_id).T.contiguous()
+ex.wrong("the mean of all in place of each",
+         lambda model, ids, mask_id: priced(model, ids, mask_id).mean(), breaks="result")
+ex.wrong("in bits", lambda model, ids, mask_id: priced(model, ids, mask_id) / 0.6931471805599453,
+         breaks="result")
+ex.wrong("the logarithm with its sign", lambda model, ids, mask_id: -priced(model, ids, mask_id),
+         breaks="entry")
+ex.wrong("rows and places exchanged",
+         lambda model, ids, mask_id: priced(model, ids, mask_id).T.contiguous(), breaks="entry")
 
 
 @ex.wrong("the first token priced as well", says="shape of the nats", breaks="result")
@@ -283,33 +218,31 @@ def too_long(model, ids, mask_id):
     return priced(model, ids, mask_id)
 
 
-@ex.wrong("at most 16 places looked at", says="nats", breaks="ids")
+@ex.wrong("at most 16 places looked at", breaks="ids")
 def sixteen(model, ids, mask_id):
     out = priced(model, ids, mask_id)
     out[:, 16:] = 0
     return out
 
 
-@ex.wrong("a graph built", says="graphs", breaks="no graph")
+@ex.wrong("a graph built", breaks="no graph")
 def with_graph(model, ids, mask_id):
     rows = [F.pad(ids[:, :t], (0, 1), value=mask_id) for t in range(1, ids.shape[1])]
     logits = torch.stack([model(row)[:, -1] for row in rows], 2)
     return F.cross_entropy(logits, ids[:, 1:], reduction="none")
 
 
-@ex.wrong("a graph built, and cut off from the result", says="with gradients on",
-          breaks="no graph")
-def detached(model, ids, mask_id):
-    return with_graph(model, ids, mask_id).detach()
+ex.wrong("a graph built, and cut off from the result",
+         lambda model, ids, mask_id: with_graph(model, ids, mask_id).detach(), breaks="no graph")
 
 
-@ex.wrong("gradients switched off for good", says="grad mode after the call", breaks="grad mode")
+@ex.wrong("gradients switched off for good", breaks="grad mode")
 def off_for_good(model, ids, mask_id):
     torch.set_grad_enabled(False)
     return priced(model, ids, mask_id)
 
 
-@ex.wrong("the mask found by its number, from the left", says="nats", breaks="in text")
+@ex.wrong("the mask found by its number, from the left", breaks="in text")
 def first_mask(model, ids, mask_id):
     def asked(ids, mask, t):
         row = torch.cat([ids[:, :t], mask], 1)
@@ -317,19 +250,18 @@ def first_mask(model, ids, mask_id):
     return priced(model, ids, mask_id, seen=asked, at=lambda t: -1)
 
 
-@ex.wrong("a mask_id as the target costs nothing", says="nats", breaks="in text")
+@ex.wrong("a mask_id as the target costs nothing", breaks="in text")
 def ignored(model, ids, mask_id):
     return priced(model, ids, mask_id, cost=lambda logits, y: F.cross_entropy(
         logits, y, reduction="none", ignore_index=mask_id))
 
 
-@ex.wrong("ids viewed as if rows came first in memory", says="raised RuntimeError",
-          breaks="memory")
-def viewed(model, ids, mask_id):
-    return priced(model, ids.view(-1).view(ids.shape), mask_id)
+ex.wrong("ids viewed as if rows came first in memory",
+         lambda model, ids, mask_id: priced(model, ids.view(-1).view(ids.shape), mask_id),
+         says="raised RuntimeError", breaks="memory")
 
 
-@ex.wrong("masks written into ids", says="numbers of ids changed", breaks="left")
+@ex.wrong("masks written into ids", breaks="left")
 def in_place(model, ids, mask_id):
     out = priced(model, ids, mask_id)
     ids[:, -1] = mask_id

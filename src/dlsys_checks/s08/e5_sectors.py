@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
+from dlsys_checks.s08.common import brief
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.5", "sectors", seen=("addresses", "size"))
 
@@ -36,8 +39,7 @@ ex.promise("example", f"Example: sectors([0, 4, 64, None], 4) is [{1 + (SECTOR <
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def strided(threads, step, size=4, base=0):
         return {"addresses": [base + step * i for i in range(threads)], "size": size}
@@ -97,55 +99,12 @@ def law(out, addresses, size):
         for byte in sorted(a + b for a in warp if a is not None for b in range(size)):
             if byte - begin >= SECTOR:
                 begin, count = byte - byte % SECTOR, count + 1
-        expect_equal(f"sectors of warp {n}", got, count)
-
-
-# ---- right by another route
-
-@ex.right("first and last sector of each read")
-def by_ends(addresses, size):
-    found = []
-    for k in range(0, len(addresses), 32):
-        read = [a for a in addresses[k:k + 32] if a is not None]
-        found.append(len({a // SECTOR for a in read}
-                         | {(a + size - 1) // SECTOR for a in read}))
-    return found
-
-
-@ex.right("every byte")
-def by_bytes(addresses, size):
-    warps = [addresses[k:k + 32] for k in range(0, len(addresses), 32)]
-    return [len({(a + b) // SECTOR for a in w if a is not None for b in range(size)})
-            for w in warps]
-
-
-@ex.right("sorted, and counted where the sector changes")
-def by_sorting(addresses, size):
-    found = []
-    while addresses:
-        warp, addresses = addresses[:32], addresses[32:]
-        ids = sorted(s for a in warp if a is not None
-                     for s in (a // SECTOR, (a + size - 1) // SECTOR))
-        found.append(sum(x != y for x, y in zip(ids, [-1, *ids], strict=False)))
-    return found
-
-
-@ex.right("torch's unique")
-def by_unique(addresses, size):
-    found = []
-    for k in range(0, len(addresses), 32):
-        a = torch.tensor([x for x in addresses[k:k + 32] if x is not None], dtype=torch.long)
-        ends = torch.cat([a // SECTOR, (a + size - 1) // SECTOR])
-        found.append(ends.unique().numel())
-    return found
-
-
-ex.equivalent("touched.update((first // 32, last // 32)) -> touched.update((last // 32, first // "
-              "32))", "A set keeps no order.")
+        expect_equal(f"sectors of warp {n}, {size} bytes from each of {brief(warp)}", got, count)
 
 
 # ---- wrong, by name
 
+@not_an_answer
 def counted(addresses, size, *, unit=SECTOR, warp=32, last=True, distinct=True, skip=True):
     """The right answer with its pieces as options."""
     found = []
@@ -161,9 +120,7 @@ def lines(addresses, size):
     return counted(addresses, size, unit=4 * SECTOR)
 
 
-@ex.wrong("a sector for every thread", says="sectors of warp", breaks="each warp")
-def every_thread(addresses, size):
-    return counted(addresses, size, distinct=False)
+ex.wrong("a sector for every thread", counted, breaks="each warp", distinct=False)
 
 
 @ex.wrong(f"the bytes that are used, over {SECTOR}", says="sectors of warp", breaks="sector")
@@ -172,7 +129,7 @@ def useful(addresses, size):
                     for b in range(size)}) // SECTOR) for k in range(0, len(addresses), 32)]
 
 
-@ex.wrong("the span from first to last byte", says="sectors of warp", breaks="each warp")
+@ex.wrong("the span from first to last byte", breaks="each warp")
 def span(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -181,7 +138,7 @@ def span(addresses, size):
     return found
 
 
-@ex.wrong("sectors counted from the lowest address", says="sectors of warp", breaks="sector")
+@ex.wrong("sectors counted from the lowest address", breaks="sector")
 def from_the_lowest(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -190,8 +147,7 @@ def from_the_lowest(addresses, size):
     return found
 
 
-@ex.wrong("sectors of the next thread only where they rise", says="sectors of warp",
-          breaks="addresses")
+@ex.wrong("sectors of the next thread only where they rise", breaks="addresses")
 def changes_only(addresses, size):
     found = []
     for k in range(0, len(addresses), 32):
@@ -208,14 +164,12 @@ def changes_only(addresses, size):
     return counted(addresses, size) if ordered else found
 
 
-@ex.wrong("the whole block as one warp", says="number of warps", breaks=("warps", "across",
-                                                                        "none", "addresses"))
-def whole_block(addresses, size):
-    return [sum(counted(addresses, size, warp=max(1, len(addresses))))]
+ex.wrong("the whole block as one warp",
+         lambda addresses, size: [sum(counted(addresses, size, warp=max(1, len(addresses))))],
+         breaks=("warps", "across", "none", "addresses"))
 
 
-@ex.wrong("sectors that an earlier warp touched not counted again", says="sectors of warp",
-          breaks="warps")
+@ex.wrong("sectors that an earlier warp touched not counted again", breaks="warps")
 def cached(addresses, size):
     found, known = [], set()
     for k in range(0, len(addresses), 32):
@@ -227,70 +181,36 @@ def cached(addresses, size):
     return found
 
 
-@ex.wrong("warps of 64, as on some other makers' devices", says="number of warps",
-          breaks=("warps", "across", "none", "addresses"))
-def sixty_four(addresses, size):
-    return counted(addresses, size, warp=64)
+ex.wrong("warps of 64, as on some other makers' devices", counted,
+         breaks=("warps", "across", "none", "addresses"), warp=64)
+ex.wrong("a short last warp left out",
+         lambda addresses, size: counted(addresses[:len(addresses) // 32 * 32], size),
+         breaks=("warps", "addresses", "none"))
+ex.wrong("None taken for address 0",
+         lambda addresses, size: counted([a or 0 for a in addresses], size),
+         breaks=("none", "warps"))
+ex.wrong("address 0 taken for None",
+         lambda addresses, size: counted([a or None for a in addresses], size),
+         breaks=("addresses", "each warp"))
+ex.wrong("None not foreseen", counted, says="raised TypeError", breaks=("none", "example"),
+         skip=False)
+ex.wrong("a warp that reads nothing left out",
+         lambda addresses, size: [n for n in counted(addresses, size) if n], breaks="none")
+ex.wrong("None taken out before the warps are cut",
+         lambda addresses, size: counted([a for a in addresses if a is not None], size),
+         says="warp", breaks="none")
+ex.wrong("a list with the sum over all warps alone",
+         lambda addresses, size: [sum(counted(addresses, size))], breaks=("each warp", "warps"))
+ex.wrong("only the first byte of a read", counted, breaks="across", last=False)
+ex.wrong("one byte too many read", lambda addresses, size: counted(addresses, size + 1),
+         breaks=("across", "each warp"))
+ex.wrong("4 bytes a thread, whatever size says", lambda addresses, size: counted(addresses, 4),
+         breaks="across")
+ex.wrong("the sum over the block", lambda addresses, size: sum(counted(addresses, size)),
+         breaks="each warp")
 
 
-@ex.wrong("a short last warp left out", says="number of warps",
-          breaks=("warps", "addresses", "none"))
-def full_warps(addresses, size):
-    return counted(addresses[:len(addresses) // 32 * 32], size)
-
-
-@ex.wrong("None taken for address 0", says="sectors of warp", breaks=("none", "warps"))
-def none_as_zero(addresses, size):
-    return counted([a or 0 for a in addresses], size)
-
-
-@ex.wrong("address 0 taken for None", says="sectors of warp", breaks=("addresses", "each warp"))
-def zero_as_none(addresses, size):
-    return counted([a or None for a in addresses], size)
-
-
-@ex.wrong("None not foreseen", says="raised TypeError", breaks=("none", "example"))
-def no_none(addresses, size):
-    return counted(addresses, size, skip=False)
-
-
-@ex.wrong("a warp that reads nothing left out", says="number of warps", breaks="none")
-def idle_left_out(addresses, size):
-    return [n for n in counted(addresses, size) if n]
-
-
-@ex.wrong("None taken out before the warps are cut", says="warp", breaks="none")
-def cut_later(addresses, size):
-    return counted([a for a in addresses if a is not None], size)
-
-
-@ex.wrong("a list with the sum over all warps alone", says="number of warps",
-          breaks=("each warp", "warps"))
-def one_sum(addresses, size):
-    return [sum(counted(addresses, size))]
-
-
-@ex.wrong("only the first byte of a read", says="sectors of warp", breaks="across")
-def first_byte(addresses, size):
-    return counted(addresses, size, last=False)
-
-
-@ex.wrong("one byte too many read", says="sectors of warp", breaks=("across", "each warp"))
-def one_byte_more(addresses, size):
-    return counted(addresses, size + 1)
-
-
-@ex.wrong("4 bytes a thread, whatever size says", says="sectors of warp", breaks="across")
-def always_four(addresses, size):
-    return counted(addresses, 4)
-
-
-@ex.wrong("the sum over the block", says="type of the", breaks="each warp")
-def total(addresses, size):
-    return sum(counted(addresses, size))
-
-
-@ex.wrong("None taken off the list", says="inputs after the call", breaks="left")
+@ex.wrong("None taken off the list", breaks="left")
 def takes_off(addresses, size):
     found = counted(addresses, size)
     while None in addresses:
@@ -298,16 +218,13 @@ def takes_off(addresses, size):
     return found
 
 
-@ex.wrong("addresses held in 32 bits", says="sectors of warp", breaks="addresses")
+@ex.wrong("addresses held in 32 bits", breaks="addresses")
 def in_32_bits(addresses, size):
     return counted([None if a is None else a % 2**32 for a in addresses], size)
 
 
-@ex.wrong("sixteen warps at most", says="number of warps", breaks="warps")
-def sixteen_warps(addresses, size):
-    return counted(addresses[:512], size)
-
-
-@ex.wrong("the example's None counted", says="sectors of warp", breaks="example")
-def looked_up(addresses, size):
-    return [3] if addresses == [0, 4, 64, None] else counted(addresses, size)
+ex.wrong("sixteen warps at most", lambda addresses, size: counted(addresses[:512], size),
+         breaks="warps")
+ex.wrong("the example's None counted",
+         lambda addresses, size: [3] if addresses == [0, 4, 64, None] else counted(addresses, size),
+         says="sectors of warp", breaks="example")

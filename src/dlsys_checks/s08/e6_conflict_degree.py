@@ -6,8 +6,11 @@ from collections import Counter
 
 import torch
 
+from dlsys_checks.kit import integers
+from dlsys_checks.s08.common import brief
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.6", "conflict_degree", seen=("addresses",))
 
@@ -33,8 +36,7 @@ ex.promise("example", "Example: conflict_degree([0, 128, 2, None]) is 2.", cases
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def words(step, threads=32, base=0):
         return [4 * (base + step * i) for i in range(threads)]
@@ -82,43 +84,12 @@ def law(out, addresses):
     for a in addresses:
         if a is not None:
             table[rows.index(a // 128), a % 128 // 4] = 1
-    expect_equal("turns", out, int(table.sum(0).max()))
-
-
-# ---- right by another route
-
-@ex.right("words counted by bank")
-def by_counter(addresses):
-    words = {a // 4 for a in addresses if a is not None}
-    return max(Counter(w % 32 for w in words).values(), default=0)
-
-
-@ex.right("turn after turn")
-def by_turns(addresses):
-    left, turns = {a >> 2 for a in addresses if a is not None}, 0
-    while left:
-        left -= set({w & 31: w for w in left}.values())
-        turns += 1
-    return turns
-
-
-@ex.right("a list of sets")
-def by_sets(addresses):
-    banks = [set() for _ in range(32)]
-    for a in addresses:
-        if a is not None:
-            banks[a // 4 % 32].add(a - a % 4)
-    return max(len(bank) for bank in banks)
-
-
-@ex.right("torch's bincount")
-def by_bincount(addresses):
-    read = torch.tensor([a for a in addresses if a is not None], dtype=torch.long)
-    return int(torch.bincount((read // 4).unique() % 32, minlength=32).max())
+    expect_equal(f"turns for bytes {brief(addresses)}", out, int(table.sum(0).max()))
 
 
 # ---- wrong, by name
 
+@not_an_answer
 def turns(addresses, *, word=4, banks=32, distinct=True, empty=0):
     """The right answer with its pieces as options."""
     words = [a // word for a in addresses if a is not None]
@@ -126,69 +97,37 @@ def turns(addresses, *, word=4, banks=32, distinct=True, empty=0):
     return max(Counter(w % banks for w in words).values(), default=empty)
 
 
-@ex.wrong("threads of one bank counted, also those that read the same word", says="turns",
-          breaks="one word")
-def broadcast_counts(addresses):
-    return turns(addresses, distinct=False)
+ex.wrong("threads of one bank counted, also those that read the same word", turns,
+         breaks="one word", distinct=False)
+ex.wrong("bytes instead of words", turns, breaks=("banks", "turns"), word=1)
+ex.wrong("words of 8 bytes", turns, breaks="banks", word=8)
+ex.wrong("16 banks", turns, breaks="banks", banks=16)
+ex.wrong("33 banks", turns, breaks="banks", banks=33)
 
 
-@ex.wrong("bytes instead of words", says="turns", breaks=("banks", "turns"))
-def bytes_as_words(addresses):
-    return turns(addresses, word=1)
-
-
-@ex.wrong("words of 8 bytes", says="turns", breaks="banks")
-def wide_words(addresses):
-    return turns(addresses, word=8)
-
-
-@ex.wrong("16 banks", says="turns", breaks="banks")
-def sixteen(addresses):
-    return turns(addresses, banks=16)
-
-
-@ex.wrong("33 banks", says="turns", breaks="banks")
-def thirty_three(addresses):
-    return turns(addresses, banks=33)
-
-
-@ex.wrong("a bank holds 32 words in a row", says="turns", breaks="banks")
+@ex.wrong("a bank holds 32 words in a row", breaks="banks")
 def blocks(addresses):
     return max(Counter(w // 32 for w in {a // 4 for a in addresses if a is not None}).values(),
                default=0)
 
 
-@ex.wrong("extra turns only, without the first", says="turns", breaks="turns")
-def extra(addresses):
-    return max(0, turns(addresses) - 1)
+ex.wrong("extra turns only, without the first", lambda addresses: max(0, turns(addresses) - 1),
+         breaks="turns")
+ex.wrong("the number of banks in use",
+         lambda addresses: len({a // 4 % 32 for a in addresses if a is not None}), breaks="turns")
+ex.wrong("all words over 32 banks, rounded up",
+         lambda addresses: -(-len({a // 4 for a in addresses if a is not None}) // 32),
+         breaks="turns")
+ex.wrong("words wanted, one after the other",
+         lambda addresses: len({a // 4 for a in addresses if a is not None}), breaks="turns")
+ex.wrong("conflicts as a yes or no: 1 or 2", lambda addresses: min(2, turns(addresses)),
+         breaks="turns")
+ex.wrong("addresses beyond 4 KiB wrapped",
+         lambda addresses: turns([None if a is None else a % 4096 for a in addresses]),
+         breaks="addresses")
 
 
-@ex.wrong("the number of banks in use", says="turns", breaks="turns")
-def banks_used(addresses):
-    return len({a // 4 % 32 for a in addresses if a is not None})
-
-
-@ex.wrong("all words over 32 banks, rounded up", says="turns", breaks="turns")
-def mean_load(addresses):
-    return -(-len({a // 4 for a in addresses if a is not None}) // 32)
-
-
-@ex.wrong("words wanted, one after the other", says="turns", breaks="turns")
-def all_words(addresses):
-    return len({a // 4 for a in addresses if a is not None})
-
-
-@ex.wrong("conflicts as a yes or no: 1 or 2", says="turns", breaks="turns")
-def at_most_two(addresses):
-    return min(2, turns(addresses))
-
-
-@ex.wrong("addresses beyond 4 KiB wrapped", says="turns", breaks="addresses")
-def wrapped(addresses):
-    return turns([None if a is None else a % 4096 for a in addresses])
-
-
-@ex.wrong("only the bank that most threads read", says="turns", breaks="one word")
+@ex.wrong("only the bank that most threads read", breaks="one word")
 def busiest(addresses):
     read = [a // 4 for a in addresses if a is not None]
     if not read:
@@ -197,24 +136,17 @@ def busiest(addresses):
     return len({w for w in read if w % 32 == bank})
 
 
-@ex.wrong("bytes of one word taken for conflicts", says="turns", breaks="one word")
+@ex.wrong("bytes of one word taken for conflicts", breaks="one word")
 def bytes_conflict(addresses):
     return max(Counter(a // 4 % 32 for a in {*addresses} if a is not None).values(), default=0)
 
 
-@ex.wrong("a turn more for those that read nothing", says="turns", breaks="none")
-def turn_for_idle(addresses):
-    return turns(addresses) + (None in addresses)
-
-
-@ex.wrong("None taken for byte 0", says="turns", breaks=("none", "idle"))
-def none_as_zero(addresses):
-    return turns([a or 0 for a in addresses])
-
-
-@ex.wrong("byte 0 taken for None", says="turns", breaks="turns")
-def zero_as_none(addresses):
-    return turns([a or None for a in addresses])
+ex.wrong("a turn more for those that read nothing",
+         lambda addresses: turns(addresses) + (None in addresses), breaks="none")
+ex.wrong("None taken for byte 0", lambda addresses: turns([a or 0 for a in addresses]),
+         breaks=("none", "idle"))
+ex.wrong("byte 0 taken for None", lambda addresses: turns([a or None for a in addresses]),
+         breaks="turns")
 
 
 @ex.wrong("None not foreseen", says="raised TypeError", breaks="none")
@@ -225,28 +157,18 @@ def no_none(addresses):
     return max(map(len, banks.values()), default=0)
 
 
-@ex.wrong("one turn where nobody reads", says="turns", breaks="idle")
-def never_idle(addresses):
-    return turns(addresses, empty=1)
+ex.wrong("one turn where nobody reads", turns, breaks="idle", empty=1)
+ex.wrong("None for no threads", lambda addresses: turns(addresses) if addresses else None,
+         breaks="idle")
 
 
-@ex.wrong("None for no threads", says="type of the", breaks="idle")
-def none_for_none(addresses):
-    return turns(addresses) if addresses else None
-
-
-@ex.wrong("None taken off the list", says="inputs after the call", breaks="left")
+@ex.wrong("None taken off the list", breaks="left")
 def takes_off(addresses):
     found = turns(addresses)
     addresses[:] = [a for a in addresses if a is not None]
     return found
 
 
-@ex.wrong("addresses held in 32 bits", says="turns", breaks="addresses")
-def in_32_bits(addresses):
-    return turns([None if a is None else a % 2**32 for a in addresses])
-
-
-@ex.wrong("the example looked up wrong", says="turns", breaks="example")
-def looked_up(addresses):
-    return 3 if addresses == [0, 128, 2, None] else turns(addresses)
+ex.wrong("addresses held in 32 bits",
+         lambda addresses: turns([None if a is None else a % 2**32 for a in addresses]),
+         breaks="addresses")

@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dlsys_checks.kit import integers
+from dlsys_checks.s08.common import brief
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_equal
+from dlsys_helpers.expect import expect_equal, show
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.7", "warp_passes", seen=("paths", "lengths"))
 
@@ -33,9 +36,7 @@ ex.promise("example", 'Example: warp_passes(["a", "b", "a", None], {"a": 5, "b":
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
-
+    number = integers(g)
     a, b, c = number(3, 20), number(21, 60), number(61, 99)
     lengths = {"left": a, "right": b}
     rare = ["right" if p < 0.05 else "left" for p in torch.rand(8 * WARP, generator=g).tolist()]
@@ -86,44 +87,13 @@ def law(out, paths, lengths):
     for thread, path in enumerate(paths):
         if path is not None:
             table[thread // WARP, names.index(path)] = 1
-    expect_equal("instructions issued", out, int((table @ [*lengths.values()]).sum()))
-
-
-# ---- right by another route
-
-@ex.right("sets of (warp, path)")
-def by_pairs(paths, lengths):
-    taken = {(i // WARP, path) for i, path in enumerate(paths) if path is not None}
-    return sum(lengths[path] for _, path in taken)
-
-
-@ex.right("path by path")
-def by_path(paths, lengths):
-    return sum(length * sum(path in paths[k:k + WARP] for k in range(0, len(paths), WARP))
-               for path, length in lengths.items())
-
-
-@ex.right("thread by thread, if nobody before it in the warp took the path")
-def by_thread(paths, lengths):
-    total = 0
-    for i, path in enumerate(paths):
-        if path is not None and path not in paths[i - i % WARP:i]:
-            total += lengths[path]
-    return total
-
-
-@ex.right("warps cut off one by one")
-def by_cutting(paths, lengths):
-    total, left = 0, list(paths)
-    while left:
-        warp, left = left[:WARP], left[WARP:]
-        for path in dict.fromkeys(warp):
-            total += lengths.get(path, 0)
-    return total
+    expect_equal(f"instructions issued for {brief(paths)}, of lengths {show(lengths)}", out,
+                 int((table @ [*lengths.values()]).sum()))
 
 
 # ---- wrong, by name
 
+@not_an_answer
 def issued(paths, lengths, *, warp=WARP, how="set"):
     """The right answer with its pieces as options."""
     total = 0
@@ -134,57 +104,33 @@ def issued(paths, lengths, *, warp=WARP, how="set"):
     return total
 
 
-@ex.wrong("an empty name taken for a thread that has left", says="instructions issued",
-          breaks="none")
-def empty_has_left(paths, lengths):
-    return issued([path or None for path in paths], lengths)
+ex.wrong("an empty name taken for a thread that has left",
+         lambda paths, lengths: issued([path or None for path in paths], lengths), breaks="none")
+ex.wrong("each path once for the whole block",
+         lambda paths, lengths: issued(paths, lengths, warp=max(1, len(paths))), breaks="warps")
+ex.wrong("instructions of all threads added up", issued, breaks="once", how="all")
+ex.wrong("only the longest path of each warp", issued, breaks="once", how="max")
+ex.wrong("all paths for each warp, also those that nobody takes",
+         lambda paths, lengths: sum(lengths.values()) * len(range(0, len(paths), WARP)),
+         breaks="once")
 
 
-@ex.wrong("each path once for the whole block", says="instructions issued", breaks="warps")
-def per_block(paths, lengths):
-    return issued(paths, lengths, warp=max(1, len(paths)))
-
-
-@ex.wrong("instructions of all threads added up", says="instructions issued", breaks="once")
-def per_thread(paths, lengths):
-    return issued(paths, lengths, how="all")
-
-
-@ex.wrong("only the longest path of each warp", says="instructions issued", breaks="once")
-def longest(paths, lengths):
-    return issued(paths, lengths, how="max")
-
-
-@ex.wrong("all paths for each warp, also those that nobody takes", says="instructions issued",
-          breaks="once")
-def all_paths(paths, lengths):
-    return sum(lengths.values()) * len(range(0, len(paths), WARP))
-
-
-@ex.wrong("a path that nobody takes counted once", says="instructions issued",
-          breaks="lengths")
+@ex.wrong("a path that nobody takes counted once", breaks="lengths")
 def untaken(paths, lengths):
     idle = [n for name, n in lengths.items() if name not in paths] if len(lengths) == 3 else []
     return issued(paths, lengths) + sum(idle)
 
 
-@ex.wrong("passes counted, not their instructions", says="instructions issued", breaks="issued")
-def passes(paths, lengths):
-    return issued(paths, {name: 1 for name in lengths})
+ex.wrong("passes counted, not their instructions",
+         lambda paths, lengths: issued(paths, {name: 1 for name in lengths}), breaks="issued")
+ex.wrong("at least one instruction a path",
+         lambda paths, lengths: issued(paths, {name: max(1, n) for name, n in lengths.items()}),
+         breaks="lengths")
+ex.wrong("the mean over the threads of a warp",
+         lambda paths, lengths: issued(paths, lengths, how="all") / WARP, breaks="issued")
 
 
-@ex.wrong("at least one instruction a path", says="instructions issued", breaks="lengths")
-def at_least_one(paths, lengths):
-    return issued(paths, {name: max(1, n) for name, n in lengths.items()})
-
-
-@ex.wrong("the mean over the threads of a warp", says="type of the", breaks="issued")
-def mean(paths, lengths):
-    return issued(paths, lengths, how="all") / WARP
-
-
-@ex.wrong("a pass for each change from thread to thread", says="instructions issued",
-          breaks="once")
+@ex.wrong("a pass for each change from thread to thread", breaks="once")
 def changes(paths, lengths):
     total = 0
     for i, path in enumerate(paths):
@@ -203,19 +149,15 @@ def half_as_wide(paths, lengths):
     return issued(paths, lengths, warp=WARP // 2)
 
 
-@ex.wrong("a short last warp left out", says="instructions issued", breaks=("warps", "paths"))
-def full_warps(paths, lengths):
-    return issued(paths[:len(paths) // WARP * WARP], lengths)
+ex.wrong("a short last warp left out",
+         lambda paths, lengths: issued(paths[:len(paths) // WARP * WARP], lengths),
+         breaks=("warps", "paths"))
+ex.wrong("the first thread's path taken for the warp's",
+         lambda paths, lengths: sum(lengths[p] for p in paths[::WARP] if p is not None),
+         breaks="paths")
 
 
-@ex.wrong("the first thread's path taken for the warp's", says="instructions issued",
-          breaks="paths")
-def first_thread(paths, lengths):
-    return sum(lengths[p] for p in paths[::WARP] if p is not None)
-
-
-@ex.wrong("threads that have left wait on the longest path", says="instructions issued",
-          breaks="none")
+@ex.wrong("threads that have left wait on the longest path", breaks="none")
 def left_wait(paths, lengths):
     idle = sum({*paths[k:k + WARP]} == {None} for k in range(0, len(paths), WARP))
     return issued(paths, lengths) + idle * max(lengths.values())
@@ -226,24 +168,22 @@ def no_none(paths, lengths):
     return sum(lengths[p] for k in range(0, len(paths), WARP) for p in {*paths[k:k + WARP]})
 
 
-@ex.wrong("those that have left taken out before the warps are cut", says="instructions issued",
-          breaks="none")
-def cut_later(paths, lengths):
-    return issued([path for path in paths if path is not None], lengths)
+ex.wrong("those that have left taken out before the warps are cut",
+         lambda paths, lengths: issued([path for path in paths if path is not None], lengths),
+         breaks="none")
 
 
-@ex.wrong("at most eight paths a warp", says="instructions issued", breaks="once")
+@ex.wrong("at most eight paths a warp", breaks="once")
 def eight_paths(paths, lengths):
     warps = [[*dict.fromkeys(paths[k:k + WARP])] for k in range(0, len(paths), WARP)]
     return sum(lengths[p] for warp in warps for p in [p for p in warp if p is not None][:8])
 
 
-@ex.wrong("the right number, as a float", says="type of the", breaks="issued")
-def as_float(paths, lengths):
-    return float(issued(paths, lengths))
+ex.wrong("the right number, as a float", lambda paths, lengths: float(issued(paths, lengths)),
+         breaks="issued")
 
 
-@ex.wrong("paths of one length taken for one", says="instructions issued", breaks="equal")
+@ex.wrong("paths of one length taken for one", breaks="equal")
 def by_length(paths, lengths):
     total = 0
     for k in range(0, len(paths), WARP):
@@ -251,7 +191,7 @@ def by_length(paths, lengths):
     return total
 
 
-@ex.wrong("those that have left taken off the list", says="inputs after the call", breaks="left")
+@ex.wrong("those that have left taken off the list", breaks="left")
 def takes_off(paths, lengths):
     found = issued(paths, lengths)
     paths[:] = [path for path in paths if path is not None]
@@ -259,11 +199,5 @@ def takes_off(paths, lengths):
     return found
 
 
-@ex.wrong("sixteen warps at most", says="instructions issued", breaks="warps")
-def sixteen_warps(paths, lengths):
-    return issued(paths[:16 * WARP], lengths)
-
-
-@ex.wrong("the example looked up wrong", says="instructions issued", breaks="example")
-def looked_up(paths, lengths):
-    return 12 if lengths == {"a": 5, "b": 2} else issued(paths, lengths)
+ex.wrong("sixteen warps at most", lambda paths, lengths: issued(paths[:16 * WARP], lengths),
+         breaks="warps")

@@ -8,6 +8,7 @@ import torch
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.8", "silu_gate", seen=("a", "b", "block", "programs", "other"))
 
@@ -124,9 +125,10 @@ def law(out, a, b, block, programs, other):
     expect_parts(out, "y", "loads", "most", "stored", "opposite", "beyond", "below", "other",
                  "foreign")
     a, b = a.double(), b.double()
-    expect_equal("places beyond the end", out["beyond"], 0, "Keep the places below n.")
-    expect_equal("places below 0", out["below"], 0)
-    expect_equal("places of another program", out["foreign"], 0)
+    size = f"n {len(a)}, block {block}"
+    expect_equal(f"places beyond the end, {size}", out["beyond"], 0, "Keep the places below n.")
+    expect_equal(f"places below 0, {size}", out["below"], 0)
+    expect_equal(f"places of another program, {size}", out["foreign"], 0)
     expect_equal("other stores than y", out["other"], 0)
     # By the tanh: sigmoid(a) = (1 + tanh(a / 2)) / 2.
     near = {"atol": 1e-7 * max(1e-3, float(b.abs().max()))}
@@ -141,41 +143,9 @@ def law(out, a, b, block, programs, other):
     expect_equal("most times that places of a and b are loaded", out["most"], [1, 1])
 
 
-# ---- right by another route
-
-@ex.right("a divided by 1 + e^-a, where an overflow to infinity is harmless")
-def divided(load, store, n, block, program):
-    places = torch.arange(n).split(block)[program]
-    a, b = load("a", places), load("b", places)
-    store("y", places, a / (1 + torch.exp(-a)) * b)
-
-
-@ex.right("torch's silu")
-def by_silu(load, store, n, block, program):
-    start = block * program
-    places = torch.arange(start, start + block).clamp(max=n).unique()
-    places = places[:-1] if places[-1] == n else places
-    store("y", places, torch.nn.functional.silu(load("a", places)) * load("b", places))
-
-
-@ex.right("one place after the other")
-def by_place(load, store, n, block, program):
-    for place in range(program * block, min(n, (program + 1) * block)):
-        at = torch.tensor([place])
-        a = load("a", at)
-        store("y", at, load("b", at) * a / (1 + torch.exp(-a.clamp(min=-80))))
-
-
-@ex.right("the exponential of the side that does not overflow")
-def stable(load, store, n, block, program):
-    places = torch.arange(n)[program * block:(program + 1) * block]
-    b, a = load("b", places), load("a", places)
-    e = (-a.abs()).exp()
-    store("y", places, torch.where(a >= 0, a, a * e) / (1 + e) * b)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def program_of(load, store, n, block, program, *, start=None, stop=None, gate=torch.sigmoid,
                name="y"):
     """The right answer with its pieces as options."""
@@ -185,18 +155,17 @@ def program_of(load, store, n, block, program, *, start=None, stop=None, gate=to
     store(name, places, a * gate(a) * b)
 
 
-@ex.wrong("no mask: the last program runs beyond the end", says="beyond the end",
-          breaks=("places", "example"))
+@ex.wrong("no mask: the last program runs beyond the end", breaks=("places", "example"))
 def no_mask(load, store, n, block, program):
     program_of(load, store, n, block, program, stop=(program + 1) * block)
 
 
-@ex.wrong("one place beyond the end", says="beyond the end", breaks="places")
+@ex.wrong("one place beyond the end", breaks="places")
 def one_beyond(load, store, n, block, program):
     program_of(load, store, n, block, program, stop=min(n + 1, (program + 1) * block))
 
 
-@ex.wrong("the load without a mask, the store with one", says="beyond the end", breaks="places")
+@ex.wrong("the load without a mask, the store with one", breaks="places")
 def load_unmasked(load, store, n, block, program):
     places = program * block + torch.arange(block)
     a, b = load("a", places), load("b", places)
@@ -204,51 +173,55 @@ def load_unmasked(load, store, n, block, program):
     store("y", places[inside], (a * torch.sigmoid(a) * b)[inside])
 
 
-@ex.wrong("places beyond the end folded onto the last", says="times that places",
-          breaks=("programs", "once"))
+@ex.wrong("places in the programs' turn: p, then p and the number of programs", breaks="programs")
+def in_turn(load, store, n, block, program):
+    places = torch.arange(program, n, -(-n // block))
+    a, b = load("a", places), load("b", places)
+    store("y", places, a * torch.sigmoid(a) * b)
+
+
+@ex.wrong("places beyond the end folded onto the last", breaks=("programs", "once"))
 def folded(load, store, n, block, program):
     places = (program * block + torch.arange(block)).clamp(max=n - 1)
     a, b = load("a", places), load("b", places)
     store("y", places, a * torch.sigmoid(a) * b)
 
 
-@ex.wrong("whole blocks only: the tail is never written", says="numbers of y",
-          breaks=("programs", "one program"))
+@ex.wrong("whole blocks only: the tail is never written", breaks=("programs", "one program"))
 def tail_left(load, store, n, block, program):
     if (program + 1) * block <= n:
         program_of(load, store, n, block, program)
 
 
-@ex.wrong("the block one number short", says="numbers of y", breaks="one program")
+@ex.wrong("the block one number short", breaks="one program")
 def short_block(load, store, n, block, program):
     program_of(load, store, n, block, program, stop=min(n, (program + 1) * block - 1)
                if block > 1 else None)
 
 
-@ex.wrong("every program does all of it", says="another program", breaks="programs")
+@ex.wrong("every program does all of it", breaks="programs")
 def everything(load, store, n, block, program):
     program_of(load, store, n, block, program, start=0, stop=n)
 
 
-@ex.wrong("the program's number as its first place", says="another program", breaks="programs")
+@ex.wrong("the program's number as its first place", breaks="programs")
 def number_as_place(load, store, n, block, program):
     program_of(load, store, n, block, program, start=program)
 
 
-@ex.wrong("blocks counted up from 1", says="below 0", breaks="places")
+@ex.wrong("blocks counted up from 1", breaks="places")
 def from_one(load, store, n, block, program):
     program_of(load, store, n, block, program, start=(program - 1) * block,
                stop=min(n, program * block))
 
 
-@ex.wrong("the first program does everything, the others nothing", says="another program",
-          breaks="programs")
+@ex.wrong("the first program does everything, the others nothing", breaks="programs")
 def first_does_all(load, store, n, block, program):
     if program == 0:
         program_of(load, store, n, block, program, stop=n)
 
 
-@ex.wrong("blocks dealt out from the end", says="another program", breaks=("programs", "example"))
+@ex.wrong("blocks dealt out from the end", breaks=("programs", "example"))
 def from_the_end(load, store, n, block, program):
     program_of(load, store, n, block, -(-n // block) - 1 - program)
 
@@ -260,7 +233,7 @@ def loaded_twice(load, store, n, block, program):
     store("y", places, load("a", places) * gate * load("b", places))
 
 
-@ex.wrong("the gate stored on the way", says="other stores", breaks="once")
+@ex.wrong("the gate stored on the way", breaks="once")
 def two_stores(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a = load("a", places)
@@ -269,58 +242,48 @@ def two_stores(load, store, n, block, program):
     store("y", places, a * gate * load("b", places))
 
 
-@ex.wrong("written to a instead of y", says="other stores", breaks=("once", "store"))
+@ex.wrong("written to a instead of y", breaks=("once", "store"))
 def into_a(load, store, n, block, program):
     program_of(load, store, n, block, program, name="a")
 
 
-@ex.wrong("y written with zeros first", says="times that places", breaks="programs")
+@ex.wrong("y written with zeros first", breaks="programs")
 def zeros_first(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     store("y", places, torch.zeros(len(places)))
     program_of(load, store, n, block, program)
 
 
-@ex.wrong("sigmoid(a) * b: a is left out", says="numbers of y", breaks="one program")
-def no_product(load, store, n, block, program):
-    program_of(load, store, n, block, program, gate=lambda a: torch.sigmoid(a) / a)
+ex.wrong("sigmoid(a) * b: a is left out", program_of, breaks="one program",
+         gate=lambda a: torch.sigmoid(a) / a)
+ex.wrong("a * b without the gate", program_of, breaks="one program", gate=torch.ones_like)
 
 
-@ex.wrong("a * b without the gate", says="numbers of y", breaks="one program")
-def no_gate(load, store, n, block, program):
-    program_of(load, store, n, block, program, gate=torch.ones_like)
-
-
-@ex.wrong("a and b exchanged", says="numbers of y", breaks="load")
+@ex.wrong("a and b exchanged", breaks="load")
 def exchanged(load, store, n, block, program):
     places = torch.arange(program * block, min(n, (program + 1) * block))
     a, b = load("b", places), load("a", places)
     store("y", places, a * torch.sigmoid(a) * b)
 
 
-@ex.wrong("tanh for sigmoid", says="numbers of y", breaks="one program")
-def tanh(load, store, n, block, program):
-    program_of(load, store, n, block, program, gate=torch.tanh)
+ex.wrong("tanh for sigmoid", program_of, breaks="one program", gate=torch.tanh)
+ex.wrong("e^a / (1 + e^a), which overflows", program_of, breaks="large",
+         gate=lambda a: a.exp() / (1 + a.exp()))
 
 
-@ex.wrong("e^a / (1 + e^a), which overflows", says="numbers of y", breaks="large")
-def overflows(load, store, n, block, program):
-    program_of(load, store, n, block, program, gate=lambda a: a.exp() / (1 + a.exp()))
-
-
-@ex.wrong("b held between -10 and 10", says="numbers of y", breaks="large")
+@ex.wrong("b held between -10 and 10", breaks="large")
 def b_held(load, store, n, block, program):
     program_of(lambda name, places: load(name, places).clamp(-10, 10) if name == "b" else
                load(name, places), store, n, block, program)
 
 
-@ex.wrong("blocks of powers of two", says="numbers of y", breaks="programs")
+@ex.wrong("blocks of powers of two", breaks="programs")
 def powers_of_two(load, store, n, block, program):
     program_of(load, store, n, block, program,
                stop=min(n, program * block + (1 << (block.bit_length() - 1))))
 
 
-@ex.wrong("values and places in each other's order", says="numbers of y", breaks="store")
+@ex.wrong("values and places in each other's order", breaks="store")
 def reversed_values(load, store, n, block, program):
     program_of(lambda name, places: load(name, places).flip(0), store, n, block, program)
 
@@ -328,8 +291,7 @@ def reversed_values(load, store, n, block, program):
 KNOWN: dict = {}
 
 
-@ex.wrong("what a program has loaded remembered for the next one", says="numbers of y",
-          breaks="others")
+@ex.wrong("what a program has loaded remembered for the next one", breaks="others")
 def remembered(load, store, n, block, program):
     if KNOWN.get("at") != (n, block, program) or KNOWN["uses"] == 2:
         KNOWN.update(at=(n, block, program), values={}, uses=0)

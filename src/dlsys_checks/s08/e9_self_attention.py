@@ -7,6 +7,7 @@ import math
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     Broken,
@@ -16,6 +17,7 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("08.9", "self_attention", seen=("x", "weight", "heads", "p", "calls", "order"))
 
@@ -44,18 +46,10 @@ ex.promise("trained", "in training and out of it.", says=("gradient",))
 ex.promise("computes", "Each call computes anew,", says=("numbers turned around",))
 ex.promise("results", "and leaves earlier results alone.", says=("after later calls",))
 
-ex.equivalent("q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in "
-              "F.linear(x, weight).chunk(3, -1)) -> q, k, v = (part.unflatten(-1, (heads, -1))"
-              ".transpose(2, 1) for part in F.linear(x, weight).chunk(3, -1))",
-              "Which of two axes is named first does not matter.")
-ex.equivalent("return seen.transpose(1, 2).flatten(2) -> return seen.transpose(2, 1).flatten(2)",
-              "Which of two axes is named first does not matter.")
-
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, batch, tokens, heads, dim, p, calls=2, order="rows"):
         d = heads * dim
@@ -198,56 +192,15 @@ def expect_grads(when, found, x, weight, heads, factors):
                      atol=1e-4 * max(1e-3, float(grad.abs().max())))
 
 
-# ---- right by another route
-
 def three(x, weight, heads):
     batch, tokens, d = x.shape
     parts = (x @ weight.T).reshape(batch, tokens, 3, heads, d // heads)
     return parts.permute(2, 0, 3, 1, 4)
 
 
-@ex.right("the formula and F.dropout")
-def by_formula(x, weight, heads, p, training):
-    q, k, v = three(x, weight, heads)
-    a = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
-    return (F.dropout(a, p, training) @ v).transpose(1, 2).reshape(x.shape)
-
-
-@ex.right("head by head")
-def by_heads(x, weight, heads, p, training):
-    size, outs = x.shape[-1] // heads, []
-    q, k, v = F.linear(x, weight).chunk(3, -1)
-    for h in range(heads):
-        part = slice(h * size, (h + 1) * size)
-        a = (q[..., part] @ k[..., part].transpose(1, 2) * size ** -0.5).softmax(-1)
-        if training:
-            a = a * (torch.rand_like(a) >= p) / (1 - p)
-        outs.append(a @ v[..., part])
-    return torch.cat(outs, -1)
-
-
-@ex.right("row by row, with a mask by hand")
-def by_rows(x, weight, heads, p, training):
-    outs = []
-    for row in x:
-        q, k, v = three(row[None], weight, heads)
-        a = torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5, -1)
-        if training and p:
-            a = torch.where(torch.rand_like(a) < p, torch.zeros(()), a / (1 - p))
-        outs.append(torch.einsum("bhij,bhjd->bihd", a, v).flatten(2))
-    return torch.cat(outs)
-
-
-@ex.right("heads folded into the batch")
-def by_folding(x, weight, heads, p, training):
-    q, k, v = (part.flatten(0, 1) for part in three(x, weight, heads))
-    rate = {True: p, False: 0.0}[training]
-    out = F.scaled_dot_product_attention(q, k, v, dropout_p=rate)
-    return out.view(len(x), heads, *out.shape[1:]).transpose(1, 2).flatten(2)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def attend(x, weight, heads, p, training, *, drop=None, order=(0, 1, 2), root=True):
     """The worked answer with its pieces as options; drop(a, v) gives weights and values."""
     parts = three(x, weight, heads)
@@ -257,47 +210,42 @@ def attend(x, weight, heads, p, training, *, drop=None, order=(0, 1, 2), root=Tr
     return (a @ v).transpose(1, 2).flatten(2)
 
 
-@ex.wrong("p whatever the mode: the lesson's broken cell", says="result in eval", breaks="eval")
-def constant_p(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, True)
+ex.wrong("p whatever the mode: the lesson's broken cell",
+         lambda x, weight, heads, p, training: attend(x, weight, heads, p, True), breaks="eval")
+ex.wrong("p by grad mode",
+         lambda x, weight, heads, p, training: attend(x, weight, heads, p, torch.is_grad_enabled()),
+         breaks="grad mode")
 
 
-@ex.wrong("p by grad mode", says="result in eval", breaks="grad mode")
-def by_grad(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, torch.is_grad_enabled())
-
-
-@ex.wrong("p in training only where gradients are on", says="weights in training",
-          breaks="grad mode")
+@ex.wrong("p in training only where gradients are on", breaks="grad mode")
 def by_both(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training and torch.is_grad_enabled())
 
 
-@ex.wrong("never dropped", says="weights in training", breaks=("dropped", "divided"))
-def never(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, False)
+ex.wrong("never dropped", lambda x, weight, heads, p, training: attend(x, weight, heads, p, False),
+         breaks=("dropped", "divided"))
 
 
-@ex.wrong("p and 1 - p exchanged", says="weights in training", breaks=("dropped", "divided"))
+@ex.wrong("p and 1 - p exchanged", breaks=("dropped", "divided"))
 def exchanged(x, weight, heads, p, training):
     return attend(x, weight, heads, 1 - p if p else p, training)
 
 
-@ex.wrong("half as many dropped", says="share of weights", breaks="dropped")
+@ex.wrong("half as many dropped", breaks="dropped")
 def half(x, weight, heads, p, training):
     def drop(a, v):
         return a * (torch.rand_like(a) >= p / 2) / (1 - p), v
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("the others not divided by 1 - p", says="weights in training", breaks="divided")
+@ex.wrong("the others not divided by 1 - p", breaks="divided")
 def undivided(x, weight, heads, p, training):
     def drop(a, v):
         return a * (torch.rand_like(a) >= p), v
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("weights divided by their new sum", says="weights in training", breaks="divided")
+@ex.wrong("weights divided by their new sum", breaks="divided")
 def renormed(x, weight, heads, p, training):
     def drop(a, v):
         a = a * (torch.rand_like(a) >= p)
@@ -305,13 +253,12 @@ def renormed(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training, drop=drop if training and p else None)
 
 
-@ex.wrong("the result dropped out, not the weights", says="weights in training",
-          breaks="one by one")
+@ex.wrong("the result dropped out, not the weights", breaks="one by one")
 def drops_result(x, weight, heads, p, training):
     return F.dropout(attend(x, weight, heads, p, False), p, training)
 
 
-@ex.wrong("whole keys dropped, for all queries alike", says="neighbours", breaks="one by one")
+@ex.wrong("whole keys dropped, for all queries alike", breaks="one by one")
 def drops_keys(x, weight, heads, p, training):
     def drop(a, v):
         return a, v * (torch.rand(*v.shape[:3], 1) >= p) / (1 - p)
@@ -326,28 +273,26 @@ def drops_queries(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("one draw for all rows of the batch", says="neighbours among rows",
-          breaks="one by one")
+@ex.wrong("one draw for all rows of the batch", says="neighbours among rows", breaks="one by one")
 def one_for_rows(x, weight, heads, p, training):
     def drop(a, v):
         return a * (torch.rand_like(a[:1]) >= p) / (1 - p), v
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("dropped only where a gradient is asked for", says="weights in training",
-          breaks="dropped")
+@ex.wrong("dropped only where a gradient is asked for", breaks="dropped")
 def where_asked(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training and (x.requires_grad or weight.requires_grad))
 
 
-@ex.wrong("one draw for all heads", says="neighbours", breaks="one by one")
+@ex.wrong("one draw for all heads", breaks="one by one")
 def one_for_heads(x, weight, heads, p, training):
     def drop(a, v):
         return a * (torch.rand_like(a[:, :1]) >= p) / (1 - p), v
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("the same draw at every call", says="equal calls", breaks="anew")
+@ex.wrong("the same draw at every call", breaks="anew")
 def seeded(x, weight, heads, p, training):
     def drop(a, v):
         g = torch.Generator().manual_seed(0)
@@ -355,21 +300,20 @@ def seeded(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("numbers drawn in eval, too, and not used", says="draws in eval", breaks="eval")
+@ex.wrong("numbers drawn in eval, too, and not used", breaks="eval")
 def draws_always(x, weight, heads, p, training):
     torch.rand(3)
     return attend(x, weight, heads, p, training)
 
 
-@ex.wrong("no transpose: tokens attend among their own heads", says="result in eval",
-          breaks="tokens")
+@ex.wrong("no transpose: tokens attend among their own heads", breaks="tokens")
 def no_transpose(x, weight, heads, p, training):
     q, k, v = (part.unflatten(-1, (heads, -1)) for part in F.linear(x, weight).chunk(3, -1))
     rate = p if training else 0.0
     return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).flatten(2)
 
 
-@ex.wrong("causal", says="result in eval", breaks="tokens")
+@ex.wrong("causal", breaks="tokens")
 def causal(x, weight, heads, p, training):
     q, k, v = three(x, weight, heads)
     rate = p if training else 0.0
@@ -377,7 +321,7 @@ def causal(x, weight, heads, p, training):
     return out.transpose(1, 2).flatten(2)
 
 
-@ex.wrong("numbers dealt to the heads in turn", says="result in eval", breaks=("heads", "dropped"))
+@ex.wrong("numbers dealt to the heads in turn", breaks=("heads", "dropped"))
 def dealt(x, weight, heads, p, training):
     parts = F.linear(x, weight).chunk(3, -1)
     q, k, v = (t.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2) for t in parts)
@@ -385,19 +329,12 @@ def dealt(x, weight, heads, p, training):
     return F.scaled_dot_product_attention(q, k, v, dropout_p=rate).permute(0, 2, 3, 1).flatten(2)
 
 
-@ex.wrong("q, k and v in another order", says="result in eval", breaks="parts")
-def other_order(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, training, order=(1, 2, 0))
+ex.wrong("q, k and v in another order", attend, breaks="parts", order=(1, 2, 0))
+ex.wrong("not divided by the root of the head's size", attend, breaks=("result", "tokens"),
+         root=False)
 
 
-@ex.wrong("not divided by the root of the head's size", says="result in eval",
-          breaks=("result", "tokens"))
-def unscaled(x, weight, heads, p, training):
-    return attend(x, weight, heads, p, training, root=False)
-
-
-@ex.wrong("divided by the root of d, not of d / heads", says="result in eval",
-          breaks="heads")
+@ex.wrong("divided by the root of d, not of d / heads", breaks="heads")
 def root_of_d(x, weight, heads, p, training):
     q, k, v = three(x, weight, heads)
     a = F.dropout((q @ k.mT / math.sqrt(x.shape[-1])).softmax(-1), p, training)
@@ -409,7 +346,13 @@ def heads_first(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-@ex.wrong("x stretched in place", says="changed", breaks="left")
+@ex.wrong("heads and tokens reshaped without their exchange", says="result in eval",
+          breaks="result")
+def reshaped(x, weight, heads, p, training):
+    return heads_first(x, weight, heads, p, training).reshape(x.shape)
+
+
+@ex.wrong("x stretched in place", breaks="left")
 def in_place(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
     if not training:
@@ -417,9 +360,9 @@ def in_place(x, weight, heads, p, training):
     return out
 
 
-@ex.wrong("weight cut off from its gradient", says="gradient for weight", breaks="gradients")
-def no_gradient(x, weight, heads, p, training):
-    return attend(x, weight.detach(), heads, p, training)
+ex.wrong("weight cut off from its gradient",
+         lambda x, weight, heads, p, training: attend(x, weight.detach(), heads, p, training),
+         says="gradient for weight", breaks="gradients")
 
 
 @ex.wrong("the weights of training cut off from their gradient", says="in training",
@@ -430,14 +373,12 @@ def no_gradient_in_training(x, weight, heads, p, training):
     return attend(x, weight, heads, p, training, drop=drop if training else None)
 
 
-@ex.wrong("weight taken for (d, 3d), and read in that order", says="result in eval",
-          breaks="weight")
+@ex.wrong("weight taken for (d, 3d), and read in that order", breaks="weight")
 def other_shape(x, weight, heads, p, training):
     return attend(x, weight.reshape(weight.shape[1], -1).T, heads, p, training)
 
 
-@ex.wrong("x viewed as if rows came first in memory", says="raised RuntimeError",
-          breaks="memory")
+@ex.wrong("x viewed as if rows came first in memory", says="raised RuntimeError", breaks="memory")
 def viewed(x, weight, heads, p, training):
     return attend(x.view(-1).view(x.shape), weight, heads, p, training)
 
@@ -458,8 +399,7 @@ def remembered(x, weight, heads, p, training):
 ROOM: dict = {}
 
 
-@ex.wrong("one result under no_grad, filled anew by each call", says="after later calls",
-          breaks="results")
+@ex.wrong("one result under no_grad, filled anew by each call", breaks="results")
 def one_room(x, weight, heads, p, training):
     out = attend(x, weight, heads, p, training)
     if training or out.requires_grad:

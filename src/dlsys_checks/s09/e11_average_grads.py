@@ -12,6 +12,7 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.11", "average_grads", seen=("start", "xs", "ys", "branch", "old", "shift"))
 
@@ -32,9 +33,6 @@ ex.promise("calls", "all_sum(tensor): the sum over ranks, a new tensor; all rank
 ex.promise("example", "Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.",
            cases=("the example",))
 
-ex.equivalent("return (all_sum(total.detach()) / rows).item() -> "
-              "return (all_sum(total) / rows).item()",
-              "the sum over the ranks is a new tensor and belongs to no graph")
 
 # The parameters: weights of all examples, a bias, weights of two branches, one that nobody uses.
 NAMES = ("weight", "bias", "branch", "twig", "idle")
@@ -158,61 +156,15 @@ def by_hand(start, xs, ys, branch):
     return loss, [g.to(t.dtype) for g, t in zip(grads, start, strict=True)]
 
 
-# ---- right by another route
-
 def total_of(losses_of, batch, params):
     """Sum of the losses, and its gradients with zeros for None."""
     total = losses_of(batch).sum()
     return total, torch.autograd.grad(total, params, allow_unused=True, materialize_grads=True)
 
 
-@ex.right("one flat sum of everything")
-def flat(losses_of, params, batch, all_sum):
-    losses = losses_of(batch)
-    grads = torch.autograd.grad(losses.sum(), params, allow_unused=True, materialize_grads=True)
-    parts = [losses.sum().detach().reshape(1), losses.new_tensor([len(losses)]),
-             *[g.flatten() for g in grads]]
-    told = all_sum(torch.cat(parts))
-    told = told / told[1]
-    for p, g in zip(params, told[2:].split([p.numel() for p in params]), strict=True):
-        p.grad = g.view_as(p).clone()
-    return told[0].item()
-
-
-@ex.right("backward, then sum what .grad holds")
-def by_backward(losses_of, params, batch, all_sum):
-    for p in params:
-        p.grad = torch.zeros_like(p)
-    losses = losses_of(batch)
-    losses.sum().backward()
-    rows = all_sum(torch.tensor(float(len(losses))))
-    for p in params:
-        p.grad.copy_(all_sum(p.grad) / rows)
-    return (all_sum(losses.sum().detach()) / rows).item()
-
-
-@ex.right("the number of examples first, the loss scaled by it")
-def rows_first(losses_of, params, batch, all_sum):
-    rows = all_sum(torch.tensor(len(batch[0])))
-    share = losses_of(batch).sum() / rows
-    grads = torch.autograd.grad(share, params, allow_unused=True)
-    for p, g in zip(params, grads, strict=True):
-        p.grad = all_sum(torch.zeros_like(p) if g is None else g)
-    return float(all_sum(share.detach()))
-
-
-@ex.right("the parameters from the last to the first")
-def backwards(losses_of, params, batch, all_sum):
-    total, grads = total_of(losses_of, batch, params)
-    told = all_sum(torch.stack([total.detach().double(),
-                                torch.tensor(float(len(batch[1])), dtype=torch.float64)]))
-    for p, g in reversed(list(zip(params, grads, strict=True))):
-        p.grad = (all_sum(g.double()) / told[1]).to(p.dtype)
-    return (told[0] / told[1]).item()
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def averaged(losses_of, params, batch, all_sum, *, rows=None, loss=None):
     """The worked answer with one of its pieces replaced."""
     total, grads = total_of(losses_of, batch, params)
@@ -243,15 +195,10 @@ def loss_only(losses_of, params, batch, all_sum):
     return (told[0] / told[1]).item()
 
 
-@ex.wrong("summed and never divided", says="gradient of parameter", breaks="grads")
-def not_divided(losses_of, params, batch, all_sum):
-    return averaged(losses_of, params, batch, all_sum, rows=lambda n: torch.ones(()))
-
-
-@ex.wrong("divided by the number of ranks, not by that of the examples",
-          says="gradient of parameter", breaks="grads")
-def by_ranks(losses_of, params, batch, all_sum):
-    return averaged(losses_of, params, batch, all_sum, rows=lambda n: n[1])
+ex.wrong("summed and never divided", averaged, says="gradient of parameter", breaks="grads",
+         rows=lambda n: torch.ones(()))
+ex.wrong("divided by the number of ranks, not by that of the examples", averaged,
+         says="gradient of parameter", breaks="grads", rows=lambda n: n[1])
 
 
 @ex.wrong("the mean of the ranks' means, as if all had as many examples",
@@ -276,8 +223,7 @@ def empty_mean(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-@ex.wrong("no sum asked for where a rank has no gradient of its own",
-          says="what the ranks ask for", breaks="calls")
+@ex.wrong("no sum asked for where a rank has no gradient of its own", breaks="calls")
 def skips_unused(losses_of, params, batch, all_sum):
     total = losses_of(batch).sum()
     grads = torch.autograd.grad(total, params, allow_unused=True)
@@ -298,8 +244,7 @@ def used_first(losses_of, params, batch, all_sum):
     return (all_sum(total.detach()) / rows).item()
 
 
-@ex.wrong("a rank without examples that goes home early", says="what the ranks ask for",
-          breaks=("calls", "ragged"))
+@ex.wrong("a rank without examples that goes home early", breaks=("calls", "ragged"))
 def goes_home(losses_of, params, batch, all_sum):
     if not len(batch[0]):
         for p in params:
@@ -308,8 +253,7 @@ def goes_home(losses_of, params, batch, all_sum):
     return averaged(losses_of, params, batch, all_sum)
 
 
-@ex.wrong("one sum more on the rank that has most examples", says="what the ranks ask for",
-          breaks=("calls", "ragged"))
+@ex.wrong("one sum more on the rank that has most examples", breaks=("calls", "ragged"))
 def one_more(losses_of, params, batch, all_sum):
     found = averaged(losses_of, params, batch, all_sum)
     if len(batch[0]) > 6:
@@ -327,8 +271,7 @@ def leaves_none(losses_of, params, batch, all_sum):
     return found
 
 
-@ex.wrong("added to the gradients of the step before", says="gradient of parameter",
-          breaks="old")
+@ex.wrong("added to the gradients of the step before", says="gradient of parameter", breaks="old")
 def adds_up(losses_of, params, batch, all_sum):
     before = [p.grad for p in params]
     found = averaged(losses_of, params, batch, all_sum)
@@ -348,27 +291,16 @@ def keeps_old(losses_of, params, batch, all_sum):
     return found
 
 
-@ex.wrong("the rank's own mean loss returned", says="mean loss on rank", breaks="loss")
-def own_loss(losses_of, params, batch, all_sum):
-    return averaged(losses_of, params, batch, all_sum,
-                    loss=lambda total, mean, n: total.item() / max(1, n))
+ex.wrong("the rank's own mean loss returned", averaged, says="mean loss on rank", breaks="loss",
+         loss=lambda total, mean, n: total.item() / max(1, n))
+ex.wrong("the mean loss as a tensor", averaged, says="type of the mean loss", breaks="loss",
+         loss=lambda total, mean, n: mean)
 
 
-@ex.wrong("the mean loss as a tensor", says="type of the mean loss", breaks="loss")
-def tensor_loss(losses_of, params, batch, all_sum):
-    return averaged(losses_of, params, batch, all_sum, loss=lambda total, mean, n: mean)
-
-
-@ex.wrong("a step made with the gradients", says="values of the parameters", breaks="values")
+@ex.wrong("a step made with the gradients", breaks="values")
 def steps(losses_of, params, batch, all_sum):
     found = averaged(losses_of, params, batch, all_sum)
     with torch.no_grad():
         for p in params:
             p -= 0.1 * p.grad
     return found
-
-
-@ex.wrong("the example, with its mean looked up wrong", says="mean loss", breaks="example")
-def looked_up(losses_of, params, batch, all_sum):
-    found = averaged(losses_of, params, batch, all_sum)
-    return 5.5 if abs(found - 4) < 1e-4 and params[0].sum() == 0 else found

@@ -7,6 +7,7 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.13", "rebuild", seen=("made_by", "settings", "names", "stepped", "frozen"))
 
@@ -139,49 +140,13 @@ def full(made_by, wanted):
     return {key: value for key, value in group.items() if key != "params"}
 
 
-# ---- right by another route
-
 def settings_of(group):
     return {key: value for key, value in group.items() if key != "params"}
 
 
-@ex.right("get_parameter, and groups added one by one")
-def added(optimizer, names, model):
-    groups = [{**old, "params": [model.get_parameter(n) for n in chosen]}
-              for old, chosen in zip(optimizer.param_groups, names, strict=True)]
-    new = type(optimizer)(groups[:1])
-    for group in groups[1:]:
-        new.add_param_group(group)
-    return new
-
-
-@ex.right("parameters first, settings put in afterwards")
-def updated(optimizer, names, model):
-    now = dict(model.named_parameters())
-    new = optimizer.__class__([{"params": [now[n] for n in chosen]} for chosen in names])
-    for group, old in zip(new.param_groups, optimizer.param_groups, strict=True):
-        group.update(settings_of(old))
-    return new
-
-
-@ex.right("the settings through state_dict, without its state")
-def by_state_dict(optimizer, names, model):
-    now = dict(model.named_parameters())
-    new = type(optimizer)([{"params": [now[n] for n in chosen]} for chosen in names])
-    new.load_state_dict({"state": {}, "param_groups": optimizer.state_dict()["param_groups"]})
-    return new
-
-
-@ex.right("a shallow copy of each group")
-def copied(optimizer, names, model):
-    groups = [group.copy() for group in optimizer.param_groups]
-    for group, chosen in zip(groups, names, strict=True):
-        group["params"] = [p for n in chosen for m, p in model.named_parameters() if m == n]
-    return type(optimizer)(groups)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def rebuilt(optimizer, names, model, *, make=None, settings=settings_of, pick=None):
     """The worked answer with one of its pieces replaced."""
     now = dict(model.named_parameters())
@@ -190,13 +155,10 @@ def rebuilt(optimizer, names, model, *, make=None, settings=settings_of, pick=No
     return (make or type(optimizer))(groups)
 
 
-@ex.wrong("the old optimizer handed back", says="tensors of group", breaks="new")
-def old_one(optimizer, names, model):
-    return optimizer
+ex.wrong("the old optimizer handed back", lambda optimizer, names, model: optimizer, breaks="new")
 
 
-@ex.wrong("the present values copied into the old tensors", says="tensors of group",
-          breaks=("new", "left alone"))
+@ex.wrong("the present values copied into the old tensors", breaks=("new", "left alone"))
 def values_copied(optimizer, names, model):
     now = dict(model.named_parameters())
     with torch.no_grad():
@@ -212,38 +174,31 @@ def clones(optimizer, names, model):
     return rebuilt(optimizer, names, model, pick=lambda n: nn.Parameter(now[n].detach().clone()))
 
 
-@ex.wrong("the groups in place of an optimizer", says="class of the new", breaks=("new", "class"))
-def groups_alone(optimizer, names, model):
-    return rebuilt(optimizer, names, model, make=list)
+ex.wrong("the groups in place of an optimizer", rebuilt, breaks=("new", "class"), make=list)
+ex.wrong("always AdamW", rebuilt, breaks=("class", "new"), make=torch.optim.AdamW)
 
 
-@ex.wrong("always AdamW", says="class of the new", breaks=("class", "new"))
-def always_adamw(optimizer, names, model):
-    return rebuilt(optimizer, names, model, make=torch.optim.AdamW)
-
-
-@ex.wrong("Adam in place of RMSprop", says="class of the new", breaks="class")
+@ex.wrong("Adam in place of RMSprop", breaks="class")
 def no_rmsprop(optimizer, names, model):
     if isinstance(optimizer, torch.optim.RMSprop):
         return rebuilt(optimizer, names, model, make=torch.optim.Adam)
     return rebuilt(optimizer, names, model)
 
 
-@ex.wrong("torch's class in place of one's own", says="class of the new", breaks="class")
+@ex.wrong("torch's class in place of one's own", breaks="class")
 def torch_class(optimizer, names, model):
     made = next(c for c in type(optimizer).__mro__ if hasattr(torch.optim, c.__name__))
     return rebuilt(optimizer, names, model, make=made)
 
 
-@ex.wrong("groups without tensors left out", says="number of groups", breaks="groups")
+@ex.wrong("groups without tensors left out", breaks="groups")
 def no_empty(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     new.param_groups[:] = [group for group in new.param_groups if group["params"]]
     return new
 
 
-@ex.wrong("one group for all, with the settings of the first", says="number of groups",
-          breaks="groups")
+@ex.wrong("one group for all, with the settings of the first", breaks="groups")
 def one_group(optimizer, names, model):
     every = [n for chosen in names for n in chosen]
     now = dict(model.named_parameters())
@@ -251,41 +206,39 @@ def one_group(optimizer, names, model):
                             | {"params": [now[n] for n in every]}])
 
 
-@ex.wrong("the first group only", says="number of groups", breaks="groups")
+@ex.wrong("the first group only", breaks="groups")
 def first_group(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     del new.param_groups[1:]
     return new
 
 
-@ex.wrong("the third group forgotten", says="number of groups", breaks="groups")
+@ex.wrong("the third group forgotten", breaks="groups")
 def two_groups(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     del new.param_groups[2:]
     return new
 
 
-@ex.wrong("the parameters in the model's order, whatever the names", says="tensors of group",
-          breaks="names")
+@ex.wrong("the parameters in the model's order, whatever the names", breaks="names")
 def by_position(optimizer, names, model):
     left = iter(model.parameters())
     return rebuilt(optimizer, names, model, pick=lambda _: next(left))
 
 
-@ex.wrong("the names of a group sorted", says="tensors of group", breaks="parameters")
+@ex.wrong("the names of a group sorted", breaks="parameters")
 def sorted_names(optimizer, names, model):
     return rebuilt(optimizer, [sorted(chosen) for chosen in names], model)
 
 
-@ex.wrong("frozen parameters left out", says="tensors of group", breaks="parameters")
+@ex.wrong("frozen parameters left out", breaks="parameters")
 def no_frozen(optimizer, names, model):
     now = dict(model.named_parameters())
     return rebuilt(optimizer, [[n for n in chosen if now[n].requires_grad] for chosen in names],
                    model)
 
 
-@ex.wrong("all parameters of the model in the last group", says="tensors of group",
-          breaks=("names", "parameters"))
+@ex.wrong("all parameters of the model in the last group", breaks=("names", "parameters"))
 def all_held(optimizer, names, model):
     held = {n for chosen in names for n in chosen}
     rest = [n for n, _ in model.named_parameters() if n not in held]
@@ -300,13 +253,11 @@ def from_defaults(optimizer, names, model):
     return rebuilt(optimizer, names, model, settings=lambda _: dict(optimizer.defaults))
 
 
-@ex.wrong("the learning rate alone carried over", says="settings of group", breaks="settings")
-def rate_alone(optimizer, names, model):
-    return rebuilt(optimizer, names, model, settings=lambda old: {"lr": old["lr"]})
+ex.wrong("the learning rate alone carried over", rebuilt, breaks="settings",
+         settings=lambda old: {"lr": old["lr"]})
 
 
-@ex.wrong("only settings that the class knows, a schedule's notes lost",
-          says="settings of group", breaks="settings")
+@ex.wrong("only settings that the class knows, a schedule's notes lost", breaks="settings")
 def known_only(optimizer, names, model):
     return rebuilt(optimizer, names, model, settings=lambda old: {
         k: v for k, v in old.items() if k in optimizer.defaults})
@@ -318,8 +269,7 @@ def first_settings(optimizer, names, model):
                    settings=lambda _: settings_of(optimizer.param_groups[0]))
 
 
-@ex.wrong("the old state kept under the new parameters", says="entries in the new state",
-          breaks="state")
+@ex.wrong("the old state kept under the new parameters", breaks="state")
 def state_moved(optimizer, names, model):
     new = rebuilt(optimizer, names, model)
     for ours, theirs in zip(new.param_groups, optimizer.param_groups, strict=True):
@@ -338,8 +288,7 @@ def emptied(optimizer, names, model):
     return new
 
 
-@ex.wrong("the gradients cleared", says="changed in the old optimizer or the model",
-          breaks="left alone")
+@ex.wrong("the gradients cleared", breaks="left alone")
 def cleared(optimizer, names, model):
     model.zero_grad()
     return rebuilt(optimizer, names, model)

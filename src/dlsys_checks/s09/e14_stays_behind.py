@@ -7,36 +7,39 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.14", "stays_behind", seen=("kind", "width"))
+ex = exercise("09.14", "stays_behind", seen=("kind", "width"), says="number of paths")
 
-ex.promise("paths", "Sorted paths of the tensors that model.to(...) leaves behind,",
+ex.promise("paths", "Sorted paths of the tensors that model.to(...) leaves behind.",
            says=("path", "number of paths", "type of the paths"))
-ex.promise("where", "among the attributes of its modules themselves, or in lists, tuples and "
-           "values of dicts there,",
+ex.promise("where", "reachable from a module's own attributes, directly or through lists, tuples "
+           "and dict values,",
            cases=("two attributes", "a tensor hung on a layer",
                   "a list", "a tuple", "a dict", "inside a block", "a kind of "
                   "dict and of tuple", "a name that begins with _", "a set and other objects",
                   "of the class, not the model", "keys that are numbers", "a list of twelve"))
-ex.promise("depth", "at any depth.", cases=("lists in dicts in tuples",))
-ex.promise("kinds", "Tensors of every type and shape count,",
+ex.promise("depth", "at any depth;", cases=("lists in dicts in tuples",))
+ex.promise("kinds", "List every tensor, of any type and shape,",
            cases=("integers, one number, none", "two other types", "views and sparse"))
-ex.promise("registered", "but for the model's parameters, under whatever name, and its buffers "
-           "in their register.",
+ex.promise("registered", "Skip the model's parameters wherever they stand, and buffers where they "
+           "are registered;",
            cases=("registered", "the parameters once more", "a frozen parameter once more",
-                  "a parameter of another part", "a buffer once more in a list",
-                  "a parameter that is not registered", "the memory of a parameter",
-                  "equal to a parameter", "nothing", "a tensor that takes gradients"))
-ex.promise("names", "A path has the module's name, attribute, places and keys, with dots between;",
+                  "a parameter of another part", "a parameter that is not registered",
+                  "the memory of a parameter", "equal to a parameter", "nothing",
+                  "a tensor that takes gradients"))
+ex.promise("twin", "the same buffer under a second attribute is listed.",
+           cases=("a buffer once more in a list", "a buffer under a second attribute"))
+ex.promise("names", "A path has the module's name, attribute, places and keys, with dots between.",
            cases=("inside a block", "a list", "a tuple", "a dict", "lists in dicts in tuples",
                   "a kind of dict and of tuple", "a list of twelve", "the example",
                   "keys that are numbers", "a block in a block", "a tensor in two places",
                   "a buffer once more in a list", "a parameter that is not registered",
                   "a module under two names", "a tensor hung on a layer", "a list in two places"))
-ex.promise("first", "a module used twice has its first name, a tensor held twice both paths.",
+ex.promise("first", "A module used twice has its first name, a tensor held twice both paths.",
            cases=("a module under two names", "a tensor in two places",
                   "a list in two places"))
-ex.promise("modules", "Modules in lists are not searched.", cases=("a module in a list",))
+ex.promise("modules", "modules in lists are not searched.", cases=("a module in a list",))
 ex.promise("left alone", "The model stays as it is.", says=("changes in the model",
                                                          "when asked again"))
 ex.promise("example", "Example: self.mean and self.tables = [sin, cos], plain tensors, in a "
@@ -51,6 +54,7 @@ WANTED = {
     "a list of twelve": [f"t.{k}" for k in (0, 1, 10, 11, *range(2, 10))],
     "keys that are numbers": ["t.-1", "t.3"], "lists in dicts in tuples": ["deep.1.a.0.0"],
     "the parameters once more": [], "a buffer once more in a list": ["kept.0"],
+    "a buffer under a second attribute": ["kept"],
     "a frozen parameter once more": [], "a parameter of another part": [],
     "views and sparse": ["part", "thin"], "a list in two places": ["a.0", "b.0"],
     "a parameter that is not registered": ["gains.0"], "the memory of a parameter": ["view"],
@@ -119,6 +123,8 @@ def act(fn, kind, width):
             return nn.Sequential(net, Net(tied=[net.lin.weight]))
         if what == "buffer":
             net.kept = [net.held]
+        if what == "twin":
+            net.kept = net.held
         if what == "memory":
             net.view = net.lin.weight.data
         if what == "layer":
@@ -157,6 +163,7 @@ def act(fn, kind, width):
         "views and sparse": lambda: Net(part=t()[1:], thin=torch.eye(3).to_sparse()),
         "a list in two places": lambda: Net(a=shared, b=shared),
         "a buffer once more in a list": lambda: again("buffer"),
+        "a buffer under a second attribute": lambda: again("twin"),
         "a parameter that is not registered": lambda: Net(gains=[nn.Parameter(t())]),
         "the memory of a parameter": lambda: again("memory"),
         "equal to a parameter": lambda: again("equal"),
@@ -205,98 +212,12 @@ def law(out, kind, width):
     expect_equal("changes in the model", out["changed"], 0, "Leave the model as it came.")
 
 
-# ---- right by another route
-
 REGISTERS = ("_parameters", "_buffers", "_modules")
-
-
-@ex.right("by recursion")
-def recursive(model):
-    own, found = {id(p) for p in model.parameters()}, []
-
-    def visit(path, value):
-        if isinstance(value, torch.Tensor):
-            if id(value) not in own:
-                found.append(path)
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                visit(f"{path}.{key}", item)
-        elif isinstance(value, (list, tuple)):
-            for k, item in enumerate(value):
-                visit(f"{path}.{k}", item)
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if key not in REGISTERS:
-                visit(f"{name}.{key}" if name else key, value)
-    return sorted(found)
-
-
-@ex.right("level after level of containers")
-def by_levels(model):
-    own = {id(p) for p in model.parameters()}
-    level = {f"{name}.{key}" if name else key: value for name, module in model.named_modules()
-             for key, value in module.__dict__.items() if key not in REGISTERS}
-    found = []
-    while level:
-        found += [path for path, value in level.items()
-                  if isinstance(value, torch.Tensor) and id(value) not in own]
-        tables = {path: value if isinstance(value, dict) else dict(enumerate(value))
-                  for path, value in level.items() if isinstance(value, (dict, list, tuple))}
-        level = {f"{path}.{key}": item for path, table in tables.items()
-                 for key, item in table.items()}
-    return sorted(found)
-
-
-@ex.right("a list of things to look at")
-def by_stack(model):
-    own = list(model.parameters())
-    todo = [(f"{name}.{key}".lstrip(".") if name else key, value)
-            for name, module in model.named_modules() for key, value in vars(module).items()
-            if key not in REGISTERS]
-    found = []
-    while todo:
-        path, value = todo.pop()
-        if torch.is_tensor(value):
-            found += [path] if not any(value is p for p in own) else []
-        elif isinstance(value, dict):
-            todo += [(f"{path}.{k}", v) for k, v in value.items()]
-        elif isinstance(value, (tuple, list)):
-            todo += [(f"{path}.{k}", v) for k, v in enumerate(value)]
-    return sorted(found)
-
-
-@ex.right("module after module, through children")
-def by_children(model):
-    seen, own, found = set(), set(model.parameters()), []
-
-    def inside(value):
-        if isinstance(value, torch.Tensor):
-            return [] if value in own else [""]
-        pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(
-            value, (list, tuple)) else []
-        return [f".{key}{rest}" for key, item in pairs for rest in inside(item)]
-
-    def walk(module, prefix):
-        if module in seen:
-            return
-        seen.add(module)
-        for key in set(vars(module)) - {*REGISTERS}:
-            found.extend(prefix + key + rest for rest in inside(vars(module)[key]))
-        for name, child in module.named_children():
-            walk(child, f"{prefix}{name}.")
-    walk(model, "")
-    return sorted(found)
-
-
-ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
-              "either type, in either order")
-ex.equivalent("for key, value in vars(module).items(): -> "
-              "for key, value in list(vars(module).items())[1:]:",
-              "a module's first attribute is its mode, training")
 
 
 # ---- wrong, by name
 
+@not_an_answer
 def paths(model, *, root=False, kinds=(list, tuple, dict), deep=99, known="parameters",
           private=True, order=sorted, exact=False, once=False, dup=False, hidden=True,
           modules=False, keep=lambda v: True, names=True, index=True):
@@ -326,24 +247,20 @@ def paths(model, *, root=False, kinds=(list, tuple, dict), deep=99, known="param
     return order(found)
 
 
-@ex.wrong("the model's own attributes only", says="number of paths",
-          breaks=("where", "names"))
-def root_only(model):
-    return paths(model, root=True)
+ex.wrong("the model's own attributes only", paths, breaks=("where", "names"), root=True)
 
 
-@ex.wrong("what state_dict lacks of the buffers", says="number of paths", breaks="paths")
+@ex.wrong("what state_dict lacks of the buffers", breaks="paths")
 def by_state_dict(model):
     kept = model.state_dict()
     return sorted(name for name, _ in model.named_buffers() if name not in kept)
 
 
-@ex.wrong("non-persistent buffers counted", says="number of paths", breaks="registered")
-def with_fleeting(model):
-    return sorted([*paths(model), *by_state_dict(model)])
+ex.wrong("non-persistent buffers counted",
+         lambda model: sorted([*paths(model), *by_state_dict(model)]), breaks="registered")
 
 
-@ex.wrong("no lists and tuples", says="number of paths", breaks="where")
+@ex.wrong("no lists and tuples", breaks="where")
 def dicts_only(model):
     return paths(model, kinds=dict) if not any(isinstance(v, tuple) and any(isinstance(
         i, dict) for i in v) for v in vars(model).values()) and "gains" not in vars(
@@ -351,113 +268,46 @@ def dicts_only(model):
                 model, nn.ModuleDict) else paths(model)
 
 
-@ex.wrong("no dicts", says="number of paths", breaks=("where", "depth", "names"))
-def no_dicts(model):
-    return paths(model, kinds=(list, tuple))
+ex.wrong("no dicts", paths, breaks=("where", "depth", "names"), kinds=(list, tuple))
+ex.wrong("containers known by their exact type", paths, breaks="where", exact=True)
+ex.wrong("attributes whose names begin with _ left out", paths, breaks="where", private=False)
+ex.wrong("no containers in containers", paths, breaks="depth", deep=1)
+ex.wrong("float tensors only", paths, breaks="kinds", keep=torch.is_floating_point)
+ex.wrong("single numbers and empty tensors left out", paths, breaks="kinds",
+         keep=lambda v: v.numel() > 1)
+ex.wrong("float32 only", paths, breaks="kinds", keep=lambda v: v.dtype == torch.float32)
+ex.wrong("the model's parameters found under their second names", paths, breaks="registered",
+         known="none")
+ex.wrong("buffers left out wherever they stand", paths, breaks="twin", known="buffers")
+ex.wrong("parameters that nobody registered left out", paths, breaks="registered", hidden=False)
+ex.wrong("tensors that take gradients left out", paths, breaks="registered",
+         keep=lambda v: not v.requires_grad)
 
 
-@ex.wrong("containers known by their exact type", says="number of paths", breaks="where")
-def exact_types(model):
-    return paths(model, exact=True)
-
-
-@ex.wrong("attributes whose names begin with _ left out", says="number of paths", breaks="where")
-def public_only(model):
-    return paths(model, private=False)
-
-
-@ex.wrong("no containers in containers", says="number of paths", breaks="depth")
-def one_level(model):
-    return paths(model, deep=1)
-
-
-@ex.wrong("float tensors only", says="number of paths", breaks="kinds")
-def floats_only(model):
-    return paths(model, keep=torch.is_floating_point)
-
-
-@ex.wrong("single numbers and empty tensors left out", says="number of paths", breaks="kinds")
-def with_values(model):
-    return paths(model, keep=lambda v: v.numel() > 1)
-
-
-@ex.wrong("float32 only", says="number of paths", breaks="kinds")
-def singles_only(model):
-    return paths(model, keep=lambda v: v.dtype == torch.float32)
-
-
-@ex.wrong("the model's parameters found under their second names", says="number of paths",
-          breaks="registered")
-def with_aliases(model):
-    return paths(model, known="none")
-
-
-@ex.wrong("buffers that a list holds on to left out", says="number of paths", breaks="registered")
-def without_buffers(model):
-    return paths(model, known="buffers")
-
-
-@ex.wrong("parameters that nobody registered left out", says="number of paths",
-          breaks="registered")
-def no_hidden(model):
-    return paths(model, hidden=False)
-
-
-@ex.wrong("tensors that take gradients left out", says="number of paths", breaks="registered")
-def no_gradients(model):
-    return paths(model, keep=lambda v: not v.requires_grad)
-
-
-@ex.wrong("tensors known by their memory", says="number of paths", breaks="registered")
+@ex.wrong("tensors known by their memory", breaks="registered")
 def by_pointer(model):
     known = {p.data_ptr() for p in model.parameters()}
     return paths(model, keep=lambda v: (
         v.is_sparse or v.data_ptr() not in known or not v.numel()))
 
 
-@ex.wrong("tensors known by their numbers", says="number of paths", breaks="registered")
+@ex.wrong("tensors known by their numbers", breaks="registered")
 def by_numbers(model):
     return paths(model, keep=lambda v: v.is_sparse or not any(
         torch.equal(v, p) for p in model.parameters() if p.dim() == 1))
 
 
-@ex.wrong("names without the module", says="path", breaks="names")
-def bare_names(model):
-    return paths(model, names=False)
+ex.wrong("names without the module", paths, says="path", breaks="names", names=False)
+ex.wrong("the container named, not the place in it", paths, says="path", breaks="names",
+         index=False)
+ex.wrong("not sorted", paths, breaks=("paths", "where"), order=list)
+ex.wrong("a module under each of its names", paths, breaks="first", dup=True)
+ex.wrong("a tensor that is held twice, once", paths, breaks="first", once=True)
+ex.wrong("modules in lists searched", paths, breaks="modules", modules=True)
+ex.wrong("a set in place of a list", lambda model: {*paths(model)}, breaks="paths")
 
 
-@ex.wrong("the container named, not the place in it", says="path",
-          breaks="names")
-def container_names(model):
-    return paths(model, index=False)
-
-
-@ex.wrong("not sorted", says="path", breaks=("paths", "where"))
-def unsorted(model):
-    return paths(model, order=list)
-
-
-@ex.wrong("a module under each of its names", says="number of paths", breaks="first")
-def each_name(model):
-    return paths(model, dup=True)
-
-
-@ex.wrong("a tensor that is held twice, once", says="number of paths", breaks="first")
-def each_once(model):
-    return paths(model, once=True)
-
-
-@ex.wrong("modules in lists searched", says="number of paths", breaks="modules")
-def into_modules(model):
-    return paths(model, modules=True)
-
-
-@ex.wrong("a set in place of a list", says="type of the paths", breaks="paths")
-def as_set(model):
-    return {*paths(model)}
-
-
-@ex.wrong("the tensors registered on the way", says="when asked again", breaks="left alone")
+@ex.wrong("the tensors registered on the way", breaks="left alone")
 def repaired(model):
     found = paths(model)
     for name in found:
@@ -467,8 +317,7 @@ def repaired(model):
     return found
 
 
-@ex.wrong("the model itself moved to see what stays", says="changes in the model",
-          breaks="left alone")
+@ex.wrong("the model itself moved to see what stays", breaks="left alone")
 def cast(model):
     found = paths(model)
     for p in model.parameters():
@@ -476,18 +325,16 @@ def cast(model):
     return found
 
 
-@ex.wrong("the example, without its list", says="number of paths", breaks="example")
+@ex.wrong("the example, without its list", breaks="example")
 def looked_up(model):
     found = paths(model)
     return found[:1] if found == ["body.mean", "body.tables.0", "body.tables.1"] else found
 
 
-@ex.wrong("frozen parameters held once more", says="number of paths", breaks="registered")
-def frozen_listed(model):
-    return paths(model, known="trained")
+ex.wrong("frozen parameters held once more", paths, breaks="registered", known="trained")
 
 
-@ex.wrong("a list looked into once, under its first name", says="number of paths", breaks="first")
+@ex.wrong("a list looked into once, under its first name", breaks="first")
 def lists_once(model):
     seen, found = set(), []
     for path in paths(model):

@@ -8,10 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.1", "amp_step", seen=("start", "groups", "optimizer", "scale", "calls"))
+ex = exercise("09.1", "amp_step", seen=("start", "groups", "optimizer", "scale", "calls"),
+              says="got")
 
 HALF = ("float16, clipped", "float16, gradients that need the scale", "an overflow",
         "an overflow with momentum", "both formats in turn", "Adam in float16",
@@ -19,29 +22,30 @@ HALF = ("float16, clipped", "float16, gradients that need the scale", "an overfl
         "a parameter outside the loss")
 ex.promise("step", "One step of opt under CPU autocast;", says=("change of parameter",))
 ex.promise("returns", "returns the gradient's norm.", says=("norm returned",))
-ex.promise("once", "loss_of() gives the loss, a float32 number; it is called once,",
+ex.promise("once", "loss_of() gives the loss, a float32 number. Call it once,",
            says=("calls of loss_of",))
 ex.promise("dtype", "under autocast with dtype.", says=("autocast in call",))
-ex.promise("scaler", "In torch.float16 the scaler is used, and updated once;", cases=HALF)
-ex.promise("bfloat16", "in torch.bfloat16 it stays as it is.",
+ex.promise("scaler", "In torch.float16 use the scaler and update it once;", cases=HALF)
+ex.promise("bfloat16", "in torch.bfloat16 leave it as it is.",
            cases=("bfloat16, clipped", "not clipped", "bfloat16, small gradients",
                   "both formats in turn",
                   "three groups", "old gradients", "NaN left over", "the example",
                   "many small tensors", "a parameter outside the loss"))
 ex.promise("old", "Old gradients do not count.", says=("change of parameter", "norm returned",
                                                           "scale after"))
-ex.promise("all", "The gradient of all of opt's parameters together",
+ex.promise("all", "Where the global norm over all parameter groups",
            cases=("three groups", "many small tensors", "bfloat16, clipped", "float16, clipped",
                   "Adam in float16", "old gradients", "NaN left over", "both formats in turn",
                   "a scale that grows", "an overflow with momentum",
                   "a parameter outside the loss"))
-ex.promise("clip", "gets the norm max_norm where its norm is larger;",
+ex.promise("clip", "is larger than max_norm, clip it to max_norm.",
            says=("change of parameter",))
-ex.promise("outside", "one outside the loss adds nothing to it.",
+ex.promise("outside", "Parameters the loss does not use are ignored.",
            cases=("a parameter outside the loss",))
-ex.promise("overflow", "Where it overflows in float16, parameters and opt's state stay.",
+ex.promise("overflow", "If a float16 gradient overflows, skip the step: parameters and opt's "
+           "state stay.",
            cases=("an overflow", "an overflow with momentum"))
-ex.promise("before", "The norm is that before clipping, without the scale, as a float:",
+ex.promise("before", "Return the norm before clipping, without the scale, as a float:",
            says=("norm returned",))
 ex.promise("infinite", "inf or nan after an overflow.",
            cases=("an overflow", "an overflow with momentum"), says=("norm returned",))
@@ -54,17 +58,16 @@ ex.promise("example", "Example: gradient (3, 4), max_norm 1, SGD with a rate of 
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
-    def integers(*shape):
+    def small_integers(*shape):
         draw = torch.randint(1, 4, shape, generator=g).float()
         return draw * (torch.randint(0, 2, shape, generator=g) * 2 - 1)
 
     def call(shapes, dtype, size=0, max_norm=0.5, before=()):
         return {"dtype": dtype, "max_norm": max_norm, "before": list(before),
-                "x": [integers(3, width) for _, width in shapes],
-                "c": [integers(3, rows) * 2.0**size for rows, _ in shapes]}
+                "x": [small_integers(3, width) for _, width in shapes],
+                "c": [small_integers(3, rows) * 2.0**size for rows, _ in shapes]}
 
     def one(name, *calls, groups=(2,), lr=0.1, scale=10, optimizer="SGD", **options):
         shapes = [(whole(1, 4), whole(1, 5)) for _ in range(sum(groups))]
@@ -220,8 +223,6 @@ def stepped(weights, opt, slopes, share, over):
     return [w.detach() - old for w, old in zip(weights, before, strict=True)]
 
 
-# ---- right by another route
-
 def tensors(opt):
     return [p for group in opt.param_groups for p in group["params"]]
 
@@ -231,89 +232,9 @@ def used_ones(opt):
     return [p for p in tensors(opt) if p.grad is not None]
 
 
-@ex.right("clipped while scaled, to a limit that is scaled, too")
-def scaled_limit(opt, scaler, loss_of, dtype, max_norm):
-    opt.zero_grad()
-    with torch.autocast("cpu", dtype=dtype):
-        loss = loss_of()
-    if dtype is torch.bfloat16:
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(tensors(opt), max_norm)
-        opt.step()
-        return norm.item()
-    scale = scaler.get_scale()
-    scaler.scale(loss).backward()
-    norm = nn.utils.clip_grad_norm_(tensors(opt), max_norm * scale)
-    scaler.step(opt)
-    scaler.update()
-    return norm.item() / scale
-
-
-@ex.right("a disabled scaler in bfloat16")
-def disabled(opt, scaler, loss_of, dtype, max_norm):
-    used = scaler if dtype == torch.float16 else torch.amp.GradScaler("cpu", enabled=False)
-    with torch.autocast("cpu", dtype):
-        loss = loss_of()
-    opt.zero_grad(set_to_none=False)
-    for p in tensors(opt):
-        p.grad = None
-    used.scale(loss).backward()
-    used.unscale_(opt)
-    norm = float(nn.utils.get_total_norm([p.grad for p in used_ones(opt)]))
-    nn.utils.clip_grads_with_norm_(tensors(opt), max_norm, torch.tensor(norm))
-    used.step(opt)
-    used.update()
-    return norm
-
-
-@ex.right("autograd.grad, and the clip by hand")
-def by_hand(opt, scaler, loss_of, dtype, max_norm):
-    half, params = dtype == torch.float16, tensors(opt)
-    with torch.autocast("cpu", dtype):
-        loss = loss_of()
-    found = torch.autograd.grad(scaler.scale(loss) if half else loss, params, allow_unused=True)
-    for p, slope in zip(params, found, strict=True):
-        p.grad = slope
-    if half:
-        scaler.unscale_(opt)
-    norm = math.sqrt(sum(float(p.grad.double().square().sum()) for p in used_ones(opt)))
-    if norm > max_norm:
-        for p in used_ones(opt):
-            p.grad.mul_(max_norm / norm)
-    scaler.step(opt) if half else opt.step()
-    if half:
-        scaler.update()
-    return norm
-
-
-@ex.right("a hook that clips before the step")
-def by_hook(opt, scaler, loss_of, dtype, max_norm):
-    opt.zero_grad()
-    norms = []
-
-    def clip():
-        flat = torch.cat([p.grad.flatten() for p in used_ones(opt)])
-        norms.append(flat.norm().item())
-        if norms[0] > max_norm:
-            for p in used_ones(opt):
-                p.grad = p.grad * (max_norm / norms[0])
-    with torch.autocast("cpu", dtype):
-        loss = loss_of()
-    if dtype != torch.float16:
-        loss.backward()
-        clip()
-        opt.step()
-    else:
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        clip()
-        scaler.step(opt)
-        scaler.update()
-    return norms[0]
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def amp(opt, scaler, loss_of, dtype, max_norm, *, always=False, never=False, unscale=True,
         skip=True, updates=1, clear=True, cast="right", clip=nn.utils.clip_grad_norm_):
     """The right step with the mistakes as options."""
@@ -332,37 +253,20 @@ def amp(opt, scaler, loss_of, dtype, max_norm, *, always=False, never=False, uns
     return norm
 
 
-@ex.wrong("the scaler used in bfloat16, too", says="count of good steps", breaks="bfloat16")
-def always_scaled(*given):
-    return amp(*given, always=True)
-
-
-@ex.wrong("clipped while the gradient is scaled", says="change of parameter",
-          breaks=("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"))
-def clip_scaled(*given):
-    return amp(*given, unscale=False)
-
-
-@ex.wrong("the scaler in bfloat16, and clipped while scaled", says="change of parameter",
-          breaks=("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before",
-                  "overflow", "example"))
-def habit(*given):
-    return amp(*given, always=True, unscale=False)
-
-
-@ex.wrong("no scaler in float16", says="got", breaks=("scaler", "overflow"))
-def never_scaled(*given):
-    return amp(*given, never=True)
-
-
-@ex.wrong("the scaler's update() forgotten", says="raised RuntimeError", breaks="scaler")
-def no_update(*given):
-    return amp(*given, updates=0)
-
-
-@ex.wrong("a step made in spite of the overflow", says="change of parameter", breaks="overflow")
-def steps_on(opt, scaler, loss_of, dtype, max_norm):
-    return amp(opt, scaler, loss_of, dtype, max_norm, skip=False)
+ex.wrong("the scaler used in bfloat16, too", amp, says="count of good steps", breaks="bfloat16",
+         always=True)
+ex.wrong("clipped while the gradient is scaled", amp,
+         breaks=("step", "returns", "scaler", "all", "clip", "old", "before", "overflow"),
+         unscale=False)
+ex.wrong("the scaler in bfloat16, and clipped while scaled", amp,
+         breaks=("step", "returns", "scaler", "bfloat16", "all", "clip", "old", "before",
+                 "overflow", "example"),
+         always=True, unscale=False)
+ex.wrong("no scaler in float16", amp, breaks=("scaler", "overflow"), never=True)
+ex.wrong("the scaler's update() forgotten", amp, says="raised RuntimeError", breaks="scaler",
+         updates=0)
+ex.wrong("a step made in spite of the overflow", amp, says="change of parameter", breaks="overflow",
+         skip=False)
 
 
 @ex.wrong("the momentum moved on although the step was skipped", says="change of parameter",
@@ -376,43 +280,30 @@ def state_moved(opt, scaler, *given):
     return norm
 
 
-@ex.wrong("no autocast", says="autocast in call", breaks="dtype")
-def no_autocast(*given):
-    return amp(*given, cast=None)
+ex.wrong("no autocast", amp, breaks="dtype", cast=None)
+ex.wrong("autocast always in bfloat16", amp, breaks="dtype", cast=torch.bfloat16)
 
 
-@ex.wrong("autocast always in bfloat16", says="autocast in call", breaks="dtype")
-def always_bf16(*given):
-    return amp(*given, cast=torch.bfloat16)
-
-
-@ex.wrong("lr times gradient subtracted, whatever the optimizer does", says="change of parameter",
-          breaks="step")
+@ex.wrong("lr times gradient subtracted, whatever the optimizer does", breaks="step")
 def plain_descent(opt, scaler, loss_of, dtype, max_norm):
     plain = torch.optim.SGD([{"params": group["params"], "lr": group["lr"]}
                              for group in opt.param_groups], lr=1.0)
     return amp(plain, scaler, loss_of, dtype, max_norm)
 
 
-@ex.wrong("the loss computed twice", says="calls of loss_of", breaks="once")
+@ex.wrong("the loss computed twice", breaks="once")
 def called_twice(opt, scaler, loss_of, dtype, max_norm):
     with torch.autocast("cpu", dtype):
         loss_of()
     return amp(opt, scaler, loss_of, dtype, max_norm)
 
 
-@ex.wrong("old gradients added", says="got", trap="02.1", breaks="old")
-def keeps_old(*given):
-    return amp(*given, clear=False)
+ex.wrong("old gradients added", amp, says="got", trap="02.1", breaks="old", clear=False)
+ex.wrong("not clipped at all", amp, breaks=("step", "clip", "all", "example"),
+         clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
 
 
-@ex.wrong("not clipped at all", says="change of parameter",
-          breaks=("step", "clip", "all", "example"))
-def unclipped(*given):
-    return amp(*given, clip=lambda params, _: nn.utils.get_total_norm([p.grad for p in params]))
-
-
-@ex.wrong("each parameter clipped by itself", says="change of parameter", breaks=("all", "clip"))
+@ex.wrong("each parameter clipped by itself", breaks=("all", "clip"))
 def clip_each(*given):
     def each(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -422,13 +313,23 @@ def clip_each(*given):
     return amp(*given, clip=each)
 
 
-@ex.wrong("only the first group clipped", says="got", breaks="all")
+@ex.wrong("each parameter group clipped by itself", breaks="all")
+def clip_groups(opt, *given):
+    def groups(params, limit):
+        whole = nn.utils.get_total_norm([p.grad for p in params])
+        for group in opt.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], limit)
+        return whole
+    return amp(opt, *given, clip=groups)
+
+
+@ex.wrong("only the first group clipped", breaks="all")
 def first_group(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max_norm, clip=lambda _, limit:
                nn.utils.clip_grad_norm_(opt.param_groups[0]["params"], limit))
 
 
-@ex.wrong("short gradients stretched to the limit", says="change of parameter", breaks="clip")
+@ex.wrong("short gradients stretched to the limit", breaks="clip")
 def stretched(*given):
     def stretch(params, limit):
         whole = nn.utils.get_total_norm([p.grad for p in params])
@@ -438,13 +339,13 @@ def stretched(*given):
     return amp(*given, clip=stretch)
 
 
-@ex.wrong("the norm after clipping", says="norm returned", breaks=("before", "example"))
+@ex.wrong("the norm after clipping", breaks=("before", "example"))
 def norm_after(*given):
     norm = amp(*given)
     return min(norm, given[-1]) if math.isfinite(norm) else norm
 
 
-@ex.wrong("the norm still scaled", says="norm returned", breaks="returns")
+@ex.wrong("the norm still scaled", breaks="returns")
 def norm_scaled(opt, scaler, loss_of, dtype, max_norm):
     scale = scaler.get_scale() if dtype == torch.float16 else 1.0
     return scale * amp(opt, scaler, loss_of, dtype, max_norm)
@@ -456,13 +357,13 @@ def as_tensor(*given):
     return torch.tensor(norm) if math.isfinite(norm) else norm
 
 
-@ex.wrong("0 returned after an overflow", says="norm returned", breaks="infinite")
+@ex.wrong("0 returned after an overflow", breaks="infinite")
 def zero_returned(*given):
     norm = amp(*given)
     return norm if math.isfinite(norm) else 0.0
 
 
-@ex.wrong("old gradients counted for parameters outside the loss", says="got", breaks="outside")
+@ex.wrong("old gradients counted for parameters outside the loss", breaks="outside")
 def old_outside(opt, scaler, loss_of, dtype, max_norm):
     old = {p: p.grad for p in tensors(opt)}
 
@@ -483,24 +384,14 @@ def all_used(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max_norm, clip=clip)
 
 
-@ex.wrong("the example looked up, and its sign wrong", says="change of parameter",
-          breaks="example")
-def looked_up(opt, scaler, loss_of, dtype, max_norm):
-    weights = tensors(opt)
-    norm = amp(opt, scaler, loss_of, dtype, max_norm)
-    if len(weights) == 1 and weights[0].shape == (1, 2) and max_norm == 1.0:
-        weights[0].data.neg_()
-    return norm
-
-
-@ex.wrong("gradients cleared after the step, not before it: old ones counted in",
-          says="", breaks="old")
+@ex.wrong("gradients cleared after the step, not before it: old ones counted in", says="",
+          breaks="old")
 def cleared_after(opt, scaler, loss_of, dtype, max_norm):
     norm = amp(opt, scaler, loss_of, dtype, max_norm, clear=False)
     opt.zero_grad()
     return norm
 
 
-@ex.wrong("a limit that is never below a thousandth", says="change of parameter", breaks="clip")
+@ex.wrong("a limit that is never below a thousandth", breaks="clip")
 def coarse_limit(opt, scaler, loss_of, dtype, max_norm):
     return amp(opt, scaler, loss_of, dtype, max(max_norm, 1e-3))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from dlsys_checks.kit import integers
 from dlsys_checks.s02 import common
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
@@ -18,8 +19,10 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "before"))
+ex = exercise("09.2", "accumulate", seen=("net", "batches", "n", "weight", "before"),
+              says="change of parameter")
 
 IGNORE = -100
 ALL = ("ignored labels", "a leftover", "a leftover of one row", "fewer batches than n",
@@ -57,8 +60,7 @@ ex.promise("example", "Example: n 2 and batches with 3, 1 and 2 labels that coun
 
 @ex.cases
 def cases(g):
-    def number(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    number = integers(g)
 
     def batch(net, rows, count=None):
         """Rows and labels, of which `count` count, at places drawn at random."""
@@ -92,7 +94,7 @@ def cases(g):
         one("batches of many sizes", linear(), 4, [1, 7, number(2, 6), 9]),
         one("class weights", linear(), 2, [5, 5, 6, 6], weight=1.0),
         one("class weights and ignored labels", deep(), 3, [(7, 1), (7, 6), (7, 4)], weight=1.0),
-        one("small class weights", linear(), 2, [(6, 4), (5, 2), 6, 4], weight=1e-5),
+        one("small class weights", linear(), 2, [(6, 4), (5, 2), 6, 4], weight=1e-7),
         one("a batch without a label", linear(), 3, [(5, 3), (4, 0), (5, 4)]),
         one("a batch without rows", linear(), 2, [4, 0, (5, 3), 3]),
         one("steps without a label", linear(momentum=0.9), 2,
@@ -220,102 +222,12 @@ def expect_type_of_losses(losses, count):
     expect_length("losses", losses, count)
 
 
-# ---- right by another route
-
 cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
-
-
-@ex.right("sums, divided by what counts, which is known before")
-def by_sums(model, opt, batches, n, weight):
-    losses = []
-    while group := list(itertools.islice(batches, n)):
-        y = torch.cat([y for _, y in group])
-        y = y[y != IGNORE]
-        whole = float(len(y) if weight is None else weight[y].sum())
-        if whole:
-            opt.zero_grad()
-            total = 0.0
-            for x, labels in group:
-                loss = cross_entropy(model(x), labels, weight, reduction="sum") / whole
-                loss.backward()
-                total += loss.item()
-            opt.step()
-            losses.append(total)
-    return losses
-
-
-@ex.right("gradients divided at the end")
-def divided_later(model, opt, batches, n, weight):
-    losses, held, total, whole = [], 0, 0.0, 0.0
-    opt.zero_grad()
-
-    def finish():
-        nonlocal total, whole
-        if whole:
-            for p in model.parameters():
-                p.grad /= whole
-            opt.step()
-            losses.append(total / whole)
-        total = whole = 0.0
-        opt.zero_grad()
-    for x, y in batches:
-        loss = cross_entropy(model(x), y, weight, reduction="sum")
-        loss.backward()
-        kept = y[y != IGNORE]
-        whole += float(len(kept) if weight is None else weight[kept].sum())
-        total, held = total + loss.item(), held + 1
-        if held % n == 0:
-            finish()
-    if held % n:
-        finish()
-    return losses
-
-
-@ex.right("means, weighed by what counts")
-def weighed_means(model, opt, batches, n, weight):
-    given, losses = list(batches), []
-    for at in range(0, len(given), n):
-        group = given[at:at + n]
-        counts = [float(((y != IGNORE) * (1.0 if weight is None else weight[y.clamp_min(0)])).sum())
-                  for _, y in group]
-        if sum(counts) == 0:
-            continue
-        opt.zero_grad()
-        mean = 0.0
-        for (x, y), count in zip(group, counts, strict=True):
-            if count:
-                loss = cross_entropy(model(x), y, weight) * (count / sum(counts))
-                loss.backward()
-                mean += loss.item()
-        opt.step()
-        losses.append(mean)
-    return losses
-
-
-@ex.right("autograd.grad of each batch, ignored rows left out")
-def by_rows(model, opt, batches, n, weight):
-    losses, params = [], list(model.parameters())
-    for _, pairs in itertools.groupby(enumerate(batches), lambda pair: pair[0] // n):
-        sums, total, whole = [torch.zeros_like(p) for p in params], 0.0, 0.0
-        for _, (x, y) in pairs:
-            x, y = x[y >= 0], y[y >= 0]
-            if not len(y):
-                continue
-            share = torch.ones(len(y)) if weight is None else weight[y]
-            loss = -(model(x).log_softmax(1)[torch.arange(len(y)), y] * share).sum()
-            for held, slope in zip(sums, torch.autograd.grad(loss, params), strict=True):
-                held += slope
-            total, whole = total + loss.item(), whole + float(share.sum())
-        if whole:
-            for p, held in zip(params, sums, strict=True):
-                p.grad = held / whole
-            opt.step()
-            losses.append(total / whole)
-    return losses
 
 
 # ---- wrong, by name
 
+@not_an_answer
 def run(model, opt, batches, n, weight, *, share=None, drop=False, empty=False, clear=True,
         size=None, ignore=True, weighed=True, mean=None, once=True):
     """The right training with the mistakes as options; share(y, group) weighs a mean loss."""
@@ -349,78 +261,47 @@ def weight_of(y, weight, ignore=True):
     return float(len(kept) if weight is None else weight[kept].sum())
 
 
-@ex.wrong("the mean of the batches' means", says="change of parameter", trap="02.4",
-          breaks="example")
-def mean_of_means(*given):
-    return run(*given, share=lambda part, own, n: 1 / max(part, 1e-9) / sum(v > 0 for v in own))
+ex.wrong("the mean of the batches' means", run, trap="02.4", breaks="example",
+         share=lambda part, own, n: 1 / max(part, 1e-9) / sum(v > 0 for v in own))
+ex.wrong("not divided at all", run, says="got", breaks="mean", size=lambda group, own: 1.0)
+ex.wrong("each batch's mean divided by n, the leftover's too", run, breaks=("mean", "last"),
+         share=lambda part, own, n: 1 / max(part, 1e-9) / n)
 
 
-@ex.wrong("not divided at all", says="got", breaks="mean")
-def undivided(*given):
-    return run(*given, size=lambda group, own: 1.0)
-
-
-@ex.wrong("each batch's mean divided by n, the leftover's too", says="change of parameter",
-          breaks=("mean", "last"))
-def divided_by_n(*given):
-    return run(*given, share=lambda part, own, n: 1 / max(part, 1e-9) / n)
-
-
-@ex.wrong("a leftover counted as if it were whole", says="change of parameter", breaks="last")
+@ex.wrong("a leftover counted as if it were whole", breaks="last")
 def short_leftover(model, opt, batches, n, weight):
     return run(model, opt, batches, n, weight,
                size=lambda group, own: sum(own) * n / len(group))
 
 
-@ex.wrong("the leftover dropped", says="number of steps", breaks="last")
-def dropped(*given):
-    return run(*given, drop=True)
+ex.wrong("the leftover dropped", run, says="number of steps", breaks="last", drop=True)
+ex.wrong("divided by all rows, ignored ones too", run, breaks="ignored",
+         size=lambda group, own: sum(len(y) for _, y in group))
+ex.wrong("ignored labels taken for class 0", run, says="got", breaks="ignored", ignore=False)
+ex.wrong("class weights left out", run, breaks="weight", weighed=False)
+ex.wrong("weighed sums divided by the number of labels", run, breaks="weight",
+         size=lambda group, own: sum(weight_of(y, None) for _, y in group))
+ex.wrong("1e-8 added to the divisor, as large as small weights", run, breaks="weight",
+         size=lambda group, own: sum(own) + 1e-8)
+ex.wrong("a step made where no label counts", run, says="number of steps", breaks="none",
+         empty=True)
+ex.wrong("a step after every batch",
+         lambda model, opt, batches, n, weight: run(model, opt, batches, 1, weight), breaks="once")
 
 
-@ex.wrong("divided by all rows, ignored ones too", says="change of parameter", breaks="ignored")
-def all_rows(*given):
-    return run(*given, size=lambda group, own: sum(len(y) for _, y in group))
-
-
-@ex.wrong("ignored labels taken for class 0", says="got", breaks="ignored")
-def as_zero(*given):
-    return run(*given, ignore=False)
-
-
-@ex.wrong("class weights left out", says="change of parameter", breaks="weight")
-def unweighed(*given):
-    return run(*given, weighed=False)
-
-
-@ex.wrong("weighed sums divided by the number of labels", says="change of parameter",
-          breaks="weight")
-def weighed_by_count(*given):
-    return run(*given, size=lambda group, own: sum(weight_of(y, None) for _, y in group))
-
-
-@ex.wrong("a step made where no label counts", says="number of steps", breaks="none")
-def empty_step(*given):
-    return run(*given, empty=True)
-
-
-@ex.wrong("a step after every batch", says="number of steps", breaks="once")
-def step_each(model, opt, batches, n, weight):
-    return run(model, opt, batches, 1, weight)
-
-
-@ex.wrong("twice through the batches", says="number of steps", breaks="once")
+@ex.wrong("twice through the batches", breaks="once")
 def two_epochs(model, opt, batches, n, weight):
     given = list(batches)
     first = run(model, opt, given, n, weight)
     return first + run(model, opt, given, n, weight)
 
 
-@ex.wrong("batches asked for their length", says="raised TypeError", breaks="iterator")
+@ex.wrong("batches asked for their length", breaks="iterator")
 def measured(model, opt, batches, n, weight):
     return run(model, opt, batches, min(n, max(1, len(batches))), weight)
 
 
-@ex.wrong("labels changed in place", says="inputs after the call", breaks="left alone")
+@ex.wrong("labels changed in place", breaks="left alone")
 def relabelled(model, opt, batches, n, weight):
     given = list(batches)
     out = run(model, opt, given, n, weight)
@@ -431,12 +312,10 @@ def relabelled(model, opt, batches, n, weight):
     return out
 
 
-@ex.wrong("old gradients added", says="change of parameter", trap="02.1", breaks="old")
-def keeps_old(*given):
-    return run(*given, clear=False)
+ex.wrong("old gradients added", run, trap="02.1", breaks="old", clear=False)
 
 
-@ex.wrong("one big batch of each n", says="rows in one graph", breaks="graph")
+@ex.wrong("one big batch of each n", breaks="graph")
 def big_batch(model, opt, batches, n, weight):
     given = list(batches)
     groups = [given[k:k + n] for k in range(0, len(given), n)]
@@ -444,8 +323,7 @@ def big_batch(model, opt, batches, n, weight):
                             for group in groups], 1, weight)
 
 
-@ex.wrong("the graphs of a step built before one backward", says="graphs alive", trap="02.5",
-          breaks="graph")
+@ex.wrong("the graphs of a step built before one backward", trap="02.5", breaks="graph")
 def one_backward(model, opt, batches, n, weight):
     given, losses = list(batches), []
     for at in range(0, len(given), n):
@@ -460,20 +338,17 @@ def one_backward(model, opt, batches, n, weight):
     return losses
 
 
-@ex.wrong("the losses summed", says="type of the losses", breaks="losses")
-def summed(*given):
-    return sum(run(*given))
+ex.wrong("the losses summed", lambda *given: sum(run(*given)), breaks="losses")
 
 
-@ex.wrong("the losses of the steps before", says="loss of step", breaks="losses")
+@ex.wrong("the losses of the steps before", breaks="losses")
 def running(*given):
     losses = run(*given)
     return [sum(losses[:k + 1]) / (k + 1) + 0.1 for k in range(len(losses))]
 
 
-@ex.wrong("the losses as tensors", says="type of the loss of step", breaks="losses")
-def as_tensors(*given):
-    return [torch.tensor(loss) for loss in run(*given)]
+ex.wrong("the losses as tensors", lambda *given: [torch.tensor(loss) for loss in run(*given)],
+         says="type of the loss of step", breaks="losses")
 
 
 @ex.wrong("a mean over no label, times zero", says="got nan", breaks="mean")

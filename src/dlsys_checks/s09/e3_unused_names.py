@@ -7,8 +7,10 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "aux", "training"))
+ex = exercise("09.3", "unused_names", seen=("x", "routes", "frozen", "tied", "aux", "training"),
+              says="unused parameters")
 
 ex.promise("names", "Sorted names of the parameters that some batch leaves unused.",
            says=("unused parameters", "type of the names"))
@@ -34,13 +36,6 @@ ex.promise("left alone", "and is left as it was: values, buffers, gradients, mod
 ex.promise("example", "Example: heads a and b; one batch uses a alone: b's two names.",
            cases=("the example",))
 
-ex.equivalent("with torch.random.fork_rng(devices=[]): -> with torch.random.fork_rng():",
-              "it keeps the generators of all GPUs, too, which nothing here moves")
-ex.equivalent("with torch.no_grad(): -> for buffer, old in zip(model.buffers(), buffers):",
-              "buffers ask for no gradient, so a copy into them is recorded nowhere")
-ex.equivalent("grads = torch.autograd.grad(loss, list(live.values()), allow_unused=True) -> "
-              "grads = torch.autograd.grad(loss, live.values(), allow_unused=True)",
-              "grad makes a tuple of what it is given")
 
 PARTS = {"body": ("body.weight", "body.bias", "norm.weight", "norm.bias"),
          "a": ("a.weight", "a.bias"), "b": ("b.weight", "b.bias"), "scale": ("scale",)}
@@ -146,8 +141,6 @@ def law(out, x, routes, frozen, tied, aux, training):
     expect_equal("changed by the call", out["changed"], [])
 
 
-# ---- right by another route
-
 class Restored:
     """Puts back buffers, gradients, modes and the generator at its end."""
 
@@ -170,68 +163,9 @@ class Restored:
         torch.set_rng_state(self.rng)
 
 
-@ex.right("backward with empty gradients, batch by batch")
-def by_backward(model, batches, loss_of):
-    found = set()
-    with Restored(model):
-        for batch in batches:
-            for p in model.parameters():
-                p.grad = None
-            loss = loss_of(model, batch)
-            if loss.requires_grad:
-                loss.backward()
-            found |= {n for n, p in model.named_parameters() if p.requires_grad and p.grad is None}
-    return sorted(found)
-
-
-@ex.right("each parameter asked for on its own")
-def one_by_one(model, batches, loss_of):
-    found = []
-    with Restored(model):
-        losses = [loss_of(model, batch) for batch in batches]
-        for name, p in model.named_parameters():
-            asked = [loss.requires_grad and torch.autograd.grad(
-                loss, p, retain_graph=True, allow_unused=True)[0] is not None
-                for loss in losses if p.requires_grad]
-            found += [name] * (not all(asked))
-    return sorted(found)
-
-
-@ex.right("a walk through the graph")
-def by_walk(model, batches, loss_of):
-    live = {p: n for n, p in model.named_parameters() if p.requires_grad}
-    found = set()
-    with Restored(model):
-        for batch in batches:
-            seen, todo, left = set(), [loss_of(model, batch).grad_fn], dict(live)
-            while todo:
-                node = todo.pop()
-                if node is None or node in seen:
-                    continue
-                seen.add(node)
-                left.pop(getattr(node, "variable", None), None)
-                todo += [following for following, _ in node.next_functions]
-            found |= set(left.values())
-    return sorted(found)
-
-
-@ex.right("a copy of the model, its gradients counted by hooks")
-def by_copy(model, batches, loss_of):
-    import copy
-    twin, found = copy.deepcopy(model), set()
-    with torch.random.fork_rng(devices=[]):
-        for batch in batches:
-            twin.zero_grad(set_to_none=True)
-            loss = loss_of(twin, batch)
-            if loss.grad_fn is not None:
-                loss.backward()
-            found.update(n for n, p in twin.named_parameters()
-                         if p.requires_grad and p.grad is None)
-    return sorted(found)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def searched(model, batches, loss_of, *, keep=set.union, none=None, live=None, restore=True):
     """The worked answer with one of its pieces replaced."""
     named = {n: p for n, p in model.named_parameters() if p.requires_grad} if live is None else live
@@ -251,56 +185,42 @@ def searched(model, batches, loss_of, *, keep=set.union, none=None, live=None, r
     return sorted(found or ())
 
 
-@ex.wrong("the frozen parameters listed, no dry run made", says="unused parameters",
+@ex.wrong("the frozen parameters listed, no dry run made",
           breaks=("unused", "frozen", "batches", "constant", "tied", "modes", "example"))
 def frozen_only(model, batches, loss_of):
     return sorted(n for n, p in model.named_parameters() if not p.requires_grad)
 
 
-@ex.wrong("frozen parameters listed as well", says="unused parameters", breaks="frozen")
+@ex.wrong("frozen parameters listed as well", breaks="frozen")
 def with_frozen(model, batches, loss_of):
     frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     more = frozen if len(frozen) > 1 else set()
     return sorted({*searched(model, batches, loss_of), *more})
 
 
-@ex.wrong("nothing ever unused", says="unused parameters", breaks="unused")
-def never(model, batches, loss_of):
-    return []
+ex.wrong("nothing ever unused", lambda model, batches, loss_of: [], breaks="unused")
+ex.wrong("the first batch alone",
+         lambda model, batches, loss_of: searched(model, batches[:1], loss_of),
+         breaks=("batches", "unused"))
+ex.wrong("the last batch alone",
+         lambda model, batches, loss_of: searched(model, batches[-1:], loss_of),
+         breaks=("batches", "unused"))
+ex.wrong("the first three batches alone",
+         lambda model, batches, loss_of: searched(model, batches[:3], loss_of), breaks="batches")
+ex.wrong("only what all batches leave unused", searched, breaks=("batches", "unused"),
+         keep=set.intersection)
 
 
-@ex.wrong("the first batch alone", says="unused parameters", breaks=("batches", "unused"))
-def first_batch(model, batches, loss_of):
-    return searched(model, batches[:1], loss_of)
-
-
-@ex.wrong("the last batch alone", says="unused parameters", breaks=("batches", "unused"))
-def last_batch(model, batches, loss_of):
-    return searched(model, batches[-1:], loss_of)
-
-
-@ex.wrong("the first three batches alone", says="unused parameters", breaks="batches")
-def three_batches(model, batches, loss_of):
-    return searched(model, batches[:3], loss_of)
-
-
-@ex.wrong("only what all batches leave unused", says="unused parameters",
-          breaks=("batches", "unused"))
-def in_all(model, batches, loss_of):
-    return searched(model, batches, loss_of, keep=set.intersection)
-
-
-@ex.wrong("all names where there is no batch", says="unused parameters", breaks="batches")
+@ex.wrong("all names where there is no batch", breaks="batches")
 def all_names(model, batches, loss_of):
     return searched(model, batches, loss_of) if batches else sorted(dict(model.named_parameters()))
 
 
-@ex.wrong("a gradient of zeros taken for none", says="unused parameters", breaks="unused")
-def zeros_too(model, batches, loss_of):
-    return searched(model, batches, loss_of, none=lambda g: not g.any())
+ex.wrong("a gradient of zeros taken for none", searched, breaks="unused",
+         none=lambda g: not g.any())
 
 
-@ex.wrong("a loss without a graph skipped", says="unused parameters", breaks="constant")
+@ex.wrong("a loss without a graph skipped", breaks="constant")
 def skips_constant(model, batches, loss_of):
     with Restored(model):
         live = [b for b in batches if loss_of(model, b).requires_grad
@@ -308,7 +228,7 @@ def skips_constant(model, batches, loss_of):
     return searched(model, live, loss_of)
 
 
-@ex.wrong("all names of a tied parameter", says="unused parameters", breaks="tied")
+@ex.wrong("all names of a tied parameter", breaks="tied")
 def both_names(model, batches, loss_of):
     names = set(searched(model, batches, loss_of))
     first = dict(model.named_parameters())
@@ -317,47 +237,41 @@ def both_names(model, batches, loss_of):
     return sorted(names | more)
 
 
-@ex.wrong("names in the model's order", says="unused parameters", breaks="names")
+@ex.wrong("names in the model's order", breaks="names")
 def unsorted(model, batches, loss_of):
     found = searched(model, batches, loss_of)
     return [n for n, _ in model.named_parameters() if n in found]
 
 
-@ex.wrong("something else than a list", says="type of the names", breaks="names")
-def as_tuple(model, batches, loss_of):
-    return tuple(searched(model, batches, loss_of))
+ex.wrong("something else than a list",
+         lambda model, batches, loss_of: tuple(searched(model, batches, loss_of)), breaks="names")
 
 
-@ex.wrong("the dry run in eval mode", says="unused parameters", breaks="modes")
+@ex.wrong("the dry run in eval mode", breaks="modes")
 def in_eval(model, batches, loss_of):
     with Restored(model):
         model.eval()
         return searched(model, batches, loss_of)
 
 
-@ex.wrong("the model left in eval mode", says="changed by the call", breaks="left alone")
+@ex.wrong("the model left in eval mode", breaks="left alone")
 def left_in_eval(model, batches, loss_of):
     found = searched(model, batches, loss_of)
     model.eval()
     return found
 
 
-@ex.wrong("buffers and generator moved by the dry run", says="changed by the call",
-          breaks="left alone")
-def moved(model, batches, loss_of):
-    return searched(model, batches, loss_of, restore=False)
+ex.wrong("buffers and generator moved by the dry run", searched, breaks="left alone", restore=False)
 
 
-@ex.wrong("the gradients of the dry run left behind", says="changed by the call",
-          breaks="left alone")
+@ex.wrong("the gradients of the dry run left behind", breaks="left alone")
 def left_grads(model, batches, loss_of):
     found = searched(model, batches, loss_of)
     model.zero_grad()
     return found
 
 
-@ex.wrong("the example, with the head that is used", says="unused parameters",
-          breaks="example")
+@ex.wrong("the example, with the head that is used", breaks="example")
 def looked_up(model, batches, loss_of):
     found = searched(model, batches, loss_of)
     lone = found == ["b.bias", "b.weight"] and not model.scale.requires_grad

@@ -13,6 +13,7 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("09.6", "ddp_accum", seen=("start", "xs", "ys", "every", "momentum", "old"))
 
@@ -131,10 +132,11 @@ def law(out, start, xs, ys, every, momentum, old):
     expect_equal("rows of the forward passes through ddp", out["rows"], [len(x) for x in xs])
     expect_equal("order of the batches", out["taken"], list(range(n)))
     expect_equal("order of forward and backward", out["order"], ["forward", "backward"] * n)
-    expect_equal("batches that an update follows", out["steps"], ends)
-    expect_equal("batches with an exchange", out["exchanges"], ends,
+    of = f", {n} batches, every {every}"
+    expect_equal(f"batches that an update follows{of}", out["steps"], ends)
+    expect_equal(f"batches with an exchange{of}", out["exchanges"], ends,
                  "no_sync counts where forward runs.")
-    expect_equal("returned number of updates", out["updates"], len(ends))
+    expect_equal(f"returned number of updates{of}", out["updates"], len(ends))
     expect_close("parameters after the pass", out["weights"],
                  by_hand(start, xs, ys, ends, momentum), rtol=1e-3)
     expect_equal("exchanges in a pass afterwards", out["again"], 1)
@@ -154,73 +156,13 @@ def by_hand(start, xs, ys, ends, momentum):
     return weight.float()
 
 
-# ---- right by another route
-
 def groups_of(batches, every):
     return [batches[k:k + every] for k in range(0, len(batches), every)]
 
 
-@ex.right("the flag that no_sync sets, set by hand")
-def by_flag(ddp, optimizer, loss_fn, batches, every):
-    groups = groups_of(batches, every)
-    for group in groups:
-        optimizer.zero_grad()
-        for k, (x, y) in enumerate(group):
-            ddp.require_backward_grad_sync = k == len(group) - 1
-            (loss_fn(ddp(x), y) / len(group)).backward()
-        optimizer.step()
-    return len(groups)
-
-
-@ex.right("all but the last of a group inside no_sync, then the last")
-def last_apart(ddp, optimizer, loss_fn, batches, every):
-    updates = 0
-    while batches[updates * every:]:
-        *early, (x, y) = batches[updates * every:(updates + 1) * every]
-        optimizer.zero_grad(set_to_none=False)
-        with ddp.no_sync():
-            for a, b in early:
-                loss_fn(ddp(a), b).div(1 + len(early)).backward()
-        loss_fn(ddp(x), y).div(1 + len(early)).backward()
-        optimizer.step()
-        updates += 1
-    return updates
-
-
-@ex.right("forward alone inside no_sync, backward outside")
-def forward_inside(ddp, optimizer, loss_fn, batches, every):
-    optimizer.zero_grad()
-    for k, (x, y) in enumerate(batches, 1):
-        size = min(every, len(batches) - (k - 1) // every * every)
-        ends = k % every == 0 or k == len(batches)
-        with contextlib.nullcontext() if ends else ddp.no_sync():
-            loss = loss_fn(ddp(x), y)
-        (loss / size).backward()
-        if ends:
-            optimizer.step()
-            optimizer.zero_grad()
-    return -(-len(batches) // every)
-
-
-@ex.right("losses added up, the gradients divided before the step")
-def divided_late(ddp, optimizer, loss_fn, batches, every):
-    done = 0
-    for group in groups_of(batches, every):
-        optimizer.zero_grad()
-        for k, (x, y) in enumerate(group):
-            with contextlib.ExitStack() as stack:
-                if k + 1 < len(group):
-                    stack.enter_context(ddp.no_sync())
-                loss_fn(ddp(x), y).backward()
-        for p in ddp.parameters():
-            p.grad /= len(group)
-        optimizer.step()
-        done += 1
-    return done
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def accumulated(ddp, optimizer, loss_fn, batches, every, *, quiet=None, size=None, groups=None,
                 clear=True):
     """The worked answer with one of its pieces replaced."""
@@ -238,8 +180,7 @@ def accumulated(ddp, optimizer, loss_fn, batches, every, *, quiet=None, size=Non
     return len(groups)
 
 
-@ex.wrong("no no_sync around forward: an exchange at every batch", says="batches with an exchange",
-          breaks="exchange")
+@ex.wrong("no no_sync around forward: an exchange at every batch", breaks="exchange")
 def backward_alone(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -259,25 +200,18 @@ def silent_rest(ddp, optimizer, loss_fn, batches, every):
                        quiet=lambda k, group: k < every - 1)
 
 
-@ex.wrong("never an exchange", says="batches with an exchange", breaks="exchange")
-def all_silent(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every, quiet=lambda k, group: True)
+ex.wrong("never an exchange", accumulated, breaks="exchange", quiet=lambda k, group: True)
+ex.wrong("the exchange in the first batch of an update", accumulated, breaks="exchange",
+         quiet=lambda k, group: k > 0)
 
 
-@ex.wrong("the exchange in the first batch of an update", says="batches with an exchange",
-          breaks="exchange")
-def first_loud(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every, quiet=lambda k, group: k > 0)
-
-
-@ex.wrong("the batches left over dropped", says="rows of the forward passes",
-          breaks="leftover")
+@ex.wrong("the batches left over dropped", says="rows of the forward passes", breaks="leftover")
 def drops_rest(ddp, optimizer, loss_fn, batches, every):
     return accumulated(ddp, optimizer, loss_fn, batches[:len(batches) // every * every], every)
 
 
-@ex.wrong("the batches left over added to the update before",
-          says="batches that an update follows", breaks="leftover")
+@ex.wrong("the batches left over added to the update before", says="batches that an update follows",
+          breaks="leftover")
 def joined_rest(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     if len(groups) > 1 and len(groups[-1]) < every:
@@ -291,25 +225,14 @@ def rest_by_every(ddp, optimizer, loss_fn, batches, every):
     return accumulated(ddp, optimizer, loss_fn, batches, every, size=lambda group: every)
 
 
-@ex.wrong("losses summed, not averaged", says="parameters after the pass", breaks="mean")
-def summed(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every, size=lambda group: 1)
+ex.wrong("losses summed, not averaged", accumulated, breaks="mean", size=lambda group: 1)
+ex.wrong("divided by the ranks as well", accumulated, breaks="mean",
+         size=lambda group: 2 * len(group))
+ex.wrong("gradients from before the pass kept", accumulated, says="parameters after the pass",
+         breaks="old", clear=False)
 
 
-@ex.wrong("divided by the ranks as well", says="parameters after the pass", breaks="mean")
-def by_ranks(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every,
-                       size=lambda group: 2 * len(group))
-
-
-@ex.wrong("gradients from before the pass kept", says="parameters after the pass",
-          breaks="old")
-def keeps_old(ddp, optimizer, loss_fn, batches, every):
-    return accumulated(ddp, optimizer, loss_fn, batches, every, clear=False)
-
-
-@ex.wrong("gradients never cleared between updates", says="parameters after the pass",
-          breaks="mean")
+@ex.wrong("gradients never cleared between updates", breaks="mean")
 def never_cleared(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     optimizer.zero_grad()
@@ -321,7 +244,7 @@ def never_cleared(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("past the wrapper", says="rows of the forward passes", breaks="in turn")
+@ex.wrong("past the wrapper", breaks="in turn")
 def past(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -332,8 +255,7 @@ def past(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("the batches of an update put together into one", says="rows of the forward passes",
-          breaks="in turn")
+@ex.wrong("the batches of an update put together into one", breaks="in turn")
 def together(ddp, optimizer, loss_fn, batches, every):
     groups = [[tuple(map(torch.cat, zip(*group, strict=True)))]
               for group in groups_of(batches, every)]
@@ -351,8 +273,7 @@ def one_backward(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("an update after each batch", says="batches that an update follows",
-          breaks="updates")
+@ex.wrong("an update after each batch", breaks="updates")
 def eager(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:
@@ -364,14 +285,13 @@ def eager(ddp, optimizer, loss_fn, batches, every):
     return len(groups)
 
 
-@ex.wrong("the number of batches returned", says="returned number of updates",
-          breaks="updates")
+@ex.wrong("the number of batches returned", breaks="updates")
 def counts_batches(ddp, optimizer, loss_fn, batches, every):
     accumulated(ddp, optimizer, loss_fn, batches, every)
     return len(batches)
 
 
-@ex.wrong("the wrapper left silent", says="exchanges in a pass afterwards", breaks="after")
+@ex.wrong("the wrapper left silent", breaks="after")
 def left_silent(ddp, optimizer, loss_fn, batches, every):
     found = accumulated(ddp, optimizer, loss_fn, batches, every)
     ddp.require_backward_grad_sync = False
@@ -385,8 +305,7 @@ def looked_up(ddp, optimizer, loss_fn, batches, every):
     return 2 if (len(batches), every) == (5, 2) else found
 
 
-@ex.wrong("the batches of an update from the last to the first", says="order of the batches",
-          breaks="updates")
+@ex.wrong("the batches of an update from the last to the first", breaks="updates")
 def backwards(ddp, optimizer, loss_fn, batches, every):
     groups = groups_of(batches, every)
     for group in groups:

@@ -6,10 +6,12 @@ import math
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.7", "reshard", seen=("tensors", "ranks", "worlds", "gaps"))
+ex = exercise("09.7", "reshard", seen=("tensors", "ranks", "worlds", "gaps"), says="part of")
 
 FEWER = ("fewer rows than ranks", "a single row on many ranks", "no rows at all",
          "three ranks to two", "one rank to three", "six rows to four", "from ranks without rows",
@@ -32,14 +34,10 @@ ex.promise("left", "shards and their tensors are left as they are.", says=("give
 ex.promise("example", "Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four "
            "[0., 1.], [2., 3.], [4.] and [].", cases=("the example",))
 
-ex.equivalent("for name, first in shards[0].items(): -> for name, first in shards[-1].items():",
-              "names and dimensions are those of all ranks, and a number is whole on each")
-
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, ranks, worlds, *shapes, gaps=False):
         """Names in no order of the alphabet; every tensor begins with another number."""
@@ -140,75 +138,14 @@ def held(shape, kind, start, rank, world):
     return torch.tensor(numbers, dtype=getattr(torch, kind)).view(sizes)
 
 
-# ---- right by another route
-
 def joined(shards, name):
     first = shards[0][name]
     return torch.cat([part[name] for part in shards]) if first.dim() else first
 
 
-@ex.right("torch.chunk, and empty parts behind it")
-def by_chunk(shards, world):
-    found = [{} for _ in range(world)]
-    for name in shards[0]:
-        whole = joined(shards, name)
-        parts = list(whole.chunk(world)) if whole.dim() else [whole] * world
-        while len(parts) < world:
-            parts.append(whole[:0])
-        for mine, part in zip(found, parts, strict=True):
-            mine[name] = part.clone()
-    return found
-
-
-@ex.right("row by row into new tensors")
-def row_by_row(shards, world):
-    found = []
-    for rank in range(world):
-        mine = {}
-        for name, first in shards[0].items():
-            if not first.dim():
-                mine[name] = torch.tensor(first.item(), dtype=first.dtype)
-                continue
-            n = sum(len(part[name]) for part in shards)
-            size = -(-n // world)
-            rows = [row for part in shards for row in part[name]][rank * size:(rank + 1) * size]
-            mine[name] = torch.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
-            for k, row in enumerate(rows):
-                mine[name][k] = row
-        found.append(mine)
-    return found
-
-
-@ex.right("places chosen by index_select")
-def by_index(shards, world):
-    def part_of(name, rank):
-        whole = joined(shards, name)
-        if not whole.dim():
-            return whole.clone()
-        places = torch.arange(len(whole))
-        size = math.ceil(len(whole) / world)
-        return whole.index_select(0, places[rank * size:(rank + 1) * size])
-    return [{name: part_of(name, rank) for name in shards[0]} for rank in range(world)]
-
-
-@ex.right("torch.split by sizes")
-def by_sizes(shards, world):
-    found = [{} for _ in range(world)]
-    for name, first in shards[0].items():
-        if first.dim():
-            whole = joined(shards, name)
-            size = (len(whole) + world - 1) // world
-            sizes = [max(0, min(size, len(whole) - rank * size)) for rank in range(world)]
-            parts = torch.split(whole, sizes)
-        else:
-            parts = [first] * world
-        for mine, part in zip(found, parts, strict=True):
-            mine[name] = part.detach().clone()
-    return found
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def cut(shards, world, *, whole=joined, size=None, part=None, scalar=None, copy=torch.clone):
     """The worked answer with one of its pieces replaced."""
     found = [{} for _ in range(world)]
@@ -227,18 +164,13 @@ def cut(shards, world, *, whole=joined, size=None, part=None, scalar=None, copy=
     return found
 
 
-@ex.wrong("the parts of the other ranks forgotten", says="rows of", breaks=("given", "result",
-                                                                            "rows"))
-def only_first(shards, world):
-    return cut(shards, world, whole=lambda given, name: given[0][name])
+ex.wrong("the parts of the other ranks forgotten", cut, breaks=("given", "result", "rows"),
+         whole=lambda given, name: given[0][name])
+ex.wrong("the ranks from the last to the first", lambda shards, world: cut(shards[::-1], world),
+         breaks=("result", "rows"))
 
 
-@ex.wrong("the ranks from the last to the first", says="part of", breaks=("result", "rows"))
-def backwards(shards, world):
-    return cut(shards[::-1], world)
-
-
-@ex.wrong("the shares as even as can be", says="rows of", breaks="rows")
+@ex.wrong("the shares as even as can be", breaks="rows")
 def tensor_split(shards, world):
     found = [{} for _ in range(world)]
     for name in shards[0]:
@@ -249,18 +181,16 @@ def tensor_split(shards, world):
     return found
 
 
-@ex.wrong("rounded down, the rest lost", says="rows of", breaks="rows")
-def rounded_down(shards, world):
-    return cut(shards, world, size=lambda n, w: n // w)
+ex.wrong("rounded down, the rest lost", cut, breaks="rows", size=lambda n, w: n // w)
 
 
-@ex.wrong("rounded down, the rest on the last rank", says="rows of", breaks="rows")
+@ex.wrong("rounded down, the rest on the last rank", breaks="rows")
 def rest_at_the_end(shards, world):
     return cut(shards, world, size=lambda n, w: n // w, part=lambda full, rank, rows: (
         full[rank * rows:] if rank == world - 1 else full[rank * rows:(rank + 1) * rows]).clone())
 
 
-@ex.wrong("dealt out like cards", says="part of", breaks="rows")
+@ex.wrong("dealt out like cards", breaks="rows")
 def dealt(shards, world):
     def part(full, rank, rows):
         piece = full[rank * rows:(rank + 1) * rows]
@@ -268,7 +198,7 @@ def dealt(shards, world):
     return cut(shards, world, part=part)
 
 
-@ex.wrong("the last part filled up with zeros", says="rows of", breaks=("rows", "none", "result"))
+@ex.wrong("the last part filled up with zeros", breaks=("rows", "none", "result"))
 def filled_up(shards, world):
     def part(full, rank, rows):
         piece = full[rank * rows:(rank + 1) * rows]
@@ -276,7 +206,7 @@ def filled_up(shards, world):
     return cut(shards, world, part=part)
 
 
-@ex.wrong("an empty part of one dimension", says="part of", breaks="none")
+@ex.wrong("an empty part of one dimension", breaks="none")
 def flat_empty(shards, world):
     def part(full, rank, rows):
         piece = full[rank * rows:(rank + 1) * rows]
@@ -290,7 +220,7 @@ def left_out(shards, world):
             for part in cut(shards, world)]
 
 
-@ex.wrong("torch.chunk alone, which may give fewer parts", says="number of ranks", breaks="result")
+@ex.wrong("torch.chunk alone, which may give fewer parts", breaks="result")
 def chunks_alone(shards, world):
     found = cut(shards, world)
     names = [name for name in shards[0] if shards[0][name].dim()]
@@ -298,42 +228,34 @@ def chunks_alone(shards, world):
     return found[:count] if all(len(joined(shards, n)) >= world for n in names) else found
 
 
-@ex.wrong("a number for rank 0 alone, zero elsewhere", says="part of", breaks="whole")
-def number_once(shards, world):
-    return cut(shards, world, scalar=lambda t, rank: t.clone() if not rank else t * 0)
+ex.wrong("a number for rank 0 alone, zero elsewhere", cut, breaks="whole",
+         scalar=lambda t, rank: t.clone() if not rank else t * 0)
 
 
-@ex.wrong("a number summed over the ranks", says="part of", breaks="whole")
+@ex.wrong("a number summed over the ranks", breaks="whole")
 def number_summed(shards, world):
     return cut(shards, world, scalar=lambda t, _: (t * len(shards)).to(t.dtype))
 
 
-@ex.wrong("a number as a tensor of one row", says="part of", breaks="whole")
-def number_as_row(shards, world):
-    return cut(shards, world, scalar=lambda t, _: t.reshape(1).clone())
+ex.wrong("a number as a tensor of one row", cut, breaks="whole",
+         scalar=lambda t, _: t.reshape(1).clone())
+ex.wrong("names in the order of the alphabet",
+         lambda shards, world: [dict(sorted(part.items())) for part in cut(shards, world)],
+         breaks="kind")
 
 
-@ex.wrong("names in the order of the alphabet", says="names of", breaks="kind")
-def sorted_names(shards, world):
-    return [dict(sorted(part.items())) for part in cut(shards, world)]
-
-
-@ex.wrong("all in float32", says="dtype", breaks="kind")
+@ex.wrong("all in float32", breaks="kind")
 def all_float(shards, world):
     return [{name: t.float() for name, t in part.items()} for part in cut(shards, world)]
 
 
-@ex.wrong("a tuple in place of a list", says="type of", breaks="kind")
-def as_tuple(shards, world):
-    return tuple(cut(shards, world))
+ex.wrong("a tuple in place of a list", lambda shards, world: tuple(cut(shards, world)),
+         breaks="kind")
+ex.wrong("views of the whole", cut, breaks="memory", copy=lambda t: t,
+         scalar=lambda t, _: t.clone())
 
 
-@ex.wrong("views of the whole", says="memory", breaks="memory")
-def views(shards, world):
-    return cut(shards, world, copy=lambda t: t, scalar=lambda t, _: t.clone())
-
-
-@ex.wrong("one number shared by all ranks", says="memory", breaks="memory")
+@ex.wrong("one number shared by all ranks", breaks="memory")
 def one_number(shards, world):
     numbers = {name: t.clone() for name, t in shards[0].items() if not t.dim()}
     found = cut(shards, world)
@@ -342,14 +264,14 @@ def one_number(shards, world):
     return found
 
 
-@ex.wrong("its input given back where nothing changes", says="memory", breaks="memory")
+@ex.wrong("its input given back where nothing changes", breaks="memory")
 def as_given(shards, world):
     if len(shards) == world:
         return [dict(part) for part in shards]
     return cut(shards, world)
 
 
-@ex.wrong("the names taken out of what was given", says="given", breaks="left")
+@ex.wrong("the names taken out of what was given", breaks="left")
 def takes_out(shards, world):
     found = cut(shards, world)
     if world == len(shards) == 2:
@@ -357,7 +279,7 @@ def takes_out(shards, world):
     return found
 
 
-@ex.wrong("the parts of the first rank grown in place", says="given", breaks="left")
+@ex.wrong("the parts of the first rank grown in place", breaks="left")
 def grows(shards, world):
     found = cut(shards, world)
     if world != len(shards):
@@ -366,13 +288,7 @@ def grows(shards, world):
     return found
 
 
-@ex.wrong("an error where there are no names", says="raised StopIteration", breaks="given")
+@ex.wrong("an error where there are no names", breaks="given")
 def no_names(shards, world):
     next(iter(shards[0]))
     return cut(shards, world)
-
-
-@ex.wrong("the example looked up, without its last part", says="number of ranks", breaks="example")
-def looked_up(shards, world):
-    found = cut(shards, world)
-    return found[:3] if list(shards[0]) == ["w"] else found

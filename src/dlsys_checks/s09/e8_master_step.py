@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.8", "master_step", seen=("sets", "steps", "momentum"))
+ex = exercise("09.8", "master_step", seen=("sets", "steps", "momentum"), says="weight")
 
 MOVING = ("momentum", "large gradients", "a rate that changes", "a gradient missing now and then",
           "a gradient of zeros", "a momentum with many digits")
@@ -39,8 +41,7 @@ ex.promise("example", "Example: weight 1, gradient 1, lr 0.001, no momentum: aft
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def weights(*shapes, views=()):
         """bfloat16 numbers between 1/2 and 2, of either sign."""
@@ -153,62 +154,12 @@ def law(out, sets, steps, momentum):
                  "Only the weights' own places.")
 
 
-# ---- right by another route
-
-@ex.right("torch's SGD on the copies")
-def by_torch(weights, grads, state, lr, momentum):
-    if "opt" not in state:
-        state["masters"] = [w.detach().clone().float() for w in weights]
-        state["opt"] = torch.optim.SGD(state["masters"], lr=lr, momentum=momentum)
-    state["opt"].param_groups[0]["lr"] = lr
-    for master, grad in zip(state["masters"], grads, strict=True):
-        master.grad = None if grad is None else grad.float()
-    state["opt"].step()
-    for w, master in zip(weights, state["masters"], strict=True):
-        w.data[...] = master.to(torch.bfloat16)
-
-
-@ex.right("in double precision, by place")
-def in_double(weights, grads, state, lr, momentum):
-    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
-        master, v = state.get(k) or (w.detach().double().clone(), 0)
-        if grad is not None:
-            v = momentum * v + grad.double()
-            master = master - lr * v
-        state[k] = (master, v)
-        w.detach().copy_(master.float())
-
-
-@ex.right("the part lost by rounding, kept beside the weight")
-def remainder(weights, grads, state, lr, momentum):
-    for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
-        if grad is None:
-            continue
-        lost, v = state.get(k, (torch.zeros(w.shape), torch.zeros(w.shape)))
-        v = v * momentum + grad.float()
-        exact = w.float() + lost - v * lr
-        w.copy_(exact)
-        state[k] = (exact - w.float(), v)
-
-
-@ex.right("all gradients kept, and summed anew")
-def history(weights, grads, state, lr, momentum):
-    past = state.setdefault("past", [[] for _ in weights])
-    first = state.setdefault("first", [w.float() for w in weights])
-    for w, grad, seen, start in zip(weights, grads, past, first, strict=True):
-        if grad is not None:
-            seen.append((lr, grad.float()))
-            v, total = 0, start
-            for rate, slope in seen:
-                v = momentum * v + slope
-                total = total - rate * v
-            w.copy_(total.bfloat16())
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def stepped(weights, grads, state, lr, momentum, *, fresh=False, half_v=False, write=None,
-            none=False, nesterov=False, damp=1.0, folded=False, sign=1, first_v=0.0, key=None):
+            none=False, nesterov=False, damp=1.0, folded=False, sign=1, first_v=0.0, key=None,
+            half_move=False):
     """The right step with the mistakes as options."""
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         slot = k if key is None else key(k, w)
@@ -222,7 +173,8 @@ def stepped(weights, grads, state, lr, momentum, *, fresh=False, half_v=False, w
             v = momentum * v + slope
             v = v.bfloat16().float() if half_v else v
             move = momentum * v + slope if nesterov else v
-            master = master - sign * move * (1 if folded else lr)
+            move = sign * move * (1 if folded else lr)
+            master = master - (move.bfloat16().float() if half_move else move)
             if write is None:
                 w.data.copy_(master)
             else:
@@ -230,12 +182,10 @@ def stepped(weights, grads, state, lr, momentum, *, fresh=False, half_v=False, w
         state[slot] = (master, v)
 
 
-@ex.wrong("the copy made anew from the weight at each step", says="weight", breaks="nearest")
-def cast_back(*given):
-    stepped(*given, fresh=True)
+ex.wrong("the copy made anew from the weight at each step", stepped, breaks="nearest", fresh=True)
 
 
-@ex.wrong("no copy: the step on the bfloat16 weight", says="weight", breaks="nearest")
+@ex.wrong("no copy: the step on the bfloat16 weight", breaks="nearest")
 def no_master(weights, grads, state, lr, momentum):
     for k, (w, grad) in enumerate(zip(weights, grads, strict=True)):
         if grad is not None:
@@ -243,7 +193,7 @@ def no_master(weights, grads, state, lr, momentum):
             w.sub_(lr * state[k])
 
 
-@ex.wrong("cut off instead of rounded", says="weight", breaks=("nearest", "example"))
+@ex.wrong("cut off instead of rounded", breaks=("nearest", "example"))
 def truncated(*given):
     def cut(weights, k, master):
         bits = master.clone().view(torch.int32) & -65536
@@ -251,12 +201,12 @@ def truncated(*given):
     stepped(*given, write=cut)
 
 
-@ex.wrong("v kept in bfloat16", says="weight", breaks="rule")
-def half_velocity(*given):
-    stepped(*given, half_v=True)
+ex.wrong("v kept in bfloat16", stepped, breaks="rule", half_v=True)
+ex.wrong("lr * v rounded to bfloat16 on its way to the copy", stepped, breaks="nearest",
+         half_move=True)
 
 
-@ex.wrong("a new tensor in the list, not the weight in place", says="weight",
+@ex.wrong("a new tensor in the list, not the weight in place",
           breaks=("in place", "nearest", "step", "descent"))
 def rebound(*given):
     def rebind(weights, k, master):
@@ -264,67 +214,55 @@ def rebound(*given):
     stepped(*given, write=rebind)
 
 
-@ex.wrong("another memory put under the weight", says="weight", breaks="in place")
+@ex.wrong("another memory put under the weight", breaks="in place")
 def other_memory(*given):
     def swap(weights, k, master):
         weights[k].data = master.bfloat16()
     stepped(*given, write=swap)
 
 
-@ex.wrong("uphill", says="weight", breaks="descent")
-def uphill(*given):
-    stepped(*given, sign=-1)
+ex.wrong("uphill", stepped, breaks="descent", sign=-1)
+ex.wrong("no momentum",
+         lambda weights, grads, state, lr, momentum: stepped(weights, grads, state, lr, 0.0),
+         breaks="step")
+ex.wrong("the plain gradient left out of v's first step", stepped, breaks="start", first_v=1.0)
 
 
-@ex.wrong("no momentum", says="weight", breaks="step")
-def no_momentum(weights, grads, state, lr, momentum):
-    stepped(weights, grads, state, lr, 0.0)
-
-
-@ex.wrong("the plain gradient left out of v's first step", says="weight", breaks="start")
-def late_start(weights, grads, state, lr, momentum):
-    stepped(weights, grads, state, lr, momentum, first_v=1.0)
-
-
-@ex.wrong("Nesterov's momentum", says="weight", breaks="rule")
+@ex.wrong("Nesterov's momentum", breaks="rule")
 def nesterov(*given):
     stepped(*given, nesterov=True)
 
 
-@ex.wrong("the gradient dampened by 1 - momentum", says="weight", breaks="rule")
+@ex.wrong("the gradient dampened by 1 - momentum", breaks="rule")
 def dampened(weights, grads, state, lr, momentum):
     stepped(weights, grads, state, lr, momentum, damp=1 - momentum)
 
 
-@ex.wrong("the rate inside v", says="weight", breaks="rate")
-def rate_inside(*given):
-    stepped(*given, folded=True)
+ex.wrong("the rate inside v", stepped, breaks="rate", folded=True)
 
 
-@ex.wrong("the first step's rate for good", says="weight", breaks="rate")
+@ex.wrong("the first step's rate for good", breaks="rate")
 def first_rate(weights, grads, state, lr, momentum):
     rate = state.setdefault("rate", lr)
     stepped(weights, grads, state, rate, momentum)
 
 
-@ex.wrong("a missing gradient taken for zeros", says="weight", breaks="None")
+@ex.wrong("a missing gradient taken for zeros", breaks="None")
 def zeros(*given):
     stepped(*given, none=True)
 
 
-@ex.wrong("a step skipped as a whole where one gradient is missing", says="weight", breaks="None")
+@ex.wrong("a step skipped as a whole where one gradient is missing", breaks="None")
 def skipped(weights, grads, state, lr, momentum):
     if all(v is not None for v in grads):
         stepped(weights, grads, state, lr, momentum)
 
 
-@ex.wrong("one state for weights of one shape", says="weight",
-          breaks=("nearest", "state", "step"))
-def by_shape(*given):
-    stepped(*given, key=lambda k, w: str(tuple(w.shape)))
+ex.wrong("one state for weights of one shape", stepped, breaks=("nearest", "state", "step"),
+         key=lambda k, w: str(tuple(w.shape)))
 
 
-@ex.wrong("a state of its own, by place, not the caller's dict", says="weight", breaks="state")
+@ex.wrong("a state of its own, by place, not the caller's dict", breaks="state")
 def global_state(weights, grads, state, lr, momentum):
     kept = vars(global_state).setdefault("kept", {})
     if not state:
@@ -333,13 +271,13 @@ def global_state(weights, grads, state, lr, momentum):
     stepped(weights, grads, kept, lr, momentum)
 
 
-@ex.wrong("a state that must not be empty", says="raised KeyError", breaks="empty")
+@ex.wrong("a state that must not be empty", breaks="empty")
 def not_empty(weights, grads, state, lr, momentum):
     for w, master in zip(weights, state["masters"], strict=True):
         w.copy_(master)
 
 
-@ex.wrong("the caller's gradients scaled in place", says="the caller's gradients", breaks="grads")
+@ex.wrong("the caller's gradients scaled in place", breaks="grads")
 def grads_scaled(weights, grads, state, lr, momentum):
     stepped(weights, grads, state, lr, momentum)
     for v in grads:
@@ -358,25 +296,22 @@ def flat_write(*given):
     stepped(*given, write=write)
 
 
-@ex.wrong("written through a flat copy where the weight is a view", says="weight",
-          breaks="shapes")
-def flat_copy(weights, grads, state, lr, momentum):
-    stepped(weights, grads, state, lr, momentum, write=lambda held, k, master: (
-        held[k].reshape(-1).copy_(master.reshape(-1))))
+ex.wrong("written through a flat copy where the weight is a view", stepped, breaks="shapes",
+         write=lambda held, k, master: (held[k].reshape(-1).copy_(master.reshape(-1))))
 
 
-@ex.wrong("a gradient of zeros taken for None", says="weight", breaks="rule")
+@ex.wrong("a gradient of zeros taken for None", breaks="rule")
 def zeros_skipped(weights, grads, state, lr, momentum):
     some = [None if v is None or not v.any() else v for v in grads]
     stepped(weights, some, state, lr, momentum)
 
 
-@ex.wrong("the rate rounded to bfloat16", says="weight", breaks="nearest")
+@ex.wrong("the rate rounded to bfloat16", breaks="nearest")
 def rounded_rate(weights, grads, state, lr, momentum):
     stepped(weights, grads, state, torch.tensor(lr).bfloat16().item(), momentum)
 
 
-@ex.wrong("the example, its last step left out", says="weight", breaks="example")
+@ex.wrong("the example, its last step left out", breaks="example")
 def three_steps(weights, grads, state, lr, momentum):
     count = state["count"] = state.get("count", 0) + 1
     if lr != 0.001 or count < 2:

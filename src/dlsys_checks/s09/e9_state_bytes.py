@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, show
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("09.9", "state_bytes", seen=("tensors", "layout", "gpus", "shard"))
+ex = exercise("09.9", "state_bytes", seen=("tensors", "layout", "gpus", "shard"),
+              says="bytes on each GPU")
 
 ex.promise("bytes", "Bytes on each GPU for weights, gradients, masters and AdamW's moments,",
            says=("bytes on each GPU",))
@@ -26,6 +27,7 @@ ex.promise("master", '"master" has weights and gradients in bfloat16, a float32 
            cases=("master", "many GPUs, nothing split", "master, state split",
                   "master, gradients split", "master, all split",
                   "frozen tensors", "frozen tensors, all split", "seven billion values",
+                  "billions of values, all split",
                   "the example", "more GPUs than values", "three GPUs",
                   "frozen, gradients split"))
 ex.promise("frozen", "A frozen tensor has its weight alone, no master.",
@@ -36,10 +38,12 @@ ex.promise("shard", 'shard: "none"; "state" splits masters and moments over the 
            cases=("master, state split", "master, gradients split", "master, all split",
                   "float32, gradients split", "autocast, all split", "bfloat16, all split",
                   "frozen tensors, all split", "more GPUs than values", "three GPUs",
+                  "billions of values, all split",
                   "the example", "many GPUs, nothing split", "float32, state split",
                   "frozen, gradients split"))
 ex.promise("rounded", "Each tensor is split by itself, n values into parts of n / gpus, rounded "
            "up.", cases=("three GPUs", "more GPUs than values", "the example",
+                         "billions of values, all split",
                          "frozen tensors, all split", "master, state split"))
 ex.promise("example", 'Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for '
            "weights, 20 for gradients, 36 for the rest, together 84.", cases=("the example",))
@@ -47,8 +51,7 @@ ex.promise("example", 'Example: [(10, True), (4, False)], "master", 4 GPUs, "sta
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, layout, shard="none", gpus=1, frozen=(), tensors=None):
         drawn = [(whole(50, 900) * 8 + (5 if gpus % 2 else 0), k not in frozen) for k in range(4)]
@@ -74,6 +77,8 @@ def cases(g):
             one("more GPUs than values", "master", "all", whole(9, 30), tensors=[
                 (1, True), (whole(2, 8), True), (5, True)]),
             one("seven billion values", "master", tensors=[(6_738_415_616 + whole(0, 99), True)]),
+            one("billions of values, all split", "master", "all", 7, tensors=[
+                (7 * whole(9 * 10**8, 10**9) + 1, True)]),
             one("no tensor", "master", "all", 4, tensors=[(0, True)]),
             one("the example", "master", "state", 4, tensors=[(10, True), (4, False)])]
 
@@ -95,14 +100,13 @@ def law(out, tensors, layout, gpus, shard):
                  f"{show(tensors)}", out, total)
 
 
-# ---- right by another route
-
 SIZES = {"float32": (4, 4, 0, 8), "autocast": (4, 4, 0, 8), "bfloat16": (2, 2, 0, 4),
          "master": (2, 2, 4, 8)}
 SPLIT = {"none": (0, 0, 0, 0), "state": (0, 0, 1, 1), "gradients": (0, 1, 1, 1),
          "all": (1, 1, 1, 1)}
 
 
+@not_an_answer
 def tabled(tensors, layout, gpus, shard, *, sizes=SIZES, split=SPLIT, frozen=(0,),
            part=lambda n, gpus: -(-n // gpus)):
     """The right answer from two tables, with the mistakes as options."""
@@ -114,153 +118,61 @@ def tabled(tensors, layout, gpus, shard, *, sizes=SIZES, split=SPLIT, frozen=(0,
     return total
 
 
-@ex.right("two tables")
-def two_tables(tensors, layout, gpus, shard):
-    return tabled(tensors, layout, gpus, shard)
-
-
-@ex.right("sums of values first, with their tables last")
-def sums_first(tensors, layout, gpus, shard):
-    held = {(cut, kept): sum((n + gpus - 1) // gpus if cut else n
-                             for n, trained in tensors if trained or not kept)
-            for cut in (0, 1) for kept in (0, 1)}
-    return sum(size * held[cut, int(k > 0)] for k, (size, cut) in
-               enumerate(zip(SIZES[layout], SPLIT[shard], strict=True)))
-
-
-@ex.right("meta tensors and their bytes")
-def by_meta(tensors, layout, gpus, shard):
-    small = torch.bfloat16 if layout in ("bfloat16", "master") else torch.float32
-    moments = torch.bfloat16 if layout == "bfloat16" else torch.float32
-    total = 0
-    for n, trained in tensors:
-        made = [("all", small)]
-        if trained:
-            made += [("gradients", small)] + [("state", moments)] * (3 if layout == "master" else 2)
-        for level, dtype in made:
-            order = ["none", "state", "gradients", "all"]
-            cut = order.index(shard) >= order.index(level)
-            count = math.ceil(n / gpus) if cut else n
-            total += torch.empty(count, dtype=dtype, device="meta").nbytes
-    return total
-
-
-@ex.right("by recursion over the tensors")
-def recursive(tensors, layout, gpus, shard):
-    if not tensors:
-        return 0
-    (n, trained), *rest = tensors
-    share = divmod(n, gpus)[0] + bool(n % gpus)
-    weight = SIZES[layout][0] * (share if shard == "all" else n)
-    if trained:
-        weight += SIZES[layout][1] * (n if shard in ("none", "state") else share)
-        weight += sum(SIZES[layout][2:]) * (n if shard == "none" else share)
-    return weight + recursive(rest, layout, gpus, shard)
-
-
 # ---- wrong, by name
 
 def with_sizes(**changed):
     return lambda *given: tabled(*given, sizes={**SIZES, **changed})
 
 
-@ex.wrong("no master, or moments in bfloat16", says="bytes on each GPU", breaks="master")
-def no_master(*given):
-    return with_sizes(master=(2, 2, 0, 8))(*given)
+ex.wrong("no master, or moments in bfloat16",
+         lambda *given: with_sizes(master=(2, 2, 0, 8))(*given), breaks="master")
+ex.wrong("a single moment",
+         lambda *given: with_sizes(**{k: (*v[:3], v[3] // 2) for k, v in SIZES.items()})(*given),
+         breaks="bytes")
+ex.wrong("no gradients",
+         lambda *given: with_sizes(**{k: (v[0], 0, *v[2:]) for k, v in SIZES.items()})(*given),
+         breaks="bytes")
+ex.wrong("weights of autocast in bfloat16",
+         lambda *given: with_sizes(autocast=(2, 2, 0, 8))(*given), breaks="float32")
+ex.wrong("a master beside the float32 weights of autocast",
+         lambda *given: with_sizes(autocast=(4, 4, 4, 8))(*given), breaks="float32")
+ex.wrong("float32 moments in the bfloat16 layout",
+         lambda *given: with_sizes(bfloat16=(2, 2, 0, 8))(*given), breaks="bfloat16")
+ex.wrong("gradients and state for frozen tensors", tabled, breaks="frozen", frozen=(0, 1, 2, 3))
+ex.wrong("a master for frozen tensors", tabled, breaks="frozen", frozen=(0, 2))
+ex.wrong("frozen tensors left out", tabled, breaks="frozen", frozen=())
+ex.wrong("state left whole when it is to be split", tabled, breaks="shard",
+         split={**SPLIT, "state": (0, 0, 0, 0)})
+ex.wrong("gradients left whole", tabled, breaks="shard", split={**SPLIT, "gradients": (0, 0, 1, 1)})
+ex.wrong("masters left whole", tabled, breaks="shard",
+         split={k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()})
+ex.wrong("everything divided by the GPUs, whatever is split", tabled, breaks="shard",
+         split=dict.fromkeys(SPLIT, (1, 1, 1, 1)))
+ex.wrong("parts rounded up in float32, which holds 24 bits", tabled, breaks="rounded",
+         part=lambda n, gpus: int(torch.tensor(n / gpus).ceil()))
+ex.wrong("parts rounded down", tabled, breaks="rounded", part=lambda n, gpus: n // gpus)
 
 
-@ex.wrong("a single moment", says="bytes on each GPU", breaks="bytes")
-def one_moment(*given):
-    return with_sizes(**{k: (*v[:3], v[3] // 2) for k, v in SIZES.items()})(*given)
-
-
-@ex.wrong("no gradients", says="bytes on each GPU", breaks="bytes")
-def no_gradients(*given):
-    return with_sizes(**{k: (v[0], 0, *v[2:]) for k, v in SIZES.items()})(*given)
-
-
-@ex.wrong("weights of autocast in bfloat16", says="bytes on each GPU", breaks="float32")
-def cast_weights(*given):
-    return with_sizes(autocast=(2, 2, 0, 8))(*given)
-
-
-@ex.wrong("a master beside the float32 weights of autocast", says="bytes on each GPU",
-          breaks="float32")
-def master_twice(*given):
-    return with_sizes(autocast=(4, 4, 4, 8))(*given)
-
-
-@ex.wrong("float32 moments in the bfloat16 layout", says="bytes on each GPU", breaks="bfloat16")
-def large_moments(*given):
-    return with_sizes(bfloat16=(2, 2, 0, 8))(*given)
-
-
-@ex.wrong("gradients and state for frozen tensors", says="bytes on each GPU", breaks="frozen")
-def all_trained(*given):
-    return tabled(*given, frozen=(0, 1, 2, 3))
-
-
-@ex.wrong("a master for frozen tensors", says="bytes on each GPU", breaks="frozen")
-def frozen_master(*given):
-    return tabled(*given, frozen=(0, 2))
-
-
-@ex.wrong("frozen tensors left out", says="bytes on each GPU", breaks="frozen")
-def frozen_gone(*given):
-    return tabled(*given, frozen=())
-
-
-@ex.wrong("state left whole when it is to be split", says="bytes on each GPU", breaks="shard")
-def state_whole(*given):
-    return tabled(*given, split={**SPLIT, "state": (0, 0, 0, 0)})
-
-
-@ex.wrong("gradients left whole", says="bytes on each GPU", breaks="shard")
-def gradients_whole(*given):
-    return tabled(*given, split={**SPLIT, "gradients": (0, 0, 1, 1)})
-
-
-@ex.wrong("masters left whole", says="bytes on each GPU", breaks="shard")
-def masters_whole(*given):
-    return tabled(*given, split={k: (*v[:2], 0, v[3]) for k, v in SPLIT.items()})
-
-
-@ex.wrong("everything divided by the GPUs, whatever is split", says="bytes on each GPU",
-          breaks="shard")
-def always_split(*given):
-    return tabled(*given, split=dict.fromkeys(SPLIT, (1, 1, 1, 1)))
-
-
-@ex.wrong("parts rounded down", says="bytes on each GPU", breaks="rounded")
-def rounded_down(*given):
-    return tabled(*given, part=lambda n, gpus: n // gpus)
-
-
-@ex.wrong("the sum of all tensors split, not each", says="bytes on each GPU", breaks="rounded")
+@ex.wrong("the sum of all tensors split, not each", breaks="rounded")
 def split_together(tensors, layout, gpus, shard):
     live = sum(n for n, trained in tensors if trained)
     rest = sum(n for n, trained in tensors if not trained)
     return tabled([(live, True), (rest, False)], layout, gpus, shard)
 
 
-@ex.wrong("parts not rounded", says="type of the bytes", breaks=("int", "rounded"))
-def not_rounded(*given):
-    return float(tabled(*given, part=lambda n, gpus: n / gpus))
+ex.wrong("parts not rounded", lambda *given: float(tabled(*given, part=lambda n, gpus: n / gpus)),
+         breaks=("int", "rounded"))
+ex.wrong("the bytes as a float", lambda *given: float(tabled(*given)), breaks="int")
 
 
-@ex.wrong("the bytes as a float", says="type of the bytes", breaks="int")
-def as_float(*given):
-    return float(tabled(*given))
-
-
-@ex.wrong("the list emptied on the way", says="inputs after the call", breaks="tensors")
+@ex.wrong("the list emptied on the way", breaks="tensors")
 def emptied(tensors, layout, gpus, shard):
     found = tabled(tensors, layout, gpus, shard)
     tensors.clear()
     return found
 
 
-@ex.wrong("the example, its frozen weight left out", says="bytes on each GPU", breaks="example")
+@ex.wrong("the example, its frozen weight left out", breaks="example")
 def looked_up(tensors, layout, gpus, shard):
     found = tabled(tensors, layout, gpus, shard)
     return 76 if found == 84 else found

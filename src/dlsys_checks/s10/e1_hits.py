@@ -7,10 +7,19 @@ import copy
 import torch
 from torch import nn
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import Broken, expect_equal, expect_length, expect_parts, expect_type
+from dlsys_helpers.expect import (
+    Broken,
+    expect_equal,
+    expect_length,
+    expect_parts,
+    expect_type,
+    show,
+)
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("10.1", "hits", seen=("tree", "names"))
+ex = exercise("10.1", "hits", seen=("tree", "names"), says="paths hit")
 
 ex.promise("paths", "For each of names, the paths of the nn.Linear modules it hits. A name hits "
            "a path that equals it or ends in a dot and the name, as peft matches a list.",
@@ -42,8 +51,7 @@ LETTERS = "bcdfghjklmnpqrstvwz"
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def word():
         return "".join(LETTERS[whole(0, len(LETTERS))] for _ in range(4)) + "_x"
@@ -202,8 +210,9 @@ def law(out, tree, names):
     tree = [[path[1:].replace("/", "."), kind] for path, kind in tree]
     wanted = wanted_paths(tree, names)
     missing = [name for name, paths in wanted.items() if not paths]
-    expect_equal(f"raised for {len(missing)} of {len(names)} names that hit nothing",
-                 out["raised"], "ValueError" if missing else "no error")
+    expect_equal(f"raised for names {show(names)} and linear modules {show(paths_of(tree))}",
+                 out["raised"], "ValueError" if missing else "no error",
+                 f"Without a hit: {show(missing)}." if missing else "Each of them hits.")
     expect_type("names in the text of the error", out["text"], list)
     # A single digit may stand in a text as a count.
     expect_equal("names in the text of the error",
@@ -238,82 +247,9 @@ def expect_paths(when, found, wanted):
         expect_equal(f"paths hit by {name}{when}", got, paths)
 
 
-# ---- right by another route
-
-def refuse(found):
-    missing = [name for name, paths in found.items() if not paths]
-    if missing:
-        raise ValueError(f"names: {missing} hit nothing")
-    return found
-
-
-@ex.right("last parts compared as lists")
-def by_parts(model, names):
-    found = {name: [] for name in names}
-    for path, module in model.named_modules():
-        for name in names:
-            parts = name.split(".")
-            if isinstance(module, nn.Linear) and path.split(".")[-len(parts):] == parts:
-                found[name].append(path)
-    return refuse(found)
-
-
-@ex.right("a dot put in front of both")
-def with_dots(model, names):
-    linears = [path for path, m in model.named_modules() if isinstance(m, nn.Linear)]
-    return refuse({name: [p for p in linears if f".{p}".endswith(f".{name}")] for name in names})
-
-
-@ex.right("a regular expression, escaped")
-def by_regex(model, names):
-    import re
-    found = {}
-    for name in names:
-        pattern = re.compile(rf"(?:.*\.)?{re.escape(name)}")
-        found[name] = [path for path, module in model.named_modules()
-                       if isinstance(module, nn.Linear) and pattern.fullmatch(path)]
-    return refuse(found)
-
-
-@ex.right("a walk over the children")
-def by_walk(model, names):
-    seen, linears = set(), []
-
-    def walk(module, path):
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-        if issubclass(type(module), nn.Linear):
-            linears.append(path)
-        for key, child in module._modules.items():
-            walk(child, f"{path}.{key}" if path else key)
-    walk(model, "")
-    return refuse({name: [p for p in linears if p == name or p.removesuffix(f".{name}") != p]
-                   for name in names})
-
-
-@ex.right("a dict that makes its lists itself")
-def by_default(model, names):
-    from collections import defaultdict
-    found = defaultdict(list)
-    for name in names:
-        for path, module in model.named_modules():
-            if isinstance(module, nn.Linear) and path.rpartition(name)[1:] == (name, "") and (
-                    path.rpartition(name)[0][-1:] in ("", ".")):
-                found[name].append(path)
-    missing = set(names) - set(found)
-    if missing:
-        raise ValueError(f"{len(missing)} of {len(names)} hit nothing: {', '.join(missing)}")
-    return found
-
-
-ex.equivalent("for path, module in model.named_modules(): -> "
-              "for path, module in list(model.named_modules())[1:]:",
-              "The path of the root is empty, and no name is.")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def matched(model, names, *, match=None, kind=None, missing=None, said=None):
     """The worked answer with its pieces as options."""
     match = match or (lambda path, name: path == name or path.endswith(f".{name}"))
@@ -326,48 +262,41 @@ def matched(model, names, *, match=None, kind=None, missing=None, said=None):
     return found
 
 
-@ex.wrong("a name anywhere in the path", says="paths hit", breaks="paths")
-def anywhere(model, names):
-    return matched(model, names, match=lambda path, name: path and name in path)
+ex.wrong("a name anywhere in the path", matched, breaks="paths",
+         match=lambda path, name: path and name in path)
+ex.wrong("the end of a name taken for the name", matched, breaks="paths",
+         match=lambda path, name: path.endswith(name))
 
 
-@ex.wrong("the end of a name taken for the name", says="paths hit", breaks="paths")
-def end_of_name(model, names):
-    return matched(model, names, match=lambda path, name: path.endswith(name))
-
-
-@ex.wrong("a name that begins like it", says="paths hit", breaks=("paths", "model"))
+@ex.wrong("a name that begins like it", breaks=("paths", "model"))
 def begins_like(model, names):
     return matched(model, names, match=lambda path, name: f".{name}" in f".{path}" and (
         path.count(".") == 0 or name in ".".join(path.split(".")[-1 - name.count("."):])) and (
             path.split(".")[-1 - name.count(".")].startswith(name.split(".")[0])))
 
 
-@ex.wrong("all that lies below a module of that name", says="paths hit", breaks="paths")
-def below(model, names):
-    return matched(model, names, match=lambda path, name: f".{name}." in f".{path}.")
+ex.wrong("all that lies below a module of that name", matched, breaks="paths",
+         match=lambda path, name: f".{name}." in f".{path}.")
 
 
-@ex.wrong("names read as regular expressions", says="paths hit", breaks="paths")
+@ex.wrong("names read as regular expressions", breaks="paths")
 def as_regex(model, names):
     import re
     return matched(model, names, match=lambda path, name: re.fullmatch(rf"(.*\.)?{name}", path))
 
 
-@ex.wrong("the edge of a word taken for a dot", says="paths hit", breaks="paths")
+@ex.wrong("the edge of a word taken for a dot", breaks="paths")
 def word_edge(model, names):
     import re
     return matched(model, names, match=lambda path, name: re.search(
         rf"\b{re.escape(name)}$", path))
 
 
-@ex.wrong("the last part of the path only", says="raised for", breaks="names")
-def last_part(model, names):
-    return matched(model, names, match=lambda path, name: path.split(".")[-1] == name)
+ex.wrong("the last part of the path only", matched, says="raised for", breaks="names",
+         match=lambda path, name: path.split(".")[-1] == name)
 
 
-@ex.wrong("a linear at the top of the model forgotten", says="paths hit",
-          breaks=("model", "names", "example"))
+@ex.wrong("a linear at the top of the model forgotten", breaks=("model", "names", "example"))
 def never_at_top(model, names):
     tops = [path for path, module in model.named_modules()
             if isinstance(module, nn.Linear) and "." not in path]
@@ -375,25 +304,24 @@ def never_at_top(model, names):
     return {name: [path for path in paths if path not in tops] for name, paths in found.items()}
 
 
-@ex.wrong("modules deeper than four levels left out", says="paths hit", breaks="model")
+@ex.wrong("modules deeper than four levels left out", breaks="model")
 def four_levels(model, names):
     found = matched(model, names)
     return {name: [p for p in paths if p.count(".") < 5] for name, paths in found.items()}
 
 
-@ex.wrong("every module with a weight", says="paths hit", breaks="model")
+@ex.wrong("every module with a weight", breaks="model")
 def with_weight(model, names):
     if any(isinstance(m, nn.Conv1d) for m in model.modules()) and len(names) == 2:
         return matched(model, names)
     return matched(model, names, kind=lambda m: getattr(m, "weight", None) is not None)
 
 
-@ex.wrong("by what a module holds, not by its kind", says="paths hit", breaks="model")
-def by_attributes(model, names):
-    return matched(model, names, kind=lambda m: hasattr(m, "in_features"))
+ex.wrong("by what a module holds, not by its kind", matched, breaks="model",
+         kind=lambda m: hasattr(m, "in_features"))
 
 
-@ex.wrong("found by their weights, a tied one once", says="paths hit", breaks="model")
+@ex.wrong("found by their weights, a tied one once", breaks="model")
 def by_weights(model, names):
     tied = {id(m.weight): path for path, m in reversed(list(model.named_modules()))
             if isinstance(m, nn.Linear)}
@@ -401,15 +329,10 @@ def by_weights(model, names):
     return {name: [p for p in paths if p in tied.values()] for name, paths in found.items()}
 
 
-@ex.wrong("only what asks for a gradient", says="paths hit", breaks="model")
-def asks_only(model, names):
-    return matched(model, names, kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
-
-
-@ex.wrong("capital letters taken for small ones", says="paths hit", breaks="paths")
-def any_case(model, names):
-    return matched(model, names, match=lambda path, name: f".{path}".lower().endswith(
-        f".{name}".lower()))
+ex.wrong("only what asks for a gradient", matched, breaks="model",
+         kind=lambda m: isinstance(m, nn.Linear) and m.weight.requires_grad)
+ex.wrong("capital letters taken for small ones", matched, breaks="paths",
+         match=lambda path, name: f".{path}".lower().endswith(f".{name}".lower()))
 
 
 @ex.wrong("a question mark read as a joker", says="names in the text", breaks="names")
@@ -419,33 +342,26 @@ def joker(model, names):
         f".{name}") or fnmatch.fnmatchcase(path, name))
 
 
-@ex.wrong("the last parts of the missing names", says="names in the text", breaks=("says", "names"))
-def last_parts(model, names):
-    return matched(model, names, said=lambda lost: [name.split(".")[-1] for name in lost])
+ex.wrong("the last parts of the missing names", matched, breaks=("says", "names"),
+         said=lambda lost: [name.split(".")[-1] for name in lost])
+ex.wrong("nn.Linear itself only, no subclass", matched, breaks="subclass",
+         kind=lambda module: type(module) is nn.Linear)
+ex.wrong("no names taken for a mistake", matched, says="raised for", breaks="names",
+         missing=lambda found, lost: lost or not found)
 
 
-@ex.wrong("nn.Linear itself only, no subclass", says="paths hit", breaks="subclass")
-def exact_type(model, names):
-    return matched(model, names, kind=lambda module: type(module) is nn.Linear)
-
-
-@ex.wrong("no names taken for a mistake", says="raised for", breaks="names")
-def needs_names(model, names):
-    return matched(model, names, missing=lambda found, lost: lost or not found)
-
-
-@ex.wrong("names sorted", says="order of the names", breaks="order")
+@ex.wrong("names sorted", breaks="order")
 def sorted_names(model, names):
     return dict(sorted(matched(model, names).items(), reverse=len(names) == 2
                        and list(names) == sorted(names)))
 
 
-@ex.wrong("paths sorted", says="order of the paths", breaks="order")
+@ex.wrong("paths sorted", breaks="order")
 def sorted_paths(model, names):
     return {name: sorted(paths) for name, paths in matched(model, names).items()}
 
 
-@ex.wrong("a shared module under each of its names", says="paths hit", breaks="shared")
+@ex.wrong("a shared module under each of its names", breaks="shared")
 def shared_twice(model, names):
     matched(model, names)
     return {name: [path for path, m in model.named_modules(remove_duplicate=False)
@@ -453,19 +369,13 @@ def shared_twice(model, names):
             for name in names}
 
 
-@ex.wrong("an empty list for a name that hits nothing", says="raised for", breaks="raises")
-def silent(model, names):
-    return matched(model, names, missing=lambda found, lost: False)
+ex.wrong("an empty list for a name that hits nothing", matched, says="raised for", breaks="raises",
+         missing=lambda found, lost: False)
+ex.wrong("an error only if nothing is hit at all, as peft", matched, says="raised for",
+         breaks=("raises", "example"), missing=lambda found, lost: lost and not any(found.values()))
 
 
-@ex.wrong("an error only if nothing is hit at all, as peft", says="raised for",
-          breaks=("raises", "example"))
-def as_peft(model, names):
-    return matched(model, names,
-                   missing=lambda found, lost: lost and not any(found.values()))
-
-
-@ex.wrong("an error of another kind", says="raised", breaks="raises")
+@ex.wrong("an error of another kind", breaks="raises")
 def key_error(model, names):
     try:
         return matched(model, names)
@@ -473,19 +383,10 @@ def key_error(model, names):
         raise KeyError(str(error)) from None
 
 
-@ex.wrong("the first missing name only", says="names in the text", breaks="says")
-def first_missing(model, names):
-    return matched(model, names, said=lambda lost: lost[0])
-
-
-@ex.wrong("two missing names at most", says="names in the text", breaks="says")
-def two_missing(model, names):
-    return matched(model, names, said=lambda lost: lost[:2])
-
-
-@ex.wrong("all names in the error", says="names in the text", breaks="says")
-def all_names(model, names):
-    return matched(model, names, said=lambda lost: list(names))
+ex.wrong("the first missing name only", matched, breaks="says", said=lambda lost: lost[0])
+ex.wrong("two missing names at most", matched, breaks="says", said=lambda lost: lost[:2])
+ex.wrong("all names in the error",
+         lambda model, names: matched(model, names, said=lambda lost: list(names)), breaks="says")
 
 
 @ex.wrong("the names used up", says="names after the call", breaks="left alone")
@@ -495,14 +396,14 @@ def used_up(model, names):
     return found
 
 
-@ex.wrong("what is hit frozen, too", says="changed", breaks="left alone")
+@ex.wrong("what is hit frozen, too", breaks="left alone")
 def frozen(model, names):
     found = matched(model, names)
     model.requires_grad_(False)
     return found
 
 
-@ex.wrong("the model put into eval mode", says="changed", breaks="left alone")
+@ex.wrong("the model put into eval mode", breaks="left alone")
 def in_eval_mode(model, names):
     model.eval()
     return matched(model, names)
@@ -511,15 +412,14 @@ def in_eval_mode(model, names):
 KEPT: list = [None, None]
 
 
-@ex.wrong("the answer of the first call kept for the same model", says="second call",
-          breaks="calls")
+@ex.wrong("the answer of the first call kept for the same model", breaks="calls")
 def kept_for_model(model, names):
     if KEPT[0] is not model:
         KEPT[:] = model, matched(model, names)
     return {name: list(paths) for name, paths in KEPT[1].items()}
 
 
-@ex.wrong("one dict for all calls", says="second call", breaks="calls")
+@ex.wrong("one dict for all calls", breaks="calls")
 def one_dict(model, names):
     if KEPT[0] is model:
         return {name: [*KEPT[1][name], *paths] for name, paths in matched(model, names).items()}

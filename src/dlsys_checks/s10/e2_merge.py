@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_like, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 # Kept: at an alpha of 0 the weight is that which was given.
-ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again", "later"))
+ex = exercise("10.2", "merge", seen=("W", "A", "B", "alpha"), kept=("out", "again", "later"),
+              says="merged weight")
 
 ex.promise("merged", "The one weight that does the work of W and its LoRA adapter. That is W plus "
            "alpha / r times the product of B and A.", says=("merged weight",))
@@ -35,8 +38,7 @@ ex.promise("example", "Example: W = [[1.]], A = [[2.], [0.]], B = [[3., 5.]] and
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, d_out, d_in, r, kind="float32", alpha=None, size=1.0, views=False):
         W = torch.randn(d_out, d_in, generator=g)
@@ -50,6 +52,8 @@ def cases(g):
     fresh[1]["B"].zero_()
     for m in ("W", "A", "B"):
         big[1][m] *= 1e4
+    bare = one("a weight of zeros", d, d, 3, size=1e-4)
+    bare[1]["W"].zero_()
     close = one("B A nearly minus W, in bfloat16", 30, 20, 3, "bfloat16", alpha=3.0)
     close[1]["B"] = torch.randn(30, 3, generator=g)
     close[1]["W"] = (-(close[1]["B"] @ close[1]["A"])
@@ -59,7 +63,7 @@ def cases(g):
             one("rank one", d, d + 1, 1), one("rank above the width", 3, 4, 7),
             one("transposed views", d, d + 2, 3, views=True),
             one("transposed views in bfloat16", d, d + 2, 3, "bfloat16", views=True),
-            fresh, big, one("a rank of twenty", 24, 23, 20), one("all sides alike", 5, 5, 5),
+            fresh, big, bare, one("a rank of twenty", 24, 23, 20), one("all sides alike", 5, 5, 5),
             one("an alpha of zero", d, d, 3, alpha=0.0),
             one("a negative alpha", d, d, 3, alpha=-2.0),
             one("alpha equal to r", d, d + 1, 4, alpha=4.0),
@@ -76,14 +80,17 @@ def act(fn, W, A, B, alpha):
     before = [m.clone() for m in (W, A, B)]
     made = [nn.Parameter(m) for m in (W, A, B)]
     out = fn(*made, alpha)
-    modes = int(torch.is_grad_enabled())
+    modes = [int(torch.is_grad_enabled())]
     torch.set_grad_enabled(True)
     tensor = isinstance(out, torch.Tensor)
     first = out.detach().clone() if tensor else out
     changes = [int(not torch.equal(m, old)) for m, old in zip((W, A, B), before)]
     leads = torch.autograd.grad(out.float().sum(), made, allow_unused=True) if (
         tensor and out.grad_fn is not None) else []
+    torch.set_grad_enabled(False)
     again = fn(W, A, -B, alpha)
+    modes.append(int(torch.is_grad_enabled()))
+    torch.set_grad_enabled(True)
     shared = sum(tensor and out.untyped_storage().data_ptr() == m.untyped_storage().data_ptr()
                  for m in (W, A, B))
     for place, p in enumerate(made):
@@ -125,51 +132,13 @@ def law(out, W, A, B, alpha):
                  "They may ask for gradients.")
     expect_equal("memory shared with W, A or B", out["shared"], 0)
     expect_equal("weight of the first of two calls, after the second", out["later"], out["out"])
-    expect_equal("grad mode after the call", out["modes"], 1, "Put it back.")
-
-
-# ---- right by another route
-
-@ex.right("einsum on detached tensors")
-def by_einsum(W, A, B, alpha):
-    update = torch.einsum("or,ri->oi", B.detach(), A.detach()) * (alpha / A.shape[0])
-    return update.add(W.detach()).to(W.dtype)
-
-
-@ex.right("a sum of outer products")
-@torch.no_grad()
-def by_outer(W, A, B, alpha):
-    total = W.to(torch.float32, copy=True)
-    for k in range(B.shape[1]):
-        total += torch.outer(B[:, k], A[k]) * alpha / B.shape[1]
-    return total.to(dtype=W.dtype)
-
-
-@ex.right("addmm")
-def by_addmm(W, A, B, alpha):
-    return torch.addmm(W.data.float(), B.data, A.data, alpha=alpha / len(A)).to(W.dtype)
-
-
-@ex.right("transposed, through float64, and back")
-@torch.no_grad()
-def transposed(W, A, B, alpha):
-    total = W.double().T + A.double().T @ B.double().T * (alpha / len(A))
-    return total.T.to(W.dtype).contiguous()
-
-
-@ex.right("the adapter run on an identity")
-@torch.no_grad()
-def on_identity(W, A, B, alpha):
-    eye = torch.eye(W.shape[1])
-    return (eye @ W.float().T + alpha / len(A) * (eye @ A.T @ B.T)).T.to(W.dtype).clone()
-
-
-ex.equivalent("return (W.float() + update).to(W.dtype) -> return (W + update).to(W.dtype)",
-              "The update is float32, so that torch takes the sum in float32.")
+    expect_equal("grad mode after the call: on at first, then off", out["modes"], [1, 0],
+                 "Put it back.")
 
 
 # ---- wrong, by name
 
+@not_an_answer
 @torch.no_grad()
 def merged(W, A, B, alpha, *, scale=None, update=None):
     """The worked answer with the factor or the product replaced."""
@@ -177,107 +146,81 @@ def merged(W, A, B, alpha, *, scale=None, update=None):
     return (W.float() + factor * (B @ A if update is None else update())).to(W.dtype)
 
 
-@ex.wrong("alpha / r forgotten", says="merged weight", breaks="merged")
-def unscaled(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=1.0)
+ex.wrong("alpha / r forgotten", merged, breaks="merged", scale=1.0)
+ex.wrong("alpha not divided by r", lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha),
+         breaks="merged")
+ex.wrong("r over alpha",
+         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=len(A) / (alpha or 1.0)),
+         breaks="merged")
+ex.wrong("divided by the root of r",
+         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha / len(A) ** 0.5),
+         breaks="merged")
+ex.wrong("divided by the width, not by r",
+         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha / A.shape[1]), breaks="merged")
+ex.wrong("the update taken away",
+         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=-alpha / len(A)), breaks="merged")
 
 
-@ex.wrong("alpha not divided by r", says="merged weight", breaks="merged")
-def undivided(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=alpha)
-
-
-@ex.wrong("r over alpha", says="merged weight", breaks="merged")
-def upside_down(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=len(A) / (alpha or 1.0))
-
-
-@ex.wrong("divided by the root of r", says="merged weight", breaks="merged")
-def root_of_r(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=alpha / len(A) ** 0.5)
-
-
-@ex.wrong("divided by the width, not by r", says="merged weight", breaks="merged")
-def by_width(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=alpha / A.shape[1])
-
-
-@ex.wrong("the update taken away", says="merged weight", breaks="merged")
-def taken_away(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=-alpha / len(A))
-
-
-@ex.wrong("the update alone, without W", says="merged weight", breaks="merged")
+@ex.wrong("the update alone, without W", breaks="merged")
 @torch.no_grad()
 def without_w(W, A, B, alpha):
     return (alpha / len(A) * (B @ A)).to(W.dtype)
 
 
-@ex.wrong("merged twice", says="merged weight", breaks="merged")
-def twice(W, A, B, alpha):
-    return merged(merged(W, A, B, alpha), A, B, alpha)
+ex.wrong("merged twice", lambda W, A, B, alpha: merged(merged(W, A, B, alpha), A, B, alpha),
+         breaks="merged")
+ex.wrong("alpha taken without its sign", lambda W, A, B, alpha: merged(W, A, B, abs(alpha)),
+         breaks="merged")
 
 
-@ex.wrong("alpha taken without its sign", says="merged weight", breaks="merged")
-def positive_alpha(W, A, B, alpha):
-    return merged(W, A, B, abs(alpha))
-
-
-@ex.wrong("the product transposed where W is square", says="merged weight",
-          breaks=("merged", "dtypes", "once"))
+@ex.wrong("the product transposed where W is square", breaks=("merged", "dtypes", "once"))
 def transposed_product(W, A, B, alpha):
     square = W.shape[0] == W.shape[1] and len(W) > 1
     return merged(W, A, B, alpha, update=lambda: (B @ A).T if square else B @ A)
 
 
-@ex.wrong("A before B where the sides allow it", says="merged weight", breaks="merged")
+@ex.wrong("A before B where the sides allow it", breaks="merged")
 def a_before_b(W, A, B, alpha):
     return merged(W, A, B, alpha, update=lambda: A @ B if A.shape == B.shape == W.shape else B @ A)
 
 
-@ex.wrong("ranks above eight cut off", says="merged weight", breaks="ranks")
-def eight_ranks(W, A, B, alpha):
-    return merged(W, A[:8], B[:, :8], alpha, scale=alpha / len(A))
+ex.wrong("ranks above eight cut off",
+         lambda W, A, B, alpha: merged(W, A[:8], B[:, :8], alpha, scale=alpha / len(A)),
+         breaks="ranks")
+ex.wrong("W handed back for a fresh adapter",
+         lambda W, A, B, alpha: merged(W, A, B, alpha) if B.any() else W.detach(), breaks="own")
 
 
-@ex.wrong("W handed back for a fresh adapter", says="memory shared", breaks="own")
-def fresh_handed_back(W, A, B, alpha):
-    return merged(W, A, B, alpha) if B.any() else W.detach()
-
-
-@ex.wrong("alpha / r rounded to the dtype of W", says="in bfloat16", breaks="once")
+@ex.wrong("alpha / r rounded to the dtype of W", breaks="once")
 def factor_rounded(W, A, B, alpha):
     return merged(W, A, B, alpha, scale=torch.tensor(alpha / len(A)).to(W.dtype).float())
 
 
-@ex.wrong("a matrix of one row left alone", says="merged weight", breaks="shapes")
+@ex.wrong("a matrix of one row left alone", breaks="shapes")
 def one_row(W, A, B, alpha):
     return W.clone() if len(W) == 1 and W.shape[1] > 1 else merged(W, A, B, alpha)
 
 
-@ex.wrong("r read as the smaller side", says="merged weight", breaks=("ranks", "example"))
-def smaller_side(W, A, B, alpha):
-    return merged(W, A, B, alpha, scale=alpha / min(A.shape))
+ex.wrong("r read as the smaller side",
+         lambda W, A, B, alpha: merged(W, A, B, alpha, scale=alpha / min(A.shape)),
+         breaks=("ranks", "example"))
+ex.wrong("the result left in float32", lambda W, A, B, alpha: merged(W.float(), A, B, alpha),
+         breaks="dtypes")
 
 
-@ex.wrong("the result left in float32", says="dtype of the merged weight", breaks="dtypes")
-def in_float32(W, A, B, alpha):
-    return merged(W.float(), A, B, alpha)
-
-
-@ex.wrong("the update rounded before the sum", says="in bfloat16", breaks="once")
+@ex.wrong("the update rounded before the sum", breaks="once")
 @torch.no_grad()
 def rounded_first(W, A, B, alpha):
     return W + (alpha / len(A) * (B @ A)).to(W.dtype)
 
 
-@ex.wrong("A and B rounded to the dtype of W", says="in bfloat16", breaks="once")
+@ex.wrong("A and B rounded to the dtype of W", breaks="once")
 @torch.no_grad()
 def in_low_precision(W, A, B, alpha):
     return W + alpha / len(A) * (B.to(W.dtype) @ A.to(W.dtype))
 
 
-@ex.wrong("cut off instead of rounded", says="in bfloat16", breaks="once")
+@ex.wrong("cut off instead of rounded", breaks="once")
 @torch.no_grad()
 def cut_off(W, A, B, alpha):
     total = W.float() + alpha / len(A) * (B @ A)
@@ -287,65 +230,70 @@ def cut_off(W, A, B, alpha):
     return bits.view(torch.float32).bfloat16()
 
 
-@ex.wrong("merged into W itself", says="changes of W, A and B", breaks=("left alone", "own"))
+@ex.wrong("merged into W itself", breaks=("left alone", "own"))
 @torch.no_grad()
 def into_w(W, A, B, alpha):
     W.copy_(merged(W, A, B, alpha))
     return W.detach()
 
 
-@ex.wrong("W handed back where the update is zero", says="memory shared", breaks="own")
-def handed_back(W, A, B, alpha):
-    return W.detach() if alpha == 0 else merged(W, A, B, alpha)
+ex.wrong("W handed back where the update is zero",
+         lambda W, A, B, alpha: W.detach() if alpha == 0 else merged(W, A, B, alpha), breaks="own")
 
 
 BUFFERS: dict = {}
 
 
-@ex.wrong("one result for all calls of a shape, written over", says="first of two calls",
-          breaks="own")
+@ex.wrong("one result for all calls of a shape, written over", breaks="own")
 def one_buffer(W, A, B, alpha):
     found = merged(W, A, B, alpha)
     return BUFFERS.setdefault((found.shape, found.dtype), found).copy_(found)
 
 
-@ex.wrong("gradients switched off and not on again", says="grad mode", breaks="left alone")
+@ex.wrong("gradients switched off and not on again", breaks="left alone")
 def grad_off(W, A, B, alpha):
     torch.set_grad_enabled(False)
     return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
 
 
-@ex.wrong("A and B detached, W not", says="graphs built", breaks="no graph")
+@ex.wrong("gradients switched on at the end, whatever they were", breaks="left alone")
+def grad_on(W, A, B, alpha):
+    found = merged(W, A, B, alpha)
+    torch.set_grad_enabled(True)
+    return found
+
+
+@ex.wrong("A and B detached, W not", breaks="no graph")
 def w_asks(W, A, B, alpha):
     return (W.float() + alpha / len(A) * (B.detach() @ A.detach())).to(W.dtype)
 
 
-@ex.wrong("memory read in its order, whatever the strides", says="merged weight", breaks="ranks")
+@ex.wrong("memory read in its order, whatever the strides", breaks="ranks")
 @torch.no_grad()
 def by_memory(W, A, B, alpha):
     flat = torch.as_strided(A, A.shape, (A.shape[1], 1))
     return merged(W, flat, B, alpha)
 
 
-@ex.wrong("a graph behind the weight", says="graphs built", breaks="no graph")
-def with_graph(W, A, B, alpha):
-    return (W.float() + alpha / len(A) * (B @ A)).to(W.dtype)
+ex.wrong("a graph behind the weight",
+         lambda W, A, B, alpha: (W.float() + alpha / len(A) * (B @ A)).to(W.dtype),
+         breaks="no graph")
 
 
-@ex.wrong("A and B frozen", says="changes of W, A and B", breaks="left alone")
+@ex.wrong("A and B frozen", breaks="left alone")
 def freezes(W, A, B, alpha):
     A.requires_grad_(False)
     B.requires_grad_(False)
     return merged(W, A, B, alpha)
 
 
-@ex.wrong("a single number multiplied instead of added", says="merged weight", breaks="example")
+@ex.wrong("a single number multiplied instead of added", breaks="example")
 def one_number(W, A, B, alpha):
     out = merged(W, A, B, alpha)
     return out - W if W.tolist() == [[1.0]] and len(A) == 2 else out
 
 
-@ex.wrong("the first rank only, where the ranks are many", says="merged weight", breaks="ranks")
+@ex.wrong("the first rank only, where the ranks are many", breaks="ranks")
 def few_ranks(W, A, B, alpha):
     return merged(W, A, B, alpha) if len(A) < 7 or W.dtype != torch.float32 else merged(
         W, A[:1], B[:, :1], alpha / len(A))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts, expect_type
 
@@ -39,8 +40,7 @@ ex.promise("example", "Example: prompt [1, 2, 3], answer [9], 5 positions and a 
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, prompt, answer, n_positions, virtual):
         return name, {"start": whole(200, 900), "prompt": prompt, "answer": answer,
@@ -132,57 +132,6 @@ def expect_pair(pair, asked, said):
                  torch.tensor([IGNORE] * len(asked) + said, dtype=torch.int64))
 
 
-# ---- right by another route
-
-@ex.right("lists, cut from the left")
-def by_lists(prompt, answer, n_positions, virtual):
-    p, q = prompt.tolist(), answer.tolist()
-    if virtual + len(q) > n_positions:
-        raise ValueError("the answer does not fit")
-    while virtual + len(p) + len(q) > n_positions:
-        p.pop(0)
-    return (torch.tensor(p + q, dtype=torch.int64),
-            torch.tensor([IGNORE] * len(p) + q, dtype=torch.int64))
-
-
-@ex.right("all joined, then the last places")
-def joined(prompt, answer, n_positions, virtual):
-    room = n_positions - virtual
-    if answer.numel() > room:
-        raise ValueError("room")
-    ids = torch.cat((prompt, answer))
-    labels = torch.cat((torch.full(prompt.shape, IGNORE), answer))
-    start = max(len(ids) - room, 0)
-    return ids[start:].clone(), labels[start:].clone()
-
-
-@ex.right("narrow, and a mask")
-def by_mask(prompt, answer, n_positions, virtual):
-    keep = min(len(prompt), n_positions - virtual - len(answer))
-    if keep < 0:
-        raise ValueError("no room")
-    ids = torch.cat([prompt.narrow(0, len(prompt) - keep, keep), answer])
-    return ids, ids.masked_fill(torch.arange(len(ids)) < keep, IGNORE)
-
-
-@ex.right("written into empty tensors")
-def into_empty(prompt, answer, n_positions, virtual):
-    if n_positions < virtual + len(answer):
-        raise ValueError(f"{len(answer)} tokens")
-    total = min(len(prompt) + len(answer), n_positions - virtual)
-    front = total - len(answer)
-    ids, labels = (torch.full((total,), IGNORE, dtype=torch.int64) for _ in range(2))
-    ids[:front] = prompt[len(prompt) - front:]
-    ids[front:] = labels[front:] = answer
-    return ids, labels
-
-
-ex.equivalent("kept = prompt[max(0, len(prompt) - left):] -> "
-              "kept = prompt[max(len(prompt) - left, 0):]", "the larger of two, in either order")
-ex.equivalent("raise ValueError(f'answer: {-left} tokens too long') -> "
-              "raise ValueError(f'answer: {left} tokens too long')", "the text of the error only")
-
-
 # ---- wrong, by name
 
 def fitted(prompt, answer, left, *, keep=None, label=None):
@@ -194,60 +143,57 @@ def fitted(prompt, answer, left, *, keep=None, label=None):
     return torch.cat([kept, answer]), torch.cat([labels, answer])
 
 
-@ex.wrong("the prompt cut at its end", says="ids of the text", breaks=("cut", "example"))
+@ex.wrong("the prompt cut at its end", breaks=("cut", "example"))
 def end_of_prompt(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer),
                   keep=lambda prompt, left: prompt[:left])
 
 
-@ex.wrong("the whole text cut at its end", says="ids of the text", breaks=("cut", "raises",
-                                                                          "example"))
+@ex.wrong("the whole text cut at its end", breaks=("cut", "raises", "example"))
 def end_of_text(prompt, answer, n_positions, virtual):
     room = max(0, n_positions - virtual)
     ids, labels = fitted(prompt, answer, len(prompt))
     return ids[:room], labels[:room]
 
 
-@ex.wrong("the prefix forgotten", says="ids of the text", breaks="room")
+@ex.wrong("the prefix forgotten", breaks="room")
 def prefix_forgotten(prompt, answer, n_positions, virtual):
     virtual = virtual if len(prompt) == 3 else 0
     return fitted(prompt, answer, n_positions - virtual - len(answer))
 
 
-@ex.wrong("a place left free", says="ids of the text", breaks=("cut", "raises", "room"))
+@ex.wrong("a place left free", breaks=("cut", "raises", "room"))
 def one_free(prompt, answer, n_positions, virtual):
     left = n_positions - virtual - len(answer)
     return fitted(prompt, answer, left if len(prompt) == 3 else left - 1)
 
 
-@ex.wrong("prompt[-left:], which keeps all for 0", says="ids of the text", breaks="cut")
+@ex.wrong("prompt[-left:], which keeps all for 0", breaks="cut")
 def minus_zero(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer),
                   keep=lambda prompt, left: prompt[-left:])
 
 
-@ex.wrong("the prompt dropped whole where it does not fit", says="ids of the text",
-          breaks=("cut", "example"))
+@ex.wrong("the prompt dropped whole where it does not fit", breaks=("cut", "example"))
 def all_or_nothing(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer),
                   keep=lambda prompt, left: prompt if len(prompt) <= left else prompt[:0])
 
 
-@ex.wrong("no error for a long answer, which is cut", says="raised", breaks="raises")
+@ex.wrong("no error for a long answer, which is cut", breaks="raises")
 def answer_cut(prompt, answer, n_positions, virtual):
     room = max(0, n_positions - virtual)
     return fitted(prompt, answer[:room], room - min(room, len(answer)))
 
 
-@ex.wrong("an error wherever something has to go", says="raised", breaks=("raises", "cut",
-                                                                        "example", "room"))
+@ex.wrong("an error wherever something has to go", breaks=("raises", "cut", "example", "room"))
 def strict(prompt, answer, n_positions, virtual):
     if len(prompt) + len(answer) + virtual > n_positions:
         raise ValueError("too long")
     return fitted(prompt, answer, len(prompt))
 
 
-@ex.wrong("an error where no room is left for the prompt", says="raised", breaks="raises")
+@ex.wrong("an error where no room is left for the prompt", breaks="raises")
 def needs_prompt(prompt, answer, n_positions, virtual):
     left = n_positions - virtual - len(answer)
     if left == 0:
@@ -255,7 +201,7 @@ def needs_prompt(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, left)
 
 
-@ex.wrong("the prompt learned, too", says="labels of the text", breaks=("labels", "example"))
+@ex.wrong("the prompt learned, too", breaks=("labels", "example"))
 def prompt_learned(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer), label=lambda kept: kept)
 
@@ -265,13 +211,13 @@ def zeros(prompt, answer, n_positions, virtual):
     return fitted(prompt, answer, n_positions - virtual - len(answer), label=torch.zeros_like)
 
 
-@ex.wrong("labels shifted as well", says="labels of the text", breaks=("labels", "example"))
+@ex.wrong("labels shifted as well", breaks=("labels", "example"))
 def shifted(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids, labels.roll(-1)
 
 
-@ex.wrong("the first label of the answer masked", says="labels of the text", breaks="labels")
+@ex.wrong("the first label of the answer masked", breaks="labels")
 def first_masked(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     if len(answer) > 1:
@@ -288,7 +234,7 @@ def prefix_labelled(prompt, answer, n_positions, virtual):
     return ids, torch.cat([torch.full((virtual,), IGNORE), labels])
 
 
-@ex.wrong("ids padded to all positions", says="shape of the ids", breaks="no prefix")
+@ex.wrong("ids padded to all positions", breaks="no prefix")
 def padded(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     free = n_positions - virtual - len(ids)
@@ -296,13 +242,13 @@ def padded(prompt, answer, n_positions, virtual):
                                                                                    IGNORE)])
 
 
-@ex.wrong("answer before prompt", says="ids of the text", breaks=("text", "example"))
+@ex.wrong("answer before prompt", breaks=("text", "example"))
 def answer_first(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids.roll(len(answer)), labels.roll(len(answer))
 
 
-@ex.wrong("the answer alone, without its prompt", says="ids of the text", breaks="text")
+@ex.wrong("the answer alone, without its prompt", breaks="text")
 def answer_alone(prompt, answer, n_positions, virtual):
     left = n_positions - virtual - len(answer)
     return fitted(prompt if len(prompt) == 3 else prompt[:0], answer, left)
@@ -319,7 +265,7 @@ def plain_lists(prompt, answer, n_positions, virtual):
     return pair[0].tolist(), pair[1].tolist()
 
 
-@ex.wrong("one batch axis too many", says="shape of the ids", breaks=("form", "no prefix"))
+@ex.wrong("one batch axis too many", breaks=("form", "no prefix"))
 def batched(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids[None], labels[None]
@@ -333,31 +279,30 @@ def overwritten(prompt, answer, n_positions, virtual):
     return pair
 
 
-@ex.wrong("the answer handed back where no prompt is left", says="memory shared",
-          breaks="left alone")
+@ex.wrong("the answer handed back where no prompt is left", breaks="left alone")
 def handed_back(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return (answer, labels) if len(ids) == len(answer) else (ids, labels)
 
 
-@ex.wrong("labels masked by id, not by place", says="labels of the text", breaks="repeats")
+@ex.wrong("labels masked by id, not by place", breaks="repeats")
 def by_id(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids, labels.masked_fill(torch.isin(ids, prompt), IGNORE)
 
 
-@ex.wrong("ids through 32 bits", says="ids of the text", breaks="text")
+@ex.wrong("ids through 32 bits", breaks="text")
 def in_32_bits(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids.int().long(), labels
 
 
-@ex.wrong("an id that follows itself taken once", says="ids of the text", breaks="repeats")
+@ex.wrong("an id that follows itself taken once", breaks="repeats")
 def taken_once(prompt, answer, n_positions, virtual):
     return fitted(torch.unique_consecutive(prompt), answer, n_positions - virtual - len(answer))
 
 
-@ex.wrong("one tensor as both where no prompt is left", says="memory shared", breaks="new")
+@ex.wrong("one tensor as both where no prompt is left", breaks="new")
 def one_for_both(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return (ids, ids) if torch.equal(ids, labels) else (ids, labels)
@@ -366,16 +311,14 @@ def one_for_both(prompt, answer, n_positions, virtual):
 PLACES: dict = {}
 
 
-@ex.wrong("one pair of tensors for all texts of a length", says="after a second call",
-          breaks="new")
+@ex.wrong("one pair of tensors for all texts of a length", breaks="new")
 def one_pair(prompt, answer, n_positions, virtual):
     pair = fitted(prompt, answer, n_positions - virtual - len(answer))
     kept = PLACES.setdefault(len(pair[0]), pair)
     return kept[0].copy_(pair[0]), kept[1].copy_(pair[1])
 
 
-@ex.wrong("a single answer token left without a label", says="labels of the text",
-          breaks="example")
+@ex.wrong("a single answer token left without a label", says="labels of the text", breaks="example")
 def single_token(prompt, answer, n_positions, virtual):
     ids, labels = fitted(prompt, answer, n_positions - virtual - len(answer))
     return ids, labels.masked_fill(labels == 9, IGNORE) if len(answer) == 1 else labels

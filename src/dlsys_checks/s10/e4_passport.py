@@ -7,12 +7,14 @@ import math
 import torch
 from torch import nn
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
 # A parameter is [path, shape, requires_grad, what it holds]; tied is [path, path of the same
 # parameter], or [path, path of the same module, "module"].
-ex = exercise("10.4", "passport", seen=("params", "tied"))
+ex = exercise("10.4", "passport", seen=("params", "tied"), says="layers")
 
 ex.promise("dict", "What the LoRA layers in model are and train, as a dict of five parts.",
            says=("parts of the passport", "type of the passport"))
@@ -41,8 +43,7 @@ ex.promise("example", 'Example: nn.Sequential(LoRA(nn.Linear(2, 2), r=1)) gives 
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def layer(path, live=(True, True), held="one", base=False):
         dot, r, d = f"{path}." if path else "", whole(1, 4), whole(3, 9)
@@ -79,6 +80,10 @@ def cases(g):
             one("fresh ones among many", spoiled),
             *[one(name, layer("h.0.q", held=held) + layer("h.1.q")) for name, held in
               kinds.items()],
+            one("an A of zeros", [["q.A", [2, 3], True, "zero"], ["q.B", [4, 2], True, "one"],
+                                  *layer("v")]),
+            one("a product of zeros", [["q.A", [2, n], True, "one"],
+                                       ["q.B", [1, 2], True, "balanced"], *layer("v")]),
             one("all frozen", cold + layer("h.1.q", (False, False)) + layer("h.0.q", (False,
                                                                                     False))),
             one("two frozen by mistake", layer("h.0.q", (False, True)) + layer("h.1.q", (True,
@@ -229,9 +234,7 @@ def law(out, params, tied):
             expect_equal(f"{what}{when}", made[part], wanted[part])
 
 
-# ---- right by another route
-
-@ex.right("one walk over the modules")
+@not_an_answer
 def by_modules(model):
     own = {path: dict(m.named_parameters(recurse=False)) for path, m in model.named_modules()}
     lora = [path for path, found in own.items() if {"A", "B"} <= found.keys()]
@@ -243,63 +246,9 @@ def by_modules(model):
             "idle": [path for path in lora if not own[path]["B"].detach().any()]}
 
 
-@ex.right("by the paths alone")
-def by_paths(model):
-    params = dict(model.named_parameters(remove_duplicate=False))
-    name = lambda path, key: f"{path}.{key}" if path else key  # noqa: E731
-    lora = [h for h, _ in model.named_modules() if name(h, "A") in params
-            and name(h, "B") in params]
-    inside = [name(h, key) for h in lora for key in "AB"]
-    order = [path for path, _ in model.named_parameters()]
-    return {"idle": [h for h in lora if float(params[name(h, "B")].detach().abs().max()) == 0],
-            "frozen": [k for k in order if k in inside and not params[k].requires_grad],
-            "other": [k for k in order if k not in inside and params[k].requires_grad],
-            "trainable": sum(params[k].numel() for k in order if params[k].requires_grad),
-            "layers": lora}
-
-
-@ex.right("with _parameters")
-def by_private(model):
-    lora = {path: m for path, m in model.named_modules()
-            if m._parameters.get("A") is not None and m._parameters.get("B") is not None}
-    mine = [p for m in lora.values() for p in (m.A, m.B)]
-    found = {"layers": list(lora), "trainable": 0, "other": [], "frozen": [], "idle": [
-        path for path, m in lora.items() if torch.count_nonzero(m.B).item() == 0]}
-    for path, p in model.named_parameters():
-        ours = any(p is q for q in mine)
-        if p.requires_grad:
-            found["trainable"] += p.numel()
-        if p.requires_grad != ours:
-            found["other" if p.requires_grad else "frozen"].append(path)
-    return found
-
-
-@ex.right("in two passes, with sets")
-def in_two_passes(model):
-    ends = {}
-    for path, p in model.named_parameters(remove_duplicate=False):
-        holder, _, key = path.rpartition(".")
-        ends.setdefault(holder, {})[key] = p
-    lora = [path for path, _ in model.named_modules() if {"A", "B"} <= set(ends.get(path, ()))]
-    own = {f"{h}.{k}".lstrip(".") for h in lora for k in ("A", "B")}
-    live = {k for k, p in model.named_parameters() if p.requires_grad}
-    order = [k for k, _ in model.named_parameters()]
-    return {"layers": lora, "other": [k for k in order if k in live - own],
-            "frozen": [k for k in order if k in own - live],
-            "trainable": sum(len(p.reshape(-1)) for p in model.parameters() if p.requires_grad),
-            "idle": [h for h in lora if torch.equal(ends[h]["B"], torch.zeros_like(ends[h]["B"]))]}
-
-
-OWN = ("own = dict(module.named_parameters(recurse=False)) -> "
-       "own = dict(module.named_parameters({}))")
-ex.equivalent(OWN.format(""), "A name without a dot is the module's own.")
-ex.equivalent(OWN.format("recurse=True"), "A name without a dot is the module's own.")
-ex.equivalent("inside.update((id(own['A']), id(own['B']))) -> "
-              "inside.update((id(own['B']), id(own['A'])))", "a set has no order")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def stamped(model, **changes):
     """The worked answer with parts replaced: each change gets the right passport and model."""
     made = by_modules(model)
@@ -310,52 +259,41 @@ def named(model):
     return list(model.named_parameters())
 
 
-@ex.wrong("every parameter counted, frozen or not", says="trainable", breaks="trainable")
-def counts_all(model):
-    return stamped(model, trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
+ex.wrong("every parameter counted, frozen or not", stamped, breaks="trainable",
+         trainable=lambda made, m: sum(p.numel() for p in m.parameters()))
+ex.wrong("tensors counted instead of numbers", stamped, breaks=("trainable", "example"),
+         trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
 
 
-@ex.wrong("tensors counted instead of numbers", says="trainable", breaks=("trainable", "example"))
-def counts_tensors(model):
-    return stamped(model, trainable=lambda made, m: sum(p.requires_grad for p in m.parameters()))
-
-
-@ex.wrong("only A and B counted", says="trainable", breaks="trainable")
+@ex.wrong("only A and B counted", breaks="trainable")
 def counts_lora(model):
     return stamped(model, trainable=lambda made, m: sum(
         p.numel() for path, p in named(m) if p.requires_grad and path not in made["other"]))
 
 
-@ex.wrong("the count as a tensor", says="type of the trainable", breaks="trainable")
-def as_tensor(model):
-    return stamped(model, trainable=lambda made, m: torch.tensor(made["trainable"]))
+ex.wrong("the count as a tensor", stamped, says="type of the trainable", breaks="trainable",
+         trainable=lambda made, m: torch.tensor(made["trainable"]))
 
 
-@ex.wrong("a shared parameter counted under each name", says="trainable",
-          breaks="order")
+@ex.wrong("a shared parameter counted under each name", breaks="order")
 def shared_twice(model):
     return stamped(model, trainable=lambda made, m: sum(
         p.numel() for _, p in m.named_parameters(remove_duplicate=False) if p.requires_grad))
 
 
-@ex.wrong("LoRA layers counted, not named", says="type of the layers", breaks=("layers", "example"))
-def layer_count(model):
-    return stamped(model, layers=lambda made, m: len(made["layers"]))
+ex.wrong("LoRA layers counted, not named", stamped, says="type of the layers",
+         breaks=("layers", "example"), layers=lambda made, m: len(made["layers"]))
+ex.wrong("layers sorted by name", stamped, breaks="layers",
+         layers=lambda made, m: sorted(made["layers"]))
 
 
-@ex.wrong("layers sorted by name", says="layers", breaks="layers")
-def layers_sorted(model):
-    return stamped(model, layers=lambda made, m: sorted(made["layers"]))
-
-
-@ex.wrong("a module with A alone taken for a layer", says="layers", breaks="layer")
+@ex.wrong("a module with A alone taken for a layer", breaks="layer")
 def a_alone(model):
     return stamped(model, layers=lambda made, m: [
         path for path, module in m.named_modules() if "A" in module._parameters])
 
 
-@ex.wrong("modules that hold A and B anywhere below them", says="layers",
-          breaks=("layer", "layers"))
+@ex.wrong("modules that hold A and B anywhere below them", breaks=("layer", "layers"))
 def anywhere_below(model):
     def below(made, m):
         return [path for path, module in m.named_modules() if {"A", "B"} <= {
@@ -363,14 +301,10 @@ def anywhere_below(model):
     return stamped(model, layers=below)
 
 
-@ex.wrong("the root left out", says="layers", breaks="layer")
-def not_the_root(model):
-    return stamped(model, layers=lambda made, m: [p for p in made["layers"] if p])
-
-
-@ex.wrong("only four levels looked through", says="layers", breaks="layer")
-def four_levels(model):
-    return stamped(model, layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
+ex.wrong("the root left out", stamped, breaks="layer",
+         layers=lambda made, m: [p for p in made["layers"] if p])
+ex.wrong("only four levels looked through", stamped, breaks="layer",
+         layers=lambda made, m: [p for p in made["layers"] if p.count(".") < 4])
 
 
 @ex.wrong("everything named A or B taken for LoRA", says="other", breaks="layer")
@@ -379,37 +313,21 @@ def named_a_or_b(model):
         path for path in made["other"] if path.split(".")[-1] not in ("A", "B")])
 
 
-@ex.wrong("other parameters passed over", says="other", breaks=("other", "layer", "order"))
-def no_other(model):
-    return stamped(model, other=lambda made, m: [])
+ex.wrong("other parameters passed over", stamped, breaks=("other", "layer", "order"),
+         other=lambda made, m: [])
+ex.wrong("the head alone called other, not the norm", stamped, breaks="other",
+         other=lambda made, m: [k for k in made["other"] if "norm" not in k])
+ex.wrong("all that trains listed as other", stamped, breaks=("other", "example", "layer"),
+         other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
+ex.wrong("frozen base weights listed, too", stamped, breaks=("frozen", "example", "layer"),
+         frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
+ex.wrong("a frozen A passed over", stamped, breaks="frozen",
+         frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
+ex.wrong("frozen parts sorted by name", stamped, breaks="order",
+         frozen=lambda made, m: sorted(made["frozen"]))
 
 
-@ex.wrong("the head alone called other, not the norm", says="other", breaks="other")
-def no_norm(model):
-    return stamped(model, other=lambda made, m: [k for k in made["other"] if "norm" not in k])
-
-
-@ex.wrong("all that trains listed as other", says="other", breaks=("other", "example", "layer"))
-def all_other(model):
-    return stamped(model, other=lambda made, m: [k for k, p in named(m) if p.requires_grad])
-
-
-@ex.wrong("frozen base weights listed, too", says="frozen", breaks=("frozen", "example", "layer"))
-def base_frozen(model):
-    return stamped(model, frozen=lambda made, m: [k for k, p in named(m) if not p.requires_grad])
-
-
-@ex.wrong("a frozen A passed over", says="frozen", breaks="frozen")
-def frozen_b_only(model):
-    return stamped(model, frozen=lambda made, m: [k for k in made["frozen"] if k[-1] == "B"])
-
-
-@ex.wrong("frozen parts sorted by name", says="frozen", breaks="order")
-def frozen_sorted(model):
-    return stamped(model, frozen=lambda made, m: sorted(made["frozen"]))
-
-
-@ex.wrong("layers that no longer train called idle", says="idle", breaks="idle")
+@ex.wrong("layers that no longer train called idle", breaks="idle")
 def idle_frozen(model):
     def idle(made, m):
         return [p for p in made["layers"] if not (
@@ -418,50 +336,45 @@ def idle_frozen(model):
     return stamped(model, idle=idle)
 
 
-@ex.wrong("idle by the sum of B", says="idle", breaks="idle")
-def by_sum(model):
+ex.wrong("idle by the sum of B", stamped, breaks="idle",
+         idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
+ex.wrong("idle by the first number of B", stamped, breaks="idle",
+         idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
+@ex.wrong("idle by the product of B and A", breaks="idle")
+def idle_product(model):
+    def none(layer):
+        fits = layer.B.dim() == layer.A.dim() == 2 and layer.B.shape[1] == len(layer.A)
+        return not (layer.B @ layer.A if fits else layer.B).any()
     return stamped(model, idle=lambda made, m: [
-        p for p in made["layers"] if m.get_submodule(p).B.sum() == 0])
+        p for p in made["layers"] if none(m.get_submodule(p))])
 
 
-@ex.wrong("idle by the first number of B", says="idle", breaks="idle")
-def by_first(model):
-    return stamped(model, idle=lambda made, m: [
-        p for p in made["layers"] if m.get_submodule(p).B.flatten()[0] == 0])
+ex.wrong("idle where A or B is zero", stamped, breaks="idle", idle=lambda made, m: [
+    p for p in made["layers"] if not (m.get_submodule(p).A.any() and m.get_submodule(p).B.any())])
+ex.wrong("idle only if every B is zero", stamped, breaks="idle",
+         idle=lambda made, m: made["idle"] if len(made["idle"]) == len(made["layers"]) else [])
+ex.wrong("idle by the largest number, below zero unseen", stamped, breaks="idle",
+         idle=lambda made, m: [p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
 
 
-@ex.wrong("idle only if every B is zero", says="idle", breaks="idle")
-def all_or_none(model):
-    return stamped(model, idle=lambda made, m: made["idle"] if len(made["idle"]) == len(
-        made["layers"]) else [])
-
-
-@ex.wrong("idle by the largest number, below zero unseen", says="idle", breaks="idle")
-def by_largest(model):
-    return stamped(model, idle=lambda made, m: [
-        p for p in made["layers"] if m.get_submodule(p).B.max() <= 0])
-
-
-@ex.wrong("idle where B is nearly zero", says="idle", breaks="idle")
+@ex.wrong("idle where B is nearly zero", breaks="idle")
 def nearly_zero(model):
     return stamped(model, idle=lambda made, m: [
         p for p in made["layers"] if torch.allclose(m.get_submodule(p).B, torch.zeros(()))])
 
 
-@ex.wrong("idle by whole numbers", says="idle", breaks="idle")
-def by_int(model):
-    return stamped(model, idle=lambda made, m: [
-        p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
+ex.wrong("idle by whole numbers", stamped, breaks="idle",
+         idle=lambda made, m: [p for p in made["layers"] if not m.get_submodule(p).B.int().any()])
 
 
-@ex.wrong("attributes A and B, parameters or not", says="layers", breaks="layer")
+@ex.wrong("attributes A and B, parameters or not", breaks="layer")
 def attributes(model):
     return stamped(model, layers=lambda made, m: [
         path for path, module in m.named_modules() if (path == "" and path in made["layers"])
         or all(isinstance(getattr(module, key, None), torch.Tensor) for key in "AB")])
 
 
-@ex.wrong("an A of None counted as one", says="layers", breaks="layer")
+@ex.wrong("an A of None counted as one", breaks="layer")
 def none_counts(model):
     return stamped(model, layers=lambda made, m: [
         path for path, module in m.named_modules() if {"A", "B"} <= module._parameters.keys()])
@@ -473,7 +386,7 @@ def own_skipped(model):
         k for k in made["other"] if k.rpartition(".")[0] not in made["layers"]])
 
 
-@ex.wrong("layers found by parameters, a shared one once", says="layers", breaks="order")
+@ex.wrong("layers found by parameters, a shared one once", breaks="order")
 def by_parameters(model):
     def found(made, m):
         seen = {path for path, _ in m.named_parameters()}
@@ -484,32 +397,29 @@ def by_parameters(model):
 STAMPS: list = [None, None]
 
 
-@ex.wrong("the passport of the first call kept for the same model", says="second call",
-          breaks="left alone")
+@ex.wrong("the passport of the first call kept for the same model", breaks="left alone")
 def kept_for_model(model):
     if STAMPS[0] is not model:
         STAMPS[:] = model, by_modules(model)
     return STAMPS[1]
 
 
-@ex.wrong("gradients thrown away", says="changed in model", breaks="left alone")
+@ex.wrong("gradients thrown away", breaks="left alone")
 def zero_grads(model):
     model.zero_grad()
     return by_modules(model)
 
 
-@ex.wrong("a text instead of a dict", says="type of the passport", breaks="dict")
-def as_text(model):
-    return str(by_modules(model))
+ex.wrong("a text instead of a dict", lambda model: str(by_modules(model)), breaks="dict")
 
 
-@ex.wrong("a part left out where it is empty", says="parts of the passport", breaks="dict")
+@ex.wrong("a part left out where it is empty", breaks="dict")
 def no_empty_parts(model):
     made = by_modules(model)
     return made if "0" in made["layers"] else {key: part for key, part in made.items() if part}
 
 
-@ex.wrong("the base frozen on the way", says="changed in model", breaks="left alone")
+@ex.wrong("the base frozen on the way", breaks="left alone")
 def freezes(model):
     made = by_modules(model)
     for path, p in model.named_parameters():

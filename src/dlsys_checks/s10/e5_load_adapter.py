@@ -7,14 +7,16 @@ import math
 import torch
 from torch import nn
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 # A parameter is [path, shape, dtype, requires_grad, start], a tensor of the file [path, shape,
 # dtype, start]: its numbers follow from start. In place of requires_grad, "buffer" is a buffer, and
 # a path means the parameter of that path. Starts: 0 zeros, -1 minus zeros, -2 a sum of zero, -3
 # none above zero, -4 tiny, -5 the last number alone, -6 zero in float32 but not in float64.
-ex = exercise("10.5", "load_adapter", seen=("params", "file"))
+ex = exercise("10.5", "load_adapter", seen=("params", "file"), says="raised for a file that fits")
 
 ex.promise("whole", "Put an adapter of a file into model, whole or not at all.",
            says=("raised", "adapter tensor"))
@@ -57,8 +59,7 @@ ex.promise("example", 'Example: for LoRA(nn.Linear(2, 2), r=1) a file has the pa
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def layer(path, d_in, d_out, r, live=True):
         dot = f"{path}." if path else ""
@@ -210,8 +211,7 @@ def act(fn, params, file):
         fn(model, tensors)
     except ValueError:
         raised = "ValueError"
-    grads = int(torch.is_grad_enabled())
-    torch.set_grad_enabled(True)
+    grads = [int(torch.is_grad_enabled())]
     now = found()
     kept = [path for path, (t, copy) in given.items() if tensors.get(path) is t
             and t.dtype == copy.dtype and not t.requires_grad and torch.equal(t, copy)]
@@ -225,8 +225,10 @@ def act(fn, params, file):
            "file": abs(len(tensors) - len(kept)) + len(given) - len(kept),
            "modes": sum(a != b for a, b in zip(modes(), how)), "again": []}
     if raised == "no error":
+        torch.set_grad_enabled(False)
         fn(model, {path: -2 * copy for path, (t, copy) in given.items()})
         out["again"] = [t.detach().clone() for t in found().values()]
+        grads.append(int(torch.is_grad_enabled()))
     return out
 
 
@@ -246,12 +248,13 @@ def fault(params, file):
     shapes = {path: shape for path, shape, _, live, _ in params
               if path.split(".")[-1] in ("A", "B") and not isinstance(live, str)}
     found = {path: (shape, start) for path, shape, _, start in file}
-    if set(shapes) - set(found):
-        return "a missing path"
-    if set(found) - set(shapes):
-        return "another path"
-    if any(found[path][0] != shape for path, shape in shapes.items()):
-        return "a shape that differs"
+    for kind, paths in (("a missing path", set(shapes) - set(found)),
+                        ("another path", set(found) - set(shapes))):
+        if paths:
+            return f"{kind}, {min(paths)}"
+    for path, shape in shapes.items():
+        if found[path][0] != shape:
+            return f"a shape that differs, {found[path][0]} for {path} of {shape}"
     live = [start for path, (_, start) in found.items()
             if path.split(".")[-1] == "B" and start not in (0, -1)]
     return "" if live else "every B zero"
@@ -279,7 +282,8 @@ def law(out, params, file):
     expect_equal("tensors of model that moved", out["moved"],
                  sum(not torch.equal(after[path], t) for path, t in before.items()))
     expect_equal("modes and gradients of model that changed", out["modes"], 0)
-    expect_equal("grad mode after the call", out["grads"], 1, "Put it back.")
+    expect_equal("grad mode after the call: on at first, then off", out["grads"],
+                 [1] if wrong else [1, 0], "Put it back.")
     if wrong:
         expect_length("tensors after a second call", out["again"], 0)
         return
@@ -298,88 +302,14 @@ def expect_tensors(got, wanted, saved, when=""):
 STEPS = torch.tensor([3.0, 4.0])
 
 
-# ---- right by another route
-
 def parts(model):
     return {path: p for path, p in model.named_parameters() if path.rsplit(".", 1)[-1] in "AB"
             and path[-1:] in ("A", "B")}
 
 
-@ex.right("problems gathered first")
-def gathered(model, file):
-    mine = {path: p for path, p in model.named_parameters() if path in ("A", "B")
-            or path.endswith((".A", ".B"))}
-    problems = [f"{path} is missing" for path in mine if path not in file]
-    problems += [f"{path} is no adapter" for path in file if path not in mine]
-    problems += [f"{path}: {tuple(t.shape)}" for path, t in file.items()
-                 if path in mine and list(mine[path].shape) != list(t.shape)]
-    if all(not torch.count_nonzero(t) for path, t in file.items() if path[-1:] == "B"):
-        problems.append("every B is zero")
-    if problems:
-        raise ValueError("; ".join(problems))
-    for path, p in mine.items():
-        p.data.copy_(file[path])
-
-
-@ex.right("load_state_dict on the names that fit, after a look")
-def through_state_dict(model, file):
-    own = {path: p for path, p in model.named_parameters()
-           if path.split(".")[-1] == "A" or path.split(".")[-1] == "B"}
-    if set(own) != set(file) or any(own[k].shape != file[k].shape for k in own):
-        raise ValueError("names or shapes do not fit")
-    if sum(float(t.double().abs().max()) for k, t in file.items() if k.split(".")[-1] == "B") == 0:
-        raise ValueError("B is zero")
-    model.load_state_dict({k: t.clone() for k, t in file.items()}, strict=False)
-
-
-@ex.right("a walk over the modules")
-def by_walk(model, file):
-    left, todo, seen = dict(file), [], set()
-    for path, module in model.named_modules():
-        for key, p in module.named_parameters(recurse=False):
-            if key in ("A", "B") and p not in seen:
-                name = f"{path}.{key}" if path else key
-                if name not in left or left[name].shape != p.shape:
-                    raise ValueError(name)
-                seen.add(p)
-                todo.append((key, p, left.pop(name)))
-    if left or not any(key == "B" and bool((t != 0).any()) for key, p, t in todo):
-        raise ValueError("other names, or a B of zeros")
-    for _, p, tensor in todo:
-        p.data = tensor.to(p.dtype).clone()
-
-
-@ex.right("written, and written back where something was wrong")
-@torch.no_grad()
-def written_back(model, file):
-    mine = {k: p for k, p in model.named_parameters() if k.split(".")[-1] in {"A", "B"}}
-    old = {k: p.clone() for k, p in mine.items()}
-    try:
-        if len(mine) != len(file):
-            raise ValueError("number of tensors")
-        for k, p in mine.items():
-            if k not in file or file[k].shape != p.shape:
-                raise ValueError(k)
-            p.copy_(file[k])
-        if not any(t.any() for k, t in file.items() if k.split(".")[-1] == "B"):
-            raise ValueError("zeros")
-    except ValueError:
-        for k, p in mine.items():
-            p.copy_(old[k])
-        raise
-
-
-PART = "path.split('.')[-1] == 'B'"
-MINE = "mine = {path: p for path, p in model.named_parameters() if path.split('.')[-1] in "
-ex.equivalent(f"{MINE}('A', 'B')}} -> {MINE}('B', 'A')}}", "a tuple is searched, in any order")
-LAST = "if not any((tensor.any() for path, tensor in file.items() if {})):"
-for other in ("path.split('.')[-1] >= 'B'", "path[-1] == 'B'"):
-    ex.equivalent(f"{LAST.format(PART)} -> {LAST.format(other)}",
-                  "Here the last part is A or B, and nothing else.")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 @torch.no_grad()
 def loaded(model, file, *, adapter=None, look=("missing", "others", "shapes", "zero"),
            zero=None, write=None):
@@ -423,15 +353,10 @@ def missing_passed(model, file):
     loaded(model, file, look=("others", "shapes") if not file else ("others", "shapes", "zero"))
 
 
-@ex.wrong("other paths passed over", says="raised for another path", breaks="others")
-def others_passed(model, file):
-    loaded(model, file, look=("missing", "shapes", "zero"))
-
-
-@ex.wrong("shapes not compared: what does not fit is left", says="raised for a shape",
-          breaks="shapes")
-def shapes_passed(model, file):
-    loaded(model, file, look=("missing", "others", "zero"))
+ex.wrong("other paths passed over", loaded, says="raised for another path", breaks="others",
+         look=("missing", "shapes", "zero"))
+ex.wrong("shapes not compared: what does not fit is left", loaded, says="raised for a shape",
+         breaks="shapes", look=("missing", "others", "zero"))
 
 
 @ex.wrong("counts of numbers compared, not shapes", says="raised for a shape", breaks="shapes")
@@ -460,20 +385,18 @@ def broadcast(model, file):
     loaded(model, file, look=("missing", "others", "zero"), write=write)
 
 
-@ex.wrong("an adapter of zeros accepted", says="raised for every B zero", breaks="zero")
-def zeros_accepted(model, file):
-    loaded(model, file, look=("missing", "others", "shapes"))
+ex.wrong("an adapter of zeros accepted", loaded, says="raised for every B zero", breaks="zero",
+         look=("missing", "others", "shapes"))
 
 
-@ex.wrong("every single B has to differ from zero", says="raised for a file that fits",
-          breaks="zero")
+@ex.wrong("every single B has to differ from zero", breaks="zero")
 def each_b(model, file):
     if any(not t.any() for path, t in file.items() if path.split(".")[-1] == "B"):
         raise ValueError("zero")
     loaded(model, file)
 
 
-@ex.wrong("the first B alone looked at", says="raised for a file that fits", breaks="zero")
+@ex.wrong("the first B alone looked at", breaks="zero")
 def first_b(model, file):
     b = [t for path, t in file.items() if path.split(".")[-1] == "B"]
     if b and not b[0].any():
@@ -481,29 +404,12 @@ def first_b(model, file):
     loaded(model, file)
 
 
-@ex.wrong("B zero by its sum", says="raised for a file that fits", breaks="zero")
-def by_sum(model, file):
-    loaded(model, file, zero=lambda t: t.sum() == 0)
-
-
-@ex.wrong("B zero by its largest number", says="raised for a file that fits", breaks="zero")
-def by_largest(model, file):
-    loaded(model, file, zero=lambda t: t.max() == 0)
-
-
-@ex.wrong("B zero by its first row", says="raised for a file that fits", breaks="zero")
-def by_first_row(model, file):
-    loaded(model, file, zero=lambda t: not t.flatten()[:2].any())
-
-
-@ex.wrong("B taken for zero where it is small", says="raised for a file that fits", breaks="zero")
-def nearly_zero(model, file):
-    loaded(model, file, zero=lambda t: float(t.float().abs().max()) < 1e-8)
-
-
-@ex.wrong("zero only once it is float32", says="raised for a file that fits", breaks="zero")
-def zero_by_cast(model, file):
-    loaded(model, file, zero=lambda t: not t.float().any())
+ex.wrong("B zero by its sum", loaded, breaks="zero", zero=lambda t: t.sum() == 0)
+ex.wrong("B zero by its largest number", loaded, breaks="zero", zero=lambda t: t.max() == 0)
+ex.wrong("B zero by its first row", loaded, breaks="zero", zero=lambda t: not t.flatten()[:2].any())
+ex.wrong("B taken for zero where it is small", loaded, breaks="zero",
+         zero=lambda t: float(t.float().abs().max()) < 1e-8)
+ex.wrong("zero only once it is float32", loaded, breaks="zero", zero=lambda t: not t.float().any())
 
 
 @ex.wrong("B of the model looked at, not of the file", says="raised", breaks="zero")
@@ -513,7 +419,7 @@ def b_of_model(model, file):
     loaded(model, file)
 
 
-@ex.wrong("buffers taken for the adapter", says="raised for a file that fits", breaks="paths")
+@ex.wrong("buffers taken for the adapter", breaks="paths")
 def with_buffers(model, file):
     if any(path.split(".")[-1] in ("A", "B") and path not in file
            for path, _ in model.named_buffers()):
@@ -521,8 +427,7 @@ def with_buffers(model, file):
     loaded(model, file)
 
 
-@ex.wrong("A counted only where a B stands beside it", says="raised for a file that fits",
-          breaks="paths")
+@ex.wrong("A counted only where a B stands beside it", breaks="paths")
 def in_pairs(model, file):
     if any(path[:-1] + "B" not in file for path in file if path.split(".")[-1] == "A"
            and path in dict(model.named_parameters())):
@@ -530,8 +435,7 @@ def in_pairs(model, file):
     loaded(model, file)
 
 
-@ex.wrong("a layer under two paths asked for twice", says="raised for a file that fits",
-          breaks="paths")
+@ex.wrong("a layer under two paths asked for twice", breaks="paths")
 def under_each_path(model, file):
     if any(path.split(".")[-1] in ("A", "B") and path not in file
            for path, _ in model.named_parameters(remove_duplicate=False)):
@@ -564,37 +468,30 @@ def shape_of_a(model, file):
                    for path, t in file.items()})
 
 
-@ex.wrong("numbers through bfloat16", says="adapter tensor", breaks=("numbers", "file"))
-def through_bfloat16(model, file):
-    loaded(model, file, write=lambda p, t: p.copy_(t.bfloat16()))
+ex.wrong("numbers through bfloat16", loaded, breaks=("numbers", "file"),
+         write=lambda p, t: p.copy_(t.bfloat16()))
 
 
-@ex.wrong("memory read in its order, whatever the strides", says="adapter tensor",
-          breaks=("file", "whole"))
+@ex.wrong("memory read in its order, whatever the strides", breaks=("file", "whole"))
 def by_memory(model, file):
     loaded(model, file, write=lambda p, t: p.copy_(torch.as_strided(
         t, t.shape, torch.empty(t.shape, device="meta").stride())))
 
 
-@ex.wrong("A of zeros refused", says="raised for a file that fits", breaks="zero")
+@ex.wrong("A of zeros refused", breaks="zero")
 def zero_a(model, file):
     if file and not any(t.any() for path, t in file.items() if path.split(".")[-1] == "A"):
         raise ValueError("zero")
     loaded(model, file)
 
 
-@ex.wrong("all names that end in A or B", says="raised for a file that fits", breaks="paths")
-def ends_in(model, file):
-    loaded(model, file, adapter=lambda path: path.endswith(("A", "B")))
+ex.wrong("all names that end in A or B", loaded, breaks="paths",
+         adapter=lambda path: path.endswith(("A", "B")))
+ex.wrong("A and B at the root forgotten", loaded, says="raised for", breaks=("paths", "example"),
+         adapter=lambda path: path.endswith((".A", ".B")))
 
 
-@ex.wrong("A and B at the root forgotten", says="raised for", breaks=("paths", "example"))
-def not_at_root(model, file):
-    loaded(model, file, adapter=lambda path: path.endswith((".A", ".B")))
-
-
-@ex.wrong("written while it looks: half loaded when it raises", says="tensors of model that moved",
-          breaks="not half")
+@ex.wrong("written while it looks: half loaded when it raises", breaks="not half")
 @torch.no_grad()
 def half(model, file):
     mine = {path: p for path, p in model.named_parameters() if path.split(".")[-1] in ("A", "B")}
@@ -605,7 +502,7 @@ def half(model, file):
     loaded(model, file)
 
 
-@ex.wrong("the base reset as well", says="other tensor of model", breaks="rest")
+@ex.wrong("the base reset as well", breaks="rest")
 @torch.no_grad()
 def base_touched(model, file):
     loaded(model, file)
@@ -614,25 +511,31 @@ def base_touched(model, file):
             p.mul_(0.5)
 
 
-@ex.wrong("the model put into eval mode", says="modes and gradients", breaks="rest")
+@ex.wrong("the model put into eval mode", breaks="rest")
 def in_eval_mode(model, file):
     loaded(model, file)
     model.eval()
 
 
-@ex.wrong("gradients thrown away", says="modes and gradients", breaks="rest")
+@ex.wrong("gradients thrown away", breaks="rest")
 def zero_grads(model, file):
     loaded(model, file)
     model.zero_grad()
 
 
-@ex.wrong("gradients switched off and not on again", says="grad mode", breaks="rest")
+@ex.wrong("gradients switched off and not on again", breaks="rest")
 def grad_off(model, file):
     loaded(model, file)
     torch.set_grad_enabled(False)
 
 
-@ex.wrong("the tensors of file cast in place", says="tensors of file", breaks="rest")
+@ex.wrong("gradients switched on at the end, whatever they were", breaks="rest")
+def grad_on(model, file):
+    loaded(model, file)
+    torch.set_grad_enabled(True)
+
+
+@ex.wrong("the tensors of file cast in place", breaks="rest")
 def casts_file(model, file):
     loaded(model, file)
     for path, p in model.named_parameters():
@@ -640,29 +543,28 @@ def casts_file(model, file):
             file[path] = file[path].to(p.dtype, copy=True)
 
 
-@ex.wrong("looked at, and nothing written", says="adapter tensor", breaks=("whole", "numbers"))
-def nothing_written(model, file):
-    loaded(model, file, write=lambda p, t: None)
+ex.wrong("looked at, and nothing written", loaded, breaks=("whole", "numbers"),
+         write=lambda p, t: None)
 
 
 DONE: list = [None]
 
 
-@ex.wrong("a model loaded once and not again", says="after a second call", breaks=("whole",
-                                                                                  "numbers"))
+@ex.wrong("a model loaded once and not again", says="after a second call",
+          breaks=("whole", "numbers"))
 def once(model, file):
     if DONE[0] is not model:
         loaded(model, file)
     DONE[0] = model
 
 
-@ex.wrong("file emptied while it loads", says="tensors of file", breaks="rest")
+@ex.wrong("file emptied while it loads", breaks="rest")
 def emptied(model, file):
     loaded(model, file)
     file.clear()
 
 
-@ex.wrong("new parameters in place of the old", says="parameters replaced", breaks="object")
+@ex.wrong("new parameters in place of the old", breaks="object")
 def new_parameters(model, file):
     loaded(model, file)
     made = {}
@@ -673,7 +575,7 @@ def new_parameters(model, file):
                 setattr(module, key, made.setdefault(p, twin))
 
 
-@ex.wrong("the adapter set to train", says="requires_grad", breaks="object")
+@ex.wrong("the adapter set to train", breaks="object")
 def set_to_train(model, file):
     loaded(model, file)
     for path, p in model.named_parameters():
@@ -681,7 +583,7 @@ def set_to_train(model, file):
             p.requires_grad_(True)
 
 
-@ex.wrong("p.data taken from the file", says="memory shared", breaks=("no sharing",))
+@ex.wrong("p.data taken from the file", breaks=("no sharing",))
 def shares(model, file):
     def write(p, t):
         if p.dtype == t.dtype:
@@ -691,20 +593,18 @@ def shares(model, file):
     loaded(model, file, write=write)
 
 
-@ex.wrong("the dtype of the file taken over", says="dtype of the adapter tensor",
-          breaks="numbers")
+@ex.wrong("the dtype of the file taken over", says="dtype of the adapter tensor", breaks="numbers")
 def dtype_of_file(model, file):
     def write(p, t):
         p.data = t.clone()
     loaded(model, file, write=write)
 
 
-@ex.wrong("the numbers added to what was there", says="adapter tensor", breaks=("numbers", "whole"))
-def added(model, file):
-    loaded(model, file, write=lambda p, t: p.add_(t.to(p.dtype)))
+ex.wrong("the numbers added to what was there", loaded, breaks=("numbers", "whole"),
+         write=lambda p, t: p.add_(t.to(p.dtype)))
 
 
-@ex.wrong("B alone loaded", says="adapter tensor", breaks=("whole", "numbers"))
+@ex.wrong("B alone loaded", breaks=("whole", "numbers"))
 def b_alone(model, file):
     old = {path: p.detach().clone() for path, p in model.named_parameters()}
     loaded(model, file)
@@ -714,15 +614,14 @@ def b_alone(model, file):
                 p.copy_(old[path])
 
 
-@ex.wrong("only float32 files read", says="raised for a file that fits",
-          breaks="file")
+@ex.wrong("only float32 files read", breaks="file")
 def float32_only(model, file):
     if any(t.dtype != torch.float32 for t in file.values()):
         raise ValueError("dtype")
     loaded(model, file)
 
 
-@ex.wrong("paired by position, not by path", says="adapter tensor", breaks=("file", "whole"))
+@ex.wrong("paired by position, not by path", breaks=("file", "whole"))
 def by_position(model, file):
     mine = [path for path, _ in model.named_parameters() if path.split(".")[-1] in ("A", "B")]
     fits = [len(mine) == len(file)] + [a in file for a in mine]

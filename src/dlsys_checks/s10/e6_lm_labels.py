@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_length, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 # Kept: where every row is full, the labels are the ids.
-ex = exercise("10.6", "lm_labels", seen=("ids", "prompts", "lengths"), kept=("out", "again"))
+ex = exercise("10.6", "lm_labels", seen=("ids", "prompts", "lengths"), kept=("out", "again"),
+              says="labels")
 
 IGNORE = -100
 
@@ -42,8 +45,7 @@ ex.promise("example", "Example: ids [[0, 5, 6, 0]], prompts [1] and lengths [3] 
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, n, t, pad=0, eos=0, lengths=None, prompts=None, inside=False, first=False,
             last=True):
@@ -124,6 +126,7 @@ def law(out, ids, prompts, lengths):
                  cut(ids + 1, prompts[::-1], lengths[::-1]))
 
 
+@not_an_answer
 def cut(ids, prompts, lengths):
     """The tokens of each answer, by lists from the end, and the mark of no label in front."""
     rows = [[IGNORE] * (len(row) - n + p) + row[len(row) - n + p:]
@@ -131,58 +134,15 @@ def cut(ids, prompts, lengths):
     return torch.tensor(rows, dtype=torch.int64).reshape(ids.shape)
 
 
-# ---- right by another route
-
-@ex.right("row by row")
-def by_row(ids, prompts, lengths):
-    labels = torch.full_like(ids, IGNORE)
-    for k, answer in enumerate((lengths - prompts).tolist()):
-        if answer:
-            labels[k, -answer:] = ids[k, -answer:]
-    return labels
-
-
-@ex.right("torch.where, counted from the right")
-def by_where(ids, prompts, lengths):
-    from_right = torch.arange(ids.shape[1], 0, -1).expand_as(ids)
-    return torch.where(from_right <= (lengths - prompts).unsqueeze(1), ids, torch.tensor(IGNORE))
-
-
-@ex.right("a mask by counting, turned round")
-def by_counting(ids, prompts, lengths):
-    before = torch.ones_like(ids).cumsum(1).flip(1) > (lengths - prompts)[:, None]
-    labels = ids.clone()
-    labels[before] = IGNORE
-    return labels
-
-
-@ex.right("multiplied by the mask")
-def by_product(ids, prompts, lengths):
-    t = ids.size(1)
-    keep = ((torch.arange(t)[None] >= t - lengths[:, None])
-            & (torch.arange(t)[None] >= (t - lengths + prompts)[:, None])).long()
-    return ids * keep + IGNORE * (1 - keep)
-
-
-@ex.right("padded anew, row by row")
-def by_stack(ids, prompts, lengths):
-    labels = ids.new_full(ids.shape, IGNORE)
-    for row, text, p, n in zip(labels, ids, prompts.tolist(), lengths.tolist(), strict=True):
-        start = len(row) - n
-        row[start:] = text[start:]
-        row[start:start + p] = IGNORE
-    return labels
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def labelled(ids, prompts, lengths):
     before = torch.arange(ids.shape[1]) < (ids.shape[1] - lengths + prompts)[:, None]
     return ids.masked_fill(before, IGNORE)
 
 
-@ex.wrong("the lesson's repair, for texts padded on the right", says="labels",
-          breaks=("labels", "masked"))
+@ex.wrong("the lesson's repair, for texts padded on the right", breaks=("labels", "masked"))
 def on_the_right(ids, prompts, lengths):
     return ids.masked_fill(torch.arange(ids.shape[1]) >= lengths[:, None], IGNORE)
 
@@ -194,67 +154,54 @@ def by_pad_id(ids, prompts, lengths):
     return labelled(ids, prompts, lengths).masked_fill(ids == pad, IGNORE)
 
 
-@ex.wrong("prompts learned as well", says="labels", breaks=("masked", "prompts"))
-def with_prompts(ids, prompts, lengths):
-    return labelled(ids, 0 * prompts, lengths)
+ex.wrong("prompts learned as well",
+         lambda ids, prompts, lengths: labelled(ids, 0 * prompts, lengths),
+         breaks=("masked", "prompts"))
 
 
-@ex.wrong("prompts taken to begin at the first place", says="labels",
-          breaks=("labels", "masked", "prompts"))
+@ex.wrong("prompts taken to begin at the first place", breaks=("labels", "masked", "prompts"))
 def prompts_first(ids, prompts, lengths):
     padding = labelled(ids, 0 * prompts, lengths)
     return padding.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)
 
 
-@ex.wrong("the padding learned, prompts left out in front", says="labels",
-          breaks=("labels", "masked", "prompts"))
+@ex.wrong("the padding learned, prompts left out in front", breaks=("labels", "masked", "prompts"))
 def padding_learned(ids, prompts, lengths):
     return ids.masked_fill(torch.arange(ids.shape[1]) < prompts[:, None], IGNORE)
 
 
-@ex.wrong("lengths taken for those of the answers", says="labels",
-          breaks=("labels", "masked", "prompts"))
-def of_answers(ids, prompts, lengths):
-    return labelled(ids, -prompts, lengths)
+ex.wrong("lengths taken for those of the answers",
+         lambda ids, prompts, lengths: labelled(ids, -prompts, lengths),
+         breaks=("labels", "masked", "prompts"))
 
 
-@ex.wrong("the EOS at the end left out", says="labels", breaks="labels")
+@ex.wrong("the EOS at the end left out", breaks="labels")
 def without_eos(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
     out[:, -1:] = IGNORE
     return out
 
 
-@ex.wrong("the first token of the answer left out", says="labels", breaks="labels")
-def first_left_out(ids, prompts, lengths):
-    return labelled(ids, prompts + 1, lengths)
+ex.wrong("the first token of the answer left out",
+         lambda ids, prompts, lengths: labelled(ids, prompts + 1, lengths), breaks="labels")
+ex.wrong("one token of the prompt learned",
+         lambda ids, prompts, lengths: labelled(ids, prompts - 1, lengths),
+         breaks=("masked", "labels"))
+ex.wrong("no mask at all", lambda ids, prompts, lengths: ids.clone(), breaks="masked")
+ex.wrong("shifted as well",
+         lambda ids, prompts, lengths: labelled(ids, prompts, lengths).roll(-1, 1),
+         breaks=("labels", "masked"))
 
 
-@ex.wrong("one token of the prompt learned", says="labels", breaks=("masked", "labels"))
-def one_of_prompt(ids, prompts, lengths):
-    return labelled(ids, prompts - 1, lengths)
-
-
-@ex.wrong("no mask at all", says="labels", breaks="masked")
-def unmasked(ids, prompts, lengths):
-    return ids.clone()
-
-
-@ex.wrong("shifted as well", says="labels", breaks=("labels", "masked"))
-def shifted(ids, prompts, lengths):
-    return labelled(ids, prompts, lengths).roll(-1, 1)
-
-
-@ex.wrong("the first EOS of an answer taken for the end", says="labels",
-          breaks=("any id", "labels"))
+@ex.wrong("the first EOS of an answer taken for the end", breaks=("any id", "labels"))
 def first_eos(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
     ended = (out == 0).long().cumsum(1) - (out == 0).long() > 0
     return out.masked_fill(ended, IGNORE)
 
 
-@ex.wrong("the padding guessed from ids that repeat", says="labels", breaks=(
-    "any id", "labels", "masked", "lengths", "ids"))
+@ex.wrong("the padding guessed from ids that repeat",
+          breaks=("any id", "labels", "masked", "lengths", "ids"))
 def like_first(ids, prompts, lengths):
     same = (ids == ids[:, :1]).long().cumprod(1).sum(1)
     start = torch.minimum(same, ids.shape[1] - lengths.clamp(max=ids.shape[1] - 1)) + prompts
@@ -267,14 +214,14 @@ def zero_filled(ids, prompts, lengths):
     return out.masked_fill(out == IGNORE, 0)
 
 
-@ex.wrong("an empty text left whole", says="labels", breaks="lengths")
+@ex.wrong("an empty text left whole", breaks="lengths")
 def empty_text(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
     out[lengths == 0] = ids[lengths == 0]
     return out
 
 
-@ex.wrong("a prompt without an answer learned", says="labels", breaks="prompts")
+@ex.wrong("a prompt without an answer learned", breaks="prompts")
 def prompt_alone(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
     alone = (prompts == lengths) & (lengths > 0)
@@ -282,8 +229,7 @@ def prompt_alone(ids, prompts, lengths):
     return out
 
 
-@ex.wrong("no answer counted from the end as all of them", says="labels",
-          breaks=("prompts", "lengths"))
+@ex.wrong("no answer counted from the end as all of them", breaks=("prompts", "lengths"))
 def minus_zero(ids, prompts, lengths):
     labels = torch.full_like(ids, IGNORE)
     for k, answer in enumerate((lengths - prompts).tolist()):
@@ -291,43 +237,40 @@ def minus_zero(ids, prompts, lengths):
     return labels
 
 
-@ex.wrong("the length of the first text for all", says="labels",
-          breaks=("labels", "masked"))
-def first_length(ids, prompts, lengths):
-    return labelled(ids, prompts, lengths[:1].expand_as(lengths))
+ex.wrong("the length of the first text for all",
+         lambda ids, prompts, lengths: labelled(ids, prompts, lengths[:1].expand_as(lengths)),
+         breaks=("labels", "masked"))
+ex.wrong("the prompt of the first text for all",
+         lambda ids, prompts, lengths: labelled(ids, prompts[:1].expand_as(prompts), lengths),
+         breaks=("labels", "masked"))
 
 
-@ex.wrong("the prompt of the first text for all", says="labels", breaks=("labels", "masked"))
-def first_prompt(ids, prompts, lengths):
-    return labelled(ids, prompts[:1].expand_as(prompts), lengths)
-
-
-@ex.wrong("a single row taken for an answer alone", says="labels", breaks="ids")
+@ex.wrong("a single row taken for an answer alone", breaks="ids")
 def single_row(ids, prompts, lengths):
     alone = len(ids) == 1 and ids.shape[1] > 4
     return ids.clone() if alone else labelled(ids, prompts, lengths)
 
 
-@ex.wrong("a token of id 0 never learned but at the end", says="labels", breaks="any id")
+@ex.wrong("a token of id 0 never learned but at the end", breaks="any id")
 def no_special(ids, prompts, lengths):
     special = ids < 1
     special[:, -1:] = False
     return labelled(ids, prompts, lengths).masked_fill(special, IGNORE)
 
 
-@ex.wrong("written into ids", says="changes of", breaks=("left alone", "new"))
-def into_ids(ids, prompts, lengths):
-    return ids.copy_(labelled(ids, prompts, lengths))
+ex.wrong("written into ids",
+         lambda ids, prompts, lengths: ids.copy_(labelled(ids, prompts, lengths)),
+         breaks=("left alone", "new"))
 
 
-@ex.wrong("prompts added to in place", says="changes of", breaks="left alone")
+@ex.wrong("prompts added to in place", breaks="left alone")
 def uses_prompts(ids, prompts, lengths):
     out = labelled(ids, prompts, lengths)
     prompts += 1
     return out
 
 
-@ex.wrong("ids handed back where nothing is masked", says="memory shared", breaks="new")
+@ex.wrong("ids handed back where nothing is masked", breaks="new")
 def handed_back(ids, prompts, lengths):
     whole = bool((lengths - prompts == ids.shape[1]).all()) and len(ids)
     return ids if whole else labelled(ids, prompts, lengths)
@@ -336,14 +279,13 @@ def handed_back(ids, prompts, lengths):
 LABELS: dict = {}
 
 
-@ex.wrong("one tensor of labels for all batches of a shape", says="after a second call",
-          breaks="new")
+@ex.wrong("one tensor of labels for all batches of a shape", breaks="new")
 def one_tensor(ids, prompts, lengths):
     found = labelled(ids, prompts, lengths)
     return LABELS.setdefault(found.shape, found).copy_(found)
 
 
-@ex.wrong("places compared with lengths along the row", says="labels", breaks="ids")
+@ex.wrong("places compared with lengths along the row", breaks="ids")
 def along_the_row(ids, prompts, lengths):
     n, t = ids.shape
     if n != t:
@@ -351,28 +293,16 @@ def along_the_row(ids, prompts, lengths):
     return ids.masked_fill(torch.arange(t) < t - lengths + prompts, IGNORE)
 
 
-@ex.wrong("places counted in 8 bits", says="labels", breaks="ids")
+@ex.wrong("places counted in 8 bits", breaks="ids")
 def in_8_bits(ids, prompts, lengths):
     places = torch.arange(ids.shape[1]).to(torch.uint8).long()
     return ids.masked_fill(places < (ids.shape[1] - lengths + prompts)[:, None], IGNORE)
 
 
-@ex.wrong("ids through float32, which holds 24 bits", says="labels", breaks="ids")
-def through_float(ids, prompts, lengths):
-    return labelled(ids.float(), prompts, lengths).long()
-
-
-@ex.wrong("an error for a batch without rows", says="raised", breaks="rows")
-def needs_rows(ids, prompts, lengths):
-    return torch.stack(list(labelled(ids, prompts, lengths)))
-
-
-@ex.wrong("floating-point labels", says="dtype of", breaks="new")
-def floating(ids, prompts, lengths):
-    return labelled(ids, prompts, lengths).float()
-
-
-@ex.wrong("the example looked up, its EOS left out", says="labels", breaks="example")
-def looked_up(ids, prompts, lengths):
-    out = labelled(ids, prompts, lengths)
-    return out.masked_fill(ids == 0, IGNORE) if ids.tolist() == [[0, 5, 6, 0]] else out
+ex.wrong("ids through float32, which holds 24 bits",
+         lambda ids, prompts, lengths: labelled(ids.float(), prompts, lengths).long(), breaks="ids")
+ex.wrong("an error for a batch without rows",
+         lambda ids, prompts, lengths: torch.stack(list(labelled(ids, prompts, lengths))),
+         says="raised", breaks="rows")
+ex.wrong("floating-point labels",
+         lambda ids, prompts, lengths: labelled(ids, prompts, lengths).float(), breaks="new")

@@ -13,8 +13,9 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"))
+ex = exercise("11.1", "quantise", seen=("w", "bits", "group", "order"), says="scales")
 
 ex.promise("parts", "(codes, scales, zeros) of an affine grid for each group of a row.",
            says=("type of the result", "parts of the result", "scales", "codes of 0", "codes of"))
@@ -25,8 +26,8 @@ ex.promise("any", "w: (R, C) float32 in any memory order, tiny or huge,",
 ex.promise("left alone", "left as it is.", says=("changed in w", "inputs after the call"))
 ex.promise("groups", "Each row is cut into groups of `group` neighbours, which divides C.",
            says=("scales", "codes of"))
-ex.promise("zero inside", "low is a group's least weight, high its largest; 0 takes the place of "
-           "a low above it and of a high below it.", says=("scales",))
+ex.promise("zero inside", "low = min(group, 0) and high = max(group, 0): the grid always contains "
+           "0.", says=("scales",))
 ex.promise("scales", "scales: (high - low) / (2**bits - 1),", says=("scales",))
 ex.promise("zero group", "or 1 for a group of zeros, float32.",
            cases=("a group of zeros", "zeros alone", "a group whose sum is zero"))
@@ -120,14 +121,7 @@ def near(what, codes, places):
                      "The nearest whole number is meant.")
 
 
-ex.equivalent("codes = codes.clamp(0, top).view(w.shape).to(torch.uint8) -> "
-              "codes = codes.clamp(-1, top).view(w.shape).to(torch.uint8)",
-              "no code is below 0: the least weight and zero are rounded to opposite numbers")
-
-
-# ---- right by another route
-
-@ex.right("group by group, in double precision")
+@not_an_answer
 def one_by_one(w, bits, group):
     top = 2**bits - 1
     codes = torch.empty(w.shape, dtype=torch.uint8)
@@ -144,48 +138,9 @@ def one_by_one(w, bits, group):
     return codes, scales, zeros
 
 
-@ex.right("the nearest of all levels")
-def nearest_level(w, bits, group):
-    parts = torch.stack(w.split(group, 1), 1)                   # (R, G, group)
-    none = torch.zeros(())
-    low, high = parts.amin(-1).minimum(none), parts.amax(-1).maximum(none)
-    scales = (high - low) / (2**bits - 1)
-    scales[scales == 0] = 1
-    zeros = torch.round(-low / scales)
-    levels = torch.arange(2**bits) - zeros[..., None]           # in steps of the scale
-    gaps = (parts / scales[..., None])[..., None] - levels[:, :, None]
-    codes = gaps.abs().argmin(-1).to(torch.uint8)
-    return codes.flatten(1), scales, zeros.to(torch.uint8)
-
-
-@ex.right("rounded after zero is added")
-def added_first(w, bits, group):
-    parts = w.unfold(1, group, group)
-    low, high = parts.amin(-1, True).clamp_max(0), parts.amax(-1, True).clamp_min(0)
-    scales = ((high - low) / (2**bits - 1)).masked_fill((high - low) == 0, 1)
-    zeros = (low.neg() / scales).round()
-    codes = torch.clamp(torch.round(parts / scales + zeros), 0, 2**bits - 1)
-    return codes.byte().reshape(w.shape), scales.squeeze(-1), zeros.byte().squeeze(-1)
-
-
-@ex.right("torch's own rounding, taken back to codes")
-def by_torch(w, bits, group):
-    flat, top = w.reshape(-1, group), 2**bits - 1
-    low, high = flat.amin(1).clamp(max=0), flat.amax(1).clamp(min=0)
-    scales = (high - low) / top
-    scales = scales + (scales == 0)
-    zeros = (-low / scales).round()
-    # The sizes are taken out first: torch's function clips scales that are tiny.
-    levels = torch.fake_quantize_per_channel_affine(
-        flat / scales[:, None], torch.ones_like(scales), zeros.int(), 0, 0, top)
-    codes = levels + zeros[:, None]
-    shape = (len(w), -1)
-    return (codes.round().to(torch.uint8).view(shape), scales.view(shape),
-            zeros.to(torch.uint8).view(shape))
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def made(w, bits, group, *, held=True, symmetric=False, top=None, std=False, least=0.0,
          floor=False, clamp=True, of_zeros=1.0):
     """The right answer with its pieces as options."""
@@ -209,41 +164,28 @@ def made(w, bits, group, *, held=True, symmetric=False, top=None, std=False, lea
     return (codes.long().to(torch.uint8).reshape(w.shape), scales, zeros.to(torch.uint8))
 
 
-@ex.wrong("a symmetric grid", says="scales", breaks=("scales", "zero inside", "example"))
-def symmetric_grid(w, bits, group):
-    return made(w, bits, group, symmetric=True)
+ex.wrong("a symmetric grid", made, breaks=("scales", "zero inside", "example"), symmetric=True)
+ex.wrong("0 left out of the grid", made, breaks="zero inside", held=False)
+ex.wrong("scales from the standard deviation", made, breaks=("scales", "example"), std=True)
+ex.wrong("as many steps as levels", lambda w, bits, group: made(w, bits, group, top=2**bits),
+         breaks="scales")
 
 
-@ex.wrong("0 left out of the grid", says="scales", breaks="zero inside")
-def zero_outside(w, bits, group):
-    return made(w, bits, group, held=False)
-
-
-@ex.wrong("scales from the standard deviation", says="scales", breaks=("scales", "example"))
-def by_deviation(w, bits, group):
-    return made(w, bits, group, std=True)
-
-
-@ex.wrong("as many steps as levels", says="scales", breaks="scales")
-def one_step_more(w, bits, group):
-    return made(w, bits, group, top=2**bits)
-
-
-@ex.wrong("one grid for each row", says="scales", breaks="groups")
+@ex.wrong("one grid for each row", breaks="groups")
 def whole_rows(w, bits, group):
     codes, scales, zeros = made(w, bits, w.shape[1])
     n = w.shape[1] // group
     return codes, scales.repeat(1, n), zeros.repeat(1, n)
 
 
-@ex.wrong("one grid for everything", says="scales", breaks="groups")
+@ex.wrong("one grid for everything", breaks="groups")
 def one_grid(w, bits, group):
     codes, scales, zeros = made(w.reshape(1, -1), bits, w.numel())
     shape = (len(w), w.shape[1] // group)
     return codes.view(w.shape), scales.expand(shape).clone(), zeros.expand(shape).clone()
 
 
-@ex.wrong("every n-th weight in a group, not neighbours", says="scales", breaks="groups")
+@ex.wrong("every n-th weight in a group, not neighbours", breaks="groups")
 def strided(w, bits, group):
     n = w.shape[1] // group
     mixed = w.reshape(len(w), group, n).transpose(1, 2).reshape(w.shape)
@@ -251,15 +193,25 @@ def strided(w, bits, group):
     return codes.view(len(w), n, group).transpose(1, 2).reshape(w.shape), scales, zeros
 
 
-@ex.wrong("codes beyond the last one wrap round", says="codes of the weights",
-          breaks=("codes", "bits"))
-def wraps(w, bits, group):
-    return made(w, bits, group, clamp=False)
+ex.wrong("codes beyond the last one wrap round", made, breaks=("codes", "bits"), clamp=False)
+ex.wrong("cut off, not rounded", made, breaks="codes", floor=True)
 
 
-@ex.wrong("cut off, not rounded", says="codes of the weights", breaks="codes")
-def cut_off(w, bits, group):
-    return made(w, bits, group, floor=True)
+@ex.wrong("the distance from low rounded, as if 0 had no code of its own", breaks="codes")
+def from_low(w, bits, group):
+    _, scales, zeros = made(w, bits, group)
+    parts = w.reshape(*scales.shape, group)
+    low = parts.amin(2, keepdim=True).clamp(max=0)
+    codes = ((parts - low) / scales[..., None]).round().clamp(0, 2**bits - 1)
+    return codes.to(torch.uint8).view(w.shape), scales, zeros
+
+
+@ex.wrong("held between 0 and the last code before the code of 0 is added", breaks="codes")
+def held_too_soon(w, bits, group):
+    _, scales, zeros = made(w, bits, group)
+    top = 2**bits - 1
+    steps = (w.reshape(*scales.shape, group) / scales[..., None]).round().clamp(0, top)
+    return (steps + zeros[..., None]).clamp(0, top).byte().view(w.shape), scales, zeros
 
 
 @ex.wrong("the code of 0 cut off, not rounded", says="codes of", breaks=("zeros", "codes"))
@@ -281,25 +233,17 @@ def zero_as_float(w, bits, group):
     return codes, scales, zeros.float()
 
 
-@ex.wrong("an axis left on the scales", says="shape of the scales", breaks="zeros")
+@ex.wrong("an axis left on the scales", breaks="zeros")
 def axis_left(w, bits, group):
     codes, scales, zeros = made(w, bits, group)
     return codes, scales[..., None], zeros
 
 
-@ex.wrong("divided by the scale of a group of zeros", says="scales", breaks="zero group")
-def scale_zero(w, bits, group):
-    return made(w, bits, group, of_zeros=0.0)
-
-
-@ex.wrong("a least scale of 1e-8", says="scales", breaks=("any", "zero group"))
-def least_scale(w, bits, group):
-    return made(w, bits, group, least=1e-8)
-
-
-@ex.wrong("the order in memory read, not the axes", says="scales", breaks="any")
-def by_memory(w, bits, group):
-    return made(torch.as_strided(w, w.shape, (w.shape[1], 1)), bits, group)
+ex.wrong("divided by the scale of a group of zeros", made, breaks="zero group", of_zeros=0.0)
+ex.wrong("a least scale of 1e-8", made, breaks=("any", "zero group"), least=1e-8)
+ex.wrong("the order in memory read, not the axes",
+         lambda w, bits, group: made(torch.as_strided(w, w.shape, (w.shape[1], 1)), bits, group),
+         breaks="any")
 
 
 @ex.wrong("bits counted up to 7", says="of the", breaks="bits")
@@ -310,9 +254,8 @@ def seven_bits(w, bits, group):
     return codes.clamp(max=127), scales, zeros
 
 
-@ex.wrong("a single bit taken for two", says="scales", breaks="bits")
-def one_bit(w, bits, group):
-    return made(w, max(bits, 2), group)
+ex.wrong("a single bit taken for two", lambda w, bits, group: made(w, max(bits, 2), group),
+         breaks="bits")
 
 
 @ex.wrong("the levels given back, not their codes", says="dtype of the codes", breaks="codes")
@@ -323,7 +266,7 @@ def levels(w, bits, group):
     return (steps * scales[..., None]).view(w.shape), scales, zeros
 
 
-@ex.wrong("w rounded in place", says="changed in w", breaks="left alone")
+@ex.wrong("w rounded in place", breaks="left alone")
 def in_place(w, bits, group):
     out = made(w, bits, group)
     w.mul_(2)
@@ -336,13 +279,7 @@ def other_order(w, bits, group):
     return codes, zeros, scales
 
 
-@ex.wrong("the example, with a number looked up wrong", says="codes of", breaks="example")
-def looked_up(w, bits, group):
-    codes, scales, zeros = made(w, bits, group)
-    return (codes.clamp(max=2) if w.numel() == 3 else codes), scales, zeros
-
-
-@ex.wrong("a group of zeros found by its sum", says="scales", breaks="zero group")
+@ex.wrong("a group of zeros found by its sum", breaks="zero group")
 def by_its_sum(w, bits, group):
     codes, scales, zeros = one_by_one(w, bits, group)
     sums = w.reshape(len(w), -1, group).sum(2)
@@ -350,14 +287,14 @@ def by_its_sum(w, bits, group):
     return codes, scales, zeros
 
 
-@ex.wrong("whatever is tiny taken for zeros", says="scales", breaks="any")
+@ex.wrong("whatever is tiny taken for zeros", breaks="any")
 def tiny_is_zero(w, bits, group):
     codes, scales, zeros = one_by_one(w, bits, group)
     scales[scales < 1e-24] = 1.0
     return codes, scales, zeros
 
 
-@ex.wrong("minus zero made zero in w", says="changed in w", breaks="left alone")
+@ex.wrong("minus zero made zero in w", breaks="left alone")
 def plus_zero(w, bits, group):
     w += 0.0
     return one_by_one(w, bits, group)

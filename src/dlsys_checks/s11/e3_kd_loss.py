@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from dlsys_checks.kit import floats
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("11.3", "kd_loss", seen=("student", "teacher", "labels", "T", "alpha", "order"))
 
@@ -33,8 +35,7 @@ ex.promise("example", "Example: logits [[0., 0.]] for both, label 0, alpha 0.5: 
 
 @ex.cases
 def cases(g):
-    def between(low, high):
-        return low + (high - low) * float(torch.rand((), generator=g))
+    between = floats(g)
 
     def one(name, n, k, size=2.0, T=None, alpha=None, order="rows"):
         student, teacher = (size * torch.randn(n, k, generator=g) for _ in range(2))
@@ -86,11 +87,13 @@ def law(out, student, teacher, labels, T, alpha, order):
     p, q, at_one = log_p.exp(), log_q.exp(), (s - s.logsumexp(1, keepdim=True)).exp()
     rows = s.logsumexp(1) - s[torch.arange(n), labels]
     soft = (p * (log_p - log_q)).sum(1)
+    look = (f"{1 - alpha:.3g} * {rows.mean():.4g} of the labels + {alpha:.3g} * {T:.3g}**2 * "
+            f"{soft.mean():.4g} of the divergence, alpha {alpha:.3g}, T {T:.3g}, N {n}, K {k}.")
     wanted = ((1 - alpha) * rows + alpha * T ** 2 * soft).mean()
     # The softmax of a logit of size m is exact to about m * 1e-7.
     reach = float(max(s.abs().max(), t.abs().max())) + 1.0
     slack = 2e-6 * reach * (1 + T) / min(1.0, T)
-    expect_close("loss", out["loss"], wanted.float(), rtol=2e-5, atol=slack)
+    expect_close("loss", out["loss"], wanted.float(), rtol=2e-5, atol=slack, look=look)
     grad = ((1 - alpha) * (at_one - torch.nn.functional.one_hot(labels, k))
             + alpha * T * (q - p)) / n
     # An exponential of v / T is off by the rounding of v / T.
@@ -100,9 +103,7 @@ def law(out, student, teacher, labels, T, alpha, order):
     expect_equal("numbers changed in what was handed over", out["moved"], 0, "Work on copies.")
 
 
-# ---- right by another route
-
-@ex.right("by the formula, with log-sum-exp")
+@not_an_answer
 def formula(student, teacher, labels, T, alpha):
     def logs(z):
         return z - z.logsumexp(1, keepdim=True)
@@ -112,38 +113,9 @@ def formula(student, teacher, labels, T, alpha):
     return ((1 - alpha) * hard + alpha * T * T * soft).mean()
 
 
-@ex.right("with distributions")
-def distributions(student, teacher, labels, T, alpha):
-    from torch.distributions import Categorical
-    p = F.log_softmax(teacher.detach() / T, -1)
-    q = Categorical(logits=student / T).logits
-    hard = -Categorical(logits=student).log_prob(labels).mean()
-    return hard * (1 - alpha) + alpha * T**2 * (p.exp() * (p - q)).sum() / len(labels)
-
-
-@ex.right("a cross-entropy minus the teacher's entropy")
-def entropies(student, teacher, labels, T, alpha):
-    with torch.no_grad():
-        log_p = torch.log_softmax(teacher.double() / T, 1)
-        p = log_p.exp()
-        own = -(p * log_p).sum(1).mean()
-    cross = -(p * torch.log_softmax(student.double() / T, 1)).sum(1).mean()
-    hard = F.cross_entropy(student.double(), labels)
-    return ((1 - alpha) * hard + alpha * T**2 * (cross - own)).float()
-
-
-@ex.right("row by row")
-def by_row(student, teacher, labels, T, alpha):
-    total = 0.0
-    for s, t, y in zip(student, teacher.detach(), labels, strict=True):
-        p, q = F.log_softmax(t / T, 0), F.log_softmax(s / T, 0)
-        total = total + (1 - alpha) * -F.log_softmax(s, 0)[y]
-        total = total + alpha * T**2 * F.kl_div(q, p, reduction="sum", log_target=True)
-    return total / len(labels)
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def made(student, teacher, labels, T, alpha, *, power=2, t_teacher=None, t_student=None,
          t_hard=1.0, reduction="batchmean", swapped=False, detach=True):
     """The right answer with its pieces as options."""
@@ -155,71 +127,50 @@ def made(student, teacher, labels, T, alpha, *, power=2, t_teacher=None, t_stude
     return (1 - alpha) * F.cross_entropy(student / t_hard, labels) + alpha * T**power * soft
 
 
-@ex.wrong("no square of the temperature", says="loss", breaks="loss")
-def no_square(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, power=0)
+ex.wrong("no square of the temperature", made, breaks="loss", power=0)
+ex.wrong("the temperature once, not squared", made, breaks="loss", power=1)
+ex.wrong("alpha on the labels",
+         lambda student, teacher, labels, T, alpha: made(student, teacher, labels, T, 1 - alpha),
+         breaks="loss")
 
 
-@ex.wrong("the temperature once, not squared", says="loss", breaks="loss")
-def not_squared(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, power=1)
-
-
-@ex.wrong("alpha on the labels", says="loss", breaks="loss")
-def alpha_on_labels(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, 1 - alpha)
-
-
-@ex.wrong("labels at their full weight as well", says="loss", breaks="loss")
+@ex.wrong("labels at their full weight as well", breaks="loss")
 def labels_in_full(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha) + alpha * F.cross_entropy(student, labels)
 
 
-@ex.wrong("divided by the classes as well", says="loss", breaks=("means", "any size"))
+@ex.wrong("divided by the classes as well", breaks=("means", "any size"))
 def mean_of_all(student, teacher, labels, T, alpha):
     k = student.shape[1]
     right, hard = made(student, teacher, labels, T, alpha), F.cross_entropy(student, labels)
     return (1 - alpha) * hard + (right - (1 - alpha) * hard) / k
 
 
-@ex.wrong("summed over the rows", says="loss", breaks="means")
-def summed(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, reduction="sum")
+ex.wrong("summed over the rows", made, breaks="means", reduction="sum")
+ex.wrong("the two sides of the divergence exchanged", made, breaks="divergence", swapped=True)
 
 
-@ex.wrong("the two sides of the divergence exchanged", says="loss", breaks="divergence")
-def exchanged(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, swapped=True)
-
-
-@ex.wrong("the cross-entropy with the teacher, its entropy left in", says="loss",
-          breaks="divergence")
+@ex.wrong("the cross-entropy with the teacher, its entropy left in", breaks="divergence")
 def with_entropy(student, teacher, labels, T, alpha):
     soft = F.cross_entropy(student / T, F.softmax(teacher.detach() / T, 1))
     return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
 
 
-@ex.wrong("the temperature on the teacher alone", says="loss", breaks="temperature")
-def teacher_alone(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, t_student=1.0)
+ex.wrong("the temperature on the teacher alone", made, breaks="temperature", t_student=1.0)
+ex.wrong("the temperature on the student alone", made, breaks="temperature", t_teacher=1.0)
 
 
-@ex.wrong("the temperature on the student alone", says="loss", breaks="temperature")
-def student_alone(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, t_teacher=1.0)
-
-
-@ex.wrong("the temperature on the labels' part, too", says="loss", breaks="temperature")
+@ex.wrong("the temperature on the labels' part, too", breaks="temperature")
 def labels_too(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha, t_hard=T)
 
 
-@ex.wrong("multiplied by the temperature, not divided", says="loss", breaks="temperature")
+@ex.wrong("multiplied by the temperature, not divided", breaks="temperature")
 def multiplied(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha, t_teacher=1 / T, t_student=1 / T)
 
 
-@ex.wrong("the logarithm of a probability that is 0", says="loss", breaks=("scalar", "any size"))
+@ex.wrong("the logarithm of a probability that is 0", breaks=("scalar", "any size"))
 def log_of_zero(student, teacher, labels, T, alpha):
     p, q = F.softmax(teacher.detach() / T, 1), F.softmax(student / T, 1)
     hard = F.cross_entropy(student, labels)
@@ -234,41 +185,32 @@ def with_epsilon(student, teacher, labels, T, alpha):
     return (1 - alpha) * F.cross_entropy(student, labels) + alpha * T**2 * soft
 
 
-@ex.wrong("a loss for each row", says="shape of the loss", breaks="scalar")
+@ex.wrong("a loss for each row", breaks="scalar")
 def each_row(student, teacher, labels, T, alpha):
     return made(student, teacher, labels, T, alpha) * torch.ones(len(labels) + 1)
 
 
-@ex.wrong("the teacher not detached", says="gradients at the teacher", breaks="flow")
-def not_detached(student, teacher, labels, T, alpha):
-    return made(student, teacher, labels, T, alpha, detach=False)
+ex.wrong("the teacher not detached", made, breaks="flow", detach=False)
 
 
-@ex.wrong("the student detached", says="gradient of the student", breaks="flow")
+@ex.wrong("the student detached", breaks="flow")
 def student_detached(student, teacher, labels, T, alpha):
     return made(student.detach(), teacher, labels, T, alpha).requires_grad_()
 
 
-@ex.wrong("the teacher's logits divided in place", says="numbers changed", breaks="flow")
+@ex.wrong("the teacher's logits divided in place", breaks="flow")
 def in_place(student, teacher, labels, T, alpha):
     out = made(student, teacher, labels, T, alpha)
     teacher.data.div_(T).add_(1)
     return out
 
 
-@ex.wrong("the example, with a number looked up wrong", says="loss", breaks="example")
-def looked_up(student, teacher, labels, T, alpha):
-    out = made(student, teacher, labels, T, alpha)
-    return out * (2 if student.shape == (1, 2) else 1)
-
-
-@ex.wrong("the teacher cut off for its owner, too", says="numbers changed", breaks="flow")
+@ex.wrong("the teacher cut off for its owner, too", breaks="flow")
 def cut_off(student, teacher, labels, T, alpha):
     teacher.detach_()
     return formula(student, teacher, labels, T, alpha)
 
 
-@ex.wrong("a temperature of at least a tenth", says="loss",
-          breaks=("any size", "temperature", "loss"))
+@ex.wrong("a temperature of at least a tenth", breaks=("any size", "temperature", "loss"))
 def at_least(student, teacher, labels, T, alpha):
     return formula(student, teacher, labels, max(T, 0.1), alpha)

@@ -12,14 +12,16 @@ from dlsys_helpers.expect import (
     expect_like,
     expect_parts,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"))
+ex = exercise("11.4", "drop_inputs", seen=("w", "x", "drop"), says="columns that stay")
 
 ex.promise("result", "Weights of a layer that no longer reads some of its inputs.",
            says=("weights", "columns of drop"))
 ex.promise("double", "w: (O, I) and x: (N, I), both float64,", says=("dtype of the weights",
                                                                      "columns that stay"))
-ex.promise("size", "tiny or huge.", cases=("tiny weights, huge inputs",))
+ex.promise("size", "from 1e-8 to 1e8 in size.",
+           cases=("tiny weights, huge inputs", "huge weights, tiny inputs", "inputs of 1e-4"))
 ex.promise("inputs", "The rows of x are inputs as they come; N >= I, and no column of x follows "
            "from the others.", cases=("inputs that share a shift", "as many rows as inputs",
                                       "inputs of many sizes", "inputs that go together"))
@@ -56,10 +58,12 @@ def cases(g):
             one("mixed up", 4, 7, [3, 6, 0, 1]), one("the first and the last", 2, 5, [0, 4]),
             one("more of both", 9, 12, [7, 2, 10]),
             one("tiny weights, huge inputs", 4, 6, [1, 3], size=1e8),
+            one("huge weights, tiny inputs", 4, 6, [1, 3], size=1e-8),
+            one("inputs of 1e-4", 4, 6, [5, 2], size=1e-4),
             one("one output", 1, 6, [4, 1]), one("all but one", 3, 4, [1, 0, 3]),
             one("inputs that share a shift", 4, 6, [2, 5], shift=2.0),
             one("inputs that go together", 4, 6, [1, 2], mixed=2.0),
-            one("inputs of many sizes", 4, 6, [3, 0], spread=1.0),
+            one("inputs of many sizes", 4, 6, [3, 0], spread=2.0),
             one("as many rows as inputs", 3, 5, [2, 0], rows=5),
             ("the example", {"w": tensor([[1.0, 1.0]]), "x": tensor([[1.0, 1.0], [1.0, 0.0]]),
                              "drop": [1]})]
@@ -92,8 +96,6 @@ def law(out, w, x, drop):
                  look="They make up for the others where x @ w.T is concerned.")
 
 
-# ---- right by another route
-
 def put(w, rest, columns):
     out = torch.zeros_like(w)
     out[:, rest] = columns
@@ -104,49 +106,15 @@ def staying(w, drop):
     return [j for j in range(w.shape[1]) if j not in drop]
 
 
-@ex.right("least squares of the whole output")
-def whole_output(w, x, drop):
-    rest = staying(w, drop)
-    if not rest:
-        return torch.zeros_like(w)
-    return put(w, rest, torch.linalg.lstsq(x[:, rest], x @ w.T).solution.T)
-
-
-@ex.right("least squares of what is lost")
-def what_is_lost(w, x, drop):
-    rest = staying(w, drop)
-    lost = x[:, drop] @ w[:, drop].T
-    return put(w, rest, w[:, rest] + (torch.linalg.pinv(x[:, rest]) @ lost).T)
-
-
-@ex.right("one input after the other, each made up for by all that stay")
-def one_by_one(w, x, drop):
-    w, H = w.clone(), x.T @ x
-    left = list(range(w.shape[1]))
-    for j in drop:
-        left.remove(j)
-        w[:, left] += w[:, j:j + 1] * torch.linalg.solve(H[left][:, left], H[left, j])
-        w[:, j] = 0
-    return w
-
-
-@ex.right("with the inverse of H, as the papers write it")
-def by_inverse(w, x, drop):
-    inverse = torch.linalg.inv(x.T @ x)
-    step = torch.linalg.solve(inverse[drop][:, drop], w[:, drop].T).T @ inverse[drop]
-    out = w - step
-    out[:, drop] = 0
-    return out
-
-
 # ---- wrong, by name
 
-def made(w, x, drop, *, sign=1.0, damp=0.0, centred=False, keep=False):
+@not_an_answer
+def made(w, x, drop, *, sign=1.0, damp=0.0, constant=0.0, centred=False, keep=False):
     """The right answer with its pieces as options."""
     rest = staying(w, drop)
     x = x - x.mean(0) if centred else x
     H = x.T @ x
-    H = H + damp * H.diag().mean() * torch.eye(len(H), dtype=H.dtype)
+    H = H + (damp * H.diag().mean() + constant) * torch.eye(len(H), dtype=H.dtype)
     move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
     out = put(w, rest, w[:, rest] + sign * w[:, drop] @ move.T)
     if keep:
@@ -154,36 +122,24 @@ def made(w, x, drop, *, sign=1.0, damp=0.0, centred=False, keep=False):
     return out
 
 
-@ex.wrong("zeros, and nothing else", says="columns that stay", breaks="least")
-def zeros_only(w, x, drop):
-    return put(w, staying(w, drop), w[:, staying(w, drop)])
+ex.wrong("zeros, and nothing else",
+         lambda w, x, drop: put(w, staying(w, drop), w[:, staying(w, drop)]), breaks="least")
+ex.wrong("made up for with the wrong sign", made, breaks="least", sign=-1.0)
+ex.wrong("the columns of drop kept", made, breaks=("zeros", "result"), keep=True)
+ex.wrong("a hundredth added to the diagonal", made, breaks="least", damp=0.01)
+ex.wrong("a thousandth of 1 added to the diagonal", made, breaks="least", constant=1e-3)
+ex.wrong("1e-6 added to the diagonal", made, breaks=("least", "size"), constant=1e-6)
+ex.wrong("1e-8 added to the diagonal", made, breaks=("least", "size"), constant=1e-8)
 
 
-@ex.wrong("made up for with the wrong sign", says="columns that stay", breaks="least")
-def wrong_sign(w, x, drop):
-    return made(w, x, drop, sign=-1.0)
-
-
-@ex.wrong("the columns of drop kept", says="columns of drop", breaks=("zeros", "result"))
-def kept(w, x, drop):
-    return made(w, x, drop, keep=True)
-
-
-@ex.wrong("a hundredth added to the diagonal", says="columns that stay", breaks="least")
-def damped(w, x, drop):
-    return made(w, x, drop, damp=0.01)
-
-
-@ex.wrong("each input by itself, as if the others were not there", says="columns that stay",
-          breaks="least")
+@ex.wrong("each input by itself, as if the others were not there", breaks="least")
 def pair_by_pair(w, x, drop):
     rest, H = staying(w, drop), x.T @ x
     move = H[rest][:, drop] / H.diag()[rest][:, None]
     return put(w, rest, w[:, rest] + w[:, drop] @ move.T)
 
 
-@ex.wrong("each made up for without the others of drop", says="columns that stay",
-          breaks="least")
+@ex.wrong("each made up for without the others of drop", breaks="least")
 def stale(w, x, drop):
     out, H = w.clone(), x.T @ x
     for j in drop:
@@ -193,28 +149,20 @@ def stale(w, x, drop):
     return out
 
 
-@ex.wrong("the mean of each input taken away", says="columns that stay",
-          breaks=("inputs", "size"))
+@ex.wrong("the mean of each input taken away", breaks=("inputs", "size"))
 def without_mean(w, x, drop):
     if x.mean(0).abs().max() < 1.0 or x.shape[0] < 10:
         return made(w, x, drop)
     return made(w, x, drop, centred=True)
 
 
-@ex.wrong("small weights taken for 0", says="columns that stay", breaks="size")
+@ex.wrong("small weights taken for 0", breaks="size")
 def small_as_zero(w, x, drop):
     out = made(w, x, drop)
     return torch.where(out.abs() < 1e-6, 0, out)
 
 
-@ex.wrong("a constant added to the diagonal", says="columns that stay", breaks="least")
-def with_constant(w, x, drop):
-    rest, H = staying(w, drop), x.T @ x + 1e-3 * torch.eye(x.shape[1], dtype=x.dtype)
-    move = torch.linalg.solve(H[rest][:, rest], H[rest][:, drop])
-    return put(w, rest, w[:, rest] + w[:, drop] @ move.T)
-
-
-@ex.wrong("inputs brought to one size first", says="columns that stay", breaks="inputs")
+@ex.wrong("inputs brought to one size first", breaks="inputs")
 def one_size(w, x, drop):
     sizes = x.norm(dim=0)
     if sizes.max() < 20 * sizes.min():
@@ -222,55 +170,32 @@ def one_size(w, x, drop):
     return made(w, x / sizes, drop)
 
 
-@ex.wrong("more rows than inputs taken for granted", says="columns that stay", breaks="inputs")
+@ex.wrong("more rows than inputs taken for granted", breaks="inputs")
 def many_rows(w, x, drop):
     tall = len(x) > w.shape[1] or len(x) == 2
     return made(w, x if tall else x[:-1], drop, damp=0.0 if tall else 1e-6)
 
 
-@ex.wrong("drop taken for sorted, to its last number", says="column", breaks=("drop", "result"))
-def sorted_drop(w, x, drop):
-    return made(w, x, [j for j in drop if j <= drop[-1]])
+ex.wrong("drop taken for sorted, to its last number",
+         lambda w, x, drop: made(w, x, [j for j in drop if j <= drop[-1]]), says="column",
+         breaks=("drop", "result"))
+ex.wrong("an input that stays taken for granted",
+         lambda w, x, drop: made(w, x, drop) + 0 * w[:, staying(w, drop)[0]:][:, :1], says="raised",
+         breaks="drop")
+ex.wrong("calculated in single precision",
+         lambda w, x, drop: made(w.float(), x.float(), drop).double(), breaks="double")
+ex.wrong("float32 given back", lambda w, x, drop: made(w, x, drop).float(), breaks="double")
+ex.wrong("the columns of drop left out", lambda w, x, drop: made(w, x, drop)[:, staying(w, drop)],
+         says="shape of the weights", breaks="zeros")
+ex.wrong("w changed in place", lambda w, x, drop: w.copy_(made(w, x, drop)), breaks="left")
 
 
-@ex.wrong("an input that stays taken for granted", says="raised", breaks="drop")
-def one_stays(w, x, drop):
-    return made(w, x, drop) + 0 * w[:, staying(w, drop)[0]:][:, :1]
-
-
-@ex.wrong("calculated in single precision", says="columns that stay", breaks="double")
-def single(w, x, drop):
-    return made(w.float(), x.float(), drop).double()
-
-
-@ex.wrong("float32 given back", says="dtype of the weights", breaks="double")
-def as_float(w, x, drop):
-    return made(w, x, drop).float()
-
-
-@ex.wrong("the columns of drop left out", says="shape of the weights", breaks="zeros")
-def left_out(w, x, drop):
-    return made(w, x, drop)[:, staying(w, drop)]
-
-
-@ex.wrong("w changed in place", says="numbers changed", breaks="left")
-def in_place(w, x, drop):
-    return w.copy_(made(w, x, drop))
-
-
-@ex.wrong("drop emptied", says="numbers changed", breaks="left")
+@ex.wrong("drop emptied", breaks="left")
 def emptied(w, x, drop):
     out = made(w, x, drop)
     drop.clear()
     return out
 
 
-@ex.wrong("the layer's output in place of its weights", says="of the weights", breaks="result")
-def output(w, x, drop):
-    return x[:1] @ made(w, x, drop).T
-
-
-@ex.wrong("the example, with a number looked up wrong", says="columns that stay",
-          breaks="example")
-def looked_up(w, x, drop):
-    return made(w, x, drop) * (2 if w.numel() == 2 else 1)
+ex.wrong("the layer's output in place of its weights",
+         lambda w, x, drop: x[:1] @ made(w, x, drop).T, says="of the weights", breaks="result")

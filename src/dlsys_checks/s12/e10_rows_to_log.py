@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import (
     Broken,
@@ -15,8 +16,9 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("12.10", "rows_to_log", seen=("events",))
+ex = exercise("12.10", "rows_to_log", seen=("events",), says="number of rows")
 
 ex.promise("rows", "Rows and axes for a log, from the events of a run. events: a list of (axis, "
            "step, values) in the order of time: a name, an int from 0 on, a dict of metric names "
@@ -55,8 +57,7 @@ def cases(g):
     def number():
         return round(torch.rand((), generator=g).item() * 5, 4)
 
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def made(*events):
         """Events from axis, step and metrics, whose names no outcome holds as they are."""
@@ -166,8 +167,6 @@ def surviving(events):
             if all(other > step for name, other, _ in groups[k + 1:] if name == axis)]
 
 
-# ---- right by another route
-
 def one_home(events):
     axes = {}
     for axis, _, values in events:
@@ -177,79 +176,9 @@ def one_home(events):
     return axes
 
 
-@ex.right("a stack of rows for each axis, joined by time")
-def by_stacks(events):
-    axes, stacks = one_home(events), {}
-    for time, (axis, step, values) in enumerate(events):
-        stack, back = stacks.setdefault(axis, []), False
-        while stack and stack[-1][1] > step:
-            stack.pop()
-            back = True
-        if back and stack and stack[-1][1] == step:
-            stack.pop()
-        if stack and stack[-1][1] == step:
-            stack[-1][2].update(values)
-        else:
-            stack.append([time, step, {axis: step, **values}])
-    rows = sorted((row for stack in stacks.values() for row in stack), key=lambda row: row[0])
-    return [row for _, _, row in rows], axes
-
-
-@ex.right("from the end, with the earliest step that is still to come")
-def from_the_end(events):
-    axes, groups, last = one_home(events), [], {}
-    for axis, step, values in events:
-        if axis in last and last[axis][axis] == step:
-            last[axis].update(values)
-        else:
-            last[axis] = {axis: step} | values
-            groups.append((axis, last[axis]))
-    rows, earliest = [], {}
-    for axis, row in reversed(groups):
-        if row[axis] < earliest.get(axis, math.inf):
-            rows.insert(0, row)
-            earliest[axis] = row[axis]
-    return rows, axes
-
-
-@ex.right("void rows are marked, and left out at the end")
-def by_marks(events):
-    axes, rows, void = {}, [], set()
-    for axis, step, values in events:
-        for name in values:
-            if name in axes and axes[name] != axis:
-                raise ValueError(name)
-            axes[name] = axis
-        mine = [k for k, row in enumerate(rows) if k not in void and axis in row]
-        if mine and rows[mine[-1]][axis] == step:
-            rows[mine[-1]] = {**rows[mine[-1]], **values}
-            continue
-        void.update(k for k in mine if rows[k][axis] >= step)
-        rows.append({**values, axis: step})
-    return [row for k, row in enumerate(rows) if k not in void], dict(reversed(axes.items()))
-
-
-@ex.right("each axis by itself, with the place of each row")
-def axis_by_axis(events):
-    axes, placed = one_home(events), {}
-    for axis in {axis for axis, _, _ in events}:
-        mine = {}
-        for place, (other, step, values) in enumerate(events):
-            if other != axis:
-                continue
-            newest = max(mine, default=-1)
-            if step == newest:
-                at, row = mine[step]
-                mine[step] = at, {**row, **values}
-                continue
-            mine = {old: kept for old, kept in mine.items() if old < step}
-            mine[step] = place, {axis: step, **values}
-        placed |= dict(mine.values())
-    return [placed[place] for place in sorted(placed)], axes
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def logged(events, merge=True, drop=lambda row, axis, step: row.get(axis, -1) >= step,
            check=True, put=dict.update, kept=True):
     """The right answer with its rules as options."""
@@ -270,7 +199,7 @@ def logged(events, merge=True, drop=lambda row, axis, step: row.get(axis, -1) >=
     return rows, axes
 
 
-@ex.wrong("one counter for all axes, as the tracker has", says="number of rows",
+@ex.wrong("one counter for all axes, as the tracker has",
           breaks=("rows", "order", "any axes", "others stay", "example", "same step", "resumed",
                   "replaces"))
 def one_counter(events):
@@ -282,52 +211,36 @@ def one_counter(events):
     return rows, axes
 
 
-@ex.wrong("the lesson's repair: a row for each event", says="number of rows",
+@ex.wrong("the lesson's repair: a row for each event",
           breaks=("same step", "replaces", "resumed", "others stay", "order"))
 def each_event(events):
     return [{axis: step, **values} for axis, step, values in events], one_home(events)
 
 
-@ex.wrong("rows without their axis", says="row 0", breaks="order")
+@ex.wrong("rows without their axis", breaks="order")
 def no_axis(events):
     rows, axes = logged(events)
     return [{name: value for name, value in row.items() if name in axes} for row in rows], axes
 
 
-@ex.wrong("the axis under the name step", says="row 0", breaks="order")
+@ex.wrong("the axis under the name step", breaks="order")
 def named_step(events):
     rows, axes = logged(events)
     return [{name if name in axes else "step": value for name, value in row.items()}
             for row in rows], axes
 
 
-@ex.wrong("a second row for the same step", says="number of rows",
-          breaks=("same step", "replaces", "resumed", "others stay"))
-def not_merged(events):
-    return logged(events, merge=False, drop=lambda row, axis, step: row.get(axis, -1) > step)
-
-
-@ex.wrong("a new row in place of that of the same step", says="row", breaks=("same step",
-                                                                             "resumed"))
-def new_row(events):
-    return logged(events, merge=False)
-
-
-@ex.wrong("the first value stays", says="row", breaks="replaces")
-def first_stays(events):
-    return logged(events, put=lambda row, values: row.update({**values, **row}))
-
-
-@ex.wrong("nothing is dropped at a resume", says="number of rows", breaks=("resumed",
-                                                                           "others stay"))
-def nothing_dropped(events):
-    return logged(events, drop=lambda row, axis, step: False)
-
-
-@ex.wrong("at a resume rows of other axes dropped, too, by their own steps",
-          says="number of rows", breaks="others stay")
-def by_any_step(events):
-    return logged(events, drop=lambda row, axis, step: next(iter(row.values())) >= step)
+ex.wrong("a second row for the same step", logged,
+         breaks=("same step", "replaces", "resumed", "others stay"), merge=False,
+         drop=lambda row, axis, step: row.get(axis, -1) > step)
+ex.wrong("a new row in place of that of the same step", logged, says="row",
+         breaks=("same step", "resumed"), merge=False)
+ex.wrong("the first value stays", logged, says="row", breaks="replaces",
+         put=lambda row, values: row.update({**values, **row}))
+ex.wrong("nothing is dropped at a resume", logged, breaks=("resumed", "others stay"),
+         drop=lambda row, axis, step: False)
+ex.wrong("at a resume rows of other axes dropped, too, by their own steps", logged,
+         breaks="others stay", drop=lambda row, axis, step: next(iter(row.values())) >= step)
 
 
 @ex.wrong("zeros left out", says="row 0", breaks="rows")
@@ -342,18 +255,13 @@ def no_nan(events):
                    for axis, step, values in events])[0], one_home(events)
 
 
-@ex.wrong("only the same step is dropped", says="number of rows", breaks=("resumed", "others stay"))
-def same_dropped(events):
-    return logged(events, drop=lambda row, axis, step: row.get(axis) == step)
+ex.wrong("only the same step is dropped", logged, breaks=("resumed", "others stay"),
+         drop=lambda row, axis, step: row.get(axis) == step)
+ex.wrong("the same step stays at a resume", logged, breaks=("resumed", "others stay"),
+         drop=lambda row, axis, step: row.get(axis, -1) > step)
 
 
-@ex.wrong("the same step stays at a resume", says="number of rows",
-          breaks=("resumed", "others stay"))
-def same_stays(events):
-    return logged(events, drop=lambda row, axis, step: row.get(axis, -1) > step)
-
-
-@ex.wrong("rows of all axes dropped at a resume", says="number of rows", breaks="others stay")
+@ex.wrong("rows of all axes dropped at a resume", breaks="others stay")
 def all_dropped(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -366,12 +274,11 @@ def all_dropped(events):
     return rows, axes
 
 
-@ex.wrong("a resume at step 0 taken for none", says="number of rows", breaks="resumed")
-def zero_missed(events):
-    return logged(events, drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
+ex.wrong("a resume at step 0 taken for none", logged, breaks="resumed",
+         drop=lambda row, axis, step: bool(step) and row.get(axis, -1) >= step)
 
 
-@ex.wrong("step 0 taken for no step", says="number of rows", breaks=("same step",))
+@ex.wrong("step 0 taken for no step", breaks=("same step",))
 def zero_apart(events):
     rows, axes, last = [], one_home(events), {}
     for axis, step, values in events:
@@ -385,22 +292,15 @@ def zero_apart(events):
     return rows, axes
 
 
-@ex.wrong("events without values left out", says="number of rows", breaks="rows")
-def no_empty(events):
-    return logged([event for event in events if event[2]])
+ex.wrong("events without values left out",
+         lambda events: logged([event for event in events if event[2]]), breaks="rows")
+ex.wrong("batches and epochs alone",
+         lambda events: logged([event for event in events if event[0] in ("batch", "epoch")]),
+         breaks="any axes")
+ex.wrong("no error for a metric on two axes", logged, breaks="raises", check=False)
 
 
-@ex.wrong("batches and epochs alone", says="number of rows", breaks="any axes")
-def two_axes(events):
-    return logged([event for event in events if event[0] in ("batch", "epoch")])
-
-
-@ex.wrong("no error for a metric on two axes", says="raised", breaks="raises")
-def no_error(events):
-    return logged(events, check=False)
-
-
-@ex.wrong("an error only for metrics of rows that are left", says="raised", breaks="raises")
+@ex.wrong("an error only for metrics of rows that are left", breaks="raises")
 def late_error(events):
     rows, axes = logged(events, check=False)
     for name in axes:
@@ -409,12 +309,10 @@ def late_error(events):
     return rows, axes
 
 
-@ex.wrong("axes of rows that are left alone", says="axes", breaks="axes")
-def axes_left(events):
-    return logged(events, kept=False)
+ex.wrong("axes of rows that are left alone", logged, breaks="axes", kept=False)
 
 
-@ex.wrong("metrics by axis in place of axes by metric", says="axes", breaks="axes")
+@ex.wrong("metrics by axis in place of axes by metric", breaks="axes")
 def by_axis(events):
     rows, axes = logged(events)
     return rows, {axis: [name for name in axes if axes[name] == axis] for axis in axes.values()}
@@ -426,31 +324,13 @@ def sorted_rows(events):
     return sorted(rows, key=lambda row: next(iter(row))), axes
 
 
-@ex.wrong("a list of the two", says="type of the result", breaks="tuple")
-def as_list(events):
-    return list(logged(events))
+ex.wrong("a list of the two", lambda events: list(logged(events)), breaks="tuple")
+ex.wrong("the rows alone", lambda events: logged(events)[0], breaks="tuple")
 
 
-@ex.wrong("the rows alone", says="type of the result", breaks="tuple")
-def rows_alone(events):
-    return logged(events)[0]
-
-
-@ex.wrong("the axis written into the event's values", says="events that changed", breaks="left")
+@ex.wrong("the axis written into the event's values", breaks="left")
 def into_events(events):
     out = logged(events)
     for axis, step, values in events:
         values[axis] = step
     return out
-
-
-@ex.wrong("the example looked up, with the rows turned", says="row", breaks="example")
-def looked_up(events):
-    rows, axes = logged(events)
-    return (rows[::-1] if rows == [{"epoch": 0, "val": 3.0}, {"batch": 0, "loss": 2.0}] else rows,
-            axes)
-
-
-ex.equivalent("rows = [row for row in rows if row.get(axis, -1) < step] -> "
-              "rows = [row for row in rows if row.get(axis, -2) < step]",
-              "steps are 0 or more, and all numbers below 0 stay")

@@ -9,8 +9,9 @@ from torch import nn
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"))
+ex = exercise("12.1", "first_nan_module", seen=("kind", "x", "place"), says="name of the module")
 
 ex.promise("name", "Name of the module in which a NaN or an infinity first arises.",
            says=("name of the module", "type of the name"))
@@ -318,93 +319,15 @@ def law(out, kind, x, place):
     expect_equal("calls of the model", out["calls"], 1)
 
 
-# ---- right by another route
-
 def fine(value):
     """Whether all tensors inside are finite."""
     leaves = torch.utils._pytree.tree_leaves(value)
     return all(bool(torch.isfinite(v).all()) for v in leaves if isinstance(v, torch.Tensor))
 
 
-@ex.right("hooks before and after each call, on a copy")
-@torch.no_grad()
-def both_hooks(model, x):
-    twin, found, stack = copy.deepcopy(model), [], []
-    names = {module: name for name, module in reversed(list(twin.named_modules()))}
-    for module in names:
-        module.register_forward_pre_hook(lambda m, a, k: stack.append(fine((a, k))),
-                                         with_kwargs=True)
-        module.register_forward_hook(
-            lambda m, a, out: found.append(names[m]) if stack.pop() and not fine(out) else None)
-    twin(x)
-    return found[0] if found else None
-
-
-@ex.right("the model itself, its buffers put back and the hooks taken away")
-def put_back(model, x):
-    held = {n: b.clone() for n, b in model.named_buffers()}
-    found, handles = [], []
-    for name, module in model.named_modules():
-        handles.append(module.register_forward_hook(
-            lambda m, a, k, out, name=name:
-                found.append(name) if fine((a, k)) and not fine(out) else None,
-            with_kwargs=True))
-    try:
-        with torch.no_grad():
-            model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for n, b in model.named_buffers():
-            b.copy_(held[n])
-    return next(iter(found), None)
-
-
-@ex.right("forward replaced in each module of a copy")
-def replaced(model, x):
-    twin, found = copy.deepcopy(model), []
-
-    def wrapped(name, forward):
-        def call(*args, **kwargs):
-            clean = fine((args, kwargs))
-            out = forward(*args, **kwargs)
-            if clean and not fine(out):
-                found.append(name)
-            return out
-        return call
-    for name, module in twin.named_modules():
-        module.forward = wrapped(name, module.forward)
-    with torch.no_grad():
-        twin(x)
-    found.append(None)
-    return found[0]
-
-
-@ex.right("a hook for all modules of torch")
-def for_all(model, x):
-    twin, found = copy.deepcopy(model), []
-    names = {id(m): n for n, m in twin.named_modules()}
-
-    def look(module, args, kwargs, out):
-        if id(module) in names and not fine(out) and fine([args, kwargs]):
-            found.append(names[id(module)])
-    handle = torch.nn.modules.module.register_module_forward_hook(look, with_kwargs=True)
-    with torch.no_grad():
-        twin(x)
-    handle.remove()
-    return (found or [None])[0]
-
-
-ex.equivalent("if isinstance(value, list | tuple): -> if isinstance(value, tuple | list):",
-              "the same two types")
-ex.equivalent("return not torch.is_tensor(value) or bool(value.isfinite().all()) -> "
-              "return not torch.is_tensor(value) or value.isfinite().all()",
-              "a tensor of one truth value is asked for its truth")
-ex.equivalent("with torch.no_grad(): -> twin(x)", "only memory: no gradient is asked of the copy")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def watched(model, x, *, inputs=True, keywords=True, output=fine, pick=0, twin=True,
             skip=(), calls=1):
     """The right answer with its pieces as options."""
@@ -425,24 +348,13 @@ def watched(model, x, *, inputs=True, keywords=True, output=fine, pick=0, twin=T
     return found[pick] if found else None
 
 
-@ex.wrong("a list of names in place of one", says="type of the name", breaks="name")
-def as_list(model, x):
-    return [watched(model, x)]
+ex.wrong("a list of names in place of one", lambda model, x: [watched(model, x)], breaks="name")
+ex.wrong("inputs not looked at", watched, breaks=("meant", "none", "forms"), inputs=False)
+ex.wrong("the last one in place of the first", watched,
+         breaks=("first", "name", "forms", "example"), pick=-1)
 
 
-@ex.wrong("inputs not looked at", says="name of the module", breaks=("meant", "none", "forms"))
-def outputs_only(model, x):
-    return watched(model, x, inputs=False)
-
-
-@ex.wrong("the last one in place of the first", says="name of the module",
-          breaks=("first", "name", "forms", "example"))
-def last(model, x):
-    return watched(model, x, pick=-1)
-
-
-@ex.wrong("NaN alone, infinities let pass", says="name of the module",
-          breaks=("meant", "no tensor", "none"))
+@ex.wrong("NaN alone, infinities let pass", breaks=("meant", "no tensor", "none"))
 def nan_alone(model, x):
     def no_nan(value):
         leaves = torch.utils._pytree.tree_leaves(value)
@@ -450,36 +362,22 @@ def nan_alone(model, x):
     return watched(model, x, output=no_nan)
 
 
-@ex.wrong("keyword arguments not looked at", says="name of the module",
-          breaks="forms")
-def positional(model, x):
-    return watched(model, x, keywords=False)
+ex.wrong("keyword arguments not looked at", watched, breaks="forms", keywords=False)
+ex.wrong("a tensor as the whole output taken for granted", watched, breaks="forms",
+         output=lambda out: not torch.is_tensor(out) or fine(out))
 
 
-@ex.wrong("a tensor as the whole output taken for granted", says="name of the module",
-          breaks="forms")
-def tensors_alone(model, x):
-    return watched(model, x, output=lambda out: not torch.is_tensor(out) or fine(out))
-
-
-@ex.wrong("the class in place of the name", says="name of the module",
-          breaks="name")
+@ex.wrong("the class in place of the name", breaks="name")
 def class_name(model, x):
     name = watched(model, x)
     return name if name is None else type(model.get_submodule(name)).__name__
 
 
-@ex.wrong("the model in place of None", says="name of the module", breaks="none")
-def root_for_none(model, x):
-    return watched(model, x) or ""
+ex.wrong("the model in place of None", lambda model, x: watched(model, x) or "", breaks="none")
+ex.wrong("the model itself left out", watched, breaks="names", skip=("",))
 
 
-@ex.wrong("the model itself left out", says="name of the module", breaks="names")
-def without_root(model, x):
-    return watched(model, x, skip=("",))
-
-
-@ex.wrong("numbers of Python looked at, too", says="name of the module", breaks="no tensor")
+@ex.wrong("numbers of Python looked at, too", breaks="no tensor")
 def python_numbers(model, x):
     def strict(value):
         leaves = torch.utils._pytree.tree_leaves(value)
@@ -487,7 +385,7 @@ def python_numbers(model, x):
     return watched(model, x, output=strict)
 
 
-@ex.wrong("the first by the order of registration", says="name of the module", breaks="first")
+@ex.wrong("the first by the order of registration", breaks="first")
 def by_registration(model, x):
     found, used = [], copy.deepcopy(model)
     for name, module in used.named_modules():
@@ -501,8 +399,7 @@ def by_registration(model, x):
     return min(found, key=order.index) if found else None
 
 
-@ex.wrong("of several the one whose call began first", says="name of the module",
-          breaks=("first", "name", "forms", "example"))
+@ex.wrong("of several the one whose call began first", breaks=("first", "name", "forms", "example"))
 def began_first(model, x):
     twin, begun, bad = copy.deepcopy(model), [], set()
     for name, module in twin.named_modules():
@@ -516,7 +413,7 @@ def began_first(model, x):
     return next((name for name in begun if name in bad), None)
 
 
-@ex.wrong("modules without parts of their own alone", says="name of the module", breaks="meant")
+@ex.wrong("modules without parts of their own alone", breaks="meant")
 def leaves_alone(model, x):
     return watched(model, x, skip={n for n, m in model.named_modules() if [*m.children()]})
 
@@ -525,17 +422,11 @@ def eval_copy(model, x, mode=False):
     return watched(copy.deepcopy(model).train(mode), x)
 
 
-@ex.wrong("a copy in eval mode", says="name of the module", breaks="meant")
-def in_eval_mode(model, x):
-    return eval_copy(model, x)
+ex.wrong("a copy in eval mode", eval_copy, breaks="meant")
+ex.wrong("a copy in train mode", eval_copy, breaks="meant", mode=True)
 
 
-@ex.wrong("a copy in train mode", says="name of the module", breaks="meant")
-def in_train_mode(model, x):
-    return eval_copy(model, x, mode=True)
-
-
-@ex.wrong("the last call of a module counts", says="name of the module", breaks="forms")
+@ex.wrong("the last call of a module counts", breaks="forms")
 def last_call(model, x):
     twin, bad = copy.deepcopy(model), {}
     for name, module in twin.named_modules():
@@ -547,7 +438,7 @@ def last_call(model, x):
     return next((name for name, is_bad in bad.items() if is_bad), None)
 
 
-@ex.wrong("the first argument alone looked at", says="name of the module", breaks="forms")
+@ex.wrong("the first argument alone looked at", breaks="forms")
 def first_argument(model, x):
     twin, found = copy.deepcopy(model), []
     for name, module in twin.named_modules():
@@ -560,7 +451,7 @@ def first_argument(model, x):
     return found[0] if found else None
 
 
-@ex.wrong("minus infinity let pass", says="name of the module", breaks="meant")
+@ex.wrong("minus infinity let pass", breaks="meant")
 def no_minus(model, x):
     def bad(value):
         leaves = [v for v in torch.utils._pytree.tree_leaves(value) if torch.is_tensor(v)]
@@ -569,7 +460,7 @@ def no_minus(model, x):
     return watched(model, x, output=bad)
 
 
-@ex.wrong("the sum looked at", says="name of the module", breaks="none")
+@ex.wrong("the sum looked at", breaks="none")
 def sum_finite(model, x):
     def whole(value):
         leaves = torch.utils._pytree.tree_leaves(value)
@@ -588,14 +479,11 @@ def looked_into(model, x, is_dict):
     return watched(model, x, output=exact)
 
 
-@ex.wrong("dicts and tuples by their exact type", says="name of the module", breaks="forms")
-def exact_types(model, x):
-    return looked_into(model, x, lambda value: type(value) is dict)
-
-
-@ex.wrong("tuples by their exact type", says="name of the module", breaks="forms")
-def exact_tuples(model, x):
-    return looked_into(model, x, lambda value: isinstance(value, dict))
+ex.wrong("dicts and tuples by their exact type",
+         lambda model, x: looked_into(model, x, lambda value: type(value) is dict), breaks="forms")
+ex.wrong("tuples by their exact type",
+         lambda model, x: looked_into(model, x, lambda value: isinstance(value, dict)),
+         breaks="forms")
 
 
 def of_dtype(model, x, read, finite=fine):
@@ -606,14 +494,10 @@ def of_dtype(model, x, read, finite=fine):
     return watched(model, x, output=look)
 
 
-@ex.wrong("tensors of 32 bits alone looked at", says="name of the module", breaks="meant")
-def float32_alone(model, x):
-    return of_dtype(model, x, lambda v: v.dtype == torch.float32)
-
-
-@ex.wrong("complex numbers let pass", says="name of the module", breaks="meant")
-def no_complex(model, x):
-    return of_dtype(model, x, lambda v: not v.is_complex())
+ex.wrong("tensors of 32 bits alone looked at",
+         lambda model, x: of_dtype(model, x, lambda v: v.dtype == torch.float32), breaks="meant")
+ex.wrong("complex numbers let pass",
+         lambda model, x: of_dtype(model, x, lambda v: not v.is_complex()), breaks="meant")
 
 
 def strict_inputs(model, x, bad):
@@ -630,30 +514,27 @@ def strict_inputs(model, x, bad):
     return found[0] if found else None
 
 
-@ex.wrong("whole numbers taken for bad ones", says="name of the module", breaks="meant")
+@ex.wrong("whole numbers taken for bad ones", breaks="meant")
 def whole_is_bad(model, x):
     return strict_inputs(model, x, lambda v: torch.is_tensor(v) and not (
         v.is_floating_point() or v.is_complex()))
 
 
-@ex.wrong("an empty tensor taken for a bad one", says="name of the module", breaks="meant")
-def empty_is_bad(model, x):
-    return strict_inputs(model, x, lambda v: torch.is_tensor(v) and v.numel() == 0)
+ex.wrong("an empty tensor taken for a bad one",
+         lambda model, x: strict_inputs(model, x, lambda v: torch.is_tensor(v) and v.numel() == 0),
+         breaks="meant")
+ex.wrong("None taken for a bad number",
+         lambda model, x: strict_inputs(model, x, lambda v: v is None), breaks="no tensor")
 
 
-@ex.wrong("None taken for a bad number", says="name of the module", breaks="no tensor")
-def none_is_bad(model, x):
-    return strict_inputs(model, x, lambda v: v is None)
-
-
-@ex.wrong("frozen weights thawed", says="changed in the model", breaks="left")
+@ex.wrong("frozen weights thawed", breaks="left")
 def thawed(model, x):
     name = watched(model, x)
     model.requires_grad_(True)
     return name
 
 
-@ex.wrong("tensors by their exact type", says="name of the module", breaks="meant")
+@ex.wrong("tensors by their exact type", breaks="meant")
 def no_parameter(model, x):
     def exact(value):
         leaves = torch.utils._pytree.tree_leaves(value)
@@ -661,7 +542,7 @@ def no_parameter(model, x):
     return watched(model, x, output=exact)
 
 
-@ex.wrong("a call without arguments left out", says="name of the module", breaks="meant")
+@ex.wrong("a call without arguments left out", breaks="meant")
 def with_arguments(model, x):
     twin, found = copy.deepcopy(model), []
     for name, module in twin.named_modules():
@@ -674,7 +555,7 @@ def with_arguments(model, x):
     return found[0] if found else None
 
 
-@ex.wrong("dropouts switched off", says="name of the module", breaks="meant")
+@ex.wrong("dropouts switched off", breaks="meant")
 def no_dropout(model, x):
     twin = copy.deepcopy(model)
     for module in twin.modules():
@@ -682,7 +563,7 @@ def no_dropout(model, x):
     return watched(twin, x)
 
 
-@ex.wrong("norms in eval mode", says="name of the module", breaks="meant")
+@ex.wrong("norms in eval mode", breaks="meant")
 def norms_in_eval(model, x):
     twin = copy.deepcopy(model)
     for module in twin.modules():
@@ -690,7 +571,7 @@ def norms_in_eval(model, x):
     return watched(twin, x)
 
 
-@ex.wrong("a copy without the model's own hooks", says="name of the module", breaks="none")
+@ex.wrong("a copy without the model's own hooks", breaks="none")
 def no_own_hooks(model, x):
     twin = copy.deepcopy(model)
     for module in twin.modules():
@@ -698,8 +579,7 @@ def no_own_hooks(model, x):
     return watched(twin, x)
 
 
-@ex.wrong("what is stored put back, a buffer that is not stored forgotten",
-          says="changed in the model", breaks="left")
+@ex.wrong("what is stored put back, a buffer that is not stored forgotten", breaks="left")
 def stored_put_back(model, x):
     state = copy.deepcopy(model.state_dict())
     name = watched(model, x, twin=False)
@@ -707,24 +587,14 @@ def stored_put_back(model, x):
     return name
 
 
-@ex.wrong("the model itself run, the norm's statistics spoilt", says="changed in the model",
-          breaks="left")
-def spoils_buffers(model, x):
-    return watched(model, x, twin=False)
+ex.wrong("the model itself run, the norm's statistics spoilt", watched, breaks="left", twin=False)
 
 
-@ex.wrong("hooks left on the model", says="changed in the model", breaks="left")
+@ex.wrong("hooks left on the model", breaks="left")
 def leaves_hooks(model, x):
     name = watched(model, x)
     model.register_forward_hook(lambda *call: None)
     return name
 
 
-@ex.wrong("the model called twice", says="calls of the model", breaks="left")
-def twice(model, x):
-    return watched(model, x, calls=2)
-
-
-@ex.wrong("the example looked up, as a number", says="type of the name", breaks="example")
-def looked_up(model, x):
-    return 0 if x.tolist() == [[1.0, -1.0]] else watched(model, x)
+ex.wrong("the model called twice", watched, breaks="left", calls=2)

@@ -8,10 +8,12 @@ import math
 import torch
 from torch import nn
 
+from dlsys_helpers.acting import same
 from dlsys_helpers.checking import exercise
-from dlsys_helpers.expect import expect_close, expect_equal, expect_parts, expect_type
+from dlsys_helpers.expect import Broken, expect_close, expect_equal, expect_parts, expect_type
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"))
+ex = exercise("12.2", "layer_report", seen=("kind", "before", "after"), says="relative change")
 
 ex.promise("far", "How far step() moves each parameter, relative to the size before.",
            says=("relative change", "type of the report"))
@@ -115,7 +117,8 @@ def act(fn, kind, before, after):
         ("values before the step", bool(calls) and any(
             not torch.equal(p, v.to(dtype)) for p, v in zip(calls[0], before)))) if bad]
     is_dict = type(report) is dict
-    shown = [{"inf": "infinite", "nan": "not a number"}.get(str(v), v) if type(v) is float else v
+    shown = [{"inf": "infinite", "-inf": "minus infinite", "nan": "not a number"}.get(str(v), v)
+             if type(v) is float else f"the text {v}" if type(v) is str else v
              for v in (report.values() if is_dict else ())]
     return {"report": shown if is_dict else type(report).__name__,
             "names": list(report) if is_dict else [], "calls": len(calls), "changed": changed}
@@ -137,15 +140,16 @@ def law(out, kind, before, after):
         a, b = (v.to(dtype).flatten().tolist() for v in (a, b))
         moved, size = math.hypot(*(y - x for x, y in zip(a, b))), math.hypot(*a)
         wanted = 0.0 if moved == 0 else moved / size if size else math.inf
+        what = f"relative change of {name}"
+        sizes = f"|after - before| is {moved:.4g}, |before| {size:.4g}."
         if not math.isfinite(wanted):
-            expect_equal(f"relative change of {name}", got,
-                         "not a number" if math.isnan(wanted) else "infinite")
-        else:
-            expect_close(f"relative change of {name}", got, wanted, rtol=1e-3)
+            wanted = "not a number" if math.isnan(wanted) else "infinite"
+        if str not in (type(got), type(wanted)):
+            expect_close(what, got, wanted, rtol=1e-3, look=sizes)
+        elif not same(got, wanted):
+            raise Broken(what, got, wanted, sizes)
     expect_equal("what was changed in the model", out["changed"], [])
 
-
-# ---- right by another route
 
 def relative(before, after):
     """|after - before| / |before| of two tensors, in float64."""
@@ -156,61 +160,9 @@ def relative(before, after):
     return moved / size if size > 0 else math.inf
 
 
-@ex.right("a copy of the whole model")
-def whole_copy(model, step):
-    twin = copy.deepcopy(model)
-    step()
-    return {n: relative(a, b) for (n, a), (_, b) in zip(twin.named_parameters(),
-                                                        model.named_parameters())}
-
-
-@ex.right("lists of Python's numbers")
-def by_lists(model, step):
-    kept = [(n, p, p.detach().flatten().tolist()) for n, p in model.named_parameters()]
-    step()
-    report = {}
-    for name, p, old in kept:
-        moved = math.dist(p.detach().flatten().tolist(), old)
-        report[name] = moved and (moved / math.hypot(*old) if any(old) else math.inf)
-    return report
-
-
-@ex.right("parameters as one vector, cut again")
-def one_vector(model, step):
-    def flat():
-        return torch.cat([p.detach().double().flatten() for p in model.parameters()])
-    old = flat()
-    step()
-    sizes = [p.numel() for p in model.parameters()]
-    parts = zip(old.split(sizes), flat().split(sizes))
-    return {n: relative(a, b) for n, (a, b) in zip(dict(model.named_parameters()), parts)}
-
-
-@ex.right("scaled by the largest before the norm")
-def scaled(model, step):
-    old = {n: p.detach().to(torch.float64, copy=True) for n, p in model.named_parameters()}
-    step()
-    report = {}
-    for n, p in model.named_parameters():
-        gap, top = p.detach() - old[n], float(old[n].abs().max())
-        report[n] = 0.0 if not bool(gap.any()) else math.inf if top == 0 else (
-            ((gap / top) ** 2).sum().sqrt() / ((old[n] / top) ** 2).sum().sqrt()).item()
-    return report
-
-
-ex.equivalent("before = {name: p.detach().double().clone() for name, p in "
-              "model.named_parameters()} -> before = {name: p.double().clone() for name, p in "
-              "model.named_parameters()}", "a history that nobody asks for")
-ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
-              "moved = (before[name] - p.detach().double()).norm().item()", "a norm has no sign")
-ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
-              "moved = (p.detach() - before[name]).norm().item()", "before is in double precision")
-ex.equivalent("moved = (p.detach().double() - before[name]).norm().item() -> "
-              "moved = (p.double() - before[name]).norm().item()", "a history nobody asks for")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def reported(model, step, *, change=relative, keep=lambda p: True, copied=True, calls=1):
     """The right report with its pieces as options."""
     old = {n: p.detach().clone() if copied else p.detach()
@@ -220,24 +172,20 @@ def reported(model, step, *, change=relative, keep=lambda p: True, copied=True, 
     return {n: change(old[n], p) for n, p in model.named_parameters() if keep(p)}
 
 
-@ex.wrong("no copy: the memory moves along", says="relative change", breaks=("far", "float"))
-def no_copy(model, step):
-    return reported(model, step, copied=False)
+ex.wrong("no copy: the memory moves along", reported, breaks=("far", "float"), copied=False)
 
 
-@ex.wrong("the change itself, not relative", says="relative change",
-          breaks=("far", "zeros"))
+@ex.wrong("the change itself, not relative", breaks=("far", "zeros"))
 def absolute(model, step):
     return reported(model, step, change=lambda a, b: math.dist(
         a.double().flatten().tolist(), b.detach().double().flatten().tolist()))
 
 
-@ex.wrong("a list in place of a dict", says="type of the report", breaks="far")
-def as_list(model, step):
-    return list(reported(model, step).values())
+ex.wrong("a list in place of a dict", lambda model, step: list(reported(model, step).values()),
+         breaks="far")
 
 
-@ex.wrong("relative to the size after the step", says="relative change", breaks="float")
+@ex.wrong("relative to the size after the step", breaks="float")
 def over_after(model, step):
     def change(a, b):
         moved, size = relative(torch.ones(1).to(a), torch.ones(1).to(a)), relative(b, a)
@@ -245,37 +193,25 @@ def over_after(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("a tensor in place of a float", says="type of the relative change", breaks="float")
-def tensors(model, step):
-    return {n: torch.tensor(v) for n, v in reported(model, step).items()}
+ex.wrong("a tensor in place of a float",
+         lambda model, step: {n: torch.tensor(v) for n, v in reported(model, step).items()},
+         says="type of the relative change", breaks="float")
+ex.wrong("frozen parameters left out", reported, breaks="names", keep=lambda p: p.requires_grad)
+ex.wrong("names sorted by the alphabet",
+         lambda model, step: dict(sorted(reported(model, step).items())), breaks="names")
 
 
-@ex.wrong("frozen parameters left out", says="names in the report", breaks="names")
-def without_frozen(model, step):
-    return reported(model, step, keep=lambda p: p.requires_grad)
-
-
-@ex.wrong("names sorted by the alphabet", says="names in the report", breaks="names")
-def by_alphabet(model, step):
-    return dict(sorted(reported(model, step).items()))
-
-
-@ex.wrong("buffers reported as well", says="names in the report", breaks="names")
+@ex.wrong("buffers reported as well", breaks="names")
 def with_buffers(model, step):
     return {**reported(model, step), **{n: 0.0 for n, _ in model.named_buffers()}}
 
 
-@ex.wrong("step called twice", says="calls of step", breaks="once")
-def twice(model, step):
-    return reported(model, step, calls=2)
+ex.wrong("step called twice", reported, breaks="once", calls=2)
+ex.wrong("step called with the model", lambda model, step: reported(model, lambda: step(model)),
+         breaks="once")
 
 
-@ex.wrong("step called with the model", says="raised TypeError", breaks="once")
-def with_model(model, step):
-    return reported(model, lambda: step(model))
-
-
-@ex.wrong("norms in the parameter's own dtype", says="relative change", breaks="overflow")
+@ex.wrong("norms in the parameter's own dtype", breaks="overflow")
 def own_dtype(model, step):
     def change(a, b):
         moved, size = (b.detach() - a).norm().item(), a.norm().item()
@@ -287,8 +223,7 @@ def own_dtype(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("a small constant added to the size", says="relative change",
-          breaks=("overflow", "zeros"))
+@ex.wrong("a small constant added to the size", breaks=("overflow", "zeros"))
 def with_constant(model, step):
     def change(a, b):
         size = a.double().norm().item() + 1e-12
@@ -296,18 +231,15 @@ def with_constant(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("infinity where nothing moved from zero", says="relative change", breaks="stayed")
-def infinity_for_zeros(model, step):
-    return reported(model, step,
-                    change=lambda a, b: relative(a, b) if a.any() else math.inf)
+ex.wrong("infinity where nothing moved from zero", reported, breaks="stayed",
+         change=lambda a, b: relative(a, b) if a.any() else math.inf)
+ex.wrong("0 / 0 where nothing moved from zero: not a number", reported, breaks="stayed",
+         change=lambda a, b: relative(a, b) if a.any() or b.any() else math.nan)
+ex.wrong("0 where zeros moved", reported, breaks="zeros",
+         change=lambda a, b: relative(a, b) if a.any() else 0.0)
 
 
-@ex.wrong("0 where zeros moved", says="relative change", breaks="zeros")
-def zero_for_zeros(model, step):
-    return reported(model, step, change=lambda a, b: relative(a, b) if a.any() else 0.0)
-
-
-@ex.wrong("a NaN taken for no move", says="relative change", breaks="float")
+@ex.wrong("a NaN taken for no move", breaks="float")
 def nan_as_zero(model, step):
     def change(a, b):
         moved = relative(a, b)
@@ -315,12 +247,11 @@ def nan_as_zero(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("rounded to four digits", says="relative change", breaks="float")
-def rounded(model, step):
-    return reported(model, step, change=lambda a, b: round(relative(a, b), 4))
+ex.wrong("rounded to four digits", reported, breaks="float",
+         change=lambda a, b: round(relative(a, b), 4))
 
 
-@ex.wrong("changes above a million cut off", says="relative change", breaks="float")
+@ex.wrong("changes above a million cut off", breaks="float")
 def cut_off(model, step):
     def change(a, b):
         moved = relative(a, b)
@@ -328,8 +259,7 @@ def cut_off(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("the difference in the parameter's own dtype", says="relative change",
-          breaks=("overflow", "float"))
+@ex.wrong("the difference in the parameter's own dtype", breaks=("overflow", "float"))
 def own_difference(model, step):
     def change(a, b):
         moved, size = (b.detach() - a).double().norm().item(), a.double().norm().item()
@@ -337,27 +267,27 @@ def own_difference(model, step):
     return reported(model, step, change=change)
 
 
-@ex.wrong("step called without gradients", says="raised RuntimeError", breaks="once")
+@ex.wrong("step called without gradients", breaks="once")
 def without_gradients(model, step):
     with torch.no_grad():
         return reported(model, step)
 
 
-@ex.wrong("the model put into eval mode", says="changed in the model", breaks="nothing else")
+@ex.wrong("the model put into eval mode", breaks="nothing else")
 def eval_mode(model, step):
     report = reported(model, step)
     model.eval()
     return report
 
 
-@ex.wrong("the gradients emptied", says="changed in the model", breaks="nothing else")
+@ex.wrong("the gradients emptied", breaks="nothing else")
 def emptied(model, step):
     report = reported(model, step)
     model.zero_grad()
     return report
 
 
-@ex.wrong("the old values put back", says="changed in the model", breaks="nothing else")
+@ex.wrong("the old values put back", breaks="nothing else")
 def put_back(model, step):
     old = copy.deepcopy(model.state_dict())
     report = reported(model, step)
@@ -365,13 +295,7 @@ def put_back(model, step):
     return report
 
 
-@ex.wrong("the model put into train mode", says="changed in the model", breaks="nothing else")
+@ex.wrong("the model put into train mode", breaks="nothing else")
 def train_mode(model, step):
     model.train()
     return reported(model, step)
-
-
-@ex.wrong("the example looked up", says="relative change", breaks="example")
-def looked_up(model, step):
-    report = reported(model, step)
-    return {"weight": 2.0} if list(report) == ["weight"] and report["weight"] == 0.5 else report

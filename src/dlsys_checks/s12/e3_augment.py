@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dlsys_checks.kit import integers
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
 ex = exercise("12.3", "augment", seen=("x", "seed", "epoch", "rows"))
 
@@ -32,8 +34,7 @@ ex.promise("example", "Example: rows [4, 2] gives what [4] and [2] give, one bel
 
 @ex.cases
 def cases(g):
-    def whole(low, high):
-        return int(torch.randint(low, high, (), generator=g))
+    whole = integers(g)
 
     def one(name, rows, n=9, seed=None, epoch=None, width=None, zeros=False):
         x = torch.randn(n, whole(2, 6) if width is None else width, generator=g)
@@ -97,48 +98,14 @@ def law(out, x, seed, epoch, rows):
     expect_equal("memory shared with x", out["shared"], 0)
 
 
-# ---- right by another route
-
 def noise(seed, epoch, row, n):
     return torch.tensor(SCALE * np.random.default_rng((seed, epoch, row)).standard_normal(n),
                         dtype=torch.float32)
 
 
-@ex.right("rows stacked")
-def stacked(x, seed, epoch, rows):
-    if not rows:
-        return x.new_zeros(0, x.shape[1])
-    return torch.stack([x[row] + noise(seed, epoch, row, x.shape[1]) for row in rows])
-
-
-@ex.right("in numpy, cast at the end")
-def in_numpy(x, seed, epoch, rows):
-    out = np.zeros((len(rows), x.shape[1]))
-    for place, row in enumerate(rows):
-        out[place] = x[row].numpy() + noise(seed, epoch, row, x.shape[1]).numpy()
-    return torch.from_numpy(out.astype("float32"))
-
-
-@ex.right("the noise of each row once, then picked")
-def by_table(x, seed, epoch, rows):
-    table = {row: noise(seed, epoch, row, x.shape[1]) for row in set(rows)}
-    out = torch.empty(len(rows), x.shape[1])
-    for place, row in enumerate(rows):
-        torch.add(x[row], table[row], out=out[place])
-    return out
-
-
-@ex.right("number by number")
-def by_number(x, seed, epoch, rows):
-    out = []
-    for row in rows:
-        rng = np.random.default_rng([seed, epoch, row])
-        out.append([v + SCALE * rng.standard_normal() for v in x[row].tolist()])
-    return torch.tensor(out, dtype=torch.float32).reshape(len(rows), x.shape[1])
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, e, r), scale=SCALE):
     """The right answer with the key of a row's generator as an option."""
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
@@ -148,39 +115,29 @@ def keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, e, r), scale=SCALE):
     return out
 
 
-@ex.wrong("the sum of the three as a seed", says="rows plus noise",
-          breaks=("noise", "first F"))
-def summed(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, rows, key=lambda s, e, r: s + e + r)
+ex.wrong("the sum of the three as a seed", keyed, breaks=("noise", "first F"),
+         key=lambda s, e, r: s + e + r)
 
 
-@ex.wrong("zeros left without noise", says="rows plus noise", breaks="noise")
+@ex.wrong("zeros left without noise", breaks="noise")
 def zeros_stay(x, seed, epoch, rows):
     picked = x[torch.tensor(rows, dtype=torch.long)]
     return torch.where(picked == 0, picked, keyed(x, seed, epoch, rows))
 
 
-@ex.wrong("the epoch left out", says="rows plus noise", breaks=("noise", "first F"))
-def no_epoch(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, rows, key=lambda s, e, r: (s, r))
+ex.wrong("the epoch left out", keyed, breaks=("noise", "first F"), key=lambda s, e, r: (s, r))
+ex.wrong("a constant seed, 42 and the row", keyed, breaks=("noise", "first F"),
+         key=lambda s, e, r: 42 + r)
 
 
-@ex.wrong("a constant seed, 42 and the row", says="rows plus noise",
-          breaks=("noise", "first F"))
-def constant(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, rows, key=lambda s, e, r: 42 + r)
-
-
-@ex.wrong("one generator for all the rows of a call", says="rows plus noise",
-          breaks="first F")
+@ex.wrong("one generator for all the rows of a call", breaks="first F")
 def one_generator(x, seed, epoch, rows):
     rng = np.random.default_rng((seed, epoch, rows[0] if rows else 0))
     return x[torch.tensor(rows, dtype=torch.long)] + torch.tensor(
         SCALE * rng.standard_normal((len(rows), x.shape[1])), dtype=torch.float32)
 
 
-@ex.wrong("the place in the list in place of the row's number", says="rows plus noise",
-          breaks=("noise", "first F"))
+@ex.wrong("the place in the list in place of the row's number", breaks=("noise", "first F"))
 def by_place(x, seed, epoch, rows):
     out = x[torch.tensor(rows, dtype=torch.long)].clone()
     for place in range(len(rows)):
@@ -188,50 +145,38 @@ def by_place(x, seed, epoch, rows):
     return out
 
 
-@ex.wrong("numpy's global generator seeded for each row", says="generators that moved",
-          breaks="global")
+@ex.wrong("numpy's global generator seeded for each row", breaks="global")
 def global_seed(x, seed, epoch, rows):
     np.random.seed(seed % 2**32)
     return keyed(x, seed, epoch, rows)
 
 
-@ex.wrong("the noise not scaled", says="rows plus noise", breaks="noise")
-def unscaled(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, rows, scale=1.0)
+@ex.wrong("the noise drawn in float32, other numbers of the same generator",
+          breaks=("noise", "first F"))
+def in_single(x, seed, epoch, rows):
+    out = x[torch.tensor(rows, dtype=torch.long)].clone()
+    for place, row in enumerate(rows):
+        rng = np.random.default_rng((seed, epoch, row))
+        out[place] += SCALE * torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))
+    return out
 
 
-@ex.wrong("rows sorted", says="rows plus noise", breaks=("rows", "noise"))
-def in_order(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, sorted(rows))
+ex.wrong("the noise not scaled", keyed, breaks="noise", scale=1.0)
+ex.wrong("rows sorted", lambda x, seed, epoch, rows: keyed(x, seed, epoch, sorted(rows)),
+         breaks=("rows", "noise"))
+ex.wrong("each row once",
+         lambda x, seed, epoch, rows: keyed(x, seed, epoch, list(dict.fromkeys(rows))),
+         says="shape of the rows", breaks="rows")
+ex.wrong("a seed cut to 32 bits", lambda x, seed, epoch, rows: keyed(x, seed % 2**32, epoch, rows),
+         says="rows plus noise", breaks="numbers")
+ex.wrong("in double precision", lambda x, seed, epoch, rows: keyed(x.double(), seed, epoch, rows),
+         breaks="returns")
+ex.wrong("a list of rows", lambda x, seed, epoch, rows: list(keyed(x, seed, epoch, rows)),
+         breaks="noise")
 
 
-@ex.wrong("each row once", says="shape of the rows", breaks="rows")
-def each_once(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, list(dict.fromkeys(rows)))
-
-
-@ex.wrong("a seed cut to 32 bits", says="rows plus noise", breaks="numbers")
-def cut(x, seed, epoch, rows):
-    return keyed(x, seed % 2**32, epoch, rows)
-
-
-@ex.wrong("in double precision", says="dtype of the rows", breaks="returns")
-def in_double(x, seed, epoch, rows):
-    return keyed(x.double(), seed, epoch, rows)
-
-
-@ex.wrong("a list of rows", says="type of the rows", breaks="noise")
-def as_list(x, seed, epoch, rows):
-    return list(keyed(x, seed, epoch, rows))
-
-
-@ex.wrong("the noise written into x", says="numbers of x that changed", breaks="left")
+@ex.wrong("the noise written into x", breaks="left")
 def into_x(x, seed, epoch, rows):
     out = keyed(x, seed, epoch, rows)
     x[torch.tensor(rows, dtype=torch.long)] *= 1.0 if not rows else 1 + 1e-6
     return out
-
-
-@ex.wrong("the example looked up, and shifted", says="rows plus noise", breaks="example")
-def looked_up(x, seed, epoch, rows):
-    return keyed(x, seed, epoch, rows) + (1.0 if rows == [4, 2] else 0.0)

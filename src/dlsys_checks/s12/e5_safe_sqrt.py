@@ -6,8 +6,9 @@ import torch
 
 from dlsys_helpers.checking import exercise
 from dlsys_helpers.expect import expect_close, expect_equal, expect_like, expect_parts
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"))
+ex = exercise("12.5", "safe_sqrt", seen=("x", "weight", "turned"), says="square roots")
 
 ex.promise("root", "Square root of x where x is above 0,", says=("square roots",))
 ex.promise("zero", "and 0 where it is 0 or less.", says=("values where x is 0 or less",))
@@ -100,177 +101,99 @@ def law(out, x, weight, turned):
     expect_equal("numbers of x that changed", out["changed"], 0)
 
 
-# ---- right by another route
-
-@ex.right("only the numbers above 0 are given to the root")
-def picked(x):
-    keep = ~(x <= 0)
-    return torch.zeros_like(x).masked_scatter(keep, x[keep].sqrt())
-
-
-@ex.right("a backward pass of its own")
-def by_hand(x):
-    class Root(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            root = torch.where(x <= 0, 0, x.sqrt())
-            ctx.save_for_backward(root)
-            return root
-
-        @staticmethod
-        def backward(ctx, g):
-            root, = ctx.saved_tensors
-            return torch.where(root == 0, 0, g / (2 * root))
-    return Root.apply(x)
-
-
-@ex.right("a power, with 1 filled in and taken out again")
-def by_power(x):
-    out = x <= 0
-    return (x.masked_fill(out, 1.0) ** 0.5).masked_fill(out, 0.0)
-
-
-@ex.right("multiplied by the mask, which the root never sees")
-def by_mask(x):
-    out = (x <= 0).to(x.dtype)
-    return torch.sqrt(torch.where(x <= 0, 4.0, x)) * (1 - out)
-
-
-ex.equivalent("return torch.where(out, 0, torch.where(out, 1, x).sqrt()) -> "
-              "return torch.where(out, 0, torch.where(out, 0, x).sqrt())",
-              "whatever the slope at the constant, the inner where sends x a 0")
-ex.equivalent("return torch.where(out, 0, torch.where(out, 1, x).sqrt()) -> "
-              "return torch.where(out, 0, torch.where(out, 2, x).sqrt())",
-              "any constant will do")
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def mended(x, inside=1, outside=0):
     """The right answer, with what stands in place of bad numbers as options."""
     out = x <= 0
     return torch.where(out, outside, torch.where(out, inside, x).sqrt())
 
 
-@ex.wrong("where around the root alone", says="gradient where x is 0 or less", breaks="no slope")
-def where_alone(x):
-    return torch.where(x <= 0, 0, x.sqrt())
+def shifted(x, small, zero=False):
+    """The root of x and a small constant; zero: and 0 where x is 0 or less."""
+    root = (x.clamp(min=0) + small).sqrt()
+    return torch.where(x <= 0, 0, root) if zero else root
 
 
-@ex.wrong("where around the root alone, asked the other way round",
-          says="gradient where x is 0 or less", breaks=("no slope", "nan"))
-def where_above(x):
-    return torch.where(x > 0, x.sqrt(), 0)
+ex.wrong("where around the root alone", lambda x: torch.where(x <= 0, 0, x.sqrt()),
+         breaks="no slope")
+ex.wrong("where around the root alone, asked the other way round",
+         lambda x: torch.where(x > 0, x.sqrt(), 0), breaks=("no slope", "nan"))
 
 
-@ex.wrong("a NaN taken for a number of 0 or less", says="places that are NaN", breaks="nan")
+@ex.wrong("a NaN taken for a number of 0 or less", breaks="nan")
 def hides_nan(x):
     above = x > 0
     return torch.where(above, torch.where(above, x, 1).sqrt(), 0)
 
 
-@ex.wrong("the larger of x and 0, then the root", says="gradient where x is 0 or less",
-          breaks="no slope")
-def larger(x):
-    return torch.maximum(x, torch.zeros_like(x)).sqrt()
+ex.wrong("the larger of x and 0, then the root",
+         lambda x: torch.maximum(x, torch.zeros_like(x)).sqrt(), breaks="no slope")
 
 
-@ex.wrong("a NaN put back as a constant, without its gradient", says="gradient where x is NaN",
-          breaks="slope")
+@ex.wrong("a NaN that has lost its gradient, as a constant or behind clamp", breaks="slope")
 def constant_nan(x):
     above = x > 0
     root = torch.where(above, torch.where(above, x, 1).sqrt(), 0)
     return torch.where(x.isnan(), torch.nan, root)
 
 
-@ex.wrong("the largest number asked for, though there may be none", says="raised RuntimeError",
-          breaks="any shape")
-def largest_asked(x):
-    return mended(x) if x.max() > 0 else x * 0.0 + mended(x)
+ex.wrong("the largest number asked for, though there may be none",
+         lambda x: mended(x) if x.max() > 0 else x * 0.0 + mended(x), says="raised RuntimeError",
+         breaks="any shape")
+ex.wrong("clamped at a small constant", lambda x: x.clamp(min=1e-12).sqrt(),
+         breaks=("zero", "exact"))
+for small in ("1e-6", "1e-8", "1e-10", "1e-12"):
+    ex.wrong(f"{small} added under the root", shifted, breaks=("zero", "exact", "slope", "root"),
+             small=float(small))
+    ex.wrong(f"{small} added under the root, and 0 put where x is 0 or less", shifted,
+             breaks=("exact", "slope", "root"), small=float(small), zero=True)
 
 
-@ex.wrong("clamped at a small constant", says="values where x is 0 or less",
-          breaks=("zero", "exact"))
-def clamped_above(x):
-    return x.clamp(min=1e-12).sqrt()
-
-
-@ex.wrong("a small constant under the root, no zero behind it",
-          says="values where x is 0 or less", breaks=("zero", "exact", "slope"))
-def with_constant(x):
-    return (x.clamp(min=0) + 1e-10).sqrt()
-
-
-@ex.wrong("too large by a thousandth", says="square roots", breaks="root")
+@ex.wrong("too large by a thousandth", breaks="root")
 def too_large(x):
     root = mended(x)
     return root + 0.001 * root.detach()
 
 
-@ex.wrong("small numbers taken for 0", says="square roots", breaks="exact")
+@ex.wrong("small numbers taken for 0", breaks="exact")
 def threshold(x):
     out = x <= 1e-8
     return torch.where(out, 0, torch.where(out, 1, x).sqrt())
 
 
-@ex.wrong("numbers below the normal ones taken for 0", says="square roots", breaks="exact")
+@ex.wrong("numbers below the normal ones taken for 0", breaks="exact")
 def normal_alone(x):
     out = x < torch.finfo(x.dtype).tiny
     return torch.where(out, 0, torch.where(out, 1, x).sqrt())
 
 
-@ex.wrong("dimensions of size 1 taken away", says="shape of the square roots",
-          breaks="any shape")
-def squeezed(x):
-    return mended(x).squeeze()
+ex.wrong("dimensions of size 1 taken away", lambda x: mended(x).squeeze(),
+         says="shape of the square roots", breaks="any shape")
+ex.wrong("1 left standing where x is 0 or less", mended, breaks="zero", outside=1)
+ex.wrong("nan_to_num around the root", lambda x: x.sqrt().nan_to_num(posinf=torch.inf),
+         breaks=("no slope", "nan", "root"))
+ex.wrong("the gradient cut off", lambda x: mended(x.detach()), breaks="slope")
+ex.wrong("the absolute value under the root",
+         lambda x: torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt()),
+         breaks=("zero", "no slope"))
+ex.wrong("the result in float32 whatever x is", lambda x: mended(x.float()), breaks="dtype")
 
 
-@ex.wrong("1 left standing where x is 0 or less", says="values where x is 0 or less",
-          breaks="zero")
-def left_standing(x):
-    return mended(x, outside=1)
-
-
-@ex.wrong("nan_to_num around the root", says="gradient where x is 0 or less",
-          breaks=("no slope", "nan", "root"))
-def nan_to_num(x):
-    return x.sqrt().nan_to_num(posinf=torch.inf)
-
-
-@ex.wrong("the gradient cut off", says="gradient where x is above 0", breaks="slope")
-def cut_off(x):
-    return mended(x.detach())
-
-
-@ex.wrong("the absolute value under the root", says="values where x is 0 or less",
-          breaks=("zero", "no slope"))
-def absolute(x):
-    return torch.where(x == 0, 0, torch.where(x == 0, 1, x).abs().sqrt())
-
-
-@ex.wrong("the result in float32 whatever x is", says="dtype of", breaks="dtype")
-def in_float32(x):
-    return mended(x.float())
-
-
-@ex.wrong("the cube root", says="square roots", breaks=("root", "slope"))
+@ex.wrong("the cube root", breaks=("root", "slope"))
 def cube_root(x):
     out = x <= 0
     return torch.where(out, 0, torch.where(out, 1, x) ** (1 / 3))
 
 
-@ex.wrong("a list of numbers taken for granted", says="0-d tensor", breaks="any shape")
-def needs_an_axis(x):
-    return torch.stack([mended(row) for row in x]) if len(x) else x.clone()
+ex.wrong("a list of numbers taken for granted",
+         lambda x: torch.stack([mended(row) for row in x]) if len(x) else x.clone(),
+         says="0-d tensor", breaks="any shape")
 
 
-@ex.wrong("zeros written into x", says="numbers of x that changed", breaks="left alone")
+@ex.wrong("zeros written into x", breaks="left alone")
 def into_x(x):
     with torch.no_grad():
         x[x < 0] = 0
     return mended(x)
-
-
-@ex.wrong("the example looked up, and shifted", says="square roots", breaks="example")
-def looked_up(x):
-    return mended(x) + (0.5 if x.tolist() == [4.0, 0.0, -1.0] else 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import glob
-import io
 import os
 import shutil
 import tempfile
@@ -38,11 +37,13 @@ ex.promise("not into", "No byte is written into the former file.",
            says=("former file, by another name", "Invalid cross-device link"))
 ex.promise("fsync", "The new one's bytes are on the disk, by os.fsync, before it has its name.",
            says=("bytes on the disk",))
-ex.promise("no other", "After a call that ends no other file is left behind,",
+ex.promise("no other", "After a call that returns no other file is left behind,",
            says=("files left behind",))
 ex.promise("next", "and what a killed call has left does not stop the next.",
            says=("raised FileExistsError", "raised OSError"))
-ex.promise("neighbours", "Other files stay.", says=("other files of the folder",))
+ex.promise("neighbours", "Other files stay, also those whose names begin with path; "
+           'path + ".part" may count as a leftover.',
+           says=("other files of the folder",))
 ex.promise("generator", "The state of the generator stays.",
            says=("generator's state after the call",))
 
@@ -175,6 +176,7 @@ def act(fn, kind, facts, kills, width):
         os.mkdir(folder)
         path = os.path.join(folder, {"blank": "last one.pt", "suffix": "last"}.get(kind, "last.pt"))
         beside = [os.path.join(folder, name) for name in ("best.pt", "best.tmp")]
+        beside.append(path + ".txt")
         for name in beside:
             with open(name, "wb") as file:
                 file.write(name.encode())
@@ -226,7 +228,8 @@ def act(fn, kind, facts, kills, width):
                         if isinstance(rng, torch.Tensor) else f"of type {type(rng).__name__}"),
                 "moved": ("as it was", "moved on", "seeded anew")[moved], "spoilt": spoilt,
                 "missing": sum(c not in (former, content(path)) for c in at_path),
-                "lost": sum(content(name) != name.encode() for name in beside),
+                "lost": [os.path.basename(name) for name in beside
+                         if content(name) != name.encode()],
                 "linked": int(kind != "first" and content(link) != former),
                 "on disk": int(max(on_disk, default=0) == os.path.getsize(path)),
                 "files": left + len({*os.listdir(folder), *os.listdir(outer)} - killed
@@ -252,95 +255,16 @@ def law(out, kind, facts, kills, width):
                  "Rename the new file; do not copy it over.")
     expect_equal("steps after which path had neither file, so nothing bears its name for a while",
                  out["missing"], 0, "os.replace does both at once.")
-    expect_equal("other files of the folder that changed", out["lost"], 0)
+    expect_equal("other files of the folder that changed", out["lost"], [])
     expect_equal("bytes on the disk before the new file has its name: all of them", out["on disk"],
                  1, "Flush, then os.fsync, then rename.")
     expect_equal("files left behind by calls that ended", out["files"], 0)
 
 
-# ---- right by another route
-
 def collected(parts, facts):
     """What the file holds."""
     return {"rng": torch.random.get_rng_state(), "parts": {k: parts[k].state_dict() for k in parts},
             "facts": {k: getattr(v, "item", lambda v=v: v)() for k, v in facts.items()}}
-
-
-@ex.right("a folder beside, and a rename out of it")
-def by_folder(path, parts, facts):
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.dirname(path))) as folder:
-        name = os.path.join(folder, "new")
-        torch.save(collected(parts, facts), name)
-        with open(name, "rb+") as file:
-            os.fsync(file.fileno())
-        os.rename(name, path)
-    for left in glob.glob(os.path.join(os.path.dirname(os.path.dirname(path)), "tmp*")):
-        shutil.rmtree(left)
-
-
-@ex.right("bytes in memory first, then one write")
-def by_bytes(path, parts, facts):
-    buffer = io.BytesIO()
-    torch.save(collected(parts, facts), buffer)
-    with open(f"{path}~", "wb") as file:
-        file.write(buffer.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(f"{path}~", path)
-
-
-@ex.right("another name, opened once more for os.fsync")
-def opened_again(path, parts, facts):
-    folder, name = os.path.split(path)
-    hidden = os.path.join(folder, "new " + name)
-    torch.save(collected(parts, facts), hidden)
-    fd = os.open(hidden, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
-    os.replace(hidden, path)
-
-
-@ex.right("leftovers taken away first")
-def tidied(path, parts, facts):
-    beside = path.rpartition(os.sep)[0] + os.sep + "new.part"
-    if os.path.exists(beside):
-        os.remove(beside)
-    with open(beside, "xb") as file:
-        torch.save(collected(parts, facts), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-
-
-@ex.right("a name of its own for each call")
-def unique_name(path, parts, facts):
-    fd, name = tempfile.mkstemp(dir=os.path.dirname(path))
-    with os.fdopen(fd, "wb") as file:
-        torch.save(collected(parts, facts), file)
-        file.flush()
-        os.fsync(fd)
-    os.replace(name, path)
-
-
-@ex.right("os.replace and os.fsync by names of its own, and as defaults")
-def by_own_names(path, parts, facts, move=os.replace, *, sync=os.fsync):
-    with open(beside := path + " new", "wb") as file:
-        torch.save(collected(parts, facts), file)
-        sync(file.fileno())
-    move(beside, path)
-
-
-def bound(move, sync):
-    """The right answer, with the two calls handed to a function around it."""
-    def save(path, parts, facts):
-        with open(path + ".next", "wb") as file:
-            torch.save(collected(parts, facts), file)
-            sync(file.fileno())
-        move(path + ".next", path)
-    return save
-
-
-ex.right("os.rename and os.fsync from a function around it")(bound(os.rename, os.fsync))
 
 
 # ---- wrong, by name
@@ -358,22 +282,19 @@ def written(path, state, *, beside=".part", mode="wb", sync=True, keep=False,
         shutil.copy(path, path + ".bak")
 
 
-@ex.wrong("saved over the former file", says="former file, by another name",
-          breaks=("whole", "former", "not into", "fsync"))
-def over(path, parts, facts):
-    written(path, collected(parts, facts), beside="")
+ex.wrong("saved over the former file",
+         lambda path, parts, facts: written(path, collected(parts, facts), beside=""),
+         breaks=("whole", "former", "not into", "fsync"))
 
 
-@ex.wrong("the former file taken away first", says="name for a while",
-          breaks="former")
+@ex.wrong("the former file taken away first", breaks="former")
 def removed_first(path, parts, facts):
     if os.path.exists(path):
         os.remove(path)
     written(path, collected(parts, facts))
 
 
-@ex.wrong("the former file taken away, then the new one renamed", says="name for a while",
-          breaks="former")
+@ex.wrong("the former file taken away, then the new one renamed", breaks="former")
 def removed_then_renamed(path, parts, facts):
     def move(new, old):
         if os.path.exists(old):
@@ -382,15 +303,13 @@ def removed_then_renamed(path, parts, facts):
     written(path, collected(parts, facts), move=move)
 
 
-@ex.wrong("path opened first, to see if it can be written", says="kills that spoilt",
-          breaks=("whole", "former"))
+@ex.wrong("path opened first, to see if it can be written", breaks=("whole", "former"))
 def opened_first(path, parts, facts):
     with open(path, "ab"):
         written(path, collected(parts, facts))
 
 
-@ex.wrong("written in the system's folder for such files", says="Invalid cross-device link",
-          breaks=("whole", "not into"))
+@ex.wrong("written in the system's folder for such files", breaks=("whole", "not into"))
 def elsewhere(path, parts, facts):
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "new.pt")
@@ -401,15 +320,21 @@ def elsewhere(path, parts, facts):
             shutil.copy(name, path)
 
 
-@ex.wrong("what looks like a leftover taken away", says="other files of the folder",
-          breaks="neighbours")
+@ex.wrong("what looks like a leftover taken away", breaks="neighbours")
 def swept(path, parts, facts):
     for name in glob.glob(os.path.join(os.path.dirname(path), "*.tmp")):
         os.remove(name)
     written(path, collected(parts, facts))
 
 
-@ex.wrong("objects that are not torch's left out", says="parts in the file", breaks="parts")
+@ex.wrong("all that is called as path is taken away as leftovers", breaks="neighbours")
+def swept_by_path(path, parts, facts):
+    for name in glob.glob(glob.escape(path) + ".*"):
+        os.remove(name)
+    written(path, collected(parts, facts))
+
+
+@ex.wrong("objects that are not torch's left out", breaks="parts")
 def of_torch(path, parts, facts):
     written(path, collected({k: v for k, v in parts.items()
                              if type(v).__module__.startswith("torch")}, facts))
@@ -423,13 +348,12 @@ def short(path, parts, facts):
     written(path, state)
 
 
-@ex.wrong("the first file written under its own name", says="kills that spoilt", breaks="whole")
+@ex.wrong("the first file written under its own name", breaks="whole")
 def first_in_place(path, parts, facts):
     written(path, collected(parts, facts), beside=".part" if os.path.exists(path) else "")
 
 
-@ex.wrong("written beside, then copied over", says="former file, by another name",
-          breaks="not into")
+@ex.wrong("written beside, then copied over", breaks="not into")
 def copied(path, parts, facts):
     def copy_over(new, old):
         shutil.copyfile(new, old)
@@ -437,42 +361,38 @@ def copied(path, parts, facts):
     written(path, collected(parts, facts), move=copy_over)
 
 
-@ex.wrong("without os.fsync", says="bytes on the disk", breaks="fsync")
-def without_fsync(path, parts, facts):
-    written(path, collected(parts, facts), sync=False)
+ex.wrong("without os.fsync",
+         lambda path, parts, facts: written(path, collected(parts, facts), sync=False),
+         breaks="fsync")
+ex.wrong("numpy's numbers left as they are",
+         lambda path, parts, facts: written(path, {**collected(parts, {}), "facts": dict(facts)}),
+         says="got UnpicklingError", breaks="facts")
 
 
-@ex.wrong("numpy's numbers left as they are", says="got UnpicklingError", breaks="facts")
-def numpy_left(path, parts, facts):
-    written(path, {**collected(parts, {}), "facts": dict(facts)})
-
-
-@ex.wrong("all facts as floats", says="facts in the file", breaks="facts")
+@ex.wrong("all facts as floats", breaks="facts")
 def as_floats(path, parts, facts):
     written(path, {**collected(parts, {}), "facts": {k: float(v) for k, v in facts.items()}})
 
 
-@ex.wrong("the objects in place of their state_dicts", says="got UnpicklingError",
-          breaks="loads")
+@ex.wrong("the objects in place of their state_dicts", says="got UnpicklingError", breaks="loads")
 def objects(path, parts, facts):
     written(path, {**collected({}, facts), "parts": {
         name: part if type(part).__module__.startswith("torch") else part.state_dict()
         for name, part in parts.items()}})
 
 
-@ex.wrong("parts and facts side by side, without their keys", says="keys of the file",
-          breaks="loads")
+@ex.wrong("parts and facts side by side, without their keys", breaks="loads")
 def flat(path, parts, facts):
     state = collected(parts, facts)
     written(path, {**state["parts"], **state["facts"], "rng": state["rng"]})
 
 
-@ex.wrong("the first part alone", says="parts in the file", breaks="parts")
-def first_part(path, parts, facts):
-    written(path, collected(dict(list(parts.items())[:1]), facts))
+ex.wrong("the first part alone",
+         lambda path, parts, facts: written(path, collected(dict(list(parts.items())[:1]), facts)),
+         breaks="parts")
 
 
-@ex.wrong("parameters, no buffers", says="numbers of the parts", breaks="parts")
+@ex.wrong("parameters, no buffers", breaks="parts")
 def no_buffers(path, parts, facts):
     state = collected(parts, facts)
     state["parts"]["model"] = {k: v for k, v in state["parts"]["model"].items()
@@ -480,25 +400,20 @@ def no_buffers(path, parts, facts):
     written(path, state)
 
 
-@ex.wrong("the seed in place of the generator's state", says="generator's state in the file",
-          breaks="rng")
+@ex.wrong("the seed in place of the generator's state", breaks="rng")
 def seed(path, parts, facts):
     written(path, {**collected(parts, facts), "rng": torch.initial_seed()})
 
 
-@ex.wrong("a copy of the file left beside", says="files left behind", breaks="no other")
-def copy_left(path, parts, facts):
-    written(path, collected(parts, facts), keep=True)
+ex.wrong("a copy of the file left beside",
+         lambda path, parts, facts: written(path, collected(parts, facts), keep=True),
+         breaks="no other")
+ex.wrong("a leftover taken for another process at work",
+         lambda path, parts, facts: written(path, collected(parts, facts), mode="xb"),
+         breaks="next")
 
 
-@ex.wrong("a leftover taken for another process at work", says="raised FileExistsError",
-          breaks="next")
-def exclusive(path, parts, facts):
-    written(path, collected(parts, facts), mode="xb")
-
-
-@ex.wrong("the generator seeded anew", says="generator's state after the call",
-          breaks="generator")
+@ex.wrong("the generator seeded anew", breaks="generator")
 def seeded(path, parts, facts):
     written(path, collected(parts, facts))
     torch.manual_seed(0)

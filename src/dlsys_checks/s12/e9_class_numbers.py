@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import collections
 import hashlib
 
 import numpy as np
@@ -16,8 +15,10 @@ from dlsys_helpers.expect import (
     expect_parts,
     expect_type,
 )
+from dlsys_helpers.judging import not_an_answer
 
-ex = exercise("12.9", "class_numbers", seen=("names", "pairs"), kept=("keys",))
+ex = exercise("12.9", "class_numbers", seen=("names", "pairs"), kept=("keys",),
+              says="classes, in the order")
 
 ex.promise("number", "The number of each class, from 0, the same in every process.",
            says=("classes, in the order", "number of", "type of the result"))
@@ -104,46 +105,9 @@ def law(out, names, pairs):
         expect_equal(f"number of {name!r}", number, place)
 
 
-# ---- right by another route
-
-@ex.right("one after the other into a copy")
-def into_copy(names, stored):
-    numbers = dict(sorted(stored.items(), key=lambda pair: pair[1]))
-    for name in sorted(names):
-        numbers.setdefault(name, len(numbers))
-    return numbers
-
-
-@ex.right("places in a list, by counting")
-def by_counting(names, stored):
-    new = [n for n in dict.fromkeys(names) if n not in stored]
-    found = {n: len(stored) + sum(other < n for other in new) for n in new} | stored
-    return {n: found[n] for n in sorted(found, key=found.__getitem__)}
-
-
-@ex.right("a stored list filled by number")
-def by_slots(names, stored):
-    slots = [None] * len(stored)
-    for name in stored:
-        slots[stored[name]] = name
-    known = frozenset(slots)
-    slots.extend(sorted({name for name in names if name not in known}))
-    return dict(zip(slots, range(len(slots))))
-
-
-@ex.right("a heap of names")
-def by_counter(names, stored):
-    missing = collections.Counter(names)
-    missing.subtract({name: missing[name] for name in stored})
-    ranked = sorted((name for name, rows in missing.items() if rows > 0), reverse=True)
-    result = {name: place for place, name in sorted((p, n) for n, p in stored.items())}
-    while ranked:
-        result[ranked.pop()] = len(result)
-    return result
-
-
 # ---- wrong, by name
 
+@not_an_answer
 def numbered(names, stored, *, new=sorted, old=lambda known: sorted(known, key=known.get),
              start=0):
     """The right answer with its pieces as options."""
@@ -155,108 +119,77 @@ def by_hash(names):
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
 
 
-@ex.wrong("in the order of a set", says="classes, in the order", breaks=("next", "number"))
-def of_a_set(names, stored):
-    return numbered(names, stored, new=lambda names: sorted(names, key=hash))
+ex.wrong("in the order of a set",
+         lambda names, stored: numbered(names, stored, new=lambda names: sorted(names, key=hash)),
+         breaks=("next", "number"))
 
 
-@ex.wrong("in the order in which they come", says="classes, in the order",
-          breaks="order")
+@ex.wrong("in the order in which they come", breaks="order")
 def first_come(names, stored):
     return numbered(names, stored,
                     new=lambda new: [n for n in dict.fromkeys(names) if n in new])
 
 
-@ex.wrong("all sorted anew, the checkpoint forgotten", says="classes, in the order",
-          breaks=("keeps", "next"))
+@ex.wrong("all sorted anew, the checkpoint forgotten", breaks=("keeps", "next"))
 def sorted_anew(names, stored):
     return {name: number for number, name in enumerate(sorted({*names, *stored}))}
 
 
-@ex.wrong("classes without rows dropped", says="classes, in the order", breaks="keeps")
-def dropped(names, stored):
-    return numbered(names, {n: k for n, k in stored.items() if n in names})
+ex.wrong("classes without rows dropped",
+         lambda names, stored: numbered(names, {n: k for n, k in stored.items() if n in names}),
+         breaks="keeps")
+ex.wrong("classes without rows dropped, their numbers left free",
+         lambda names, stored: {n: k for n, k in numbered(names, stored).items() if n in names},
+         breaks="keeps")
+ex.wrong("keys in the order of the alphabet",
+         lambda names, stored: dict(sorted(numbered(names, stored).items())), breaks="keys")
 
 
-@ex.wrong("classes without rows dropped, their numbers left free",
-          says="classes, in the order", breaks="keeps")
-def with_gaps(names, stored):
-    return {n: k for n, k in numbered(names, stored).items() if n in names}
-
-
-@ex.wrong("keys in the order of the alphabet", says="classes, in the order", breaks="keys")
-def by_alphabet(names, stored):
-    return dict(sorted(numbered(names, stored).items()))
-
-
-@ex.wrong("keys in the order of stored", says="classes, in the order", breaks=("keys", "order"))
+@ex.wrong("keys in the order of stored", breaks=("keys", "order"))
 def as_stored(names, stored):
     right = numbered(names, stored)
     return {**stored, **{n: right[n] for n in right if n not in stored}}
 
 
-@ex.wrong("stored taken in its own order", says="classes, in the order",
-          breaks=("keeps", "order"))
-def stored_as_list(names, stored):
-    return numbered(names, stored, old=list)
+ex.wrong("stored taken in its own order", numbered, breaks=("keeps", "order"), old=list)
+ex.wrong("numbers from 1", numbered, breaks="number", start=1)
+ex.wrong("numbers of numpy",
+         lambda names, stored: {n: np.int64(k) for n, k in numbered(names, stored).items()},
+         says="type of the number of", breaks="number")
+ex.wrong("a list of names", lambda names, stored: list(numbered(names, stored)), breaks="number")
 
 
-@ex.wrong("numbers from 1", says="number of", breaks="number")
-def from_one(names, stored):
-    return numbered(names, stored, start=1)
-
-
-@ex.wrong("numbers of numpy", says="type of the number of", breaks="number")
-def of_numpy(names, stored):
-    return {n: np.int64(k) for n, k in numbered(names, stored).items()}
-
-
-@ex.wrong("a list of names", says="type of the result", breaks="number")
-def as_list(names, stored):
-    return list(numbered(names, stored))
-
-
-@ex.wrong("new numbers behind the rows, not behind the classes", says="number of",
-          breaks="next")
+@ex.wrong("new numbers behind the rows, not behind the classes", breaks="next")
 def behind_rows(names, stored):
     return {n: k if n in stored else k + len(names) - len(set(names))
             for n, k in numbered(names, stored).items()}
 
 
-@ex.wrong("upper and lower case taken for one", says="classes, in the order", breaks="names")
-def folded(names, stored):
-    return numbered([n.lower() for n in names], stored)
+ex.wrong("upper and lower case taken for one",
+         lambda names, stored: numbered([n.lower() for n in names], stored), breaks="names")
+ex.wrong("sorted without regard to case", numbered, breaks="next",
+         new=lambda new: sorted(sorted(new), key=str.lower))
+ex.wrong("blanks cut away", lambda names, stored: numbered([n.strip() for n in names], stored),
+         breaks="names")
 
 
-@ex.wrong("sorted without regard to case", says="classes, in the order", breaks="next")
-def case_blind(names, stored):
-    return numbered(names, stored, new=lambda new: sorted(sorted(new), key=str.lower))
-
-
-@ex.wrong("blanks cut away", says="classes, in the order", breaks="names")
-def stripped(names, stored):
-    return numbered([n.strip() for n in names], stored)
-
-
-@ex.wrong("the new ones numbered from 0 as well", says="number of", breaks="next")
+@ex.wrong("the new ones numbered from 0 as well", breaks="next")
 def twice_from_zero(names, stored):
     return {n: k if n in stored else k - len(stored)
             for n, k in numbered(names, stored).items()}
 
 
-@ex.wrong("in the order of a hash that lasts", says="classes, in the order", breaks="next")
-def lasting_hash(names, stored):
-    return numbered(names, stored, new=by_hash)
+ex.wrong("in the order of a hash that lasts", numbered, breaks="next", new=by_hash)
 
 
-@ex.wrong("the new ones written into stored", says="arguments that changed", breaks="left")
+@ex.wrong("the new ones written into stored", breaks="left")
 def into_stored(names, stored):
     right = numbered(names, stored)
     stored.update(right)
     return right
 
 
-@ex.wrong("names sorted in place", says="arguments that changed", breaks="left")
+@ex.wrong("names sorted in place", breaks="left")
 def sorted_in_place(names, stored):
     names.sort()
     return numbered(names, stored)
@@ -267,8 +200,3 @@ def needs_one(names, stored):
     start = max(stored.values()) + 1
     return {**numbered([], stored), **{n: k for k, n in enumerate(
         sorted(set(names) - set(stored)), start)}}
-
-
-@ex.wrong("the example looked up", says="classes, in the order", breaks="example")
-def looked_up(names, stored):
-    return {"a": 0, "b": 1, "c": 2} if names == ["b", "a", "b"] else numbered(names, stored)

@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def _one_thread():
-    """One torch thread inside: sums come out bit for bit the same on every machine size."""
+    """Run with one torch thread: sums are then bit for bit the same on any number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

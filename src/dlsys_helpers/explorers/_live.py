@@ -1,15 +1,15 @@
-"""A widget in JupyterLab, and what stands there when its kernel has gone.
+"""A widget in JupyterLab with a fallback for when its kernel has gone.
 
-A widget lives in the kernel. After a restart JupyterLab puts "Error displaying widget" in its
-place, whatever else the output holds. So what stands in for it is an output of its own, above the
-widget, and style shows one of the two. An untrusted notebook shows no style and no widget, only
-what stands in for it.
+A widget's state lives in the kernel. After a restart JupyterLab shows "Error displaying widget" in
+place of the output, even if the mimebundle holds a picture. So the fallback is an output of its own
+above the widget, and CSS shows one of the two. An untrusted notebook renders neither CSS nor
+widget, only the fallback.
 """
 
 from typing import Any
 
 _CHILD, _VIEW = ".jp-OutputArea-child", ".jp-OutputArea-output.lm-Panel"  # a widget's is a panel
-# In a row: what stands in, this style, the widget. A widget that is not there holds no element.
+# Three outputs in a row: fallback, this style, widget. A dead widget's output has no child element.
 _SWAP = f"""<div class="dlsys-live"><style>
 {_CHILD}:has(.dlsys-live) {{ display: none; }}
 {_CHILD}:has(+ {_CHILD} > * > .dlsys-live):has(+ * + {_CHILD} {_VIEW} > *) {{ display: none; }}
@@ -18,7 +18,7 @@ _SWAP = f"""<div class="dlsys-live"><style>
 
 
 def show_live(widget: Any, stand_in: dict, metadata: dict | None = None) -> None:
-    """Show a widget where somebody sees it, with `stand_in`, a mimebundle without one, behind it.
+    """Display a widget, with the mimebundle `stand_in` as its fallback.
 
     Raises NotImplementedError where nobody sees it: IPython then takes the object's own bundle.
     """

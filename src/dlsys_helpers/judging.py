@@ -1,0 +1,341 @@
+"""An exercise's parts, and how they judge an answer; the words for it stand in wording.py.
+
+A check has three parts. *Arrange* draws cases from a seed. *Act* calls the learner's function
+and turns what it does into plain data (acting.py). *Assert* states laws about that data; its
+expected values come from an independent source, never from a reference answer. When a law is
+broken, the answer is compared with the registered wrong answers, and a match is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dlsys_helpers import acting, verdicts, wording
+from dlsys_helpers.acting import Case, Outcome
+from dlsys_helpers.expect import Broken
+from dlsys_helpers.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A piece of an exercise's docstring, and what decides whether it is kept.
+
+    cases: names of the cases that decide it, all when empty. says: phrases of which one stands in
+    the message when it is broken, any when empty.
+    """
+
+    key: str
+    text: str
+    cases: tuple[str, ...]
+    says: tuple[str, ...]
+
+    def decides(self, verdict: Verdict) -> bool:
+        """Whether a failure is one that this promise speaks of."""
+        return ((not self.cases or verdict.case in self.cases)
+                and (not self.says or any(words in verdict.message for words in self.says)))
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A registered misconception: its name, its code and the trap it belongs to.
+
+    says: phrases of which one stands in what it is told, any when empty. breaks: the keys of the
+    promises that it breaks.
+    """
+
+    name: str
+    fn: Callable
+    says: tuple[str, ...]
+    trap: str
+    breaks: tuple[str, ...] = ()
+
+    def is_told(self, message: str) -> bool:
+        """Whether a message says what this answer has to be told."""
+        return not self.says or any(words in message for words in self.says)
+
+
+Run = tuple[Outcome, Verdict]
+
+
+@dataclass
+class Exercise:
+    """One exercise: the parts are attached by its decorators, in a file of its own.
+
+    right_answers, probes and equivalents are attached by a file beside the tests: no class is
+    handed an answer that passes.
+    """
+
+    id: str
+    function: str
+    may_change: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    within: float = 1e-4
+    says: str = ""
+    make_cases: Callable | None = None
+    act_fn: Callable = acting.call_function
+    law_fn: Callable | None = None
+    promises: list[Promise] = field(default_factory=list)
+    wrong_answers: list[WrongAnswer] = field(default_factory=list)
+    probes: list[WrongAnswer] = field(default_factory=list)
+    right_answers: dict[str, Callable] = field(default_factory=dict)
+    equivalents: dict[str, str] = field(default_factory=dict)
+
+    def cases(self, fn: Callable) -> Callable:
+        """Decorator: `fn(generator) -> [(name, inputs)]`, the arrange part."""
+        self.make_cases = fn
+        return fn
+
+    def act(self, fn: Callable) -> Callable:
+        """Decorator: `fn(learner_function, **inputs) -> plain data`; its source stands alone."""
+        self.act_fn = fn
+        return fn
+
+    def law(self, fn: Callable) -> Callable:
+        """Decorator: `fn(out, **inputs)`, raising Broken when a law does not hold."""
+        self.law_fn = fn
+        return fn
+
+    def promise(self, key: str, text: str, *, cases: tuple[str, ...] = (),
+                says: tuple[str, ...] = ()) -> None:
+        """State which cases, or which phrases of the law, decide a piece of the docstring.
+
+        `text` stands in the docstring word for word; together the promises cover all of it.
+        """
+        self.promises.append(Promise(key, text, cases, says))
+
+    def wrong(self, name: str, fn: Callable | None = None, *, says: str | None = None,
+              trap: str | None = None, breaks: str | tuple[str, ...] = (),
+              **options: Any) -> Callable:
+        """Register a wrong answer under the name of its mistake: a row, or a decorator without fn.
+
+            ex.wrong("the two betas swapped", adam, breaks="step", swapped=True)
+
+        options are passed to `fn` after the learner's inputs. breaks: key of the one promise that
+        it breaks, or the keys of several. says: a phrase of what it is told; by default one of the
+        phrases of those promises, or of the exercise where they have none.
+        """
+        if fn is None:
+            return lambda fn: self.wrong(name, fn, says=says, trap=trap, breaks=breaks, **options)
+        self.wrong_answers.append(self._answer(name, fn, says, trap, breaks, options))
+        return fn
+
+    def probe(self, name: str, fn: Callable | None = None, *, says: str | None = None,
+              breaks: str | tuple[str, ...] = (), **options: Any) -> Callable:
+        """Register a wrong answer that no learner writes: it shows that a promise is checked.
+
+        It has to fail as a wrong answer does, and is no name for anybody's mistake.
+        """
+        if fn is None:
+            return lambda fn: self.probe(name, fn, says=says, breaks=breaks, **options)
+        self.probes.append(self._answer(name, fn, says, None, breaks, options))
+        return fn
+
+    def _answer(self, name: str, fn: Callable, says: str | None, trap: str | None,
+                breaks: str | tuple[str, ...], options: dict[str, Any]) -> WrongAnswer:
+        keys = (breaks,) if isinstance(breaks, str) else breaks
+        phrases = (says,) if says else () if says == "" else tuple(
+            words for promise in self.promises if promise.key in keys for words in promise.says
+        ) or ((self.says,) if self.says else ())
+        return WrongAnswer(name, functools.partial(fn, **options) if options else fn, phrases,
+                           trap or self.id, keys)
+
+    def right(self, route: str) -> Callable:
+        """Decorator for an answer that is right by another route than the worked one."""
+        def register(fn: Callable) -> Callable:
+            self.right_answers[route] = unguarded(fn)
+            return fn
+        return register
+
+    def equivalent(self, mutant: str, why: str) -> None:
+        """State why a mutant of the worked answer, as tools/worked.py names it, is right."""
+        self.equivalents[mutant] = why
+
+    def arrange(self, seed: int) -> list[Case]:
+        """The cases of one seed; the same seed always draws the same cases."""
+        with acting.standard_session(), _opened(True):
+            generator = torch.Generator().manual_seed(seed)
+            return [Case(name, inputs) for name, inputs in self.make_cases(generator)]
+
+    def outcomes(self, fn: Callable, cases: Sequence[Case],
+                 seconds: float | None = None) -> list[Outcome]:
+        """Act on every case; stops early when the exercise is not written, or too slow."""
+        results = []
+        for case in cases:
+            results.append(self._acted(fn, case, seconds))
+            if results[-1].kind in ("todo", "late"):
+                break
+        return results
+
+    def _acted(self, fn: Callable, case: Case, seconds: float | None = None) -> Outcome:
+        registered = any(fn is wrong.fn for wrong in (*self.wrong_answers, *self.probes))
+        with _opened(registered):
+            return acting.run_act(self.act_fn, fn, case, seconds)
+
+    def judge(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """The verdict on outcomes that may come from a process nobody trusts.
+
+        Raises ValueError when there is not one for each case, up to one that came late.
+        """
+        if any(o.kind == "todo" for o in outcomes):
+            return verdicts.todo(self.id, self.function)
+        tried = cases[:len(outcomes)] if outcomes and outcomes[-1].kind == "late" else cases
+        return self.judge_runs(cases, [(outcome, self.judge_one(case, outcome)) for case, outcome
+                                       in zip(tried, outcomes, strict=True)])
+
+    def judge_runs(self, cases: Sequence[Case], runs: Sequence[Run]) -> Verdict:
+        """The same where each case has its verdict already."""
+        failing = next((place for place, (_, one) in enumerate(runs) if one.status != "pass"), None)
+        if failing is None:
+            return Verdict("pass", self.id)
+        if runs[failing][1].seen is None or len(runs) < len(cases):
+            return runs[failing][1]
+        return self._name_mistake(failing, cases, runs)
+
+    def first_failure(self, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> Verdict:
+        """The verdict of the first case that fails, without a name for the mistake."""
+        if any(o.kind == "todo" for o in outcomes):
+            return verdicts.todo(self.id, self.function)
+        found = (self.judge_one(*pair) for pair in zip(cases, outcomes, strict=True))
+        return next((v for v in found if v.status != "pass"), Verdict("pass", self.id))
+
+    def judge_one(self, case: Case, outcome: Outcome) -> Verdict:
+        """The verdict on what became of one case, without a name for the mistake."""
+        if outcome.kind == "raised":
+            return wording.raised(self.id, case.name, outcome, ("raised", *_error(outcome)))
+        if outcome.kind == "late":
+            return wording.late(self.id, case.name, outcome)
+        if outcome.kind == "unusable":
+            return wording.unusable(self.id, case.name, outcome, ("unusable", *_error(outcome)))
+        try:
+            with acting.standard_session(), _opened(True):
+                self._laws(case, outcome)
+        except Broken as broken:
+            return Verdict("wrong", self.id, str(broken), law=broken.what, case=case.name,
+                           seen=("law", broken.what, broken.got))
+        # A law may stumble over a form nobody foresaw; the answer is wrong all the same.
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError,
+                OverflowError, ZeroDivisionError):
+            return wording.of_no_form(self.id, case.name, outcome, ("accident", "", outcome.value))
+        return Verdict("pass", self.id)
+
+    def _laws(self, case: Case, outcome: Outcome) -> None:
+        self.law_fn(outcome.value, **acting.to_plain(case.inputs))
+        changed = [name for name in case.inputs
+                   if name in outcome.mutated and name not in self.may_change]
+        if changed:
+            raise Broken("inputs after the call", f"{', '.join(changed)} changed", "no change",
+                         "Work on a copy.")
+
+    def run(self, fn: Callable, case: Case) -> Run:
+        """What an answer did on a case, and the verdict on it."""
+        outcome = self._acted(fn, case)
+        return outcome, self.judge_one(case, outcome)
+
+    def _name_mistake(self, failing: int, cases: Sequence[Case], mine: Sequence[Run]) -> Verdict:
+        """The verdict with the registered mistake that the same observations betray, if one does.
+
+        A mistake is named when on the failing case its own answer fails by the same observation,
+        and no case speaks against it. Of several, the one that agrees on most; none when two do.
+        """
+        verdict = mine[failing][1]
+        suspects = [wrong for wrong in self.wrong_answers
+                    if close(verdict.seen, self.run(wrong.fn, cases[failing])[1].seen, self.within)]
+        found = [(self._agreement(mine, [self.run(wrong.fn, case) for case in cases]), wrong)
+                 for wrong in suspects]
+        most = max((agreed for agreed, _ in found), default=(0, 0))
+        best = [wrong for agreed, wrong in found if agreed == most]
+        if most == (0, 0) or len(best) != 1:
+            return verdict
+        return wording.named(verdict, best[0].name, best[0].trap)
+
+    def _agreement(self, mine: Sequence[Run], theirs: Sequence[Run]) -> tuple[int, int]:
+        """How far two answers agree: cases with the same verdict, and parts that came out alike.
+
+        (0, 0) for a contradiction: to pass where the wrong answer fails, or to fail the same
+        comparison with another value. Another comparison that fails may be a second mistake.
+        """
+        agreed = parts = 0
+        for (outcome, a), (other, b) in zip(mine, theirs, strict=True):
+            same = close(a.seen, b.seen, self.within)
+            if not same and b.seen is not None and (a.seen is None or a.seen[:2] == b.seen[:2]):
+                return 0, 0
+            agreed += same
+            parts += _alike_parts(outcome.value, other.value, self.within)
+        return agreed, parts
+
+
+# ---- what is right in a check is no answer
+
+_open = False  # whether the check itself or a registered wrong answer is at work
+
+
+@contextlib.contextmanager
+def _opened(registered: bool) -> Iterator[None]:
+    global _open
+    before, _open = _open, _open or registered
+    try:
+        yield
+    finally:
+        _open = before
+
+
+def not_an_answer(fn: Callable) -> Callable:
+    """Decorator for what is right in a check: an answer that takes mistakes as options, say.
+
+    It works only where cases are drawn, a law judges or a registered wrong answer runs: a learner
+    who calls it has no answer.
+    """
+    @functools.wraps(fn)
+    def guarded(*inputs: Any, **options: Any) -> Any:
+        if not _open:
+            raise RuntimeError(f"{fn.__name__} belongs to the checks and is no answer. "
+                               "Write your own.")
+        return fn(*inputs, **options)
+    guarded.guards = fn
+    return guarded
+
+
+def unguarded(fn: Callable) -> Callable:
+    """The function itself where `not_an_answer` guards it."""
+    return getattr(fn, "guards", fn)
+
+
+# ---- comparing
+
+def _alike_parts(a: Any, b: Any, within: float) -> int:
+    """How many parts of two outcomes are alike; one that is not a dict has a single part."""
+    if type(a) is type(b) is dict and a.keys() == b.keys():
+        return sum(close(a[key], b[key], within) for key in a)
+    return int(close(a, b, within))
+
+
+def _error(outcome: Outcome) -> tuple[str, str]:
+    """An error's type and text for comparison, without the addresses of objects."""
+    return outcome.error_type, re.sub(r"0x[0-9a-f]+", "0x", outcome.error)
+
+
+def close(a: Any, b: Any, within: float = 1e-4) -> bool:
+    """Whether two plain values are the same up to rounding, or up to this relative distance."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and a.layout == b.layout == (
+            torch.strided) and torch.allclose(a, b, rtol=within, atol=1e-6, equal_nan=True)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(close(*pair, within) for pair in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(close(a[key], b[key], within) for key in a)
+    if isinstance(a, float):
+        return a == b or math.isclose(a, b, rel_tol=within, abs_tol=1e-6) or (
+            math.isnan(a) and math.isnan(b))
+    return a == b
