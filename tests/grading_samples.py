@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
 
 from dlsys.grading import cohort, walls
 from dlsys_helpers import catalog, paths
@@ -29,6 +33,14 @@ def right_answers() -> dict[str, str]:
         if cell["cell_type"] == "code" and facts.get("role") == "exercise":
             answers[facts["trap"]] = "".join(cell["source"])
     return answers
+
+
+def without_sandbox(reason: object) -> NoReturn:
+    """Skip a test that needs a sandbox, aloud; where DLSYS_MUST_RUN_WALLS is 1, fail it."""
+    text = f"no sandbox on this machine: {reason}"
+    if os.environ.get("DLSYS_MUST_RUN_WALLS") == "1":
+        pytest.fail(f"{text} DLSYS_MUST_RUN_WALLS is 1, so these tests have to run.")
+    pytest.skip(text)
 
 
 def code(source: str, **more: Any) -> dict[str, Any]:
@@ -59,6 +71,12 @@ def settings(seconds: float = 3.0, gib: float = 0.5, **more: Any) -> cohort.Sett
     """Settings with a fixed key and small limits."""
     limits = walls.Limits(seconds=seconds, total=30.0, memory=int(gib * 2**30), processes=24)
     return cohort.Settings("00" * 16, limits, **more)
+
+
+def journal_results(folder: Path) -> list[dict[str, Any]]:
+    """The results in a run's journal; its other lines say what the run is, and what was begun."""
+    lines = (folder / cohort.JOURNAL).read_text(encoding="utf-8").splitlines()[1:]
+    return [line for line in map(json.loads, lines) if cohort.BEGUN not in line]
 
 
 def statuses(result: dict[str, Any]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """What is dear to make is made once in a test run, by the first worker that asks for it."""
 
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,8 @@ def once(target: Path, make: Callable[[Path], object]) -> Path:
 
     A worker that fails or dies on the way leaves it to the next one.
     """
+    import fcntl  # not on Windows, where a learner's tests run without this
+
     done = target.with_name(f"{target.name}.done")
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

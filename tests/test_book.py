@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from dlsys_helpers import checking
+from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES
 from tools import book, book_finish, book_pages, book_sphinx, build, proof, reading
@@ -226,8 +226,8 @@ def test_only_an_unfinished_course_is_written_so_far():
 def test_a_wrong_answer_that_passes_its_check_stops_the_book():
     lax = checking.Exercise("01.1", "predict")
     lax.act_fn, lax.law_fn = (lambda fn, x: fn(x)), (lambda out, x: None)
-    cases = [checking.Case("a number", {"x": 3.0})]
-    harmless = checking.WrongAnswer("harmless", abs, "nothing", "01.1")
+    cases = [acting.Case("a number", {"x": 3.0})]
+    harmless = judging.WrongAnswer("harmless", abs, ("nothing",), "01.1")
     with pytest.raises(ValueError, match="Mend the check"):
         proof.feedback(lax, cases, harmless)
 
@@ -251,7 +251,7 @@ def test_reading_time_counts_words_and_the_code_that_is_read():
 
 def test_the_start_page_repeats_what_the_readme_asks_for():
     needs = book_pages.needs()
-    assert all(word in needs for word in ("Linux", "make", "Python 3.11", "10 GB"))
+    assert all(word in needs for word in ("Linux", "make", "Python 3.11", "11 GB"))
 
 
 @pytest.mark.parametrize("url", ["", "https://github.com/owner/course"])

@@ -276,7 +276,7 @@ def test_the_page_of_wrong_answers_shows_each_with_its_own_diagnosis(html, numbe
         str(len(catalog.traps(number))), str(len(registered))]
     assert Counter(name for name, _ in rows) == Counter(w.name for w in registered)
     assert [w.name for w in registered
-            if not any(name == w.name and w.says in told for name, told in rows)] == []
+            if not any(name == w.name and w.is_told(told) for name, told in rows)] == []
 
 
 def test_hints_and_choices_are_folded(html):

@@ -6,21 +6,26 @@ import re
 import nbformat
 import pytest
 
+from dlsys_checks import questions
 from dlsys_helpers import paths
 from dlsys_helpers.paths import ROOT
-from tools import build, lessons
+from tools import build, execution, lessons, stored_outputs
 from tools.canonical import canonical
 
 LESSON = ROOT / "lessons" / "01_activations.py"
 TEXT = LESSON.read_text("utf-8")
 
 
-def read(tmp_path, text, name=LESSON.name, draft=False):
+def write(tmp_path, text, name=LESSON.name):
     folder = tmp_path / "lessons"
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(text, "utf-8")
-    return lessons.read(path, draft)
+    return path
+
+
+def read(tmp_path, text, name=LESSON.name, draft=False):
+    return lessons.read(write(tmp_path, text, name), draft)
 
 
 def cut(start, end):
@@ -115,7 +120,8 @@ CASES["four claims in two cells"] = (
 CASES["sixteen lines that teach"] = (
     TEXT.replace("vector = torch.randn(1000)\n", "vector = torch.randn(1000)\n" * 8),
     "16 lines of code that teaches")
-CASES["draft"] = (TEXT.replace('role="hook"', 'role="hook" draft=true', 1), "DRAFT=1")
+CASES["code that is no Python"] = (TEXT.replace("fast = shrink(vector)", "fast = shrink(vector"),
+                                   "`fast = shrink(vector`: '(' was never closed")
 CASES["trap after the quiz"] = (TEXT.replace('# %% [markdown] role="gpu"',
                                              '# %% [markdown] trap="01.6" role="predict"\n'
                                              '# ## Late\n\n# %% [markdown] role="gpu"', 1),
@@ -136,12 +142,14 @@ def test_refused_with_file_cell_and_remedy(name, tmp_path):
     assert message.rstrip().endswith(".") or message.rstrip().endswith('"')
 
 
-# What is only missing is a note in a draft; all else is refused there too.
+# What is only missing or too long is a note in a draft; all else is refused there too.
 MISSING = {"missing role in a trap", "look without a claim", "one hint", "no gpu part", "no guess",
            "no core path",
            "code before the guess", "guess that nothing comes back to", "measured twice",
            "measured beside other code",
-           "number that nobody measured", "placeholder", "draft"}
+           "number that nobody measured", "placeholder", "long line", "long cell",
+           "code that teaches and claims", "a function beside a claim", "four claims in a cell",
+           "four claims in two cells", "sixteen lines that teach"}
 
 
 def test_what_only_measures_is_folded_and_what_teaches_is_not(tmp_path):
@@ -187,7 +195,7 @@ def test_a_draft_notes_what_is_missing_and_refuses_what_is_wrong(name, tmp_path)
     text, says = CASES[name]
     if name in MISSING:
         notes = read(tmp_path, text, draft=True).notes
-        assert name == "draft" or says in "\n".join(notes)
+        assert says in "\n".join(notes)
         return
     with pytest.raises(lessons.RuleBroken) as refused:
         read(tmp_path, text, draft=True)
@@ -206,7 +214,7 @@ def test_a_draft_may_lack_every_part_of_a_trap_but_its_heading(tmp_path):
 
 
 def test_a_draft_says_so_first_and_prints_its_verdicts(tmp_path):
-    views = build.views(read(tmp_path, CASES["draft"][0], draft=True))
+    views = build.views(read(tmp_path, TEXT, draft=True))
     for book in views.values():
         assert book.metadata["dlsys"]["draft"] is True
         assert book.cells[0].source.startswith("**Draft")
@@ -214,15 +222,6 @@ def test_a_draft_says_so_first_and_prints_its_verdicts(tmp_path):
     checks = [c.source for c in views["solution"].cells if c.metadata["dlsys"]["role"] == "check"]
     assert checks[0].endswith('print(run_check("01.1", predict).line())')
     assert len(checks) == 5
-
-
-def test_a_marked_lesson_is_left_out_of_what_is_built_and_refused_by_name(tmp_path, monkeypatch):
-    (tmp_path / "lessons").mkdir()
-    (tmp_path / "lessons" / LESSON.name).write_text(CASES["draft"][0], "utf-8")
-    monkeypatch.setattr(paths, "ROOT", tmp_path)
-    assert build.sources_of([]) == []
-    with pytest.raises(lessons.RuleBroken, match="marked as a draft"):
-        build.sources_of(["01"])
 
 
 def test_a_lesson_is_built_beside_another_one_that_is_broken(tmp_path, monkeypatch):
@@ -236,7 +235,24 @@ def test_a_check_that_cannot_be_imported_is_refused_with_its_line(tmp_path, monk
     def broken(_):
         raise ValueError("exercise: got 'x', expected an id")
     monkeypatch.setattr(lessons.checking, "of_stage", broken)
-    with pytest.raises(lessons.RuleBroken, match="cannot be imported: ValueError: exercise: got"):
+    with pytest.raises(lessons.RuleBroken, match="s01/ cannot be imported: ValueError: exer"):
+        read(tmp_path, TEXT)
+
+
+def test_a_trap_with_fewer_than_four_questions_lacks_some(tmp_path, monkeypatch):
+    asked = questions.about("01.5")
+    monkeypatch.setitem(questions._GENERATORS, "01.5", asked[:3])
+    [note] = read(tmp_path, TEXT, draft=True).notes
+    assert note.startswith("trap 01.5 has 3 questions for review, expected 4 or more. Write")
+    with pytest.raises(lessons.RuleBroken, match="has 3 questions for review"):
+        read(tmp_path, TEXT)
+
+
+def test_questions_that_cannot_be_imported_are_refused(tmp_path, monkeypatch):
+    def broken(_):
+        raise NameError("name 'asks' is not defined")
+    monkeypatch.setattr(lessons.questions, "about", broken)
+    with pytest.raises(lessons.RuleBroken, match="questions/ cannot be imported: NameError: name"):
         read(tmp_path, TEXT)
 
 
@@ -265,35 +281,101 @@ def test_a_stage_that_is_gone_leaves_a_catalog_that_is_out_of_date():
     assert "src/dlsys_helpers/catalog/02.json" in build.stale([source])
 
 
-PARTS = {"a helper": "dlsys_helpers.train", "the pins": "torch", "a cell": "code"}
+# ---- stored outputs
+
+def stored(view="lesson"):
+    """A notebook of the lesson as it would be stored after a run."""
+    book = build.views(lessons.Source(LESSON))[view]
+    for n, cell in enumerate(stored_outputs.code_cells(book)):
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"kept {n}\n")]
+    return book
+
+
+def rebuilt(tmp_path, text, view="lesson"):
+    return build.views(read(tmp_path, text))[view]
+
+
+PROSE = {"a trap": ("Each step looks like", "Every step looks like"),
+         "a quiz": ("That is what `eval()` does.", "So does `eval()`."),
+         "a hint": ("# 1. Leave", "# 1. You leave"), "a symptom": ('symptom="', 'symptom="my ')}
+
+
+@pytest.mark.parametrize("view", ["lesson", "solution"])
+@pytest.mark.parametrize("change", PROSE.values(), ids=PROSE)
+def test_outputs_are_kept_where_only_prose_changed(tmp_path, monkeypatch, view, change):
+    text = TEXT.replace(*change)
+    assert text != TEXT
+    book = rebuilt(tmp_path, text, view)
+    nbformat.write(stored(view), tmp_path / "old.ipynb")
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "run", None)  # nothing runs
+    assert build.with_outputs(book, "old.ipynb", again=False) == "outputs kept, no code changed"
+    assert [c.outputs[0].text for c in stored_outputs.code_cells(book)] == [
+        f"kept {n}\n" for n in range(len(stored_outputs.code_cells(book)))]
+
+
+CODE = {"a number": ("torch.randn(1000)", "torch.randn(1001)"),
+        "a claim's text": ('claim("accuracy of the alarm', 'claim("accuracy of this alarm'),
+        "a comment": ("vector = torch.randn(1000)\n", "vector = torch.randn(1000)  # new\n"),
+        "the order of cells": ('claim("accuracy of the alarm", right, above=0.9)\n',
+                               'claim("accuracy of the alarm", right, above=0.9)\n\n'
+                               '# %% trap="01.2" role="look"\n')}
+
+
+@pytest.mark.parametrize("change", CODE.values(), ids=CODE)
+def test_a_lesson_runs_where_code_changed(tmp_path, change):
+    text = TEXT.replace(*change)
+    assert text != TEXT
+    assert stored_outputs.changes(build.views(lessons.Source(write(tmp_path, text)))["lesson"],
+                                  stored()) == ["code"]
+
+
+PARTS = {"a helper": "dlsys_helpers.train", "how a claim is shown": "dlsys_helpers.cards",
+         "a pinned version": "torch", "another package": "requirements.lock",
+         "a GPU record": "GPU records"}
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_stored_outputs_are_kept_only_while_what_they_rest_on_is_the_same(part):
-    old, new = (build.views(lessons.read(LESSON))["lesson"] for _ in range(2))
-    cell = next(c for c in old.cells if c.cell_type == "code")
-    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="kept\n")]
+def test_a_lesson_runs_where_what_it_rests_on_changed(part):
+    old, new = stored(), stored()
+    assert stored_outputs.changes(new, old) == []
     assert part in new.metadata["dlsys"]["rests_on"]
     new.metadata["dlsys"]["rests_on"][part] = "other"
-    assert not build.keep_outputs(new, old)
-    new.metadata["dlsys"]["rests_on"] = old.metadata["dlsys"]["rests_on"]
-    assert build.keep_outputs(new, old)
-    assert "kept" in str(new.cells)
+    assert stored_outputs.changes(new, old) == [part]
 
 
-def test_worked_answers_rest_on_the_checks_of_their_stage():
-    books = build.views(lessons.read(LESSON))
-    assert "checks" in books["solution"].metadata["dlsys"]["rests_on"]
-    assert "checks" not in books["lesson"].metadata["dlsys"]["rests_on"]
+def test_a_notebook_without_a_note_of_what_it_rests_on_runs():
+    """One that failed in a draft is stored without."""
+    old = stored()
+    del old.metadata["dlsys"]["rests_on"]
+    assert "code" in stored_outputs.changes(stored(), old)
+
+
+@pytest.mark.parametrize("change", [("return x", "return 1 * x"), ("points=4", "points=5")])
+def test_worked_answers_run_where_an_answer_or_its_points_changed(tmp_path, change):
+    """The verdict that is shown names the points."""
+    text = TEXT.replace(*change)
+    assert text != TEXT
+    assert stored_outputs.changes(rebuilt(tmp_path, text, "solution"), stored("solution"))
+
+
+def test_worked_answers_rest_on_the_checks_of_their_stage_and_what_these_import(monkeypatch):
+    old = stored("solution")
+    assert "checks" not in stored().metadata["dlsys"]["rests_on"]
+    real = stored_outputs.rests.module_fingerprint
+    for module in ("dlsys_checks.s01.e3_grad_ratio", "dlsys_helpers.expect"):
+        monkeypatch.setattr(stored_outputs.rests, "module_fingerprint",
+                            lambda name, other=module: real(name) + "x" * (name == other))
+        assert "checks" in stored_outputs.changes(stored("solution"), old)
 
 
 @pytest.mark.parametrize("part", ["dlsys_helpers.explorers.activations",
                                   "explorers/explorer.js", "torch"])
 def test_stored_picture_of_a_changed_explorer_is_out_of_date(part):
     book = build.views(lessons.read(LESSON))["lesson"]
-    assert build.stale_pictures(book) == []
+    assert stored_outputs.stale_pictures(book) == []
     book.metadata["dlsys"]["rests_on"][part] = "as it was when the picture was stored"
-    found = build.stale_pictures(book)
+    found = stored_outputs.stale_pictures(book)
     assert f"explorer activations ({part})" in found
     assert len(found) == (1 if part.endswith("activations") else 2)
 
@@ -301,7 +383,7 @@ def test_stored_picture_of_a_changed_explorer_is_out_of_date(part):
 def test_a_changed_helper_or_prose_leaves_pictures_alone():
     book = build.views(lessons.read(LESSON))["lesson"]
     book.metadata["dlsys"]["rests_on"] |= {"dlsys_helpers.train": "older", "code": "older"}
-    assert build.stale_pictures(book) == []
+    assert stored_outputs.stale_pictures(book) == []
 
 
 def test_the_code_of_a_question_and_of_its_answer_is_folded():
@@ -378,3 +460,86 @@ def test_canonical_form_drops_what_changes_between_runs():
     assert "widget-view" not in text
     assert "iopub" not in text
     assert clean.cells[0].execution_count == 1
+
+
+# ---- a cell that fails
+
+FAILS = {
+    "in the cell": ("x = 1\ny = x / 0\n", "line 2, `y = x / 0`: ZeroDivisionError: "
+                    "division by zero"),
+    "in a function of another cell": ("1 + 1\nhalf(0)", "line 2, `half(0)`: ZeroDivisionError: "
+                                      "division by zero"),
+    "in a helper": ("digits(size=3)", "line 1, `digits(size=3)`: TypeError: digits() got an "
+                    "unexpected keyword argument 'size'"),
+    "inside a module": ("x = 1\n\njson.loads('{')", "line 3, `json.loads('{')`: JSONDecodeError: "
+                        "Expecting property name enclosed in double quotes: line 1 column 2 "
+                        "(char 1) (raised in decoder.py, line"),
+    "a claim": ("claim('one is two', 1,\n      expected=1)\nclaim('one is three', 1,\n"
+                "      expected=3)", "line 3, `claim('one is three', 1,`: ClaimFailed: one is "
+                "three: got 1, expected 3."),
+}
+
+
+@pytest.fixture(scope="module")
+def failed():
+    """What the builder says of each of these cells, all run in one kernel."""
+    setup = "import json\nfrom dlsys_helpers import claim, digits\n\ndef half(x):\n    return 1 / x"
+    cells = [build.made("code", "stage-setup-1", setup, role="setup")]
+    cells += [build.made("code", f"01-1-look-{n}", code, role="look")
+              for n, (code, _) in enumerate(FAILS.values(), 1)]
+    for cell in cells[1:]:
+        cell.metadata["tags"].append("raises-exception")  # the next one runs all the same
+    book = nbformat.v4.new_notebook(cells=cells)
+    execution.run(book, "notebooks/failing.ipynb")
+    return {name: execution.failure(nbformat.v4.new_notebook(cells=[cell]))
+            for name, cell in zip(FAILS, cells[1:], strict=True)}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_a_failed_cell_is_shown_with_its_name_its_line_and_the_error(failed, name):
+    cell = f"cell 01-1-look-{[*FAILS].index(name) + 1}, "
+    assert failed[name].startswith(cell + FAILS[name][1])
+    assert "\n" not in failed[name]
+
+
+def draft_that_fails(tmp_path, monkeypatch, run):
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "run", run)
+    return build.build_draft(write(tmp_path, TEXT), again=False)
+
+
+def test_a_draft_that_fails_is_written_and_says_what_failed_beside_what_it_lacks(
+        tmp_path, monkeypatch, capsys):
+    def run(book, name):
+        raise execution.CellFailed(f"{name}, cell 01-1-look-1, line 1, `1 / 0`: ZeroDivisionError")
+    assert draft_that_fails(tmp_path, monkeypatch, run) == 1
+    said = capsys.readouterr().out
+    assert "lacks 2 things:\n  drafts/notebooks/01_activations.ipynb, cell 01-1-look-1" in said
+    assert "drafts/solutions/01_activations.ipynb, cell" in said
+    assert "Next, in this order:" in said
+    book = nbformat.read(tmp_path / "drafts/notebooks/01_activations.ipynb", as_version=4)
+    assert "rests_on" not in book.metadata["dlsys"]  # so that it runs again
+    assert draft_that_fails(tmp_path, monkeypatch, lambda *_: None) == 0
+
+
+def test_a_lesson_that_fails_leaves_its_notebooks_as_they_were(tmp_path, monkeypatch):
+    def run(book, name):
+        raise execution.CellFailed("cell 01-1-look-1")
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "run", run)
+    with pytest.raises(execution.CellFailed):
+        build.build(read(tmp_path, TEXT))
+    assert not [*tmp_path.rglob("*.ipynb")]
+
+
+def test_what_a_built_lesson_still_owes_is_named_with_its_command(monkeypatch):
+    source = lessons.Source(LESSON)
+    monkeypatch.setattr(build.sweep, "stale", lambda path: "")
+    monkeypatch.setattr(build.proof, "well_told", lambda id: True)
+    assert list(build.owed(source)) == []
+    monkeypatch.setattr(build.sweep, "stale", lambda path: f"{path.stem}: make sweep")
+    monkeypatch.setattr(build.proof, "well_told", lambda id: id != "01.5")
+    swept, proven = build.owed(source)
+    assert swept == "01_activations: make sweep"
+    assert proven.endswith("not proven as they stand: 01.5. Run: .venv/bin/python -m tools.proof "
+                           "01.5")

@@ -18,7 +18,7 @@ import pytest
 import torch
 from test_checks import IDS, REFERENCE, REGISTRY
 
-from dlsys_helpers import acting, checking
+from dlsys_helpers import acting, judging
 from dlsys_helpers.acting import Foreign, Outcome
 from dlsys_helpers.expect import show
 from dlsys_helpers.paths import ROOT
@@ -154,7 +154,7 @@ def judged(id: str) -> None:
         for name, value in forged(right.value):
             outcome = Outcome("value", value)
             verdict = exercise.judge_one(case, outcome)
-            checking.close(outcome.value, right.value)
+            judging.close(outcome.value, right.value)
             assert verdict.status == "wrong", f"{case.name}: {name}: {verdict.status}"
             assert not verdict.accident, f"{case.name}: {name}: {verdict.message}"
             assert len(verdict.message) <= 300, f"{case.name}: {name}: {verdict.message}"

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from dlsys import cellrun, cli, copies, notebook_file, worksheets
+from dlsys import cli, notebook_reader, work_folder, worksheet_runner, worksheets
 from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
@@ -115,7 +115,7 @@ def test_start_never_overwrites_and_offers_a_copy(course, capsys):
 def test_start_leaves_a_dangling_link_alone(course):
     link = course / "my-work/01_activations.ipynb"
     link.symlink_to(course / "nowhere")
-    assert copies.start(1)[:2] == (link, False)
+    assert work_folder.start(1)[:2] == (link, False)
     assert not (course / "nowhere").exists()
 
 
@@ -124,7 +124,7 @@ def test_ten_starts_at_once_make_one_worksheet(course):
 
     def start():
         gate.wait()
-        made.append(copies.start(1).created)
+        made.append(work_folder.start(1).created)
     threads = [threading.Thread(target=start) for _ in range(10)]
     for thread in threads:
         thread.start()
@@ -241,7 +241,7 @@ def test_what_is_no_file_gets_a_clear_message(course):
 def test_a_huge_worksheet_is_not_read(course):
     path = course / "my-work/huge.ipynb"
     with open(path, "wb") as file:
-        file.truncate(notebook_file.LARGEST + 2**20)
+        file.truncate(notebook_reader.LARGEST + 2**20)
     with pytest.raises(worksheets.WorksheetError, match=r"has 9.0 MiB.*Clear Outputs"):
         worksheets.read(path)
 
@@ -486,15 +486,16 @@ def test_a_python_that_does_not_start_is_said(course, capsys):
 def test_a_late_event_is_a_fault_and_a_closed_pipe_too():
     read_end, write_end = os.pipe()
     heard = queue.SimpleQueue()
-    listener = threading.Thread(target=cellrun._hear, args=(os.fdopen(read_end, "rb"), heard))
+    listener = threading.Thread(target=worksheet_runner._hear,
+                                args=(os.fdopen(read_end, "rb"), heard))
     listener.start()
     os.write(write_end, b'said at the start\n{"begin": "cell", "key": 1}\n{"begin": "ce')
-    events = cellrun._lines(heard, 0.05)
+    events = worksheet_runner._lines(heard, 0.05)
     assert next(events) == {"begin": "cell", "key": 1}
     assert "longer than 0.05 s" in next(events)["fault"]
     os.close(write_end)
     listener.join()
-    assert next(cellrun._lines(heard, 1))["fault"] == "ended the Python process"
+    assert next(worksheet_runner._lines(heard, 1))["fault"] == "ended the Python process"
 
 
 def test_the_worked_answers_pass_the_real_checks(capsys, monkeypatch):

@@ -6,14 +6,14 @@ from itertools import combinations
 
 import nbformat
 import pytest
-from grading_samples import code, settings
+from grading_samples import code, settings, without_sandbox
 from grading_samples import entry as row_of
 
-from dlsys import cli, exam, notebook_file, sheets, start_page, worksheets
+from dlsys import assignments, cli, exam, notebook_reader, start_page, worksheets
 from dlsys.grading import pages, reports
 from dlsys.grading.judge import Judge
-from dlsys.grading.notebooks import parse
 from dlsys.grading.sandbox import SandboxRefused, Zygote
+from dlsys.grading.submitted_notebook import parse
 from dlsys_checks.exam import faults, laws, mending, mends, numbers, sheet
 from dlsys_checks.exam.faults import FAULTS
 from dlsys_helpers import paths, progress
@@ -325,7 +325,7 @@ def test_ids_beyond_a_sheet_are_unknown():
 @pytest.mark.parametrize(("id", "number"), [
     ("27.3", 27), ("01.4", 1), ("x", 0), ("", 0), ("²3.1", 0), ("٢٣.1", 0), ("-1.2", 0)])
 def test_an_id_begins_with_the_number_of_its_sheet(id, number):
-    assert sheets.number_of(id) == number
+    assert assignments.number_of(id) == number
 
 
 def test_the_answer_of_another_case_is_not_checked_and_costs_nothing(kept):
@@ -404,7 +404,7 @@ def test_the_notebook_tells_no_answer(kept):
 
 
 def test_a_row_without_hints_is_reported_as_data():
-    row = sheets.trap(f"{SHEET}.1")
+    row = assignments.trap(f"{SHEET}.1")
     assert cli._exercise_data(row, Verdict("wrong", row.id, "no"))["hint"] is None
 
 
@@ -412,15 +412,15 @@ def test_an_unwritten_sheet_is_read_as_a_worksheet(kept):
     cli.main(["exam", "a", "--draw", "3"])
     found = worksheets.read(kept / "23_exam_a.ipynb")
     assert found.stage == SHEET
-    assert [row.id for row in found.exercises] == [row.id for row in sheets.traps(SHEET)]
+    assert [row.id for row in found.exercises] == [row.id for row in assignments.traps(SHEET)]
     assert found.notes == []
 
 
 def test_each_row_has_a_check_in_a_cell_of_its_own():
     """A cell ends with the first check that does not pass, where nobody sees the card."""
-    found = [notebook_file.checked_in(cell["source"])
+    found = [notebook_reader.checked_in(cell["source"])
              for cell in exam.notebook(SHEET)["cells"] if cell["cell_type"] == "code"]
-    assert [ids for ids in found if ids] == [[row.id] for row in sheets.traps(SHEET)]
+    assert [ids for ids in found if ids] == [[row.id] for row in assignments.traps(SHEET)]
 
 
 @pytest.mark.parametrize(("number", "place"), [
@@ -573,7 +573,7 @@ def graded():
     try:
         judge = Judge(bytes(16), zygote)
     except SandboxRefused as error:
-        pytest.skip(str(error))
+        without_sandbox(error)
     with_learner = {"name": "a.ipynb", "learner": {"name": "a", "id": "", "source": "", "raw": ""}}
     try:
         return {**with_learner, **judge.grade(parse(data))}

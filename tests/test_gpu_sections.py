@@ -10,7 +10,7 @@ import pytest
 
 import dlsys_helpers
 from dlsys_helpers import records
-from dlsys_helpers.paths import NOTEBOOKS, ROOT, drafts
+from dlsys_helpers.paths import NOTEBOOKS, lessons
 from tests.rehearsal import ORIGIN, stage
 from tools import evidence
 from tools.run_cells import run_cells
@@ -71,8 +71,7 @@ def test_a_gpu_section_is_short_and_says_once_what_is_missing(stem):
     assert shown.count("Not recorded yet") == (2 if missing else 0)
 
 
-@pytest.mark.parametrize("path", [p for p in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-                                  if p not in drafts()], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", lessons(), ids=lambda p: p.stem)
 def test_lessons_profile_all_that_torch_can_see(path):
     """A first profile without CUDA blinds every later one, that of a GPU section among them."""
     code = "\n".join(line for line in path.read_text("utf-8").splitlines()

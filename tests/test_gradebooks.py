@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from test_grading_reports import EVIL, result, sample
 
-from dlsys.grading import cohort, gradebooks, options, pages, returns, scoring
+from dlsys.grading import cohort, gradebooks, options, pages, reports, returns, scoring
 from dlsys.grading.people import answers_to
 from dlsys.grading.scoring import Scoring
 from dlsys_helpers import stages
@@ -222,9 +222,39 @@ def test_feedback_goes_back_under_the_names_that_each_lms_looks_for(grades):
     assert "ada" not in page
 
 
+def test_what_was_refused_goes_back_with_its_reason(grades, tmp_path):
+    eve = result("eve", "pwppp", "8", "moodle")
+    ada, bob = ({**result(name, "", id, "moodle"), **cohort.refused("is empty.")}
+                for name, id in (("ada", "9"), ("bob", "7")))
+    (tmp_path / "1.csv").write_text(MOODLE, encoding="utf-8")
+
+    made = returns.archives({**grades, "results": [ada, eve]}, pages.feedback)
+    sheet = asked(tmp_path, moodle=[f"{tmp_path / '1.csv'}"])
+    (_, text, _), = options.fill(sheet, [ada, eve])
+
+    (archive,) = made.values()
+    assert [name.split("_")[1] for name in unzipped(archive)] == ["9", "8"]
+    assert list(returns.archives({**grades, "results": [bob]}, pages.feedback)) == [
+        "feedback_moodle_not_graded.zip"]
+    told = [row for row in rows(text) if "Not graded: it is empty." in row]
+    assert [row[0] for row in told] == ["Participant 9"]
+    assert told[0][4] == rows(MOODLE)[1][4]
+
+
+def test_one_learners_many_refused_files_take_one_row():
+    many = [{**result("ada", ""), "name": f"{k}.ipynb", **cohort.refused("is empty.")}
+            for k in range(30)]
+    graded = result("eve", "ppppp")
+
+    first, other = reports.once([*many, graded])
+
+    assert first["reason"].startswith("is empty. Not graded, too, of the same learner: 29 more")
+    assert other is graded
+
+
 def test_moodle_finds_the_person_in_the_name_as_its_importer_does():
     """It splits each part of a path at underscores: name, number, kind, plugin, rest."""
-    name = returns.moodle_name(result("Ada_von_L", "", "4711", "moodle"))
+    name = returns.moodle_name(result("Ada_von_L", "", "4711", "moodle"), "feedback_01")
     folder, page = name.split("/")
     _, number, kind, plugin, rest = folder.split("_", 4)
 
@@ -235,7 +265,9 @@ def test_moodle_finds_the_person_in_the_name_as_its_importer_does():
 def test_canvas_finds_the_person_in_the_name_as_its_importer_does():
     """The first two parts between underscores that are numbers: the person, the upload."""
     given = {**result("ada", "p"), "name": "x/ada_7734_99120_3_work.ipynb"}
-    parts = returns.canvas_name(given).split("_")
+    parts = returns.canvas_name(given, "").split("_")
 
     assert [part for part in parts if part.isdigit()][:2] == ["7734", "99120"]
-    assert returns.canvas_name(result("ada", "p")) == ""
+    assert returns.canvas_name(result("ada", "p"), "") == ""
+    out = {**given, "name": "ada_7734_99120_..\\..\\C:x.ipynb"}
+    assert returns.canvas_name(out, "") == "ada_7734_99120_.. .. C x.html"

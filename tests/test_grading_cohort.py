@@ -11,11 +11,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
-from grading_samples import FULL, settings, worksheet
+from grading_samples import FULL, journal_results, settings, without_sandbox, worksheet
 
 from dlsys.grading import budget, cohort, judge, sandbox, scoring, submissions
 
@@ -70,7 +69,24 @@ def test_a_run_that_was_cut_off_in_a_line_goes_on_after_the_last_whole_one(tmp_p
 
     assert graded == [one.name for one in found[2:]]
     assert len(grades["results"]) == 4
-    assert len(path.read_text().splitlines()) == 5
+    assert len(journal_results(tmp_path / "out")) == 4
+
+
+@pytest.mark.parametrize("name", [*cohort.OF_A_RUN])
+def test_a_folder_that_came_with_a_hand_in_gives_no_points(tmp_path, name):
+    """A zip that is unpacked beside the class may hold a folder `grades` with points in it."""
+    (tmp_path / name).write_text("learner,exercise,points,comment\neve,01.1,3,\n")
+    with pytest.raises(cohort.RunError, match=rf"holds {name}, expected none where a run begins"):
+        cohort.Journal.begin(tmp_path, settings())
+
+
+def test_a_journal_that_is_a_link_is_not_emptied(tmp_path):
+    (tmp_path / "mine.txt").write_text("one line\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / cohort.JOURNAL).symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(OSError, match="symbolic links"):
+        cohort.Journal.begin(tmp_path / "out", settings())
+    assert (tmp_path / "mine.txt").read_text() == "one line\n"
 
 
 def test_where_all_is_graded_no_worker_starts(tmp_path):
@@ -90,7 +106,7 @@ def test_any_cut_of_the_journal_resumes_without_loss(tmp_path):
     cohort.grade_all(found, journal, fake_workers)
     journal.close()
     path = tmp_path / "out" / cohort.JOURNAL
-    whole = path.read_bytes()
+    whole, judged = path.read_bytes(), journal_results(tmp_path / "out")
     first = whole.index(b"\n") + 1
     for cut in range(first, len(whole), 97):
         path.write_bytes(whole[:cut])
@@ -99,7 +115,7 @@ def test_any_cut_of_the_journal_resumes_without_loss(tmp_path):
         grades = cohort.grade_all(found, journal, fake_workers)
         journal.close()
         assert len(grades["results"]) == 2
-        assert path.read_bytes() == whole
+        assert sorted(journal_results(tmp_path / "out"), key=str) == judged
 
 
 def of_canvas(folder: Path) -> list[submissions.Submission]:
@@ -342,7 +358,7 @@ def grader():
     try:
         made = cohort.Grader(settings())
     except sandbox.SandboxRefused as error:
-        pytest.skip(f"no sandbox on this machine: {error}")
+        without_sandbox(error)
     with contextlib.closing(made):
         yield made
 
@@ -355,42 +371,58 @@ def results(folder: Path) -> dict[str, dict]:
     return {r["name"]: r for r in grades["results"]}
 
 
+# Stands in for a hand-in that makes the kernel end the process which grades it.
+KILLER = """
+import os, signal
+from dlsys.grading import submitted_notebook as it
+parse = it.parse
+def dying(data, *rest):
+    if b"KILLER" in data:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return parse(data, *rest)
+it.parse = dying
+"""
+
+
 @walled
-def test_a_killed_run_is_resumed_with_nothing_lost_or_graded_twice(tmp_path):
+def test_a_run_that_a_hand_in_killed_is_resumed_with_nothing_lost_or_graded_twice(tmp_path):
     """By several workers, too: they need no fixed port and leave nothing in the temporary folder.
     """
     hand_in(tmp_path / "in", 6)
+    (tmp_path / "in/learner02_kills.ipynb").write_bytes(worksheet("KILLER"))
+    (tmp_path / "sitecustomize.py").write_text(KILLER)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     (tmp_path / "in" / "zz_broken.ipynb").write_bytes(b"{")
     out, scratch = tmp_path / "out", tmp_path / "tmp"
     scratch.mkdir()
     command = [*COMMAND, str(tmp_path / "in"), "--out", str(out), "--workers", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               start_new_session=True)
-    while not (out / cohort.JOURNAL).exists() or len(lines(out)) < 4:
-        assert process.poll() is None
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process = subprocess.run(command, capture_output=True, env=env, check=False)
     before = lines(out)
+    assert process.returncode == -signal.SIGKILL
+    assert json.loads(before[-1]) == {"begun": "learner02_kills.ipynb"}
 
     with socket.socket() as other:
         with contextlib.suppress(OSError):  # somebody else has it: as good
             other.bind(("127.0.0.1", 8787))
         done = grade(tmp_path / "in", "--out", out, "--workers", "2", "--resume",
-                     env={**os.environ, "TMPDIR": str(scratch)})
+                     env={**env, "TMPDIR": str(scratch)})
 
     assert done.returncode == 1, done.stderr  # the broken one was not graded
     assert "Warning" not in done.stderr
+    assert "not finished, so graded last, in a process that may end: learner02_kills.ipynb." in (
+        done.stdout)
     found = results(out)
-    assert len(found) == 7
+    assert len(found) == 8
+    assert found["learner02_kills.ipynb"]["status"] == "failed"
+    assert "was ended each time" in found["learner02_kills.ipynb"]["reason"]
     assert found["learner00.ipynb"]["points"] == FULL - 3
     wrong = found["learner01.ipynb"]["exercises"][3]
     assert wrong["cases_held"] < wrong["cases"]
     assert wrong["broken"]
     assert found["zz_broken.ipynb"]["status"] == "refused"
-    names = [json.loads(line)["name"] for line in lines(out)[1:]]
-    assert len(names) == len(set(names)) == 7
-    assert lines(out)[:len(before) - 1] == before[:-1]
+    names = [result["name"] for result in journal_results(out)]
+    assert len(names) == len(set(names)) == 8
+    assert lines(out)[:len(before)] == before
     # Torch keeps an empty folder for its compiler.
     assert [p.name for p in scratch.iterdir() if not p.name.startswith("torchinductor_")] == []
 

@@ -8,7 +8,7 @@ import pytest
 from grading_samples import settings
 from test_grading_reports import result
 
-from dlsys.grading import cohort, gradebooks, overrides, pages, reports
+from dlsys.grading import cohort, command, gradebooks, overrides, pages, reports, scoring
 from dlsys.grading.overrides import BadOverride, Override
 
 RUN = {"run": {"begun": "2026-01-01T00:00:00+00:00", "settings": {"key": "00"}}}
@@ -128,16 +128,34 @@ def test_points_and_comments_reach_every_output_and_the_judged_ones_stay():
 
     assert ada["exercises"][1]["points"] == 0
     assert (mine["points"], other["points"]) == (ada["points"] + 1, bob["points"])
-    assert mine["exercises"][1]["message"].endswith("By hand: right idea")
+    assert mine["exercises"][1]["by_hand"] == "By hand, 1 instead of 0: right idea"
     assert other["notes"] == ["By hand: see me"]
-    assert mine["notes"] == ["01.2 by hand, 1 instead of 0: right idea"]
+    assert (mine["notes"], mine["remarks"]) == ([], ["01.2 by hand, 1 instead of 0: right idea"])
     assert gradebooks.canvas([mine], "x")[1][-1] == ada["points"] + 1
-    assert "right idea" in gradebooks.summary(mine)
+    assert gradebooks.summary(mine).count("right idea") == 1
+    assert "; 01.2: 1/3 (got 1, expected 2 By hand, 1 instead of 0: right idea); 01.3: " in (
+        gradebooks.summary(mine))
     assert "see me" in gradebooks.summary(other)
     assert reports.nbgrader([mine])[1][-2] == mine["points"]
     assert "see me" in reports.rows_as_csv(reports.table([other], RUN["run"]))
     assert "see me" in pages.overview({**RUN, "results": [other]})
-    assert "right idea" in pages.feedback([mine], RUN)
+    assert pages.feedback([mine], RUN).count("right idea") == 1
+
+
+def test_points_by_hand_open_a_hand_in_that_was_refused():
+    """Only those for an exercise; a row for the whole is a note, and nothing is graded by it."""
+    closed = {**result("ada", "", "9", "moodle"), **cohort.refused("stops in the middle.")}
+    (opened,) = overrides.applied([closed], [Override(2, "ada", "01.2", 2, "from paper")])
+    (noted,) = overrides.applied([closed], [Override(2, "ada", "", None, "see me")])
+
+    assert (closed["status"], noted["status"], opened["status"]) == ("refused",) * 2 + ("graded",)
+    assert (opened["stage"], opened["points"], opened["possible"]) == (1, 2, 15)
+    assert scoring.best([opened]) == [opened]
+    assert "Not graded by the program: it stops in the middle." in pages.feedback([opened], RUN)
+    assert gradebooks.summary(noted) == "Not graded: it stops in the middle. By hand: see me"
+    assert "Sandbox: none: the points are by hand." in "\n".join(command._summary([opened]))
+    with pytest.raises(BadOverride, match="expected one that was graded"):
+        overrides.applied([closed], [Override(2, "ada", "01.99", 2, "")])
 
 
 def test_the_journal_keeps_what_was_judged(tmp_path):

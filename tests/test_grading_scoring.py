@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import pytest
 from test_grading_reports import TRAPS, exercise, result, sample
@@ -10,7 +11,8 @@ from test_grading_reports import TRAPS, exercise, result, sample
 from dlsys.grading import hints, options, pages, reports, scoring, tally
 from dlsys.grading.overrides import Override
 from dlsys.grading.scoring import Scoring
-from dlsys_helpers import acting, catalog, checking
+from dlsys_helpers import acting, catalog, checking, judging, verdicts
+from tools import worked
 
 RUN = {"run": {"begun": "2026-03-05T09:00:00+00:00", "settings": {"key": "00"}}}
 HALF = {"cases": 12, "cases_held": 9, "promises": 4, "promises_held": 3,
@@ -50,16 +52,34 @@ def test_an_answer_keeps_no_promise_that_it_is_registered_to_break(dead_units):
 
 
 def test_a_right_answer_keeps_all_and_one_that_stops_keeps_none(dead_units):
-    for right in dead_units[0].right_answers.values():
+    for right in worked.beside("01.4").right_answers.values():
         assert counted(dead_units, right) == tally.complete(dead_units[0], len(dead_units[1]))
     for hopeless in (lambda h: 1 / 0, lambda h: None, lambda h: "3"):
         found = counted(dead_units, hopeless)
         assert (found["cases_held"], found["promises_held"]) == (0, 0)
 
 
+def test_only_what_a_verdict_decided_against_is_broken(dead_units):
+    """An answer that always raises keeps nothing, and no piece of the docstring is at fault."""
+    assert counted(dead_units, lambda h: 1 / 0)["broken"] == []
+    by_words, by_cases = (judging.Promise("w", "words", (), ("shape",)),
+                          judging.Promise("c", "cases", ("a",), ()))
+    passed = verdicts.Verdict("pass", "01.4")
+    wrong = verdicts.Verdict("wrong", "01.4", "shape: got 1", law="shape", case="a")
+    case_a, case_b = (acting.Case(name, {}) for name in "ab")
+
+    def broken(*judged):
+        return [one.key for one in (by_words, by_cases)
+                if tally.is_broken(one, (by_words, by_cases), judged)]
+    assert broken((case_a, wrong)) == ["w"]  # its words say why all cases fail
+    assert broken((case_a, wrong), (case_b, passed)) == ["w", "c"]
+    assert broken((case_a, replace(wrong, message="sum: got 1"))) == ["c"]
+    assert broken((case_a, passed), (case_b, passed)) == []
+
+
 def test_a_promise_about_cases_needs_one_of_them_to_hold():
-    promise = checking.Promise("k", "text", ("a",), ())
-    passed, wrong = (checking.Verdict(status, "01.4", law="x") for status in ("pass", "wrong"))
+    promise = judging.Promise("k", "text", ("a",), ())
+    passed, wrong = (verdicts.Verdict(status, "01.4", law="x") for status in ("pass", "wrong"))
     case_a, case_b = (acting.Case(name, {}) for name in "ab")
 
     assert tally.is_kept(promise, [(case_a, passed), (case_b, wrong)])
@@ -95,7 +115,7 @@ def test_points_by_hand_come_after_those_for_promises():
     (scored,) = scoring.scored([bob()], rows, Scoring(partial=True))
 
     assert scored["points"] == 15
-    assert scored["notes"] == ["01.4 by hand, 3 instead of 2: fine"]
+    assert scored["remarks"] == ["01.4 by hand, 3 instead of 2: fine"]
 
 
 def test_a_run_goes_on_with_points_for_promises_until_told_otherwise(tmp_path):
@@ -122,7 +142,7 @@ def page(given: dict, partial: bool = False) -> str:
 def test_a_page_says_stage_date_case_and_how_far_it_got():
     text = page(bob(case="an infinite output", message="count: got 1, expected 2."))
 
-    assert f"Stage 1: {pages.sheets.stage(1).title}" in text
+    assert f"Stage 1: {pages.assignments.stage(1).title}" in text
     assert "Graded on 5 March 2026." in text
     assert "9 of 12 cases hold." in text
     assert "Seen on the case &ldquo;an infinite output&rdquo;." in text

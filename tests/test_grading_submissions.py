@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from grading_samples import code, notebook, worksheet
 
-from dlsys.grading import notebooks, submissions
-from dlsys.grading.notebooks import Refused
+from dlsys.grading import submissions, submitted_notebook
+from dlsys.grading.submitted_notebook import Refused
 from dlsys.grading.text import cell, clean
 from dlsys_helpers import paths
 
@@ -29,7 +29,7 @@ def zipped(path: Path, entries: dict[str, bytes], method: int = zipfile.ZIP_DEFL
 
 def reason(one: submissions.Submission) -> str:
     with pytest.raises(Refused) as refusal:
-        notebooks.parse(one.read())
+        submitted_notebook.parse(one.read())
     return str(refusal.value)
 
 
@@ -86,8 +86,8 @@ def test_a_worksheet_older_than_the_exercises_gets_a_note():
     same = notebook([code("1")], metadata={"dlsys": facts})
 
     assert facts["version"]
-    assert "older than the exercises here" in " ".join(notebooks.parse(old).notes)
-    assert notebooks.parse(same).notes == []
+    assert "older than the exercises here" in " ".join(submitted_notebook.parse(old).notes)
+    assert submitted_notebook.parse(same).notes == []
 
 
 def test_links_pipes_and_folders_named_like_notebooks_are_refused(tmp_path):
@@ -127,7 +127,7 @@ def test_a_name_that_is_no_utf8_can_be_shown(tmp_path):
     (found,) = submissions.find([tmp_path]).submissions
 
     assert found.name.isprintable()
-    assert notebooks.parse(found.read()).stage == 1
+    assert submitted_notebook.parse(found.read()).stage == 1
 
 
 # ---- whose it is
@@ -161,7 +161,7 @@ def test_downloads_say_whose_each_notebook_is(tmp_path, name, packed):
 
     assert len(found) == 2
     assert learner in [(one.learner.name, one.learner.id, one.learner.source) for one in found]
-    assert all(notebooks.parse(one.read()).stage == 1 for one in found)
+    assert all(submitted_notebook.parse(one.read()).stage == 1 for one in found)
 
 
 def laid_out(root: Path, names: list[str]) -> Path:
@@ -406,7 +406,7 @@ def test_outputs_that_repeat_themselves_are_no_bomb(tmp_path):
 
     (found,) = submissions.find([zipped(tmp_path / "x.zip", {"a.ipynb": flood})]).submissions
 
-    assert notebooks.parse(found.read()).stage == 1
+    assert submitted_notebook.parse(found.read()).stage == 1
 
 
 def test_two_entries_of_one_name_are_two_submissions(tmp_path):
@@ -418,7 +418,7 @@ def test_two_entries_of_one_name_are_two_submissions(tmp_path):
 
     found = submissions.find([tmp_path / "x.zip"]).submissions
 
-    assert [notebooks.parse(one.read()).stage for one in found] == [1, 2]
+    assert [submitted_notebook.parse(one.read()).stage for one in found] == [1, 2]
 
 
 def test_a_zip_with_backslashes_has_folders_all_the_same(tmp_path):
@@ -471,7 +471,7 @@ def test_a_zip_in_a_zip_is_read_once_and_no_deeper(tmp_path):
 
     assert [(one.learner.name, one.learner.id, one.name) for one in found] == [
         ("ada", "7", "ada_7_9_work.zip/mine.ipynb"), ("bob", "8", "bob_8_9_work.ipynb")]
-    assert [notebooks.parse(one.read()).stage for one in found] == [1, 1]
+    assert [submitted_notebook.parse(one.read()).stage for one in found] == [1, 1]
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 not really", b"<html>"])
@@ -534,49 +534,49 @@ def test_a_path_of_no_use_among_others_stops_nobody(tmp_path):
     assert [(one.name, one.problem[:9]) for one in found.submissions] == [
         ("ada.ipynb", ""), ("bob.ipynb", "is a link")]
     assert found.left_out == ["notes.txt"]
-    with pytest.raises(notebooks.Refused, match="typo"):
+    with pytest.raises(submitted_notebook.Refused, match="typo"):
         submissions.find([tmp_path / "ada.ipynb", tmp_path / "typo.ipynb"])
 
 
 def test_code_keeps_its_number_and_other_cells_do_not_count():
     cells = [{"cell_type": "markdown", "source": "text"}, code("a = 1"), code(["b = ", "2"])]
 
-    assert notebooks.parse(notebook(cells)).cells == [(1, "a = 1"), (2, "b = 2")]
+    assert submitted_notebook.parse(notebook(cells)).cells == [(1, "a = 1"), (2, "b = 2")]
 
 
 def test_duplicate_ids_are_noted_and_graded():
-    parsed = notebooks.parse(notebook([code("a = 1", id="x"), code("b = 2", id="x")]))
+    parsed = submitted_notebook.parse(notebook([code("a = 1", id="x"), code("b = 2", id="x")]))
 
     assert len(parsed.cells) == 2
-    assert "same id" in parsed.notes[0]
+    assert "same id" in parsed.remarks[0]
 
 
 def test_the_instructor_can_say_the_stage():
     data = notebook([code("1")], metadata={"dlsys": {"stage": 2}})
 
-    parsed = notebooks.parse(data, stage=1)
+    parsed = submitted_notebook.parse(data, stage=1)
 
     assert parsed.stage == 1
-    assert parsed.notes == ["It says stage 2; graded as stage 1."]
+    assert parsed.remarks == ["It says stage 2; graded as stage 1."]
 
 
 @pytest.mark.parametrize("view", ["lesson", "solution"])
 def test_the_courses_own_notebooks_never_count(view):
     data = notebook([code("1")], metadata={"dlsys": {"stage": 1, "view": view}})
 
-    with pytest.raises(notebooks.Refused, match=f"own {view} notebook, not the worksheet"):
-        notebooks.parse(data, stage=1)
+    with pytest.raises(submitted_notebook.Refused, match=f"own {view} notebook, not the worksheet"):
+        submitted_notebook.parse(data, stage=1)
 
 
 def test_a_megabyte_of_empty_lines_takes_no_time():
-    assert not notebooks.defines("\n" * 10**6, "f")
-    assert notebooks.defines("\n" * 10**6 + "  async  def f(x):", "f")
+    assert not submitted_notebook.defines("\n" * 10**6, "f")
+    assert submitted_notebook.defines("\n" * 10**6 + "  async  def f(x):", "f")
 
 
 def test_without_metadata_the_checks_say_the_stage():
     data = notebook([code('check("01.4", mine)')], metadata={})
 
-    assert notebooks.parse(data).stage == 1
+    assert submitted_notebook.parse(data).stage == 1
     assert json.loads(data)["metadata"] == {}
 
 
@@ -592,7 +592,9 @@ def test_clean_text_holds_nothing_that_a_screen_acts_on(text, shown):
 
 @pytest.mark.parametrize(("value", "written"), [
     ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1", "'+1"), ("-x", "'-x"), ("@SUM", "'@SUM"),
-    ("  =1", "'  =1"), ("plain", "plain"), (3, 3), (-3, -3),
+    ("  =1", "'  =1"), ("plain", "plain"), (3, 3), (-3, -3), ("a;b; c", "a;b; c"),
+    ("＝1", "'＝1"), ("a;＠1", "a;'＠1"), ("a;=1+1;x", "a;'=1+1;x"),
+    ('a; "@SUM(1)', """a; "'@SUM(1)"""),
 ])
 def test_no_cell_of_a_csv_is_a_formula(value, written):
     assert cell(value) == written

@@ -102,8 +102,8 @@ def test_the_command_writes_a_page_and_a_table(folders, tmp_path, capsys):
     assert not Tags(page).tags & {"script", "img", "link", "iframe"}
     assert "&lt;script&gt;" in page
     rows = list(csv.reader(io.StringIO(table)))
-    assert ["week1", "2027-01-15T10:00:00+00:00", "01.2", pages.sheets.traps(1)[1].title, "3", "0",
-            "softmax over dim 0", "2"] in rows
+    assert ["week1", "2027-01-15T10:00:00+00:00", "01.2", pages.assignments.traps(1)[1].title,
+            "3", "0", "softmax over dim 0", "2"] in rows
     assert {path.stat().st_mode & 0o077 for path in out.iterdir()} == {0}
 
 
@@ -121,3 +121,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, content, said):
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert said in line
     assert not (tmp_path / "out").exists()
+
+
+def test_exercises_stand_in_their_own_order():
+    assert sorted(["08.10", "08.2", "11.1"], key=term._in_order) == ["08.2", "08.10", "11.1"]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from dlsys.grading import crowds, groups, sandbox, seccomp, supervisor, walls, zygote
+from dlsys.grading import cgroups, process_limit, sandbox, seccomp, supervisor, walls, zygote
 from dlsys_helpers import paths
 
 HEADERS = {0: Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
@@ -237,7 +237,7 @@ def test_the_bound_on_the_kernels_memory_is_that_of_the_control_groups(name, tmp
     mine, files, expected = GROUPS[name]
     plant(tmp_path, files if mine is None else files | {"proc/self/cgroup": mine})
 
-    assert groups.bound(tmp_path) == expected
+    assert cgroups.bound(tmp_path) == expected
 
 
 CGROUP, HANDED = "sys/fs/cgroup", "cpu memory pids"
@@ -269,7 +269,7 @@ def test_a_group_is_made_only_where_it_is_the_graders_to_make(name, tmp_path):
     mine, files, expected = HOMES[name]
     plant(tmp_path, files | {"proc/self/cgroup": mine})
 
-    home = groups._home(tmp_path, "memory")
+    home = cgroups._home(tmp_path, "memory")
 
     assert home == (expected and tmp_path / expected)
 
@@ -288,7 +288,7 @@ def delegated(tmp_path, monkeypatch):
 
     def filled(path: Path, *args: object, **kwargs: object) -> None:
         mkdir(path, *args, **kwargs)
-        for name, content in LIKE_V2.items() if path.name.startswith(groups.PREFIX) else ():
+        for name, content in LIKE_V2.items() if path.name.startswith(cgroups.PREFIX) else ():
             (path / name).write_text(f"{content}\n")
     monkeypatch.setattr(Path, "mkdir", filled)
     return tmp_path
@@ -297,7 +297,7 @@ def delegated(tmp_path, monkeypatch):
 def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
     limits = walls.Limits(memory=2 << 30, disk=64 << 20, processes=32)
 
-    group = groups.make(limits, delegated)
+    group = cgroups.make(limits, delegated)
     (folder,) = (delegated / CGROUP / "job").glob("dlsys-sandbox-*")
 
     assert group.name == folder.name
@@ -311,15 +311,15 @@ def test_a_group_bounds_memory_with_a_margin_and_processes(delegated):
 
 
 def test_the_bound_that_is_told_is_the_smallest_there_is(delegated):
-    assert groups.make(walls.Limits(memory=16 << 30), delegated).most == 8 << 30
+    assert cgroups.make(walls.Limits(memory=16 << 30), delegated).most == 8 << 30
 
 
 def test_where_no_group_can_be_made_nothing_is_bounded_and_nothing_left(tmp_path):
     plant(tmp_path, {"proc/self/cgroup": "4:memory:/", f"{V1}/memory.limit_in_bytes": NO_LIMIT})
 
-    group = groups.make(walls.Limits(), tmp_path)  # its folder has no file to write to
+    group = cgroups.make(walls.Limits(), tmp_path)  # its folder has no file to write to
 
-    assert (group, group.kills(), group.stands()) == (groups.NONE, 0, True)
+    assert (group, group.kills(), group.stands()) == (cgroups.NONE, 0, True)
     group.enter()
     assert list((tmp_path / V1).glob("dlsys*")) == []
 
@@ -331,17 +331,17 @@ def test_only_groups_of_killed_graders_are_swept(tmp_path, monkeypatch):
     alive = os.open(tmp_path / "dlsys-sandbox-2-alive", os.O_RDONLY)
     fcntl.flock(alive, fcntl.LOCK_EX)
 
-    groups.sweep(tmp_path)
+    cgroups.sweep(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     os.close(alive)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    groups.sweep(tmp_path)
+    cgroups.sweep(tmp_path)
 
     assert left == {"dlsys-sandbox-2-alive", "dlsys-sandbox-3-busy", "other"}
     assert {path.name for path in tmp_path.iterdir()} == left, "somebody else's was removed"
 
 
-def fill_group(group: groups.Group, size: int) -> int:
+def fill_group(group: cgroups.Group, size: int) -> int:
     """The exit code of a child that enters the group and fills memory there."""
     if (pid := os.fork()) == 0:
         group.enter()
@@ -354,8 +354,8 @@ def fill_group(group: groups.Group, size: int) -> int:
 @pytest.fixture
 def group(monkeypatch):
     """A group of this machine with a small bound; skips where none can be had."""
-    monkeypatch.setattr(groups, "MARGIN", 0)
-    made = groups.make(walls.Limits(memory=40 * 2**20, disk=0))
+    monkeypatch.setattr(cgroups, "MARGIN", 0)
+    made = cgroups.make(walls.Limits(memory=40 * 2**20, disk=0))
     if not made.fds:
         pytest.skip("no control group can be made here: no right to it, or no memory controller")
     yield made
@@ -379,11 +379,11 @@ def test_what_the_kernel_ends_for_its_groups_bound_is_ended_by_memory(group):
 
 
 def test_a_group_is_removed_with_its_grader_and_its_left_overs_by_the_next(group):
-    home = next(folder for folder in groups._groups(Path("/"), "memory") if folder.is_dir())
-    left = home / f"{groups.PREFIX}0-left"
+    home = next(folder for folder in cgroups._groups(Path("/"), "memory") if folder.is_dir())
+    left = home / f"{cgroups.PREFIX}0-left"
     left.mkdir()
 
-    other = groups.make(walls.Limits())
+    other = cgroups.make(walls.Limits())
 
     assert not left.exists()
     assert (home / group.name).exists()
@@ -403,7 +403,7 @@ def test_the_limit_is_named_where_a_process_or_thread_was_refused(
         monkeypatch, kind, text, most, named):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (most, most))
 
-    assert crowds.told(kind, text) == (
+    assert process_limit.told(kind, text) == (
         f"{text}. The sandbox allows 32 processes and threads together; with fewer it works, such "
         "as num_workers=0 in a DataLoader." if named else text)
 
@@ -411,9 +411,9 @@ def test_the_limit_is_named_where_a_process_or_thread_was_refused(
 @pytest.mark.parametrize(("running", "late"), [(31, True), (16, True), (15, False)])
 def test_late_code_is_told_the_limit_where_many_run(monkeypatch, running, late):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
-    monkeypatch.setattr(crowds, "_running", lambda: running)
+    monkeypatch.setattr(process_limit, "_running", lambda: running)
 
-    assert bool(crowds.late()) == late
+    assert bool(process_limit.late()) == late
 
 
 def test_threads_count_as_processes_do():
@@ -423,13 +423,13 @@ def test_threads_count_as_processes_do():
     waiting = [threading.Thread(target=stop.wait) for _ in range(5)]
     for thread in waiting:
         thread.start()
-    found = int(crowds._stat("self").rpartition(b")")[2].split()[17])
+    found = int(process_limit._stat("self").rpartition(b")")[2].split()[17])
     stop.set()
     for thread in waiting:
         thread.join()
 
     assert found == mine + 5
-    assert crowds._running() > 1
+    assert process_limit._running() > 1
 
 
 def test_two_zygotes_of_root_have_not_the_same_user(monkeypatch):
@@ -481,3 +481,28 @@ def test_the_bounds_on_the_trust_page_are_those_of_the_code():
     limits, page = walls.Limits(), (paths.ROOT / "book" / "grading_trust.md").read_text("utf-8")
     stated = " ".join(page.split())
     assert f"with {limits.processes} processes, and {limits.open_files} open files" in stated
+
+
+# ---- a zygote that does not start
+
+def refused(monkeypatch, **environment: str) -> str:
+    """What is said where the zygote's environment is this one."""
+    monkeypatch.setattr(walls, "ENVIRONMENT", {**walls.ENVIRONMENT, **environment})
+    zygote = sandbox.Zygote(walls.Limits(), walled=False)
+    with pytest.raises(sandbox.SandboxRefused) as told:
+        zygote.wait()
+    return str(told.value)
+
+
+def test_a_zygote_that_dies_says_why(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'gone\\n'); os._exit(3)")
+
+    assert "(its process ended: gone)" in refused(monkeypatch, PYTHONPATH=str(tmp_path))
+
+
+def test_a_zygote_of_another_checkout_is_refused(monkeypatch):
+    monkeypatch.setattr(walls, "PACKAGES", [Path("/other/src/dlsys"), *walls.PACKAGES[1:]])
+
+    told = refused(monkeypatch)
+
+    assert f"got the package in {paths.ROOT / 'src' / 'dlsys'}, expected that in /other" in told

@@ -12,7 +12,7 @@ import yaml
 from traitlets.config.loader import PyFileConfigLoader
 
 from deploy.hub import local
-from dlsys import copies
+from dlsys import work_folder
 from dlsys_helpers.paths import ROOT
 
 VALUES = yaml.safe_load((ROOT / "deploy/hub/values.yaml").read_text("utf-8"))
@@ -47,13 +47,13 @@ def test_every_learner_has_a_folder_of_their_own_for_work_and_progress(config, t
 
 def test_the_first_login_makes_the_start_page_and_the_second_leaves_it(config):
     ann = spawner("ann")
-    page = Path(config.Spawner.environment["DLSYS_WORK"](ann)) / copies.START_PAGE
+    page = Path(config.Spawner.environment["DLSYS_WORK"](ann)) / work_folder.START_PAGE
     asyncio.run(config.Spawner.pre_spawn_hook(ann))
-    assert page.read_bytes() == (ROOT / "notebooks" / copies.START_PAGE).read_bytes()
+    assert page.read_bytes() == (ROOT / "notebooks" / work_folder.START_PAGE).read_bytes()
     page.write_text("mine")
     asyncio.run(config.Spawner.pre_spawn_hook(ann))
     assert page.read_text() == "mine"
-    assert config.Spawner.default_url == f"/lab/tree/{copies.START_PAGE}"
+    assert config.Spawner.default_url == f"/lab/tree/{work_folder.START_PAGE}"
 
 
 def test_one_switch_reaches_the_kernels_of_all(config):
@@ -122,14 +122,15 @@ def test_the_volume_is_where_learners_work_and_hides_no_course():
     single = VALUES["singleuser"]
     home, work = "/home/jovyan", single["storage"]["homeMountPath"]
     assert work == single["extraEnv"]["DLSYS_WORK"] == f"{home}/my-work"
-    assert single["defaultUrl"] == f"/lab/tree/{os.path.relpath(work, home)}/{copies.START_PAGE}"
+    folder = os.path.relpath(work, home)
+    assert single["defaultUrl"] == f"/lab/tree/{folder}/{work_folder.START_PAGE}"
 
 
 def test_the_hook_makes_the_start_page_of_an_empty_volume(tmp_path):
     _, *command = VALUES["singleuser"]["lifecycleHooks"]["postStart"]["exec"]["command"]
     subprocess.run([sys.executable, *command], env={**os.environ, "DLSYS_WORK": str(tmp_path)},
                    check=True)
-    assert (tmp_path / copies.START_PAGE).exists()
+    assert (tmp_path / work_folder.START_PAGE).exists()
 
 
 def test_nobody_gets_in_without_an_authenticator_being_chosen():

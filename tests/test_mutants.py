@@ -1,23 +1,21 @@
 """Mutants of the worked answers die, or the exercise's file says why they are right."""
 
-import os
-
 import pytest
 
 from dlsys_helpers import checking
 from dlsys_helpers.expect import expect_close
 from tools import mutants, proof, worked
 
-DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: the answers of this draft as well
-IDS = [id for stage in sorted({*worked.stages(), DRAFT} - {""}) for id in worked.answers(stage)]
+IDS = [id for stage in worked.stages() for id in worked.answers(stage)]
 
 
 @pytest.fixture(scope="module", params=IDS)
 def tried(request):
     """What became of an exercise's mutants; where the record is stale, they are tried now."""
     id = request.param
-    if id[:2] != DRAFT and proof.fresh(id):
+    if id[:2] != worked.DRAFT and proof.fresh(id):
         return id, proof.stored(id[:2])[id]["mutants"]
+    worked.beside(id)
     return id, mutants.tried(id, *worked.answers(id[:2])[id])
 
 
@@ -29,7 +27,7 @@ def test_mutants_die_or_have_a_reason_and_the_counts_add_up(tried):
     assert not facts["not_needed"], f"drop these ex.equivalent: {facts['not_needed']}"
     assert facts["mutants"] >= 3
     assert facts["mutants"] == facts["killed"] + len(facts["equivalent"])
-    known = checking.find(id).equivalents
+    known = worked.beside(id).equivalents
     assert all(known[name].strip() for name in facts["equivalent"])
 
 
@@ -60,9 +58,18 @@ def test_a_check_with_a_hole_lets_a_mutant_live():
     assert found["return abs(x) * 1 -> return x * 1"] == "survived"
 
 
-def test_worked_answers_of_a_draft_are_found_and_none_is_said(tmp_path, monkeypatch):
+def test_the_draft_that_is_asked_for_is_read_and_no_other(tmp_path, monkeypatch):
+    for name in ("01_activations", "02_backpropagation"):  # what a draft holds is another stage's
+        (tmp_path / f"{name}.ipynb").write_text(
+            (worked.SOLUTIONS / "03_losses.ipynb").read_text("utf-8"), "utf-8")
     monkeypatch.setattr(worked, "DRAFTED", tmp_path)
-    with pytest.raises(SystemExit, match="stage 13: no worked answers"):
+    monkeypatch.setattr(worked, "DRAFT", "01")
+    assert worked.answers("01") == worked.answers("03")
+    assert {id[:2] for id in worked.answers("02")} == {"02"}
+
+
+@pytest.mark.parametrize(("draft", "command"), [("13", "LESSON=13 DRAFT=1"), ("", "LESSON=13")])
+def test_answers_that_were_not_built_are_asked_for(monkeypatch, draft, command):
+    monkeypatch.setattr(worked, "DRAFT", draft)
+    with pytest.raises(SystemExit, match=f"stage 13: no worked .* Run: make build {command}$"):
         worked.answers("13")
-    (tmp_path / "13_x.ipynb").write_text((worked.SOLUTIONS / "01_activations.ipynb").read_text())
-    assert worked.answers("13") == worked.answers("01")

@@ -1,86 +1,155 @@
-"""A newcomer's first files: they build as a draft, their check holds, nothing is overwritten."""
+"""A new trap fits behind the traps of every stage, runs there, and its check is proven."""
 
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import jupytext
 import pytest
 import torch
 
+from dlsys_checks import questions
 from dlsys_helpers import acting, checking
-from dlsys_helpers.stages import stage
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.stages import STAGES
 from tools import lessons, new
 
-LAST = stage(12)
+NUMBERS = [stage.number for stage in STAGES]
+QUESTIONS, BESIDE = "src/dlsys_checks/questions", "tests/right_answers"
 
 
-@pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """A folder where stage 12 was just started; its checks are not those of this package."""
-    monkeypatch.setattr(checking, "of_stage", lambda number: {})
-    new.start_stage(12, "rescale", tmp_path)
-    return tmp_path
+FACTS = {"id": "99.1", "name": "centre", "stage": "99", "number": "1"}
+
+
+def copied(root, *parts):
+    """A copy of parts of the repository."""
+    for part in parts:
+        shutil.copytree(ROOT / part, root / part,
+                        ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    return root
+
+
+def with_next_trap(root, number, function="rescale"):
+    """Add the next trap to a stage of this copy; returns the lesson's file, the new id."""
+    lesson = next((root / "lessons").glob(f"{number:02d}_*.py"))
+    id = f"{number:02d}.{len(lessons.Source(lesson).traps) + 1}"
+    new.add_trap(id, function, root)
+    return lesson, id
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the lessons, each with one more trap; of each its new id and its text before."""
+    root = copied(tmp_path_factory.mktemp("new"), "lessons", "src/dlsys_checks", BESIDE)
+    before = {path.stem: path.read_text("utf-8") for path in (root / "lessons").glob("*.py")}
+    made = {number: with_next_trap(root, number) for number in NUMBERS}
+    return {number: (path, id, before[path.stem]) for number, (path, id) in made.items()}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_builder_accepts_a_new_trap_in_every_lesson(tree, number):
+    path, id, _ = tree[number]
+    source = lessons.read(path, draft=True)
+    roles = [cell.metadata["role"] for cell in source.of(id)]
+    assert list(dict.fromkeys(roles)) == lessons.TRAP_ORDER
+    wanted = ("to do", f"no check named {id}", f"trap {id} has 0 questions")
+    assert [note for note in source.notes if not any(text in note for text in wanted)] == []
+    assert len([note for note in source.notes if "to do" not in note]) == 2
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_new_trap_follows_the_last_one_and_moves_nothing_else(tree, number):
+    path, id, before = tree[number]
+    old = jupytext.reads(before, fmt="py:percent").cells
+    cells = [(c.cell_type, c.metadata, c.source) for c in lessons.Source(path).cells]
+    mine = [n for n, (_, meta, _) in enumerate(cells) if meta.get("trap") == id]
+    assert mine == list(range(mine[0], mine[-1] + 1))
+    assert [(kind, source) for kind, _, source in cells[:mine[0]] + cells[mine[-1] + 1:]] == [
+        (c.cell_type, c.source) for c in old]
+    assert cells[mine[0] - 1][1]["role"] in lessons.TRAP_ORDER
+    assert cells[mine[-1] + 1][1]["role"] in {"concept", "quiz"}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_example_uses_what_the_lesson_has_and_no_name_of_its_cells(tree, number):
+    """What stands behind the traps would else see the example's data for its own."""
+    path, id, before = tree[number]
+    source = lessons.Source(path)
+    names = [n for c in source.of(id, kind="code") if c.metadata["role"] != "exercise"
+             for n in ast.walk(ast.parse(c.source)) if isinstance(n, ast.Name)]
+    own = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+    setup = "\n".join(c.source for c in source.of(role="setup"))
+    bound = {a.asname or a.name for n in ast.walk(ast.parse(setup))
+             if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+    assert {n.id for n in names} - own - bound == {"print"}
+    assert not re.findall(rf"\b({'|'.join(own)})\b", before)
+
+
+def test_the_draft_of_a_stage_runs_with_a_new_trap_whose_check_is_proven(tmp_path):
+    """As CONTRIBUTING.md has it, in a copy: the package is the copy's, too."""
+    root = copied(tmp_path, "lessons", "src", "tools", "solutions", "tests/records", BESIDE)
+    shutil.copy(ROOT / "requirements.lock", root)
+    _, id = with_next_trap(root, 2)
+    env = {**os.environ, "PYTHONPATH": str(root / "src"), "DLSYS_PROGRESS": "off"}
+
+    def run(*command, **more):
+        done = subprocess.run([sys.executable, "-m", *command], cwd=root, text=True,
+                              env=env | more, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+    said = run("tools.build", "02", "--draft")
+    assert f"exercise {id} pass" in said
+    assert f"trap {id} has 1 questions for review" in said
+    assert new.road(id) in said
+    assert f"{id}: proven" in run("tools.proof", id, DRAFT="02")
 
 
 def files(root):
-    return {str(p.relative_to(root)): p.read_text("utf-8") for p in root.rglob("*.py")}
+    return {path: path.read_text("utf-8") for path in root.rglob("*.py")}
 
 
-def test_a_stage_is_three_files_that_build_as_a_draft(tree):
-    assert set(files(tree)) == {f"lessons/{LAST.stem}.py", "src/dlsys_checks/s12/__init__.py",
-                                "src/dlsys_checks/s12/e1_rescale.py"}
-    source = lessons.read(tree / f"lessons/{LAST.stem}.py", draft=True)
-    roles = [cell.metadata["role"] for cell in source.of("12.1")]
-    assert list(dict.fromkeys(roles)) == lessons.TRAP_ORDER
-    assert source.notes
-    assert all("to do" in note or "no check" in note for note in source.notes)
-
-
-def test_what_was_started_is_no_finished_lesson(tree):
-    path = tree / f"lessons/{LAST.stem}.py"
-    path.write_text(path.read_text("utf-8").replace(" draft=true", ""), "utf-8")
-    with pytest.raises(lessons.RuleBroken):
-        lessons.read(path)
-
-
-def test_no_field_of_a_template_is_left_open(tree):
-    new.add_trap("12.2", "shift", tree)
-    assert not [name for name, text in files(tree).items() if "{{" in text or "}}" in text]
-
-
-def test_a_further_trap_stands_before_the_quiz_with_a_check_of_its_own(tree):
-    new.add_trap("12.2", "shift", tree)
-    source = lessons.read(tree / f"lessons/{LAST.stem}.py", draft=True)
-    assert source.traps == ["12.1", "12.2"]
-    assert lessons.exercise_function(source, "12.2").name == "shift"
-    assert 'exercise("12.2", "shift"' in files(tree)["src/dlsys_checks/s12/e2_shift.py"]
-
-
-def start_again(root):
-    new.start_stage(12, "other", root)
-
-
-@pytest.mark.parametrize(("act", "says"), [
-    (start_again, "there already, nothing was written. A further trap: make new TRAP=12.2"),
-    (lambda root: new.add_trap("12.4", "shift", root), "expected 12.2"),
-    (lambda root: new.add_trap("12.1", "shift", root), "expected 12.2"),
-    (lambda root: new.add_trap("12.2", "rescale", root), "rescale is there already"),
-    (lambda root: new.add_trap("11.1", "shift", root), "make new STAGE=11")])
-def test_refused_in_one_line_and_nothing_is_written(tree, act, says):
-    before = files(tree)
+@pytest.mark.parametrize(("id", "function", "says"), [
+    ("02.9", "shift", "got trap 02.9, expected 02.7"),
+    ("02.6", "shift", "got trap 02.6, expected 02.7"),
+    ("02.7", "rescale", "rescale is there already")])
+def test_refused_in_one_line_and_nothing_is_written(tmp_path, id, function, says):
+    root = copied(tmp_path, "lessons", "src/dlsys_checks/s02", QUESTIONS, BESIDE)
+    (root / "src/dlsys_checks/s02/e7_rescale.py").write_text("# mine\n", "utf-8")
+    before = files(root)
     with pytest.raises(SystemExit, match=says) as refused:
-        act(tree)
+        new.add_trap(id, function, root)
     assert "\n" not in str(refused.value)
-    assert files(tree) == before
+    assert files(root) == before
 
 
-def test_a_stage_that_is_there_is_refused_with_the_id_of_its_next_trap(tree):
-    new.add_trap("12.2", "shift", tree)
-    with pytest.raises(SystemExit, match=r"make new TRAP=12\.3"):
-        start_again(tree)
+@pytest.mark.parametrize(("args", "says"), [
+    (["5"], "TRAP: got '5'"), ([""], "TRAP: got ''"), (["14.1"], "TRAP: got '14.1'"),
+    (["05.x"], "TRAP: got '05.x'"), (["05.7", "a-b"], "NAME: got 'a-b'"),
+    (["05.7", "class"], "NAME: got 'class'")])
+def test_words_that_name_no_trap_are_refused(monkeypatch, capsys, args, says):
+    monkeypatch.setattr("sys.argv", ["new", *args])
+    with pytest.raises(SystemExit, match="2"):
+        new.main()
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_no_field_of_a_template_is_left_open():
+    for path in new.TEMPLATES.iterdir():
+        assert not re.search(r"{{\w+}}", new.filled(path.name, **FACTS)), path.name
 
 
 @pytest.fixture
 def example(monkeypatch):
     """The exercise of the template, registered for one test."""
     monkeypatch.setattr(checking, "REGISTRY", {})
-    exec(new.filled("check.txt", id="99.1", name="center"), {"__name__": "example"})
+    space = {"__name__": "example"}
+    exec(new.filled("check.txt", **FACTS), space)
+    beside = new.filled("right_answers.txt", **FACTS)
+    exec(beside.replace("from dlsys_checks.s99.e1_centre import ex\n", ""), space)
     return checking.REGISTRY["99.1"]
 
 
@@ -94,3 +163,20 @@ def test_the_example_of_a_check_passes_what_is_right_and_names_what_is_wrong(exa
     names = [wrong.name for wrong in example.wrong_answers]
     assert [verdict(wrong.fn).misconception for wrong in example.wrong_answers] == names
     assert len(names) >= 4
+    assert {verdict(probe.fn).status for probe in example.probes} == {"wrong"}
+    assert {verdict(fn).status for fn in example.right_answers.values()} == {"pass"}
+    assert len(example.right_answers) >= 4
+
+
+def test_the_example_of_a_question_is_one(monkeypatch):
+    monkeypatch.setattr(questions, "_GENERATORS", {})
+    code = new.filled("question.txt", **FACTS)
+    exec(code, {"asks": questions.asks, "number": questions.number})
+    [draw] = questions.about("99.1")
+    for seed in range(30):
+        one = draw(random.Random(seed))
+        first, second = map(int, re.findall(r"\d+", one.text))
+        # A column of `first` beside one of `second`: their common mean taken from the first.
+        assert one.answer == torch.tensor([first, second]).double().sub(
+            (first + second) / 2)[0]
+        assert not any(one.right(belief) for belief in one.beliefs)

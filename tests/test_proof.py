@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dlsys_helpers import checking
+from dlsys_helpers import acting, checking, judging
 from dlsys_helpers.expect import expect_close
 from tools import proof, worked
 
@@ -28,10 +28,10 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setitem(checking.REGISTRY, ID, ex)
     monkeypatch.setattr(worked, "answers", lambda stage: {ID: ("", ANSWER)})
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    for kept in (proof.fresh, proof.paper, proof._remembering):
+    for kept in (proof.fresh, proof.well_told, proof.paper, proof._remembering):
         kept.cache_clear()
     yield ex
-    for kept in (proof.fresh, proof.paper, proof._remembering):
+    for kept in (proof.fresh, proof.well_told, proof.paper, proof._remembering):
         kept.cache_clear()
 
 
@@ -63,18 +63,18 @@ def test_a_right_answer_that_is_refused_is_found(toy):
 def test_a_wrong_answer_that_is_not_what_it_claims_is_found(toy, name, fn, says, breaks, complaint):
     toy.wrong(name, says=says, trap="01.1", breaks=breaks)(fn)
     assert any(name in line and complaint in line for line in found())
-    assert any(complaint in line for line in proof.glance(ID, toy.wrong_answers[-1]))
+    assert any(complaint in line for line in proof.first_complaints(ID, toy.wrong_answers[-1]))
 
 
 def test_a_glance_at_what_is_wrong_by_its_own_promise_finds_nothing(toy):
-    assert list(proof.glance(ID, toy.wrong_answers[0])) == []
+    assert list(proof.first_complaints(ID, toy.wrong_answers[0])) == []
 
 
 def test_a_glance_goes_no_further_than_the_first_failure(toy):
     seen = []
     toy.wrong("counted", says="result", trap="01.1", breaks="twice")(
         lambda x: seen.append(x) or 3 * x + (x == 2.0))
-    assert list(proof.glance(ID, toy.wrong_answers[-1])) == []
+    assert list(proof.first_complaints(ID, toy.wrong_answers[-1])) == []
     assert seen == [2.0]
 
 
@@ -126,13 +126,69 @@ def test_a_record_does_not_rest_on_comments(toy, monkeypatch):
     assert proof.rests_on(ID) == before
 
 
+@pytest.mark.parametrize(("old", "new", "verdicts_change"), [
+    ('"Work on a copy."', '"Copy it first."', False),
+    ('Broken("inputs after the call", f"{\', \'.join(changed)} changed", "no change",\n'
+     '                         "Work on a copy.")',
+     'Broken("the inputs, after the call",\n                         f"{\', \'.join(changed)} '
+     'changed", "none", "Copy.")', False),
+    ('"raised"', '"threw"', True),
+    ("rel_tol=within", "rel_tol=2 * within", True),
+])
+def test_a_word_in_a_message_makes_no_verdict_stale(toy, monkeypatch, old, new, verdicts_change):
+    before, words, read = proof.rests_on(ID), proof.says_by(ID), proof.inspect.getsource
+    assert old in read(judging)
+    monkeypatch.setattr(proof.inspect, "getsource", lambda m: read(m).replace(old, new))
+    assert (proof.rests_on(ID) != before) == verdicts_change
+    assert proof.says_by(ID) != words
+
+
+def test_where_only_words_changed_what_is_told_is_made_anew(toy, monkeypatch):
+    facts = proof.prove(ID, 2)[0]
+    proof.write(ID, {**facts, "told": {"tripling": "old words"}, "says_by": "of yesterday"})
+    assert proof.fresh(ID)
+    assert not proof.well_told(ID)
+    assert proof.retell(ID) == (facts, [])
+
+
+def test_a_probe_must_fail_and_names_nobody(toy):
+    toy.probe("odd", lambda x: 5 * x, breaks="twice")
+    assert found() == []
+    toy.probe("right after all", lambda x: x + x, breaks="twice")
+    assert any("right after all: seed 0: is not wrong" in line for line in found())
+    verdict = toy.judge(toy.arrange(0), toy.outcomes(lambda x: 5 * x, toy.arrange(0)))
+    assert (verdict.status, verdict.misconception) == ("wrong", "")
+
+
+def test_what_is_right_in_a_check_is_no_answer(monkeypatch):
+    guarded = judging.not_an_answer(lambda x, *, factor=2: factor * x)
+    ex = judging.Exercise(ID, "double")
+    ex.cases(lambda g: [("two", {"x": guarded(2.0)})])
+    ex.law(lambda out, x: expect_close("result", out, guarded(x)))
+    ex.wrong("tripling", guarded, factor=3.0)
+    cases = ex.arrange(0)
+    stolen = ex.judge(cases, ex.outcomes(guarded, cases))
+    assert stolen.status == "error"
+    assert "no answer" in stolen.message
+    assert ex.judge(cases, ex.outcomes(lambda x: 3 * x, cases)).misconception == "tripling"
+    assert ex.judge(cases, ex.outcomes(lambda x: 2 * x, cases)).status == "pass"
+
+
+def test_an_answer_that_comes_late_after_another_failure_has_the_first_one(toy):
+    cases = toy.arrange(0)
+    outcomes = [acting.Outcome("value", 6.0), acting.Outcome("late", error="ran longer than 1 s")]
+    assert "result" in toy.judge(cases, outcomes).message
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        toy.judge(cases, [acting.Outcome("value", 4.0)])
+
+
 def test_the_records_name_what_the_registry_holds():
     """Where a record is fresh, its counts are those of the exercise."""
     for id, exercise in checking.load_all().items():
         facts = proof.stored(id[:2]).get(id)
         if facts and proof.fresh(id):
             assert facts["right"]["answers"] == 1 + len(exercise.right_answers), id
-            assert facts["wrong"]["answers"] == len(exercise.wrong_answers), id
+            assert facts["wrong"]["answers"] == len(proof.all_wrong(id)), id
             assert facts["right"]["seeds"] >= proof.RIGHT_SEEDS, id
 
 

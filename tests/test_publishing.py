@@ -1,4 +1,4 @@
-"""What a public home of the course reads: workflows and the citation, held to their schemas.
+"""What a public home of the course reads: workflows, forms, the citation, held to their schemas.
 
 They cannot run here. What a schema does not hold, that their commands exist, is compared by hand.
 """
@@ -9,17 +9,21 @@ import subprocess
 import sys
 import tomllib
 
+import grading_samples
 import pytest
 import yaml
 
 from dlsys_helpers import catalog
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES
-from tools import book, versions
+from tools import book, lock, versions
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 SCHEMAS = {"vendor.github-workflows": WORKFLOWS,
+           "vendor.github-issue-config": [form for form in FORMS if form.stem == "config"],
+           "vendor.github-issue-forms": [form for form in FORMS if form.stem != "config"],
            "vendor.citation-file-format": [ROOT / "CITATION.cff"]}
 
 
@@ -42,27 +46,69 @@ def test_a_workflow_with_a_misspelt_key_is_refused(tmp_path):
     assert "run-on" in objections("vendor.github-workflows", tmp_path / "x.yml")
 
 
+def jobs(workflow: str) -> dict:
+    return yaml.safe_load((ROOT / f".github/workflows/{workflow}.yml").read_text("utf-8"))["jobs"]
+
+
+def commands(job: dict) -> list[list[str]]:
+    """The words of each command that a job runs, without where its output goes."""
+    return [step["run"].partition(" >>")[0].split() for step in job["steps"] if "run" in step]
+
+
 def test_the_commands_of_the_workflows_exist():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    steps = [step for path in WORKFLOWS
-             for job in yaml.safe_load(path.read_text("utf-8"))["jobs"].values()
-             for step in job["steps"]]
-    commands = [step["run"].partition(" >>")[0] for step in steps if "run" in step]
-    assert commands
-    for command in commands:
-        assert (ROOT / command).is_file() or command.removeprefix("make ") in targets, command
+    found = [words for path in WORKFLOWS for job in jobs(path.stem).values()
+             for words in commands(job)]
+    assert len(found) > 8
+    for program, *rest in found:
+        files = [word for word in (program, *rest) if "/" in word and "*" not in word]
+        assert [file for file in files if not (ROOT / file).is_file()] == []
+        if program == "make":
+            assert rest[0] in targets
+        elif program == "pip":
+            extras = set(re.fullmatch(r"\.\[(.*)\]", rest[-1])[1].split(","))
+            assert extras == lock.LESSONS
+        elif program not in {"dlsys", "gh", "python", "sudo"}:
+            assert files == [program]
+
+
+def test_ci_cannot_pass_with_the_hostile_tests_skipped(monkeypatch):
+    job = jobs("tests")["tests"]
+    allow, run = commands(job)
+    assert allow == ["sudo", "sysctl", "-w", "kernel.apparmor_restrict_unprivileged_userns=0"]
+    assert run == [".ci/run"]
+    monkeypatch.delenv("DLSYS_MUST_RUN_WALLS", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no sandbox on this machine: refused"):
+        grading_samples.without_sandbox("refused")
+    for name, value in job["env"].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(pytest.fail.Exception, match=r"refused.*these tests have to run"):
+        grading_samples.without_sandbox("refused")
+
+
+def test_learners_of_other_systems_are_tested_with_what_learners_install():
+    systems = jobs("tests")["learner"]["strategy"]["matrix"]["system"]
+    assert {name.partition("-")[0] for name in systems} == {"windows", "macos"}
+    *_, (python, _m, pytest_, _q, *files) = commands(jobs("tests")["learner"])
+    assert (python, pytest_) == ("python", "pytest")
+    assert len(files) > 2
+    later = {name.replace("-", "_") for name in lock.LOCK.read_text("utf-8").split("# Besides")[1]
+             .replace("==", " ").split()} | {"fcntl", "resource", "yaml", "bs4"}
+    assert [name for name in files if later & set(re.findall(
+        r"^\s*(?:import|from) (\w+)", (ROOT / name).read_text("utf-8"), re.MULTILINE))] == []
 
 
 def test_every_python_of_the_matrix_is_one_that_the_course_runs_on():
-    tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text("utf-8"))
-    pythons = tests["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    pythons = jobs("tests")["tests"]["strategy"]["matrix"]["python"]
     assert pythons[0] == PROJECT["requires-python"].removeprefix(">=")
     assert len(pythons) == 3
 
 
-def test_the_citation_names_the_version_and_licence_of_the_package():
+def test_the_citation_names_version_date_and_licence_of_the_release():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    (version, date), *_ = RELEASE.findall(CHANGES)
     assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert (version, date) == (citation["version"], str(citation["date-released"]))
 
 
 # ---- what changed
@@ -73,9 +119,10 @@ KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}  # of
 
 
 def test_the_changelog_keeps_its_form_and_begins_with_the_version_of_the_package():
-    first, *headings = re.findall(r"^## (.*)$", CHANGES, re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", CHANGES, re.MULTILINE)
     found = RELEASE.findall(CHANGES)
-    assert first == "[Unreleased]"
+    if headings[0] == "[Unreleased]":
+        del headings[0]
     assert len(found) == len(headings)
     assert found[0][0] == PROJECT["version"]
     numbers = [tuple(map(int, version.split("."))) for version, _ in found]
@@ -106,6 +153,21 @@ def test_of_a_minor_version_the_highest_is_shown_and_other_tags_are_none():
         ("v1.10.0", "v1.10"), ("v1.9.0", "v1.9"), ("v1.0.10", "v1.0"), ("v0.9.0", "v0.9")]
 
 
+def test_a_tag_of_another_version_than_the_files_have_is_refused(tmp_path, monkeypatch):
+    mine = f"v{PROJECT['version']}"
+    assert versions.disagreement(mine) == ""
+    for name in versions.stated():
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
+    cited = tmp_path / "CITATION.cff"
+    cited.write_text(cited.read_text("utf-8").replace(f"version: {PROJECT['version']}",
+                                                      "version: 0.9.9"), "utf-8")
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    assert f"got the tag {mine}, but CITATION.cff has 0.9.9." in versions.disagreement(mine)
+    assert versions.disagreement("v9.9.9").count(" has ") == 3
+    (words,) = [words for words in commands(jobs("release")["wheel"]) if words[0] == "python"]
+    assert words == ["python", "tools/versions.py", '"$GITHUB_REF_NAME"']
+
+
 def test_tags_are_read_from_the_clone(tmp_path, monkeypatch):
     monkeypatch.setattr(versions, "ROOT", tmp_path)
     assert versions.tagged() == []
@@ -121,8 +183,7 @@ def test_the_workflow_builds_main_always_and_a_release_under_a_key():
     main, old = versions.builds([release("v1.0.2")])
     assert main == {"ref": "main", "folder": "", "key": ""}
     assert old == {"ref": "v1.0.2", "folder": "v1.0", "key": "v1.0.2-0123456789ab"}
-    site = yaml.safe_load((ROOT / ".github/workflows/site.yml").read_text("utf-8"))
-    asked = set(re.findall(r"matrix\.(\w+)", str(site)))
+    asked = set(re.findall(r"matrix\.(\w+)", str(jobs("site"))))
     assert asked == main.keys()
 
 

@@ -1,9 +1,7 @@
-"""What a class is handed: the folder, other names for a second class, what a wheel holds."""
+"""What a class is handed: the folder, and what a wheel holds."""
 
 import ast
 import json
-import keyword
-import re
 import subprocess
 import sys
 import zipfile
@@ -12,12 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from dlsys import cli, pool, worksheets
-from dlsys.pool_names import OTHERS
+from dlsys import cli, worksheets
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.paths import ROOT
-
-STAGES = [stage.number for stage in catalog.written()]
 
 
 @pytest.fixture(scope="module")
@@ -124,73 +119,10 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("13",), "expected 1 to 12"), (("1", "--due", "15.1.27"), "expected a date as 2027-01-15"),
-    (("1", "--wheel", "nothing.whl"), "make wheel"), (("1", "--variant", " "), "expected a word")])
+    (("1", "--wheel", "nothing.whl"), "make wheel")])
 def test_what_is_asked_wrongly_is_said_before_anything_is_made(arguments, said, tmp_path, capsys):
     assert said in refusal(capsys, *arguments, "--out", tmp_path / "class")
     assert not (tmp_path / "class").exists()
-
-
-# ---- other names
-
-def words(number: int) -> set[str]:
-    (path,) = paths.EXERCISES.glob(f"{number:02d}_*.ipynb")
-    return set(re.findall(r"\w+", sources(path)))
-
-
-def test_every_exercise_has_two_other_names():
-    assert list(OTHERS) == [trap.id for trap in catalog.traps()]
-    assert {len(names) for names in OTHERS.values()} == {2}
-
-
-@pytest.mark.parametrize("number", STAGES)
-def test_other_names_mean_nothing_else_in_their_stage(number):
-    names = [name for trap in catalog.traps(number) for name in OTHERS[trap.id]]
-    assert len(names) == len(set(names))
-    assert all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
-    assert not words(number) & set(names)
-
-
-def test_a_key_draws_the_same_names_again_and_another_key_others():
-    drawn = [pool.draw(4, key) for key in ("spring", "spring", "autumn")]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0].keys() == {trap.id for trap in catalog.traps(4)}
-
-
-@pytest.mark.parametrize("number", STAGES)
-def test_a_renamed_worksheet_defines_and_checks_the_drawn_names_alone(number):
-    (path,) = paths.EXERCISES.glob(f"{number:02d}_*.ipynb")
-    book = json.loads(path.read_text("utf-8"))
-    names = {trap.id: OTHERS[trap.id][0] for trap in catalog.traps(number)}
-    pool.rename(book, names)
-    text = "\n".join("".join(cell["source"]) for cell in book["cells"])
-    for trap in catalog.traps(number):
-        assert text.count(f"def {names[trap.id]}(") == 1
-        assert f'check("{trap.id}", {names[trap.id]})' in text
-        assert not re.search(rf"def {trap.function}\b|check\(\S+ {trap.function}\)", text)
-    for cell in book["cells"]:
-        if cell["cell_type"] == "code":
-            compile("".join(cell["source"]), path.name, "exec")
-
-
-def test_a_head_of_several_lines_stays_even_and_the_word_alone_is_left():
-    text = 'def fit(a,\n        b):\n    """No fit: fit(1, 2) is 3."""'
-    assert pool.renamed(text, "fit", "adapt") == (
-        'def adapt(a,\n          b):\n    """No fit: adapt(1, 2) is 3."""')
-
-
-def test_a_worksheet_with_drawn_names_is_read_with_them(tmp_path):
-    cli.main(["release", "1", "--out", str(tmp_path / "class"), "--variant", "b"])
-    path = tmp_path / "class/01_activations.ipynb"
-    drawn = pool.draw(1, "b")
-    assert {t.id: t.function for t in worksheets.read(path).exercises} == drawn
-    assert not set(drawn.values()) & {trap.function for trap in catalog.traps(1)}
-    lesson = sources(tmp_path / "class/01_lesson.ipynb")
-    assert all(f"**Exercise {id}: `{name}`.**" in lesson for id, name in drawn.items())
-
-
-@pytest.mark.parametrize("names", [None, [], {"01.1": "eval"}, {"01.1": ["infer"]}, {"x": "infer"}])
-def test_names_that_no_release_draws_are_ignored(names):
-    assert pool.named(catalog.traps(1), names) == catalog.traps(1)
 
 
 # ---- the wheel

@@ -17,7 +17,10 @@ from dlsys_helpers import catalog, paths, progress, store
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STAGES = [one.number for one in catalog.written() if questions.exist(one.number)]
-TRAPS = [trap.id for number in STAGES for trap in catalog.traps(number)]
+CATALOGUED = [trap.id for number in STAGES for trap in catalog.traps(number)]
+for id in CATALOGUED:
+    questions.about(id)  # imports them
+TRAPS = sorted({*CATALOGUED, *questions._GENERATORS})  # those of a draft are in no catalog
 SEEDS = range(30)
 
 

@@ -1,5 +1,6 @@
 """The set-up: one line for each thing that can be missing, the three lists of pins, README."""
 
+import ast
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -23,10 +25,9 @@ from tools import lab, lock, readme
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DEV = EXTRAS["dev"]
-USED = PROJECT["dependencies"] + [pin for name in EXTRAS if name not in {"dev", *lock.APART}
-                                  for pin in EXTRAS[name]]
-ALL = USED + DEV
+USED = PROJECT["dependencies"] + [pin for name in lock.LESSONS for pin in EXTRAS[name]]
+ALL = PROJECT["dependencies"] + [pin for name in EXTRAS if name not in lock.APART
+                                 for pin in EXTRAS[name]]
 # name, or name with one version constraint: the short form of conda's MatchSpec.
 MATCH_SPEC = re.compile(r"[a-z0-9_][a-z0-9_.-]*((=|==|>=|<=|<|>)\d+(\.\d+)*(\.\*)?)?")
 OWN_FILES = ("Makefile", "requirements.lock", "environment.yml", "LICENSE", "LICENSE-text",
@@ -86,7 +87,7 @@ class Tree:
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith(("PIP_", "UV_", "TORCH", "WHEELHOUSE"))}
         return subprocess.run(
-            ["sh", "tools/setup.sh", *filter(None, [env.pop("PLACE", "")])], cwd=self.root,
+            ["sh", "tools/setup.sh", *filter(None, [env.pop("PART", "")])], cwd=self.root,
             text=True, capture_output=True, timeout=60,
             env={**clean, "PATH": path, "PYTHON": "python3", "FAKE_VERSION": "3.12",
                  "FAKE_UV": UV, "FAKE_CONFIG": "", **env})
@@ -126,7 +127,7 @@ def test_missing_venv_module_names_the_debian_package(tree):
 
 def test_too_little_disk_is_said_before_anything_is_made(tree):
     tree.free(3.9)
-    assert "got 3 GB free in this folder, expected 10 GB" in tree.refusal()
+    assert "got 3 GB free in this folder, expected 11 GB" in tree.refusal()
     assert not (tree.root / ".venv").exists()
 
 
@@ -139,13 +140,13 @@ def test_what_the_environment_already_takes_counts_as_free(tree):
 
 
 def test_a_scarce_disk_does_without_the_cache_of_pip(tree):
-    tree.free(11)
+    tree.free(12)
     assert tree.setup(FAKE_PIP='echo "no cache: $PIP_NO_CACHE_DIR" >>calls').returncode == 0
     assert "no cache: 1" in tree.calls()
 
 
 def test_a_scarce_disk_keeps_no_cache_of_uv(tree):
-    tree.free(11)
+    tree.free(12)
     assert tree.setup(FAKE_UV=f'{UV}mkdir "$UV_CACHE_DIR"; ls .venv >>calls').returncode == 0
     assert "uv-cache" in tree.calls()
     assert not (tree.root / ".venv/uv-cache").exists()
@@ -183,6 +184,54 @@ def test_first_run_installs_the_lock_then_the_package_and_the_second_does_nothin
     second = tree.setup(PYTHON="python9")  # a ready environment needs no other Python
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert tree.calls() == calls
+
+
+TWO_PARTS = "# Written\ntorch==1\nnvidia-x==1\n# Besides, for tests:\nruff==1\n"
+
+
+def lists(tree) -> list[list[str]]:
+    """The pins of each list that uv was told to install, in their order."""
+    return [line.split() for line in tree.calls() if line.startswith("torch==1")]
+
+
+# The last word of uv's call is the list; a comment is no pin.
+SHOWS = f"{UV}grep -v '^#' \"$(eval echo \\${{$#}})\" | paste -sd ' ' >>calls\n"
+
+
+def test_lab_installs_the_learners_part_and_the_other_targets_add_the_rest(tree):
+    (tree.root / "requirements.lock").write_text(TWO_PARTS)
+    learner, both = ["torch==1", "nvidia-x==1"], ["torch==1", "nvidia-x==1", "ruff==1"]
+    assert tree.setup(PART="lab", FAKE_UV=SHOWS).returncode == 0
+    assert lists(tree) == [learner]
+    assert tree.setup(FAKE_UV=SHOWS).returncode == 0
+    assert lists(tree) == [learner, both]
+    for part in ("lab", ""):  # both are there now, whichever asks, and nothing is done again
+        assert (tree.setup(PART=part).stdout, lists(tree)) == ("", [learner, both])
+
+
+def test_a_set_up_of_all_serves_lab_too_and_a_new_lock_neither(tree):
+    (tree.root / "requirements.lock").write_text(TWO_PARTS)
+    tree.setup(FAKE_UV=SHOWS)
+    assert tree.setup(PART="lab").stdout == ""
+    (tree.root / "requirements.lock").write_text(TWO_PARTS.replace("Written", "Newer"))
+    tree.setup(PART="lab", FAKE_UV=SHOWS)
+    tree.setup(FAKE_UV=SHOWS)
+    assert [len(pins) for pins in lists(tree)] == [3, 2, 3]
+
+
+def test_a_learner_keeps_what_works_when_the_rest_cannot_be_installed(tree):
+    (tree.root / "requirements.lock").write_text(TWO_PARTS)
+    tree.setup(PART="lab")
+    tree.refusal(FAKE_UV=f"{UV}exit 2", FAKE_PIP="exit 1")
+    assert tree.setup(PART="lab").stdout == ""
+    assert tree.setup(FAKE_UV=SHOWS).returncode == 0
+
+
+def test_the_learners_part_comes_without_cuda_where_that_is_asked_for(tree):
+    (tree.root / "requirements.lock").write_text(TWO_PARTS)
+    tree.setup(PART="lab", TORCH="cpu", FAKE_UV=SHOWS)
+    tree.setup(FAKE_UV=SHOWS)
+    assert lists(tree) == [["torch==1"], ["torch==1", "ruff==1"]]
 
 
 @pytest.mark.parametrize("refuses", [{"FAKE_UV": f"{UV}exit 2"}, {"FAKE_PIP": "true"}])
@@ -242,9 +291,9 @@ def test_a_wheelhouse_that_is_none_or_lacks_something_is_named(tree):
 
 
 def test_a_wheelhouse_is_filled_from_a_ready_environment(tree):
-    assert "Run: make setup" in tree.refusal(PLACE="wheelhouse")
+    assert "Run: make setup" in tree.refusal(PART="wheelhouse")
     tree.setup()
-    assert "complete" in tree.setup(PLACE="wheelhouse").stdout
+    assert "complete" in tree.setup(PART="wheelhouse").stdout
     assert re.search(r"pip wheel --no-deps --wheel-dir wheelhouse uv==\S+ -r requirements.lock$",
                      tree.calls()[-1])
 
@@ -346,6 +395,29 @@ def test_the_lock_holds_the_direct_pins():
     assert pins(ALL).items() <= locked().items()
 
 
+def test_the_first_part_of_the_lock_is_what_the_lessons_need():
+    first, rest = lock.LOCK.read_text(encoding="utf-8").split("# Besides")
+    assert pins(USED).items() <= pins(first.splitlines()[1:]).items()
+    later = pins(rest.splitlines()[1:])
+    assert {"papermill", "playwright", "jupyter-book", "ruff", "hypothesis"} <= later.keys()
+    assert not pins(USED).keys() & later.keys()
+
+
+def test_what_the_lessons_import_is_in_the_first_part():
+    """By the names of the packages that have these modules here."""
+    found = set()
+    for path in sorted((ROOT / "lessons").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found |= {a.name for a in node.names} if isinstance(node, ast.Import) else (
+                {node.module} if isinstance(node, ast.ImportFrom) and not node.level else set())
+    modules = {name.partition(".")[0] for name in found} - sys.stdlib_module_names - {
+        "dlsys", "dlsys_helpers", "dlsys_checks"}
+    packages = {canonicalize_name(metadata.packages_distributions()[name][0]) for name in modules}
+    first = lock.LOCK.read_text(encoding="utf-8").split("# Besides")[0]
+    assert len(packages) > 8
+    assert packages <= pins(first.splitlines()[1:]).keys()
+
+
 def test_the_lock_is_the_complete_set_of_what_is_installed():
     assert lock.lock() == lock.LOCK.read_text(encoding="utf-8")
 
@@ -395,7 +467,8 @@ def test_each_target_sets_up_first_and_then_runs_its_command(target, runs):
                            "TRAP=05.2", "NAME=rescale"], cwd=ROOT,
                           text=True, capture_output=True, timeout=20, check=True)
     lines = [line for line in done.stdout.splitlines() if not line.startswith("make")]
-    assert lines[0] == "sh tools/setup.sh"
+    learner = target in {"lab", "hub", "wheel"}
+    assert lines[0] == "sh tools/setup.sh" + (" lab" if learner else "")
     assert f".venv/bin/python -m {runs}" in " ".join(lines[1:])
 
 

@@ -54,7 +54,7 @@ def src(tmp_path, monkeypatch):
 
 
 def clear():
-    for cached in (rests._file, rests._imported_by, rests._module_fingerprint):
+    for cached in (rests._file, rests._imported_by, rests.module_fingerprint):
         cached.cache_clear()
 
 
@@ -149,12 +149,6 @@ def test_a_fresh_lesson_is_skipped(monkeypatch, capsys):
         sweep.main()
     assert ended.value.code == 0
     assert "fresh, skipped" in capsys.readouterr().out
-
-
-def test_a_draft_is_refused_with_the_way_to_try_its_claims(monkeypatch):
-    monkeypatch.setattr(sweep.paths, "drafts", lambda: [sweep.NOTEBOOKS / "05_normalization.py"])
-    with pytest.raises(SystemExit, match="lesson 05: a draft"):
-        sweep.lessons(["5"])
 
 
 def test_an_unknown_lesson_is_refused():

@@ -5,8 +5,7 @@ import json
 import nbformat
 import pytest
 
-from dlsys import cli, copies, pool, update, worksheets
-from dlsys.grading import notebooks
+from dlsys import cli, update, work_folder, worksheets
 from dlsys_helpers import paths
 
 ANSWER = "    return int((h == 0).all(0).sum())\n"
@@ -20,7 +19,7 @@ def course(tmp_path, monkeypatch):
         monkeypatch.setattr(paths, name, tmp_path / folder)
     shipped = paths.ROOT / "exercises/01_activations.ipynb"
     (paths.EXERCISES / shipped.name).write_bytes(shipped.read_bytes())
-    copies.start(1)
+    work_folder.start(1)
     return tmp_path
 
 
@@ -160,18 +159,16 @@ def test_line_ends_of_windows_change_nothing(course):
     assert update.update(1).lines == ["01.4: your answer is carried over."]
 
 
-def test_a_release_keeps_its_names_and_its_date(course):
-    cli.main(["release", "1", "--due", "2027-01-15", "--variant", "b", "--out",
-              str(course / "class")])
+def test_a_release_keeps_its_date(course):
+    cli.main(["release", "1", "--due", "2027-01-15", "--out", str(course / "class")])
     mine().write_bytes((course / "class/01_activations.ipynb").read_bytes())
     renew()
     update.update(1)
-    assert {t.id: t.function for t in worksheets.read(mine()).exercises} == pool.draw(1, "b")
     assert "Hand in by 2027-01-15" in nbformat.read(mine(), as_version=4).cells[0].source
 
 
 def test_the_lesson_is_renewed_too_and_kept(course, monkeypatch):
-    monkeypatch.setattr(copies, "is_older", lambda path, stage: True)
+    monkeypatch.setattr(work_folder, "is_older", lambda path, stage: True)
     lesson = paths.MY_WORK / "01_lesson.ipynb"
     before = lesson.read_bytes() + b" \n"
     lesson.write_bytes(before)
@@ -180,17 +177,14 @@ def test_the_lesson_is_renewed_too_and_kept(course, monkeypatch):
     assert kept.read_bytes() == before
 
 
-def test_the_lesson_of_a_release_keeps_its_names_and_shows_no_more_than_it_did(course, monkeypatch):
-    cli.main(["release", "1", "--variant", "b", "--out", str(course / "class")])
+def test_the_lesson_of_a_release_keeps_its_stamp_and_shows_no_more_than_it_did(course, monkeypatch):
+    cli.main(["release", "1", "--out", str(course / "class")])
     lesson = paths.MY_WORK / "01_lesson.ipynb"
     lesson.write_bytes((course / "class/01_lesson.ipynb").read_bytes())
-    monkeypatch.setattr(copies, "is_older", lambda path, stage: True)
+    monkeypatch.setattr(work_folder, "is_older", lambda path, stage: True)
     update.update(1)
     book = nbformat.read(lesson, as_version=4)
-    drawn = pool.draw(1, "b")
-    assert book.metadata["dlsys"]["names"] == drawn
     assert book.metadata["dlsys"]["release"].startswith("1.")
-    assert f"`{drawn['01.4']}`" in "".join(cell.source for cell in book.cells)
     assert [cell.id for cell in book.cells if cell.get("outputs")] == []
 
 
@@ -212,12 +206,6 @@ def test_check_offers_the_newer_version(course):
     renew()
     (note,) = worksheets.read(mine()).notes
     assert "dlsys start 1 --update" in note
-
-
-def test_the_grader_takes_drawn_names_from_the_notebook(course):
-    cli.main(["release", "1", "--variant", "b", "--out", str(course / "class")])
-    data = (course / "class/01_activations.ipynb").read_bytes()
-    assert notebooks.parse(data).names == pool.draw(1, "b")
 
 
 def test_a_second_file_of_a_day_takes_the_next_name(course):

@@ -23,7 +23,7 @@ from jupyter_client import KernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
 from dlsys_helpers.paths import ROOT
-from dlsys_warm import place, provisioner, server
+from dlsys_warm import provisioner, server, server_address
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="warm kernels exist on Linux")
 
@@ -179,7 +179,7 @@ def test_a_server_without_work_ends_and_clears_its_socket_away(desk):
     desk.env["DLSYS_WARM_IDLE"] = "0.1"
     desk.fork("a", "0").wait()
     until(lambda: gone(desk.facts()[0]))
-    assert not list(place.folder().glob("*.socket"))
+    assert not list(server_address.folder().glob("*.socket"))
 
 
 @pytest.mark.parametrize(("preload", "why"), [
@@ -204,7 +204,7 @@ def test_a_device_in_use_is_refused(monkeypatch):
 def test_a_broken_order_leaves_the_server_at_work(desk):
     desk.fork("a", "0").wait()
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(next(place.folder().glob("*.socket"))))
+        connection.connect(str(next(server_address.folder().glob("*.socket"))))
         socket.send_fds(connection, [b"."], [1, 2])
         connection.sendall(b"{\n")
         assert connection.recv(1) == b""

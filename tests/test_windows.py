@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import dlsys_helpers
-from dlsys import cellrun, doctor, grading, place, start_page, windows
+from dlsys import doctor, grading, locations, start_page, windows, worksheet_runner
 from dlsys_helpers import catalog, paths, progress, store
 
 POSIX_GONE = Path(__file__).with_name("windows")
@@ -134,7 +134,7 @@ def test_what_cannot_be_checked_is_refused_before_it_is_judged(here, monkeypatch
         with pytest.raises(windows.NotHere, match=r"12\.8 cannot be checked.*WSL") as refused:
             dlsys_helpers.check(*arguments, **options)
         assert refused.value._render_traceback_() == [str(refused.value)]
-    verdict = cellrun._judge(None, "12.8", "save_checkpoint", print, print)
+    verdict = worksheet_runner._judge(None, "12.8", "save_checkpoint", print, print)
     assert (verdict["status"], verdict["message"]) == ("error", windows.cannot_check("12.8"))
     assert windows.cannot_check(["12.8"]) == windows.cannot_check("12.7") == ""
     assert windows.left_out(1) == []
@@ -151,7 +151,7 @@ def test_the_start_page_and_doctor_say_it(here, tmp_path, monkeypatch):
     assert "12.8 cannot be checked" in start_page._started_html(12)
     assert "cannot be checked" not in start_page._started_html(1)
     assert "12.8 cannot be checked" in list(doctor.on_windows())[-1].text
-    assert place.open_lab() == f"jupyter lab {tmp_path / 'my-work'}"
+    assert locations.open_lab() == f"jupyter lab {tmp_path / 'my-work'}"
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert next(doctor.lab()).text.endswith(f"{tmp_path / 'Scripts'}.")
 
@@ -161,7 +161,7 @@ def test_what_a_worksheet_has_begun_ends_with_it(monkeypatch):
     begun, run = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE), []
     monkeypatch.delattr(os, "killpg")
     monkeypatch.setattr(subprocess, "run", lambda command, **_: run.append(command))
-    cellrun._end(begun)
+    worksheet_runner._end(begun)
     begun.stdin.close()
     assert begun.returncode
     assert run == [["taskkill", "/F", "/T", "/PID", str(begun.pid)]]

@@ -25,7 +25,7 @@ def work(spawner) -> str:
 async def prepare(spawner) -> None:
     """Make the learner's folder with its start page; what is there stays as it is."""
     making = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "from dlsys import copies; copies.start_page()",
+        sys.executable, "-c", "from dlsys import work_folder; work_folder.start_page()",
         env={**os.environ, "DLSYS_WORK": work(spawner)})
     if await making.wait():
         raise RuntimeError(f"{work(spawner)}: the start page could not be made; the log says why.")

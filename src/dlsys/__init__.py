@@ -6,13 +6,12 @@ may be on its own, and then its work has another folder.
 
 import sys
 
-from dlsys import place, windows
+from dlsys import locations, windows
 
-# jsonschema, which nbformat, JupyterLab and Jupyter Book import, takes this package where it finds
-# it. At import it builds 38 parsers, two seconds' work, for a check of IRIs that no notebook needs;
-# jsonschema does without.
+# Block an optional dependency of jsonschema, which nbformat, JupyterLab and Jupyter Book import: at
+# import it builds 38 parsers, which takes two seconds, to validate IRIs that no notebook has.
 sys.modules.setdefault("rfc3987_syntax", None)
 
-place.settle()
+locations.settle()
 if windows.HERE:
     windows.guard()

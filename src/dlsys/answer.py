@@ -7,7 +7,7 @@ import shutil
 from itertools import zip_longest
 from pathlib import Path
 
-from dlsys import pool, sheets, worksheets
+from dlsys import assignments, worksheets
 from dlsys.grading.text import visible
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     id = catalog.as_id(args.exercise)
     if id.endswith("."):
         raise NoAnswer(f"exercise: got {args.exercise[:40]!r}, expected one such as 01.4.")
-    if sheets.is_exam(sheets.number_of(id)):
-        return _exam(sheets.trap(id))
+    if assignments.is_exam(assignments.number_of(id)):
+        return _exam(assignments.trap(id))
     trap = _solved(args.exercise)
     file = f"{stage(int(trap.id[:2])).stem}.ipynb"
     worked = _code(paths.SOLUTIONS / file, trap.function)
@@ -41,29 +41,26 @@ def run(args: argparse.Namespace) -> int:
         raise NoAnswer(f"solutions/{file} holds no answer here: whoever gave you this copy may "
                        "have taken it out.")
     path = worksheets.of_stage(int(trap.id[:2]))
-    name, number = _drawn(path, trap)
-    mine = _code(path, name)
-    if number is not None:
-        worked = pool.with_value(worked, trap.id, number)
-    answers = [("Worked answer:", pool.renamed(worked, trap.function, name))]
+    mine = _code(path, trap.function)
+    answers = [("Worked answer:", worked)]
     if mine is not None:
         answers.insert(0, (f"Yours, in {path.absolute().parent.name}/{file}:", mine))
     print(_beside(answers))
     print("\nMistakes that the check knows by name:\n")
-    for mistake in _mistakes(trap, number):
+    for mistake in _mistakes(trap):
         print(f"- {mistake}")
     return 0
 
 
 def _exam(row: Trap) -> int:
     """What was planted in a case of the exam, once all is solved but, perhaps, the price."""
-    sheet = sheets.traps(int(row.id[:2]))
+    sheet = assignments.traps(int(row.id[:2]))
     *rows, _price = [one.id for one in sheet if one.function == row.function]
     if not progress.solved().issuperset(rows):
         case = row.function.replace("_", " ")
         raise NoAnswer(f"{case} is not solved yet; what was planted comes after "
                        f"{', '.join(rows)}.")
-    print(sheets.explained(row.id))
+    print(assignments.explained(row.id))
     return 0
 
 
@@ -76,15 +73,6 @@ def _solved(asked: str) -> Trap:
         raise NoAnswer(f"exercise {trap.id} is not solved yet; its worked answer comes after that. "
                        f"Hints are in your worksheet. Check it: dlsys check {number}{kept}")
     return trap
-
-
-def _drawn(path: Path, trap: Trap) -> tuple[str, int | float | None]:
-    """The function's name in this worksheet, and the exercise's number where a release drew one."""
-    if not path.exists():
-        return trap.function, None
-    found = worksheets.load(path)
-    (named,) = pool.named([trap], found.names)
-    return named.function, pool.drawable(found.constants).get(trap.id)
 
 
 def _beside(answers: list[tuple[str, str]]) -> str:
@@ -125,12 +113,9 @@ def _without_docstring(code: str, function: str) -> str:
     return "\n".join(lines)
 
 
-def _mistakes(trap: Trap, number: int | float | None) -> list[str]:
+def _mistakes(trap: Trap) -> list[str]:
     """The names of the exercise's wrong answers, with the trap where it is another's."""
-    from dlsys import variants  # these import torch, which takes seconds
-    from dlsys_helpers import checking
+    from dlsys_helpers import checking  # imports torch, which takes seconds
 
-    usual = number is None
-    exercise = checking.find(trap.id) if usual else variants.exercise(trap.id, number)
     return [wrong.name if wrong.trap == trap.id else f"{wrong.name} (trap {wrong.trap})"
-            for wrong in exercise.wrong_answers] + ([] if usual else [exercise.told])
+            for wrong in checking.find(trap.id).wrong_answers]

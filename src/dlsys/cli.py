@@ -11,21 +11,24 @@ import os
 import sys
 from functools import partial
 
-from dlsys import copies, grading, place, start_page, update, windows, worksheets
+from dlsys import grading, locations, start_page, update, windows, work_folder, worksheets
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
 from dlsys.grading.command import amount
 from dlsys.grading.term import add_parser as add_term
 from dlsys.grading.text import clean, visible
-from dlsys.notebook_file import CELL_SECONDS
 from dlsys.release import add_parser as add_release
 from dlsys.review import add_parser as add_review
+from dlsys.room.command import add_join, add_leave
+from dlsys.room.command import add_parser as add_room
 from dlsys.slides import add_parser as add_slides
-from dlsys_helpers import paths, progress
+from dlsys_helpers import paths, progress, room
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.limits import SECONDS
 from dlsys_helpers.verdicts import STATUSES, Verdict
+from dlsys_watch import command as watch
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 LONGEST = 2000  # characters of an error's line; a terminal wraps it
@@ -55,7 +58,7 @@ def add_start(commands) -> None:
 def run_start(args: argparse.Namespace) -> int:
     if args.update:
         return run_update(args)
-    started = copies.start(args.stage, copy=args.copy)
+    started = work_folder.start(args.stage, copy=args.copy)
     worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
                          for path in (started.path, started.lesson))
     if started.created:
@@ -65,9 +68,9 @@ def run_start(args: argparse.Namespace) -> int:
               f"Fresh ones beside them: dlsys start {args.stage} --copy")
     if not paths.MY_WORK.is_relative_to(paths.ROOT):
         print(f"Your folder is {paths.MY_WORK}")
-    print(f"Open {lesson} in JupyterLab ({place.open_lab()}). Check your answers in the worksheet, "
-          f"or with: dlsys check {args.stage if not args.copy else worksheet}")
-    for line in windows.left_out(copies.stage_of(args.stage).number):
+    print(f"Open {lesson} in JupyterLab ({locations.open_lab()}). Check your answers in the "
+          f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
+    for line in windows.left_out(work_folder.stage_of(args.stage).number):
         print(f"Note: {line}")
     return 0
 
@@ -90,22 +93,23 @@ def run_update(args: argparse.Namespace) -> int:
 def add_check(commands) -> None:
     parser = commands.add_parser("check", help="run a worksheet and check all its exercises")
     parser.add_argument("notebook", help="a stage's number, or my-work/01_activations.ipynb")
-    parser.add_argument("--limit", type=partial(amount, below=math.inf), default=CELL_SECONDS,
+    parser.add_argument("--limit", type=partial(amount, below=math.inf), default=SECONDS,
                         metavar="SECONDS",
-                        help=f"longest time for one cell or check (default {CELL_SECONDS})")
+                        help=f"longest time for one cell or check (default {SECONDS})")
     parser.add_argument("--json", action="store_true",
                         help="the verdicts as JSON, with what was compared and the next hint")
     parser.set_defaults(run=run_check)
 
 
 def run_check(args: argparse.Namespace) -> int:
-    from dlsys import cellrun
+    from dlsys import worksheet_runner
 
     worksheet = worksheets.read(worksheets.find(args.notebook))
-    report = cellrun.run(worksheet, args.limit)
+    report = worksheet_runner.run(worksheet, args.limit)
     for id, verdict in report.verdicts.items():
         if verdict.status != "missing":
             progress.record(id, verdict.status, verdict.misconception)
+    room.tell_verdicts(*report.verdicts.values())
     if args.json:
         print(json.dumps(_as_data(worksheet, report), indent=1))
     else:
@@ -205,6 +209,11 @@ def _totals(rows: list) -> str:
 
 # ---- dlsys doctor
 
+def add_watch(commands) -> None:
+    """For the list of commands alone: `main` hands all behind `watch` over as it is."""
+    commands.add_parser("watch", help="run your own training script and tell silent faults")
+
+
 def add_doctor(commands) -> None:
     parser = commands.add_parser("doctor", help="examine the installation and say what to do")
     parser.set_defaults(run=run_doctor)
@@ -267,8 +276,9 @@ def _print(*parts) -> None:
     Console(markup=False, highlight=False).print(*shown, soft_wrap=isinstance(parts[-1], str))
 
 
-COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_slides, add_release,
-            add_grade, add_term, add_progress, add_doctor)
+COMMANDS = (add_start, add_check, add_answer, add_review, add_exam, add_slides, add_room,
+            add_join, add_leave, add_release, add_grade, add_term, add_progress, add_watch,
+            add_doctor)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -283,7 +293,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run `dlsys`; returns 0, 1 (not all passed, or a FAIL), 2 (bad input) or 130 (Ctrl-C)."""
     asked = sys.argv[1:] if argv is None else argv
-    if getattr(sys.stdout, "errors", "") == "strict":  # a pipe on Windows has few letters
+    if asked[:1] == ["watch"]:  # a program of the user's own: its errors and status are its own
+        return watch.main(asked[1:])
+    if getattr(sys.stdout, "errors", "") == "strict":  # a pipe on Windows has a small code page
         sys.stdout.reconfigure(errors="replace")
     try:
         if asked[:1] in (["grade"], ["term"]):
@@ -295,7 +307,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         code = args.run(args)
         if sys.stdout:  # none where it was closed
-            sys.stdout.flush()  # here, where a reader that is gone can be met
+            sys.stdout.flush()  # inside the try: raises BrokenPipeError if the reader is gone
         return code
     except UserError as error:
         print(f"dlsys: {clean(error, LONGEST)}", file=sys.stderr)
@@ -303,8 +315,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nStopped. Nothing was changed.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # `dlsys answer 01.4 | head`: who reads has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's last flush
+    except BrokenPipeError:  # the reader closed the pipe, as in `dlsys answer 01.4 | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at exit
         return FAILED
 
 

@@ -1,9 +1,10 @@
 """The slides of a lesson: which cells share one, and all of them as a page.
 
-nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js and reveal.css of
-release 6.0.2, from dist/ of the npm package; nbconvert would load them from a network. What stands
-together follows from the steps of a trap: situation, guess and wrong code; what was measured; cause
-and repair; what to keep. A trap is a column: down goes on in it, right leaves it for the next one.
+nbconvert turns cells into slides of reveal.js. slides_template/ holds reveal.js, reveal.css and
+plugin/notes.js, the speaker view, of release 6.0.2, from dist/ of the npm package; nbconvert would
+load them from a network. What stands together follows from the steps of a trap: situation, guess
+and wrong code; what was measured; cause and repair; what to keep. A trap is a column: down goes on
+in it, right leaves it for the next one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from nbformat import NotebookNode
 from nbformat import v4 as nb4
 
 from dlsys.formulas import mathml
+from dlsys.room.questions import questions_that_come, to_break_live
+from dlsys_helpers import catalog
+from dlsys_helpers.cards import inline
 
 TEMPLATE = Path(__file__).with_name("slides_template")
 # Heights at the usual size of letters, in pixels; deck.js shows the slide in a frame of 720.
@@ -30,6 +34,8 @@ HEADINGS = {"look": "Measured", "repair": "Why, and the repair", "folklore": "To
             "exercise": "Your turn", "keep": "Keep"}
 _HEADING = re.compile(r"\A## Trap ([\d.]+): (.*)\n+(?:### Predict\n+)?")
 _ISSUE = re.compile(r"^#(?=\d)", re.MULTILINE)
+_TAG = re.compile(r"</?(?:ol|li|div|p|span)\b[^>]*>")
+_SCRIPT = re.compile(r"<(!--|/?script)")  # would end the script in which it is a text
 _LABEL = re.compile(
     r"\s+(\*\*(?:Measured|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*)")
 
@@ -40,6 +46,7 @@ class Slide(NamedTuple):
     heading: str
     cells: list[NotebookNode]
     first: bool = False
+    notes: str = ""  # for the speaker view: Markdown
 
 
 def slides(book: NotebookNode) -> Iterator[Slide]:
@@ -58,23 +65,39 @@ def trap_slides(cells: list[NotebookNode]) -> Iterator[Slide]:
     by_role = {role: [c for c in cells if _role(c) == role] for role in map(_role, cells)}
     situation, *asked = by_role["predict"]
     number, title = _HEADING.match(situation.source).groups()
-    told = [_text(_HEADING.sub("", situation.source)), *map(_question, asked)]
+    told = [_text(_HEADING.sub("", situation.source)), *(_question(c, number) for c in asked)]
     broken = [_code(c) if c.cell_type == "code" else c for c in by_role["break"] if not _folded(c)]
-    yield from _opening(f"## {number} {title}", told, broken)
+    yield from _opening(f"## {number} {title}", told, broken, notes(number))
     # What the wrong code printed or drew is the first of the measurements.
     found = [[out] for cell in by_role["break"] for out in _outputs(cell)]
     for role, heading in HEADINGS.items():
         parts = [*(found if role == "look" else []), *map(_parts, by_role.get(role, []))]
-        for cells_of_one in pack(parts, FULL - HEADING):
-            yield Slide(f"### {number} {heading}", cells_of_one)
+        for k, cells_of_one in enumerate(pack(parts, FULL - HEADING)):
+            clock = [_clock(number)] if role == "exercise" and k == 0 else []
+            yield Slide(f"### {number} {heading}", [*clock, *cells_of_one])
 
 
-def _opening(heading: str, told: list, broken: list) -> Iterator[Slide]:
+def notes(number: str) -> str:
+    """What a presenter changes live in a trap, and is asked about it; "" where nothing is known."""
+    stage = int(number.partition(".")[0])
+    live = to_break_live(stage).get(number)
+    asked = [f"**{one['ask']}** {one['answer']}" for one in questions_that_come(stage)
+             if one["trap"] == number]
+    return "\n\n".join([*([f"**Live:** {live}"] if live else []), *asked])
+
+
+def _clock(number: str) -> NotebookNode:
+    """A countdown of the exercise's minutes; deck.js runs it."""
+    minutes = catalog.trap(number).minutes
+    return _text(f'<p class="clock" data-minutes="{minutes}">{minutes}:00</p>')
+
+
+def _opening(heading: str, told: list, broken: list, notes: str) -> Iterator[Slide]:
     """Question and wrong code on one slide; on two, the question on both, where they are long."""
     if high([*told, *broken]) <= FULL_FIRST - HEADING:
-        yield Slide(heading, [*told, *broken], first=True)
+        yield Slide(heading, [*told, *broken], first=True, notes=notes)
         return
-    yield Slide(heading, told, first=True)
+    yield Slide(heading, told, first=True, notes=notes)
     question = _text(told[-1].source.partition("\n")[0])
     for part in pack([[c] for c in broken], FULL_FIRST - HEADING - height(question)):
         yield Slide(heading.replace("## ", "### ", 1), [question, *part])
@@ -94,7 +117,8 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
     for output in cell.get("outputs", []):
         data = output.get("data", {})
         if "measured" in tags:
-            yield _text(f"**{data.get('text/plain', '').strip()}**")
+            hands = f'<div class="hands" data-guess="{_trap(cell)}"></div>'  # drawn by deck.js
+            yield _text(f"**{data.get('text/plain', '').strip()}**\n\n{hands}")
         elif "image/png" in data:
             data = {"image/png": data["image/png"]}
             yield _output(nb4.new_output("display_data", data, metadata=output.metadata))
@@ -104,14 +128,17 @@ def _outputs(cell: NotebookNode) -> Iterator[NotebookNode]:
             yield _output(nb4.new_output("stream", name="stdout", text=data["text/plain"]))
 
 
-def _question(cell: NotebookNode) -> NotebookNode:
+def _question(cell: NotebookNode, number: str) -> NotebookNode:
     """The question of a guess with its choices, as its cell stored them; or a text."""
     if cell.cell_type == "markdown":
         return _text(cell.source)
     stored = "\n".join(out.data.get("text/plain", "") for out in cell.outputs if "data" in out)
     asked, *choices = stored.splitlines()
-    choices = [] if choices and choices[0].startswith("  - a number") else choices
-    return _text(f"**{asked.removeprefix('Your guess: ')}**\n" + "\n".join(choices))
+    asked = f"**{asked.removeprefix('Your guess: ')}**"
+    if choices and choices[0].startswith("  - a number"):
+        return _text(f'{asked}<span data-guess="{number}"></span>')
+    listed = "\n".join(f"<li>{inline(choice.removeprefix('  - '))}</li>" for choice in choices)
+    return _text(f'{asked}\n\n<ol class="choices" data-guess="{number}">{listed}</ol>')
 
 
 def pack(parts: Iterable[list[NotebookNode]], most: int) -> Iterator[list[NotebookNode]]:
@@ -137,7 +164,8 @@ def high(cells: Iterable[NotebookNode]) -> int:
 def height(cell: NotebookNode) -> int:
     """How high a cell stands at the usual size of letters, in pixels; an estimate."""
     if cell.cell_type == "markdown":
-        blocks = re.split(r"\n{2,}|\n(?=\s*[-|\d])", cell.source)
+        blocks = re.split(r"\n{2,}|\n(?=\s*(?:[-|\d]|<li))", cell.source)
+        blocks = filter(None, (_TAG.sub("", block) for block in blocks))
         return sum(-(-len(block) // COLUMNS) * TEXT + GAP // 2 for block in blocks)
     if not cell.outputs:
         return len(cell.source.splitlines()) * CODE + GAP
@@ -175,6 +203,9 @@ def notebook(slides: list[Slide], title: str) -> NotebookNode:
     for slide in slides:
         found = [*([_text(slide.heading)] if slide.heading else []), *map(deepcopy, slide.cells)]
         found[0].metadata.slideshow = {"slide_type": "slide" if slide.first else "subslide"}
+        if slide.notes:
+            found.append(_text(slide.notes))
+            found[-1].metadata.slideshow = {"slide_type": "notes"}
         cells += found
     for number, cell in enumerate(cells):
         cell.id = f"s{number}"
@@ -203,7 +234,7 @@ def html(slides: list[Slide], title: str) -> str:
         template_name=TEMPLATE.name, extra_template_basedirs=[str(TEMPLATE.parent)],
         exclude_input_prompt=True, exclude_output_prompt=True)
     exporter.register_filter("markdown2html", markdown)
-    parts = {name.replace(".", "_"): (TEMPLATE / name).read_text("utf-8")
-             for name in ("reveal.js", "reveal.css", "deck.js", "deck.css")}
+    parts = {name.replace(".", "_"): _SCRIPT.sub(r"\\x3c\1", (TEMPLATE / name).read_text("utf-8"))
+             for name in ("reveal.js", "reveal.css", "notes.js", "deck.js", "deck.css")}
     page, _ = exporter.from_notebook_node(notebook(slides, title), {"deck": parts})
     return page

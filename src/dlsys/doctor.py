@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, place, windows, worksheets
+from dlsys import locations, windows, work_folder, worksheets
 from dlsys_helpers import catalog, paths, progress
 from dlsys_helpers.errors import UserError
 
@@ -51,7 +51,7 @@ def findings() -> Iterator[Finding]:
     here = (python, packages, lock, lab, kernel, disk, my_work, progress_file, torch, generated,
             my_worksheets, my_lessons, browser)
     alone = (python, few_packages, my_work, progress_file, torch, my_worksheets, my_lessons)
-    for examine in (*(here if place.is_checkout() else alone), on_windows):
+    for examine in (*(here if locations.is_checkout() else alone), on_windows):
         yield from examine()
 
 
@@ -66,13 +66,14 @@ def python() -> Iterator[Finding]:
         yield Finding(OK, here)
 
 
-# Extra of pyproject.toml -> whose packages, what they are needed for, and how make gets them.
+# Extra of pyproject.toml -> whose packages, what they are needed for, how make gets them, and what
+# it is when they are missing: `make lab` leaves out what no lesson needs.
 EXTRAS = {
-    "grade": ("the grader", "dlsys grade", "make setup"),
-    "language": ("stages 8 to 10", "the stages on language models", "make setup"),
-    "compress": ("stage 11", "stage 11", "make setup"),
-    "track": ("stage 12", "stage 12", "make setup"),
-    "dev": ("contributors", "the tests", "make test"),
+    "grade": ("the grader", "dlsys grade", "make setup", OK),
+    "language": ("stages 8 to 10", "the stages on language models", "make lab", WARN),
+    "compress": ("stage 11", "stage 11", "make lab", WARN),
+    "track": ("stage 12", "stage 12", "make lab", WARN),
+    "dev": ("contributors", "tests, book and slides", "make setup", OK),
 }
 
 
@@ -81,8 +82,8 @@ def packages() -> Iterator[Finding]:
     project = _project()
     yield from _compare("packages", project["dependencies"], FAIL, SETUP)
     extras = project["optional-dependencies"]
-    for extra, (whose, needed_for, make) in EXTRAS.items():
-        yield from _compare(f"packages of {whose}", extras[extra], WARN,
+    for extra, (whose, needed_for, make, missing_is) in EXTRAS.items():
+        yield from _compare(f"packages of {whose}", extras[extra], missing_is,
                             f"Needed for {needed_for} only: {LOCKED if windows.HERE else make}")
 
 
@@ -111,7 +112,8 @@ def _compare(what: str, requirements: list[str], missing_is: str, remedy: str):
     other = [f"{name} {have} (pinned {pins[name]})" for name, have in found.items()
              if have and have.partition("+")[0] != pins[name]]
     if missing:
-        yield Finding(missing_is, f"{what}: missing {', '.join(missing)}.", remedy)
+        how = "not installed:" if missing_is == OK else "missing"
+        yield Finding(missing_is, f"{what}: {how} {', '.join(missing)}.", remedy)
     if other:
         yield Finding(WARN, f"{what}: {', '.join(other)}.", remedy)
     if not missing and not other:
@@ -231,7 +233,7 @@ def gpu(facts: dict, has_driver: bool) -> Finding:
 
 def generated() -> Iterator[Finding]:
     """Every lesson has its notebook, worksheet and entry in the catalog."""
-    lessons = [path.stem for path in paths.lessons() if not paths.is_draft(path)]
+    lessons = [path.stem for path in paths.lessons()]
     wanted = [folder / f"{stem}.ipynb" for stem in lessons
               for folder in (paths.NOTEBOOKS, paths.EXERCISES) if _expected(folder, stem)]
     wanted += [catalog.path(int(stem[:2])) for stem in lessons if not stem.startswith("00_")]
@@ -266,7 +268,7 @@ def my_lessons() -> Iterator[Finding]:
     for stage in catalog.written():
         path = paths.lesson_copy(stage.number)
         try:
-            older = path.exists() and copies.is_older(path, stage)
+            older = path.exists() and work_folder.is_older(path, stage)
         except UserError as error:
             yield Finding(WARN, str(error))
             continue

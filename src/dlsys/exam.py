@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import dlsys_helpers
-from dlsys.told import Told
-from dlsys_helpers import paths, progress
+from dlsys.check_stub import CheckStub
+from dlsys_helpers import limits, paths, progress
 from dlsys_helpers.errors import UserError
 
 PROBES = ("loss_curve", "look_at_batch", "one_batch", "gradient_report", "trace", "evaluation")
@@ -155,14 +155,14 @@ def check(id: str, fn: Callable[[], dict]) -> None:
     Raises CheckFailed unless the answer passes or somebody sees the card, BadCall for an id that
     is none and for the function of another case.
     """
-    if isinstance(dlsys_helpers.check, Told):  # this notebook is run for its answers
+    if isinstance(dlsys_helpers.check, CheckStub):  # this notebook is run for its answers
         dlsys_helpers.check(id, fn)
         return
     from dlsys_checks.exam import laws, sheet
     from dlsys_helpers import checking
     _refuse_bad_call(id, fn)
     seeds = checking.drawn_seeds()
-    verdict = laws.run_check(id, fn, seeds, checking.CASE_SECONDS)
+    verdict = laws.run_check(id, fn, seeds, limits.SECONDS)
     progress.record(id, verdict.status, verdict.misconception)
     try:
         checking.tell(verdict, sheet.trap(id))
@@ -224,17 +224,18 @@ def _draw_number(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Write the sheet to my-work/ unless it is there."""
-    from dlsys import copies, place
+    from dlsys import locations, work_folder
     from dlsys_checks.exam import sheet
 
     draw = _draw(args.form.upper()) if args.draw is None else args.draw
     number = sheet.number_of(args.form.upper(), draw)
     other = sheet.number_of("AB".replace(args.form.upper(), ""), draw)
     path = paths.MY_WORK / f"{sheet.stage(number).stem}.ipynb"
-    made = copies.keep(path, (json.dumps(notebook(number), indent=1) + "\n").encode(), "the exam")
+    made = work_folder.keep(path, (json.dumps(notebook(number), indent=1) + "\n").encode(),
+                            "the exam")
     name = f"{paths.MY_WORK.name}/{path.name}"
     print(f"{'Your exam is' if made else 'It exists and stays as it is:'} {name}. Open it in "
-          f"JupyterLab ({place.open_lab()}). Check all of it with: dlsys check {number}\n"
+          f"JupyterLab ({locations.open_lab()}). Check all of it with: dlsys check {number}\n"
           f"The matched form: dlsys {sheet.how_to_begin(other)}")
     return 0
 

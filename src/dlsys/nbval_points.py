@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from dlsys import sheets, worksheets
-from dlsys.notebook_file import CELL_SECONDS, checked_in
-from dlsys_helpers import paths, verdicts
+from dlsys import assignments, worksheets
+from dlsys.notebook_reader import checked_in
+from dlsys_helpers import limits, paths, verdicts
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _set_options(option: argparse.Namespace, notebooks: list[Path]) -> None:
     """What suits a learner, where the command line leaves it open."""
     if option.nbval_cell_timeout == NBVAL_SECONDS:
-        option.nbval_cell_timeout = CELL_SECONDS
+        option.nbval_cell_timeout = limits.SECONDS
     if getattr(option, "dist", "no") == "load":
         option.dist = "loadfile"  # a notebook's cells share one kernel
     if getattr(option, "xmlpath", "") is None and os.access(notebooks[0].parent, os.W_OK):
@@ -121,7 +121,7 @@ def _checks(item: pytest.Item) -> list[str]:
 
 def _possible(id: str) -> int:
     try:
-        return sheets.trap(id).points
+        return assignments.trap(id).points
     except UserError:
         return 1
 
@@ -211,6 +211,6 @@ def _unchecked(entry: Trap) -> dict:
 def _declared(path: Path) -> dict[str, Trap]:
     """The traps of the notebook's stage; none for a notebook that is not ours."""
     try:
-        return {trap.id: trap for trap in sheets.traps(worksheets.stage_in(path))}
+        return {trap.id: trap for trap in assignments.traps(worksheets.stage_in(path))}
     except UserError:
         return {}

@@ -2,8 +2,7 @@
 
 It holds the worksheets, the lessons without outputs, INSTALL.md, and RELEASE.json, which says what
 was given out. No worked answer is in it, and no history. Lessons repair their own small cases, and
-some of those lines answer an exercise: they are the lesson. The worked answers go to a folder of
-the instructor's own, where one is named.
+some of those lines answer an exercise: they are the lesson.
 """
 
 import argparse
@@ -17,9 +16,8 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from dlsys import copies, pool
-from dlsys.pool_constants import CONSTANTS
-from dlsys_helpers import catalog, paths
+from dlsys import work_folder
+from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import Stage
 
@@ -41,37 +39,25 @@ def add_parser(commands) -> None:
     parser.add_argument("--due", metavar="DATE", help="shown in each worksheet: 2027-01-15")
     parser.add_argument("--wheel", type=Path, metavar="FILE",
                         help="the course's wheel (make wheel), to be handed out, too")
-    parser.add_argument("--variant", metavar="KEY", help="other names for the functions and other "
-                        "numbers for some exercises, drawn from any word, the same from the same")
-    parser.add_argument("--answers", type=Path, metavar="FOLDER",
-                        help="put the worked answers, alike, into another folder, which is yours")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    stages = sorted({copies.stage_of(asked) for asked in args.stages})
-    if args.variant is not None and not args.variant.strip():
-        raise ReleaseError("--variant: got nothing, expected a word to draw from: spring-2028")
+    stages = sorted({work_folder.stage_of(asked) for asked in args.stages})
     due, wheel = _date(args.due), _wheel(args.wheel)
-    _refuse_taken("--out", args.out)
-    worked = _answers(stages, args)
+    _refuse_taken(args.out)
     stamp = {"version": metadata.version(PACKAGE), "due": due,
              "stages": [stage.number for stage in stages]}
-    books = {name: book for stage in stages for name, book in _books(stage, args.variant).items()}
+    books = {name: book for stage in stages for name, book in _books(stage).items()}
     stamp["content"] = _fingerprint(books)
     files = {name: _text(_stamped(book, stamp)) for name, book in books.items()}
     files[HOW_TO] = how_to(stages, stamp, wheel, packages(books.values()))
     files[STAMP] = json.dumps(stamp, indent=1) + "\n"
     _write(args.out, files, wheel)
-    if worked:
-        _write(args.answers, {name: _text(book) for name, book in worked.items()}, None)
-        print(f"{args.answers}: the worked answers, which no class should be handed.")
     print(f"{args.out}: release {label(stamp)}, {len(files) + bool(wheel)} files.")
     if not wheel:
         print("Without the course's wheel a worksheet cannot check itself. Make one: make wheel; "
               "hand it out, too, or say --wheel FILE")
-    for line in _drawn(stages, args.variant):
-        print(line)
     return 0
 
 
@@ -100,82 +86,29 @@ def _wheel(path: Path | None) -> Path | None:
     return path
 
 
-def _refuse_taken(option: str, out: Path) -> None:
+def _refuse_taken(out: Path) -> None:
     try:
         taken = out.exists() and (not out.is_dir() or any(out.iterdir()))
     except OSError as error:
         raise ReleaseError(f"{out}: cannot be read ({error.strerror}).") from None
     if taken:
         raise ReleaseError(f"{out}: is not empty, expected a new or an empty folder. Nothing was "
-                           f"written. Give another one: {option} FOLDER")
+                           "written. Give another one: --out FOLDER")
 
 
 # ---- what is in it
 
-def _books(stage: Stage, key: str | None) -> dict[str, dict]:
+def _books(stage: Stage) -> dict[str, dict]:
     """A stage's worksheet and lesson, linked to each other, by file name."""
     worksheet, lesson = f"{stage.stem}.ipynb", paths.lesson_copy(stage.number).name
-    asked = json.loads(copies.worksheet_copy(
-        copies.shipped(stage, paths.EXERCISES), stage, lesson))
-    told = json.loads(copies.lesson_copy(
-        copies.shipped(stage, paths.NOTEBOOKS), stage, worksheet))
+    asked = json.loads(work_folder.worksheet_copy(
+        work_folder.shipped(stage, paths.EXERCISES), stage, lesson))
+    told = json.loads(work_folder.lesson_copy(
+        work_folder.shipped(stage, paths.NOTEBOOKS), stage, worksheet))
     for cell in told["cells"]:
         if cell["cell_type"] == "code":
-            copies.empty(cell)
-    _vary(stage, key, asked, told)
+            work_folder.empty(cell)
     return {worksheet: asked, lesson: told}
-
-
-def _vary(stage: Stage, key: str | None, *books: dict) -> None:
-    """Give notebooks of a stage what this key draws, if there is one."""
-    for book in books if key is not None else ():
-        pool.insert(book, pool.draw_constants(stage.number, key))
-        pool.rename(book, pool.draw(stage.number, key))
-
-
-def _drawn(stages: list[Stage], key: str | None) -> list[str]:
-    """A line for each exercise: what was drawn for it."""
-    if key is None:
-        return []
-    lines = [f'Drawn from "{key}", which dlsys grade --variant asks for again:']
-    for stage in stages:
-        names, values = pool.draw(stage.number, key), pool.draw_constants(stage.number, key)
-        lines += [f"{trap.id}: {trap.function} is {names[trap.id]}" + (
-            f", {CONSTANTS[trap.id].name} is {values[trap.id]} instead of "
-            f"{CONSTANTS[trap.id].values[0]}" if trap.id in values else "")
-            for trap in catalog.traps(stage.number)]
-    return lines
-
-
-def _answers(stages: list[Stage], args: argparse.Namespace) -> dict[str, dict]:
-    """The worked answers of these stages without outputs, by file name; none if not asked for.
-
-    Raises ReleaseError for a folder inside the class's, and where there are no answers.
-    """
-    if args.answers is None:
-        return {}
-    _refuse_taken("--answers", args.answers)
-    if args.answers.resolve().is_relative_to(args.out.resolve()):
-        raise ReleaseError(f"--answers: got {str(args.answers)[-80:]}, expected a folder outside "
-                           "of --out, which the class is handed.")
-    books = {f"{stage.stem}.ipynb": _solution(stage) for stage in stages}
-    for stage, book in zip(stages, books.values(), strict=True):
-        _vary(stage, args.variant, book)
-    return books
-
-
-def _solution(stage: Stage) -> dict:
-    path = paths.SOLUTIONS / f"{stage.stem}.ipynb"
-    try:
-        book = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        raise ReleaseError(f"--answers: {path.parent.name}/{path.name} cannot be read. A wheel has "
-                           "no worked answers; give the command in the course's repository."
-                           ) from None
-    for cell in book["cells"]:
-        if cell["cell_type"] == "code":
-            copies.empty(cell)
-    return book
 
 
 def _stamped(book: dict, stamp: dict) -> dict:
@@ -255,7 +188,7 @@ def how_to(stages: list[Stage], stamp: dict, wheel: Path | None, needed: str) ->
         packages=needed,
         title="Deep Learning Systems", label=label(stamp), files="\n".join(rows),
         due=f" Hand in by {stamp['due']}." if stamp["due"] else "",
-        wheel=f"`{line}`." if wheel else f"`{line}`, with the file that you are given.",
+        wheel=f"`{line}`." + ("" if wheel else " That file is not here: whoever teaches gives it."),
         worksheet=f"{stages[0].stem}.ipynb")
 
 

@@ -1,20 +1,20 @@
-"""An exercise that remembers what its named wrong answers did: for those who judge many answers."""
+"""Memoised runs of the named wrong answers, for whoever judges many answers on the same cases."""
 
 import copy
 from collections.abc import Callable
 
 from dlsys_helpers.acting import Case
-from dlsys_helpers.checking import Exercise, Run
+from dlsys_helpers.judging import Exercise, Run
 
 
 def remembering(exercise: Exercise) -> Exercise:
-    """A copy that runs each named wrong answer only once on the same case.
+    """A copy of the exercise with a cache: each named wrong answer runs once a case.
 
-    Naming a mistake costs the most; all learners of a run, and all wrong answers of a test, are
-    judged on the same cases. The cases must live as long as the copy.
+    To name a mistake, an answer is compared with what every wrong answer does, which costs the
+    most. Cases are keyed by `id`, so they must live as long as the copy.
     """
     mine, known = copy.copy(exercise), {}
-    named = {wrong.fn for wrong in exercise.wrong_answers}
+    named = {wrong.fn for wrong in (*exercise.wrong_answers, *exercise.probes)}
 
     def run(fn: Callable, case: Case) -> Run:
         if fn not in named:

@@ -68,9 +68,9 @@ def _entry(id: str, kind: str, n: int, when: datetime) -> dict:
 
 @dataclass(frozen=True)
 class State:
-    """How far a trap has come: `step` right answers in a row, reached on one of `days`.
+    """The progress of one trap: `step` right answers in a row, the last of them on `days`.
 
-    More than one day: a clock was found to lie before the first. No day: it has not started.
+    No day: it has not started. Several days: the clock was set back, and any of them may be right.
     """
 
     step: int = 0
@@ -96,7 +96,7 @@ class State:
             case "solved" if not self.days:
                 return replace(self, days=start)
             case "right":
-                counts = self.days and n == self.step  # else another window was first
+                counts = self.days and n == self.step  # else another window has answered already
                 moved = {"step": n + 1, "days": start} if counts else {}
                 return replace(self, asked=self.asked + 1, **moved)
             case "wrong":

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dlsys import place, windows
+from dlsys import locations, windows
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.stages import STAGES, Stage
@@ -36,14 +36,15 @@ def run(args: argparse.Namespace) -> int:
     try:
         from dlsys import deck
     except ModuleNotFoundError as error:
-        how = ("make setup" if place.is_checkout() and not windows.HERE else
+        how = ("make setup" if locations.is_checkout() and not windows.HERE else
                "pip install nbconvert latex2mathml")
         raise SlidesError(f"{error.name} is not installed, and slides are made with it. "
                           f"Run: {how}") from None
     slides = list(deck.slides(lesson(stage)))
     write(out, deck.html(slides, f"{stage.number}. {stage.title}"))
     print(f"{len(slides)} slides: {out}. Open the file in a browser: space goes on, right skips to "
-          "the next trap, ? lists all keys, D switches between light and dark.")
+          "the next trap, 1 to 4 count hands for A to D, T starts an exercise's clock, S opens the "
+          "speaker view, R shows a room, D switches between light and dark, ? lists all keys.")
     return 0
 
 

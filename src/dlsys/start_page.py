@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, review, sheets, windows
+from dlsys import assignments, review, windows, work_folder
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -80,10 +80,10 @@ def summary() -> list[StageState]:
 def exams() -> list[StageState]:
     """The exam sheets that were begun: the file is there, or an answer was judged."""
     last = _last()
-    judged = {sheets.number_of(id) for id in last}
-    return [_stage_state(sheets.stage(number), sheets.traps(number), last)
-            for number in sheets.EXAMS
-            if number in judged or _mine(sheets.stage(number)).exists()]
+    judged = {assignments.number_of(id) for id in last}
+    return [_stage_state(assignments.stage(number), assignments.traps(number), last)
+            for number in assignments.EXAMS
+            if number in judged or _mine(assignments.stage(number)).exists()]
 
 
 def cases(exam: StageState) -> list[CaseState]:
@@ -269,7 +269,7 @@ def _lasting(box):
 def _started_html(number: int) -> str:
     """What the start button answers: links to the copies, or what went wrong."""
     try:
-        started = copies.start(number)
+        started = work_folder.start(number)
     except UserError as error:
         return f"<p>{_text(str(error))}</p>"
     word = "Copied." if started.created else "You started it before; nothing was overwritten."

@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import copies, pool, release, worksheets
+from dlsys import release, work_folder, worksheets
 from dlsys.worksheets import WorksheetError
-from dlsys_helpers import catalog, paths
+from dlsys_helpers import paths
 from dlsys_helpers.stages import Stage
 
 KEPT = "kept"  # a folder of its own: nothing in it counts as a worksheet in use
@@ -36,7 +36,7 @@ def update(stage: int | str) -> Updated:
 
     Raises WorksheetError when there is none, when it cannot be read, or for a full disk.
     """
-    chosen = copies.stage_of(stage)
+    chosen = work_folder.stage_of(stage)
     mine, read = paths.MY_WORK / f"{chosen.stem}.ipynb", paths.lesson_copy(chosen.number)
     if not mine.exists():
         raise WorksheetError(f"{mine.name}: no such worksheet in {paths.MY_WORK.name}. Start one: "
@@ -49,9 +49,9 @@ def update(stage: int | str) -> Updated:
         return Updated(mine, None, [*lines, f"{mine.name} is up to date; it stays as it is."])
     before = mine.read_bytes()
     old = json.loads(before.decode("utf-8-sig"))
-    new = json.loads(copies.worksheet_copy(
-        copies.shipped(chosen, paths.EXERCISES), chosen, read.name))
-    _keep_drawn(old, new)
+    new = json.loads(work_folder.worksheet_copy(
+        work_folder.shipped(chosen, paths.EXERCISES), chosen, read.name))
+    _keep_stamp(old, new)
     if isinstance(due := _facts(old).get("due"), str):
         release.show_due(new, due[:10])
     told = carry(old, new)
@@ -61,29 +61,23 @@ def update(stage: int | str) -> Updated:
 
 def _update_lesson(stage: Stage, read: Path, worksheet: Path) -> list[str]:
     """Renew an older copy of the lesson; it holds no answers, but perhaps notes."""
-    if not read.exists() or not copies.is_older(read, stage):
+    if not read.exists() or not work_folder.is_older(read, stage):
         return []
     before = read.read_bytes()
     old = json.loads(before.decode("utf-8-sig"))
-    new = json.loads(copies.lesson_copy(
-        copies.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name))
-    _keep_drawn(old, new)
+    new = json.loads(work_folder.lesson_copy(
+        work_folder.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name))
+    _keep_stamp(old, new)
     for cell in new["cells"] if _facts(old).get("release") else ():
-        copies.empty(cell)
+        work_folder.empty(cell)
     kept = _swap(read, before, _bytes(new))
     return [f"{read.name} is new; yours is kept as {KEPT}/{kept.name}."]
 
 
-def _keep_drawn(old: dict, new: dict) -> None:
-    """Give a new notebook the stamp, names and numbers of the release that handed out the old."""
-    facts = _facts(old)
-    if isinstance(label := facts.get("release"), str):
+def _keep_stamp(old: dict, new: dict) -> None:
+    """Give a new notebook the stamp of the release that handed out the old one."""
+    if isinstance(label := _facts(old).get("release"), str):
         _facts(new)["release"] = label
-    if constants := pool.drawable(facts.get("constants")):
-        pool.insert(new, constants)
-    if facts.get("names"):
-        drawn = pool.named(catalog.traps(new["metadata"]["dlsys"]["stage"]), facts["names"])
-        pool.rename(new, {trap.id: trap.function for trap in drawn})
 
 
 # ---- what is carried over
@@ -263,7 +257,7 @@ def _swap(path: Path, before: bytes, after: bytes) -> Path:
         raise WorksheetError(f"{KEPT}: cannot be made ({error.strerror}). Nothing was "
                              "changed.") from None
     kept = folder / f"{path.stem}_{day}{path.suffix}"
-    while not copies.keep(kept, before, "the copy of your file"):
+    while not work_folder.keep(kept, before, "the copy of your file"):
         end += 1
         kept = folder / f"{path.stem}_{day}_{end}{path.suffix}"
     fresh = path.with_suffix(".new")

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dlsys import notebook_file, pool, sheets
-from dlsys.notebook_file import LARGEST, NotebookFile, Unreadable, oversize
+from dlsys import assignments, notebook_reader
+from dlsys.notebook_reader import LARGEST, NotebookFile, Unreadable, oversize
 from dlsys_helpers import paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
@@ -26,17 +26,13 @@ class WorksheetError(UserError):
 
 @dataclass(frozen=True)
 class Worksheet:
-    """A worksheet that can be run: ``cells`` are (number among the code cells, source).
-
-    ``constants``: exercise id to the value of its number, where a release drew another.
-    """
+    """A worksheet that can be run: ``cells`` are (number among the code cells, source)."""
 
     path: Path
     stage: int
     cells: list[tuple[int, str]]
     exercises: list[Trap]
     notes: list[str]
-    constants: dict[str, int | float]
 
 
 # ---- finding
@@ -53,7 +49,7 @@ def find(asked: str) -> Path:
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
         return path
-    if re.fullmatch(r"\d{1,2}", asked) and sheets.is_known(int(asked)):
+    if re.fullmatch(r"\d{1,2}", asked) and assignments.is_known(int(asked)):
         return of_stage(int(asked))
     named = str(path.parent) in (".", paths.MY_WORK.name)
     return mine if named and os.path.lexists(mine) else path
@@ -64,7 +60,7 @@ def of_stage(number: int) -> Path:
 
     The course's own notebooks are nobody's worksheet.
     """
-    here = Path(f"{sheets.stage(number).stem}.ipynb")
+    here = Path(f"{assignments.stage(number).stem}.ipynb")
     mine = paths.MY_WORK / here
     own = Path.cwd() in (paths.EXERCISES, paths.SOLUTIONS, paths.NOTEBOOKS)
     return here if here.exists() and not own and not os.path.lexists(mine) else mine
@@ -89,6 +85,7 @@ _ADVICE = {
     "language": "Open it, choose Kernel > Change Kernel > Python 3, and save.",
     "large": "Open it, choose Edit > Clear Outputs of All Cells, and save.",
     "strange": "Make one with: dlsys start 1",
+    "variant": "Or put your answers into a fresh one: dlsys start NN --copy",
 }
 
 
@@ -105,19 +102,18 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
-    exercises = pool.named(sheets.traps(stage), found.names, found.constants)
+    exercises = assignments.traps(stage)
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
     notes = _checks(found, [exercise.id for exercise in exercises], stage)
-    return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name),
-                     pool.drawable(found.constants))
+    return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
 
 
 def load(path: Path) -> NotebookFile:
     """The notebook in this file, ours or not. Raises WorksheetError with what to do."""
     name = _shown(path)
     with _advice(name):
-        return notebook_file.parse(_bytes(path, name))
+        return notebook_reader.parse(_bytes(path, name))
 
 
 def stage_in(path: Path) -> int:
@@ -168,7 +164,7 @@ def _checks(found: NotebookFile, known: list[str], stage: int) -> list[str]:
     if missing := [id for id in known if id not in found.checked]:
         notes.append(
             f"No check cell for {', '.join(missing)}; the function is still looked for. "
-            f"A complete worksheet: {sheets.how_to_begin(stage)}"
+            f"A complete worksheet: {assignments.how_to_begin(stage)}"
         )
     if strange := sorted(set(found.checked) - set(known)):
         notes.append(f"{', '.join(strange)[:80]}: not an exercise of stage {stage}; left out.")
@@ -187,7 +183,7 @@ def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
 
 def is_outdated(found: NotebookFile, stage: int) -> bool:
     """Whether the course's own worksheet is another version than the one this was made from."""
-    source = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
+    source = paths.EXERCISES / f"{assignments.stage(stage).stem}.ipynb"
     shipped = _version(source, source.stat().st_mtime_ns) if source.exists() else ""
     return "" not in (shipped, found.version) and shipped != found.version
 

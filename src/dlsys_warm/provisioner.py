@@ -1,4 +1,4 @@
-"""The provisioner that jupyter_client asks for a kernel: a fork where it can, else a process."""
+"""A kernel provisioner of jupyter_client: forks from the warm server, or starts a process."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ class Refused(Exception):
 
 
 class WarmProcess:
-    """A forked process, with what LocalProvisioner uses of Popen.
+    """A forked process behind the part of Popen's interface that LocalProvisioner uses.
 
-    It ends with the connection to its server: whoever drops this object ends the process.
+    The server kills it when the connection closes, so dropping this object ends the process.
     """
 
     stdin = stdout = stderr = None
@@ -55,7 +55,7 @@ class WarmProcess:
         return self.returncode or 0
 
     def send_signal(self, signum: int) -> None:
-        # Until its end was heard, the server keeps the process: no other can have its number.
+        # The server keeps a zombie until the exit code was read, so the pid is not reused.
         if self.poll() is None:
             os.kill(self.pid, signum)
 
@@ -66,13 +66,13 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
     def _hear(self) -> None:
-        """Take the server's last word; where it died without one, end the process."""
+        """Read the exit code from the server; if the server died without one, kill the process."""
         try:
             said = self.heard or self.connection.recv(200)
         except ConnectionError:
             said = b""
         if not said:
-            # A kernel would see it within a second itself; until then it would hold its ports.
+            # It would exit by itself within a second, but hold its ports until then.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self.returncode = json.loads(said)["code"] if said else -signal.SIGKILL
@@ -83,10 +83,10 @@ def fork(module: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
          options: Sequence[str] = (), stdout: int = 1, stderr: int = 2) -> WarmProcess:
     """`python -m module arguments`, forked from the warm server of this environment.
 
-    Raises Refused where the server cannot fork, and OSError where there is no talking to it.
+    Raises Refused where the server cannot fork, and OSError where it cannot be reached.
     """
-    from dlsys_warm import place  # not everywhere: its modules exist on Unix
-    path = place.folder() / f"{place.name_of(options, env)}.socket"
+    from dlsys_warm import server_address  # imported here: fcntl and resource exist on Unix only
+    path = server_address.folder() / f"{server_address.name_of(options, env)}.socket"
     order = {"module": module, "arguments": list(arguments), "env": dict(env), "cwd": cwd}
     connection = connect(path, options, env)
     try:
@@ -104,7 +104,7 @@ def fork(module: str, arguments: Sequence[str], env: Mapping[str, str], cwd: str
 
 def connect(path: Path, options: Sequence[str], env: Mapping[str, str]) -> socket.socket:
     """A connection to the server at path, which is started where there is none."""
-    from dlsys_warm import place
+    from dlsys_warm import server_address
     end = time.monotonic() + PATIENCE
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -115,16 +115,16 @@ def connect(path: Path, options: Sequence[str], env: Mapping[str, str]) -> socke
             connection.close()
             if time.monotonic() > end:
                 raise
-            place.start(path, options, env)
+            server_address.start(path, options, env)
             time.sleep(0.02)
         else:
             return connection
 
 
 def descriptor(stream: Any, own: int) -> int:
-    """What a stream of Popen's arguments is for the kernel: a number, a file or the own one.
+    """The file descriptor for a stream argument of Popen: a number, a file's, or `own` for None.
 
-    Raises Refused for a pipe, which would need a reader here.
+    Raises Refused for a pipe, which would need a reader in this process.
     """
     if stream is None:
         return own
@@ -135,7 +135,7 @@ def descriptor(stream: Any, own: int) -> int:
 
 
 class WarmProvisioner(LocalProvisioner):
-    """Forks this environment's Python kernels; starts all others, and what it cannot fork."""
+    """Forks Python kernels of this environment; starts any other kernel the ordinary way."""
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         try:

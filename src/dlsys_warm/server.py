@@ -1,11 +1,11 @@
-"""The process that has everything imported, and forks a kernel for each connection.
+"""A fork server for kernels, as multiprocessing's: it has torch imported, and forks on request.
 
-python -m dlsys_warm.server SOCKET NUMBER-OF-ITS-LISTENER NUMBER-OF-ITS-LOCK, as place.py starts it.
+python -m dlsys_warm.server SOCKET LISTENER-FD LOCK-FD, as server_address.py starts it.
 
-A connection is one kernel: it brings the order, is told the process's number and, once that has
-ended, its exit code. It ends as the connection does, so none outlives whoever asked for it.
-One thread does all this, since a fork takes over no other; and nothing here runs an operation of
-torch, which would start some.
+One connection is one kernel. The client sends an order as a line of JSON and gets the process id,
+then the exit code. When the connection closes, the kernel is killed, so none outlives its client.
+The server is single-threaded and runs no operation of torch, which would start threads: a child
+of a fork has only the thread that forked.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 
 class Order(NamedTuple):
-    """What a process is to run, and the files that it writes to."""
+    """A request for one process: module, arguments, environment, and its stdout and stderr."""
 
     module: str
     arguments: list[str]
@@ -35,22 +35,22 @@ class Order(NamedTuple):
 
 
 def preload(modules: list[str]) -> str:
-    """Import them; why nothing can be forked afterwards, or an empty text."""
+    """Import these modules. Returns why forking is unsafe now, or "" where it is safe."""
     for name in filter(None, modules):
         try:
             importlib.import_module(name)
         except Exception as error:  # whatever an import may raise: the kernel starts without
             return f"{name} cannot be imported ({error})"
     gc.collect()
-    gc.freeze()  # else a collection in a kernel writes to, and so copies, what all could share
+    gc.freeze()  # a collection in a kernel would write to shared pages, and so copy them
     return objection()
 
 
 def objection() -> str:
-    """What speaks against a fork: a device in use, or threads that do not stop for one.
+    """Why forking is unsafe: CUDA is initialised, or a thread runs that a child would lack.
 
-    A library that expects forks, as OpenBLAS does, ends its threads before one, and starts others
-    later; so a fork for nothing tells those threads from the ones that a kernel would miss.
+    Libraries with fork handlers, such as OpenBLAS, stop their threads before a fork and restart
+    them later. So threads are counted after a trial fork: those that remain have no handler.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -63,10 +63,10 @@ def objection() -> str:
 
 
 def fork_session() -> int:
-    """Fork into a session of its own, which an ordinary kernel has, too; returns as os.fork.
+    """os.fork with setsid in the child, as an ordinary kernel has. Returns what os.fork returns.
 
-    A scheduler may share the processor among sessions: forty kernels in one would get the part of
-    one. The session is there before anybody hears the number and signals its group.
+    Linux's autogroup scheduling shares the processor by session: forty kernels in one session
+    would get the share of one. The parent waits for setsid, so that killpg finds the new group.
     """
     hear, say_done = os.pipe()
     if pid := os.fork():
@@ -80,12 +80,12 @@ def fork_session() -> int:
 
 
 class Server:
-    """Accepts orders and watches over the processes until there are none for a while."""
+    """The event loop: accepts orders, reports exit codes, ends when idle for `idle` seconds."""
 
     def __init__(self, listener: socket.socket, refusal: str, idle: float) -> None:
         self.listener, self.refusal, self.idle = listener, refusal, idle
         self.kernels: dict[int, socket.socket] = {}
-        self.told: set[int] = set()  # ended, and their clients know
+        self.told: set[int] = set()  # ended, and the exit code was sent
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ, self.accept)
         self.alarm, write = socket.socketpair()
@@ -94,10 +94,11 @@ class Server:
         self.selector.register(self.alarm, selectors.EVENT_READ, self.tell)
         self.write = write
         signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # ends a wait, by the wake-up above
+        # A handler, though empty: without one no signal number goes to the wake-up descriptor.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> Order | None:
-        """Serve until idle, then None. In a forked process: what that one is to run."""
+        """Serve until idle, then return None. In a forked child, return the order to run."""
         while events := self.selector.select(None if self.kernels else self.idle):
             for key, _ in events:
                 if key.fileobj.fileno() >= 0 and (order := key.data()):
@@ -131,7 +132,7 @@ class Server:
         say(connection, pid=pid)
 
     def drop(self, pid: int) -> None:
-        """The client went away, or has heard the exit code: end the group, free the number."""
+        """The client closed its connection: kill the kernel's process group and reap it."""
         connection = self.kernels.pop(pid)
         self.told.discard(pid)
         self.selector.unregister(connection)
@@ -141,7 +142,7 @@ class Server:
         os.waitpid(pid, 0)
 
     def tell(self) -> None:
-        """Tell the clients of processes that ended; those stay zombies until they have heard."""
+        """Send exit codes. WNOWAIT keeps a zombie until `drop`, so its pid is not reused."""
         self.alarm.recv(4096)
         for pid, connection in self.kernels.items():
             ended = pid not in self.told and os.waitid(
@@ -152,7 +153,7 @@ class Server:
                 say(connection, code=ended.si_status if by_itself else -ended.si_status)
 
     def close(self) -> None:
-        """In a forked process: leave the server's files and signals to the server."""
+        """In a forked child: close the server's descriptors, restore the default signals."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.selector.close()
@@ -161,7 +162,7 @@ class Server:
 
 
 def receive(connection: socket.socket) -> Order:
-    """The order of a connection. Raises OSError, ValueError or TypeError where it is none."""
+    """Read the order from a connection. Raises OSError, ValueError or TypeError if malformed."""
     _, outputs, _, _ = socket.recv_fds(connection, 1, 2)
     try:
         text = b""
@@ -181,12 +182,12 @@ def close_all(numbers: list[int]) -> None:
 
 
 def say(connection: socket.socket, **facts: object) -> None:
-    with contextlib.suppress(OSError):  # it went away: that is seen as the next event
+    with contextlib.suppress(OSError):  # a closed connection is the selector's next event
         connection.sendall(json.dumps(facts).encode() + b"\n")
 
 
 def reseed() -> None:
-    """A process draws numbers of its own, not those of all that were forked beside it."""
+    """Reseed Python, numpy and torch: forked siblings would all draw the same numbers."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
@@ -200,14 +201,14 @@ def become(order: Order) -> None:
         os.dup2(number, own)
         os.close(number)
     os.environ.clear()
-    # ipykernel ends where its parent does, and that is the server.
+    # ipykernel exits when its parent does, and the parent is this server.
     os.environ.update(order.env, JPY_PARENT_PID=str(os.getppid()))
     os.chdir(order.cwd)
     time.tzset()
     tempfile.tempdir = None
     reseed()
     arguments = order.arguments
-    if order.module == "ipykernel_launcher":  # it read JPY_PARENT_PID at import, in the server
+    if order.module == "ipykernel_launcher":  # it read JPY_PARENT_PID when the server imported it
         arguments = [*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
     sys.argv = [order.module, *arguments]
     runpy.run_module(order.module, run_name="__main__", alter_sys=True)
@@ -215,7 +216,7 @@ def become(order: Order) -> None:
 
 def main() -> None:
     if os.fork():
-        os._exit(0)  # into the background
+        os._exit(0)  # the parent exits: the server runs in the background
     if sys.path[0] == os.getcwd():
         del sys.path[0]
     path, listener, lock = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3])

@@ -30,8 +30,10 @@ AHEAD = 3  # submissions for each worker that are on their way or waiting there
 WORKER_MEMORY = "3GiB"
 ANY_PORT = "127.0.0.1:0"  # without it Dask listens at 8787, as other programs do
 WAIT_SECONDS = 60  # for the first worker of a cluster
-# No pages about the cluster: any user of the machine could read them.
-_NO_PAGES = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
+# No pages about the cluster: any user of the machine could read them. What has ended two workers
+# is not given to a third.
+_CONFIG = {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")} | {
+    "distributed.scheduler.allowed-failures": 1}
 _one_at_a_time = threading.Lock()
 
 
@@ -53,7 +55,7 @@ def local(settings: Settings, n_workers: int) -> Any:
     """
     def run(jobs: Iterator[Job]) -> Iterator[tuple[Job, dict]]:
         with (tempfile.TemporaryDirectory(prefix="dlsys-grade-", ignore_cleanup_errors=True) as dir,
-              dask.config.set({"temporary-directory": dir, **_NO_PAGES})):
+              dask.config.set({"temporary-directory": dir, **_CONFIG})):
             with _deaf_to_ctrl_c():
                 cluster = LocalCluster(
                     n_workers=n_workers, threads_per_worker=1, security=Security.temporary(),
@@ -115,7 +117,8 @@ def _result(future: Any) -> dict[str, Any]:
     try:
         result = future.result()
     except KilledWorker:
-        return failed("its workers were lost several times. Grade again with --resume.")
+        return failed("the process that graded it was ended each time (out of memory?). Look at it "
+                      "by hand; --resume tries it again.")
     except (FutureCancelledError, CancelledError, CommClosedError):
         raise RunError("the scheduler is gone. Start it again, then grade with --resume.") from None
     if result.pop("checks") != versions()["checks"]:

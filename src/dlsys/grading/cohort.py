@@ -21,17 +21,20 @@ from pathlib import Path
 from typing import IO, Any
 
 import dlsys_checks
-from dlsys.grading import notebooks, overrides, scoring, submissions, walls
+from dlsys.grading import due, overrides, scoring, submissions, submitted_notebook, walls
 from dlsys.grading.budget import Budget
-from dlsys.grading.notebooks import Refused
 from dlsys.grading.people import answers_to, doubt
 from dlsys.grading.sandbox import SandboxLost, SandboxRefused, Zygote
 from dlsys.grading.submissions import Submission
+from dlsys.grading.submitted_notebook import Refused
 from dlsys.grading.text import clean, some
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.verdicts import STATUSES
 
 SCHEMA = 2
+# What an instructor puts, or a run keeps, into its folder, and what the points depend on.
+OF_A_RUN = (overrides.FILE, due.FILE, due.EXTENSIONS, "given")
+BEGUN = "begun"  # in a line of the journal that is no result: the name of a submission
 JOURNAL, GRADES = "journal.jsonl", "grades.json"
 TRIES = 2  # with a fresh zygote, before a submission is called failed
 
@@ -44,15 +47,13 @@ class RunError(UserError):
 class Settings:
     """What a run is made of, as it goes to the workers and into the record.
 
-    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None. variant:
-    the word from which the class's names and numbers were drawn, or None: as the notebooks say.
+    key: hex; all cases follow from it. stage: overrides what the notebooks say, or None.
     """
 
     key: str
     limits: walls.Limits
     walled: bool = True
     stage: int | None = None
-    variant: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """The settings as JSON."""
@@ -105,9 +106,7 @@ class Grader:
         draw: which cases of the run's key, see `Journal.draw`.
         """
         try:
-            notebook = notebooks.parse(data, self.settings.stage)
-            if self.settings.variant is not None:
-                notebook = notebooks.of_variant(notebook, self.settings.variant)
+            notebook = submitted_notebook.parse(data, self.settings.stage)
             for _ in range(TRIES):
                 try:
                     return self.judge.grade(notebook, draw)
@@ -141,11 +140,17 @@ _NOTHING: dict[str, Any] = {"stage": None, "points": 0, "possible": 0, "exercise
 # ---- the journal
 
 class Journal:
-    """The folder of one run. Its first line is the run, each further line a result."""
+    """The folder of one run. Its first line is the run; others are results, or what is begun.
+
+    unfinished: names that an earlier process began and did not finish: one of them may have ended
+    it.
+    """
 
     def __init__(self, folder: Path, run: dict[str, Any], file: IO[str],
-                 done: dict[tuple[str, str], dict], draw: int = 0) -> None:
+                 done: dict[tuple[str, str], dict], draw: int = 0,
+                 unfinished: Iterable[str] = ()) -> None:
         self.folder, self.run, self._file, self.done = folder, run, file, done
+        self.unfinished = frozenset(unfinished)
         # After a run has been finished its feedback may be in the learners' hands, and with it
         # something about its cases: what is graded later gets others.
         self.draw = draw
@@ -153,8 +158,15 @@ class Journal:
 
     @staticmethod
     def begin(folder: Path, settings: Settings) -> Journal:
-        """A new run in `folder`. Raises RunError where the folder holds a run with results."""
+        """A new run in `folder`.
+
+        Raises RunError where the folder holds a run with results, or what gives or takes points: it
+        may have been unpacked with what a learner handed in.
+        """
         path = folder / JOURNAL
+        if there := [name for name in OF_A_RUN if (folder / name).exists()]:
+            raise RunError(f"{folder}: holds {some(there)}, expected none where a run begins. If "
+                           "it is your run: --resume; else give another folder: --out")
         file = _open_locked(path)
         if _whole_lines(file)[1:]:
             file.close()
@@ -175,13 +187,13 @@ class Journal:
             raise RunError(f"{folder}: holds no run to go on with. Leave out --resume.")
         file = _open_locked(path)
         try:
-            run, results = _recorded(file, path)
+            run, results, begun = _recorded(file, path)
         except RunError:
             file.close()
             raise
         done = {(r["name"], r["sha256"]): r for r in results if r["status"] != "failed"}
         last = max((r.get("draw", 0) for r in results), default=0)
-        return Journal(folder, run, file, done, last + (folder / GRADES).exists())
+        return Journal(folder, run, file, done, last + (folder / GRADES).exists(), begun)
 
     def forget(self, names: Iterable[str]) -> None:
         """Have these learners' or submissions' results made again.
@@ -214,6 +226,11 @@ class Journal:
     def settings(self) -> Settings:
         """What the run was begun with."""
         return Settings.read(self.run["settings"])
+
+    def begin_with(self, name: str) -> None:
+        """Note that a judge is given this submission now."""
+        self._file.write(json.dumps({BEGUN: name}) + "\n")
+        self._file.flush()  # outlives this process; only a result has to outlive the machine
 
     def add(self, result: dict[str, Any]) -> None:
         """Append a result to the journal; it is on disk when this returns."""
@@ -250,7 +267,8 @@ def _recorded_names(path: Path) -> dict[tuple[str, str], str]:
 
 def _open_locked(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)  # it holds the key
+    # It holds the key, and is emptied when a run begins: no link to something else.
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -261,15 +279,16 @@ def _open_locked(path: Path) -> IO[str]:
     return file
 
 
-def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The run and the results in a journal. Raises RunError."""
+def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], set[str]]:
+    """The run in a journal, its results, and the names begun without a result. Raises RunError."""
     lines = _whole_lines(file)
     if not lines:
         raise RunError(f"{path.parent}: its run stopped before anything was graded. Leave out "
                        "--resume.")
     try:
         run = json.loads(lines[0])["run"]
-        results = [json.loads(line) for line in lines[1:]]
+        noted = [json.loads(line) for line in lines[1:]]
+        results, begun = [line for line in noted if BEGUN not in line], _unfinished(noted)
         Settings.read(run["settings"])
         now = {"schema": SCHEMA, **versions()}
         other = [_HAS[name] for name in now if run[name] != now[name]]
@@ -281,7 +300,17 @@ def _recorded(file: IO[str], path: Path) -> tuple[dict[str, Any], list[dict[str,
         raise RunError(f"{path.parent}: {other[0]} changed since this run began, so its results "
                        "would not compare. Begin another run: --out OTHER_FOLDER")
     file.buffer.truncate(sum(map(len, lines)))
-    return run, results
+    return run, results, begun
+
+
+def _unfinished(lines: Iterable[dict[str, Any]]) -> set[str]:
+    begun: set[str] = set()
+    for line in lines:
+        if BEGUN in line:
+            begun.add(line[BEGUN])
+        else:
+            begun.discard(line["name"])
+    return begun
 
 
 _HAS = {"schema": "the form of the journal has", "torch": "the version of torch has",
@@ -358,7 +387,7 @@ def grade_all(found: list[Submission], journal: Journal, workers: Any,
 def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[str, str]],
                budget: Budget, seen: Any) -> Iterator[Job]:
     """Read submissions one by one, so that only those being graded are in memory."""
-    for one in found:
+    for one in sorted(found, key=lambda one: one.name in journal.unfinished):  # these last
         try:
             data = one.read()
         except Refused as error:
@@ -377,6 +406,7 @@ def _open_jobs(found: list[Submission], journal: Journal, keys: dict[str, tuple[
             journal.add(facts)
             seen(facts)
         else:
+            journal.begin_with(one.name)
             yield Job(one, sha256, data, journal.draw)
 
 

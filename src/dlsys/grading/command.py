@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib.util
 import math
 import os
@@ -21,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from dlsys.grading.text import clean, some
-from dlsys.notebook_file import CELL_SECONDS, NO_WORKSHEET
+from dlsys.notebook_reader import NO_WORKSHEET
 from dlsys_helpers.errors import UserError
+from dlsys_helpers.limits import SECONDS
 from dlsys_helpers.verdicts import STATUSES
 
+_OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 DONE, NOT_ALL, BAD_INPUT = 0, 1, 2
 MOST_ROWS = 60  # of the terminal's table; the files have all
 GIB = 2.0
@@ -58,13 +61,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--sandbox", choices=("auto", "none"), default="auto",
                         help="none: run the learners' code unprotected, as yourself")
     parser.add_argument("--seconds", type=amount, metavar="S",
-                        help=f"longest time for one cell or exercise (default {CELL_SECONDS})")
+                        help=f"longest time for one cell or exercise (default {SECONDS})")
     parser.add_argument("--memory", type=amount, metavar="GIB",
                         help="memory for one submission (default 2)")
     parser.add_argument("--key", type=Path, metavar="GRADES.JSON",
                         help="draw the same cases as the run recorded there")
-    parser.add_argument("--variant", metavar="KEY", help="the word that `dlsys release --variant` "
-                        "was given: grade by its names and numbers, whatever the notebooks say")
     parser.add_argument("--partial", action=argparse.BooleanOptionalAction,
                         help="points for the promises of the docstring that an answer keeps, "
                              "rounded down to half a point (default: all or none)")
@@ -111,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _grade(args)
     except OSError as error:  # a full disk, a folder that is a file, ...
-        print(f"dlsys grade: {clean(error.filename or args.out)}: {error.strerror or error}. What "
+        at_disk = error.filename or (args.out if error.errno in _OF_DISKS else "this machine")
+        print(f"dlsys grade: {clean(at_disk)}: {error.strerror or error}. What "
               "is graded is kept; set this right and add --resume, or give another folder: --out",
               file=sys.stderr)
         return BAD_INPUT
@@ -123,9 +125,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from dlsys.grading import cohort, given, options, pages, reports, scoring, submissions
+    from dlsys.grading import cohort, kept_gradebooks, options, pages, reports, submissions
 
-    before = given.again(args) if args.resume else ""
+    before = kept_gradebooks.again(args) if args.resume else ""
     rules = options.scoring(args)  # a file that cannot be read is known before the work
     found = submissions.find(args.paths, args.out)
     if not found.submissions:
@@ -139,8 +141,11 @@ def _grade(args: argparse.Namespace) -> int:
         journal.scoring = rules
         journal.expect(one.name for one in found.submissions)
         journal.forget(args.regrade)
+        if journal.unfinished:
+            lines.append("Begun before and not finished, so graded last, in a process that may "
+                         f"end: {some(sorted(journal.unfinished))}.")
         if not args.resume:
-            given.keep(args)  # before the work, so that --resume finds them after a kill
+            kept_gradebooks.keep(args)  # before the work, so that --resume finds them after a kill
         options.keep_course(args)
         n = len(found.submissions)
         with Progress(n) as progress, ctrl_c() as stop_if_pressed:
@@ -153,13 +158,13 @@ def _grade(args: argparse.Namespace) -> int:
         lines += _about_dates(grades["results"], rules.course)
         written = []
         try:
-            for name, content, line in options.fill(args, scoring.best(grades["results"])):
+            for name, content, line in options.fill(args, grades["results"]):
                 cohort.write_private(args.out / name, content)
                 written.append(name)
                 lines.append(line)
-            given.keep(args)  # what has served replaces what was kept, and nothing else does
+            kept_gradebooks.keep(args)  # only what has served replaces what was kept
         finally:
-            show(grades, args.out, [*lines, *given.stale(args.out, written)])
+            show(grades, args.out, [*lines, *kept_gradebooks.stale(args.out, written)])
     graded = all(result["status"] == "graded" for result in grades["results"])
     return DONE if graded else NOT_ALL
 
@@ -200,12 +205,12 @@ def _journal(args: argparse.Namespace) -> Any:
     if args.regrade and not args.resume:
         raise cohort.RunError("--regrade: belongs to a run that stands: add --resume.")
     if not args.resume:
-        seconds, gib = args.seconds or CELL_SECONDS, args.memory or GIB
-        limits = walls.Limits(seconds=seconds, total=20 * seconds, memory=int(gib * 2**30))
+        seconds, gib = args.seconds or SECONDS, args.memory or GIB
+        limits = walls.Limits(seconds=seconds, total=walls.TIMES * seconds,
+                              memory=int(gib * 2**30))
         key = _recorded_key(args.key) if args.key else cohort.fresh_key()
         return cohort.Journal.begin(
-            args.out,
-            cohort.Settings(key, limits, args.sandbox != "none", args.stage, args.variant))
+            args.out, cohort.Settings(key, limits, args.sandbox != "none", args.stage))
     journal = cohort.Journal.resume(args.out)
     try:
         _same_options(args, journal.settings)
@@ -221,7 +226,7 @@ def _same_options(args: argparse.Namespace, begun: Any) -> None:
 
     asked = {"--seconds": (args.seconds, begun.limits.seconds),
              "--memory": (args.memory, begun.limits.memory / 2**30),
-             "--stage": (args.stage, begun.stage), "--variant": (args.variant, begun.variant),
+             "--stage": (args.stage, begun.stage),
              "--key": (args.key and _recorded_key(args.key), begun.key)}
     other = [name for name, (now, then) in asked.items() if now not in (None, then)]
     if begun.walled != (args.sandbox != "none"):
@@ -245,11 +250,14 @@ def _recorded_key(path: Path) -> str:
 
 
 def _workers(args: argparse.Namespace, journal: Any, n: int) -> Any:
-    """One process for one submission; else Dask, here or on a cluster."""
+    """One process for one submission; else Dask, here or on a cluster.
+
+    What was begun and not finished may end the process that grades it, so that is not this one.
+    """
     from dlsys.grading import cohort
 
     settings = journal.settings
-    if not args.scheduler and min(args.workers, n) == 1:
+    if not args.scheduler and min(args.workers, n) == 1 and not journal.unfinished:
         return cohort.in_process(settings)
     from dlsys.grading import cluster
     if not args.scheduler:
@@ -317,11 +325,14 @@ def show(grades: dict, folder: Path, lines: list[str]) -> None:
     """The table of results, what needs a look, and where the files are."""
     from rich.console import Console
 
+    from dlsys.grading import reports
+
     console = Console(markup=False, highlight=False)
     results = grades["results"]
-    console.print(_table(results[:MOST_ROWS]))
-    if len(results) > MOST_ROWS:
-        console.print(f"... and {len(results) - MOST_ROWS} more in {folder / 'grades.csv'}")
+    rows = reports.once(results)
+    console.print(_table(rows[:MOST_ROWS]))
+    if len(rows) > MOST_ROWS:
+        console.print(f"... and {len(rows) - MOST_ROWS} more in {folder / 'grades.csv'}")
     for line in [*_summary(results), *lines]:
         console.print(line, soft_wrap=True)
     console.print(f"Results: {folder / 'overview.html'}; the record: {folder / 'grades.json'}")
@@ -349,11 +360,12 @@ def _table(results: list[dict]) -> Any:
 
 
 def _look(result: dict) -> str:
+    from dlsys.grading import people
     if result["status"] != "graded":
         return result["reason"]
     differing = [e["id"] for e in result["exercises"] if e["differs"]]
     differs = [f"notebook shows something else for {', '.join(differing)}"] if differing else []
-    return " ".join([*differs, *result["notes"]])
+    return " ".join([*differs, *people.noted(result)])
 
 
 def _people(names: list[str]) -> str:
@@ -371,9 +383,11 @@ def _summary(results: list[dict]) -> list[str]:
     if again := sorted({r["learner"]["name"] for r in graded
                         if times[people.owner(r), r["stage"]] > 1}):
         lines.append(f"Handed in more than once for a stage, the best counts: {some(again)}.")
-    lines += [f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, which is "
-              f"not installed here: {some(who)}. Install it, then: --resume --regrade NAME"
-              for name, who in reports.missing_packages(results)]
+    for name, pin, who in reports.missing_packages(results):
+        lines.append(f"{_people(who)} {'need' if len(who) > 1 else 'needs'} the package {name}, "
+                     f"which is not installed here: {some(who)}. "
+                     + (f"Install it: pip install {pin}; then: --resume --regrade NAME" if pin else
+                        "The course pins no such package, and anybody may write a name."))
     if who := reports.prying(results):
         lines.append(f"{_people(who)} asked for the checks, which the sandbox hides: {some(who)}. "
                      "Look at the code.")

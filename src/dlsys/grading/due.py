@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from dlsys import sheets
+from dlsys import assignments
 from dlsys.grading.people import answers_to, doubt
 from dlsys.grading.text import clean, numbered_rows, whole
 from dlsys_helpers.errors import UserError
@@ -145,7 +145,7 @@ def _matched(path: Path, facts: dict[str, Any], name: str, form: re.Pattern,
 
 
 def _stage(where: object, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and sheets.is_known(int(text[:6]))):
+    if not (text.isascii() and text.isdigit() and assignments.is_known(int(text[:6]))):
         raise BadCourse(f"{where}: got stage {clean(text, 20)!r}, expected the number of a stage "
                         "or of an exam sheet.")
     return int(text)

@@ -154,10 +154,11 @@ def moodle(results: Iterable[Result]) -> list[list]:
                r["learner"]["name"], r["points"], r["possible"], summary(r)] for r in results)]
 
 
-def fill_moodle(results: Sequence[Result], worksheet: Path) -> tuple[str, list[Result]]:
+def fill_moodle(results: Sequence[Result], worksheet: Path,
+                refused: Sequence[Result] = ()) -> tuple[str, list[Result]]:
     """The instructor's grading worksheet with grades and comments, and the results without a row.
 
-    Raises RunError.
+    refused: what could not be graded; it gets a comment, which says why. Raises RunError.
     """
     sheet = read(worksheet)
     identity, grade, comment = (_column(sheet, MOODLE_NAMES[name])
@@ -167,6 +168,8 @@ def fill_moodle(results: Sequence[Result], worksheet: Path) -> tuple[str, list[R
     absent = _fill(sheet, identity, kept, _by_id(kept, "moodle"),
                    {grade: lambda r: sheet.number(r["points"], grade, *most),
                     comment: lambda r: text.cell(summary(r))})
+    _fill(sheet, identity, [], _by_id(refused, "moodle"),
+          {comment: lambda r: text.cell(summary(r))})
     return _written(sheet), absent
 
 
@@ -182,10 +185,17 @@ def moodle_people(worksheet: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 def summary(result: Result) -> str:
     """Points and message of each exercise and the notes, in one line, as HTML for Moodle."""
-    parts = [f"{e['id']}: {e['points']}/{e['possible']}"
-             + (f" ({e['message']})" if e["status"] != "pass" else "")
-             for e in result["exercises"]]
-    return html.escape(" ".join(["; ".join(parts), *result["notes"]]), quote=False)
+    if result["status"] != "graded":
+        why = f"it {result['reason']}" if result["status"] == "refused" else "ask your instructor."
+        return html.escape(" ".join([f"Not graded: {why}", *result["notes"]]), quote=False)
+    parts = "; ".join(f"{e['id']}: {e['points']}/{e['possible']}{_said(e)}"
+                      for e in result["exercises"])
+    return html.escape(" ".join([f"{parts}.", *result["notes"]]), quote=False)
+
+
+def _said(entry: dict[str, Any]) -> str:
+    said = [entry["message"] if entry["status"] != "pass" else "", entry.get("by_hand", "")]
+    return f" ({' '.join(filter(None, said))})" if any(said) else ""
 
 
 # ---- both

@@ -9,25 +9,35 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import dlsys_checks
-from dlsys import pool, sheets, variants
-from dlsys.grading import frames, groups, notebooks, tally, walls, wire
+from dlsys import assignments
+from dlsys.grading import (
+    cgroups,
+    frames,
+    process_limit,
+    submitted_notebook,
+    tally,
+    walls,
+    wire,
+)
 from dlsys.grading.frames import CELLS
-from dlsys.grading.notebooks import Notebook
 from dlsys.grading.sandbox import Attempt, Sandbox, SandboxLost, SandboxRefused, Zygote, pack_act
+from dlsys.grading.submitted_notebook import Notebook
 from dlsys.grading.text import clean, place
-from dlsys.notebook_file import checked_in
+from dlsys.notebook_reader import checked_in
 from dlsys.remembering import remembering
 from dlsys_helpers import acting, checking, verdicts
 from dlsys_helpers.acting import Case, Outcome
@@ -38,6 +48,8 @@ from dlsys_helpers.verdicts import Verdict
 # passes a single seed, tools/proof.py.
 SEEDS = 2
 _KINDS = ("value", "raised", "unusable", "todo")
+# Characters of what a learner's code says about itself: an error, its type, a line of code.
+LONGEST_ERROR, LONGEST_TYPE, LONGEST_LINE = 120, 40, 200
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,6 @@ class Paper:
     seeds: tuple[int, ...]
     cases: tuple[tuple[Case, ...], ...]  # for each seed
     act: str
-    constant: float | None = None  # the exercise's number, where it is not the usual one
 
     @property
     def all_cases(self) -> list[Case]:
@@ -60,12 +71,6 @@ class Paper:
     def packed(self) -> bytes:
         """This exercise's part of a job, the same for all learners."""
         return pack_act(self.exercise.id, self.trap.function, self.act, self.all_cases)
-
-
-def named(paper: Paper, names: Mapping[str, Any]) -> Paper:
-    """The paper under the name that a release drew for its function; itself under the usual one."""
-    (trap,) = pool.named([paper.trap], names)
-    return paper if trap is paper.trap else replace(paper, trap=trap)
 
 
 class Judge:
@@ -81,7 +86,7 @@ class Judge:
         self.zygote.wait()
         # The key is set last: the zygote started before this process knew a secret.
         self._key = key
-        self._papers: dict[tuple[str, int, float | None], Paper] = {}
+        self._papers: dict[tuple[str, int], Paper] = {}
         self.wall = self._prove_walls() if zygote.walled else (
             "none: the learner's code ran with all rights of the grader")
 
@@ -94,10 +99,9 @@ class Judge:
 
         Raises SandboxLost when the zygote has ended.
         """
-        asked = self.papers(notebook.stage, draw, notebook.constants)
-        papers = [named(paper, notebook.names) for paper in asked]
+        papers = self.papers(notebook.stage, draw)
         code = [*(source for _, source in notebook.cells), *(paper.act for paper in papers)]
-        if not self.zygote.compiler and notebooks.loads_compiler(code):
+        if not self.zygote.compiler and submitted_notebook.loads_compiler(code):
             self.zygote.load_compiler()
         started, own = time.monotonic(), time.process_time()
         # One session for all laws of a notebook: each law's own is quicker inside.
@@ -114,36 +118,32 @@ class Judge:
             "judge_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         }
 
-    def papers(self, stage: int, draw: int = 0, constants: pool.Values | None = None
-               ) -> list[Paper]:
+    def papers(self, stage: int, draw: int = 0) -> list[Paper]:
         """The papers of a stage with the cases of a draw of this run.
 
-        constants: exercise id to a value that a release draws. Raises Refused for a stage without
-        exercises.
+        Raises Refused for a stage without exercises.
         """
-        traps, values = sheets.traps(stage), constants or {}
+        traps = assignments.traps(stage)
         if not traps:
-            raise notebooks.Refused(f"stage {stage} has no exercises.")
-        return [self._paper(trap, draw, values.get(trap.id)) for trap in traps]
+            raise submitted_notebook.Refused(f"stage {stage} has no exercises.")
+        return [self._paper(trap, draw) for trap in traps]
 
-    def _paper(self, trap: Trap, draw: int, value: float | None) -> Paper:
-        key = trap.id, draw, value
+    def _paper(self, trap: Trap, draw: int) -> Paper:
+        key = trap.id, draw
         if key not in self._papers:
-            self._papers[key] = self._drawn(trap, draw, value)
+            self._papers[key] = self._drawn(trap, draw)
         return self._papers[key]
 
-    def _drawn(self, trap: Trap, draw: int, value: float | None) -> Paper:
+    def _drawn(self, trap: Trap, draw: int) -> Paper:
         try:
-            exercise = sheets.checks(trap.id).find(trap.id)
+            exercise = assignments.checks(trap.id).find(trap.id)
         except ValueError as error:
-            raise notebooks.Refused(f"no check here for it: {error}") from None
-        if value is not None:
-            exercise = variants.exercise(trap.id, value)
+            raise submitted_notebook.Refused(f"no check here for it: {error}") from None
         seeds = tuple(seed_of(self._key, exercise.id, k, draw) for k in range(SEEDS))
         own_act = exercise.act_fn is not acting.call_function
         return Paper(remembering(exercise), trap, seeds,
                      tuple(tuple(exercise.arrange(seed)) for seed in seeds),
-                     acting.act_source(exercise.act_fn) if own_act else "", value)
+                     acting.act_source(exercise.act_fn) if own_act else "")
 
     def _prove_walls(self) -> str:
         """Try each wall from inside with a probe; returns what the walls are, if all hold."""
@@ -164,7 +164,7 @@ class Judge:
                                  f"{walls.remedy()}")
         limits = self.zygote.limits
         own = self.zygote.group.most
-        bound = own or groups.bound()
+        bound = own or cgroups.bound()
         kernel = (_OWN_BOUND if own else _BOUND).format(bound / 2**30) if bound else _NO_BOUND
         return _WALL.format(memory=limits.memory / 2**30, processes=limits.processes) + kernel
 
@@ -259,11 +259,14 @@ class Sitting:
         open_papers = [p for p in self.papers if not self._is_done(p)]
         if not open_papers:
             return
+        answered = {paper.exercise.id for index, paper in enumerate(self.papers)
+                    if index in self.attempt.answers}  # others were behind what ended the attempt
         self._try_alone(open_papers)
-        ids = [paper.exercise.id for paper in open_papers]
-        if late := [id for id in ids if self.verdicts[id].status == "pass"]:
-            self.notes.append(f"{', '.join(late)} did not pass after all cells, but passes alone, "
-                              "which counts. Does another cell change what it needs?")
+        late = [id for id in (paper.exercise.id for paper in open_papers)
+                if id in answered and self.verdicts[id].status == "pass"]
+        if late:
+            self.notes.append(f"{', '.join(late)}: not passed after all cells, but alone, which "
+                              "counts. Does another cell change what is needed there?")
 
     def _is_done(self, paper: Paper) -> bool:
         """Whether nothing is left to try. A stub below an answer may hide what passed above it."""
@@ -271,7 +274,8 @@ class Sitting:
         if status != "todo":
             return status == "pass"
         name = paper.trap.function
-        return sum(notebooks.defines(source, name) for _, source in self.notebook.cells) < 2
+        return sum(submitted_notebook.defines(source, name)
+                   for _, source in self.notebook.cells) < 2
 
     def _try_alone(self, papers: Sequence[Paper]) -> None:
         """Judge these in processes of their own; what a fault kept from being asked, once more."""
@@ -297,12 +301,15 @@ class Sitting:
 
     def _advice(self, paper: Paper) -> str:
         """A note about a right answer that calls what the exercise wants written by hand."""
-        id = paper.exercise.id
-        if not paper.exercise.by_hand or self.verdicts[id].status != "pass":
+        id, unwanted = paper.exercise.id, paper.exercise.by_hand
+        if not unwanted or self.verdicts[id].status != "pass":
             return ""
-        used = {call for _, source in self.notebook.cells
-                if notebooks.defines(source, paper.trap.function)
-                for call in notebooks.calls(source, paper.exercise.by_hand)}
+        used = submitted_notebook.calls(
+            (source for _, source in self.notebook.cells
+             if submitted_notebook.defines(source, paper.trap.function)), unwanted)
+        if used is None:
+            return (f"{id} has too much code for a look whether it calls {', '.join(unwanted)}. "
+                    "The points stand; your instructor may look at it.")
         return (f"{id} seems to call {', '.join(sorted(used))}, which the exercise wants written "
                 "by hand. The points stand; your instructor may look at it.") if used else ""
 
@@ -335,12 +342,19 @@ class Sitting:
                 case {"fault": kind}:
                     return _fault(paper, kind, self.sandbox), {}
             try:
-                self.judged[key] = _judged(paper, messages)
+                outcomes = [_outcome(message, self.notebook.cells) for message in messages]
+                self.judged[key] = self._judged(paper, outcomes)
             except Exception as error:  # the learner boundary: a law met a form nobody foresaw
                 return Verdict("wrong", paper.exercise.id, "the returned value has a form that the "
                                f"check cannot read ({type(error).__name__})."), {}
         verdict, counted = self.judged[key]
         return self._caused(verdict, attempt), counted
+
+    def _judged(self, paper: Paper, outcomes: Sequence[Outcome]) -> tuple[Verdict, dict[str, Any]]:
+        """The verdict on an answer to all seeds, and how far it got. Raises what a law does."""
+        verdict = judge_answers(paper, outcomes)
+        short = _short(verdict.message, outcomes, self.sandbox.limits.processes)
+        return replace(verdict, message=short), _tally(paper, outcomes, verdict)
 
     def _no_answer(self, paper: Paper, attempt: Attempt) -> Verdict:
         if attempt.at == CELLS or not attempt.cells_done:
@@ -357,7 +371,7 @@ class Sitting:
                            "a later cell reassigned it.")
         broken = {report["number"]: report for report in self._reports(attempt)}
         for number, source in self.notebook.cells:
-            if number in broken and notebooks.defines(source, name):
+            if number in broken and submitted_notebook.defines(source, name):
                 return Verdict("error", id, f"{name} is not defined, because "
                                f"{place(broken[number])} stopped: {broken[number]['error']}")
         if first := self._first_broken(attempt):
@@ -378,7 +392,7 @@ class Sitting:
         return next((r for r in self._reports(attempt) if r["number"] not in checks), None)
 
     def _reports(self, attempt: Attempt) -> list[dict]:
-        return _reports(attempt, self.notebook.cells)
+        return _reports(attempt, self.notebook.cells, self.sandbox.limits.processes)
 
     def result(self) -> dict[str, Any]:
         """Points, verdicts, cell errors and notes as JSON."""
@@ -386,7 +400,8 @@ class Sitting:
         return {"status": "graded", "stage": self.notebook.stage,
                 "points": sum(e["points"] for e in exercises),
                 "possible": sum(e["possible"] for e in exercises),
-                "exercises": exercises, "cells": self._reports(self.attempt), "notes": self.notes}
+                "exercises": exercises, "cells": self._reports(self.attempt), "notes": self.notes,
+                "remarks": self.notebook.remarks}
 
     def _entry(self, paper: Paper) -> dict[str, Any]:
         verdict = self._explained(self.verdicts[paper.exercise.id])
@@ -399,7 +414,6 @@ class Sitting:
             "misconception": verdict.misconception, "trap": verdict.trap,
             "case": verdict.case, "notebook_shows": shows,
             "differs": shown is not None and (shown == "pass") != passed,
-            **({} if paper.constant is None else {"constant": paper.constant}),
             **self.tallies.get(verdict.id, {}),
         }
 
@@ -425,7 +439,7 @@ _WHAT = {"died": "ended the Python process.", "timeout": "ran past the time limi
          "broken": "sent something that cannot be read."}
 
 
-def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]]) -> list[dict]:
+def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]], processes: int) -> list[dict]:
     """The cell reports that have the expected form; all others are dropped.
 
     They come from a stranger: the cell must be one of the notebook's, the line one of the cell's.
@@ -437,8 +451,8 @@ def _reports(attempt: Attempt, cells: Sequence[tuple[int, str]]) -> list[dict]:
             case {"number": int(number), "line": int() | None as line,
                   "error": str(error)} if number in ends:
                 line = line if line and 0 < line <= ends[number] else None
-                error = _WHAT.get(error, error)
-                kept.append({"number": number, "line": line, "error": clean(error)})
+                error = _error(_WHAT.get(error, error), processes)
+                kept.append({"number": number, "line": line, "error": error})
     return kept
 
 
@@ -454,13 +468,6 @@ def _fault(paper: Paper, fault: object, sandbox: Sandbox) -> Verdict:
     known = fault if type(fault) is str else ""
     return Verdict("error", paper.exercise.id,
                    text.get(known, f"{name} sent something that cannot be read."))
-
-
-def _judged(paper: Paper, messages: Sequence[Any]) -> tuple[Verdict, dict[str, Any]]:
-    """The verdict on an answer to all seeds, and how far it got. Raises what a law does."""
-    outcomes = [_outcome(message) for message in messages]
-    verdict = judge_answers(paper, outcomes)
-    return verdict, _tally(paper, outcomes, verdict)
 
 
 def judge_answers(paper: Paper, outcomes: Sequence[Outcome]) -> Verdict:
@@ -493,12 +500,42 @@ def _tally(paper: Paper, outcomes: Sequence[Outcome], verdict: Verdict) -> dict[
         return {}
 
 
-def _outcome(message: Any) -> Outcome:
+def _short(message: str, outcomes: Sequence[Outcome], processes: int) -> str:
+    """A message in which a learner's error has at most LONGEST_ERROR characters.
+
+    It is cut behind the laws, which compare it with the errors of known mistakes.
+    """
+    for outcome in outcomes:
+        said = _error(outcome.error, processes)
+        if said != outcome.error and (start := message.find(outcome.error[:LONGEST_ERROR])) >= 0:
+            same = takewhile(lambda pair: pair[0] == pair[1], zip(message[start:], outcome.error,
+                                                               strict=False))
+            return message[:start] + said + message[start + len(list(same)):]
+    return message
+
+
+def _error(text: str, processes: int) -> str:
+    """A stranger's error, too short to read a case's numbers out; what the runner added stays."""
+    added = process_limit.allows(processes)
+    return clean(text.removesuffix(added), LONGEST_ERROR) + (f" {added}" if added in text else "")
+
+
+def _where(text: str, cells: Sequence[tuple[int, str]]) -> str:
+    """`cell 4, line 2: x.sun()` with the line as it stands in the notebook, or ""."""
+    match = re.match(r"cell (\d{1,4}), line (\d{1,7}): ", text, re.A)
+    known = dict(cells)
+    if not match or int(match[1]) not in known:
+        return ""
+    lines, number = known[int(match[1])].split("\n"), int(match[2])
+    return match[0] + lines[number - 1].strip()[:LONGEST_LINE] if 0 < number <= len(lines) else ""
+
+
+def _outcome(message: Any, cells: Sequence[tuple[int, str]]) -> Outcome:
     """An outcome from what a stranger sent. Raises TypeError or ValueError for another form."""
     match message:
         case {"kind": str(kind), "value": value, "error_type": str(error_type),
               "error": str(error), "where": str(where), "mutated": list(mutated)}:
             if kind in _KINDS and all(type(name) is str for name in mutated):
-                return Outcome(kind, value, error_type[:80], error[:300], where[:200],
-                               tuple(mutated))
+                return Outcome(kind, value, error_type[:LONGEST_TYPE], error[:300],
+                               _where(where, cells), tuple(mutated))
     raise ValueError("no outcome")

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dlsys.grading import cohort, due, given, gradebooks, overrides
+from dlsys.grading import cohort, due, gradebooks, kept_gradebooks, overrides
 from dlsys.grading.cohort import RunError
-from dlsys.grading.scoring import Scoring
+from dlsys.grading.scoring import Scoring, best, without_points
 from dlsys.grading.text import some
 
 Result = dict[str, Any]
@@ -67,14 +67,22 @@ def _people(args: argparse.Namespace) -> tuple[dict, dict]:
 
 # ---- filling in
 
-def fill(args: argparse.Namespace, counted: list[Result]) -> list[tuple[str, str, str]]:
+def fill(args: argparse.Namespace, results: list[Result]) -> list[tuple[str, str, str]]:
     """The filled-in gradebooks of the LMS: name, content and one line about each.
 
     Raises RunError.
     """
-    filled = [*_canvas(args.canvas, counted), *_moodle(args.moodle, counted)]
-    return [(name, content, f"{name}: {line_about(meant, missing)}")
+    counted = best(results)
+    filled = [*_canvas(args.canvas, counted),
+              *_moodle(args.moodle, counted, without_points(results))]
+    return [(name, content, f"{name}: {line_about(meant, missing)}{_alone(name, results)}")
             for name, content, meant, missing in filled]
+
+
+def _alone(name: str, results: list[Result]) -> str:
+    """How many rows of Moodle's sheet may have got a comment without points."""
+    n = sum(r["learner"]["source"] == "moodle" for r in without_points(results))
+    return f" A comment alone for {n} not graded." if n and name.startswith("moodle") else ""
 
 
 def _canvas(asked: list[list[str]], counted: list[Result]) -> list[tuple]:
@@ -84,15 +92,15 @@ def _canvas(asked: list[list[str]], counted: list[Result]) -> list[tuple]:
         raise RunError(f"--canvas: got {len(books)} gradebooks, expected one, with several "
                        "columns. Canvas has one for a course.")
     text, missing = gradebooks.fill_canvas(counted, Path(asked[0][0]), [name for _, name in asked])
-    return [(given.CANVAS, text, counted, missing)]
+    return [(kept_gradebooks.CANVAS, text, counted, missing)]
 
 
-def _moodle(asked: list[str], counted: list[Result]) -> list[tuple]:
+def _moodle(asked: list[str], counted: list[Result], refused: list[Result]) -> list[tuple]:
     made = []
     for stage, path in map(gradebooks.of_stage, asked):
         mine = [r for r in counted if stage in (None, r["stage"])]
-        text, missing = gradebooks.fill_moodle(mine, Path(path))
-        made.append((given.moodle_name(stage), text, mine, missing))
+        text, missing = gradebooks.fill_moodle(mine, Path(path), refused)
+        made.append((kept_gradebooks.moodle_name(stage), text, mine, missing))
     if len({name for name, *_ in made}) < len(made):
         raise RunError("--moodle: got two sheets for one stage, expected one for each: "
                        "--moodle 1=CSV --moodle 2=CSV")

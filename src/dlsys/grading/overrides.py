@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dlsys import assignments
 from dlsys.grading.people import answers_to, doubt
 from dlsys.grading.text import clean, numbered_rows, whole
 from dlsys_helpers import catalog
 from dlsys_helpers.errors import UserError
 
 FILE = "overrides.csv"
+BY_HAND = "none: the points are by hand"  # stands for the walls of what no program graded
 COLUMNS = ["learner", "exercise", "points", "comment"]
 
 
@@ -90,7 +92,7 @@ def applied(results: Iterable[dict[str, Any]], rows: list[Override]) -> list[dic
         if not mine:
             raise BadOverride(f"{FILE}, row {row.row}: got learner {clean(row.learner)!r}, "
                               "expected a name, a number or a submission of this run.")
-        if not [result for result in mine if _apply(result, row)]:
+        if not [result for result in mine if _apply(result, row)] and not _opened(mine, row):
             raise BadOverride(f"{FILE}, row {row.row}: got exercise {clean(row.exercise)!r}, "
                               "expected one that was graded for this learner, such as 01.3.")
     return changed
@@ -115,7 +117,28 @@ def _apply(result: dict[str, Any], row: Override) -> bool:
                               f"{entry['possible']}")
         entry["points"] = whole(row.points)
         result["points"] = whole(sum(e["points"] for e in result["exercises"]))
-    said = f": {row.comment}" if row.comment else "."
-    entry["message"] = " ".join(filter(None, [entry["message"], f"By hand{said}"]))
-    result["notes"].append(f"{entry['id']} by hand, {entry['points']} instead of {before}{said}")
+    given = f", {entry['points']} instead of {before}" if entry["points"] != before else ""
+    said = f" hand{given}{f': {row.comment}' if row.comment else '.'}"
+    entry["by_hand"] = " ".join(filter(None, [entry.get("by_hand"), f"By{said}"]))
+    result["remarks"] = [*result.get("remarks", []), f"{entry['id']} by{said}"]
     return True
+
+
+def _opened(mine: list[dict[str, Any]], row: Override) -> bool:
+    """Points by hand for a hand-in that could not be graded, in place; whether there is one."""
+    closed = [result for result in mine if result["status"] != "graded"]
+    traps = [] if row.points is None else assignments.traps(assignments.number_of(row.exercise))
+    if not closed or row.exercise not in [trap.id for trap in traps]:
+        return False
+    result = closed[0]
+    entries = [{"id": trap.id, "title": trap.title, "function": trap.function, "status": "missing",
+                "points": 0, "possible": trap.points, "message": "", "misconception": "",
+                "trap": "", "case": "", "notebook_shows": "nothing", "differs": False}
+               for trap in traps]
+    why = f"it {result['reason']}" if result["status"] == "refused" else "the grader stopped at it."
+    result |= {"status": "graded", "stage": assignments.number_of(row.exercise),
+               "exercises": entries, "possible": sum(trap.points for trap in traps),
+               "notes": [*result["notes"], f"Not graded by the program: {why}"],
+               "wall": BY_HAND, "ended_by": "", "seconds": 0, "cpu_seconds": 0, "peak_mib": 0,
+               "judge_peak_mib": 0}
+    return _apply(result, row)

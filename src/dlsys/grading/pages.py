@@ -12,14 +12,14 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from dlsys import pool, sheets
+from dlsys import assignments
 from dlsys.grading import hints, reports, returns
 from dlsys.grading.cohort import write_private
-from dlsys.grading.people import names, owner
+from dlsys.grading.people import names, noted, owner
 from dlsys.grading.reports import FEEDBACK, Result, page_name
 from dlsys.grading.scoring import best
 from dlsys.grading.text import place
-from dlsys_helpers import catalog, stages
+from dlsys_helpers import catalog
 from dlsys_helpers.verdicts import STATUSES
 
 MOST_BARS = 10
@@ -59,8 +59,8 @@ def _scoring(grades: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stage_name(number: int) -> str:
-    title = sheets.stage(number).title
-    return title if sheets.is_exam(number) else f"Stage {number}: {title}"
+    title = assignments.stage(number).title
+    return title if assignments.is_exam(number) else f"Stage {number}: {title}"
 
 
 def _hints(entry: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +69,6 @@ def _hints(entry: dict[str, Any]) -> dict[str, Any]:
     ran = entry["status"] == "wrong" or (entry["status"] == "error" and "cases" in entry)
     if trap is None or not trap.hints or not ran:
         return {"first": "", "others": []}
-    (trap,) = pool.named([trap], {}, {trap.id: entry.get("constant")})
     k = hints.nearest(trap.hints, entry["message"], entry["misconception"])
     return {"first": trap.hints[k], "others": [*trap.hints[:k], *trap.hints[k + 1:]]}
 
@@ -87,7 +86,7 @@ def _told(message: str) -> str:
 def _next_steps(result: Result) -> list[str]:
     """What a learner does after reading the page; nothing for a sheet of the exam."""
     number, open_ones = result["stage"], [e for e in result["exercises"] if e["status"] != "pass"]
-    if sheets.is_exam(number):
+    if assignments.is_exam(number):
         return []
     if not open_ones:
         after = [stage for stage in catalog.written() if stage.number > number][:1]
@@ -115,10 +114,11 @@ def overview(grades: dict[str, Any]) -> str:
         walls=sorted({r["wall"] for r in results if "wall" in r}),
         stages=[_stage(number, [r for r in counted if r["stage"] == number])
                 for number in sorted({r["stage"] for r in counted})],
-        refused=[r for r in results if r["status"] != "graded"],
+        refused=[r for r in reports.once(results) if r["status"] != "graded"],
+        graded=sum(r["status"] == "graded" for r in results),
         missing=reports.missing_packages(results), prying=reports.prying(results),
         alike=reports.alike(results),
-        noted=[r for r in results if r["notes"]],
+        noted=[(r, noted(r)) for r in results if noted(r)],
         differing=[(r, e) for r in results for e in r["exercises"] if e["differs"]],
         learners=_learners(results, counted, grades["run"]))
 
@@ -140,7 +140,7 @@ def _learners(results: list[Result], counted: list[Result],
 
 def _stage(number: int, results: list[Result]) -> dict[str, Any]:
     exercises = [_exercise(results, k) for k in range(len(results[0]["exercises"]))]
-    return {"number": number, "title": sheets.stage(number).title, "n": len(results),
+    return {"number": number, "title": assignments.stage(number).title, "n": len(results),
             "mean": sum(r["points"] for r in results) / len(results),
             "possible": results[0]["possible"], "bars": _bars(results), "exercises": exercises,
             "unsolved": [e["id"] for e in exercises if not e["solved"]]}
@@ -182,9 +182,8 @@ def render(name: str, **values: Any) -> str:
 
 
 def _lesson(trap: str) -> str:
-    """Where a trap is told: `04.2 A borrowed learning rate, in notebooks/04_optimizers.ipynb`."""
-    stem = stages.stage(int(trap[:2])).stem
-    return f"{trap} {catalog.trap(trap).title}, in notebooks/{stem}.ipynb"
+    """Where a trap is told, whatever its file is called in the class."""
+    return f"{trap} {catalog.trap(trap).title}, in the lesson of {_stage_name(int(trap[:2]))}"
 
 
 def _code(text: str) -> markupsafe.Markup:

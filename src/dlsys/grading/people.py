@@ -22,6 +22,11 @@ def owner(result: Result) -> tuple[str, ...]:
             learner["raw"])
 
 
+def noted(result: Result) -> list[str]:
+    """What the instructor is told about a result: the learner's notes, and remarks beside them."""
+    return [*result["notes"], *result.get("remarks", [])]
+
+
 def answers_to(result: Result, name: str) -> bool:
     """Whether a result is that of `name`: a learner's name or number, or a submission's path."""
     learner = result["learner"]

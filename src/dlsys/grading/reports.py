@@ -10,20 +10,25 @@ import hashlib
 import hmac
 import io
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from dlsys import sheets
+from dlsys import assignments
 from dlsys.grading import text
 from dlsys.grading.cohort import write_private
 from dlsys.grading.gradebooks import canvas, moodle
-from dlsys.grading.people import names, owner
+from dlsys.grading.people import names, noted, owner
 from dlsys.grading.scoring import best
+from dlsys_helpers import paths
 
 Result = dict[str, Any]
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.-]{1,80})'")
+_SPELT = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "æ": "ae", "ø": "o", "ł": "l",
+                        "đ": "d", "ı": "i"})  # of other letters NFKD takes the marks off
 CHECKS = "dlsys_checks"  # hidden on purpose, so it is no missing package
 FEEDBACK = "feedback"  # the folder of the learners' pages
 EXCEL = "utf-8-sig"  # Excel takes a CSV file for UTF-8 only where this mark begins it
@@ -41,16 +46,51 @@ def write_all(grades: dict[str, Any], folder: Path) -> None:
     write_private(folder / "nbgrader.csv", rows_as_csv(nbgrader(results)))
     for stage in sorted({r["stage"] for r in best(results)}):
         chosen = [r for r in best(results) if r["stage"] == stage]
-        stem = sheets.stage(stage).stem
+        stem = assignments.stage(stage).stem
         write_private(folder / f"canvas_{stem}.csv", rows_as_csv(canvas(chosen, stem)), EXCEL)
         write_private(folder / f"moodle_{stem}.csv", rows_as_csv(moodle(chosen)), EXCEL)
 
 
-def missing_packages(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
-    """Packages that cells asked for and that are not here, each with the learners' names."""
-    return sorted(_names(results, lambda result: (
+def missing_packages(results: Sequence[Result]) -> list[tuple[str, str, list[str]]]:
+    """Packages that cells asked for and that are not here: name, what pip takes, learners' names.
+
+    The names are a stranger's words, so only what the course pins has something for pip, others "".
+    """
+    asked = _names(results, lambda result: (
         found[1] for cell in result["cells"] if (found := _NO_PACKAGE.match(cell["error"]))
-        and not found[1].startswith(CHECKS))).items())
+        and not found[1].startswith(CHECKS)))
+    pins = _pinned()
+    return sorted((name, pins.get(_normal(name.partition(".")[0]), ""), who)
+                  for name, who in asked.items())
+
+
+def _pinned() -> dict[str, str]:
+    """The packages of the lock as pip takes them, by name; none where there is no lock."""
+    try:
+        lines = (paths.ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {_normal(line.partition("==")[0]): line for line in lines if "==" in line}
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def once(results: Iterable[Result]) -> list[Result]:
+    """The results, of those of one learner that were not graded only the first, which says so."""
+    results = list(results)
+    times = Counter(owner(r) for r in results if r["status"] != "graded")
+    shown, met = [], set()
+    for result in results:
+        who = owner(result)
+        if result["status"] == "graded" or who not in met:
+            more = times[who] - 1 if result["status"] != "graded" else 0
+            shown.append({**result, "reason": f"{result['reason']} Not graded, too, of the same "
+                          f"learner: {more} more, see grades.csv."} if more else result)
+        if result["status"] != "graded":
+            met.add(who)
+    return shown
 
 
 def prying(results: Sequence[Result]) -> list[str]:
@@ -86,7 +126,9 @@ def page_name(owner: tuple[str, ...], run: dict[str, Any]) -> str:
 
     Pages may lie side by side on a server; the key of the run, which nobody else has, is in it.
     """
-    slug = re.sub(r"[^a-z0-9]+", "-", owner[2].lower()).strip("-")[:40] or "learner"
+    name = unicodedata.normalize("NFKD", owner[2].lower().translate(_SPELT))
+    plain = name.encode("ascii", "ignore").decode()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:40] or "learner"
     secret, text = run["settings"]["key"].encode(), repr(owner).encode()
     return f"{slug}-{hmac.new(secret, text, hashlib.sha256).hexdigest()[:20]}.html"
 
@@ -108,7 +150,7 @@ def table(results: Iterable[Result], run: dict[str, Any]) -> list[list]:
             "notes", "handed in", "due", "off for late", "sandbox", "seconds", "feedback"]
     return [head, *([r["learner"]["name"], r["learner"]["id"], r["name"], r["stage"],
                      r["status"], r["points"], r["possible"], r.get("reason", ""),
-                     " ".join(r["notes"]), *_lateness(r), r.get("wall", "").partition(" ")[0],
+                     " ".join(noted(r)), *_lateness(r), r.get("wall", "").partition(" ")[0],
                      r.get("seconds", ""), f"{FEEDBACK}/{page_name(owner(r), run)}"]
                     for r in results)]
 
@@ -129,7 +171,8 @@ def exercises(results: Iterable[Result]) -> list[list]:
                      e["points"], e["possible"],
                      *(e.get(key, "") for key in ("cases_held", "cases", "promises_held",
                                                   "promises")),
-                     e["message"], e["misconception"], e["trap"], e["case"],
+                     " ".join(filter(None, [e["message"], e.get("by_hand")])),
+                     e["misconception"], e["trap"], e["case"],
                      e["notebook_shows"], "yes" if e["differs"] else ""]
                     for r in results for e in r["exercises"])]
 
@@ -139,7 +182,7 @@ def nbgrader(results: Iterable[Result]) -> list[list]:
     rows: list[list] = [NBGRADER]
     for r in best(results):
         handed_in, due, off = _lateness(r)
-        rows.append([r.get("assignment") or sheets.stage(r["stage"]).stem, due, handed_in,
+        rows.append([r.get("assignment") or assignments.stage(r["stage"]).stem, due, handed_in,
                      r["learner"]["id"] or r["learner"].get("download_name", r["learner"]["name"]),
                      "", r["learner"]["name"], "", text.whole(r["points"] + (off or 0)), off or 0,
                      r["points"], r["possible"]])

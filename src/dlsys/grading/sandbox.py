@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys.grading import frames, groups, supervisor, walls
+from dlsys.grading import cgroups, frames, supervisor, walls
 from dlsys.grading.frames import ACTS, CELLS, END, JOB
+from dlsys.grading.text import clean
 from dlsys.grading.walls import Limits
 from dlsys_helpers.errors import UserError
 
@@ -57,34 +58,40 @@ class Zygote:
         if sys.platform != "linux":
             raise SandboxRefused(f"grading: got {sys.platform}, expected Linux. {walls.remedy()}")
         self.limits, self.walled = limits, walled
-        self._root = tempfile.mkdtemp(prefix="dlsys-view-")
-        self.group = groups.make(limits) if walled else groups.NONE
+        self.group = cgroups.make(limits) if walled else cgroups.NONE
         self.compiler = False  # whether it is loaded
         self._line, theirs = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the rest
         # -P and -s: nothing from the current folder or the user's own packages is imported.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", "dlsys.grading.zygote"], stdin=theirs,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            stdout=subprocess.DEVNULL, stderr=self._said, cwd="/",
             env=walls.ENVIRONMENT, start_new_session=True, pass_fds=self.group.fds)
         theirs.close()
-        self._line.sendall(json.dumps({
-            "walled": walled, "limits": limits.plain(), "root": self._root,
-            "group": self.group.plain(), "visible": walls.visible_paths(),
-            "masked": walls.masked_paths()}).encode())
+        with contextlib.suppress(OSError):  # it has ended by now: `wait` says so
+            self._line.sendall(json.dumps({
+                "walled": walled, "limits": limits.plain(), "group": self.group.plain(),
+                "package": str(walls.PACKAGES[0]), "visible": walls.visible_paths(),
+                "masked": walls.masked_paths()}).encode())
 
     def wait(self) -> None:
         """Wait until the zygote can fork. Raises SandboxRefused, which says what to do."""
         self._line.settimeout(START_SECONDS)
         try:
-            answer = json.loads(self._line.recv(4096) or b'{"error": "it ended at once"}')
+            answer = json.loads(self._line.recv(4096))
         except TimeoutError:
             answer = {"error": f"no answer in {START_SECONDS:g} s"}
-        with contextlib.suppress(OSError):  # the zygote has made the view its own root by now
-            os.rmdir(self._root)
+        except (OSError, ValueError):  # it has ended without one
+            answer = {"error": f"its process ended: {self._last_words()}"}
+        if "package" in answer:
+            self.close()
+            raise SandboxRefused(
+                f"sandbox: got the package in {answer['package']}, expected that in "
+                f"{walls.PACKAGES[0]}. Run this checkout's own dlsys, and leave PYTHONPATH unset.")
         if "error" in answer:
             self.close()
             raise SandboxRefused(
-                f"sandbox: cannot be built here ({str(answer['error'])[:120]}). {walls.remedy()} "
+                f"sandbox: cannot be built here ({clean(answer['error'], 160)}). {walls.remedy()} "
                 "Or, for notebooks you trust as your own: --sandbox=none")
         if not answer["group"]:
             self._leave_group()
@@ -100,16 +107,25 @@ class Zygote:
         if not self.compiler:
             raise SandboxLost("zygote")
 
+    def _last_words(self) -> str:
+        """The last line that the zygote wrote to standard error, where it wrote one."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        self._said.seek(0)
+        lines = self._said.read().decode("utf-8", "replace").split("\n")
+        return next((clean(line, 120) for line in reversed(lines) if line.strip()), "no reason")
+
     def close(self) -> None:
         """End the zygote and every process that it started."""
         self._line.close()
+        self._said.close()
         self._process.kill()
         self._process.wait()
         self._leave_group()
 
     def _leave_group(self) -> None:
         self.group.close()
-        self.group = groups.NONE
+        self.group = cgroups.NONE
 
     @contextlib.contextmanager
     def sandbox(self) -> Iterator[Sandbox]:

@@ -100,6 +100,17 @@ def best(results: Iterable[Result]) -> list[Result]:
     return list(chosen.values())
 
 
+def without_points(results: Iterable[Result]) -> list[Result]:
+    """The first of each learner of whom nothing could be graded: a reason, and no points."""
+    results = list(results)
+    graded = {owner(result) for result in results if result["status"] == "graded"}
+    first: dict[tuple, Result] = {}
+    for result in results:
+        if owner(result) not in graded:
+            first.setdefault(owner(result), result)
+    return list(first.values())
+
+
 def _with_counts(results: Sequence[Result]) -> list[Result]:
     """The results, each of several for one stage with a note which of them counts."""
     times = Counter((owner(r), r["stage"]) for r in results if r["status"] == "graded")

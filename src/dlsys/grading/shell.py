@@ -22,7 +22,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.display import display
 from IPython.utils.capture import capture_output
 
-from dlsys import cells
+from dlsys import run_source
 
 _EMPTY_LINES = re.compile(r"(?:[ \t]*\n)*")
 _FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -66,7 +66,7 @@ class Shell:
         empty = _EMPTY_LINES.match(source).end()
         self.above = above + source.count("\n", 0, empty)
         code = "\n" * self.above + _transformed(source[empty:])
-        cells.remember(code, self.name)
+        run_source.remember(code, self.name)
         return self.execute(code, self.name)
 
     def execute(self, code: str, name: str = "<magic>") -> Any:
@@ -77,10 +77,10 @@ class Shell:
         missing, rest, value = None, code, None
         while rest is not None:
             try:
-                value, rest = cells.run(rest, name, self._run, lambda: self.flags), None
+                value, rest = run_source.run(rest, name, self._run, lambda: self.flags), None
             except ModuleNotFoundError as error:
                 missing = missing or error
-                rest = cells.after_import(rest, name, error, self.flags)
+                rest = run_source.after_import(rest, name, error, self.flags)
                 if rest is None:
                     raise missing from None
             except Exception:

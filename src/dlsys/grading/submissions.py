@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from dlsys.grading import due
-from dlsys.grading.notebooks import Refused
+from dlsys.grading.submitted_notebook import Refused
 from dlsys.grading.text import clean
-from dlsys.notebook_file import LARGEST, oversize
+from dlsys.notebook_reader import LARGEST, oversize
 from dlsys_helpers import stages
 
 MOST_ENTRIES = 20_000     # files in one zip or folder

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dlsys.grading import init, walls
-from dlsys.grading.groups import NONE, Group, read
+from dlsys.grading.cgroups import NONE, Group, read
 
 LOOK_EVERY = 0.02  # seconds between two looks at the memory
 LONGEST_MESSAGE = 4096

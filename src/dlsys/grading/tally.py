@@ -10,23 +10,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dlsys_helpers.acting import Case, Outcome
-from dlsys_helpers.checking import Exercise, Promise
+from dlsys_helpers.judging import Exercise, Promise
 from dlsys_helpers.verdicts import Verdict
 
 Judged = list[tuple[Case, Verdict]]
 
 
 def count(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Cases that hold of all, promises that are kept of all, and the text of those that are not.
+    """Cases that hold of all, promises that are kept of all, and the text of those that are broken.
 
-    cases, outcomes: those of all seeds.
+    cases, outcomes: those of all seeds. What is neither kept nor broken was not reached.
     """
     judged = [(case, exercise.judge_one(case, outcome))
               for case, outcome in zip(cases, outcomes, strict=True)]
-    broken = [promise.text for promise in exercise.promises if not is_kept(promise, judged)]
     return {**complete(exercise, len(judged)),
             "cases_held": sum(_passed(verdict) for _, verdict in judged),
-            "promises_held": len(exercise.promises) - len(broken), "broken": broken}
+            "promises_held": sum(is_kept(promise, judged) for promise in exercise.promises),
+            "broken": [promise.text for promise in exercise.promises
+                       if is_broken(promise, exercise.promises, judged)]}
 
 
 def complete(exercise: Exercise, cases: int) -> dict[str, Any]:
@@ -45,6 +46,20 @@ def is_kept(promise: Promise, judged: Judged) -> bool:
             if not promise.cases or case.name in promise.cases]
     return any(_passed(verdict) for _, verdict in mine) and not _fails(
         promise, (verdict for _, verdict in mine))
+
+
+def is_broken(promise: Promise, promises: Sequence[Promise], judged: Judged) -> bool:
+    """Whether a verdict decided against the promise: its own words, or the failure of its cases.
+
+    Where all cases fail, those of a promise say something about it only if no promise's words do.
+    """
+    mine = [verdict for _, verdict in judged if not _passed(verdict) and promise.decides(verdict)]
+    if not mine or promise.says:
+        return bool(mine)
+    if any(_passed(verdict) for case, verdict in judged if case.name not in promise.cases):
+        return True
+    return any(not _no_law_reached(verdict) for verdict in mine) and not all(
+        any(other.says and other.decides(verdict) for other in promises) for verdict in mine)
 
 
 def _fails(promise: Promise, verdicts: Iterable[Verdict]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,9 @@ from dlsys_helpers.errors import UserError
 
 # Control, format (bidirectional marks, zero width), surrogate, private use, line and paragraph.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# Spreadsheets take the signs of full width for formulas, too.
+_FORMULA = tuple("=+-@\t\r＝＋－＠")
+_INNER_FORMULA = re.compile(r"""(;[\s"']*)([=+@＝＋－＠-])""")
 
 
 def visible(text: object) -> str:
@@ -39,10 +42,14 @@ def place(report: dict) -> str:
 
 
 def cell(value: object) -> object:
-    """A value for a CSV file: text that a spreadsheet would take for a formula gets a quote."""
+    """A value for a CSV file: what a spreadsheet would take for a formula gets a quote in front.
+
+    Also behind a semicolon, where some countries' spreadsheets begin a new cell, quoted or not.
+    """
     if not isinstance(value, str):
         return value
-    return f"'{value}" if value.lstrip().startswith(_FORMULA) else value
+    quoted = _INNER_FORMULA.sub(r"\1'\2", value)
+    return f"'{quoted}" if value.lstrip().startswith(_FORMULA) else quoted
 
 
 def separator(content: str) -> str:

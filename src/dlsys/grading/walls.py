@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dlsys.grading import seccomp
+from dlsys_helpers.limits import SECONDS
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,6 +35,7 @@ _CAPABILITY_VERSION = 0x20080522
 PACKAGES = [Path(__file__).parents[2] / name
             for name in ("dlsys", "dlsys_helpers", "dlsys_checks")]
 INTERPRETER = os.path.realpath(sys.executable)  # here: the links to it are not in the view
+VIEW = "/sys"  # where the view is built: a folder of each machine below which no Python lies
 HOME = "/sandbox"  # the one place where the learner's code can write
 LEARNER_ID = 1000  # the user id it sees when an ordinary user grades
 # User ids that root gives to sandboxes: of no user, container or service by systemd's list; or,
@@ -52,12 +54,15 @@ ENVIRONMENT = {
 }
 
 
+TIMES = 20  # the limit of a cell or an exercise: what a whole submission may take
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one submission may use. Bytes and seconds; `seconds` is for a cell or an exercise."""
 
-    seconds: float = 10.0
-    total: float = 200.0  # seconds for all of it, whatever its parts do
+    seconds: float = SECONDS
+    total: float = TIMES * SECONDS  # seconds for all of it, whatever its parts do
     memory: int = 2 * 2**30
     processes: int = 32  # the kernel's own memory grows with it, unseen by the watch
     disk: int = 64 * 2**20
@@ -120,9 +125,10 @@ def masked_paths() -> list[str]:
     return [str(PACKAGES[-1])]
 
 
-def build_view(root: str, visible: Iterable[str], masked: Iterable[str]) -> None:
-    """Make a read-only tree of `visible` at the empty folder `root`, and make it the root.
+def build_view(visible: Iterable[str], masked: Iterable[str], root: str = VIEW) -> None:
+    """Make a read-only tree of `visible` over the folder `root`, and make it the root.
 
+    Outside of this process's own mounts nothing changes, and nothing is left behind by a kill.
     A user who is not root first becomes the only user of a new user namespace. Raises WallError.
     """
     if own_id() is None:

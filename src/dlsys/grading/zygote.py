@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dlsys.grading import supervisor, walls
-from dlsys.grading.groups import NONE, Group
+from dlsys.grading.cgroups import NONE, Group
 from dlsys.grading.walls import Limits
 
 LONGEST_SETTINGS = 65536
@@ -35,8 +35,11 @@ def main() -> None:
     judge, inside = socket.socket(fileno=os.dup(0)), INSIDE in sys.argv
     try:
         settings = json.loads(judge.recv(LONGEST_SETTINGS, socket.MSG_PEEK))
+        if settings["package"] != (mine := str(walls.PACKAGES[0])):
+            judge.sendall(json.dumps({"package": mine}).encode())
+            os._exit(1)
         if settings["walled"] and not inside:  # the settings wait in the line for the next program
-            walls.build_view(settings["root"], settings["visible"], settings["masked"])
+            walls.build_view(settings["visible"], settings["masked"])
             walls.start_inside("-P", "-s", "-m", "dlsys.grading.zygote", INSIDE)
         judge.recv(LONGEST_SETTINGS)
         _silence(0, 1, 2)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dlsys import copies, doctor
+from dlsys import doctor, work_folder
 from dlsys_helpers import catalog, paths
 
 LINK = re.compile(r"\]\((?!https?:)([^)]+)\)")
@@ -32,7 +32,7 @@ def targets(path) -> set[str]:
 
 @pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
 def test_links_of_the_copies_lead_to_a_cell_of_their_sibling(work, number):
-    started = copies.start(number)
+    started = work_folder.start(number)
     assert targets(started.path) == {started.lesson.name}
     found = [target.partition("#cell-id=") for target in targets(started.lesson)]
     assert {name for name, _, _ in found} == {started.path.name}
@@ -47,7 +47,7 @@ def test_no_link_of_a_shipped_lesson_leads_to_a_file_of_the_course(number):
 
 
 def test_answers_are_gone_and_the_rest_is_there(work):
-    started = copies.start(1)
+    started = work_folder.start(1)
     shipped = cells(paths.NOTEBOOKS / "01_activations.ipynb")
     for cell, before in zip(cells(started.lesson), shipped, strict=True):
         if before["metadata"]["dlsys"]["role"] in {"break", "look", "repair"}:
@@ -62,7 +62,7 @@ def test_answers_are_gone_and_the_rest_is_there(work):
 def test_nothing_that_answers_a_question_is_open_below_it(work, number):
     """As JupyterLab folds: what a folded heading heads is hidden up to the next heading."""
     folded, shown = False, set()
-    for cell in cells(copies.start(number).lesson):
+    for cell in cells(work_folder.start(number).lesson):
         if cell["cell_type"] == "markdown" and "".join(cell["source"]).startswith("#"):
             folded = cell["metadata"].get("jp-MarkdownHeadingCollapsed", False)
         elif not folded:
@@ -77,7 +77,7 @@ def lesson(*of_cells: dict, code: str = "a1") -> bytes:
 
 
 def test_headings_that_answer_are_folded_and_others_are_not():
-    made = copies.lesson_copy(lesson(*(
+    made = work_folder.lesson_copy(lesson(*(
         {"cell_type": "markdown", "metadata": {"dlsys": {"role": "step"}}, "source": source}
         for source in ("### Break it", ["### Look\n"], "### Your turn", "Break it"))),
         catalog.written()[0], "w")
@@ -90,8 +90,8 @@ def test_what_is_there_stays(work):
     work.mkdir()
     (work / "01_lesson.ipynb").write_text("my notes")
     (work / "00_start_here.ipynb").write_text("mine, too")
-    assert copies.start(1).created
-    assert copies.start_page().read_text() == "mine, too"
+    assert work_folder.start(1).created
+    assert work_folder.start_page().read_text() == "mine, too"
     assert (work / "01_lesson.ipynb").read_text() == "my notes"
 
 
@@ -100,7 +100,7 @@ def test_doctor_names_an_older_lesson(work, tmp_path, monkeypatch):
     shipped = tmp_path / "01_activations.ipynb"
     code = {"cell_type": "code", "metadata": {}, "source": "1"}
     shipped.write_bytes(lesson(code))
-    copies.start(1)
+    work_folder.start(1)
     only = catalog.written()[:1]
     monkeypatch.setattr(catalog, "written", lambda: only)
     assert list(doctor.my_lessons()) == []
@@ -111,7 +111,7 @@ def test_doctor_names_an_older_lesson(work, tmp_path, monkeypatch):
 
 
 def test_the_folder_follows_the_environment(tmp_path):
-    script = "from dlsys import copies; print(copies.start(1).path)"
+    script = "from dlsys import work_folder; print(work_folder.start(1).path)"
     env = {**os.environ, "DLSYS_WORK": str(tmp_path / "desk")}
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True,
                           check=True)

@@ -1,8 +1,7 @@
-"""Where this installation lies, and where a learner's work goes when it cannot go there.
+"""Where the course's notebooks are, and which folder a learner's work goes to.
 
-A checkout holds the course and, in ``my-work/``, what its only user does with it. An installed
-wheel holds the course inside of the package, and belongs to nobody's work; neither does a checkout
-that several users share.
+In a checkout of one's own, work goes to ``my-work/``. With an installed wheel, or a checkout that
+another user owns, it goes to ``~/dlsys-work``. ``DLSYS_WORK`` overrides both.
 """
 
 import os
@@ -21,9 +20,9 @@ def is_checkout() -> bool:
 
 
 def settle() -> None:
-    """Point `paths` at the wheel's course, and at a folder in which this user can work.
+    """Set the folders in `paths`: the wheel's notebooks, and a work folder that can be written.
 
-    ``DLSYS_WORK`` has the last word. Else it is set, so that kernels and child processes agree.
+    Sets ``DLSYS_WORK`` unless it is set already, so that kernels and child processes agree.
     """
     if SHIPPED.is_dir():
         paths.EXERCISES, paths.NOTEBOOKS = SHIPPED / "exercises", SHIPPED / "notebooks"
@@ -33,10 +32,10 @@ def settle() -> None:
 
 
 def _is_mine(folder: Path) -> bool:
-    """Whether this user can write the folder, or make it, and nobody else began it."""
+    """Whether this user can write the folder and owns it, or can create it."""
     if not folder.exists():
         return os.access(folder.parent, os.W_OK)
-    if not hasattr(os, "geteuid"):  # Windows: a folder's owner is not told by a number
+    if not hasattr(os, "geteuid"):  # Windows has no numeric owner
         return os.access(folder, os.W_OK)
     return os.access(folder, os.W_OK) and os.geteuid() in (folder.stat().st_uid, 0)
 

@@ -3,26 +3,34 @@
 import pytest
 from grading_samples import code, notebook
 
-from dlsys import notebook_file, worksheets
-from dlsys.grading import notebooks
-from dlsys.notebook_file import Unreadable
+from dlsys import notebook_reader, worksheets
+from dlsys.grading import submitted_notebook
+from dlsys.notebook_reader import Unreadable
 from dlsys_helpers.verdicts import STATUSES, Verdict
 
 BAD = {"empty": b"", "cut off": notebook([code("1")])[:-9], "a list": b"[]",
        "no cells": notebook([]), "another format": b'{"nbformat": {"a": [1]}}',
        "another language": notebook([code("1")], metadata={"kernelspec": {"language": "R"}}),
-       "of another course": notebook([code("1")], metadata={})}
+       "of another course": notebook([code("1")], metadata={}),
+       "renamed by a variant": notebook([code("1")], metadata={
+           "dlsys": {"stage": 1, "view": "exercise", "names": {"01.1": "infer"}}})}
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_learner_and_grader_hear_the_same_reason(name, tmp_path):
     path = tmp_path / "mine.ipynb"
     path.write_bytes(BAD[name])
-    with pytest.raises(notebooks.Refused) as refused:
-        notebooks.parse(BAD[name])
+    with pytest.raises(submitted_notebook.Refused) as refused:
+        submitted_notebook.parse(BAD[name])
     with pytest.raises(worksheets.WorksheetError) as advised:
         worksheets.read(path)
     assert f"mine.ipynb: {refused.value} " in str(advised.value)
+
+
+def test_a_variants_worksheet_is_told_which_version_grades_it():
+    """Whatever stage the grader is told to take it for."""
+    with pytest.raises(submitted_notebook.Refused, match=r"grade it with version 1\.0\.0"):
+        submitted_notebook.parse(BAD["renamed by a variant"], stage=1)
 
 
 def test_a_notebook_of_ones_own_can_be_run_beside_the_worksheets(tmp_path):
@@ -35,7 +43,7 @@ def test_a_notebook_of_ones_own_can_be_run_beside_the_worksheets(tmp_path):
 
 def test_what_is_too_large_is_not_parsed():
     with pytest.raises(Unreadable, match=r"has 8\.0 MiB, expected at most 8\.0 MiB"):
-        notebook_file.parse(b"{" * (notebook_file.LARGEST + 1))
+        notebook_reader.parse(b"{" * (notebook_reader.LARGEST + 1))
 
 
 @pytest.mark.parametrize(("source", "ids"), [
@@ -44,11 +52,11 @@ def test_what_is_too_large_is_not_parsed():
     ("recheck('01.4', f)", []), ("check(name, f)", []), ("check('٠١.4', f)", []),
 ])
 def test_a_check_cell_has_a_line_that_checks(source, ids):
-    assert notebook_file.checked_in(source) == ids
+    assert notebook_reader.checked_in(source) == ids
 
 
 def shown(*outputs, source="check('01.4', f)") -> dict:
-    return notebook_file.parse(notebook([code(source, outputs=list(outputs))])).shown
+    return notebook_reader.parse(notebook([code(source, outputs=list(outputs))])).shown
 
 
 def test_a_stored_verdict_is_read_from_the_data_of_its_output():

@@ -1,9 +1,10 @@
-"""Which warm server a kernel belongs to, where that one listens, and how it is started.
+"""The socket address of the fork server for an environment, and how that server is started.
 
-A forked kernel has what its server had at import: the values of variables that libraries read only
-then, limits, packages. So there is a server for each set of them, and a kernel gets the one of its
-own set or, where there is none yet, starts it. ``DLSYS_WARM_PRELOAD`` names the modules to import,
-``DLSYS_WARM_IDLE`` the seconds after which a server without kernels ends.
+A forked kernel inherits what its server had at import: environment variables that libraries read
+only then, resource limits, installed packages. So the socket's name is a hash of these, and each
+such environment has a server of its own, started by the first kernel that finds none.
+``DLSYS_WARM_PRELOAD`` names the modules to import, ``DLSYS_WARM_IDLE`` the seconds after which a
+server without kernels ends.
 """
 
 import contextlib
@@ -20,12 +21,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-# Neither dlsys_helpers, which reads a learner's folders from the environment as it is imported,
-# nor what starts threads at import, such as jax: those would not live on in a fork.
+# Not dlsys_helpers, which reads a learner's folders from the environment at import; not jax, which
+# starts threads at import, and no thread survives a fork.
 PRELOAD = ("numpy,torch,torchvision,matplotlib.pyplot,ipywidgets,anywidget,"
            "ipykernel.ipkernel,ipykernel.kernelapp")
 IDLE = "900"
-# Read by the interpreter, the loader or a library once, as it starts.
+# Variables that the interpreter, the dynamic loader or a library reads once, at start.
 READ_AT_START = re.compile(
     r"(ATEN|BLIS|CUBLAS|CUDA|DNNL|GLIBC|GOMP|GOTO|KINETO|KMP|LC|LD|MALLOC|MATPLOTLIB|MKL|MPL|NCCL|"
     r"NUMEXPR|NUMPY|NVIDIA|OMP|ONEDNN|OPENBLAS|PYTHON|PYTORCH|TORCH|TRITON|VECLIB)[A-Z0-9_]*"
@@ -33,9 +34,9 @@ READ_AT_START = re.compile(
 
 
 def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """What a server's environment holds: of the kernel's, no more than is read at the start.
+    """The server's environment: only the variables of READ_AT_START, from the kernel's own.
 
-    So a server keeps no token of the learner who happened to come first.
+    All others, such as a learner's tokens, go with the order to one kernel alone.
     """
     kept = {name: value for name, value in env.items() if READ_AT_START.fullmatch(name)}
     inline = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}  # as ipykernel sets it
@@ -43,8 +44,8 @@ def settings(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(options: Sequence[str], env: Mapping[str, str]) -> str:
-    """A short name for all that a kernel takes over from its server."""
-    packages = [Path(path).stat().st_mtime_ns for path in sys.path  # others after each install
+    """A hash of all that a kernel inherits from its server."""
+    packages = [Path(path).stat().st_mtime_ns for path in sys.path  # changes with each install
                 if path.endswith("site-packages")]
     limits = [resource.getrlimit(number) for name, number in sorted(vars(resource).items())
               if name.startswith("RLIMIT_")]
@@ -65,10 +66,10 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int | None]:
-    """An open file with this lock on it, or None where another process holds the lock.
+    """Take an flock on this file; yields its descriptor, or None if another process holds it.
 
-    A server inherits the file from who started it, and so holds the lock for as long as it lives:
-    of many that come at once one starts it, and no socket of a living server is taken away.
+    The server inherits the descriptor and so holds the lock while it lives. Of many clients that
+    come at once only one starts a server, and none unlinks the socket of a living one.
     """
     with open(path, "a") as file:
         try:
@@ -89,8 +90,8 @@ def start(path: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
         with listener, open(path.with_suffix(".log"), "wb") as log:
             listener.bind(str(path))
             listener.listen(128)
-            # In a session of its own: a Ctrl-C for whoever came first is not for the server. That
-            # goes into the background by itself, so nothing is left to wait for here.
+            # A session of its own, so that Ctrl-C in the first client's terminal does not reach
+            # the server. It forks into the background itself: this call returns at once.
             subprocess.run([sys.executable, *options, "-m", "dlsys_warm.server", str(path),
                             str(listener.fileno()), str(lock)], env=settings(env), cwd="/",
                            pass_fds=[listener.fileno(), lock], start_new_session=True,

@@ -14,11 +14,17 @@ ID = "01.4"
 def record(monkeypatch, tmp_path):
     """A record that says "from the record" of the exercise as it stands."""
     monkeypatch.setattr(proof, "RECORDS", tmp_path)
-    facts = {"rests_on": proof.rests_on(ID), "told": {"a mistake": "from the record"}}
+    facts = {"rests_on": proof.rests_on(ID), "says_by": proof.says_by(ID),
+             "told": {"a mistake": "from the record"}}
     (tmp_path / "01.json").write_text(json.dumps({ID: facts}), "utf-8")
-    proof.fresh.cache_clear()
+    forget()
     yield
+    forget()
+
+
+def forget():
     proof.fresh.cache_clear()
+    proof.well_told.cache_clear()
 
 
 def test_a_fresh_record_is_not_judged_again(record, monkeypatch):
@@ -36,14 +42,15 @@ def test_a_stale_record_and_none_are_judged(record, monkeypatch, id):
 def test_every_wrong_answer_is_judged():
     found = proof.judged(ID)
     assert list(found) == [wrong.name for wrong in checking.find(ID).wrong_answers]
-    assert all(wrong.says in found[wrong.name] for wrong in checking.find(ID).wrong_answers)
+    assert all(wrong.is_told(found[wrong.name]) for wrong in checking.find(ID).wrong_answers)
 
 
 def test_a_record_is_written_beside_the_others(record):
     for id in ("01.1", ID):
-        proof.write(id, {"rests_on": proof.rests_on(id), "told": {"a mistake": id}})
+        proof.write(id, {"rests_on": proof.rests_on(id), "says_by": proof.says_by(id),
+                         "told": {"a mistake": id}})
     assert list(proof.stored("01")) == ["01.1", ID]
-    proof.fresh.cache_clear()
+    forget()
     assert proof.told(ID) == {"a mistake": ID}
 
 
@@ -52,5 +59,5 @@ def test_a_fresh_record_names_what_the_registry_holds(trap):
     if proof.fresh(trap.id):
         found = proof.told(trap.id)
         assert list(found) == [wrong.name for wrong in checking.find(trap.id).wrong_answers]
-        assert all(wrong.says in found[wrong.name]
+        assert all(wrong.is_told(found[wrong.name])
                    for wrong in checking.find(trap.id).wrong_answers)

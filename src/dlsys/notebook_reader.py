@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlsys import sheets
+from dlsys import assignments
 from dlsys_helpers.errors import UserError
 
 LARGEST = 8 * 2**20  # bytes; a worksheet has tens of kilobytes, its plots some more
 MOST_CELLS = 1000
-CELL_SECONDS = 30  # for one cell or one check, unless a command is told otherwise
 NO_WORKSHEET = "is not a worksheet of this course: no stage in its metadata, no check."
+VARIANT = ("is from a variant: got other names for its functions in the metadata, expected the "
+           "usual ones. Check and grade it with version 1.0.0, which drew them.")
 # A check cell is a code cell with such a line.
 _CHECK = re.compile(r"""^[ \t]*check\(\s*["'](\d\d\.\d+)["']""", re.M | re.A)
 _SHOWN = 60  # characters of a stranger's word in a message
@@ -26,8 +27,8 @@ _SHOWN = 60  # characters of a stranger's word in a message
 class Unreadable(UserError):
     """This file cannot be worked with. The message continues its name: "is empty."
 
-    kind: "format", "language", "strange" (another notebook), "large" or "damaged", for those
-    who add advice.
+    kind: "format", "language", "strange" (another notebook), "variant", "large" or "damaged", for
+    those who add advice.
     """
 
     def __init__(self, message: str, kind: str = "damaged") -> None:
@@ -41,9 +42,7 @@ class NotebookFile:
 
     stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
-    that the stored output of its check tells; it counts for nothing. names, constants: exercise id
-    to the name of its function, and to the value of its number, where a release drew another;
-    anything, as the file may be a stranger's.
+    that the stored output of its check tells; it counts for nothing.
     """
 
     stage: int | None
@@ -52,8 +51,6 @@ class NotebookFile:
     cells: list[tuple[int, str]]
     ids: list[str]
     shown: dict[str, str] = field(default_factory=dict)
-    names: dict[str, Any] = field(default_factory=dict)
-    constants: dict[str, Any] = field(default_factory=dict)
 
     @property
     def checked(self) -> list[str]:
@@ -62,7 +59,7 @@ class NotebookFile:
 
     def known_stage(self) -> int:
         """Its stage. Raises Unreadable for a notebook that is not a worksheet."""
-        if not sheets.is_known(self.stage):
+        if not assignments.is_known(self.stage):
             raise Unreadable(NO_WORKSHEET, "strange")
         return self.stage
 
@@ -86,13 +83,14 @@ def parse(data: bytes) -> NotebookFile:
     code = [cell for cell in cells if cell.get("cell_type") == "code"]
     sources = [_source(cell) for cell in code]
     own = _dict(metadata.get("dlsys"))
+    if own.get("names") or own.get("constants"):
+        raise Unreadable(VARIANT, "variant")
     shown: dict[str, str] = {}
     for cell, source in zip(code, sources, strict=True):
         shown |= _shown(cell, checked_in(source))
     return NotebookFile(_stage(own.get("stage"), sources), _word(own.get("view")),
                         _word(own.get("version", "")), list(enumerate(sources, 1)),
-                        [cell["id"] for cell in cells if type(cell.get("id")) is str], shown,
-                        _dict(own.get("names")), _dict(own.get("constants")))
+                        [cell["id"] for cell in cells if type(cell.get("id")) is str], shown)
 
 
 def oversize(size: int, most: int = LARGEST) -> str:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dlsys import doctor, place
+from dlsys import doctor, locations
 from dlsys_helpers import paths
 
 
@@ -24,14 +24,14 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_a_checkout_of_ones_own_holds_the_work(checkout):
-    place.settle()
+    locations.settle()
     assert checkout / "my-work" == paths.MY_WORK
     assert os.environ["DLSYS_WORK"] == ""
 
 
 def test_a_checkout_that_cannot_be_written_sends_it_home(checkout, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    place.settle()
+    locations.settle()
     assert checkout / "home/dlsys-work" == paths.MY_WORK
     assert os.environ["DLSYS_WORK"] == str(paths.MY_WORK)
 
@@ -41,29 +41,29 @@ def test_a_folder_that_another_user_began_is_not_mine_unless_i_am_root(monkeypat
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     monkeypatch.setattr(os, "geteuid", lambda: me)
     begun = SimpleNamespace(exists=lambda: True, stat=lambda: SimpleNamespace(st_uid=1000))
-    assert place._is_mine(begun) is mine
+    assert locations._is_mine(begun) is mine
 
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_where_users_have_no_numbers_a_folder_is_mine_if_i_can_write_it(monkeypatch, writable):
     monkeypatch.delattr(os, "geteuid")
     monkeypatch.setattr(os, "access", lambda path, mode: writable)
-    assert place._is_mine(SimpleNamespace(exists=lambda: True)) is writable
+    assert locations._is_mine(SimpleNamespace(exists=lambda: True)) is writable
 
 
 def test_a_named_folder_has_the_last_word(checkout, monkeypatch):
     monkeypatch.setenv("DLSYS_WORK", str(checkout / "desk"))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     before = paths.MY_WORK
-    place.settle()
+    locations.settle()
     assert before == paths.MY_WORK
 
 
 def test_a_wheel_has_the_course_inside_and_its_work_at_home(checkout, monkeypatch):
     (checkout / "course").mkdir()
-    monkeypatch.setattr(place, "SHIPPED", checkout / "course")
-    place.settle()
-    assert not place.is_checkout()
+    monkeypatch.setattr(locations, "SHIPPED", checkout / "course")
+    locations.settle()
+    assert not locations.is_checkout()
     assert checkout / "course/exercises" == paths.EXERCISES
     assert checkout / "course/notebooks" == paths.NOTEBOOKS
     assert checkout / "home/dlsys-work" == paths.MY_WORK

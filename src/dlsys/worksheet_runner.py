@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from dlsys import sheets, windows
-from dlsys.told import Told
+from dlsys import assignments, windows
+from dlsys.check_stub import CheckStub
 from dlsys.worksheets import Worksheet, WorksheetError
 from dlsys_helpers.verdicts import Verdict
 
@@ -60,11 +60,11 @@ def run(worksheet: Worksheet, limit: float) -> Report:
 
 
 def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None:
-    """One process over what is still open; None when it finished, else (kind, key, what)."""
+    """Run what is left in one process. None if it finished, else the fault: (kind, key, what)."""
     cells = [cell for cell in worksheet.cells if cell[0] not in report.left_out]
     checks = [(e.id, e.function) for e in worksheet.exercises
               if e.id not in report.verdicts]
-    job = {"cells": cells, "checks": checks, "constants": worksheet.constants}
+    job = {"cells": cells, "checks": checks}
     at = ("start", None)
     with _child(job, worksheet) as events:
         for event in _lines(events, limit):
@@ -84,7 +84,7 @@ def _attempt(worksheet: Worksheet, report: Report, limit: float) -> tuple | None
 
 @contextlib.contextmanager
 def _child(job: dict, worksheet: Worksheet) -> Iterator[queue.SimpleQueue]:
-    """The process at work, as the lines it reports; it and its own children end with us."""
+    """Start the child; yields a queue of its lines. On exit, kills it with all it has started."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__], cwd=worksheet.path.absolute().parent,
         # UTF-8, as in a notebook: on Windows a file or a pipe has another encoding.
@@ -95,7 +95,7 @@ def _child(job: dict, worksheet: Worksheet) -> Iterator[queue.SimpleQueue]:
     heard: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_hear, args=(process.stdout, heard), daemon=True).start()
     try:
-        with contextlib.suppress(OSError):  # it died at once; the events say so
+        with contextlib.suppress(OSError):  # it died at once: the queue then ends
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
         yield heard
@@ -106,7 +106,7 @@ def _child(job: dict, worksheet: Worksheet) -> Iterator[queue.SimpleQueue]:
 
 
 def _hear(events: IO[bytes], heard: queue.SimpleQueue) -> None:
-    """Hand on each line, and None when there will be no other one."""
+    """Put each line into the queue, and None at the end of the stream."""
     with events:
         for line in events:
             heard.put(line)
@@ -161,7 +161,7 @@ def child() -> None:
     """Read the job, run it, report each step as a line of JSON."""
     job_pipe, events = _own_pipes()
     job = json.loads(job_pipe.readline())
-    # The pipe closes when the parent is gone, however it went: then nobody waits for us.
+    # Exit when the pipe closes: the parent has ended, however it ended.
     threading.Thread(target=lambda: job_pipe.read() or os._exit(1), daemon=True).start()
 
     def tell(**event) -> None:
@@ -171,7 +171,7 @@ def child() -> None:
     from dlsys_helpers import checking  # slow, so before the first cell's time begins
 
     checked: dict[str, Any] = {}
-    told = Told()
+    told = CheckStub()
     told.tell = checked.__setitem__
     checking.check = dlsys_helpers.check = told
     shell = _shell()
@@ -179,9 +179,6 @@ def child() -> None:
         tell(begin="cell", key=number)
         if error := _cell_error(shell, source):
             tell(cell=number, error=error)
-    if job["constants"]:  # the set-up cell leaves that to whoever runs it with another `check`
-        from dlsys import variants
-        variants.put(job["constants"])
     for id, function in job["checks"]:
         tell(begin="check", key=id)
         named = shell.user_ns.get(function)
@@ -236,7 +233,7 @@ def _judge(checking, id: str, function: str, checked: Any, named: Any) -> dict:
         return {"status": "missing",
                 "message": f"{function} is not defined after all cells have run."}
     seeds = checking.drawn_seeds()
-    run_check = sheets.checks(id).run_check
+    run_check = assignments.checks(id).run_check
     verdict = run_check(id, checked, seeds)
     if verdict.status != "pass" and named is not None and named is not checked:
         other = run_check(id, named, seeds)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import place, worksheets
+from dlsys import locations, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES, Stage
@@ -145,7 +145,7 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        remedy = (f"Run: git checkout -- {name}" if not place.SHIPPED.is_dir()
+        remedy = (f"Run: git checkout -- {name}" if not locations.SHIPPED.is_dir()
                   else "Install the course's wheel again.")
         raise WorksheetError(
             f"{name}: cannot be read ({error.strerror}). {remedy}") from None

@@ -8,14 +8,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
-from dlsys import notebook_file, pool, sheets
-from dlsys.grading.text import some
-from dlsys.notebook_file import NotebookFile, Unreadable
-from dlsys_helpers import catalog, paths
+from dlsys import assignments, notebook_reader
+from dlsys.notebook_reader import NotebookFile, Unreadable
+from dlsys_helpers import paths
 from dlsys_helpers.errors import UserError
 
 # What imports torch's compiler when first used, in 1 to 2 CPU s, or a part of it, in 0.3.
@@ -24,6 +22,9 @@ _COMPILER = re.compile(
     r"\b(?:optim|fit|profiler|checkpoint|TorchDispatchMode|torch\.func|compile|_dynamo|distributed"
     r"|use_deterministic_algorithms|unravel_index|grad_outputs|gradcheck|[vj][jv]p|assert_close)\b"
     rf"|\bbackward\(\s*[\w\[]|\bgrad\({_ARGUMENT}{_ARGUMENT}\s*[\w.]+\s*[,()]")
+
+
+LARGEST_PARSED = 2**16  # characters of the code that defines one answer
 
 
 class Refused(UserError):
@@ -38,48 +39,29 @@ class Notebook:
     cells: list[tuple[int, str]]
     shown: dict[str, str] = field(default_factory=dict)  # exercise id: status of a stored output
     notes: list[str] = field(default_factory=list)
-    names: dict[str, Any] = field(default_factory=dict)  # exercise id: the function's drawn name
-    constants: dict[str, Any] = field(default_factory=dict)  # exercise id: its drawn number
+    remarks: list[str] = field(default_factory=list)  # notes for the instructor alone
 
 
 def parse(data: bytes, stage: int | None = None) -> Notebook:
     """The notebook in these bytes; `stage` overrides the one in its metadata. Raises Refused."""
     try:
-        found = notebook_file.parse(data)
+        found = notebook_reader.parse(data)
         if found.view in ("lesson", "solution"):
             raise Refused(f"this is the course's own {found.view} notebook, not the worksheet.")
         graded_as = stage or found.known_stage()
-        return Notebook(graded_as, found.cells, found.shown,
-                        [*_notes(found, stage), *_outdated(found, graded_as)], found.names,
-                        pool.drawable(found.constants))
+        return Notebook(graded_as, found.cells, found.shown, _outdated(found, graded_as),
+                        _remarks(found, stage))
     except Unreadable as error:
         raise Refused(str(error)) from None
 
 
-def of_variant(notebook: Notebook, key: str) -> Notebook:
-    """The notebook with the names and numbers of this key, and a note where it says others.
-
-    A sheet of the exam has none.
-    """
-    if sheets.is_exam(notebook.stage):
-        return notebook
-    names, constants = (draw(notebook.stage, key) for draw in (pool.draw, pool.draw_constants))
-    traps = pool.named(catalog.traps(notebook.stage), notebook.names)
-    others = {"names": [trap.id for trap in traps if trap.function != names[trap.id]],
-              "numbers": [id for id in constants if notebook.constants.get(id) != constants[id]]}
-    said = " and ".join(f"other {what} in {some(ids)}" for what, ids in others.items() if ids)
-    note = [f"Its metadata are not those of the worksheet that the class was given: {said}. It is "
-            "graded by the class's."] if said else []
-    return replace(notebook, names=names, constants=constants, notes=[*notebook.notes, *note])
-
-
-def _notes(found: NotebookFile, wanted: int | None) -> list[str]:
-    notes = []
+def _remarks(found: NotebookFile, wanted: int | None) -> list[str]:
+    remarks = []
     if len(found.ids) != len(set(found.ids)):
-        notes.append("Some cells have the same id; each was run all the same.")
+        remarks.append("Some cells have the same id; each was run all the same.")
     if wanted and found.stage and found.stage != wanted:
-        notes.append(f"It says stage {found.stage}; graded as stage {wanted}.")
-    return notes
+        remarks.append(f"It says stage {found.stage}; graded as stage {wanted}.")
+    return remarks
 
 
 def _outdated(found: NotebookFile, stage: int) -> list[str]:
@@ -94,14 +76,25 @@ def _outdated(found: NotebookFile, stage: int) -> list[str]:
 def _version_here(stage: int) -> str:
     """The version of the worksheet of a stage, "" where it is not here or cannot be read."""
     try:
-        path = paths.EXERCISES / f"{sheets.stage(stage).stem}.ipynb"
-        return notebook_file.parse(path.read_bytes()).version
+        path = paths.EXERCISES / f"{assignments.stage(stage).stem}.ipynb"
+        return notebook_reader.parse(path.read_bytes()).version
     except (OSError, Unreadable):
         return ""
 
 
-def calls(source: str, names: Iterable[str]) -> list[str]:
-    """The names that a source calls, as a function of a library; none where it is no Python."""
+def calls(sources: Iterable[str], names: Iterable[str]) -> set[str] | None:
+    """The names that sources call, as functions of a library; None where they are too long.
+
+    A parser's memory is a thousand times its text, and nothing bounds it in a trusted process.
+    """
+    sources = list(sources)
+    if sum(map(len, sources)) > LARGEST_PARSED:
+        return None
+    return {name for source in sources for name in _calls(source, names)}
+
+
+def _calls(source: str, names: Iterable[str]) -> list[str]:
+    """The names that a source calls; none where it is no Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""Run the source of one cell as a notebook does: its last line may be a value."""
+"""Execute one cell's source as a notebook does, and return the value of its last expression."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 
 def remember(source: str, name: str) -> None:
-    """Put a cell's source where tracebacks and inspect.getsource look for it.
+    """Put a cell's source into linecache, where tracebacks and inspect.getsource look for it.
 
-    Without a time stamp the entry is never checked against a file.
+    mtime is None: linecache then never compares the entry with a file.
     """
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def after_import(source: str, name: str, error: ModuleNotFoundError, flags: int = 0) -> str | None:
-    """What stands behind the import of a cell's top level that this error stopped, in its lines.
+    """The rest of a cell, after the top-level import that raised this error; line numbers stay.
 
-    Of `import a, b` where a is missing, b stays. None where the error came from elsewhere.
+    Of `import a, b` where a is missing, `import b` stays. None if the error came from elsewhere.
     """
     line = next((frame.lineno for frame in traceback.extract_tb(error.__traceback__)
                  if frame.filename == name), 0)
@@ -37,7 +37,7 @@ def after_import(source: str, name: str, error: ModuleNotFoundError, flags: int 
 
 
 def _others(node: ast.Import | ast.ImportFrom, missing: str) -> list[str]:
-    """The import that is left of this one: the names behind the one that is missing."""
+    """The import without the missing name and those before it, which were imported already."""
     roots = [alias.name.partition(".")[0] for alias in node.names]
     root = missing.partition(".")[0]
     if isinstance(node, ast.ImportFrom) or root not in roots:
@@ -48,9 +48,9 @@ def _others(node: ast.Import | ast.ImportFrom, missing: str) -> list[str]:
 
 def run(source: str, name: str, execute: Callable[[types.CodeType], Any],
         flags: Callable[[], int] = lambda: 0) -> Any:
-    """Hand the compiled source to `execute`; returns the value of a last expression, else None.
+    """Compile the source and pass it to `execute`; returns the last expression's value, or None.
 
-    flags: compiler flags, asked for again before the last line.
+    flags: compiler flags; called again for the last line, as a `from __future__` may change them.
     """
     def compiled(part: ast.AST, mode: str) -> types.CodeType:
         return compile(part, name, mode, flags(), dont_inherit=True)

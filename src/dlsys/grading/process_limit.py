@@ -22,18 +22,19 @@ _ERRORS = (("BlockingIOError", "Resource temporarily unavailable"),
 def told(error_type: str, text: str) -> str:
     """An error's text; where a refused process or thread may be its cause, with the limit."""
     refused = any(error_type == kind and part in text for kind, part in _ERRORS)
-    return f"{text[:SHORT].rstrip('. ')}. {_limits()}" if refused and _most() else text
+    return f"{text[:SHORT].rstrip('. ')}. {allows(_most())}" if refused and _most() else text
 
 
 def late() -> str:
     """What to say of code that is late while many processes and threads run; else ""."""
     most, found = _most(), _running()
-    return (f"ran past the time limit, with {found} processes and threads running. {_limits()}"
+    return (f"ran past the time limit, with {found} processes and threads running. {allows(most)}"
             if most and found >= MANY * most else "")
 
 
-def _limits() -> str:
-    return (f"The sandbox allows {_most()} processes and threads together; with fewer it works, "
+def allows(most: int) -> str:
+    """What this module says about a limit of so many processes."""
+    return (f"The sandbox allows {most} processes and threads together; with fewer it works, "
             "such as num_workers=0 in a DataLoader.")
 
 
