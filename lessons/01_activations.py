@@ -435,7 +435,8 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
     The Linears stand in the Sequential itself, among other layers. The loss
     is the cross-entropy of model(x) (N, C) against y (N,) int64. Gradients
     that the model holds already must not count, and no weight may move.
-    Biases are left out.
+    Biases are left out. Both norms may be tiny: no constant is added to
+    them.
 
     Example: 1.0 for a model with a single Linear.
     """
@@ -650,8 +651,9 @@ claim("squared error at rate 100: is the last loss finite",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
 # %% [markdown] trap="01.4" role="repair"
-# Squared error has no upper bound, and at rate 100 nothing is left of the net. The
-# other one reads the digits well, and still sets off the alarm.
+# The gradient of squared error grows with the error: at rate 100 the steps throw the net
+# further and further out, and nothing is left of it. The other net reads the digits
+# well, and still sets off the alarm.
 
 # %% trap="01.4" role="repair"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
@@ -666,8 +668,8 @@ claim("share of the digits that this net reads",
 # a trained net that reads them. **Told:** GELU units cannot die. **Measured:** its
 # slope is exactly zero at $-10$ in float32. **Told:** a large learning rate leaves
 # dead units behind. **Measured:** it does. On digits SGD at rate 2 leaves over 40 of
-# 64 dead, and none is back after 300 steps at 0.1. Where the loss has no upper bound,
-# as squared error at rate 100, it ends in NaN.
+# 64 dead, and none is back after 300 steps at 0.1. With squared error, whose gradient
+# grows with the error, rate 100 ends in NaN.
 
 # %% trap="01.4" role="exercise" points=3 difficulty=2 minutes=10
 def dead_units(h: torch.Tensor) -> int:

@@ -188,9 +188,9 @@ measured("02.1", 1)
 
 # %% [markdown] trap="02.1" role="repair"
 # `backward` *adds* to `.grad`. Without clearing, the step is the sum of all
-# gradients so far, and that is a method with a name: SGD with momentum 1. It swings
-# like a pendulum without friction, and the two runs below agree to rounding. Clear
-# anywhere between a step and the next backward.
+# gradients so far. Without weight decay that is a method with a name: SGD with momentum
+# 1. It swings like a pendulum without friction, and the two runs below agree to rounding.
+# Clear anywhere between a step and the next backward.
 
 # %% trap="02.1" role="repair"
 import inspect
@@ -261,6 +261,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 
     x: (N, F) float32, y: (N, 1) float32. The loss is the mean squared
     error over all rows. Whatever the gradients held before must not count.
+    Some parameters may be frozen, some unused.
 
     Example: for a model that outputs 0 and y = [[2.], [0.]] it returns 2.0.
     """
@@ -615,9 +616,9 @@ measured("02.4", 1)
 
 # %% [markdown] trap="02.4" role="repair"
 # Adam divides each gradient by its own running size, so a constant factor cancels
-# while there is no weight decay: the mistake stays silent, and surfaces when you add
-# decay, clip, or return to SGD. And dividing by the *number* of micro-batches is
-# right when all have the same size. With 28 rows the last micro-batch has 4, and each
+# while no weight decay is added to the gradient (AdamW does not add it there): the
+# mistake stays silent, and surfaces when you give Adam a decay, clip, or return to SGD.
+# And dividing by the *number* of micro-batches is right when all have the same size. With 28 rows the last micro-batch has 4, and each
 # of its rows counts twice. Weigh each loss by its **share of the rows**.
 
 # %% trap="02.4" role="repair"
@@ -674,9 +675,9 @@ claim("relative error with BatchNorm, by share of the rows", with_norm,
 
 # %% [markdown] trap="02.4" role="folklore"
 # **Told:** divide by the number of micro-batches and you have the big batch.
-# **Measured:** yes for equal parts without padding and BatchNorm. With a smaller last
-# part the gradient is off by more than 5 %, with padding in one part by more than
-# 10 %, with BatchNorm by more than 15 %. **Told:** without dividing, training becomes
+# **Measured:** yes for equal parts without padding and BatchNorm. With a last part half
+# as large as the others the gradient is off by more than 5 %, with padding for most of
+# one part by more than 10 %, with BatchNorm in parts of 8 rows by more than 15 %. **Told:** without dividing, training becomes
 # unstable. **Measured:** with SGD at 0.15, yes; with Adam without weight decay the
 # weights agree.
 
@@ -862,9 +863,9 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
     """(mean cross-entropy, accuracy) over all rows, as two floats.
 
     batches: pairs x (n, F) float32, y (n,) int64; the last may be smaller.
-    Measured in eval mode; afterwards each module is in the mode in which
-    it came. No graph is built at any time, and nothing of a batch is kept
-    but sums.
+    Measured in eval mode; afterwards grad mode and the mode of each module
+    are as before. No graph is built at any time, and nothing of a batch is
+    kept but sums.
 
     Example: 3 of 4 rows right, in batches of 3 and 1, is accuracy 0.75.
     """
@@ -1448,7 +1449,7 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 #
 # - [ ] whether the learning rate is too high :: That may grow, or jump to and fro at each step. A swing over many steps needs a memory.
 # - [ ] whether the data are shuffled :: A full batch holds the same rows in each order.
-# - [x] whether gradients are cleared before each backward :: SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
+# - [x] whether gradients are cleared before each backward :: Plain SGD on a running sum of gradients is SGD with momentum 1, a pendulum without friction.
 
 # %% [markdown] role="quiz"
 # **2. `losses` has 32 rows. `losses.backward(torch.ones(32))` gives the gradient of**
@@ -1476,7 +1477,7 @@ claim("gap between compiled and not", largest_gap(fast, slopes),
 #
 # - [ ] blow up, as with a rate four times too large :: That is SGD. Adam divides by the gradient's own size.
 # - [ ] learn four times more slowly :: The factor cancels, in either direction.
-# - [x] end where they would have ended, up to rounding :: So the mistake stays unnoticed until weight decay, a clip or another optimizer arrives.
+# - [x] end where they would have ended, up to rounding :: So the mistake stays unnoticed until Adam gets a weight decay, or a clip or SGD arrives.
 
 # %% [markdown] role="quiz"
 # **6. An evaluation calls `model.eval()` and adds up `loss.item()`. Its memory**
@@ -1643,7 +1644,7 @@ answers
 #
 # - Backward is the chain rule, right to left: each node multiplies what arrives by
 #   its slope.
-# - `.grad` is a sum. Clear it, or SGD has momentum 1.
+# - `.grad` is a sum. Clear it, or plain SGD has momentum 1.
 # - `backward(v)` weighs the rows. Ones mean the sum.
 # - The graph keeps what the slopes need: bytes that follow the batch, freed by
 #   the backward pass, or never built under `no_grad()`.

@@ -469,26 +469,32 @@ claim("what clip_grad_norm_ returns, over the norm before",
       returned / real, expected=1, within=1e-5)
 
 # %% [markdown] trap="03.3" role="repair"
-# Clipping does not heal a gradient that is already infinite.
+# Clipping by the norm does not heal a gradient that is already infinite.
 # The factor becomes 1 divided by infinity, zero; infinity times zero is NaN, and
-# everything else becomes zero.
+# everything else becomes zero. `clip_grad_value_` cuts entry by entry: an infinite one
+# then has the limit's size, which tells nothing of its true one.
 
 # %% trap="03.3" role="repair"
 weight = nn.Parameter(torch.ones(3))
 weight.grad = torch.tensor([1.0, math.inf, 2.0])
 clip([weight], max_norm=1.0)
-print(weight.grad)
+by_entry = nn.Parameter(torch.ones(3))
+by_entry.grad = torch.tensor([1.0, math.inf, 2.0])
+nn.utils.clip_grad_value_([by_entry], 1.0)
+print(weight.grad, by_entry.grad)
 
 # %% trap="03.3" role="repair"
 claim("the infinite entry is NaN", weight.grad[1].isnan(), expected=True)
 claim("largest of the healthy entries",
       weight.grad[[0, 2]].abs().max(), expected=0)
+claim("cut entry by entry: what the infinite entry becomes",
+      by_entry.grad[1], expected=1)
 
 # %% [markdown] trap="03.3" role="folklore"
 # **Told:** when the loss turns NaN, clip the gradients. **Measured:** clipping
 # before the step keeps one huge finite gradient from throwing the weights away.
-# An entry that is infinite already it turns into NaN, and the others into 0:
-# pass `error_if_nonfinite=True`, or skip that step.
+# An entry that is infinite already is turned into NaN by clipping the norm, and the
+# others into 0: pass `error_if_nonfinite=True`, or skip that step.
 
 # %% trap="03.3" role="exercise" points=4 difficulty=3 minutes=15
 def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
@@ -643,7 +649,7 @@ def he_out(weight):
 def default(weight):
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
 
-# %% trap="03.4" role="repair"
+# %% trap="03.4" role="repair" compare=false
 net = deep(he)
 fit(net, x_train, y_train, steps=100, lr=3e-3)
 moments |= {"PyTorch default": second_moments(default),
@@ -688,8 +694,19 @@ plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
                "1e-8, He stays near one.")
 
 # %% [markdown] trap="03.4" role="repair"
-# What He's rule keeps is the mean square. The variance is less: after ReLU the
-# mean is no longer zero.
+# What He's rule keeps is the mean square, as a mean over many draws of the weights. One
+# net has one draw, and strays from that mean: little in these ten layers of 256 units,
+# far in 50 layers of 16. The variance is less than the mean square: after ReLU the mean
+# is no longer zero.
+
+# %% trap="03.4" role="repair"
+narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
+                       for _ in range(20)]).median()
+print(f"He, 50 layers of 16: median of 20 nets {narrow:.0e}")
+
+# %% trap="03.4" role="repair"
+claim("He, 50 layers of 16 units: mean square, median of 20 nets", narrow,
+      below=0.1)
 
 # %% trap="03.4" role="repair"
 layer = nn.Linear(512, 512)
@@ -719,19 +736,20 @@ gradient_depth
 
 # %% [markdown] trap="03.4" role="folklore"
 # **Told:** He's rule is PyTorch's default; it keeps the *variance* near 1; use
-# `fan_out`. **Measured:** the default's variance is a sixth of He's. He keeps the
-# *second moment* at 1; the variance after ReLU is 0.682. And in a net whose
+# `fan_out`. **Measured:** the default's variance is a sixth of He's. In wide layers He
+# keeps the *second moment* near 1; the variance after ReLU is 0.682. And in a net whose
 # layers double their width, `fan_out` halves the forward signal per layer.
 
 # %% trap="03.4" role="exercise" points=4 difficulty=3 minutes=15
 def init_(net: nn.Sequential) -> None:
     """Initialise net in place so that the signal keeps its size.
 
-    net: nn.Linear and nn.ReLU in turn, of any widths; a Linear may be the
-    last, and may have no bias. For inputs from N(0, 1) the mean square
-    after *every* ReLU lies between 0.5 and 2 (on average over many nets),
-    also where layers get wider or narrower. All weights are random, drawn
-    one by one around zero with torch's generator; the biases are zero.
+    net: nn.Linear and nn.ReLU in turn, of any widths, even 1; a Linear may
+    be the last, and may have no bias. For inputs from N(0, 1) the mean
+    square after *every* ReLU lies between 0.5 and 2 (on average over many
+    nets), also where layers get wider or narrower. All weights are random,
+    drawn one by one around zero with torch's generator; the biases are
+    zero.
 
     Example: a weight of shape (64, 32) gets standard deviation 0.25.
     """
@@ -767,9 +785,21 @@ def init_(net: nn.Sequential) -> None:
 # ### Gradients by depth
 #
 # The gradient that reaches a layer is a product: one factor for each layer it
-# came through, slope times weights. If most factors are below one it
-# *vanishes*, if most are above one it *explodes*.
-#
+# came through, slope times weights. Where the product falls with each layer the gradient
+# *vanishes*, where it grows the gradient *explodes*. What counts is the size of the
+# factors, not how many are below one:
+
+# %% role="concept"
+h = signal = torch.ones(4, requires_grad=True)
+for factor in [0.8] * 16 + [10.0] * 4:
+    h = factor * h
+h.sum().backward()
+
+# %% role="concept"
+claim("16 factors of 0.8 and 4 of 10: the gradient grows by",
+      signal.grad.max(), above=100)
+
+# %% [markdown] role="concept"
 # The slope of a sigmoid is at most a quarter. Guess by how much the gradient
 # falls per layer of torch's default layers, then read it below.
 

@@ -751,12 +751,12 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
     """A tenth of the rate at which a range test has its lowest loss.
 
     loss_of(model) draws a batch and returns its scalar loss; call it once
-    a step. Use plain SGD. Step k = 0 ... steps - 1 runs at
-    low * (high / low)**(k / (steps - 1)), with 2 steps or more; its loss is
-    the one before that step. Of equal losses the first counts. Stop at a
-    loss that is NaN or more than 4 times the lowest so far; all are above
-    0. The model's state_dict() is then as before, its parameters the same
-    objects.
+    a step. Use plain SGD; a gradient left over from before does not count.
+    Step k = 0 ... steps - 1 runs at low * (high / low)**(k / (steps - 1)),
+    with 2 steps or more; its loss is the one before that step. Of equal
+    losses the first counts. Stop at a loss that is NaN or more than 4 times
+    the lowest so far; all are above 0. The model's state_dict() is then as
+    before, its parameters the same objects.
 
     Example: lowest loss at step 2 of 5 from 1e-4 to 1: 0.01 / 10 = 0.001.
     """
@@ -1087,9 +1087,9 @@ claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
 # $\beta_2 = 0.999$ the second average wakes up a hundred times more slowly than the
 # first, so the quotient is too *large*: by $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$.
 # It is off by 7.5 % even at step 2,000. With the correction every step for this
-# gradient is one rate long. It is the betas that decide: with 0.95 for the second,
-# as some language models use, the first step without correction is too short, 0.447
-# of a rate.
+# gradient is one rate long. Too long or too short is up to both betas: with 0.9 and 0.95,
+# as some language models use, the first step without correction is too short, 0.447 of a
+# rate.
 
 # %% trap="04.8" role="repair"
 whole = adam_moves(2000, corrected=True)
@@ -1110,7 +1110,8 @@ claim("corrected, in rates: largest distance from 1",
       max(abs(s - 1) for s in whole), below=1e-9)
 
 # %% [markdown] trap="04.8" role="repair"
-# It is the second beta that decides. With 0.95 the first step is short:
+# The first step alone is $(1-\beta_1)/\sqrt{1-\beta_2}$ rates long, so neither beta
+# decides without the other. With 0.9 for the first and 0.95 for the second it is short:
 
 # %% trap="04.8" role="repair"
 short = adam_moves(1, corrected=False, b2=0.95)
@@ -1120,8 +1121,8 @@ claim("second beta 0.95: first step, in rates", short[0], expected=0.447,
 # %% [markdown] trap="04.8" role="folklore"
 # **Told:** without correction the first steps are tiny; after step 100 it does not
 # matter. **Measured:** with the default betas and a steady gradient they are 3 to 6.57
-# times too long, and at step 100 still 3.24 times. With 0.95 for the second beta the
-# first step is short indeed, 0.447 of a rate. A BERT optimizer that lacked the correction
+# times too long, and at step 100 still 3.24 times. With 0.9 and 0.95 the first step is
+# short indeed, 0.447 of a rate. A BERT optimizer that lacked the correction
 # has been blamed for unstable fine-tuning on small data.
 
 # %% trap="04.8" role="exercise" points=4 difficulty=3 minutes=20

@@ -189,9 +189,9 @@ claim("a draw for the whole batch: largest minus smallest",
 # %% [markdown] trap="06.1" role="folklore"
 # **Told:** with the training pipeline the validation loss is noisy, and a fixed seed
 # mends that. **Measured:** a fixed seed makes the number stand still, and it remains
-# the number for shifted digits. On these test digits, with a draw for each image,
-# thirty losses spread less than their mean lies above the loss of the digits as they
-# are. (On a tenth of the digits they spread more than that.)
+# the number for shifted digits. It is wrong twice: it spreads from draw to draw, the less
+# the more digits are tested, and its mean lies too high, however many they are. On all
+# test digits, with a draw for each image, the second error is the larger one:
 
 # %% trap="06.1" role="folklore"
 off = (asked["each image"].mean() - asked["fixed"].mean()).item()
@@ -1079,7 +1079,9 @@ measured("06.7", 100 * dice_rows, right=(40, 100))
 # Nearly every test row has a twin among the training rows. With a probability of
 # `0.3 ** 4` only, less than one in a hundred, all four other copies of its digit are
 # test rows, too. A network that remembers its rows finds the twin and repeats the
-# twin's label. Draw the *originals*, not the rows; the copies follow. The cell below
+# twin's label, while the noise is small: with three times as much of it twins are hard to
+# find, and the dice's labels are guessed far less often. Draw the *originals*, not the
+# rows; the copies follow. The cell below
 # draws for each original by itself, so the size of the test part varies; a shuffled
 # list of originals would fix it.
 

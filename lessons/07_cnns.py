@@ -506,7 +506,7 @@ claim("new digits: a tenth over the frozen body",
 # first: with SGD and momentum in place of Adam, does a body at the same rate of 0.01
 # forget more or less?
 
-# %% role="explore" explorer="forgetting"
+# %% role="explore" explorer="forgetting" compare=false
 from dlsys_helpers.explorers.forgetting import forgetting
 
 forgetting
@@ -613,7 +613,7 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
         "mixed up": (x_test - std) / mean,
         "twice": normalise(normalise(x_test))}
 
-# %% trap="07.4" role="look"
+# %% trap="07.4" role="look" compare=false
 read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
 print({way: f"{share:.2f}" for way, share in read.items()})
 
@@ -906,13 +906,13 @@ claim("largest factor of all", max(rates.values()), expected=1)
 def layer_rates(names: list[str], base: float, decay: float) -> dict:
     """The learning rate of each parameter, by its name.
 
-    The top has the rate base, and each step down multiplies it by decay,
-    which is 0 or more. From the bottom: names that begin with "embed.",
-    then "layers.0.", "layers.1." and so on, without gaps; on top all other
-    names, those that only look alike too. Names come in any order;
-    embedding, layers, top or all names may be missing: what is there keeps
-    its place below the top, without layers the embedding is one step down.
-    names is left as it is.
+    The rate is base * decay ** steps, decay 0 or more; a name's steps are:
+    1 for the last layer, 2 for the one before it, and so on, layer k being
+    the names that begin with "layers.k.", k = 0, 1, 2 ... without gaps; one
+    more than layer 0 for names that begin with "embed.", or 1 without
+    layers; 0 for every other name, "embedding.w" and "layers.norm.w" among
+    them. Names come in any order. The top counts as a place even if no name
+    is there. names is left as it is.
 
     Example: ["embed.w", "layers.0.w", "head.w"], base 1, decay 0.5: 0.25,
     0.5 and 1.
@@ -1168,11 +1168,13 @@ claim("share lost in loading, both from one seed", gap, expected=0)
 def hidden_values(model: nn.Module) -> int:
     """How many values of parameters a model hides in plain containers.
 
-    Counted are the parameters in the lists, tuples and values of dicts
-    among its modules' own attributes that parameters() does not hold: bare
-    ones, and those of modules, frozen ones too, at any depth of containers,
-    and in containers of modules found there; nothing holds itself. Each
-    counts once, whatever its numbers. The model is left as it is.
+    torch sees no parameters inside plain lists, tuples and dicts. Look
+    through each module's own attributes; open each such container (of a
+    dict the values), and any inside it. Count the numbers in every
+    nn.Parameter you find, frozen or not, whether it stands alone or in a
+    module; search a found module's own attributes as well. Skip what
+    model.parameters() gives. A parameter found twice counts once; two with
+    equal numbers are two. There are no cycles. The model is left as it is.
 
     Example: self.blocks = [nn.Linear(2, 3)] hides 9.
     """

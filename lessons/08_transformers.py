@@ -268,10 +268,12 @@ claim("four ways to write one mask: largest gap",
 
 # %% [markdown] trap="08.1" role="repair"
 # Nothing stops you from handing one API the mask of the other. Then each place looks
-# only at what comes *after* it, or at nothing at all. For a row without any key SDPA
-# gives zeros, here on a CPU. MHA gives NaN where it computes the weights itself, as it
-# does unless you say `need_weights=False`. A float mask made by multiplication is NaN
-# where it should be 0, since zero times infinity is NaN.
+# only at what comes *after* it, or at nothing at all. For a row without any key SDPA on a
+# CPU gives zeros. MHA, asked for its weights as it is by default, gives NaN. With
+# `need_weights=False` it goes through SDPA while it trains, but with `batch_first=True`,
+# in eval mode and without gradients it takes a path of its own, and that gives NaN, too.
+# A float mask made by multiplication is NaN where it should be 0, since zero times
+# infinity is NaN.
 
 # %% trap="08.1" role="repair"
 with torch.no_grad():
@@ -456,8 +458,8 @@ claim("floats, or queries masked: smaller of the two shares on pads",
 # tokens a little. Masked queries silence the pads' own rows, while the tokens go on
 # looking at pads. Integers, as they come from the tokenizer, are at least refused.
 #
-# One more row deserves a thought: one without any token. MHA gives NaN for it, in
-# training too, unless it is called with `need_weights=False`; and a single NaN in a
+# One more row deserves a thought: one without any token. Asked for its weights, MHA gives
+# NaN for it, in training too; trap 08.1 says when it does without them. A single NaN in a
 # batch reaches the loss, or, where pads are left out of it, the gradients. A way out: let
 # each pad look at itself. Then no row is empty.
 
@@ -806,15 +808,14 @@ claim("products in tiles over products of the formula",
 measured("08.4", 1)
 
 # %% [markdown] trap="08.4" role="repair"
-# Forward and without a mask, the same products, and a few more exponentials. (Backward it
-# computes the scores once more, five products for four; under a causal mask it can skip
-# nearly half of the tiles.) On a GPU this is meant to be faster all the same (the last
-# section asks for the clock), for what costs time there is traffic with the large memory:
+# Without a mask the tiles need as many products as the formula, and a few more
+# exponentials. They are made for a GPU, where traffic with the large memory costs time:
 # the formula writes the scores, reads them, writes the weights and reads those. A flash
 # kernel such as FlashAttention-2 holds a block of queries on the chip and streams all keys
-# and values past it. So it reads them once for each block of queries. (The first
-# FlashAttention had the loops the other way round: it held a block of keys and values, and
-# read all queries and read and wrote all outputs once for each of them.)
+# and values past it. So it reads them once for each block of queries. Two things shift the
+# count of products: backward the kernel computes the scores once more, five products for
+# four, and under a causal mask it skips nearly half of the tiles. The last section asks
+# the clock.
 
 # %% trap="08.4" role="repair"
 def traffic(n, d=64, block=None, size=2):
@@ -861,17 +862,18 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                     length: int, tile: int) -> torch.Tensor:
     """Causal attention of M queries over a cache, tile keys at a time.
 
-    q: (M, D), k: (N, D), v: (N, E), float32, M, D and E from 1 on, in
-    memory in any order, left as they are; of the cache only the first
-    length slots are filled, 0 <= length <= N, and what the others hold, NaN
-    and infinity included, changes nothing. The queries are the last M of
+    q: (M, D), k: (N, D), v: (N, E), float32, M, D and E from 1 on. They may
+    lie in memory in any order, and stay as they are. Only the first length
+    slots of the cache are filled, 0 <= length <= N; what the others hold,
+    NaN and infinity too, changes nothing. The queries are the last M of
     these length positions: query i sees the keys 0 to i + length - M. A
-    query that sees no key gives zeros. Scores are divided by sqrt(D) and
-    may reach tens of thousands, of either sign. No tensor that is made
-    grows with N or with length, or is larger than M * max(D, E, tile)
-    numbers where M is no less than tile; torch's own attention is not
-    called. Each call reads the cache anew, and leaves earlier results
-    alone.
+    query that sees no key gives zeros. Scores are divided by sqrt(D), and
+    may reach tens of thousands, of either sign.
+
+    Hold one tile of scores at a time: make no tensor whose size depends on
+    N or length, and for M >= tile none of more than M * max(D, E, tile)
+    numbers. Do not call torch's own attention. Each call reads the cache
+    anew, and leaves earlier results alone.
 
     Example: q [[0.]], k [[1.], [2.], [nan]], v [[1.], [3.], [nan]], length
     2 and tile 1 give [[2.]].
@@ -1652,7 +1654,7 @@ claim("RoPE, all places later by 100: largest change of a score",
 # With the cache the newest token has place 4. A function that counts from 0 at each
 # call gives it place 0, and the distances to all old keys are wrong by four.
 
-# %% trap="08.10" role="repair"
+# %% trap="08.10" role="repair" compare=false
 rotated = rotate(k, place)                       # as the cache holds them
 full = F.scaled_dot_product_attention(rotate(q, place), rotated, v,
                                       is_causal=True)[:, :, -1:]
@@ -2055,7 +2057,7 @@ claim("rows of 256: larger share named at the end, of luck's 0.125",
 # |---|---|---|---|
 # | encoder (BERT) | pads only | hidden tokens | reading: labels, search |
 # | decoder (GPT) | causal | the next token | writing |
-# | encoder and decoder (T5) | pads; causal; none between | the next token of the answer | translating, summing up |
+# | encoder and decoder (T5) | text: pads; answer: causal; from answer to text: the text's pads | the next token of the answer | translating, summing up |
 #
 # The two parts of the third kind meet in *cross-attention*: queries from the answer,
 # keys and values from the text. Blocks are the same in all three. BERT's norms stand

@@ -34,7 +34,7 @@ begin(SEED, THREADS, DEVICE)
 # A float has a sign, an exponent and a fraction. The exponent decides how large and how
 # small a number can be, the fraction how many numbers lie between 1 and 2. With 16 bits
 # you have to choose: `float16` gives 5 bits to the exponent and 10 to the fraction,
-# `bfloat16` 8 and 7. The two `float8` formats make the same choice with less.
+# `bfloat16` 8 and 7. `float8_e5m2` and `float8_e4m3fn` make the same choice with 8.
 
 # %% role="concept"
 formats = [torch.float32, torch.float16, torch.bfloat16,
@@ -318,14 +318,14 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
              loss_of, dtype: torch.dtype, max_norm: float) -> float:
     """One step of opt under CPU autocast; returns the gradient's norm.
 
-    loss_of() gives the loss, a float32 number; it is called once, under
-    autocast with dtype. In torch.float16 the scaler is used, and updated
-    once; in torch.bfloat16 it stays as it is. Old gradients do not count.
-    The gradient of all of opt's parameters together gets the norm max_norm
-    where its norm is larger; one outside the loss adds nothing to it. Where
-    it overflows in float16, parameters and opt's state stay. The norm is
-    that before clipping, without the scale, as a float: inf or nan after an
-    overflow.
+    loss_of() gives the loss, a float32 number. Call it once, under autocast
+    with dtype. In torch.float16 use the scaler and update it once; in
+    torch.bfloat16 leave it as it is. Old gradients do not count. Where the
+    global norm over all parameter groups is larger than max_norm, clip it
+    to max_norm. Parameters the loss does not use are ignored. If a float16
+    gradient overflows, skip the step: parameters and opt's state stay.
+    Return the norm before clipping, without the scale, as a float: inf or
+    nan after an overflow.
 
     Example: gradient (3, 4), max_norm 1, SGD with a rate of 1: the step is
     (-0.6, -0.8), the norm 5.0.
@@ -1120,7 +1120,7 @@ def with_rest(last_is_loud, x, y, seed):
     optimizer.step()
     return digest(ddp)
 
-# %% trap="09.6" role="repair"
+# %% trap="09.6" role="repair" compare=false
 ends = {}
 for loud in (False, True):
     ends[loud] = ranks.run(with_rest, loud, x_train, y_train, SEED,
@@ -1236,7 +1236,7 @@ helpers = (mlp, flat, descend, shard_and_train, all_numbers)
 saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
-# %% trap="09.7" role="look"
+# %% trap="09.7" role="look" compare=false
 correct = [(reads(weights) == y_test).float().mean().item()
            for weights in (saved, read_back)]
 other = (read_back != saved).float().mean().item()
@@ -1853,11 +1853,11 @@ def find_waits(events: list) -> list[str]:
     """What a step waits for: names of operations, in order of their start.
 
     events: a list of (name, start, end) of one thread, in any order, left
-    as it is; an event lies inside another if it starts no earlier and ends
-    no later. aten::_local_scalar_dense, aten::nonzero and
-    cudaStreamSynchronize wait, and so does the outermost aten:: event
-    around each of them, which is the one to name, or the wait itself where
-    there is none; with several waits inside it is named once.
+    as it is. Of two that overlap one lies inside the other: it starts no
+    earlier and ends no later. aten::_local_scalar_dense, aten::nonzero and
+    cudaStreamSynchronize wait. Name the outermost aten:: event around each
+    of them, or the wait itself where there is none; with several waits
+    inside it is named once.
 
     Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
     ("aten::mm", 10, 12)]: ["aten::item"].
@@ -1972,7 +1972,7 @@ measured("09.11", apart, right=(15, 120))
 # So the pass that leads to the loss goes through the wrapper. Where the loss needs
 # another method, let the model's `forward` call it.
 
-# %% trap="09.11" role="repair"
+# %% trap="09.11" role="repair" compare=false
 through, _ = both_ranks(wrapped=100)
 differ = (reads(through[0]) != reads(through[1])).sum().item()
 print(f"gap {gap(*through):.2f}, test digits read differently: {differ}")
@@ -2544,15 +2544,16 @@ claim("a parameter in a list does", followed["the parameter"],
 
 # %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
 def stays_behind(model: nn.Module) -> list[str]:
-    """Sorted paths of the tensors that model.to(...) leaves behind, among
-    the attributes of its modules themselves, or in lists, tuples and values
-    of dicts there, at any depth.
+    """Sorted paths of the tensors that model.to(...) leaves behind.
 
-    Tensors of every type and shape count, but for the model's parameters,
-    under whatever name, and its buffers in their register. A path has the
-    module's name, attribute, places and keys, with dots between; a module
-    used twice has its first name, a tensor held twice both paths. Modules
-    in lists are not searched. The model stays as it is.
+    List every tensor, of any type and shape, reachable from a module's own
+    attributes, directly or through lists, tuples and dict values, at any
+    depth; modules in lists are not searched. Skip the model's parameters
+    wherever they stand, and buffers where they are registered; the same
+    buffer under a second attribute is listed. A path has the module's name,
+    attribute, places and keys, with dots between. A module used twice has
+    its first name, a tensor held twice both paths. The model stays as it
+    is.
 
     Example: self.mean and self.tables = [sin, cos], plain tensors, in a
     part "body": ["body.mean", "body.tables.0", "body.tables.1"].

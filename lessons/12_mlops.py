@@ -261,8 +261,11 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # %% [markdown] trap="12.1" role="keep"
 # **Keep:** a NaN that arises in the forward pass is found on the way forward, by a hook
 # on each module. Anomaly mode sees gradients: for such a NaN it names the last operation
-# whose gradient uses its values, here that of the loss. **In your own code:** at the first loss that is not finite, save batch and weights,
-# and run the hooks on them. **Source:** PyTorch,
+# whose gradient uses its values. With cross-entropy that is the log-softmax, with an L1 or
+# a hinge loss, whose gradients hold signs alone, the last linear layer. **In your own
+# code:** at the first loss or gradient norm that is not finite, save batch and weights,
+# and run the hooks on them. Look at both: `F.multi_margin_loss` gives a finite number for
+# logits of NaN. **Source:** PyTorch,
 # [torch.autograd.anomaly_mode](https://pytorch.org/docs/stable/_modules/torch/autograd/anomaly_mode),
 # "any backward computation that generate "nan" value will raise an error". **Seen in the
 # wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
@@ -718,13 +721,12 @@ claim("ripples with 12 settings", table["rippled"][2], above=0.5)
 # %% [markdown] trap="12.4" role="folklore"
 # Each ratio is one of eight searches and moves by a factor of two or more when it is
 # repeated: the bowl with eight settings is the one of the repair again. From two settings
-# to twelve the lead on the bowl shrinks, and at twelve, the most tried here, there is one
-# still; where two settings matter, too. So "no better from eight on" does not hold for
-# these two. On the ripples little of a lead is left, as the process sees a smooth surface
-# where there is none, and its work may not pay; that it is always the better choice, this
-# table does not deny. The count of settings is half of the question. The other half is how
-# many of them matter, and how smooth the loss is. A real training adds noise: the part on
-# search, after the traps, has one.
+# to twelve the lead on the bowl shrinks, and at twelve there is one still; where two
+# settings matter, too. So "no better from eight on" does not hold for these two. On the
+# ripples little of a lead is left at twelve, as the process expects a smooth surface, and
+# its work may not pay: "always the better choice" is in doubt there. The count of settings
+# is half of the question. The other half is how many of them matter, and how smooth the
+# loss is. A real training adds noise: the part on search, after the traps, has one.
 
 # %% trap="12.4" role="exercise" points=4 difficulty=3 minutes=15
 def expected_improvement(mean, std, best: float) -> torch.Tensor:
@@ -1494,9 +1496,10 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
     A process that is killed while it writes leaves at path what was there:
     the former file or nothing. No byte is written into the former file. The
     new one's bytes are on the disk, by os.fsync, before it has its name.
-    After a call that ends no other file is left behind, and what a killed
-    call has left does not stop the next. Other files stay. The state of the
-    generator stays.
+    After a call that returns no other file is left behind, and what a
+    killed call has left does not stop the next. Other files stay, also
+    those whose names begin with path; path + ".part" may count as a
+    leftover. The state of the generator stays.
     """
     # BEGIN SOLUTION
     state = {"parts": {name: part.state_dict()
@@ -2072,13 +2075,13 @@ claim("is it NaN with all classes masked", math.isnan(none), expected=True)
 def masked_ce(logits, target, allowed, smoothing: float) -> torch.Tensor:
     """Mean cross-entropy of rows that choose among their allowed classes.
 
-    logits: (N, C) float32, finite where allowed. target: (N,) int64, an
-    allowed class each. allowed: (N, C) bool. What stands in logits at a
-    class that is not allowed changes nothing, be it an infinity or a NaN,
-    and its gradient is 0. Of each row's target distribution, 1 - smoothing
-    stands at the target, and smoothing is spread evenly over all allowed
-    classes of the row, the target among them. Returns a tensor of shape ()
-    that has gradients; the arguments are left as they are.
+    logits: (N, C) float32, where allowed between -1e15 and 1e15. target:
+    (N,) int64, an allowed class each. allowed: (N, C) bool. What stands in
+    logits at a class that is not allowed changes nothing, be it an infinity
+    or a NaN, and its gradient is 0. Of each row's target distribution,
+    1 - smoothing stands at the target, and smoothing is spread evenly over
+    all allowed classes of the row, the target among them. Returns a tensor
+    of shape () that has gradients; the arguments are left as they are.
 
     Example: a row with a single allowed class: 0.
     """
