@@ -1,4 +1,5 @@
-# One environment, .venv, serves learners and contributors alike: torch is nearly all of its size.
+# One environment, .venv: make lab installs what the lessons need, the other targets add to it what
+# tests, builder, book and grader need besides. Neither takes anything away.
 PYTHON ?= python3
 PORT ?= 8888
 TESTS ?= tests notebooks solutions
@@ -11,7 +12,7 @@ export JUPYTER_DEFAULT_PROVISIONER_NAME = dlsys-warm
 endif
 
 .PHONY: help lab hub test new build book book-serve site versions bench record sweep lock setup
-.PHONY: wheel wheelhouse
+.PHONY: setup-lab wheel wheelhouse
 .DEFAULT_GOAL := help
 
 help:
@@ -21,10 +22,10 @@ help:
 	@echo "                 TORCH=cpu: no CUDA, three GB less; WHEELHOUSE=folder: no network"
 	@echo "make hub         many learners on this machine, for trying: JupyterHub on PORT=8000"
 	@echo "make test        set up, then run every test; TESTS=tests/test_setup.py for some"
-	@echo "make new         the files of a stage, STAGE=05, or of a further trap, TRAP=05.2;"
-	@echo "                 NAME=rescale names its function"
-	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one,"
-	@echo "                 and DRAFT=1 for one that is not finished, into drafts/"
+	@echo "make new         start a trap, TRAP=05.7; NAME=rescale names its exercise's function"
+	@echo "make build       lessons/ -> notebooks, worksheets, solutions; LESSON=01 for one, and"
+	@echo "                 DRAFT=1 for one that is not finished, into drafts/. What did not change"
+	@echo "                 keeps its outputs; AGAIN=1 runs it all the same"
 	@echo "make book        the website, in book/_build/html; make book-serve shows it"
 	@echo "make site        the book as a version of a website, in site/; FOLDER=v1.0 for a release,"
 	@echo "                 none for its root; make versions lists what a website holds"
@@ -35,15 +36,18 @@ help:
 	@echo "make lock        requirements.lock from the packages installed in .venv"
 	@echo "make wheel       the package with worksheets and lessons as one file, in dist/"
 	@echo "make wheelhouse  all packages as files, for machines without network"
-	@echo "make setup       only the set-up; delete .venv to start it afresh"
+	@echo "make setup       only the set-up, for all targets; delete .venv to start it afresh"
 
 setup:
 	@sh tools/setup.sh
 
-lab: setup
+setup-lab:
+	@sh tools/setup.sh lab
+
+lab: setup-lab
 	@$(RUN) -m tools.lab $(PORT) $(LAB_ARGS)
 
-hub: setup
+hub: setup-lab
 	@$(RUN) -m deploy.hub.local $(if $(filter command line environment,$(origin PORT)),--port $(PORT)) $(HUB_ARGS)
 
 # Progress goes to a throw-away folder: a test run must not touch the learner's own. Lessons and
@@ -55,11 +59,10 @@ test: setup
 	$(RUN) -m pytest -p tools.suite -n 2 --dist loadscope -rs --nbval-lax --nbval-cell-timeout=300 $(TESTS)
 
 build: setup
-	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)
+	@$(RUN) -m tools.build $(LESSON)$(if $(DRAFT), --draft)$(if $(AGAIN), --again)
 
-# A stage (05) or one more trap (05.2); NAME is the function that its exercise asks for.
 new: setup
-	@$(RUN) -m tools.new "$(STAGE)$(TRAP)" $(NAME)
+	@$(RUN) -m tools.new "$(TRAP)" $(NAME)
 
 book: setup
 	@$(RUN) -m tools.book
@@ -88,9 +91,9 @@ lock: setup
 	@$(RUN) -m tools.lock
 
 # An old build/ would go into the wheel, too.
-wheel: setup
+wheel: setup-lab
 	@rm -rf build && $(RUN) -m pip wheel -q --no-deps --no-build-isolation -w dist . && rm -rf build
 	@ls dist/*.whl
 
-wheelhouse: setup
+wheelhouse: setup-lab
 	@sh tools/setup.sh wheelhouse

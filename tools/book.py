@@ -42,8 +42,8 @@ DOWNLOAD = ('\n\n<p><a class="button" href="../_sources/exercises/{stem}.ipynb" 
             "Download the worksheet</a></p>\n\nIts checks are part of the course's package: open "
             "it in a copy of the repository, where `make lab` has set everything up.")
 PREDICT = re.compile(r"\A## Trap [\d.]+: (.*)\n\n### Predict$", re.M)  # as build.PREDICT
-# Before anything is drawn: what follows a question waits, unless the reader wants to see all. A
-# browser may forbid a page to remember. Without JavaScript nothing waits, and no button is shown.
+# Runs before the first paint: what follows a question is hidden until it is answered, unless the
+# reader chose to see all. localStorage may be forbidden. Without JavaScript nothing is hidden.
 GUESS_FIRST = """
 
 ```{raw} html
@@ -58,7 +58,7 @@ if (all !== "yes") document.documentElement.classList.add("guess-first");
 <button type="button" class="gs-button gs-quiet" data-everything>Show everything</button></p>
 ```
 """
-# Not its console script: that one fails in a folder with a space in its name.
+# Run by import: the console script fails in a folder with a space in its name.
 JUPYTER_BOOK = "import dlsys; from jupyter_book.cli.main import main; main()"
 
 
@@ -234,7 +234,8 @@ def save_yaml(value: dict, path: Path) -> None:
 # Written pages, in the order of the sidebar.
 GUIDES = ["guide_loss", "guide_optimizer", "guide_schedule", "guide_hyperparameters",
           "guide_norm", "guide_init", "guide_finetune", "guide_scale"]
-TEACHING = ["instructors", "present", "hand_out", "hub", "grading", "grading_trust",
+OWN_CODE = ["watch"]
+TEACHING = ["instructors", "present", "room", "hand_out", "hub", "grading", "grading_trust",
             "grading_kubernetes"]
 
 
@@ -246,7 +247,7 @@ def contents(stages: list[Stage], pages: list[str], below: list[str]) -> dict:
     chapters = [{"file": f"notebooks/{s.stem}", "title": f"{s.number}. {s.title}",
                  "sections": [{"file": f"exercises/{s.stem}", "title": "Worksheet"}]}
                 for s in stages]
-    parts = {"Decide": GUIDES, "Look up": pages, "Instructors": TEACHING,
+    parts = {"Decide": GUIDES, "Look up": [*pages, *OWN_CODE], "Instructors": TEACHING,
              "About": ["how_to_use", "accessibility", "changelog", "versions"]}
     written = [{"caption": caption, "chapters": [chapter(page, below) for page in files]}
                for caption, files in parts.items()]

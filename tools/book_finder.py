@@ -77,7 +77,7 @@ def written(entry: dict, lessons: book_pages.Lessons) -> Row:
 
 
 def part_of(lesson: int, heading: str) -> str:
-    """A link to a part of a lesson by its heading; the test of all links holds it."""
+    """A link to a part of a lesson by its heading; the link test checks that it exists."""
     return (f'<a href="notebooks/{stage(lesson).stem}.html#{make_id(heading)}">Lesson {lesson}: '
             f"{heading.removeprefix('Further: ')}</a>")
 

@@ -1,4 +1,4 @@
-"""The last hand on built pages: what the theme loads in vain goes, what has no name gets one."""
+"""Post-process the built pages: remove unused scripts and fonts, add accessible names."""
 
 from __future__ import annotations
 

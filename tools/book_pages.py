@@ -14,7 +14,7 @@ from dlsys_helpers.errors import UserError
 from dlsys_helpers.explorers.activations import activations
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.stages import STAGES, Stage, stage
-from tools import evidence, reading
+from tools import evidence, reading, worked
 from tools import proof as proofs
 
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
@@ -111,7 +111,7 @@ def wrong_answers_of(entry: Stage) -> str:
 
 def proof(id: str) -> str:
     """What else proves a check, in one sentence: other right answers, and mutants of the answer."""
-    routes, record = len(checking.find(id).right_answers), proofs.stored(id[:2]).get(id)
+    routes, record = len(worked.beside(id).right_answers), proofs.stored(id[:2]).get(id)
     if not record:
         return f"Besides, {routes} right answers by other routes pass."
     mutant, seeds = record["mutants"], record["right"]["seeds"]
@@ -246,9 +246,10 @@ def strip(lesson: NotebookNode) -> str:
 
 
 def like(before: str, after: str) -> str:
-    """The readings after a repair of what was read before it, in that order.
+    """The numbers printed after the repair, in the order in which they were printed before it.
 
-    Raises UserError for a quantity that was not measured again.
+    before, after: lines of HTML from `measured`. Raises UserError for a quantity that the repair
+    does not print again.
     """
     again = {line.partition("</strong>")[2]: line for line in after.splitlines()}
     # A cell that only claims prints nothing, and leaves an empty line.
@@ -293,7 +294,7 @@ def reporter(node: ast.stmt) -> str:
 
 
 def measured(cell: NotebookNode) -> str:
-    """What a cell printed, one reading a line: the value large, then what it is the value of."""
+    """A cell's output as HTML, one quantity a line: its value in bold, then its name."""
     text = "".join(o.text for o in cell.outputs if o.output_type == "stream")
     readings = [r.rpartition(": ") for r in re.split(r"\n|\s{3,}", text.strip()) if r]
     return "\n".join(f'<p class="reading"><strong>{html.escape(value)}</strong> '

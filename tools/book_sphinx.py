@@ -49,7 +49,7 @@ def draw_block(self, node: nodes.Element) -> None:
 
 
 def permanent_first(_app: Sphinx, doctree: nodes.document) -> None:
-    """Let a trap's heading copy its permanent anchor, not the words that may change."""
+    """Put a trap's permanent id first, so that its heading links to it and not to its words."""
     for section in doctree.findall(nodes.section):
         section["ids"].sort(key=lambda name: not NAMED.fullmatch(name))
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 
 from nbformat import NotebookNode
 
+from benchmarks import watch_lessons
 from dlsys_helpers import catalog
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
+from dlsys_watch.rules import all_rules
 from tools import book_pages
 
 LABEL = re.compile(r"\*\*(Keep|In\s+your\s+own\s+code|Source|Seen\s+in\s+the\s+wild):\*\*")
@@ -43,6 +47,7 @@ def page(trap: Trap, lesson: NotebookNode) -> str:
              *map(book_pages.fenced, (book_pages.shown(mended) or mended)[:1]),
              "## A test for your own code", sentence(keep["In your own code"]),
              sentence(keep["Keep"])]
+    parts += ["## Would `dlsys watch` tell?", watched(trap.id)]
     if "Seen in the wild" in keep:
         parts += ["## Seen in the wild", keep["Seen in the wild"]]
     return "\n\n".join([*parts, "## Go on", ways(trap)]) + "\n"
@@ -76,6 +81,33 @@ def readings(cell: NotebookNode) -> str:
               if (text := o.get("data", {}).get("text/plain", "")).startswith(CLAIM)]
     block = f"```text\n{printed}\n```\n\n" if printed else ""
     return block + "\n".join(f"- {book_pages.plain(c)}" for c in claims)
+
+
+@functools.cache
+def told() -> dict[str, list[dict]]:
+    """The lines that the watch said of the lessons, by the trap in whose cells it did."""
+    lessons = json.loads(watch_lessons.RECORD.read_text("utf-8"))["lessons"].values()
+    found = {}
+    for row in (row for lesson in lessons for row in lesson["findings"]):
+        stage, number, *_ = f"{row['cell']}--".split("-")
+        if row["trap"] == f"{stage}.{number}":
+            found.setdefault(row["trap"], []).append(row)
+    return found
+
+
+def watched(trap: str) -> str:
+    """Whether the watch tells the trap, with the line that it said of the lesson."""
+    page = "[`dlsys watch`](../watch.md)"
+    if rows := told().get(trap):
+        lines = "\n".join(f"line {row['line']}  {row['message']}  [{row['rule']}]"
+                          for row in rows[:1])
+        return f"Yes. Of the code above {page} says:\n\n```text\n{lines}\n```"
+    rules = [rule.id for rule in all_rules() if rule.trap == trap]
+    if rules:
+        names = ", ".join(f"`{name}`" for name in rules)
+        return (f"In a training script, by the rule {names} of {page}. The few lines above are too "
+                "short a run for it.")
+    return f"No. Nothing in a run proves this fault, so {page} is silent."
 
 
 def ways(trap: Trap) -> str:

@@ -1,38 +1,38 @@
 """lessons/*.py -> notebooks/, exercises/, solutions/, the package's catalog and README's table.
 
-    python -m tools.build            build and run everything
+    python -m tools.build            everything
     python -m tools.build 01         one lesson
     python -m tools.build 05 --draft an unfinished lesson, into drafts/; says what it lacks
-    python -m tools.build --quick    keep stored outputs that rest on what they rested on
     python -m tools.build --check    write nothing, exit 1 when a generated file is out of date
+
+A notebook runs where its code, or anything else that its outputs rest on, has changed since they
+were stored; else they are kept. `--again` runs it in any case.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import copy
 import json
-import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from dlsys.copies import WAY_IN
+from dlsys.work_folder import WAY_IN
 from dlsys_helpers import acting, catalog, checking, paths, stages
 from dlsys_helpers.cards import inline
 from dlsys_helpers.catalog import Trap
-from dlsys_helpers.paths import ROOT
-from tools import lessons, readme, rests
+from dlsys_helpers.paths import NOTEBOOKS, ROOT
+from tools import lessons, new, proof, readme, rests, stored_outputs, sweep
 from tools.canonical import canonical
+from tools.execution import CellFailed, run
 from tools.lessons import Source
 
 FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
@@ -41,7 +41,6 @@ LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look
 DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
 COMPARED = {"explore", "break", "look", "repair"}  # nbval compares what their cells print
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-TIMEOUT = 300  # seconds for one cell; a lesson as a whole takes less
 
 
 def views(source: Source) -> dict[str, NotebookNode]:
@@ -67,7 +66,7 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
     if view == "exercise":
         book.metadata["dlsys"]["version"] = version(cells)
     else:
-        book.metadata["dlsys"]["rests_on"] = rests_on(book)
+        book.metadata["dlsys"]["rests_on"] = stored_outputs.rests_on(book)
     book.nbformat, book.nbformat_minor = 4, 5
     nbformat.validate(book)
     return book
@@ -75,17 +74,6 @@ def notebook(source: Source, view: str, cells: list[NotebookNode]) -> NotebookNo
 
 DRAFT_TOP = ("**Draft, not a finished lesson.** Made by `make build DRAFT=1`, which says what is "
              "missing. Nothing else reads this file.")
-
-
-def rests_on(book: NotebookNode) -> dict[str, str]:
-    """What the outputs of a notebook rest on; of worked answers, the stage's checks, too."""
-    facts = book.metadata["dlsys"]
-    parts = rests.rests_on(c.source for c in book.cells if c.cell_type == "code")
-    if facts["view"] == "solution":
-        checks = sorted((ROOT / f"src/dlsys_checks/s{facts['stage']:02d}").glob("*.py"))
-        parts["checks"] = rests.fingerprint("\0".join(
-            rests.without_prose(path.read_text("utf-8")) for path in checks))
-    return parts
 
 
 def version(cells: list[NotebookNode]) -> str:
@@ -348,99 +336,65 @@ def answer(text: str) -> str:
     return re.sub(r"^[ \t]*# (BEGIN|END) SOLUTION\n?", "", text, flags=re.M).rstrip()
 
 
-def run(book: NotebookNode, name: str) -> None:
-    """Execute a notebook in place, in its folder. Raises SystemExit with the failing cell."""
-    env = {**os.environ, "DLSYS_PROGRESS": "off"}
-    client = NotebookClient(book, timeout=TIMEOUT, kernel_name="python3",
-                            extra_arguments=["--IPKernelApp.log_level=ERROR"],
-                            resources={"metadata": {"path": str((ROOT / name).parent)}})
-    try:
-        client.execute(env=env)
-    except CellExecutionError as error:
-        raise SystemExit(f"{name}: a cell failed.\n{str(error)[-1500:]}") from None
-    for cell in book.cells:
-        noise = [o for o in cell.get("outputs", []) if o.get("name") == "stderr"]
-        if noise:
-            raise SystemExit(f"{name}, cell {cell['id']}: it writes to stderr: "
-                             f"{noise[0].text[:200]!r}. Mend the cause; a lesson is silent.")
-
-
 def written(book: NotebookNode) -> str:
     return nbformat.writes(book, version=4) + "\n"
 
 
-def without_outputs(book: NotebookNode) -> NotebookNode:
-    """A copy of the notebook with neither outputs nor what they rest on."""
-    bare = copy.deepcopy(book)
-    bare.metadata["dlsys"].pop("rests_on", None)
-    for cell in bare.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    return bare
+def build(source: Source, again: bool = False) -> list[str]:
+    """Write the notebooks of a lesson, run where no stored outputs fit; a draft's under drafts/.
 
-
-def keep_outputs(book: NotebookNode, old: NotebookNode) -> bool:
-    """Take over stored outputs when what made them is as it was; returns whether that was so."""
-    def code(nb: NotebookNode) -> list[NotebookNode]:
-        return [c for c in nb.cells if c.cell_type == "code"]
-    if book.metadata["dlsys"].get("rests_on") != old.metadata["dlsys"].get("rests_on"):
-        return False
-    for new, stored in zip(code(book), code(old), strict=True):
-        new.outputs, new.execution_count = stored.outputs, stored.execution_count
-    return True
-
-
-def stale_pictures(book: NotebookNode) -> list[str]:
-    """The explorers that changed since the notebook stored their picture, and in which part.
-
-    The front end counts: the picture shows a reader without a kernel what it would show.
+    again: run them even then. Raises CellFailed; of a draft, returns the failures of all its
+    notebooks, which are written all the same, so that one can look at them.
     """
-    stored = book.metadata["dlsys"].get("rests_on", {})
-    found = []
-    for cell in book.cells:
-        if cell.cell_type == "code" and (name := cell.metadata["dlsys"].get("explorer")):
-            now = {**rests.rests_on([cell.source]), "code": stored.get("code")}
-            parts = [part for part in rests.changes(stored, now) if part in now]
-            found += [f"explorer {name} ({', '.join(parts)})"] if parts else []
-    return found
-
-
-def build(source: Source, quick: bool) -> None:
-    """Write the notebooks of one lesson; lesson and solutions are run first."""
+    failed = []
     for view, book in views(source).items():
-        name = f"{FOLDERS[view]}/{source.path.stem}.ipynb"
-        path, began, kept = ROOT / name, time.perf_counter(), False
-        if quick and path.exists() and view != "exercise":
-            kept = keep_outputs(book, nbformat.read(path, as_version=4))
-        if view != "exercise" and not kept:
-            run(book, name)
+        name = f"{DRAFTS}/" * source.draft + f"{FOLDERS[view]}/{source.path.stem}.ipynb"
+        path, began = ROOT / name, time.perf_counter()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            how = "written" if view == "exercise" else with_outputs(book, name, again)
+        except CellFailed as failure:
+            if not source.draft:
+                raise
+            failed.append(str(failure))
+            how = "failed"
+            book.metadata["dlsys"].pop("rests_on")
         if source.stage == 0:  # its map shows one learner's progress in one state of the course
-            book = without_outputs(book)
-        path.parent.mkdir(exist_ok=True)
+            book = stored_outputs.removed(book)
         path.write_text(written(canonical(book)), encoding="utf-8")
-        print(f"{name}: {'kept' if kept else 'built'} ({time.perf_counter() - began:.1f} s)",
-              flush=True)
-
-
-def build_draft(path: Path) -> None:
-    """Write and run the notebooks of an unfinished lesson under drafts/; say what it lacks."""
-    source = lessons.read(path, draft=True)
-    for view, book in views(source).items():
-        name = f"{DRAFTS}/{FOLDERS[view]}/{path.stem}.ipynb"
-        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
-        if view != "exercise":
-            run(book, name)
-        (ROOT / name).write_text(written(canonical(book)), encoding="utf-8")
-        print(f"{name}: built as a draft")
-        if view == "solution":
+        print(f"{name}: {how} ({time.perf_counter() - began:.1f} s)", flush=True)
+        if source.draft and view == "solution":
             print(*verdicts(book), sep="\n")
-    print(f"{path.name} lacks {len(source.notes)} things:", *source.notes, sep="\n  ")
+    return failed
+
+
+def with_outputs(book: NotebookNode, name: str, again: bool) -> str:
+    """Give a notebook the outputs stored under this name, or run it; returns which, and why."""
+    why = ["asked to"]
+    if not again:
+        old = nbformat.read(ROOT / name, as_version=4) if (ROOT / name).exists() else None
+        why = stored_outputs.changes(book, old) if old else ["new"]
+    if why:
+        run(book, name)
+        return f"run: {', '.join(why)}"
+    stored_outputs.keep(book, old)
+    return "outputs kept, no code changed"
+
+
+def build_draft(path: Path, again: bool) -> int:
+    """Write a lesson under drafts/, say what it lacks and what comes next; returns the status."""
+    source = lessons.read(path, draft=True)
+    failed = build(source, again)
+    missing = [*failed, *source.notes]
+    print(f"{path.name} lacks {len(missing)} things:", *missing, sep="\n  ")
+    print(new.road(source.traps[-1]))
+    return bool(failed)
 
 
 def verdicts(book: NotebookNode) -> list[str]:
     """What the checks of a draft's worked answers printed."""
     return [output.text.strip() for cell in book.cells if cell.metadata["dlsys"]["role"] == "check"
-            for output in cell.outputs]
+            for output in cell.outputs if output.output_type == "stream"]
 
 
 def catalog_files(sources: list[Source]) -> dict[Path, str]:
@@ -482,7 +436,7 @@ def paths_of(only: list[str]) -> list[Path]:
     chosen = [p for p in found if not only or p.stem[:2] in {o.zfill(2)[:2] for o in only}]
     if not chosen:
         raise SystemExit(f"lessons: got {', '.join(only) or 'none'}, expected one of "
-                         f"{', '.join(p.stem[:2] for p in found)}. Start one: make new STAGE=05")
+                         f"{', '.join(p.stem[:2] for p in found)}.")
     return chosen
 
 
@@ -492,32 +446,36 @@ def out_of_date(path: Path, book: NotebookNode) -> list[str]:
     if not path.exists():
         return [name]
     old = nbformat.read(path, as_version=4)
-    if written(without_outputs(canonical(book))) != written(without_outputs(old)):
+    if written(stored_outputs.removed(canonical(book))) != written(stored_outputs.removed(old)):
         return [name]
-    return [f"{name}: {picture}" for picture in stale_pictures(old)]
+    return [f"{name}: {picture}" for picture in stored_outputs.stale_pictures(old)]
 
 
 def sources_of(only: list[str]) -> list[Source]:
-    """The lessons, all but drafts or those whose number is named.
+    """The lessons, all or those whose number is named. Raises RuleBroken, SystemExit for none."""
+    return [lessons.read(path) for path in paths_of(only)]
 
-    Raises RuleBroken, also for a draft that is named, and SystemExit for a number without lesson.
-    """
-    return [lessons.read(path) for path in paths_of(only) if only or not paths.is_draft(path)]
+
+def owed(source: Source) -> Iterator[str]:
+    """What a lesson that was built lacks in tests/records/, a line each with its command."""
+    if line := sweep.stale(NOTEBOOKS / f"{source.path.stem}.ipynb"):
+        yield line
+    if stale := [trap for trap in source.traps if not proof.well_told(trap)]:
+        yield (f"{source.path.stem}: not proven as they stand: {', '.join(stale)}. "
+               f"Run: .venv/bin/python -m tools.proof {' '.join(stale)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lesson", nargs="*", help="numbers of lessons to build; all when absent")
-    parser.add_argument("--quick", action="store_true", help="keep outputs that rest on the same")
+    parser.add_argument("--again", action="store_true", help="run also what could keep its outputs")
     parser.add_argument("--check", action="store_true", help="only say what is out of date")
     parser.add_argument("--draft", action="store_true", help="the named lessons, finished or not")
     args = parser.parse_args()
     if args.draft and not args.lesson:
         parser.error("--draft: name a lesson, as in: make build LESSON=05 DRAFT=1")
     if args.draft:
-        for path in paths_of(args.lesson):
-            build_draft(path)
-        return
+        sys.exit(max([build_draft(path, args.again) for path in paths_of(args.lesson)]))
     if args.check:
         found = stale(sources_of([]))
         sys.exit(f"out of date: {', '.join(found)}. Run: make build" if found else 0)
@@ -526,10 +484,9 @@ def main() -> None:
     for path, text in catalog_files(chosen).items():
         path.write_text(text, encoding="utf-8")
     for source in chosen:
-        build(source, args.quick)
+        build(source, args.again)
     readme.update(Path(ROOT / "README.md"))
-    for path in paths.drafts():
-        print(f"{path.stem}: left out, a draft; for it: make build LESSON={path.stem[:2]} DRAFT=1")
+    print(*(line for source in chosen if source.stage for line in owed(source)), sep="\n")
 
 
 if __name__ == "__main__":

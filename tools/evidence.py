@@ -1,4 +1,4 @@
-"""What the lessons declare to measure on a GPU, the state of the records, and what one must be.
+"""The GPU measurements that lessons declare: their records' state, and validation of a record.
 
 Needs no Jupyter: `make record` uses it on a bare GPU machine.
 """
@@ -71,7 +71,7 @@ def _functions(source: str) -> list[ast.FunctionDef]:
 def _constants(source: str) -> set[str]:
     """The names that a cell sets outside of functions and classes.
 
-    What stands in for a module that is not installed is no constant: no GPU machine gets it.
+    A stub for a module that is not installed does not count: GPU machines have the module.
     """
     inside = [n for node in _statements(source)
               if not isinstance(node, ast.FunctionDef | ast.ClassDef) for n in ast.walk(node)]

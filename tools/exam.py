@@ -1,4 +1,4 @@
-"""What the exam's probes show of each fault and of some mends, so that the tests run few scripts.
+"""Record what the exam's probes measure for each fault and some mends: the tests run few scripts.
 
     .venv/bin/python -m tools.exam        the scripts whose record is stale
 
@@ -34,7 +34,7 @@ def scripts() -> dict[str, str]:
 
 @cache
 def _ground() -> str:
-    """Fingerprint of what all numbers rest on."""
+    """Fingerprint of the dependencies that all scripts share."""
     images, labels = laws.pictures()
     return rests.fingerprint(json.dumps([
         rests.without_prose(inspect.getsource(probes)), images.tolist(), labels.tolist(),
@@ -42,7 +42,7 @@ def _ground() -> str:
 
 
 def rests_on(source: str) -> str:
-    """Fingerprint of what the numbers of a script rest on."""
+    """Fingerprint of one script with its dependencies."""
     return rests.fingerprint(_ground() + rests.without_prose(source))
 
 
@@ -67,7 +67,7 @@ def measured(source: str, seed: int, *names: str) -> Found:
 
 
 def main() -> None:
-    """Write the record: what is stale measured anew, what is fresh kept, what is gone left out."""
+    """Write the record: measure stale scripts again, keep fresh ones, drop those that are gone."""
     entries = {}
     for name, source in scripts().items():
         mark = rests_on(source)

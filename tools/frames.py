@@ -1,9 +1,10 @@
-"""What is known of the pages of explorers: each frame computed, finite, with its sentence, small.
+"""Validate every frame of the explorers' pages: computed, finite, with a sentence, small enough.
 
     python -m tools.frames        the explorers whose record is stale
 
-tests/records/explorers.json says for each explorer what its frames rest on, and how many bytes they
-take. The tests compute every frame of a stale explorer, and of a fresh one those they look at.
+tests/records/explorers.json holds for each explorer a fingerprint of its code and the bytes of its
+frames. Where the fingerprint still matches, the tests compute only the frames that they look at;
+otherwise all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LIMIT_BYTES = 180_000  # as base64 in a page a third more
 
 
 def rests_on(name: str) -> str:
-    """Fingerprint of all that an explorer's frames rest on: the front end only draws them."""
+    """Fingerprint of the code behind an explorer's frames; the front end only draws them."""
     parts = rests.rests_on([f"from dlsys_helpers.explorers.{name} import {name}\n{name}"])
     return rests.fingerprint(json.dumps(
         {part: mark for part, mark in parts.items() if part not in rests.FRONT_END}))
@@ -41,12 +42,12 @@ def stored() -> dict[str, dict[str, Any]]:
 
 @cache
 def fresh(name: str) -> bool:
-    """Whether the record of an explorer rests on what stands there now."""
+    """Whether an explorer's recorded fingerprint matches today's code."""
     return stored().get(name, {}).get("rests_on") == rests_on(name)
 
 
 def some(explorer: Explorer, settings: Mapping[str, dict]) -> bytes:
-    """The frames of these settings, by key, as `Explorer.frames` has those of all."""
+    """The frames of some settings, packed as `Explorer.frames` packs all of them."""
     packed = pack({key: explorer.stored(setting) for key, setting in settings.items()})
     return gzip.compress(packed, 9, mtime=0)
 
@@ -61,7 +62,7 @@ def flaws(frames: bytes, keys: Collection[str]) -> Iterator[str]:
     yield from (f"{key}: the sentence {sentence!r} does not end"
                 for key, (_, sentence) in header["frames"].items() if not sentence.endswith("."))
     for number, (offset, shape, size) in enumerate(header["arrays"]):
-        if size == 4:  # the bytes of float32 by their place in the number
+        if size == 4:  # float32, its bytes grouped by significance, as `_packing` stores them
             raw = np.frombuffer(packed, "u1", 4 * math.prod(shape), start + offset)
             if not np.isfinite(raw.reshape(4, -1).T.copy().view("<f4")).all():
                 yield f"array {number}: not finite"

@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from dlsys import copies
+from dlsys import work_folder
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.paths import ROOT
 
@@ -55,7 +55,7 @@ def command(port: int, options: list[str], page: Path) -> list[str]:
 def main() -> None:
     port = port_number(sys.argv[1])
     try:
-        line = command(port, sys.argv[2:], copies.start_page())
+        line = command(port, sys.argv[2:], work_folder.start_page())
     except UserError as error:
         raise SystemExit(f"lab: {error}") from None
     # JupyterLab's terminals then know `dlsys` and `pytest` without activating anything.

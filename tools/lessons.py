@@ -1,8 +1,7 @@
-"""Read a lesson source and refuse what would not teach: every rule of the format is here.
+"""Parse a lesson source and lint it: every rule of the format is here.
 
-What is wrong is always refused. What is only missing is refused in a finished lesson and noted in
-a draft. A lesson is a draft while its first line carries `draft=true`; it then stays out of the
-catalog, README, book and tests.
+What is wrong is always refused. What is missing, or only too long, is noted where a draft is asked
+for, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import traceback
+from collections.abc import Callable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 import jupytext
 from nbformat import NotebookNode
 
+from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
-from dlsys_helpers.paths import DRAFT_MARK, ROOT, is_draft
+from dlsys_helpers.paths import ROOT
 
 TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hint", "keep"]
 OPTIONAL = {"folklore"}
@@ -30,6 +31,7 @@ TAIL = ["trap", "further", "quiz", "gpu", "summary"]
 FURTHER = "## Further"
 SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]*$", re.M | re.S)
 MAX_LINES, MAX_COLUMNS = 20, 76
+MIN_QUESTIONS = 4  # for review, about each trap
 MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exercise time
 MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 3  # lines, claims, lines beside the claims
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
@@ -61,7 +63,7 @@ class Source:
         raise RuleBroken(f"{self.path.parent.name}/{self.path.name}{where}: {what} {remedy}")
 
     def lacks(self, cell: NotebookNode | None, what: str, remedy: str) -> None:
-        """Refuse something that is not there yet; in a draft, note it and go on."""
+        """Refuse what keeps no draft from running; in a draft, note it and go on."""
         if not self.draft:
             self.refuse(cell, what, remedy)
         self.notes.append(f"{cell['id']}: {what} {remedy}" if cell else f"{what} {remedy}")
@@ -123,13 +125,18 @@ def read(path: Path, draft: bool = False) -> Source:
     source = Source(path, draft)
     if source.stage == 0:
         return source
-    if is_draft(path) and not draft:
-        source.refuse(None, "it is marked as a draft.",
-                      f"Run: make build LESSON={path.stem[:2]} DRAFT=1. Once it is whole, take "
-                      f"{DRAFT_MARK} out of its first line.")
     for rule in RULES:
         rule(source)
     return source
+
+
+def rule_syntax(source: Source) -> None:
+    for cell in source.of(kind="code"):
+        try:
+            ast.parse(cell.source)
+        except SyntaxError as error:
+            source.refuse(cell, f"line {error.lineno}, `{(error.text or '').strip()}`: "
+                          f"{error.msg}.", "Mend it: no cell has run yet.")
 
 
 def rule_title(source: Source) -> None:
@@ -313,7 +320,7 @@ def rule_hints(source: Source) -> None:
 
 def rule_checks(source: Source) -> None:
     folder = f"src/dlsys_checks/s{source.stage:02d}/"
-    checks = registered(source, folder)
+    checks = imported(source, folder, lambda: checking.of_stage(source.stage))
     for trap in source.tasks:
         cell, name = source.of(trap, "exercise")[0], exercise_function(source, trap).name
         if trap not in checks:
@@ -336,15 +343,26 @@ def exercise_function(source: Source, trap: str) -> ast.FunctionDef:
     return found[-1]
 
 
-def registered(source: Source, folder: str) -> dict[str, checking.Exercise]:
-    """The checks of the lesson's stage by id; files that cannot be imported are refused by line."""
+def rule_questions(source: Source) -> None:
+    """Weeks later each trap comes back as a question, which is drawn from several."""
+    folder = "src/dlsys_checks/questions/"
+    for trap in source.traps:
+        found = imported(source, folder, lambda: questions.about(trap))  # noqa: B023
+        if len(found) < MIN_QUESTIONS:
+            source.lacks(None, f"trap {trap} has {len(found)} questions for review, expected "
+                         f"{MIN_QUESTIONS} or more.",
+                         f'Write functions under @asks("{trap}") in {folder}q{trap[:2]}.py.')
+
+
+def imported(source: Source, folder: str, load: Callable[[], Any]) -> Any:
+    """What `load` returns; a file of this folder that cannot be imported is refused by line."""
     try:
-        return checking.of_stage(source.stage)
+        return load()
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         ours = [f"{Path(frame.filename).name}, line {frame.lineno}: " for frame in frames
                 if folder in frame.filename]
-        source.refuse(None, f"its checks cannot be imported: {''.join(ours[-1:])}"
+        source.refuse(None, f"{folder} cannot be imported: {''.join(ours[-1:])}"
                       f"{type(error).__name__}: {error}.", f"Mend the file in {folder}.")
 
 
@@ -364,11 +382,11 @@ def rule_size(source: Source) -> None:
         lines = cell.source.splitlines()
         long = [n for n, line in enumerate(lines, 1) if len(line) > MAX_COLUMNS]
         if long:
-            source.refuse(cell, f"line {long[0]} is longer than {MAX_COLUMNS} columns.",
-                          "Break it: the page cuts it.")
+            source.lacks(cell, f"line {long[0]} is longer than {MAX_COLUMNS} columns.",
+                         "Break it: the page cuts it.")
         if len(lines) > MAX_LINES and cell.metadata["role"] not in {"exercise", "setup"}:
-            source.refuse(cell, f"it has {len(lines)} lines, expected at most {MAX_LINES}.",
-                          "Split it, or move machinery into the package.")
+            source.lacks(cell, f"it has {len(lines)} lines, expected at most {MAX_LINES}.",
+                         "Split it, or move machinery into the package.")
 
 
 def rule_density(source: Source) -> None:
@@ -378,13 +396,13 @@ def rule_density(source: Source) -> None:
             continue
         lines = teaching_lines(cell.source)
         if claims(cell.source) and not only_claims(cell.source):
-            source.refuse(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
-                          "Put the claims in a cell of their own, with no function, print or "
-                          f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
+            source.lacks(cell, f"it teaches and claims: {lines} lines stand beside its claims.",
+                         "Put the claims in a cell of their own, with no function, print or "
+                         f"figure and at most {MAX_BESIDE} lines that compute their arguments.")
         if not is_folded(cell) and lines > MAX_TEACHING:
-            source.refuse(cell, f"it has {lines} lines of code that teaches, expected at most "
-                          f"{MAX_TEACHING}.", "Split it, move machinery into the package, or give "
-                          f'a cell that only measures tags=["{PLUMBING}"].')
+            source.lacks(cell, f"it has {lines} lines of code that teaches, expected at most "
+                         f"{MAX_TEACHING}.", "Split it, move machinery into the package, or give "
+                         f'a cell that only measures tags=["{PLUMBING}"].')
 
 
 def rule_claims_in_a_row(source: Source) -> None:
@@ -394,9 +412,9 @@ def rule_claims_in_a_row(source: Source) -> None:
         alone = cell.cell_type == "code" and only_claims(cell.source)
         row = row + claims(cell.source) if alone else 0
         if row > MAX_CLAIMS and cell.metadata["role"] not in NOT_DENSE:
-            source.refuse(cell, f"{row} claims stand in a row, expected at most {MAX_CLAIMS}.",
-                          "Keep those that a sentence uses, claim the worst case of several, or "
-                          "say between them why the next are asked.")
+            source.lacks(cell, f"{row} claims stand in a row, expected at most {MAX_CLAIMS}.",
+                         "Keep those that a sentence uses, claim the worst case of several, or "
+                         "say between them why the next are asked.")
 
 
 def calls(node: ast.AST) -> list[str]:
@@ -443,7 +461,7 @@ def is_folded(cell: NotebookNode) -> bool:
     return only_claims(code) or draws(code) or PLUMBING in cell.metadata.get("tags", [])
 
 
-NUMBER = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?)(?:\s*(%))?(?![\w.]*\d)")
+NUMBER = re.compile(r"(?<![\w.])(\d+(?:,\d+)*(?:\.\d+)?)(?:\s*(%))?(?![\w.]*\d)")
 NOT_PROSE = re.compile(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\*\*Source:\*\*.*|<[^>]+>|\b\d\d\.\d+\b"
                        r"|^\s*\d+\.\s", re.M | re.S)
 
@@ -522,13 +540,18 @@ def rule_placeholders(source: Source) -> None:
         if PLACEHOLDER in text:
             source.lacks(cell, f"{text.count(PLACEHOLDER)} to do, first {first[:60]!r}.",
                          "Replace what `make new` wrote.")
-    for path in sorted((ROOT / f"src/dlsys_checks/s{source.stage:02d}").glob("*.py")):
-        if PLACEHOLDER in path.read_text("utf-8"):
-            source.lacks(None, f"its check {path.name} says {PLACEHOLDER!r}.",
+    stage, checks = f"{source.stage:02d}", ROOT / "src/dlsys_checks"
+    for path in [*sorted((checks / f"s{stage}").glob("*.py")), checks / f"questions/q{stage}.py",
+                 *sorted((ROOT / f"tests/right_answers/s{stage}").glob("*.py"))]:
+        text = path.read_text("utf-8")
+        if PLACEHOLDER in text:
+            line = text[:text.index(PLACEHOLDER)].count("\n") + 1
+            name = path.relative_to(ROOT)
+            source.lacks(None, f"{name}, line {line}, says {PLACEHOLDER!r}.",
                          "Replace what `make new` wrote.")
 
 
-RULES: list[Any] = [rule_title, rule_parameters, rule_stage_order, rule_trap_order, rule_predict,
-                    rule_core, rule_guess, rule_claims, rule_exercises, rule_hints, rule_checks,
-                    rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
-                    rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
+RULES: list[Any] = [rule_syntax, rule_title, rule_parameters, rule_stage_order, rule_trap_order,
+                    rule_predict, rule_core, rule_guess, rule_claims, rule_exercises, rule_hints,
+                    rule_checks, rule_questions, rule_no_learner_answers, rule_size, rule_density,
+                    rule_claims_in_a_row, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]

@@ -1,5 +1,8 @@
 """The installed packages that this one needs -> requirements.lock: every one, at its version.
 
+The lock has two parts: what the lessons need, with all that it needs in turn, then the rest.
+tools/setup.sh installs the first part for `make lab`, and both for all other targets.
+
 python -m tools.lock
 
 To move to newer versions: change the pins in pyproject.toml, install them, run this, then test.
@@ -8,7 +11,7 @@ To move to newer versions: change the pins in pyproject.toml, install them, run 
 import tomllib
 from functools import cache
 from importlib import metadata
-from itertools import chain
+from itertools import chain, product
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
@@ -19,6 +22,7 @@ from dlsys_helpers.paths import ROOT
 
 LOCK = ROOT / "requirements.lock"
 HEAD = "# Written by `make lock` from the direct pins in pyproject.toml. Do not edit.\n"
+REST = "# Besides, for tests, builder, book and grader:\n"  # its first word is in setup.sh, too
 PLATFORMS = {
     "Linux": {"platform_system": "Linux", "sys_platform": "linux", "os_name": "posix"},
     "Darwin": {"platform_system": "Darwin", "sys_platform": "darwin", "os_name": "posix"},
@@ -30,18 +34,22 @@ MARKERS = {
     frozenset({"Linux", "Darwin"}): ' ; platform_system != "Windows"',
 }
 PYTHONS = ("3.11", "3.12", "3.13")
-
-
+LESSONS = {"language", "compress", "track"}  # extras that lessons import
 APART = {"hub"}  # an extra that `make hub` installs into an environment of its own
 
 
-def direct() -> list[str]:
-    """What pyproject.toml asks for in .venv: the dependencies, extras and the build backend."""
+def direct(extras: set[str]) -> list[str]:
+    """What pyproject.toml asks for: dependencies, build backend and these extras."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = pyproject["project"]
-    extras = chain.from_iterable(pins for name, pins in project["optional-dependencies"].items()
-                                 if name not in APART)
-    return [*project["dependencies"], *extras, *pyproject["build-system"]["requires"]]
+    return [*project["dependencies"], *pyproject["build-system"]["requires"],
+            *chain.from_iterable(project["optional-dependencies"][name] for name in extras)]
+
+
+def extras() -> set[str]:
+    """The names of all extras that belong into .venv."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return set(pyproject["project"]["optional-dependencies"]) - APART
 
 
 def environment(platform: str, python: str) -> dict[str, str]:
@@ -93,24 +101,31 @@ def reached(requirements: list[str], where: dict[str, str]) -> set[str]:
     return names
 
 
+def platforms(requirements: list[str]) -> dict[str, set[str]]:
+    """The packages that these need on any supported Python, each with its platforms."""
+    found: dict[str, set[str]] = {}
+    for platform, python in product(PLATFORMS, PYTHONS):
+        for name in reached(requirements, environment(platform, python)):
+            found.setdefault(name, set()).add(platform)
+    return found
+
+
 def lock() -> str:
-    """The text of requirements.lock for what is installed here, one pin a line, sorted.
+    """The text of requirements.lock for what is installed here, one pin a line, sorted by part.
 
     A package that only some Pythons need is pinned for all; one of some platforms has a marker.
     """
-    needs = {platform: set().union(*(reached(direct(), environment(platform, python))
-                                     for python in PYTHONS)) for platform in PLATFORMS}
-    lines = []
-    for name in sorted(set().union(*needs.values())):
-        marker = MARKERS[frozenset(p for p in PLATFORMS if name in needs[p])]
-        lines.append(f"{name}=={installed(name)[0]}{marker}\n")
-    return HEAD + "".join(lines)
+    every, learner = platforms(direct(extras())), platforms(direct(LESSONS))
+    pins = {name: f"{name}=={installed(name)[0]}{MARKERS[frozenset(where)]}\n"
+            for name, where in sorted(every.items())}
+    first = "".join(pin for name, pin in pins.items() if name in learner)
+    return HEAD + first + REST + "".join(pin for name, pin in pins.items() if name not in learner)
 
 
 def main() -> None:
     text = lock()
     LOCK.write_text(text, encoding="utf-8")
-    print(f"{LOCK.name}: {len(text.splitlines()) - 1} pins")
+    print(f"{LOCK.name}: {text.count('==')} pins")
 
 
 if __name__ == "__main__":

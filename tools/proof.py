@@ -3,17 +3,17 @@
     python -m tools.proof                          the exercises whose record is stale
     python -m tools.proof 01 02.3 --seeds 1000     these; right answers on so many seeds
     python -m tools.proof 01.4 --right             only the right answers; writes nothing
-    python -m tools.proof 04 --variants            the other numbers of a release; writes nothing
 
-A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven and
-what that rests on. The tests prove a stale exercise in full. Of a fresh one they try a single seed,
-and most wrong answers only up to their first failure.
+A record a stage, tests/records/checks/NN.json, says for each exercise how far it was proven, what
+that rests on, and what its wrong answers are told. It is written after each exercise, so a run that
+was stopped goes on where it was. The tests prove a stale exercise in full. Of a fresh one they try
+a single seed, and most wrong answers only up to their first failure. Where nothing but words of
+messages has changed, only what is told is made anew.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import importlib
 import inspect
@@ -21,6 +21,7 @@ import json
 import math
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -29,63 +30,80 @@ from typing import Any
 
 import torch
 
-from dlsys import pool, variants
-from dlsys.pool_constants import CONSTANTS
 from dlsys.remembering import remembering
 from dlsys_helpers import acting, checking
-from dlsys_helpers.checking import Exercise, Run, WrongAnswer
+from dlsys_helpers.judging import Exercise, Run, WrongAnswer
 from dlsys_helpers.paths import ROOT
 from dlsys_helpers.verdicts import Verdict
 from tools import mutants, rests, worked
 
 RECORDS = ROOT / "tests" / "records" / "checks"
-ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.checking", "dlsys_helpers.expect")
-WRONG_SEEDS, RIGHT_SEEDS = 4, 20  # what a stale exercise is tried on
+ENGINE = ("dlsys_helpers.acting", "dlsys_helpers.expect", "dlsys_helpers.judging")
+WORDS = ("dlsys_helpers.wording",)
+WRONG_SEEDS, RIGHT_SEEDS = 3, 20  # what a stale exercise is tried on
+OTHER_SEEDS = 10  # for right answers by other routes
+MOST_SECONDS = 20  # for a function of a check's file that is tried as an answer
 
 
 # ---- right answers
 
-def right_answers(id: str, value: float | None = None) -> dict[str, Callable]:
-    """The worked answer of an exercise and those by other routes, by name.
+WORKED = "the worked answer"
 
-    value: another one for the exercise's constant, in the worked answer.
-    """
-    exercise, (setup, source) = checking.find(id), worked.answers(id[:2])[id]
-    source = source if value is None else pool.with_value(source, id, value)
+
+def right_answers(id: str) -> dict[str, Callable]:
+    """The worked answer of an exercise and those by other routes, by name."""
+    exercise, (setup, source) = worked.beside(id), worked.answers(id[:2])[id]
     space: dict[str, Any] = {"__name__": "worksheet"}
     exec(compile(f"{setup}\n{source}", f"<{id}>", "exec"), space)
-    return {"the worked answer": space[exercise.function], **exercise.right_answers}
+    return {WORKED: space[exercise.function], **exercise.right_answers}
 
 
-def refusals(id: str, seeds: Iterable[int], value: float | None = None) -> Iterator[str]:
-    """A line for each right answer that is refused, or warns, with the first seed that does."""
-    for route, fn in right_answers(id, value).items():
+def refusals(id: str, seeds: Sequence[int], others: Sequence[int]) -> Iterator[str]:
+    """A line for each right answer that is refused, or warns, with the first seed that does.
+
+    others: the seeds for answers by other routes than the worked one.
+    """
+    for route, fn in right_answers(id).items():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            verdict = checking.run_check(id, fn, seeds)
+            verdict = checking.run_check(id, fn, seeds if route == WORKED else others)
         if verdict.status != "pass":
             yield f"{id}, {route}: seed {verdict.seed}, case {verdict.case!r}: {verdict.message}"
 
 
 # ---- wrong answers
 
-def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int]) -> Iterator[str]:
+def all_wrong(id: str) -> list[tuple[WrongAnswer, bool]]:
+    """The registered wrong answers, and whether each is a name for somebody's mistake."""
+    exercise = worked.beside(id)
+    return [(wrong, True) for wrong in exercise.wrong_answers] + [
+        (probe, False) for probe in exercise.probes]
+
+
+def complaints(id: str, wrong: WrongAnswer, seeds: Iterable[int],
+               names: bool = True) -> Iterator[str]:
     """What is amiss with the verdicts on a named wrong answer, seed by seed.
 
     One draw must suffice: a seed that lets a wrong answer pass has drawn a degenerate case.
+    names: whether the mistake has to be named; a probe is nobody's.
     """
     for seed in seeds:
         exercise, cases = paper(id, seed)
         runs = [exercise.run(wrong.fn, case) for case in cases]
-        verdict = exercise.judge(cases, [outcome for outcome, _ in runs])
+        if names:
+            verdict = exercise.judge_runs(cases, runs)
+            facts = {"is not wrong": verdict.status == "wrong",
+                     "has not its name": verdict.misconception == wrong.name,
+                     "has not its trap": verdict.trap == wrong.trap}
+        else:
+            verdict = next((one for _, one in runs if one.status != "pass"), runs[0][1])
+            facts = {"is not wrong": verdict.status in {"wrong", "error"}}
         yield from (f"seed {seed}: {text}: {verdict}" for text in [
-            *unfit({"is not wrong": verdict.status == "wrong",
-                    "has not its name": verdict.misconception == wrong.name,
-                    "has not its trap": verdict.trap == wrong.trap}),
-            *mistold(wrong, verdict), *broken_besides(exercise, wrong, runs)])
+            *unmet(facts), *told_wrongly(wrong, verdict),
+            *broken_besides(exercise, wrong, runs)])
 
 
-def glance(id: str, wrong: WrongAnswer) -> Iterator[str]:
+def first_complaints(id: str, wrong: WrongAnswer) -> Iterator[str]:
     """What is amiss with the first failure of a wrong answer on seed 0, before it has a name.
 
     What a fresh record leaves to ask of this machine, for a few acts instead of hundreds.
@@ -97,17 +115,18 @@ def glance(id: str, wrong: WrongAnswer) -> Iterator[str]:
         yield "is not wrong"
     else:
         yield from (f"{text}: {first[1]}" for text in [
-            *unfit({"is not wrong": first[1].status in {"wrong", "error"}}),
-            *mistold(wrong, first[1]), *broken_besides(exercise, wrong, [first])])
+            *unmet({"is not wrong": first[1].status in {"wrong", "error"}}),
+            *told_wrongly(wrong, first[1]), *broken_besides(exercise, wrong, [first])])
 
 
-def unfit(facts: dict[str, bool]) -> list[str]:
+def unmet(facts: dict[str, bool]) -> list[str]:
     return [text for text, holds in facts.items() if not holds]
 
 
-def mistold(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
+def told_wrongly(wrong: WrongAnswer, verdict: Verdict) -> list[str]:
     """What is amiss with the words that a wrong answer is told."""
-    return unfit({f"does not say {wrong.says!r}": wrong.says in verdict.message,
+    phrases = " or ".join(map(repr, wrong.says))
+    return unmet({f"does not say {phrases}": wrong.is_told(verdict.message),
                   "fails by accident": not verdict.accident,
                   "is told more than 300 characters": len(verdict.message) <= 300})
 
@@ -130,7 +149,24 @@ def paper(id: str, seed: int) -> tuple[Exercise, list[acting.Case]]:
 
 @cache
 def _remembering(id: str) -> Exercise:
-    return remembering(checking.find(id))
+    return remembering(worked.beside(id))
+
+
+def _forget() -> None:
+    """Let go of what one exercise's wrong answers did: several hundred outcomes."""
+    for kept in (paper, _remembering):
+        kept.cache_clear()
+
+
+def open_answers(id: str) -> Iterator[str]:
+    """Functions of the check's file that pass as they stand: a class is handed that file."""
+    exercise = checking.find(id)
+    cases = exercise.arrange(0)
+    for name, fn in vars(sys.modules[exercise.law_fn.__module__]).items():
+        if inspect.isfunction(fn) and fn.__module__.startswith("dlsys_checks") and all(
+                exercise.judge_one(case, acting.run_act(exercise.act_fn, fn, case, MOST_SECONDS)
+                                   ).status == "pass" for case in cases):
+            yield f"{name} passes as it stands; put @not_an_answer above it"
 
 
 # ---- outcomes spoilt by a machine
@@ -197,52 +233,11 @@ def unpromised(exercise: Exercise, docstring: str | None) -> list[str]:
     return found + ([f"no promise for: {' '.join(left.split())}"] if re.search(r"\w", left) else [])
 
 
-# ---- other numbers
-
-def contradictions(id: str, value: float, rights: Iterable[int],
-                   wrongs: Iterable[int]) -> Iterator[str]:
-    """What is amiss with an exercise whose constant has another value; seeds for right and wrong.
-
-    An answer with the usual value must fail here, and this one's where the usual is asked for.
-    """
-    usual, name = right_answers(id)["the worked answer"], CONSTANTS[id].name
-    with asking(id, value):
-        mine, exercise = right_answers(id, value)["the worked answer"], checking.find(id)
-        found = [*refusals(id, rights, value), *unpromised(exercise, mine.__doc__)]
-        found += [f"{wrong.name}: {text}" for wrong in exercise.wrong_answers
-                  for text in complaints(id, wrong, wrongs)]
-        found += unfit({"the usual worked answer passes": _fails(id, usual)})
-    found += unfit({"its worked answer passes for the usual value": _fails(id, mine)})
-    yield from (f"{id}, {name} {value}: {text}" for text in found)
-
-
-def _fails(id: str, fn: Callable) -> bool:
-    return checking.run_check(id, fn, (0,)).status in {"wrong", "error"}
-
-
-@contextlib.contextmanager
-def asking(id: str, value: float) -> Iterator[None]:
-    """Put an exercise with this value of its constant in place of the usual one."""
-    usual = checking.find(id)
-    checking.REGISTRY[id] = variants.exercise(id, value)
-    _forget()
-    try:
-        yield
-    finally:
-        checking.REGISTRY[id] = usual
-        _forget()
-
-
-def _forget() -> None:
-    for kept in (paper, _remembering):
-        kept.cache_clear()
-
-
 # ---- what a learner is told
 
 def told(id: str) -> dict[str, str]:
     """The feedback on each wrong answer by its name: from a fresh record, else judged now."""
-    return stored(id[:2])[id]["told"] if fresh(id) else judged(id)
+    return stored(id[:2])[id]["told"] if well_told(id) else judged(id)
 
 
 def judged(id: str) -> dict[str, str]:
@@ -263,16 +258,29 @@ def feedback(exercise: Exercise, cases: Sequence[acting.Case], wrong: WrongAnswe
 # ---- the record
 
 def rests_on(id: str) -> str:
-    """Fingerprint of the worked answer, the exercise's file with what it imports, and the engine.
+    """Fingerprint of what verdicts depend on: answers, the exercise with its imports, the engine.
 
-    Prose does not count, except the docstring: the promises are its words.
+    Neither prose counts nor the words of messages, nor the docstring: that the promises are its
+    words, the tests ask each time.
     """
-    file = checking.find(id).law_fn.__module__
-    names = {*ENGINE, *(name for name in rests.reached([file]) if name.startswith("dlsys_checks."))}
-    code = [rests.without_prose(inspect.getsource(importlib.import_module(name)))
-            for name in sorted(names)]
-    code += [rests.without_prose(Path(mutants.__file__).read_text("utf-8"))]
-    return rests.fingerprint("\0".join([*code, *worked.answers(id[:2])[id], str(rests.pinned())]))
+    return _fingerprint(id, ENGINE, rests.without_words)
+
+
+def says_by(id: str) -> str:
+    """Fingerprint of all that, and of the words."""
+    return _fingerprint(id, (*ENGINE, *WORDS), rests.without_prose)
+
+
+def _fingerprint(id: str, engine: Sequence[str], kept: Callable[[str], str]) -> str:
+    exercise = worked.beside(id)
+    names = {*engine, *(name for name in rests.reached([exercise.law_fn.__module__])
+                        if name.startswith("dlsys_checks."))}
+    code = [kept(inspect.getsource(importlib.import_module(name))) for name in sorted(names)]
+    beside = worked.beside_file(exercise)
+    code += [kept(beside.read_text("utf-8") if beside.exists() else ""),
+             rests.without_prose(Path(mutants.__file__).read_text("utf-8")),
+             *map(rests.without_prose, worked.answers(id[:2])[id]), str(rests.pinned())]
+    return rests.fingerprint("\0".join(code))
 
 
 def stored(stage: str) -> dict[str, Any]:
@@ -287,21 +295,36 @@ def fresh(id: str) -> bool:
     return stored(id[:2]).get(id, {}).get("rests_on") == rests_on(id)
 
 
+@cache
+def well_told(id: str) -> bool:
+    """Whether its words, too, are those of today."""
+    return fresh(id) and stored(id[:2])[id].get("says_by") == says_by(id)
+
+
+def retell(id: str) -> tuple[dict[str, Any], list[str]]:
+    """The record with what wrong answers are told today, and what contradicts it on one seed."""
+    found = [f"{id}, {wrong.name}: {text}" for wrong, named in all_wrong(id)
+             for text in complaints(id, wrong, range(1), named)]
+    return {**stored(id[:2])[id], "says_by": says_by(id),
+            "told": {} if found else judged(id)}, found
+
+
 def prove(id: str, seeds: int) -> tuple[dict[str, Any], list[str]]:
     """The record of an exercise, and a line for each thing that contradicts it."""
-    exercise = checking.find(id)
-    found = list(refusals(id, range(seeds)))
-    for wrong in exercise.wrong_answers:
+    exercise = worked.beside(id)
+    found = list(refusals(id, range(seeds), range(min(seeds, OTHER_SEEDS))))
+    for wrong, named in all_wrong(id):
         found += [f"{id}, {wrong.name}: {text}"
-                  for text in complaints(id, wrong, range(WRONG_SEEDS))]
-    answer = right_answers(id)["the worked answer"]
+                  for text in complaints(id, wrong, range(WRONG_SEEDS), named)]
+    found += [f"{id}: {text}" for text in open_answers(id)]
+    answer = right_answers(id)[WORKED]
     found += [f"{id}: {text}" for text in unjudged(id, answer, exercise.arrange(0))]
     tried = mutants.tried(id, *worked.answers(id[:2])[id])
     found += [f"{id}, mutant lives: {name}" for name in tried["unexplained"]]
     found += [f"{id}, a reason for a mutant that dies: {name}" for name in tried["not_needed"]]
-    return {"rests_on": rests_on(id),
+    return {"rests_on": rests_on(id), "says_by": says_by(id),
             "right": {"answers": 1 + len(exercise.right_answers), "seeds": seeds},
-            "wrong": {"answers": len(exercise.wrong_answers), "seeds": WRONG_SEEDS},
+            "wrong": {"answers": len(all_wrong(id)), "seeds": WRONG_SEEDS},
             "told": {} if found else judged(id),
             "mutants": tried}, found
 
@@ -315,44 +338,33 @@ def write(id: str, facts: dict[str, Any]) -> None:
         json.dumps({key: entry[key] for key in wanted}, indent=1) + "\n", "utf-8")
 
 
-def vary(ids: Sequence[str], seeds: int) -> list[str]:
-    """Print a line for each other value of these exercises; returns what contradicts them."""
-    lines: list[str] = []
-    for id, value in [(one, value) for one in ids for value in CONSTANTS[one].values[1:]]:
-        with acting.standard_session():
-            found = [*contradictions(id, value, range(seeds), range(WRONG_SEEDS))]
-        print("\n".join(found) or f"{id}, {CONSTANTS[id].name} {value}: proven, right answers on "
-              f"{seeds} seeds", flush=True)
-        lines += found
-    return lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", help="stages or exercises; the stale ones when absent")
     parser.add_argument("--seeds", type=int, default=RIGHT_SEEDS, help="for right answers")
     parser.add_argument("--right", action="store_true", help="right answers only, no record")
-    parser.add_argument("--variants", action="store_true", help="other numbers, no record")
     args = parser.parse_args()
     torch.set_num_threads(1)
     ids = [id for stage in worked.stages() for id in worked.answers(stage)]
     if unknown := [w for w in args.what if not any(w in (id, id[:2]) for id in ids)]:
         parser.error(f"got {', '.join(unknown)}, expected stages or exercises with an answer in "
-                     "solutions/. A draft has none there: make build LESSON=05, without DRAFT")
-    if args.variants:
-        sys.exit(1 if vary([id for id in CONSTANTS if id in ids and (
-            not args.what or {id, id[:2]} & set(args.what))], args.seeds) else 0)
+                     "solutions/. Run: make build LESSON=05")
+    chosen = [id for id in ids if ({id, id[:2]} & set(args.what) if args.what
+                                   else not well_told(id))]
     lines: list[str] = []
-    for id in ids:
-        if {id, id[:2]} & set(args.what) if args.what else not fresh(id):
-            with acting.standard_session():  # once: each case's own is quicker inside
-                facts, found = ({}, list(refusals(id, range(args.seeds)))) if args.right else (
-                    prove(id, args.seeds))
-            if facts and not found:
-                write(id, facts)
-            print("\n".join(found) or f"{id}: proven, right answers on {args.seeds} seeds",
-                  flush=True)
-            lines += found
+    for place, id in enumerate(chosen, 1):
+        began = time.process_time()
+        with acting.standard_session():  # once: each case's own is quicker inside
+            if args.right:
+                facts, found = {}, list(refusals(id, range(args.seeds), range(args.seeds)))
+            else:
+                facts, found = retell(id) if fresh(id) and not args.what else prove(id, args.seeds)
+        if facts and not found:
+            write(id, facts)
+        _forget()
+        print("\n".join(found) or f"{place} of {len(chosen)}, {id}: proven, right answers on "
+              f"{args.seeds} seeds, {time.process_time() - began:.0f} s of CPU", flush=True)
+        lines += found
     sys.exit(1 if lines else 0)
 
 

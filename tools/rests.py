@@ -1,10 +1,10 @@
-"""What a stored result rests on: its code, the modules of this repository it uses, pinned packages.
+"""Dependency fingerprints of stored results: code, this repository's modules, pinned packages.
 
     rests_on(["from dlsys_helpers import fit\\nfit(model, x, y)"])
     -> {"code": "1c9f...", "dlsys_helpers.train": "77ab...", "torch": "2.14.1", ...}
 
-A record keeps this mapping. Where it differs from today's, the record is stale, and the names that
-differ say why. Prose does not count: comments, docstrings and blank lines are taken out first.
+A record keeps this mapping. Where it differs from today's, the record is stale, and the keys that
+differ say why. Comments, docstrings and blank lines are removed before hashing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import dlsys_helpers
@@ -23,18 +23,23 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# They keep and show what a learner did, and no number of a lesson passes through them.
-BESIDE = {"dlsys_helpers.cards", "dlsys_helpers.progress", "dlsys_helpers.store"}
+# Left out: these keep, judge and show what a learner did; no number of a lesson depends on them.
+BESIDE = {f"dlsys_helpers.{name}" for name in (
+    "acting", "cards", "checking", "expect", "guesses", "judging", "progress", "room", "store",
+    "verdicts", "wording")}
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 
-def rests_on(code: Iterable[str]) -> dict[str, str]:
-    """The parts that these cells' results rest on, each with its fingerprint or version."""
+def rests_on(code: Iterable[str], beside: Collection[str] = BESIDE) -> dict[str, str]:
+    """The dependencies of these cells' results, each with its fingerprint or version.
+
+    beside: modules that are used and do not count.
+    """
     cells = list(code)
     whole = "\n".join(cells)
-    modules = reached(used_modules(whole)) - BESIDE
+    modules = reached(used_modules(whole)) - {*beside}
     parts = {"code": fingerprint("\0".join(map(without_prose, cells)))}
-    parts |= {name: _module_fingerprint(name) for name in sorted(modules)}
+    parts |= {name: module_fingerprint(name) for name in sorted(modules)}
     if "dlsys_helpers.explorers" in modules:
         parts |= {name: fingerprint((SRC / "dlsys_helpers" / name).read_text("utf-8"))
                   for name in FRONT_END}
@@ -70,6 +75,65 @@ def without_prose(code: str) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
+# Where words stand in a call: what people are told, and what no verdict depends on.
+WORDS = {"Broken": (0, 2, 3), "promise": (1,), "wrong": (0,), "probe": (0,), "right": (0,),
+         "equivalent": (1,)}
+WORDED = ("look", "says", "what", "shown")  # the same by name
+
+
+@functools.cache
+def without_words(code: str) -> str:
+    """Python code as `without_prose`, and without the words of messages: what a verdict rests on.
+
+    Texts in the places of WORDS, the first of an `expect_` function and those of WORDED are empty,
+    and each statement stands on one line, so that a message may be wrapped anew.
+    """
+    tree = ast.parse(code)
+    texts = [text for call in ast.walk(tree) if isinstance(call, ast.Call)
+             for place in _worded(call) for text in _texts(place)]
+    data = code.encode()
+    starts = [0]
+    for line in data.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    spans = sorted({(starts[t.lineno - 1] + t.col_offset, starts[t.end_lineno - 1]
+                     + t.end_col_offset) for t in texts}, reverse=True)
+    for first, last in spans:
+        data = data[:first] + b'""' + data[last:]
+    return _on_one_line(without_prose(data.decode()))
+
+
+def _worded(call: ast.Call) -> Iterator[ast.expr]:
+    """The arguments of a call that hold words."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    places = (0,) if name.startswith("expect_") and name != "expect_parts" else WORDS.get(name, ())
+    yield from (call.args[place] for place in places if place < len(call.args))
+    yield from (keyword.value for keyword in call.keywords if keyword.arg in WORDED)
+
+
+def _texts(node: ast.AST) -> Iterator[ast.expr]:
+    """The outermost texts in an expression, f-strings whole."""
+    if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        yield node
+    elif not isinstance(node, ast.Call):  # what a call is given may be a key
+        for child in ast.iter_child_nodes(node):
+            yield from _texts(child)
+
+
+def _on_one_line(code: str) -> str:
+    """Each statement on a line of its own, however it was wrapped."""
+    lines, depth, joined = code.splitlines(), 0, set()
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.OP:
+            depth += (token.string in "([{") - (token.string in ")]}")
+        elif token.type == tokenize.NL and depth:
+            joined.add(token.start[0])
+    text = "".join(line.rstrip() + (" " if row in joined else "\n") if row - 1 not in joined
+                   else line.strip() + (" " if row in joined else "\n")
+                   for row, line in enumerate(lines, 1))
+    return re.sub(r"([(\[{]) ", r"\1", text)
+
+
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
     """First and last line of each docstring."""
     for node in ast.walk(tree):
@@ -86,7 +150,7 @@ def used_modules(code: str) -> set[str]:
 
 
 def reached(modules: Iterable[str]) -> set[str]:
-    """These modules and all that they import, directly or not."""
+    """These modules and all that they import, transitively."""
     found: set[str] = set()
     left = list(modules)
     while left:
@@ -102,7 +166,8 @@ def _imported_by(module: str) -> list[str]:
 
 
 @functools.cache
-def _module_fingerprint(module: str) -> str:
+def module_fingerprint(module: str) -> str:
+    """Of a module under src/, without its prose."""
     return fingerprint(without_prose(_file(module).read_text("utf-8")))
 
 

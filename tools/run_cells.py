@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dlsys import cells
+from dlsys import run_source
 
 ON_GPU = "used-on-gpu"  # tag of a cell, whatever its role, that the GPU section builds on
 
@@ -35,8 +35,8 @@ def run_cell(source: str, name: str, names: dict[str, Any]) -> Any:
 
     The source is remembered under `name`, where triton.jit and gpu_result find it.
     """
-    cells.remember(source, name)
-    return cells.run(source, name, lambda code: eval(code, names))
+    run_source.remember(source, name)
+    return run_source.run(source, name, lambda code: eval(code, names))
 
 
 def _wanted(metadata: dict[str, Any], roles: Collection[str]) -> bool:

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Make .venv ready for every make target: the packages of requirements.lock, then this one.
+# Install the packages of requirements.lock into .venv, then this one: all of them, or with `lab` the
+# first part of the lock, which is what a learner needs. The second run adds what the first left out.
 # Does nothing, and reaches no network, while the lock, pyproject.toml and the folder's place
 # are those of the last time. What stands in the way is said in one line; the rest is in the log.
 #
-#     PYTHON=python3.12 sh tools/setup.sh
+#     sh tools/setup.sh lab                        what make lab needs
+#     PYTHON=python3.12 sh tools/setup.sh          what make test and all other targets need
 #     TORCH=cpu sh tools/setup.sh                  without CUDA's libraries, three GB less
 #     sh tools/setup.sh wheelhouse                 all packages into wheelhouse/, as files
 #     WHEELHOUSE=wheelhouse sh tools/setup.sh      from there, without network
@@ -14,12 +16,14 @@ python=${PYTHON:-python3}
 here=$(pwd -P)
 log=.venv/setup.log
 scrap=.venv/uv-cache  # on a scarce disk: its files are links, and go once they are installed
-need_gb=10   # 7.0 GB installed, and 3.2 GB of downloads beside it until the end
-cache_gb=13  # with the cache that spares a second set-up the downloads
+need_gb=11   # 7.8 GB installed, 7.4 of them for lab, and 3.2 GB of downloads until the end
+cache_gb=14  # with the cache that spares a second set-up the downloads
 uv=uv==0.13.9  # installs the rest, with a sixth of pip's work; not in the lock, which is for it
 build=$(cat .venv/torch 2>/dev/null || :)  # what an earlier run was told: torch stays as it is
 torch=${TORCH:-$build}
+part=all; [ "${1:-}" != lab ] || part=lab
 lock=requirements.lock
+rest='^# Besides'  # the comment in the lock between the learner's packages and all others
 wheels=${WHEELHOUSE:-}
 news=@jupyterlab/apputils-extension:announcements
 
@@ -34,8 +38,9 @@ state() {
     [ -z "$torch" ] || echo "torch: $torch"
 }
 
+# Whether a part, lab or all, is installed as it stands here now.
 ready() {
-    [ -x .venv/bin/python ] && state | cmp -s - .venv/ready
+    [ -x .venv/bin/python ] && state | cmp -s - ".venv/ready-$1"
 }
 
 version() {
@@ -58,7 +63,7 @@ check_venv_module() {
 check_torch() {
     [ -n "$torch" ] || return 0
     [ "$torch" = cpu ] || stop "TORCH: got $torch, expected cpu, or nothing for the build with CUDA."
-    [ "$build" = cpu ] || [ ! -e .venv/ready ] || stop "TORCH: .venv holds the build with CUDA,\
+    [ "$build" = cpu ] || [ ! -e .venv/ready-lab ] || stop "TORCH: .venv holds the build with CUDA,\
  expected none. Delete .venv, then run the same command again."
     need_gb=5 cache_gb=7
 }
@@ -78,9 +83,14 @@ escaped() {
 
 # torch's own build for CPUs carries the same version; the libraries of the other one stay away.
 choose_lock() {
-    [ "$torch" = cpu ] || return 0
-    lock=.venv/cpu.lock
-    grep -Ev '^(nvidia|cuda)-|^triton==' requirements.lock >"$lock"
+    if [ "$part" = lab ]; then
+        lock=.venv/lab.lock
+        sed "/$rest/,\$d" requirements.lock >"$lock"
+    fi
+    if [ "$torch" = cpu ]; then
+        grep -Ev '^(nvidia|cuda)-|^triton==' "$lock" >.venv/cpu.lock
+        lock=.venv/cpu.lock
+    fi
 }
 
 check_disk() {
@@ -175,18 +185,19 @@ install() {
 
 check_torch
 if [ "${1:-}" = wheelhouse ]; then
-    ready || stop "no environment here yet, expected one. Run: make setup, then make wheelhouse"
+    ready lab || stop "no environment here yet, expected one. Run: make setup, then make wheelhouse"
     fill_wheelhouse
     exit 0
 fi
-! ready || exit 0
+! ready "$part" || exit 0
 check_wheels
 check_python
 check_venv_module
 check_disk
 drop_foreign_venv
 mkdir -p .venv 2>/dev/null || stop "this folder cannot be written. Clone to one that can."
-rm -f .venv/ready
+ready lab || rm -f .venv/ready-lab
+rm -f .venv/ready-all
 : >"$log"
 export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "setup: installing into .venv, some minutes the first time (log: $log)"
@@ -198,4 +209,5 @@ if [ -t 1 ]; then
 fi
 install
 [ -z "$torch" ] || echo "$torch" >.venv/torch
-state >.venv/ready
+state >.venv/ready-lab
+[ "$part" = lab ] || state >.venv/ready-all

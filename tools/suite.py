@@ -105,12 +105,12 @@ CLOCK = Clock()
 
 
 def pytest_runtest_logstart() -> None:
-    CLOCK.since()  # what came before, such as collecting, is no test's cost
+    CLOCK.since()  # restart: collecting is no test's cost
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """Tell each report what it cost; xdist carries that over."""
+    """Add the CPU seconds of the phase to its report; xdist sends them to the main process."""
     report = yield
     report.cpu_seconds = CLOCK.since()
     return report

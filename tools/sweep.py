@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlsys_helpers import paths
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
 from tools import rests
 
@@ -59,7 +58,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def rests_on(path: Path) -> dict[str, str]:
-    """What the claims of this lesson rest on."""
+    """Fingerprints of what determines this lesson's claims, see `rests`."""
     return rests.rests_on("".join(cell["source"]) for cell in code_cells(path))
 
 
@@ -72,7 +71,7 @@ def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
     strict = claims.claim
 
     def noted(*args: Any, **bounds: Any) -> None:
-        """A claim that fails is in the log; the rest of its cell still runs."""
+        """Raise for no failed claim: it is in the log, and the rest of its cell still runs."""
         with contextlib.suppress(claims.ClaimFailed):
             strict(*args, **bounds)
     claims.claim = noted
@@ -89,7 +88,7 @@ def run_here(path: Path, seed: int, threads: int) -> dict[str, Any]:
 def environment(instructions: str) -> dict[str, str]:
     """The variables under which a run takes these instructions."""
     env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    # A thread that waits must sleep: on shared cores, spinning makes a run ten times as long.
+    # Waiting threads sleep instead of spinning: on shared cores spinning takes ten times as long.
     env |= {"MPLBACKEND": "Agg", "DLSYS_PROGRESS": "off", "OMP_WAIT_POLICY": "PASSIVE",
             "GOMP_SPINCOUNT": "0"}
     return env | dict(zip(VARIABLES, SETS.get(instructions, ()), strict=False))
@@ -193,10 +192,6 @@ def lessons(wanted: Sequence[str]) -> list[Path]:
     found = [path for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
              if not path.stem.startswith("00")]
     numbers = {number.zfill(2) for number in wanted} or {path.stem[:2] for path in found}
-    for path in [path for path in paths.drafts() if path.stem[:2] in numbers]:
-        raise SystemExit(f"lesson {path.stem[:2]}: a draft, which has no record. One run of its "
-                         "claims, seed 3, one thread: python -m tools.sweep --one "
-                         f"drafts/notebooks/{path.stem}.ipynb 3 1")
     if unknown := numbers - {path.stem[:2] for path in found}:
         raise SystemExit(f"lesson: got {', '.join(sorted(unknown))}, expected one of "
                          f"{', '.join(path.stem[:2] for path in found)}.")

@@ -1,6 +1,8 @@
 """Which versions of the course the website holds: the main line in its root, a folder a release.
 
-    python3 tools/versions.py      one line for the site's workflow: versions=[{"ref": ..}, ..]
+    python3 tools/versions.py           one line for the site's workflow: versions=[{"ref": ..}, ..]
+    python3 tools/versions.py v1.1.0    whether pyproject.toml, CITATION.cff and CHANGELOG.md have
+                                        the version of this tag
 
 A release is a tag like v1.0.2, and its folder v1.0: of the tags that differ in the last number
 alone the highest is shown. Only the standard library is used; nothing has to be set up.
@@ -11,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,6 +42,22 @@ class Release(NamedTuple):
 def current() -> str:
     """The version in pyproject.toml, its one home."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+
+
+def stated() -> dict[str, str]:
+    """The version that each of the files says that must agree, the newest of the changelog."""
+    found = {name: re.search(pattern, (ROOT / name).read_text("utf-8"), re.MULTILINE)
+             for name, pattern in (("CITATION.cff", r"^version: (.+)$"),
+                                   ("CHANGELOG.md", r"^## \[(\d.*)\]"))}
+    return {"pyproject.toml": current(), **{name: match[1] if match else "none"
+                                            for name, match in found.items()}}
+
+
+def disagreement(tag: str) -> str:
+    """A line about the files that have another version than this tag, or nothing."""
+    other = [f"{name} has {version}" for name, version in stated().items() if f"v{version}" != tag]
+    return (f"versions: got the tag {tag}, but {', '.join(other)}. Expected one version in all: "
+            "correct the files, or delete the tag.") if other else ""
 
 
 def folder_of(version: str) -> str:
@@ -99,4 +118,6 @@ def _links(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        sys.exit(disagreement(sys.argv[1]) or None)
     print(f"versions={json.dumps(builds(tagged()))}")

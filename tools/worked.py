@@ -1,31 +1,38 @@
-"""The worked answers of the exercises, read from the notebooks that the builder made.
+"""The worked answers of the exercises, and what is kept beside the tests: other right answers.
 
     python -m tools.worked 01.4        the mutants of a worked answer that its check lets pass
+
+With DRAFT=01 in the environment those of stage 1 come from its draft build.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import sys
+from pathlib import Path
 
 from dlsys_helpers import checking
+from dlsys_helpers.judging import Exercise
 from dlsys_helpers.paths import ROOT, SOLUTIONS
 from tools import mutants
 
 DRAFTED = ROOT / "drafts" / "solutions"
+BESIDE = ROOT / "tests" / "right_answers"
+DRAFT = os.environ.get("DRAFT", "")  # `make test DRAFT=05`: this stage as its draft has it
 
 
 def answers(stage: str) -> dict[str, tuple[str, str]]:
     """Set-up code and worked answer of each exercise of a stage, "01", by id.
 
-    Of a draft, those that its last build left in drafts/. Raises SystemExit where there are none.
+    Raises SystemExit where the stage was not built.
     """
-    found = [*SOLUTIONS.glob(f"{stage}_*.ipynb"), *DRAFTED.glob(f"{stage}_*.ipynb")]
-    if not found:
-        raise SystemExit(f"stage {stage}: no worked answers. Run: make build LESSON={stage}, with "
-                         "DRAFT=1 for a draft")
-    path = found[0]
+    path = next((DRAFTED if stage == DRAFT else SOLUTIONS).glob(f"{stage}_*.ipynb"), None)
+    if path is None:
+        raise SystemExit(f"stage {stage}: no worked answers. Run: make build LESSON={stage}"
+                         f"{' DRAFT=1' if stage == DRAFT else ''}")
     cells = [c for c in json.loads(path.read_text("utf-8"))["cells"] if c["cell_type"] == "code"]
     facts = [(c["metadata"]["dlsys"], "".join(c["source"])) for c in cells]
     setup = "\n".join(source for meta, source in facts if meta["role"] == "setup")
@@ -35,6 +42,29 @@ def answers(stage: str) -> dict[str, tuple[str, str]]:
 def stages() -> list[str]:
     """The stages that have worked answers, "01" and on."""
     return [path.stem[:2] for path in sorted(SOLUTIONS.glob("[0-9][0-9]_*.ipynb"))]
+
+
+def beside(id: str) -> Exercise:
+    """The exercise with what is kept beside the tests: right answers, probes, equivalent mutants.
+
+    The file is tests/right_answers/s05/e3_dropout.py for the check s05/e3_dropout.py.
+    """
+    found = checking.find(id)
+    path = beside_file(found)
+    if path.is_file() and path not in _read:
+        _read.add(path)
+        spec = importlib.util.spec_from_file_location(f"right_answers.{path.stem}", path)
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return found
+
+
+_read: set[Path] = set()
+
+
+def beside_file(exercise: Exercise) -> Path:
+    """Where an exercise's right answers stand, whether there are any or not."""
+    stage, module = exercise.law_fn.__module__.split(".")[-2:]
+    return BESIDE / stage / f"{module}.py"
 
 
 def main() -> None:
@@ -47,7 +77,7 @@ def main() -> None:
         if id not in known:
             parser.error(f"got {id}, expected one of {', '.join(known)}.")
         for name, what in mutants.fates(id, *known[id]):
-            why = checking.find(id).equivalents.get(name, "")
+            why = beside(id).equivalents.get(name, "")
             holes += what != "killed" and not why
             if what != "killed" or args.v:
                 print(f"{id} {what}: {name}{f'   [{why}]' if why else ''}", flush=True)

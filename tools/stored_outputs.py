@@ -1,0 +1,84 @@
+"""The outputs of a built notebook: what they rest on, and when a new build may keep them.
+
+They are kept while nothing differs that they were made from: the code cells in their order, the
+modules of this repository that the cells use, the locked packages, the GPU records of the stage;
+of worked answers, the stage's checks and their points, too. Prose is not among these.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+from dlsys_helpers.paths import ROOT
+from dlsys_helpers.records import RECORDED
+from tools import rests
+
+
+def rests_on(book: NotebookNode) -> dict[str, str]:
+    """What the outputs of a notebook rest on, by name, each with its fingerprint or version."""
+    stage = f"{book.metadata['dlsys']['stage']:02d}"
+    parts = rests.rests_on((c.source for c in code_cells(book)), beside=())
+    parts["requirements.lock"] = rests.fingerprint(
+        (ROOT / "requirements.lock").read_text("utf-8"))
+    if book.metadata["dlsys"]["view"] == "solution":
+        parts["checks"] = rests.fingerprint("\0".join(_checks(book, stage)))
+    else:
+        parts["GPU records"] = rests.fingerprint("\0".join(
+            path.read_text("utf-8") for path in sorted(RECORDED.glob(f"{stage}/*.json"))))
+    return parts
+
+
+def _checks(book: NotebookNode, stage: str) -> Iterator[str]:
+    """The points that a verdict shows, and the stage's checks with all that they import."""
+    yield from (str(cell.metadata["dlsys"].get("points")) for cell in code_cells(book))
+    files = sorted((ROOT / f"src/dlsys_checks/s{stage}").glob("*.py"))
+    modules = rests.reached(f"dlsys_checks.s{stage}.{path.stem}" for path in files)
+    yield from (rests.module_fingerprint(name) for name in sorted(modules))
+
+
+def code_cells(book: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in book.cells if cell.cell_type == "code"]
+
+
+def changes(book: NotebookNode, old: NotebookNode) -> list[str]:
+    """What differs from what the stored outputs of `old` rest on, by name; empty if nothing does.
+
+    Of the code every letter counts: a cell may show its own source.
+    """
+    stored = old.metadata.get("dlsys", {}).get("rests_on", {})
+    found = rests.changes(stored, book.metadata["dlsys"]["rests_on"])
+    same = [c.source for c in code_cells(book)] == [c.source for c in code_cells(old)]
+    return found if same else sorted({*found, "code"})
+
+
+def keep(book: NotebookNode, old: NotebookNode) -> None:
+    """Take over the outputs of a notebook whose code cells are the same."""
+    for new, stored in zip(code_cells(book), code_cells(old), strict=True):
+        new.outputs, new.execution_count = stored.outputs, stored.execution_count
+
+
+def removed(book: NotebookNode) -> NotebookNode:
+    """A copy of the notebook with neither outputs nor what they rest on."""
+    bare = copy.deepcopy(book)
+    bare.metadata["dlsys"].pop("rests_on", None)
+    for cell in code_cells(bare):
+        cell.outputs, cell.execution_count = [], None
+    return bare
+
+
+def stale_pictures(book: NotebookNode) -> list[str]:
+    """The explorers that changed since the notebook stored their picture, and in which part.
+
+    The front end counts: the picture shows a reader without a kernel what it would show.
+    """
+    stored = book.metadata["dlsys"].get("rests_on", {})
+    found = []
+    for cell in code_cells(book):
+        if name := cell.metadata["dlsys"].get("explorer"):
+            now = {**rests.rests_on([cell.source]), "code": stored.get("code")}
+            parts = [part for part in rests.changes(stored, now) if part in now]
+            found += [f"explorer {name} ({', '.join(parts)})"] if parts else []
+    return found
