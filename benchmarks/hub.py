@@ -38,7 +38,7 @@ PORT = 18000
 PAGE = f"http://127.0.0.1:{PORT}"
 SECRET = "for-the-benchmark-only"
 PATIENCE = 1200  # seconds for a cell, where ten learners share two cores with others
-START = "from dlsys import copies; copies.start(1)"
+START = "from dlsys import work_folder; work_folder.start(1)"
 PROGRESS = ("import subprocess; print(subprocess.run(['dlsys', 'progress'], check=True, "
             "capture_output=True, text=True).stdout)")
 

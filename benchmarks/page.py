@@ -28,8 +28,10 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "setup": Part("A fresh clone", "One set-up of the whole environment, with the packages already "
-                  "downloaded; the download depends on your line.", ["step", "seconds"]),
+    "setup": Part("A fresh clone", "The set-up that each target does first, one after the other in "
+                  "one folder: make lab installs what the lessons need, make test adds the rest. "
+                  "The packages come from an index nearby; the download depends on your line.",
+                  ["set-up of", "seconds", "GB on disk then"]),
     "start": Part("From `make lab` to the first cell", "Each step once, one after the other.",
                   ["step", "seconds"]),
     "learners": Part(

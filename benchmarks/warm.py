@@ -20,7 +20,7 @@ from benchmarks import machine
 from benchmarks.machine import processor, pss
 from benchmarks.page import table
 from dlsys_helpers.paths import ROOT
-from dlsys_warm import place
+from dlsys_warm import server_address
 
 TARGET = ROOT / "benchmarks" / "WARM.md"
 IMPORTS = "import torch, torchvision, matplotlib.pyplot, ipywidgets"
@@ -68,7 +68,7 @@ def measured(way: str, number: int) -> tuple[float, float, float]:
 
 def stop_servers() -> None:
     """End the warm servers of this environment, so that the first kernel pays for the start."""
-    path = place.folder() / f"{place.name_of((), os.environ)}.socket"
+    path = server_address.folder() / f"{server_address.name_of((), os.environ)}.socket"
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if str(path).encode() in (process / "cmdline").read_bytes():
