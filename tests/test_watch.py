@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "watch"))
 
@@ -62,6 +63,15 @@ def test_a_rule_tells_its_fault_by_line_and_is_silent_when_it_is_repaired(path):
     mended = faults.repaired(source)
     assert mended != source
     assert faults.watch(mended, path, hints=not rule.sound) == ([], {})
+
+
+@pytest.mark.parametrize("stem", ["attention_dropout_in_eval", "no_causal_mask", "softmax_twice"])
+def test_a_fault_is_told_under_a_default_device(stem):
+    path = faults.FAULTS[0].with_name(stem + ".py")
+    with torch.device("cpu"):
+        found, failed = faults.watch(path.read_text("utf-8"), path, hints=True)
+    assert faults.rule_of(path).id in {f.rule for f in found}
+    assert not failed
 
 
 @pytest.mark.parametrize("path", healthy.HEALTHY, ids=lambda path: path.stem)

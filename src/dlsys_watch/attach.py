@@ -113,17 +113,15 @@ def telling_attention(watch):
 
     def make(real):
         def attention(*args, **kwargs):
-            if compiling():
-                return real(*args, **kwargs)
-            if overridden((*args, *kwargs.values())):
+            if not compiling() and watch.asks():
+                watch.tell(teller, args, kwargs)
+            if not compiling() and overridden((*args, *kwargs.values())):
                 stood = functional.scaled_dot_product_attention
                 functional.scaled_dot_product_attention = real
                 try:
                     return real(*args, **kwargs)
                 finally:
                     functional.scaled_dot_product_attention = stood
-            if watch.asks():
-                watch.tell(teller, args, kwargs)
             return real(*args, **kwargs)
         return attention
     return make
