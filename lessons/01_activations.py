@@ -67,7 +67,7 @@ claim("weights and biases, counted by hand", count,
 # something between them bends: an *activation* such as ReLU, $\max(0, x)$, the
 # sigmoid, $1 / (1 + e^{-x})$, or tanh. What that buys is measured behind the traps.
 
-# %% [markdown] trap="01.1" role="predict" core=true symptom="predictions change between two calls on the same input"
+# %% [markdown] trap="01.1" role="situation" core=true symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
 # Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
@@ -76,11 +76,6 @@ claim("weights and biases, counted by hand", count,
 #
 # You feed the test images through the model twice and compare the labels. Then you
 # look whether the model is still the same.
-
-# %% trap="01.1" role="predict"
-guess("01.1",
-      "What share of the test images gets another label in the second "
-      "pass?", unit="%")
 
 # %% trap="01.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -91,6 +86,11 @@ stored = reader[1].running_mean.clone()
 with torch.no_grad():                    # inference, surely
     first = reader(x_test).argmax(1)     # (497,)
     second = reader(x_test).argmax(1)
+
+# %% trap="01.1" role="guess"
+guess("01.1",
+      "What share of the test images gets another label in the second "
+      "pass?", unit="%")
 
 # %% trap="01.1" role="look"
 flips = (first != second).float().mean()
@@ -105,7 +105,7 @@ claim("largest move of a stored mean, by looking", drift, above=0.005)
 # %% trap="01.1" role="look"
 measured("01.1", 100 * flips, right=(2, 20))
 
-# %% [markdown] trap="01.1" role="repair"
+# %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the *graph*. It does not switch the *mode*. In train mode
 # dropout draws a new mask for every call, and BatchNorm normalises with the
 # batch it sees and moves its stored statistics: each image you serve changes the
@@ -189,7 +189,7 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on evaluation mode.
 
-# %% [markdown] trap="01.2" role="predict" core=true symptom="classifier misses most positives although accuracy is high"
+# %% [markdown] trap="01.2" role="situation" core=true symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
 #
 # You train one output to recognise the digit 8 and raise an alarm when it exceeds
@@ -197,11 +197,6 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # ship it.
 #
 # Think of two things: what an output of 0.5 means, and whom the accuracy counts.
-
-# %% trap="01.2" role="predict"
-guess("01.2", "What share of the true eights raises the alarm?",
-      choices=["`0.6` or less", "about `0.75`",
-               "over `0.9`, like the accuracy"])
 
 # %% trap="01.2" role="break"
 is_eight, truth = (y_train == 8).float(), y_test == 8
@@ -211,6 +206,11 @@ fit(detector, x_train, is_eight[:, None], steps=400, lr=1e-2,
 with torch.no_grad():
     score = detector(x_test)[:, 0]       # (497,)
 alarm = score > 0.5                      # looks like a probability
+
+# %% trap="01.2" role="guess"
+guess("01.2", "What share of the true eights raises the alarm?",
+      choices=["`0.6` or less", "about `0.75`",
+               "over `0.9`, like the accuracy"])
 
 # %% trap="01.2" role="look"
 def recall(alarm):
@@ -229,7 +229,7 @@ claim("the lowest score, so it is no probability", score.min(), below=0)
 # %% trap="01.2" role="look"
 measured("01.2", 0)
 
-# %% [markdown] trap="01.2" role="repair"
+# %% [markdown] trap="01.2" role="why"
 # The output is a *logit*, the logarithm of the odds, and runs over all real
 # numbers. A probability of one half is a logit of 0. Your cut at 0.5 demanded a
 # probability of 0.622 before it raised an alarm. Pass the score through a sigmoid,
@@ -300,7 +300,7 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # print the range of what you threshold. **Source:** Bishop 2006, *Pattern
 # Recognition and Machine Learning*, section 4.2.
 
-# %% [markdown] trap="01.3" role="predict" core=true symptom="deep network with sigmoid does not learn, loss stays at chance"
+# %% [markdown] trap="01.3" role="situation" core=true symptom="deep network with sigmoid does not learn, loss stays at chance"
 # ## A deep stack of sigmoids that does not learn
 #
 # One hidden layer reads the digits well. You stack eight layers of 32 units with
@@ -310,13 +310,6 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 #
 # Is the gradient of the first layer, in a fresh stack, near that bound? And what
 # does ReLU change, whose slope is 1?
-
-# %% trap="01.3" role="predict"
-guess("01.3",
-      "ReLU in place of the sigmoids, weights as PyTorch draws them, 300 "
-      "steps of SGD at 0.03: how many of the digits does it read?",
-      choices=["about half of them", "fewer than 3 in 10",
-               "over 9 in 10: its slope is 1"])
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -335,6 +328,13 @@ def stack(activation, init=None, depth=8, width=32):
 sigmoids = stack(nn.Sigmoid)
 fit(sigmoids, x_train, y_train, steps=300, lr=3e-3)
 score_sigmoid = accuracy(sigmoids, x_test, y_test)
+
+# %% trap="01.3" role="guess"
+guess("01.3",
+      "ReLU in place of the sigmoids, weights as PyTorch draws them, 300 "
+      "steps of SGD at 0.03: how many of the digits does it read?",
+      choices=["about half of them", "fewer than 3 in 10",
+               "over 9 in 10: its slope is 1"])
 
 # %% trap="01.3" role="look"
 def gradient_norms(model):
@@ -356,7 +356,7 @@ claim("first over last gradient, fresh stack", ratio, below=0.25 ** 8)
 claim("the same ratio with larger weights", loud[0] / loud[-1],
       above=0.25 ** 8)
 
-# %% [markdown] trap="01.3" role="repair"
+# %% [markdown] trap="01.3" role="why"
 # The gradient passes through the slope **and** the weights of every layer, so
 # $0.25^8$ bounds nothing. With PyTorch's default weights the ratio is far below it,
 # with large ones above. Changing the activation alone is not enough here: the
@@ -459,7 +459,7 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
 # "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
-# %% [markdown] trap="01.4" role="predict" core=true symptom="dead ReLU: units output zero for every input and never recover"
+# %% [markdown] trap="01.4" role="situation" core=true symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
 # Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. The
@@ -467,11 +467,6 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # of each unit, and raise an alarm above 20 %.
 #
 # Try that detector on a *healthy*, fresh layer first.
-
-# %% trap="01.4" role="predict"
-guess("01.4",
-      "How many of the 64 units of the healthy layer does it call dead?",
-      unit="units")
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -484,6 +479,11 @@ def flagged(h):
 
 alarms = {"healthy": flagged(healthy(x_normal).relu()),
           "sunk": flagged(sunk(x_normal).relu())}
+
+# %% trap="01.4" role="guess"
+guess("01.4",
+      "How many of the 64 units of the healthy layer does it call dead?",
+      unit="units")
 
 # %% trap="01.4" role="look"
 def off_for_all(h):
@@ -517,7 +517,7 @@ measured("01.4", alarms["healthy"], right=(55, 64))
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
 claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 
-# %% [markdown] trap="01.4" role="repair"
+# %% [markdown] trap="01.4" role="why"
 # On centred inputs such as these, the units of a fresh ReLU layer are off for half
 # of the rows on average: a share of zeros is no illness. Dead means off for every
 # row. Then the slope is zero for every row, and the gradient is exactly zero. This
@@ -697,7 +697,7 @@ def dead_units(h: torch.Tensor) -> int:
 # and check for NaN first. **Source:** [Lu et al. 2019, "Dying ReLU and
 # Initialization"](https://arxiv.org/abs/1903.06733).
 
-# %% [markdown] trap="01.5" role="predict" symptom="forward pass is slow: Python loop over tensor elements"
+# %% [markdown] trap="01.5" role="situation" symptom="forward pass is slow: Python loop over tensor elements"
 # ## The loop over elements
 #
 # A custom activation: shrink every value towards zero by 0.5 and keep its sign. You
@@ -705,10 +705,6 @@ def dead_units(h: torch.Tensor) -> int:
 #
 # The vector has 1,000 elements. Torch carries out operations for the loop, and for
 # a version that works on the whole tensor.
-
-# %% trap="01.5" role="predict"
-guess("01.5", "How many operations does torch carry out for the loop?",
-      unit="operations")
 
 # %% trap="01.5" role="break"
 def shrink_loop(x, cut=0.5):
@@ -721,6 +717,10 @@ def shrink_loop(x, cut=0.5):
 
 vector = torch.randn(1000)
 slow = shrink_loop(vector)
+
+# %% trap="01.5" role="guess"
+guess("01.5", "How many operations does torch carry out for the loop?",
+      unit="operations")
 
 # %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -744,7 +744,7 @@ claim("operations per element", loop.count / 1000, above=4)
 # %% trap="01.5" role="look"
 measured("01.5", loop.count, right=(3000, 10_000))
 
-# %% [markdown] trap="01.5" role="repair"
+# %% [markdown] trap="01.5" role="why"
 # A torch operation costs a fixed amount before it touches a number: Python calls it,
 # the dispatcher picks a kernel, a result is allocated. On one element there is
 # little else to pay for. Say the same thing about the whole tensor, and the count no

@@ -105,7 +105,7 @@ claim("bytes kept by a sum of two", kept["a + b"], expected=0)
 claim("by tanh", kept["tanh"], expected=4000)
 claim("by a product of two", kept["a * b"], expected=8000)
 
-# %% [markdown] trap="02.1" role="predict" core=true symptom="loss goes up and down and never settles, zero_grad missing"
+# %% [markdown] trap="02.1" role="situation" core=true symptom="loss goes up and down and never settles, zero_grad missing"
 # ## A training loop without zero_grad
 #
 # You write the training loop from memory and leave out one line, `zero_grad`.
@@ -113,13 +113,6 @@ claim("by a product of two", kept["a * b"], expected=8000)
 #
 # The data are noiseless and linear, so the loss can reach zero. Every step sees all
 # rows. Later you take random batches of 8.
-
-# %% trap="02.1" role="predict"
-guess("02.1",
-      "On all rows, without `zero_grad`: what does the loss do over 400 "
-      "steps?",
-      choices=["it grows without bound", "it swings and gets no smaller",
-               "it falls to zero, only more slowly"])
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -148,6 +141,13 @@ def descend(steps, clear, momentum=0.0, batch=None):
     return losses
 
 cleared, piled = descend(400, clear=True), descend(400, clear=False)
+
+# %% trap="02.1" role="guess"
+guess("02.1",
+      "On all rows, without `zero_grad`: what does the loss do over 400 "
+      "steps?",
+      choices=["it grows without bound", "it swings and gets no smaller",
+               "it falls to zero, only more slowly"])
 
 # %% trap="02.1" role="look"
 probe = nn.Linear(3, 1)
@@ -186,7 +186,7 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
 # %% trap="02.1" role="look"
 measured("02.1", 1)
 
-# %% [markdown] trap="02.1" role="repair"
+# %% [markdown] trap="02.1" role="why"
 # `backward` *adds* to `.grad`. Without clearing, the step is the sum of all
 # gradients so far. Without weight decay that is a method with a name: SGD with momentum
 # 1. It swings like a pendulum without friction, and the two runs below agree to rounding.
@@ -285,7 +285,7 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # **Source:** PyTorch documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
-# %% [markdown] trap="02.2" role="predict" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
+# %% [markdown] trap="02.2" role="situation" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
 # ## Backward on a vector
 #
 # You want to weight each example, so you ask for one loss per row with
@@ -293,12 +293,6 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # find says to pass a vector of ones. The error goes away.
 #
 # There are 64 rows. Before, you had the mean of their losses.
-
-# %% trap="02.2" role="predict"
-guess("02.2",
-      "How large is the gradient now, compared with that of the mean?",
-      choices=["the same: ones are neutral", "8 times, the root of 64",
-               "64 times"])
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -312,6 +306,12 @@ except RuntimeError as error:
 
 losses.backward(torch.ones_like(losses))         # no error any more
 with_ones = reader.weight.grad.clone()
+
+# %% trap="02.2" role="guess"
+guess("02.2",
+      "How large is the gradient now, compared with that of the mean?",
+      choices=["the same: ones are neutral", "8 times, the root of 64",
+               "64 times"])
 
 # %% trap="02.2" role="look"
 mean = F.cross_entropy(reader(x_train[:64]), y_train[:64])
@@ -353,7 +353,7 @@ claim("worst loss with ones at the same rate", wild, above=20)
 # %% trap="02.2" role="look"
 measured("02.2", 2)
 
-# %% [markdown] trap="02.2" role="repair"
+# %% [markdown] trap="02.2" role="why"
 # `backward(v)` multiplies the gradient of each row's loss by that row's entry of $v$,
 # and adds them up. Ones let every row count in full. That is the *sum*, 64 times the mean, and a
 # learning rate of 0.5 becomes one of 32. The mean is a vector of 1/64. A weighted
@@ -422,7 +422,7 @@ def weighted_loss(losses: torch.Tensor,
 # [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
 # and [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
 
-# %% [markdown] trap="02.3" role="predict" core=true symptom="gradients are zero or wrong after editing tensor.data, no error"
+# %% [markdown] trap="02.3" role="situation" core=true symptom="gradients are zero or wrong after editing tensor.data, no error"
 # ## An edit of .data for a plot
 #
 # For a plot you want the small outputs of a layer set to zero. You take `y.data`,
@@ -430,12 +430,6 @@ def weighted_loss(losses: torch.Tensor,
 # from `y` before the edit, and `backward` raises nothing.
 #
 # `y` is the sigmoid of 1, 2 and 3, the loss its sum.
-
-# %% trap="02.3" role="predict"
-guess("02.3", "Which gradient do the three inputs get?",
-      choices=["zero, all three",
-               "the true slopes: the loss came before the edit",
-               "one, all three, as without a sigmoid"])
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
@@ -446,6 +440,12 @@ shown = y.data                   # "a copy without a graph"
 shown[shown < 0.99] = 0          # for the plot
 
 loss.backward()
+
+# %% trap="02.3" role="guess"
+guess("02.3", "Which gradient do the three inputs get?",
+      choices=["zero, all three",
+               "the true slopes: the loss came before the edit",
+               "one, all three, as without a sigmoid"])
 
 # %% trap="02.3" role="look"
 s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
@@ -474,7 +474,7 @@ claim("gradient after the same edit of 2x", x.grad[0], expected=2)
 # %% trap="02.3" role="look"
 measured("02.3", 0)
 
-# %% [markdown] trap="02.3" role="repair"
+# %% [markdown] trap="02.3" role="why"
 # `.data` shares its memory with `y`. Sigmoid had kept its *result* for the
 # backward pass, and you overwrote it; `2 * x` keeps nothing, so there it went well.
 # Autograd counts a tensor's edits to notice such things, and `.data`
@@ -540,7 +540,7 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # in-place correctness checks.
 
-# %% [markdown] trap="02.4" role="predict" core=true symptom="gradient accumulation: loss explodes or differs from the large batch"
+# %% [markdown] trap="02.4" role="situation" core=true symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
 # A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and
@@ -549,14 +549,6 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 #
 # With SGD it does. You try Adam, without weight decay. And you wonder whether
 # dividing by 4 is right for *any* four micro-batches.
-
-# %% trap="02.4" role="predict"
-guess("02.4",
-      "Adam, 20 steps, with the whole batch and with four undivided parts: "
-      "how do the weights compare?",
-      choices=["four times as far from the start",
-               "the same, to about four decimals",
-               "they blow up, as with SGD"])
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -591,6 +583,14 @@ sgd_small, _ = fitted(SGD, 0.15, undivided)
 _, adam_big = fitted(Adam, 0.05, undivided, size=32)
 _, adam_small = fitted(Adam, 0.05, undivided)
 
+# %% trap="02.4" role="guess"
+guess("02.4",
+      "Adam, 20 steps, with the whole batch and with four undivided parts: "
+      "how do the weights compare?",
+      choices=["four times as far from the start",
+               "the same, to about four decimals",
+               "they blow up, as with SGD"])
+
 # %% trap="02.4" role="look"
 model = nn.Linear(16, 1)
 whole = accumulate(model, 32, undivided, size=32)
@@ -614,7 +614,7 @@ claim("largest gap between Adam's weights, without weight decay",
 # %% trap="02.4" role="look"
 measured("02.4", 1)
 
-# %% [markdown] trap="02.4" role="repair"
+# %% [markdown] trap="02.4" role="why"
 # Adam divides each gradient by its own running size, so a constant factor cancels
 # while no weight decay is added to the gradient (AdamW does not add it there): the
 # mistake stays silent, and surfaces when you give Adam a decay, clip, or return to SGD.
@@ -721,18 +721,13 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 24725](https://github.com/huggingface/transformers/issues/24725): samples of 11 and
 # 101 tokens counted alike.
 
-# %% [markdown] trap="02.5" role="predict" core=true symptom="out of memory during evaluation, memory grows with every batch"
+# %% [markdown] trap="02.5" role="situation" core=true symptom="out of memory during evaluation, memory grows with every batch"
 # ## An evaluation that runs out of memory
 #
 # Training fits in memory. Evaluation, with the same batch size and `eval()`, fails
 # after a while. It does no more than add up the losses of 4 batches of 124 digits.
 #
 # What fills the memory, batch after batch, and what does `eval()` change about it?
-
-# %% trap="02.5" role="predict"
-guess("02.5", "Which graphs are still held after the fourth batch?",
-      choices=["none: `eval()` builds no graph",
-               "one, that of the last batch", "four, one for each batch"])
 
 # %% [markdown] trap="02.5" role="break"
 # First a tool: a hook that sees every tensor that a graph saves. `watched()` turns it
@@ -772,6 +767,11 @@ with watched():                  # only looks, changes nothing
         total = total + F.cross_entropy(deep(x), y)
         held.append(held_bytes())
 
+# %% trap="02.5" role="guess"
+guess("02.5", "Which graphs are still held after the fourth batch?",
+      choices=["none: `eval()` builds no graph",
+               "one, that of the last batch", "four, one for each batch"])
+
 # %% trap="02.5" role="look"
 print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
 each = held[1] - held[0]
@@ -796,7 +796,7 @@ claim("bytes held with the sum gone", held_bytes(), expected=0)
 # %% trap="02.5" role="look"
 measured("02.5", 2)
 
-# %% [markdown] trap="02.5" role="repair"
+# %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
 # switches the mode of layers; it has nothing to do with graphs. `.item()` lets each
 # graph go, after it was built for nothing. `no_grad()` builds none. Nor does
@@ -896,7 +896,7 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # locally disabling gradient computation.
 
-# %% [markdown] trap="02.6" role="predict" symptom="hand-written autograd gives wrong gradients when a value is used twice"
+# %% [markdown] trap="02.6" role="situation" symptom="hand-written autograd gives wrong gradients when a value is used twice"
 # ## An engine, and a value used twice
 #
 # You write a reverse-mode engine: numbers that remember what they came from. Its
@@ -904,12 +904,6 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # the queue. It is right for a chain of products and for `tanh`. You ship it.
 #
 # In $L = a + \tanh(a + b)$ with $a = wx$, the number `a` is used twice.
-
-# %% trap="02.6" role="predict"
-guess("02.6",
-      "Which of the gradients of `a`, `b` and `w` are wrong at the end?",
-      choices=["all three", "only that of `a`", "only that of `w`",
-               "those of `a` and `b`"])
 
 # %% trap="02.6" role="break"
 class Value:
@@ -951,6 +945,12 @@ w, x, b = Value(0.5), Value(1.5), Value(-0.25)
 out, a = model_of(w, x, b)
 grads = hasty(out)
 
+# %% trap="02.6" role="guess"
+guess("02.6",
+      "Which of the gradients of `a`, `b` and `w` are wrong at the end?",
+      choices=["all three", "only that of `a`", "only that of `w`",
+               "those of `a` and `b`"])
+
 # %% trap="02.6" role="look"
 def slope_of(place, step=1e-6):
     """dL by one of (w, x, b), by central differences."""
@@ -974,7 +974,7 @@ claim("x times the engine's dL/da: what dL/dw should be",
 # %% trap="02.6" role="look"
 measured("02.6", 2)
 
-# %% [markdown] trap="02.6" role="repair"
+# %% [markdown] trap="02.6" role="why"
 # `a` was reached over its first use and reported at once. Its second share came in
 # later, when `w` had already been served. The gradient of `a` itself is whole; what was
 # lost is the second share of the nodes before it. A node may report only when **all** its uses have reported: children

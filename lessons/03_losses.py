@@ -87,7 +87,7 @@ claim("the loss of guessing among 10 classes, ln 10",
 # nonsense. Where the classes are equally frequent, one that stays at it has learned
 # nothing that lowers the loss.
 
-# %% [markdown] trap="03.1" role="predict" core=true symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
+# %% [markdown] trap="03.1" role="situation" core=true symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
 # ## Softmax before the loss
 #
 # The documentation says that cross-entropy compares probabilities, so your
@@ -96,11 +96,6 @@ claim("the loss of guessing among 10 classes, ln 10",
 #
 # There are 10 classes, and some day the model is perfectly sure and perfectly
 # right.
-
-# %% trap="03.1" role="predict"
-guess("03.1", "What does this loss show for a perfect answer?",
-      choices=["`0`", "about `0.15`", "about `1.5`",
-               "about `2.3`, as for guessing"])
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
@@ -114,6 +109,11 @@ reader = mlp()
 losses = fit(reader, x_train, y_train, steps=300, lr=0.1,
              loss=softmax_twice, optimizer=torch.optim.SGD)
 score_twice = accuracy(reader, x_test, y_test)
+
+# %% trap="03.1" role="guess"
+guess("03.1", "What does this loss show for a perfect answer?",
+      choices=["`0`", "about `0.15`", "about `1.5`",
+               "about `2.3`, as for guessing"])
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -153,7 +153,7 @@ from dlsys_helpers.explorers.loss_curves import loss_curves
 
 loss_curves
 
-# %% [markdown] trap="03.1" role="repair"
+# %% [markdown] trap="03.1" role="why"
 # Pass the logits. The first gradient is then about ten times as large. For SGD
 # at 0.1 and 300 steps that decides; at ten times the rate SGD reads most digits
 # with the fault, too. Adam divides by the gradient's size and hides it at once.
@@ -243,7 +243,7 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # documentation, [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
 # the floor follows by putting 1 and zeros for the logits.
 
-# %% [markdown] trap="03.2" role="predict" core=true symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
+# %% [markdown] trap="03.2" role="situation" core=true symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
 # ## A class number as a regression target
 #
 # The label is a number from 0 to 9, and the network may as well output a number.
@@ -251,10 +251,6 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # In a second version, written a little differently, it soon stops falling.
 #
 # Think of what lies between a 3 and a 5, and of the shape of `(N, 1)` minus `(N,)`.
-
-# %% trap="03.2" role="predict"
-guess("03.2", "What share of the digits does the first version read?",
-      unit="%")
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -271,6 +267,10 @@ def reading(loss):
         return model(x_test)[:, 0]
 
 number, column = reading(as_number), reading(with_a_column)
+
+# %% trap="03.2" role="guess"
+guess("03.2", "What share of the digits does the first version read?",
+      unit="%")
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
@@ -302,7 +302,7 @@ claim("spread of its answers, over that of the number",
 # %% trap="03.2" role="look"
 measured("03.2", 100 * right, right=(20, 50))
 
-# %% [markdown] trap="03.2" role="repair"
+# %% [markdown] trap="03.2" role="why"
 # Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
 # an output between two of them is an answer that nobody asked for. The column is
 # worse: broadcasting pairs every output of a batch with every label in it, so each row
@@ -381,7 +381,7 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # Architectures Trained with Square Loss vs Cross-Entropy in Classification
 # Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
 
-# %% [markdown] trap="03.3" role="predict" core=true symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
+# %% [markdown] trap="03.3" role="situation" core=true symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
 #
 # You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
@@ -389,11 +389,6 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # large. The log says 1.0 once more.
 #
 # The learning rate is 0.1, the optimizer is SGD.
-
-# %% trap="03.3" role="predict"
-guess("03.3", "How far do the weights move in the step on that batch?",
-      choices=["`0.1`, the rate times the limit", "`1`, the limit",
-               "about `10`", "over `1000`"])
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -420,6 +415,11 @@ clip(model.parameters(), max_norm=1.0)
 late = weights()
 loss_late = F.mse_loss(model(x_big), y_big).item()
 
+# %% trap="03.3" role="guess"
+guess("03.3", "How far do the weights move in the step on that batch?",
+      choices=["`0.1`, the rate times the limit", "`1`, the limit",
+               "about `10`", "over `1000`"])
+
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
 print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}")
@@ -439,7 +439,7 @@ claim("without clipping: the same weights, to the bit",
 # %% trap="03.3" role="look"
 measured("03.3", 3)
 
-# %% [markdown] trap="03.3" role="repair"
+# %% [markdown] trap="03.3" role="why"
 # The step uses what `.grad` holds at that moment. After the step nobody reads
 # the gradient any more: clipping it then changes numbers that `zero_grad` throws
 # away. The order is: `zero_grad`, forward, `backward`, clip, `step`. Then a step
@@ -534,7 +534,7 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # the difficulty of training recurrent neural
 # networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
 
-# %% [markdown] trap="03.4" role="predict" core=true symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
+# %% [markdown] trap="03.4" role="situation" core=true symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
 #
 # A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`.
@@ -543,13 +543,6 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 #
 # You know from stage 1 how to look for a fading gradient: the first layer's norm over
 # that of the last. All biases are zero.
-
-# %% trap="03.4" role="predict"
-guess("03.4",
-      "What is the gradient norm of the first layer, over that of the "
-      "last?",
-      choices=["near 1: between `0.01` and `100`", "about `1e-4`",
-               "below `1e-8`, as with the sigmoids"])
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -568,6 +561,13 @@ def deep(init, depth=10, width=256):
 net = deep(small)
 fit(net, x_train, y_train, steps=100, lr=3e-3)
 score_small = accuracy(net, x_test, y_test)
+
+# %% trap="03.4" role="guess"
+guess("03.4",
+      "What is the gradient norm of the first layer, over that of the "
+      "last?",
+      choices=["near 1: between `0.01` and `100`", "about `1e-4`",
+               "below `1e-8`, as with the sigmoids"])
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -612,7 +612,7 @@ claim("first over last", norms[0] / norms[-1],
 # %% trap="03.4" role="look"
 measured("03.4", 0)
 
-# %% [markdown] trap="03.4" role="repair"
+# %% [markdown] trap="03.4" role="why"
 # A layer multiplies the mean square by `fan_in` times the variance of its
 # weights; ReLU throws half of it away. Here that is 0.0128 for each layer. With
 # biases of zero the signal dies on the way *forward*, each layer's gradient

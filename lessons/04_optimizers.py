@@ -98,7 +98,7 @@ from dlsys_helpers.explorers.optimizer_paths import optimizer_paths
 
 optimizer_paths
 
-# %% [markdown] trap="04.1" role="predict" core=true symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
+# %% [markdown] trap="04.1" role="situation" core=true symptom="weight decay is applied to LayerNorm or BatchNorm although it is excluded by name"
 # ## A list of names for weight decay
 #
 # You keep biases and norm gains out of weight decay, with the list of names that
@@ -107,15 +107,15 @@ optimizer_paths
 #
 # You print the names that the filter leaves in the decayed group.
 
-# %% trap="04.1" role="predict"
-guess("04.1", "How many tensors are in the decayed group?", unit="tensors")
-
 # %% trap="04.1" role="break"
 encoder = nn.TransformerEncoderLayer(64, 4, batch_first=True)
 exempt = ("bias", "LayerNorm.weight")      # the list that is copied
 
 decayed = [name for name, _ in encoder.named_parameters()
            if not any(part in name for part in exempt)]
+
+# %% trap="04.1" role="guess"
+guess("04.1", "How many tensors are in the decayed group?", unit="tensors")
 
 # %% trap="04.1" role="look"
 from torchvision import models
@@ -142,7 +142,7 @@ claim("norms in ResNet-18", len(norms), expected=20)
 claim("norms that a filter for 'norm' in the name finds", len(caught),
       expected=0)
 
-# %% [markdown] trap="04.1" role="repair"
+# %% [markdown] trap="04.1" role="why"
 # `LayerNorm` is the name of a *class*. Parameters are named after *attributes*:
 # here `norm1`, in ResNet `bn1` and `downsample.1`, elsewhere `ln_f`. Ask what a
 # tensor is, not what someone called it: in these two models gains and biases have
@@ -246,7 +246,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 # [nanoGPT's model.py](https://github.com/karpathy/nanoGPT/blob/master/model.py) for
 # the rule by axes.
 
-# %% [markdown] trap="04.2" role="predict" core=true symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
+# %% [markdown] trap="04.2" role="situation" core=true symptom="training collapses or crawls after switching from SGD to Adam with the same learning rate"
 # ## A borrowed learning rate
 #
 # SGD with momentum reads the digits well at a rate of 0.3. You switch to Adam and
@@ -254,13 +254,6 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 #
 # One of the two runs takes steps that are far too short, one takes steps that are far
 # too long.
-
-# %% trap="04.2" role="predict"
-guess("04.2",
-      "At the same rate of 0.01, how long is Adam's first step, beside "
-      "that of SGD with momentum?",
-      choices=["over 100 times as long", "about 3 times as long",
-               "as long: the rate is the same"])
 
 # %% trap="04.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
@@ -287,6 +280,13 @@ adam = torch.optim.Adam
 borrowed = {"Adam at 0.3": score(adam, 0.3),
             "SGD at 0.001": score(momentum, 0.001)}
 
+# %% trap="04.2" role="guess"
+guess("04.2",
+      "At the same rate of 0.01, how long is Adam's first step, beside "
+      "that of SGD with momentum?",
+      choices=["over 100 times as long", "about 3 times as long",
+               "as long: the rate is the same"])
+
 # %% trap="04.2" role="look"
 def first_step(optimizer, lr):
     """Mean distance that a weight goes in the first step."""
@@ -312,7 +312,7 @@ claim("mean first step at 0.01, Adam over SGD", by_adam / by_sgd,
 # %% trap="04.2" role="look"
 measured("04.2", 0)
 
-# %% [markdown] trap="04.2" role="repair"
+# %% [markdown] trap="04.2" role="why"
 # A rate is not a number of its own: it is multiplied with something, and the two
 # rules multiply it with different things. SGD's step is rate times
 # gradient, and the gradients here are far below one. Adam's first step has the
@@ -376,7 +376,7 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # weights. **Source:** [Kingma & Ba 2015](https://arxiv.org/abs/1412.6980), section
 # 2.1, on the effective step.
 
-# %% [markdown] trap="04.3" role="predict" core=true symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
+# %% [markdown] trap="04.3" role="situation" core=true symptom="learning rate never rises, or decays far too early: scheduler.step() per epoch or per batch"
 # ## A one-cycle schedule in the epoch loop
 #
 # Ten epochs of 100 batches. You set up a one-cycle schedule with a peak of 0.1
@@ -384,11 +384,6 @@ def step_size(opt: torch.optim.Optimizer) -> float:
 # your old schedule stood. Nothing complains; the loss falls, slowly.
 #
 # You log the rate that each batch sees.
-
-# %% trap="04.3" role="predict"
-guess("04.3", "What is the highest rate in the log?",
-      choices=["`0.1`, the peak", "about `0.05`", "about `0.01`",
-               "about `0.004`"])
 
 # %% trap="04.3" role="break"
 def rates_of(build, batches, every=1):
@@ -408,6 +403,11 @@ def cycle(opt):
 
 starved = rates_of(cycle, 1000, every=100)      # once per epoch
 
+# %% trap="04.3" role="guess"
+guess("04.3", "What is the highest rate in the log?",
+      choices=["`0.1`, the peak", "about `0.05`", "about `0.01`",
+               "about `0.004`"])
+
 # %% trap="04.3" role="look"
 print(f"rates run from {min(starved):.5f} to {max(starved):.5f}")
 
@@ -418,7 +418,7 @@ claim("highest rate that a batch sees, where 0.1 was the plan",
 # %% trap="04.3" role="look"
 measured("04.3", 3)
 
-# %% [markdown] trap="04.3" role="repair"
+# %% [markdown] trap="04.3" role="why"
 # A scheduler knows neither batches nor epochs. It counts calls of `step()`, and its
 # numbers are numbers of calls. So the two must be in one unit: 1,000 calls for
 # `total_steps=1000`. The other direction hurts as much, as the second cell shows.
@@ -515,7 +515,7 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # the rate. **Source:** PyTorch documentation, ["How to adjust learning
 # rate"](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate).
 
-# %% [markdown] trap="04.4" role="predict" symptom="AdamW differs from Adam although no weight decay was set"
+# %% [markdown] trap="04.4" role="situation" symptom="AdamW differs from Adam although no weight decay was set"
 # ## Adam and AdamW, no decay given
 #
 # You compare Adam with AdamW, both "without weight decay": you pass none. You have
@@ -523,11 +523,6 @@ def train_cosine(opt: torch.optim.Optimizer, losses: list, epochs: int,
 # regularisation.
 #
 # Both run 100 steps from one start, on the same batches.
-
-# %% trap="04.4" role="predict"
-guess("04.4", "What is the largest difference of a weight after 100 steps?",
-      choices=["about `1e-7`: rounding", "over `1e-4`",
-               "`0`: neither was given a decay"])
 
 # %% trap="04.4" role="break"
 origin = reader()
@@ -542,6 +537,11 @@ def trained(optimizer, **options):
 
 plain = trained(torch.optim.Adam)
 forgotten = trained(torch.optim.AdamW)           # no weight_decay given
+
+# %% trap="04.4" role="guess"
+guess("04.4", "What is the largest difference of a weight after 100 steps?",
+      choices=["about `1e-7`: rounding", "over `1e-4`",
+               "`0`: neither was given a decay"])
 
 # %% trap="04.4" role="look"
 gap = (forgotten - plain).abs().max()
@@ -559,7 +559,7 @@ claim("Adam's is none", torch.optim.Adam(
 # %% trap="04.4" role="look"
 measured("04.4", 1)
 
-# %% [markdown] trap="04.4" role="repair"
+# %% [markdown] trap="04.4" role="why"
 # Forgetting the argument does not lose the decay, it gives you 0.01. Decay alone
 # would take 1 % of each weight in these 100 steps; the gap can be larger, since
 # two models that differ get different gradients from then on. To switch it off, say
@@ -633,7 +633,7 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 # ["Decoupled Weight Decay Regularization"](https://arxiv.org/abs/1711.05101),
 # algorithm 2.
 
-# %% [markdown] trap="04.5" role="predict" symptom="loss does not go down: learning rate too high or too low?"
+# %% [markdown] trap="04.5" role="situation" symptom="loss does not go down: learning rate too high or too low?"
 # ## Two rates that do not learn
 #
 # Two people train your digit reader with momentum for 200 steps. Both report a loss
@@ -642,13 +642,6 @@ def decoupled_step(opt: torch.optim.Optimizer, weight_decay: float) -> None:
 #
 # How would you find a good rate without trying each for a full run? One way: let it
 # grow within a single run.
-
-# %% trap="04.5" role="predict"
-guess("04.5",
-      "The rate grows from 0.00001 to 10 in one run of 100 batches. At "
-      "which rate is the loss lowest?",
-      choices=["below `0.001`", "`0.001` to `0.1`", "`0.1` to `2`",
-               "above `2`"])
 
 # %% trap="04.5" role="break"
 def run_at(lr, optimizer=momentum):
@@ -661,6 +654,13 @@ def run_at(lr, optimizer=momentum):
 
 low, high = run_at(0.0001), run_at(3)
 
+# %% trap="04.5" role="guess"
+guess("04.5",
+      "The rate grows from 0.00001 to 10 in one run of 100 batches. At "
+      "which rate is the loss lowest?",
+      choices=["below `0.001`", "`0.001` to `0.1`", "`0.1` to `2`",
+               "above `2`"])
+
 # %% trap="04.5" role="look"
 print(f"rate 0.0001: loss {low[0]:.2f}   rate 3: loss {high[0]:.2f}")
 
@@ -670,7 +670,7 @@ claim("rate 3: loss", high[0], expected=2.3, within=0.4)
 claim("the better of the two: share right", max(low[1], high[1]),
       below=0.35)
 
-# %% [markdown] trap="04.5" role="repair"
+# %% [markdown] trap="04.5" role="why"
 # A range test asks all rates in one short run: multiply the rate by a constant
 # factor after every batch and watch the loss. It stays flat, falls, and shoots up.
 # The loss at the lowest point is low thanks to the smaller rates before it; the
@@ -792,7 +792,7 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # Networks"](https://arxiv.org/abs/1506.01186), section 3.3, for the sweep; the tenth
 # is a rule of thumb, tried above.
 
-# %% [markdown] trap="04.6" role="predict" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
+# %% [markdown] trap="04.6" role="situation" symptom="learning rate is flat at the end of cosine decay; first step has learning rate zero"
 # ## A floor under a cosine
 #
 # Warm up for 100 steps, then a cosine down to a tenth of the peak at step 1,000:
@@ -800,10 +800,6 @@ def lr_find(model: nn.Module, loss_of, steps: int, low: float,
 # floor as `max(0.1, cosine)`, as the script you found does.
 #
 # You count the steps that stand on the floor, and look at the very first one.
-
-# %% trap="04.6" role="predict"
-guess("04.6", "How many of the 1,000 steps stand on the floor?",
-      unit="steps")
 
 # %% trap="04.6" role="break"
 def factor(step, warm=100, total=1000, floor=0.1):
@@ -814,6 +810,10 @@ def factor(step, warm=100, total=1000, floor=0.1):
     return max(floor, 0.5 * (1 + math.cos(math.pi * done)))
 
 cut = [factor(step) for step in range(1000)]
+
+# %% trap="04.6" role="guess"
+guess("04.6", "How many of the 1,000 steps stand on the floor?",
+      unit="steps")
 
 # %% trap="04.6" role="look"
 at_floor = sum(share == 0.1 for share in cut[100:])
@@ -826,7 +826,7 @@ claim("first step: share of the peak", cut[0], expected=0)
 # %% trap="04.6" role="look"
 measured("04.6", at_floor, right=(150, 220))
 
-# %% [markdown] trap="04.6" role="repair"
+# %% [markdown] trap="04.6" role="why"
 # `max` cuts the lower end off a cosine that was heading for zero: it arrives early
 # and stays. A floor belongs *into* the formula: floor plus the rest times the cosine.
 # Where the cut curve hits 0.1, the scaled one is still at 0.19. And steps are counted
@@ -893,7 +893,7 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # last. **Source:** Loshchilov & Hutter 2017,
 # ["SGDR"](https://arxiv.org/abs/1608.03983), equation 5, for the floor inside.
 
-# %% [markdown] trap="04.7" role="predict" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
+# %% [markdown] trap="04.7" role="situation" symptom="parameters move although they received no gradient: zero_grad(set_to_none=False)"
 # ## A head that is out of the loss
 #
 # A model has one trunk and two heads. For 20 steps you train both tasks, then only
@@ -901,12 +901,6 @@ def warmup_cosine(step: int, warm: int, total: int, peak: float,
 # safe side you call `zero_grad(set_to_none=False)`: "a zero gradient, a zero step".
 #
 # You use Adam at a rate of 0.01.
-
-# %% trap="04.7" role="predict"
-guess("04.7",
-      "How far does the second head move in 20 steps in which its gradient "
-      "is exactly zero?",
-      choices=["2 rates or more", "less than half a rate", "not at all"])
 
 # %% trap="04.7" role="break"
 def heads_loss(trunk, used, idle, both):
@@ -933,6 +927,12 @@ def idle_drift(set_to_none):
 
 drift = idle_drift(set_to_none=False)
 
+# %% trap="04.7" role="guess"
+guess("04.7",
+      "How far does the second head move in 20 steps in which its gradient "
+      "is exactly zero?",
+      choices=["2 rates or more", "less than half a rate", "not at all"])
+
 # %% trap="04.7" role="look"
 print(f"the idle head moved by up to {drift:.3f} at a rate of 0.01")
 
@@ -942,7 +942,7 @@ claim("distance of the idle head, in rates", drift / 0.01, above=2)
 # %% trap="04.7" role="look"
 measured("04.7", 0)
 
-# %% [markdown] trap="04.7" role="repair"
+# %% [markdown] trap="04.7" role="why"
 # Adam steps along its *memory*, and a zero gradient only lets that fade: the head
 # coasts on. Weight decay, where it is set, goes on as well. `None` means something
 # else: torch skips the
@@ -1030,7 +1030,7 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 # compare its weights before and after. **Source:** PyTorch documentation,
 # [`Optimizer.zero_grad`](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
-# %% [markdown] trap="04.8" role="predict" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
+# %% [markdown] trap="04.8" role="situation" symptom="fine-tuning unstable in the first steps: Adam without bias correction"
 # ## Adam without bias correction
 #
 # Someone ported Adam and left out the bias correction: "it only matters for the
@@ -1039,10 +1039,6 @@ def momentum_step(w: torch.Tensor, grad: torch.Tensor | None, state: dict,
 #
 # A weight sees the gradient 1 at every step. With the correction each of its steps is
 # one rate long.
-
-# %% trap="04.8" role="predict"
-guess("04.8", "How long is its twelfth step without the correction?",
-      unit="rates")
 
 # %% trap="04.8" role="break"
 def adam_moves(steps, corrected, b1=0.9, b2=0.999):
@@ -1059,6 +1055,10 @@ def adam_moves(steps, corrected, b1=0.9, b2=0.999):
     return sizes
 
 bare = adam_moves(2000, corrected=False)
+
+# %% trap="04.8" role="guess"
+guess("04.8", "How long is its twelfth step without the correction?",
+      unit="rates")
 
 # %% trap="04.8" role="look"
 print(f"step 1: {bare[0]:.2f}   step 12: {bare[11]:.2f}   "
@@ -1082,7 +1082,7 @@ claim("step 100, in rates", bare[99], expected=3.24, within=0.01)
 claim("mean of the first 100 steps, in rates", sum(bare[:100]) / 100,
       expected=4.66, within=0.01)
 
-# %% [markdown] trap="04.8" role="repair"
+# %% [markdown] trap="04.8" role="why"
 # $m$ starts too small, but so does $v$, and the step divides by its root. With
 # $\beta_2 = 0.999$ the second average wakes up a hundred times more slowly than the
 # first, so the quotient is too *large*: by $(1-\beta_1^t)/\sqrt{1-\beta_2^t}$.
@@ -1162,7 +1162,7 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 # section 3; Zhang et al. 2020, ["Revisiting Few-sample BERT
 # Fine-tuning"](https://arxiv.org/abs/2006.05987).
 
-# %% [markdown] trap="04.9" role="predict" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
+# %% [markdown] trap="04.9" role="situation" symptom="own Lion implementation differs from the paper: one beta for update and momentum"
 # ## Lion with one beta for two jobs
 #
 # Lion is the sign of a blend of momentum and gradient. You port it from a summary
@@ -1171,11 +1171,6 @@ def adam_step(w: torch.Tensor, grad: torch.Tensor, state: dict, lr: float,
 #
 # The paper has a second number, $\beta_2 = 0.99$. Let all gradients be noise, without
 # any signal.
-
-# %% trap="04.9" role="predict"
-guess("04.9",
-      "For what share of the weights does the summary step the other way "
-      "than the paper?", unit="%")
 
 # %% trap="04.9" role="break"
 def lion_signs(gradients, b1, b2):
@@ -1189,6 +1184,11 @@ def lion_signs(gradients, b1, b2):
 noise = torch.randn(1000, 500)           # gradients that are all noise
 summary = lion_signs(noise, 0.9, 0.9)
 paper = lion_signs(noise, 0.9, 0.99)
+
+# %% trap="04.9" role="guess"
+guess("04.9",
+      "For what share of the weights does the summary step the other way "
+      "than the paper?", unit="%")
 
 # %% trap="04.9" role="look"
 def flipped(a, b):
@@ -1204,7 +1204,7 @@ claim("share of steps that go the other way, on noise",
 # %% trap="04.9" role="look"
 measured("04.9", 100 * flipped(summary, paper), right=(20, 36))
 
-# %% [markdown] trap="04.9" role="repair"
+# %% [markdown] trap="04.9" role="why"
 # The two numbers have two jobs. $\beta_1$ says how much the newest gradient counts
 # in *this* step, $\beta_2$ how long the momentum remembers. With 0.9 for both, the
 # memory is ten steps instead of a hundred: a noisier direction. For pure noise the

@@ -74,7 +74,7 @@ gaps = [(norm(pixels) - y).abs().max() for norm, y in by_hand.items()]
 claim("largest gap between three norms and the formula over their axes",
       max(gaps), below=1e-5)
 
-# %% [markdown] trap="05.1" role="predict" core=true symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
+# %% [markdown] trap="05.1" role="situation" core=true symptom="accuracy drops in deployment with BatchNorm, batch size 1, one image at a time"
 # ## One image at a time
 #
 # Your reader has two BatchNorms and reads nearly all of the test digits. You deploy it
@@ -83,12 +83,6 @@ claim("largest gap between three norms and the formula over their axes",
 #
 # The model is in eval mode. You pass the 497 test images through it all at once, then
 # one by one, and compare the two sets of logits.
-
-# %% trap="05.1" role="predict"
-guess("05.1", "How large is the largest difference between two logits?",
-      choices=["over `1`: a single image has no statistics",
-               "below `0.001`",
-               "there is none: a batch of one raises an error"])
 
 # %% trap="05.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -104,6 +98,12 @@ def logits(model, x, batch):
 reader.eval()
 together, single = logits(reader, x_test, 497), logits(reader, x_test, 1)
 x_camera = x_test + 1.0      # pixels lie in 0..1; this black is bright
+
+# %% trap="05.1" role="guess"
+guess("05.1", "How large is the largest difference between two logits?",
+      choices=["over `1`: a single image has no statistics",
+               "below `0.001`",
+               "there is none: a batch of one raises an error"])
 
 # %% trap="05.1" role="look"
 gap = (together - single).abs().max()
@@ -128,7 +128,7 @@ claim("camera images: share read one by one, less that at once",
 # %% trap="05.1" role="look"
 measured("05.1", 1)
 
-# %% [markdown] trap="05.1" role="repair"
+# %% [markdown] trap="05.1" role="why"
 # The batch of one is innocent. In eval mode BatchNorm normalises with the mean and
 # variance that it *stored* in training, so the neighbours of an image do not count.
 # What hurts is the camera: its images are brighter than those of the training.
@@ -285,7 +285,7 @@ def recalibrate(model: nn.Module, batches) -> None:
 # images, eval mode reads the old ones badly; the reporter traces it to the stored
 # statistics, which follow the images seen last.
 
-# %% [markdown] trap="05.2" role="predict" core=true symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
+# %% [markdown] trap="05.2" role="situation" core=true symptom="deep transformer with post-norm does not learn, loss stays at 2.303, norm_first, no warm-up"
 # ## Sixteen layers, the norm after the sum
 #
 # You stack 16 of torch's encoder layers, those of a transformer (stage 8), on the rows
@@ -300,11 +300,6 @@ def recalibrate(model: nn.Module, batches) -> None:
 #
 # In a fresh net you compare two lengths: the gradient norm of the first layer's weight
 # over that of the last layer's.
-
-# %% trap="05.2" role="predict"
-guess("05.2", "What is the first gradient norm over the last?",
-      choices=["below `0.01`: it vanishes", "between `0.2` and `5`",
-               "above `100`: it explodes"])
 
 # %% trap="05.2" role="break"
 class Encoder(nn.Module):
@@ -350,6 +345,11 @@ post = Encoder(norm_first=False)
 ratio = first_over_last(post)
 loss = {"post-norm": train(post, lr=7e-3)}
 
+# %% trap="05.2" role="guess"
+guess("05.2", "What is the first gradient norm over the last?",
+      choices=["below `0.01`: it vanishes", "between `0.2` and `5`",
+               "above `100`: it explodes"])
+
 # %% trap="05.2" role="look"
 print(f"first over last gradient, fresh: {ratio:.1f}")
 print(f"loss after 50 steps: {loss['post-norm']:.1f}, "
@@ -364,7 +364,7 @@ claim("its loss after 50 steps at 0.007; guessing has 2.303",
 # %% trap="05.2" role="look"
 measured("05.2", 1)
 
-# %% [markdown] trap="05.2" role="repair"
+# %% [markdown] trap="05.2" role="why"
 # The gradient arrives. What goes wrong shows in *training*: at full rate from the first
 # step this net does not get going. *Pre-norm* normalises only what goes into a branch,
 # $x \leftarrow x + f(\mathrm{norm}(x))$. The stream runs from bottom to top untouched,
@@ -473,7 +473,7 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 # 571](https://github.com/PaddlePaddle/PaddleNLP/pull/571): a proposed repair of a
 # pre-norm model that gave NaN in mixed precision adds the last norm.
 
-# %% [markdown] trap="05.3" role="predict" core=true symptom="predictions change between two calls although model.eval() was called, F.dropout"
+# %% [markdown] trap="05.3" role="situation" core=true symptom="predictions change between two calls although model.eval() was called, F.dropout"
 # ## Dropout written as a function
 #
 # Someone tidies a small reader: the module `nn.Dropout` goes, `F.dropout(h, 0.5)` in
@@ -482,10 +482,6 @@ def pre_norm(x: torch.Tensor, branches: list, norms: list) -> torch.Tensor:
 #
 # You pass the test images through the model twice, in eval mode, and compare the
 # labels.
-
-# %% trap="05.3" role="predict"
-guess("05.3", "What share of the test images gets another label in the "
-      "second call?", unit="%")
 
 # %% trap="05.3" role="break"
 class Tidy(nn.Module):
@@ -504,6 +500,10 @@ tidy.eval()
 with torch.no_grad():
     first, second = tidy(x_test), tidy(x_test)   # (497, 10)
 
+# %% trap="05.3" role="guess"
+guess("05.3", "What share of the test images gets another label in the "
+      "second call?", unit="%")
+
 # %% trap="05.3" role="look"
 flips = (first.argmax(1) != second.argmax(1)).float().mean()
 noisy = (first.argmax(1) == y_test).float().mean()
@@ -518,7 +518,7 @@ claim("share of labels on which two calls in eval mode differ", flips,
 # %% trap="05.3" role="look"
 measured("05.3", 100 * flips, right=(2, 25))
 
-# %% [markdown] trap="05.3" role="repair"
+# %% [markdown] trap="05.3" role="why"
 # `eval()` sets a flag, `training`, on every registered *module*. A function has no
 # flag: `F.dropout` takes it as an argument, and its default is `True`. Hand it
 # `self.training`. The weights need no new training.
@@ -643,7 +643,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 # 26338](https://github.com/pytorch/pytorch/issues/26338): the behaviour surprised,
 # and was meant.
 
-# %% [markdown] trap="05.4" role="predict" core=true symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
+# %% [markdown] trap="05.4" role="situation" core=true symptom="which weight initialization for tanh, ReLU or GELU; He init in a tanh network, saturation"
 # ## He's weights in a tanh net
 #
 # Ten layers of 512 units. Somebody replaces ReLU by tanh and leaves He's weights as
@@ -652,10 +652,6 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 #
 # A unit counts as saturated where tanh is above 0.99 or below -0.99. The inputs come
 # from N(0, 1), the biases are zero.
-
-# %% trap="05.4" role="predict"
-guess("05.4", "What share of the units of the tenth layer is saturated?",
-      choices=["more than half", "about `10 %`", "less than `1 %`"])
 
 # %% trap="05.4" role="break"
 def last_layer(activation, gain, depth=10, width=512):
@@ -671,6 +667,10 @@ out = {"tanh, He": last_layer(torch.tanh, he),
        "tanh, Xavier": last_layer(torch.tanh, xavier),
        "ReLU, He": last_layer(torch.relu, he),
        "ReLU, Xavier": last_layer(torch.relu, xavier)}
+
+# %% trap="05.4" role="guess"
+guess("05.4", "What share of the units of the tenth layer is saturated?",
+      choices=["more than half", "about `10 %`", "less than `1 %`"])
 
 # %% trap="05.4" role="look"
 saturated = (out["tanh, He"].abs() > 0.99).float().mean()
@@ -696,7 +696,7 @@ claim("ReLU with He: mean square", size["ReLU, He"], above=0.3, below=3)
 # %% trap="05.4" role="look"
 measured("05.4", 2)
 
-# %% [markdown] trap="05.4" role="repair"
+# %% [markdown] trap="05.4" role="why"
 # With weights of variance $g^2 / n$ the mean square of a sum of $n$ products is $g^2$
 # times that of the inputs. The *gain* $g$ has to make up for what the activation takes:
 # $g^2$ times the mean square of its output is one. ReLU leaves 0.5 of the mean square
@@ -863,7 +863,7 @@ def gain_for(act) -> float:
 # 57109](https://github.com/pytorch/pytorch/issues/57109): `nn.Linear` calls He's
 # function, and the gain that comes out is $\sqrt{1/3}$.
 
-# %% [markdown] trap="05.5" role="predict" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
+# %% [markdown] trap="05.5" role="situation" symptom="EMA model is far worse than the model itself, mean teacher with BatchNorm degrades"
 # ## The average of the weights
 #
 # Averaged weights often read a little better than the last ones. You keep a second
@@ -873,12 +873,6 @@ def gain_for(act) -> float:
 #
 # The reader has two BatchNorms. After 200 steps of SGD the trained model reads nearly
 # all of the test digits.
-
-# %% trap="05.5" role="predict"
-guess("05.5", "And the average, in eval mode?",
-      choices=["as many, or a few more",
-               "fewer: it loses more than `0.05`",
-               "almost none: it is at chance, `0.1`"])
 
 # %% trap="05.5" role="break"
 def make_reader():
@@ -908,6 +902,12 @@ student = make_reader()
 teacher = copy.deepcopy(student).eval()
 train_with(average_weights, student, teacher)
 
+# %% trap="05.5" role="guess"
+guess("05.5", "And the average, in eval mode?",
+      choices=["as many, or a few more",
+               "fewer: it loses more than `0.05`",
+               "almost none: it is at chance, `0.1`"])
+
 # %% trap="05.5" role="look"
 read = {name: accuracy(net, x_test, y_test)
         for name, net in (("student", student), ("teacher", teacher))}
@@ -925,7 +925,7 @@ claim("batches that the average's BatchNorm has seen", seen, expected=0)
 # %% trap="05.5" role="look"
 measured("05.5", 1)
 
-# %% [markdown] trap="05.5" role="repair"
+# %% [markdown] trap="05.5" role="why"
 # `parameters()` holds what is learned. Running mean and variance are *buffers*: no
 # optimizer moves them and `parameters()` does not list them. The average's norms still
 # store what a fresh norm stores, mean 0 and variance 1. The weights are fine. Give

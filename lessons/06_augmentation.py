@@ -72,7 +72,7 @@ from dlsys_helpers.explorers.mix import mix
 
 mix
 
-# %% [markdown] trap="06.1" role="predict" core=true symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
+# %% [markdown] trap="06.1" role="situation" core=true symptom="augmentation raises validation accuracy a lot, but the deployed model is worse; validation loss differs every time I run it"
 # ## One pipeline for both sets
 #
 # You train a small network twice, with and without random shifts by one pixel. Both
@@ -80,12 +80,6 @@ mix
 # its images through the shifting pipeline: it was already there. With shifts the
 # network reads more than seven of ten; without, fewer than six of ten. You ship
 # the first.
-
-# %% trap="06.1" role="predict"
-guess("06.1", "On the digits as they are, which of the two reads more?",
-      choices=["the one trained with shifts, by far",
-               "the one trained with shifts, by a little",
-               "the one trained without"])
 
 # %% trap="06.1" role="break"
 x_train, y_train, x_test, y_test = digits()     # (1300, 64), (497, 64)
@@ -132,6 +126,12 @@ all_rows, test_views = torch.arange(len(x_test)), views(x_test)
 shared = {name: accuracy(m, drawn(test_views, all_rows, True), y_test)
           for name, m in models.items()}
 
+# %% trap="06.1" role="guess"
+guess("06.1", "On the digits as they are, which of the two reads more?",
+      choices=["the one trained with shifts, by far",
+               "the one trained with shifts, by a little",
+               "the one trained without"])
+
 # %% trap="06.1" role="look"
 print({name: f"{right:.2f}" for name, right in shared.items()})
 
@@ -141,7 +141,7 @@ claim("scored through the shifts: share right, trained with them",
 claim("scored through the shifts: share right, trained without",
       shared["without"], below=0.6)
 
-# %% [markdown] trap="06.1" role="repair"
+# %% [markdown] trap="06.1" role="why"
 # The score asked both networks about shifted digits, and only one had ever seen
 # some. It measured which network fits the *augmentation*. In use nobody shifts the
 # digits. Score on what will come in use: a second pipeline, without the random part.
@@ -242,7 +242,7 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 # [keras-unet#26](https://github.com/karolzak/keras-unet/issues/26) (validation
 # augmented by a slip, says its author).
 
-# %% [markdown] trap="06.2" role="predict" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
+# %% [markdown] trap="06.2" role="situation" symptom="cross entropy with MixUp or CutMix: target shape error, so I take argmax of the soft labels"
 # ## A mixed image, and one class for it
 #
 # Mixup blends two images and their labels with the same weight. `v2.MixUp` draws one
@@ -253,11 +253,6 @@ def make_transforms(pad: int, mean: float, std: float) -> tuple:
 #
 # Then you blend two test digits of different classes, half and half, and ask the
 # network. It was trained on blends.
-
-# %% trap="06.2" role="predict"
-guess("06.2",
-      "Which probability does it give its first choice, on average?",
-      unit="%")
 
 # %% trap="06.2" role="break"
 mixer = v2.MixUp(num_classes=10, alpha=1.0)
@@ -277,6 +272,11 @@ def mixed_run(target, steps=600):
     return model, found
 
 hard_model, hard_losses = mixed_run(lambda soft: soft.argmax(1))
+
+# %% trap="06.2" role="guess"
+guess("06.2",
+      "Which probability does it give its first choice, on average?",
+      unit="%")
 
 # %% trap="06.2" role="look"
 other = torch.randperm(len(x_test))
@@ -303,7 +303,7 @@ claim("the same, beside a network that never saw a blend: distance",
 # %% trap="06.2" role="look"
 measured("06.2", 100 * sure(hard_model), right=(60, 80))
 
-# %% [markdown] trap="06.2" role="repair"
+# %% [markdown] trap="06.2" role="why"
 # `argmax` throws the blend's second half away. After these 600 steps the network is
 # about as sure of a blend as one that never saw any. Nothing forced the `argmax`:
 # `F.cross_entropy` takes float labels (N, K), and without class weights they give
@@ -406,7 +406,7 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # [theseus#26](https://github.com/kaylode/theseus/issues/26): the mixing collator
 # hands out soft labels now and then, to losses that want class numbers.
 
-# %% [markdown] trap="06.3" role="predict" core=true symptom="early stopping never triggers although the validation loss has been rising for a long time"
+# %% [markdown] trap="06.3" role="situation" core=true symptom="early stopping never triggers although the validation loss has been rising for a long time"
 # ## Patience with the loss at hand
 #
 # You have 150 digits, and somebody labelled them in a hurry: three of ten labels are
@@ -414,10 +414,6 @@ def mixup_loss(model, x: torch.Tensor, y: torch.Tensor,
 # and print the training loss. So that training ends in time you add early stopping with
 # a patience of ten: stop when ten epochs in a row bring no new lowest loss. The stop
 # watches the loss that you print.
-
-# %% trap="06.3" role="predict"
-guess("06.3", "At which of the 200 epochs does it stop?",
-      choices=["before epoch 50", "between 50 and 150", "not at all"])
 
 # %% trap="06.3" role="break"
 rows = torch.randperm(len(x_train))
@@ -460,6 +456,10 @@ model = wide()
 parts, val = zip(*epochs(model))
 train = [sum(p) / len(p) for p in parts]
 
+# %% trap="06.3" role="guess"
+guess("06.3", "At which of the 200 epochs does it stop?",
+      choices=["before epoch 50", "between 50 and 150", "not at all"])
+
 # %% trap="06.3" role="look"
 by_train = stops_at(train)
 lowest = min(val)
@@ -483,7 +483,7 @@ plot_lines(range(200), {"training loss": train, "validation loss": val},
            alt="The training loss falls to the end; the validation loss is "
                "lowest early and rises from there.")
 
-# %% [markdown] trap="06.3" role="repair"
+# %% [markdown] trap="06.3" role="why"
 # Adam fits the wrong labels, too, and that lowers the training loss. Nothing in that
 # curve says when learning ends and remembering begins. The validation loss says it.
 # (Its labels are clean, so at first it may lie below the training loss.) Watched with
@@ -586,18 +586,13 @@ def stop_and_best(losses: list[float], patience: int,
 # [cito#38](https://github.com/citoverse/cito/issues/38): the stop read the list of
 # training losses where it should have read the validation losses.
 
-# %% [markdown] trap="06.4" role="predict" core=true symptom="best model state restored after training gives the same accuracy as the last epoch"
+# %% [markdown] trap="06.4" role="situation" core=true symptom="best model state restored after training gives the same accuracy as the last epoch"
 # ## The best weights, kept for later
 #
 # You train a new network in the same way, and want the weights of its best epoch back.
 # Whenever the validation loss is the lowest so far, you keep `best =
 # model.state_dict()`. After the last epoch you call `model.load_state_dict(best)`, and
 # it answers `<All keys matched successfully>`.
-
-# %% trap="06.4" role="predict"
-guess("06.4", "Which epoch's validation loss does the model have now?",
-      choices=["that of the best epoch", "that of the last epoch",
-               "that of the first epoch that was kept"])
 
 # %% trap="06.4" role="break"
 def best_of_run(keep):
@@ -612,6 +607,11 @@ def best_of_run(keep):
 
 lowest, last, restored = best_of_run(lambda m: m.state_dict())
 
+# %% trap="06.4" role="guess"
+guess("06.4", "Which epoch's validation loss does the model have now?",
+      choices=["that of the best epoch", "that of the last epoch",
+               "that of the first epoch that was kept"])
+
 # %% trap="06.4" role="look"
 print(f"lowest {lowest:.3f}, last {last:.3f}, restored {restored:.3f}")
 
@@ -624,7 +624,7 @@ claim("validation loss after loading, over the lowest",
 # %% trap="06.4" role="look"
 measured("06.4", 1)
 
-# %% [markdown] trap="06.4" role="repair"
+# %% [markdown] trap="06.4" role="why"
 # `state_dict()` hands out the tensors that the model trains, not copies. The optimizer
 # writes into them in place, and `best` changes along. A shallow copy of the dict holds
 # the same tensors. Ask where the memory is:
@@ -716,7 +716,7 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # updated); [pytorch/tutorials#188](https://github.com/pytorch/tutorials/pull/188) (the
 # tutorial itself, mended).
 
-# %% [markdown] trap="06.5" role="predict" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
+# %% [markdown] trap="06.5" role="situation" symptom="cross-validation accuracy is high but the model is at chance on new data; feature selection before cross-validation"
 # ## Columns chosen before the split
 #
 # You have 60 patients with 2,000 measurements each, and a diagnosis, yes or no. You keep
@@ -725,11 +725,6 @@ def keep_best(model: nn.Module, train_epoch, val_loss,
 # that has not seen this patient.
 #
 # What nobody told you: all numbers are noise, and a coin gave the diagnosis.
-
-# %% trap="06.5" role="predict"
-guess("06.5",
-      "Which share of the patients does the cross-validation report as "
-      "right?", unit="%")
 
 # %% trap="06.5" role="break"
 def coin_data():
@@ -761,6 +756,11 @@ def select_first(x, y):
 several = [coin_data() for _ in range(10)]
 leaked = sum(select_first(x, y) for x, y in several) / 10
 
+# %% trap="06.5" role="guess"
+guess("06.5",
+      "Which share of the patients does the cross-validation report as "
+      "right?", unit="%")
+
 # %% trap="06.5" role="look"
 print(f"select, then cross-validate: {leaked:.2f}, mean of ten data sets")
 
@@ -771,7 +771,7 @@ claim("columns chosen on all rows: share of coins predicted", leaked,
 # %% trap="06.5" role="look"
 measured("06.5", 100 * leaked, right=(80, 100))
 
-# %% [markdown] trap="06.5" role="repair"
+# %% [markdown] trap="06.5" role="why"
 # Among 2,000 columns of noise some fit 60 coins by chance. They were chosen with the
 # coins of the rows that are judged later, so each fold meets its own labels again.
 # Whatever learns from labels belongs inside the fold.
@@ -878,17 +878,13 @@ def honest_cv(x: torch.Tensor, y: torch.Tensor, folds: torch.Tensor,
 # in the wild:** [pycaret#1874](https://github.com/pycaret/pycaret/issues/1874): columns
 # chosen on the whole training set, then cross-validated on it.
 
-# %% [markdown] trap="06.6" role="predict" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
+# %% [markdown] trap="06.6" role="situation" symptom="image augmentation gives speckles: bright pixels turn dark after adding brightness"
 # ## Twenty steps brighter
 #
 # Your images come from the decoder as bytes: `uint8`, 0 is black and 255 is white. An
 # augmentation adds a brightness `d` from `20` to `99` before the division by 255. You
 # try it on one pixel, which is nearly white: `torch.tensor([250], dtype=torch.uint8) +
 # 20`.
-
-# %% trap="06.6" role="predict"
-guess("06.6", "Which value does the pixel have then?",
-      choices=["255", "270", "14", "none: it raises an error"])
 
 # %% trap="06.6" role="break"
 pixel = torch.tensor([250], dtype=torch.uint8) + 20
@@ -917,6 +913,10 @@ def bright_run(brighten, steps=400):
 by_bytes = bright_run(brighter)
 darker = (brighter(u_test) < u_test / 255).float().mean().item()
 
+# %% trap="06.6" role="guess"
+guess("06.6", "Which value does the pixel have then?",
+      choices=["255", "270", "14", "none: it raises an error"])
+
 # %% trap="06.6" role="look"
 plain_digit = u_train[0].view(8, 8)
 ax = new_axes("A digit, and the same digit plus 60 in uint8", "pixel",
@@ -940,7 +940,7 @@ claim("trained on such images: share of plain test digits right", by_bytes,
 # %% trap="06.6" role="look"
 measured("06.6", 2)
 
-# %% [markdown] trap="06.6" role="repair"
+# %% [markdown] trap="06.6" role="why"
 # A byte holds 0 to 255 and counts around: after 255 comes 0. White strokes turned
 # black, and no warning came. Calculate in a type with room, cut the result to the range
 # from 0 to 255, then go back to bytes, if you must. A cut *after* the bytes comes too
@@ -1016,7 +1016,7 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # [LenslessPiCam#173](https://github.com/LCAV/LenslessPiCam/pull/173) (a whole number for
 # the brightness kept the product in bytes; the cast back had no cut).
 
-# %% [markdown] trap="06.7" role="predict" core=true symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
+# %% [markdown] trap="06.7" role="situation" core=true symptom="test accuracy is nearly perfect but new data does badly; augmented copies or duplicates in train and test"
 # ## Five copies of each, then the split
 #
 # You have 200 digits and want more. You store five slightly noisy copies of each,
@@ -1025,11 +1025,6 @@ def add_brightness(img: torch.Tensor, d: int) -> torch.Tensor:
 # To see what the number is worth, you do all this once more with labels drawn by
 # *dice*, one for each original digit: there is nothing to learn, and a fair test
 # says one in ten.
-
-# %% trap="06.7" role="predict"
-guess("06.7",
-      "Dice for labels: which share of the test rows does it get right?",
-      unit="%")
 
 # %% trap="06.7" role="break"
 def copies(dice, noise=0.1, n=200):
@@ -1062,6 +1057,11 @@ def tested(dice, split):
 dice_rows, _ = tested(True, by_rows)
 true_rows, new_rows = tested(False, by_rows)
 
+# %% trap="06.7" role="guess"
+guess("06.7",
+      "Dice for labels: which share of the test rows does it get right?",
+      unit="%")
+
 # %% trap="06.7" role="look"
 print(f"rows split: dice {dice_rows:.2f}, true labels {true_rows:.2f}, "
       f"new digits {new_rows:.2f}")
@@ -1075,7 +1075,7 @@ claim("rows split: own test rows above new digits", true_rows - new_rows,
 # %% trap="06.7" role="look"
 measured("06.7", 100 * dice_rows, right=(40, 100))
 
-# %% [markdown] trap="06.7" role="repair"
+# %% [markdown] trap="06.7" role="why"
 # Nearly every test row has a twin among the training rows. With a probability of
 # `0.3 ** 4` only, less than one in a hundred, all four other copies of its digit are
 # test rows, too. A network that remembers its rows finds the twin and repeats the
@@ -1148,7 +1148,7 @@ def split_groups(groups: torch.Tensor, share: float,
 # [lung_colon_image_set#5](https://github.com/tampapath/lung_colon_image_set/issues/5)
 # (a data set of copies, mixed; its author may not share the originals).
 
-# %% [markdown] trap="06.8" role="predict" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
+# %% [markdown] trap="06.8" role="situation" symptom="probabilities far too high on an imbalanced data set; too many false alarms although AUC is good"
 # ## Two remedies for a rare class
 #
 # One point in twenty is positive. You draw batches with weights, as a
@@ -1156,11 +1156,6 @@ def split_groups(groups: torch.Tensor, share: float,
 # loss a colleague sets `pos_weight` to the number of negatives over that of positives.
 # The AUC is excellent: of all pairs of a positive and a negative, it is the share whose
 # scores stand in the right order.
-
-# %% trap="06.8" role="predict"
-guess("06.8",
-      "Both remedies at once: which probability of 'positive' does the "
-      "model give new points on average?", unit="%")
 
 # %% trap="06.8" role="break"
 def rare(n=4000):
@@ -1194,6 +1189,11 @@ ways = {"neither": (False, False), "sampler": (True, False),
 z_of = {name: logits_of(*way) for name, way in ways.items()}
 mean_p = {name: z.sigmoid().mean().item() for name, z in z_of.items()}
 
+# %% trap="06.8" role="guess"
+guess("06.8",
+      "Both remedies at once: which probability of 'positive' does the "
+      "model give new points on average?", unit="%")
+
 # %% trap="06.8" role="look" tags=["plumbing"]
 def auc(z):
     """Share of pairs, positive and negative, in the right order."""
@@ -1226,7 +1226,7 @@ claim("AUC of the four ways, largest minus smallest",
 # %% trap="06.8" role="look"
 measured("06.8", 100 * mean_p["both"], right=(50, 80))
 
-# %% [markdown] trap="06.8" role="repair"
+# %% [markdown] trap="06.8" role="why"
 # The model learns as if each remedy had multiplied the *odds* of 'positive',
 # $p / (1 - p)$, by `k`, here the number of negatives over that of positives. A model
 # that fits adds $\log k$ to the logit for each remedy and $2\log k$ for both; after

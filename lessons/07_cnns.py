@@ -85,16 +85,13 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 images = x_train.view(-1, 1, 8, 8)                # (N, C, H, W)
 images_test = x_test.view(-1, 1, 8, 8)
 
-# %% [markdown] trap="07.1" role="predict" symptom="CUDA out of memory although the model is small: activations of convolutions"
+# %% [markdown] trap="07.1" role="situation" symptom="CUDA out of memory although the model is small: activations of convolutions"
 # ## A small net that fills the memory
 #
 # A net has eight convolutions with 32 channels each, 3 x 3 windows, stride 1 and
 # padding 1, and a ReLU behind each. All their weights together take 0.26 MB, less than
 # a photograph. You feed one grey image of 128 x 128 pixels and ask for gradients, so
 # autograd keeps what the backward pass will need.
-
-# %% trap="07.1" role="predict"
-guess("07.1", "How many MB does it keep for this one image?", unit="MB")
 
 # %% trap="07.1" role="break"
 def stack(channels, strides):
@@ -114,6 +111,9 @@ picture = torch.rand(1, 1, 128, 128)
 flat = stack([32] * 8, [1] * 8)
 flat_weights, flat_kept = megabytes(flat, picture)
 
+# %% trap="07.1" role="guess"
+guess("07.1", "How many MB does it keep for this one image?", unit="MB")
+
 # %% trap="07.1" role="look"
 print(f"weights {flat_weights:.2f} MB   kept {flat_kept:.1f} MB")
 print(f"one map: {32 * 128 * 128 * 4 / 1e6:.1f} MB")
@@ -125,7 +125,7 @@ claim("MB kept for one image", flat_kept, above=16, below=18)
 # %% trap="07.1" role="look"
 measured("07.1", flat_kept, right=(10, 30))
 
-# %% [markdown] trap="07.1" role="repair"
+# %% [markdown] trap="07.1" role="why"
 # All places share a convolution's weights. Its output, the *map*, has numbers of its
 # own for each place: channels times rows times columns, 4 bytes each, for each image of
 # the batch. The ReLU keeps its result and the next convolution its input, which are one
@@ -206,7 +206,7 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # section 3.3: half the map, twice the filters, "so as to preserve the time complexity per
 # layer": time is kept, and the bytes of the maps fall.
 
-# %% [markdown] trap="07.2" role="predict" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
+# %% [markdown] trap="07.2" role="situation" core=true symptom="CNN ignores context: receptive field too small, prediction does not react to distant pixels"
 # ## A defect at the edge of the window
 #
 # A net looks for scratches on photographs of metal, 81 x 81 pixels. It has five
@@ -216,10 +216,6 @@ def map_bytes(size: tuple, batch: int, layers: list) -> list[int]:
 # whole photographs: every unit knows the whole picture."
 #
 # You take the unit in the middle and ask which pixels can change its value.
-
-# %% trap="07.2" role="predict"
-guess("07.2", "How wide is the square of pixels that can change it?",
-      unit="pixels")
 
 # %% trap="07.2" role="break"
 def five_convs(dilations=(1, 1, 1, 1, 1), channels=8):
@@ -236,6 +232,10 @@ scratched = photo.clone()
 scratched[..., 40, 46] += 100           # six pixels right of the middle
 with torch.no_grad():
     gap = (body(photo) - body(scratched))[0, :, 40, 40].abs().max()
+
+# %% trap="07.2" role="guess"
+guess("07.2", "How wide is the square of pixels that can change it?",
+      unit="pixels")
 
 # %% trap="07.2" role="look"
 def footprint(net, side=81):
@@ -263,7 +263,7 @@ claim("what a change of 100 six pixels away does to it", gap, expected=0)
 # %% trap="07.2" role="look"
 measured("07.2", width(footprint(body)), right=(11, 11))
 
-# %% [markdown] trap="07.2" role="repair"
+# %% [markdown] trap="07.2" role="why"
 # Each 3 x 3 layer adds one pixel on either side: 1 + 5 x 2. This square is the unit's
 # *receptive field*. Training does not widen it: outside the windows the derivative is
 # zero for all weights. That holds for windows alone. A layer that averages over the map
@@ -401,7 +401,7 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 # "Computing Receptive Fields of Convolutional Neural
 # Networks"](https://distill.pub/2019/computing-receptive-fields/).
 
-# %% [markdown] trap="07.3" role="predict" core=true symptom="fine-tuning: old task forgotten, one learning rate for body and head"
+# %% [markdown] trap="07.3" role="situation" core=true symptom="fine-tuning: old task forgotten, one learning rate for body and head"
 # ## Ten examples of each new digit
 #
 # A reader of the digits 0 to 4 is nearly always right. You have ten examples of
@@ -411,12 +411,6 @@ def seen_span(layers: list, unit: int) -> tuple[int, int]:
 #
 # Afterwards you read the new digits with the new head, and the old ones with the old
 # head put back on the same body.
-
-# %% trap="07.3" role="predict"
-guess("07.3", "Which plan reads the new digits best?",
-      choices=["the frozen body", "the body at a hundredth of the rate",
-               "one rate for body and head",
-               "all within three points of each other"])
 
 # %% trap="07.3" role="break"
 class Reader(nn.Module):
@@ -453,6 +447,12 @@ def tune(body_rate, head_rate=1e-2):
         optimizer.step()
     return model
 
+# %% trap="07.3" role="guess"
+guess("07.3", "Which plan reads the new digits best?",
+      choices=["the frozen body", "the body at a hundredth of the rate",
+               "one rate for body and head",
+               "all within three points of each other"])
+
 # %% trap="07.3" role="look"
 def both(model):
     """Shares of the new digits, and of the old ones, that it reads."""
@@ -478,7 +478,7 @@ claim("old digits: what one rate costs", old["frozen"] - old["one rate"],
 # %% trap="07.3" role="look"
 measured("07.3", 2)
 
-# %% [markdown] trap="07.3" role="repair"
+# %% [markdown] trap="07.3" role="why"
 # The popular advice says that one rate for all destroys the body and with it the
 # result. After these 100 steps one rate gives the *best* of the four readers of the new
 # digits. What it destroys is the old task, for which nothing in the new loss speaks.
@@ -575,7 +575,7 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # Classification"](https://arxiv.org/abs/1801.06146), section 3.2, on one rate for each
 # layer.
 
-# %% [markdown] trap="07.4" role="predict" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
+# %% [markdown] trap="07.4" role="situation" symptom="pretrained model predicts badly: wrong mean and std, preprocessing differs from training"
 # ## Three ways to serve a reader
 #
 # Weights come with a recipe: how the pictures were scaled before training. This digit
@@ -586,13 +586,6 @@ def lr_groups(model: nn.Module, head: nn.Module, body_lr: float,
 # Three colleagues serve it. One forgets to normalise. One mixes up the two numbers,
 # taking the deviation for the mean. One normalises, and the library does so once more.
 # Nobody sees an error.
-
-# %% trap="07.4" role="predict"
-guess("07.4", "Which of them reads the fewest digits?",
-      choices=["the one who forgets to normalise",
-               "the one who mixes up the two numbers",
-               "the one who normalises twice",
-               "nobody loses much: BatchNorm normalises anyway"])
 
 # %% trap="07.4" role="break"
 mean, std = x_train.mean(), x_train.std()
@@ -613,6 +606,13 @@ ways = {"as trained": normalise(x_test), "forgotten": x_test,
         "mixed up": (x_test - std) / mean,
         "twice": normalise(normalise(x_test))}
 
+# %% trap="07.4" role="guess"
+guess("07.4", "Which of them reads the fewest digits?",
+      choices=["the one who forgets to normalise",
+               "the one who mixes up the two numbers",
+               "the one who normalises twice",
+               "nobody loses much: BatchNorm normalises anyway"])
+
 # %% trap="07.4" role="look" compare=false
 read = {way: accuracy(served, x, y_test) for way, x in ways.items()}
 print({way: f"{share:.2f}" for way, share in read.items()})
@@ -626,7 +626,7 @@ claim("share read when normalised twice, minus without", read["twice"]
 # %% trap="07.4" role="look"
 measured("07.4", 0)
 
-# %% [markdown] trap="07.4" role="repair"
+# %% [markdown] trap="07.4" role="why"
 # In eval mode BatchNorm normalises with the numbers that it *stored* in training (trap
 # 05.1); it does not measure what you serve. Here it even does harm: without BatchNorm
 # the same reader bears a forgotten recipe far better. A plain ReLU net passes a factor
@@ -716,7 +716,7 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # pre-trained weights](https://docs.pytorch.org/vision/stable/models.html), "Using the
 # pre-trained models".
 
-# %% [markdown] trap="07.5" role="predict" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
+# %% [markdown] trap="07.5" role="situation" symptom="channels_last: permute changes the shape, memory format is strides; no speedup on CPU"
 # ## A colleague moves the channels
 #
 # A guide says: store pictures with the channels last, and convolutions on a GPU run
@@ -725,17 +725,17 @@ def prepare(images: torch.Tensor, mean: list, std: list) -> torch.Tensor:
 # `.contiguous()`, and permutes back to (N, C, H, W). "Now nothing has changed," you
 # say. "The shape is the same as before."
 
-# %% trap="07.5" role="predict"
+# %% trap="07.5" role="break"
+batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
+there = batch.permute(0, 2, 3, 1).contiguous()
+back = there.permute(0, 3, 1, 2)
+
+# %% trap="07.5" role="guess"
 guess("07.5", "What did his three calls change?",
       choices=["nothing: two permutations that cancel",
                "the order in memory, not the shape or any value",
                "the values: pixels are mixed",
                "the shape that the layer sees"])
-
-# %% trap="07.5" role="break"
-batch = torch.arange(2 * 3 * 4 * 5.).view(2, 3, 4, 5)   # (N, C, H, W)
-there = batch.permute(0, 2, 3, 1).contiguous()
-back = there.permute(0, 3, 1, 2)
 
 # %% trap="07.5" role="look"
 print("shape  ", tuple(batch.shape), "->", tuple(back.shape))
@@ -753,7 +753,7 @@ claim("after, as in torch's own call",
 # %% trap="07.5" role="look"
 measured("07.5", 1)
 
-# %% [markdown] trap="07.5" role="repair"
+# %% [markdown] trap="07.5" role="why"
 # A tensor's *strides* say how far apart neighbours lie in memory, axis by axis. With
 # the channels last, a pixel's channels lie side by side, as in stage 5's GPU section:
 # the stride of the channel axis is 1. The shape stays (N, C, H, W), so no layer needs
@@ -829,7 +829,7 @@ def layout(shape: tuple, strides: tuple) -> str:
 # tutorial, [Channels Last Memory
 # Format](https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html).
 
-# %% [markdown] trap="07.6" role="predict" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
+# %% [markdown] trap="07.6" role="situation" symptom="layer-wise learning rate decay: rates explode, wrong exponent from parameter index"
 # ## A rate for each layer
 #
 # Lower layers are said to hold what is general, so they get smaller rates: each layer
@@ -837,11 +837,6 @@ def layout(shape: tuple, strides: tuple) -> str:
 # `named_parameters()`, counts, and gives tensor `i` the rate `0.9 ** (n_layers - i)`.
 # The model is an encoder of 12 layers with a head;
 # the base rate is 1, so that the rates read as factors.
-
-# %% trap="07.6" role="predict"
-guess("07.6", "What factor does the helper give the head?",
-      choices=["1: the head has the base rate", "below `0.01`",
-               "over a thousand"])
 
 # %% trap="07.6" role="break"
 class Encoder(nn.Module):
@@ -859,6 +854,11 @@ names = [name for name, _ in encoder.named_parameters()]
 n_layers = len(list(encoder.children()))         # "the number of layers"
 rates = {name: 0.9 ** (n_layers - i) for i, name in enumerate(names)}
 
+# %% trap="07.6" role="guess"
+guess("07.6", "What factor does the helper give the head?",
+      choices=["1: the head has the base rate", "below `0.01`",
+               "over a thousand"])
+
 # %% trap="07.6" role="look"
 for name in ("embed.weight", "layers.0.linear1.weight",
              "layers.11.linear1.weight", "head.weight"):
@@ -874,7 +874,7 @@ claim("tensors that are not above the base rate", len(names) - above,
 # %% trap="07.6" role="look"
 measured("07.6", 2)
 
-# %% [markdown] trap="07.6" role="repair"
+# %% [markdown] trap="07.6" role="why"
 # Both counts are wrong. `n_layers` counts the model's three children, not its 12
 # layers. And `i` counts *tensors*, 12 to a layer. So the exponent is zero at the fourth
 # tensor, and rates grow from there.
@@ -945,7 +945,7 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # a layer was removed, the count of steps was not, and the layers had rates one step too
 # low.
 
-# %% [markdown] trap="07.7" role="predict" core=true symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
+# %% [markdown] trap="07.7" role="situation" core=true symptom="frozen backbone still changes: BatchNorm running statistics move with requires_grad False"
 # ## A frozen body on new data
 #
 # You freeze a small convolutional body, with BatchNorm, by `requires_grad_(False)` and
@@ -953,12 +953,6 @@ def layer_rates(names: list[str], base: float, decay: float) -> dict:
 # The old head stays in a drawer. A test asserts that no weight of the body has changed
 # after the training, and it passes. Then you take the old head out of the drawer, put
 # it on the body, and read the digits 0 to 4 again, from the old scanner.
-
-# %% trap="07.7" role="predict"
-guess("07.7", "It read nearly all of them before. What now?",
-      choices=["the same share: body and head are the same",
-               "a point more or less: rounding and luck",
-               "clearly fewer"])
 
 # %% trap="07.7" role="break"
 def conv_body():
@@ -984,6 +978,12 @@ model = nn.Sequential(frozen, nn.Linear(64, 5))
 brighter, labels = 3 * images[~low] + 1, y_train[~low] - 5
 losses = fit(model, brighter, labels, steps=100, lr=1e-2)  # train mode
 
+# %% trap="07.7" role="guess"
+guess("07.7", "It read nearly all of them before. What now?",
+      choices=["the same share: body and head are the same",
+               "a point more or less: rounding and luck",
+               "clearly fewer"])
+
 # %% trap="07.7" role="look"
 changed = [name for name, now in frozen.state_dict().items()
            if not torch.equal(now, state[name])]
@@ -1001,7 +1001,7 @@ claim("old digits lost, as a share", score_before - old_score(frozen),
 # %% trap="07.7" role="look"
 measured("07.7", 2)
 
-# %% [markdown] trap="07.7" role="repair"
+# %% [markdown] trap="07.7" role="why"
 # `requires_grad` speaks of gradients. BatchNorm's running mean and variance have none:
 # they are buffers (trap 05.5), and each pass in train mode moves them, under
 # `torch.no_grad()` too. The body's norms now describe the new scanner.
@@ -1072,18 +1072,13 @@ def freeze(body: nn.Module) -> None:
 # [lightly-ai/lightly#1438](https://github.com/lightly-ai/lightly/issues/1438): fixed
 # backbones whose statistics go on moving; its maintainers leave that to the method.
 
-# %% [markdown] trap="07.8" role="predict" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
+# %% [markdown] trap="07.8" role="situation" symptom="blocks in a Python list: parameters missing, loads but predicts badly"
 # ## Three blocks in a list
 #
 # A reader has a stem, three blocks and a head. The number of blocks is an argument, so
 # the constructor writes `self.blocks = [...]` and the forward pass loops over the list.
 # It trains, and reads nine digits out of ten. You save its `state_dict` and load it
 # into a new object of the same class: "All keys matched successfully".
-
-# %% trap="07.8" role="predict"
-guess("07.8", "What share of the test digits does the loaded reader read?",
-      choices=["the same share: all keys matched",
-               "a little less: the file rounds", "about one in ten"])
 
 # %% trap="07.8" role="break"
 class Blocks(nn.Module):
@@ -1104,6 +1099,11 @@ class Blocks(nn.Module):
 saved = Blocks(list)                     # a plain list
 losses = fit(saved, x_train, y_train, steps=200, lr=3e-3)
 
+# %% trap="07.8" role="guess"
+guess("07.8", "What share of the test digits does the loaded reader read?",
+      choices=["the same share: all keys matched",
+               "a little less: the file rounds", "about one in ten"])
+
 # %% trap="07.8" role="look"
 loaded = Blocks(list)
 message = loaded.load_state_dict(saved.state_dict())
@@ -1122,7 +1122,7 @@ claim("parameters that the model knows of", count,
 # %% trap="07.8" role="look"
 measured("07.8", 2)
 
-# %% [markdown] trap="07.8" role="repair"
+# %% [markdown] trap="07.8" role="why"
 # A module registers the parameters and modules that are assigned to it. A list is
 # neither. So the blocks are in no `parameters()`, no `state_dict()`, no `train()` and
 # no `to(device)`. They stay as they were drawn, and stem and head learn around them, so
@@ -1210,19 +1210,13 @@ def hidden_values(model: nn.Module) -> int:
 # [pytorch/pytorch#72580](https://github.com/pytorch/pytorch/issues/72580): it happened
 # in a master's thesis.
 
-# %% [markdown] trap="07.9" role="predict" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
+# %% [markdown] trap="07.9" role="situation" symptom="image looks scrambled or model predicts badly after reshape from HWC to CHW"
 # ## Channels last, channels first
 #
 # Pictures from a file come as `(N, H, W, C)`, torch wants `(N, C, H, W)`. A colleague
 # writes `x.reshape(N, C, H, W)`: the shape is right, nothing fails. The digits are
 # coloured here, and lie somewhere on a canvas of 12 x 12 pixels. One net is trained on
 # pictures whose axes were moved properly.
-
-# %% trap="07.9" role="predict"
-guess("07.9", "Served by `reshape`: what share does it read?",
-      choices=["about one in ten: it guesses",
-               "about half: the ink is all still there",
-               "nearly as many: colours are a little off"])
 
 # %% trap="07.9" role="break"
 def coloured(x, seed, side=12):
@@ -1253,6 +1247,12 @@ def colour_reader(way):
         batch=32)
     return net
 
+# %% trap="07.9" role="guess"
+guess("07.9", "Served by `reshape`: what share does it read?",
+      choices=["about one in ten: it guesses",
+               "about half: the ink is all still there",
+               "nearly as many: colours are a little off"])
+
 # %% trap="07.9" role="look"
 proper = colour_reader("permute")
 share = {way: accuracy(proper, turn(files_test), y_test)
@@ -1266,7 +1266,7 @@ claim("share read when served by reshape", share["reshape"], below=0.3)
 # %% trap="07.9" role="look"
 measured("07.9", 0)
 
-# %% [markdown] trap="07.9" role="repair"
+# %% [markdown] trap="07.9" role="why"
 # `reshape` keeps the order in memory and draws new borders through it: the first
 # "channel" holds the top third of the picture, its pixels' colours side by side as if
 # they were pixels. `permute` moves the axis. A picture whose numbers count up from 0
@@ -1332,19 +1332,12 @@ def to_nchw(a: torch.Tensor) -> torch.Tensor:
 # [Selen-Suyue/DensePolicy2D#3](https://github.com/Selen-Suyue/DensePolicy2D/issues/3):
 # convolutions over a "pretend image".
 
-# %% [markdown] trap="07.10" role="predict" core=true symptom="loss does not fall after replacing the head; optimizer holds old parameters"
+# %% [markdown] trap="07.10" role="situation" core=true symptom="loss does not fall after replacing the head; optimizer holds old parameters"
 # ## A new head
 #
 # You freeze the body, make the optimizer, and remember that the head still has the old
 # digits' five outputs. So you put a new `nn.Linear` in its place and train for 200
 # steps. The order of two lines, nothing else, differs from the recipe in the book.
-
-# %% trap="07.10" role="predict"
-guess("07.10", "What happens?",
-      choices=["an error: the optimizer's tensors are not the model's",
-               "it trains as it should: the model is looked up each step",
-               "the loss does not move by a single digit",
-               "the loss falls, but slowly"])
 
 # %% trap="07.10" role="break"
 xs, ys = x_train[~low], y_train[~low] - 5         # all the new digits
@@ -1365,6 +1358,13 @@ optimizer = torch.optim.Adam(late.parameters(), lr=1e-2)
 late.head = nn.Linear(64, 5)             # after the optimizer
 before, after = train(late, optimizer)
 
+# %% trap="07.10" role="guess"
+guess("07.10", "What happens?",
+      choices=["an error: the optimizer's tensors are not the model's",
+               "it trains as it should: the model is looked up each step",
+               "the loss does not move by a single digit",
+               "the loss falls, but slowly"])
+
 # %% trap="07.10" role="look"
 print(f"loss before {before:.4f}   after 200 steps {after:.4f}")
 print(f"new digits read: {accuracy(late, xt, yt):.2f}")
@@ -1376,7 +1376,7 @@ claim("share of the new digits read", accuracy(late, xt, yt), below=0.5)
 # %% trap="07.10" role="look"
 measured("07.10", 2)
 
-# %% [markdown] trap="07.10" role="repair"
+# %% [markdown] trap="07.10" role="why"
 # The optimizer keeps the list of tensors that it was made with. The new head is not
 # among them; the old one still is, and belongs to nobody. The old head's gradient stays
 # `None`, so each step skips it (stage 4). Make the optimizer last. Then take one step
@@ -1501,20 +1501,13 @@ def audit(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict:
 # made; [huggingface/diffusers#1009](https://github.com/huggingface/diffusers/issues/1009):
 # "frozen" embeddings with zeroed gradients, and AdamW decayed them.
 
-# %% [markdown] trap="07.11" role="predict" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
+# %% [markdown] trap="07.11" role="situation" symptom="more predictions than images: view(-1, n) folds pixels into the batch"
 # ## Larger pictures
 #
 # A small net reads 8 x 8 digits well. Before its head stands `x.view(-1, 64)`, because
 # 16 channels of 2 x 2 values make 64. A new scanner delivers the same 497 test digits
 # as 16 x 16 pixels. Nobody retrains; you run the net on them and compare the
 # predictions with the labels, `zip(predictions, labels)`.
-
-# %% trap="07.11" role="predict"
-guess("07.11", "What comes out?",
-      choices=["an error: the shapes do not fit the head",
-               "497 predictions, a little worse, as the scale is new",
-               "1,988 predictions and no error",
-               "497 predictions, right about one time in ten"])
 
 # %% trap="07.11" role="break"
 class Viewer(nn.Module):
@@ -1534,6 +1527,13 @@ viewer = Viewer(lambda h: h.view(-1, 64))
 fit(viewer, images, y_train, steps=200, lr=1e-2)
 large = F.interpolate(images_test, scale_factor=2)    # (497, 1, 16, 16)
 
+# %% trap="07.11" role="guess"
+guess("07.11", "What comes out?",
+      choices=["an error: the shapes do not fit the head",
+               "497 predictions, a little worse, as the scale is new",
+               "1,988 predictions and no error",
+               "497 predictions, right about one time in ten"])
+
 # %% trap="07.11" role="look"
 with torch.no_grad():
     predictions = viewer(large).argmax(1)
@@ -1552,7 +1552,7 @@ claim("share right when zip pairs them", right, below=0.25)
 # %% trap="07.11" role="look"
 measured("07.11", 2)
 
-# %% [markdown] trap="07.11" role="repair"
+# %% [markdown] trap="07.11" role="why"
 # A map of 4 x 4 values holds four times 64 numbers an image. `view(-1, 64)` keeps its
 # promise of 64 a row and lets the first axis grow: each image becomes four rows. Only
 # what meets a tensor of labels complains, a loss or an `==`, far from the cause.

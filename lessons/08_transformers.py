@@ -133,7 +133,7 @@ def train(model, draw, steps, lr=1e-2):
         losses.append(loss.item())
     return losses
 
-# %% [markdown] trap="08.1" role="predict" core=true symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
+# %% [markdown] trap="08.1" role="situation" core=true symptom="language model: training loss far too low, near zero, generates garbage, causal mask missing"
 # ## Dice, and a model that predicts them
 #
 # You try your model on a text of which you know the best possible loss: tokens thrown
@@ -143,12 +143,6 @@ def train(model, draw, steps, lr=1e-2):
 #
 # Then you use the model as it will be used. It gets the first tokens of a new row and
 # nothing else, and is scored on the one that follows; so for each length from 1 to 8.
-
-# %% trap="08.1" role="predict"
-guess("08.1", "What does it pay for the next token of a prefix, in nats?",
-      choices=["about `0.36`, as in training",
-               "about `2.77`: it has overfitted and only guesses",
-               "more than `4`"])
 
 # %% trap="08.1" role="break"
 VOCAB, T = 16, 8
@@ -162,6 +156,12 @@ def dice_loss(**mask):
 
 open_lm = LM(VOCAB, T)
 _ = train(open_lm, dice_loss(), steps=200)       # its losses, not shown
+
+# %% trap="08.1" role="guess"
+guess("08.1", "What does it pay for the next token of a prefix, in nats?",
+      choices=["about `0.36`, as in training",
+               "about `2.77`: it has overfitted and only guesses",
+               "more than `4`"])
 
 # %% trap="08.1" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -189,7 +189,7 @@ claim("nats paid as in training at all places but the last",
 # %% trap="08.1" role="look"
 measured("08.1", 2)
 
-# %% [markdown] trap="08.1" role="repair"
+# %% [markdown] trap="08.1" role="why"
 # The model reads the answer. The token that place t is asked for stands in the same
 # row, at place t + 1, and attention is free to fetch it. At the last place there is
 # none to fetch, and there the model pays the price of guessing, an eighth of all: the
@@ -358,17 +358,13 @@ def packed_masks(lengths: list[int]) -> tuple:
 # [alex-matton/causal-transformer-decoder 1](https://github.com/alex-matton/causal-transformer-decoder/issues/1):
 # a decoder without any mask, fit for inference only, trained.
 
-# %% [markdown] trap="08.2" role="predict" core=true symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
+# %% [markdown] trap="08.2" role="situation" core=true symptom="padded batch gives other results than single sequences, attention to padding, key_padding_mask or attn_mask inverted"
 # ## Three tokens of nothing
 #
 # Two questions go into one batch: one of eight tokens, one of five. The shorter row is
 # filled up with three *pads*, and the tokenizer hands you a mask, 1 for a token and 0
 # for a pad. A fresh `nn.MultiheadAttention` gets the batch; the mask stays in the
 # drawer. "Pads carry no meaning," says a colleague, "so attention passes them over."
-
-# %% trap="08.2" role="predict"
-guess("08.2", "What share of their attention do the five tokens give to "
-      "the three pads?", unit="%")
 
 # %% trap="08.2" role="break"
 real = torch.tensor([[1] * 8, [1] * 5 + [0] * 3])    # (B, T)
@@ -379,6 +375,10 @@ repadded[1, 5:] = torch.randn(3, 32)             # other pads, same tokens
 with torch.no_grad():
     before, weights = mha(x, x, x)               # weights: mean over heads
     after, _ = mha(repadded, repadded, repadded)
+
+# %% trap="08.2" role="guess"
+guess("08.2", "What share of their attention do the five tokens give to "
+      "the three pads?", unit="%")
 
 # %% trap="08.2" role="look"
 on_pads = weights[1, :5, 5:].sum(-1).mean()
@@ -395,7 +395,7 @@ claim("other pads: results of the tokens move by", moved, above=0.1)
 # %% trap="08.2" role="look"
 measured("08.2", 100 * on_pads, right=(25, 50))
 
-# %% [markdown] trap="08.2" role="repair"
+# %% [markdown] trap="08.2" role="why"
 # A softmax gives something to each score, and a pad's score is like any other. In this
 # fresh layer the pads take about their share of the places. And how many pads a question
 # gets depends on its neighbours in the batch.
@@ -522,7 +522,7 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # mixed length gave worse answers; the mask for pads was applied in the first decoding
 # step only.
 
-# %% [markdown] trap="08.3" role="predict" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
+# %% [markdown] trap="08.3" role="situation" symptom="BERT or another masked language model generates badly, perplexity of a masked model, next token from an MLM"
 # ## Filling gaps, and writing on
 #
 # Two models with the same layers learn the same language. Tokens follow a rule in four
@@ -533,12 +533,6 @@ def decoder_mask(real: torch.Tensor) -> torch.Tensor:
 # Asked for a masked token in the middle of a row, the second one pays little more than
 # half of what the first pays for a next token. "It knows the language better," says a
 # colleague. You let it write on: the text so far, a `[MASK]` behind it.
-
-# %% trap="08.3" role="predict"
-guess("08.3", "What does it pay for the token behind the text?",
-      choices=["as little as in the middle",
-               "more than the causal model",
-               "between the two"])
 
 # %% trap="08.3" role="break"
 WORDS, MASK, ROW = 8, 8, 8                       # [MASK] is token 8
@@ -571,6 +565,12 @@ bert, gpt = LM(WORDS + 1, ROW), LM(WORDS + 1, ROW)
 _ = train(bert, gaps_loss, steps=300)            # losses, not shown
 _ = train(gpt, next_loss, steps=300)
 
+# %% trap="08.3" role="guess"
+guess("08.3", "What does it pay for the token behind the text?",
+      choices=["as little as in the middle",
+               "more than the causal model",
+               "between the two"])
+
 # %% trap="08.3" role="look" tags=["plumbing"]
 @torch.no_grad()
 def behind(model, ids):
@@ -602,7 +602,7 @@ claim("nats of the masked model behind the text, less those of the "
 # %% trap="08.3" role="look"
 measured("08.3", 1)
 
-# %% [markdown] trap="08.3" role="repair"
+# %% [markdown] trap="08.3" role="why"
 # A gap has two neighbours, and the one behind it says a lot: whoever sees what came
 # next can count back. The end of a text has no such neighbour. There the question is
 # harder for everybody; the law of this language sets the price, its entropy. And the
@@ -683,19 +683,13 @@ def next_token_nll(model, ids: torch.Tensor, mask_id: int) -> torch.Tensor:
 # ranked wrong. [huggingface/transformers 3927](https://github.com/huggingface/transformers/issues/3927):
 # a masked perplexity set beside the one of GPT-2.
 
-# %% [markdown] trap="08.4" role="predict" core=true symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
+# %% [markdown] trap="08.4" role="situation" core=true symptom="attention runs out of memory for long sequences, n x n matrix, what does flash attention leave out"
 # ## The same attention without the matrix
 #
 # You write attention as in the formula. Twice the tokens, four times the memory, until
 # it is gone. A colleague replaces three lines by torch's
 # `scaled_dot_product_attention`, and the longest row fits again. "Flash," he says.
 # "It cheats somewhere, of course."
-
-# %% trap="08.4" role="predict"
-guess("08.4", "Where does it save?",
-      choices=["it leaves out products that hardly count",
-               "nowhere: it only never keeps all weights at a time",
-               "it rounds: results differ beyond `0.001`"])
 
 # %% trap="08.4" role="break"
 def written_out(q, k, v):
@@ -714,6 +708,12 @@ for n in lengths:
     qkv = tokens(n)
     kept["written out"].append(cost(lambda: written_out(*qkv)).peak)
     kept["torch's"].append(cost(lambda: torch_s(*qkv)).peak)
+
+# %% trap="08.4" role="guess"
+guess("08.4", "Where does it save?",
+      choices=["it leaves out products that hardly count",
+               "nowhere: it only never keeps all weights at a time",
+               "it rounds: results differ beyond `0.001`"])
 
 # %% trap="08.4" role="look"
 gap = (written_out(*qkv) - torch_s(*qkv)).abs().max()
@@ -734,7 +734,7 @@ claim("written out, 2048 tokens over 1024: bytes at a time",
 claim("torch's, 2048 tokens over 1024: bytes at a time",
       kept["torch's"][-1] / kept["torch's"][-2], expected=2, within=0.1)
 
-# %% [markdown] trap="08.4" role="repair"
+# %% [markdown] trap="08.4" role="why"
 # So in float32 it does not round more than the formula. In `float16` it rounds less: its
 # weights and sums stay in float32 as long as they are on the chip. Does it multiply less? A
 # softmax needs the sum over all keys, so how can one do without the row of scores?
@@ -922,16 +922,12 @@ def tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 # [pytorch/pytorch 101967](https://github.com/pytorch/pytorch/issues/101967): a NaN
 # behind the mask reaches the result.
 
-# %% [markdown] trap="08.5" role="predict" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs"
+# %% [markdown] trap="08.5" role="situation" symptom="GPU kernel reads an eighth of the data and is as slow as reading all, uncoalesced memory access, array of structs"
 # ## One field of every record
 #
 # A table of particles holds records of eight 32-bit floats: place, velocity, mass,
 # charge. Your kernel needs the mass alone, an eighth of the table. Thread `i` reads the
 # mass of record `i`. "An eighth of the bytes," you say, "an eighth of the time."
-
-# %% trap="08.5" role="predict"
-guess("08.5", "What share of the table's bytes travels from memory?",
-      unit="%")
 
 # %% trap="08.5" role="break"
 SECTOR, WARP, FLOAT = 32, 32, 4                  # bytes, threads, bytes
@@ -944,6 +940,10 @@ fields, mass = 8, 6
 table_bytes = WARP * fields * FLOAT              # the records of a warp
 by_record = moved(lambda i: FLOAT * (fields * i + mass))
 
+# %% trap="08.5" role="guess"
+guess("08.5", "What share of the table's bytes travels from memory?",
+      unit="%")
+
 # %% trap="08.5" role="look"
 share = by_record / table_bytes
 print(f"of {table_bytes} bytes {by_record} travel, "
@@ -955,7 +955,7 @@ claim("bytes moved over bytes of the table", share, expected=1)
 # %% trap="08.5" role="look"
 measured("08.5", 100 * share, right=(95, 100))
 
-# %% [markdown] trap="08.5" role="repair"
+# %% [markdown] trap="08.5" role="why"
 # Memory is not read by the number. 32 threads, a *warp*, ask together, and what comes is
 # whole *sectors* of 32 bytes. Eight floats fill a sector, and each thread touches another
 # one. The cure is the layout: all masses side by side, so that a sector brings eight of
@@ -1059,7 +1059,7 @@ def sectors(addresses: list, size: int) -> list:
 # API](https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html),
 # `CU_LIMIT_MAX_L2_FETCH_GRANULARITY`, for up to 128 bytes a fetch.
 
-# %% [markdown] trap="08.6" role="predict" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
+# %% [markdown] trap="08.6" role="situation" symptom="shared memory transpose slow, column access in a 32 by 32 tile, why pad to 33 columns"
 # ## Columns that nobody uses
 #
 # To transpose a matrix without strides you fetch a tile of 32 x 32 floats into *shared
@@ -1068,13 +1068,6 @@ def sectors(addresses: list, size: int) -> list:
 # has 32 *banks*: word `w` of 4 bytes lies in bank `w % 32`, and a bank gives out one
 # word at a time. Your profiler complains, and a forum says: make the tile wider, and
 # leave the last columns empty. You take 40, to have eight to spare.
-
-# %% trap="08.6" role="predict"
-guess("08.6", "How many turns does a warp need to read one column of the "
-      "wider tile?",
-      choices=["`32`, as before: it is the same column",
-               "`8`",
-               "`1`: the empty columns move each row to other banks"])
 
 # %% trap="08.6" role="break"
 def turns(words):
@@ -1091,6 +1084,13 @@ def column(width):
 found = {width: (turns(row(width)), turns(column(width)))
          for width in (32, 33, 34, 36, 40)}
 
+# %% trap="08.6" role="guess"
+guess("08.6", "How many turns does a warp need to read one column of the "
+      "wider tile?",
+      choices=["`32`, as before: it is the same column",
+               "`8`",
+               "`1`: the empty columns move each row to other banks"])
+
 # %% trap="08.6" role="look"
 for width, (of_row, of_column) in found.items():
     print(f"{width} columns wide: a row {of_row}, a column {of_column}")
@@ -1103,7 +1103,7 @@ claim("turns for a column, 33 wide", found[33][1], expected=1)
 # %% trap="08.6" role="look"
 measured("08.6", 1)
 
-# %% [markdown] trap="08.6" role="repair"
+# %% [markdown] trap="08.6" role="why"
 # Rows of 32 words put a whole column into one bank. With 33 words a row, each row begins
 # one bank further on, and the column goes once round all banks. With 40 each row begins
 # eight banks further on, and every fourth row is back where the first one began. What
@@ -1171,7 +1171,7 @@ def conflict_degree(addresses: list) -> int:
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/02-basics/writing-cuda-kernels.html),
 # section 2.3.4.2, for one word read by all, and 2.3.4.2.2 for this transpose.
 
-# %% [markdown] trap="08.7" role="predict" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads"
+# %% [markdown] trap="08.7" role="situation" symptom="rare branch in a CUDA kernel is slow, warp divergence, if with few threads"
 # ## A branch for one thread in twenty
 #
 # Most numbers take a short path of 10 instructions. One in twenty, drawn at random, is
@@ -1180,10 +1180,6 @@ def conflict_degree(addresses: list) -> int:
 #
 # The 32 threads of a warp issue their instructions together. Where they disagree, the warp
 # walks both paths, and those who do not belong there wait.
-
-# %% trap="08.7" role="predict"
-guess("08.7", "In what share of the warps does somebody take the long "
-      "path?", unit="%")
 
 # %% trap="08.7" role="break"
 SHORT, LONG, WARPS = 10, 100, 4000
@@ -1196,6 +1192,10 @@ def issued(takes_long):
     return (long + short).item()
 
 wanted = (outlier.sum() * LONG + (~outlier).sum() * SHORT).item() / 32
+
+# %% trap="08.7" role="guess"
+guess("08.7", "In what share of the warps does somebody take the long "
+      "path?", unit="%")
 
 # %% trap="08.7" role="look"
 share = outlier.any(1).float().mean().item()
@@ -1213,7 +1213,7 @@ claim("instructions issued over those the threads needed",
 # %% trap="08.7" role="look"
 measured("08.7", 100 * share, right=(75, 87))
 
-# %% [markdown] trap="08.7" role="repair"
+# %% [markdown] trap="08.7" role="why"
 # A warp is spared only if all 32 agree. So bring together who goes the same way: sort
 # the numbers, or write the outliers into a list and give it to a second kernel.
 
@@ -1281,18 +1281,13 @@ def warp_passes(paths: list, lengths: dict) -> int:
 # Guide](https://docs.nvidia.com/cuda/cuda-programming-guide/03-advanced/advanced-kernel-programming.html),
 # section 3.2.2.1, "SIMT Execution Model".
 
-# %% [markdown] trap="08.8" role="predict" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
+# %% [markdown] trap="08.8" role="situation" symptom="GPU idle with many small operations, kernel launch overhead, fuse elementwise operations"
 # ## A chain of small steps
 #
 # An activation, written out as torch operations: multiply, add, tanh, multiply. Each is
 # a *kernel* of its own: it is launched, reads its input and writes its output. Say that a
 # new one can be launched every four microseconds, and that the device, an H200, moves
 # 4.8 TB each second.
-
-# %% trap="08.8" role="predict"
-guess("08.8", "From how many 16-bit numbers on does one operation, which "
-      "reads and writes each, take longer than its launch?",
-      choices=["about `5000`", "about `100 000`", "about `5 000 000`"])
 
 # %% trap="08.8" role="break"
 def gelu(x):
@@ -1305,6 +1300,11 @@ even = LAUNCH * RATE / 4                         # 2 bytes in, 2 out
 x = torch.empty(4096, device="meta", dtype=torch.float16)
 chain = cost(lambda: gelu(x))
 fused = cost(lambda: F.gelu(x, approximate="tanh"))
+
+# %% trap="08.8" role="guess"
+guess("08.8", "From how many 16-bit numbers on does one operation, which "
+      "reads and writes each, take longer than its launch?",
+      choices=["about `5000`", "about `100 000`", "about `5 000 000`"])
 
 # %% trap="08.8" role="look"
 print(f"launch and traffic are equal at {even / 1e6:.1f} million numbers")
@@ -1321,7 +1321,7 @@ claim("launches of the chain over one", chain.orders / fused.orders,
 # %% trap="08.8" role="look"
 measured("08.8", 2)
 
-# %% [markdown] trap="08.8" role="repair"
+# %% [markdown] trap="08.8" role="why"
 # Below that size a chain is the sum of its launches, whatever the operations do. Above
 # it the chain is the sum of its traffic. One *fused* kernel helps on both sides: one
 # launch, one read and one write. So predict both sides before you fuse:
@@ -1411,17 +1411,13 @@ def silu_gate(load, store, n: int, block: int, program: int) -> None:
 # launches ahead, 3.4 us as a graph. So the four microseconds are a rate of launches, and a
 # round one.
 
-# %% [markdown] trap="08.9" role="predict" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training"
+# %% [markdown] trap="08.9" role="situation" symptom="scaled_dot_product_attention gives other results at each call in eval mode, dropout_p, self.training"
 # ## A tenth of the weights
 #
 # You replace a hand-written attention by `F.scaled_dot_product_attention` and hand it
 # the dropout of the old one, `dropout_p=0.1`. In training it drops each attention
 # weight with that probability p and divides the others by 1 - p. Now you serve: `eval()`,
 # `no_grad()`, the same input twice.
-
-# %% trap="08.9" role="predict"
-guess("08.9", "How far do the two results differ, root mean square, as a "
-      "share of the result's own size?", unit="%")
 
 # %% trap="08.9" role="break"
 class Attention(nn.Module):
@@ -1444,6 +1440,10 @@ x = torch.randn(8, 32, 64)
 with torch.no_grad():
     first, second = layer(x), layer(x)
 
+# %% trap="08.9" role="guess"
+guess("08.9", "How far do the two results differ, root mean square, as a "
+      "share of the result's own size?", unit="%")
+
 # %% trap="08.9" role="look"
 def size(t):
     return t.square().mean().sqrt()
@@ -1458,7 +1458,7 @@ claim("difference of two calls in eval mode, over the result's size",
 # %% trap="08.9" role="look"
 measured("08.9", 100 * difference, right=(35, 60))
 
-# %% [markdown] trap="08.9" role="repair"
+# %% [markdown] trap="08.9" role="why"
 # SDPA is a function. It knows no mode and does what `dropout_p` says (stage 5). And a
 # tenth is not little: where the values scatter around zero, as here, each weight that
 # is dropped or enlarged changes the sum by its own share, and two calls differ by about
@@ -1561,7 +1561,7 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # evaluation. [pytorch/pytorch 124464](https://github.com/pytorch/pytorch/issues/124464)
 # led to the warning.
 
-# %% [markdown] trap="08.10" role="predict" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
+# %% [markdown] trap="08.10" role="situation" symptom="KV cache: generation with cache differs from without, is_causal=True with one query, positions restart"
 # ## The newest token asks
 #
 # A causal model writes token by token. Keys and values of old tokens do not change, so
@@ -1569,16 +1569,16 @@ def self_attention(x: torch.Tensor, weight: torch.Tensor, heads: int,
 # keys, its own the last. The attention layer stays as it was in training, with
 # `is_causal=True`.
 
-# %% trap="08.10" role="predict"
-guess("08.10", "Which keys does the newest token look at?",
-      choices=["all five: all of them are in its past",
-               "the first one only", "its own only"])
-
 # %% trap="08.10" role="break"
 q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))    # (B, H, T, D)
 whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
 newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v,
                                         is_causal=True)
+
+# %% trap="08.10" role="guess"
+guess("08.10", "Which keys does the newest token look at?",
+      choices=["all five: all of them are in its past",
+               "the first one only", "its own only"])
 
 # %% trap="08.10" role="look"
 gap = (newest - whole[:, :, -1:]).abs().max()
@@ -1594,7 +1594,7 @@ claim("its result less the value of the first token", to_first,
 # %% trap="08.10" role="look"
 measured("08.10", 1)
 
-# %% [markdown] trap="08.10" role="repair"
+# %% [markdown] trap="08.10" role="why"
 # `is_causal=True` draws the triangle from the *upper left* corner: query 0 sees key 0.
 # Where queries and keys are equally many, that is right. With a cache, query 0 is the
 # newest token and key 0 the oldest, and the triangle belongs into the *lower right*
@@ -1729,7 +1729,7 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # [pytorch/pytorch 110144](https://github.com/pytorch/pytorch/issues/110144): the same
 # with two new tokens on a cache of four.
 
-# %% [markdown] trap="08.11" role="predict" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
+# %% [markdown] trap="08.11" role="situation" symptom="transformer predictions depend on the batch, accuracy changes with batch size, batch_first"
 # ## Eight rows of a digit
 #
 # You read a digit as eight tokens, its rows of eight pixels, and put two of torch's
@@ -1738,12 +1738,6 @@ def decode_step(q, k, v, cache: dict, rotate) -> torch.Tensor:
 # call `eval()`.
 #
 # Then somebody sends one digit at a time.
-
-# %% trap="08.11" role="predict"
-guess("08.11", "What share of the test digits does it read one by one?",
-      choices=["the same: no part of it looks at the batch",
-               "less, by 10 points or more",
-               "a little more: no neighbours disturb"])
 
 # %% trap="08.11" role="break"
 class RowReader(nn.Module):
@@ -1767,6 +1761,12 @@ x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
 reader = RowReader()
 fit(reader, x_train, y_train, steps=200, lr=5e-3, batch=32)
 reader.eval()
+
+# %% trap="08.11" role="guess"
+guess("08.11", "What share of the test digits does it read one by one?",
+      choices=["the same: no part of it looks at the batch",
+               "less, by 10 points or more",
+               "a little more: no neighbours disturb"])
 
 # %% trap="08.11" role="look" tags=["plumbing"]
 @torch.no_grad()
@@ -1793,7 +1793,7 @@ claim("share read sorted by class, less that in mixed batches",
 # %% trap="08.11" role="look"
 measured("08.11", 1)
 
-# %% [markdown] trap="08.11" role="repair"
+# %% [markdown] trap="08.11" role="why"
 # Torch's encoder layers expect `(T, N, d)`, tokens first, and take `(N, T, d)` as it
 # comes: without a mask no shape tells them apart. So attention runs along the wrong axis. Row 3 of a
 # digit never meets row 4 of the same digit; it looks at row 3 of all other digits in

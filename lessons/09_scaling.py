@@ -155,7 +155,7 @@ def gap(a, b):
     """Distance of a from b, as a share of the length of b."""
     return ((a - b).norm() / b.norm()).item()
 
-# %% [markdown] trap="09.1" role="predict" core=true symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
+# %% [markdown] trap="09.1" role="situation" core=true symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
 #
 # Last year you trained in `float16`. Its small gradients round to zero, so a
@@ -166,13 +166,6 @@ def gap(a, b):
 #
 # The loop clips the gradient's norm to 1, as many do. You train a digit reader for
 # 200 steps of SGD.
-
-# %% trap="09.1" role="predict"
-guess("09.1", "How does this run compare with one without the scaler?",
-      choices=["it is the same, the scaler does nothing here",
-               "its steps are far too long, and the loss explodes",
-               "its steps are far too short, and the loss hardly moves",
-               "it is a little worse, more gradients round to zero"])
 
 # %% trap="09.1" role="break"
 def train(model, opt, scaler, dtype=torch.bfloat16, unscale=False):
@@ -209,6 +202,13 @@ start, batches = reader(), torch.randint(len(x_train), (200, 64))
 habit, habit_norms = run(sgd, scaled())
 without, norms = run(sgd, scaled(on=False))
 
+# %% trap="09.1" role="guess"
+guess("09.1", "How does this run compare with one without the scaler?",
+      choices=["it is the same, the scaler does nothing here",
+               "its steps are far too long, and the loss explodes",
+               "its steps are far too short, and the loss hardly moves",
+               "it is a little worse, more gradients round to zero"])
+
 # %% trap="09.1" role="look"
 print(f"with the scaler    loss {habit:.2f}, norm {habit_norms[0]:8.2f}")
 print(f"without            loss {without:.2f}, norm {norms[0]:8.2f}")
@@ -222,7 +222,7 @@ claim("first norm that the clip saw, over the true one",
 # %% trap="09.1" role="look"
 measured("09.1", 2)
 
-# %% [markdown] trap="09.1" role="repair"
+# %% [markdown] trap="09.1" role="why"
 # `scale` does not look at the format: it multiplies by 65,536 in `bfloat16` as well.
 # `clip_grad_norm_` then sees a norm in the ten thousands and cuts it to 1, and
 # `scaler.step` divides what is left by 65,536. In these 200 steps a norm of `0.000015`
@@ -367,7 +367,7 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
 # clipping".
 
-# %% [markdown] trap="09.2" role="predict" core=true symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
+# %% [markdown] trap="09.2" role="situation" core=true symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
 # ## Ten pieces instead of one batch
 #
 # A batch of 160 rows does not fit, so you feed it in ten pieces of 16 and divide each
@@ -377,10 +377,6 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # `F.cross_entropy` leaves out of its mean. Of the 16 labels of a piece, between 1 and 16
 # count. You compare the gradient of the ten pieces with that of all 160 rows
 # at once, same weights, same rows.
-
-# %% trap="09.2" role="predict"
-guess("09.2", "By how many percent of its length do the ten pieces miss "
-      "the gradient?", unit="%")
 
 # %% trap="09.2" role="break"
 counts = [1, 2, 16, 3, 12, 1, 8, 2, 14, 5]        # labels that count
@@ -403,6 +399,10 @@ whole = [[torch.cat(part) for part in zip(*pieces, strict=True)]]
 target = gradient_of(start, whole, lambda y: 1)
 tenths = gradient_of(start, pieces, lambda y: 1 / len(pieces))
 
+# %% trap="09.2" role="guess"
+guess("09.2", "By how many percent of its length do the ten pieces miss "
+      "the gradient?", unit="%")
+
 # %% trap="09.2" role="look"
 def miss(found, target):
     """Distance of two gradients, over the length of the second."""
@@ -417,7 +417,7 @@ claim("ten pieces, a tenth each: share by which the gradient misses",
 # %% trap="09.2" role="look"
 measured("09.2", 100 * miss(tenths, target), right=(15, 150))
 
-# %% [markdown] trap="09.2" role="repair"
+# %% [markdown] trap="09.2" role="why"
 # A tenth for each piece makes the single label of the first piece count as much as all
 # sixteen of the third. The mean over all labels wants one divisor for all pieces: the
 # number of labels that count in the whole step. That number is known before the first
@@ -572,17 +572,13 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # the formula of the weighted mean.
 
-# %% [markdown] trap="09.3" role="predict" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
+# %% [markdown] trap="09.3" role="situation" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
 # ## A flag against an error
 #
 # A net has one body and two heads. An early version of its training used one head a
 # batch, and DDP stopped with a long error that named `find_unused_parameters=True`. The
 # flag went in, the error was gone, and it has been in every script since. Today each
 # batch uses both heads.
-
-# %% trap="09.3" role="predict"
-guess("09.3", "How many all_reduce calls does one training step make with "
-      "the flag?", unit="calls")
 
 # %% trap="09.3" role="break"
 def two_heads(seed):
@@ -627,6 +623,10 @@ def reduced(search, heads):
 
 _, flagged = reduced(search=True, heads=["ab"])
 
+# %% trap="09.3" role="guess"
+guess("09.3", "How many all_reduce calls does one training step make with "
+      "the flag?", unit="calls")
+
 # %% trap="09.3" role="look"
 print("bytes of the all_reduce calls in three steps:", flagged)
 parameters = list(two_heads(SEED).parameters())
@@ -642,7 +642,7 @@ claim("bytes of the second one, for each parameter tensor",
 # %% trap="09.3" role="look"
 measured("09.3", len(flagged) / 3, right=(2, 2))
 
-# %% [markdown] trap="09.3" role="repair"
+# %% [markdown] trap="09.3" role="why"
 # DDP packs gradients into *buckets* and sends a bucket in one call; these all fit into
 # one. With the flag, DDP walks through the graph of each forward pass for the parameters
 # that it will not meet, and after each backward the ranks tell each other which ones
@@ -766,17 +766,13 @@ def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
 # [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
 # "Internal Design", on unused parameters.
 
-# %% [markdown] trap="09.4" role="predict" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
+# %% [markdown] trap="09.4" role="situation" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
 # ## A model in pieces
 #
 # Six linear layers, each sharded by itself with `fully_shard(layer)`, then the net. You
 # know what data parallelism sends: an `all_reduce` of the gradients, once a step. A
 # sharded net has to fetch its weights as well, as each rank holds a part only: an
 # `all_gather` puts a whole layer together.
-
-# %% trap="09.4" role="predict"
-guess("09.4", "How many all_gather calls does one training step make?",
-      unit="calls")
 
 # %% trap="09.4" role="break"
 def one_step(plan, layers=6):
@@ -802,6 +798,10 @@ def step_calls(plan):
     return {kind: [size for name, size, _ in step if name == kind]
             for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 
+# %% trap="09.4" role="guess"
+guess("09.4", "How many all_gather calls does one training step make?",
+      unit="calls")
+
 # %% trap="09.4" role="look"
 each = step_calls("each")
 for kind, sizes in each.items():
@@ -815,7 +815,7 @@ claim("reduce_scatter calls", len(each["reduce_scatter"]), expected=6)
 # %% trap="09.4" role="look"
 measured("09.4", len(each["all_gather"]), right=(12, 12))
 
-# %% [markdown] trap="09.4" role="repair"
+# %% [markdown] trap="09.4" role="why"
 # A layer is gathered for its forward pass, given back, and gathered again for its
 # backward pass; a `reduce_scatter` then leaves each rank the averaged gradients of its
 # own part. That is what saves memory: a rank holds its share and a layer or two. It is
@@ -905,17 +905,13 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
-# %% [markdown] trap="09.5" role="predict" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
+# %% [markdown] trap="09.5" role="situation" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
 # ## A sampler for each rank
 #
 # Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
 # on. The sampler deals the digits out, so that no two ranks see the same one, and hands
 # its rank's share to a `DataLoader`. Your loop is the one you always write:
 # `for epoch in range(10): for batch in loader: ...`.
-
-# %% trap="09.5" role="predict"
-guess("09.5", "How many different orders does rank 0 see in 10 epochs?",
-      unit="orders")
 
 # %% trap="09.5" role="break"
 from torch.utils.data import DistributedSampler
@@ -927,6 +923,10 @@ def sampler_of(rank, world, n, **settings):
 
 mine = sampler_of(rank=0, world=2, n=1300)
 orders = [tuple(mine) for epoch in range(10)]
+
+# %% trap="09.5" role="guess"
+guess("09.5", "How many different orders does rank 0 see in 10 epochs?",
+      unit="orders")
 
 # %% trap="09.5" role="look"
 for epoch in range(3):
@@ -941,7 +941,7 @@ claim("is the order just 0, 2, 4, ...",
 # %% trap="09.5" role="look"
 measured("09.5", len(set(orders)), right=(1, 1))
 
-# %% [markdown] trap="09.5" role="repair"
+# %% [markdown] trap="09.5" role="why"
 # The digits are shuffled, once. All ranks have to deal from the same order, so the
 # sampler may not use a generator of its rank's own: it seeds a fresh one with
 # `seed + epoch`. It cannot know the epoch. `set_epoch` tells it, before the loader is
@@ -1028,7 +1028,7 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # [pytorch #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the
 # dataset".
 
-# %% [markdown] trap="09.6" role="predict" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
+# %% [markdown] trap="09.6" role="situation" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
 # ## Four small batches, one update
 #
 # A batch does not fit, so you add up the gradients of four small ones and then update.
@@ -1036,10 +1036,6 @@ def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
 # where one exchange of the sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
 # `backward`, so you put `with ddp.no_sync():` around the first three calls of
 # `backward` and leave the fourth alone.
-
-# %% trap="09.6" role="predict"
-guess("09.6", "How often do the ranks exchange gradients in these four "
-      "batches?", unit="times")
 
 # %% trap="09.6" role="break"
 def in_pieces(forward_inside, x, y, seed):
@@ -1067,6 +1063,10 @@ def tape_of_four(forward_inside):
 
 outside, sent = tape_of_four(forward_inside=False)
 
+# %% trap="09.6" role="guess"
+guess("09.6", "How often do the ranks exchange gradients in these four "
+      "batches?", unit="times")
+
 # %% trap="09.6" role="look"
 whole_net = mlp(SEED)                              # all 64 digits at once
 F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
@@ -1083,7 +1083,7 @@ claim("gradient after it, off the one of a single process",
 # %% trap="09.6" role="look"
 measured("09.6", len(sent), right=(4, 4))
 
-# %% [markdown] trap="09.6" role="repair"
+# %% [markdown] trap="09.6" role="why"
 # The gradient is right up to rounding, so a test of the numbers does not find this. The bytes
 # are wrong. A forward pass outside `no_sync` prepares the exchange, and the next
 # `backward` makes it. So the forward pass belongs inside `no_sync`; where its `backward`
@@ -1179,7 +1179,7 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 # [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726) takes it
 # apart.
 
-# %% [markdown] trap="09.7" role="predict" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
+# %% [markdown] trap="09.7" role="situation" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
 # ## A checkpoint by rank 0
 #
 # Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps. You
@@ -1188,13 +1188,6 @@ def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
 #
 # The next day two ranks build and shard the net anew, from other random numbers. Each
 # loads the file: `net.load_state_dict(torch.load(path))`.
-
-# %% trap="09.7" role="predict"
-guess("09.7", "What do the ranks have then?",
-      choices=["the net that was saved",
-               "an error: half of the numbers are missing",
-               "half of the saved net, the other half is random",
-               "half of the saved net, and that half once more"])
 
 # %% trap="09.7" role="break" tags=["plumbing"]
 import tempfile
@@ -1236,6 +1229,13 @@ helpers = (mlp, flat, descend, shard_and_train, all_numbers)
 saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
                                 SEED, uses=helpers)[0]
 
+# %% trap="09.7" role="guess"
+guess("09.7", "What do the ranks have then?",
+      choices=["the net that was saved",
+               "an error: half of the numbers are missing",
+               "half of the saved net, the other half is random",
+               "half of the saved net, and that half once more"])
+
 # %% trap="09.7" role="look" compare=false
 correct = [(reads(weights) == y_test).float().mean().item()
            for weights in (saved, read_back)]
@@ -1262,7 +1262,7 @@ claim("weights in which the second half differs from the first",
 # %% trap="09.7" role="look"
 measured("09.7", 3)
 
-# %% [markdown] trap="09.7" role="repair"
+# %% [markdown] trap="09.7" role="why"
 # After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor shows the
 # shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's rows.
 # When rank 1 loads it, shapes and names are right, so its own rows become rank 0's. An
@@ -1397,19 +1397,12 @@ def reshard(shards: list, world: int) -> list[dict]:
 # **Source:** PyTorch documentation,
 # [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
 
-# %% [markdown] trap="09.8" role="predict" core=true symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
+# %% [markdown] trap="09.8" role="situation" core=true symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
 # ## A thousand small steps
 #
 # To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
 # bytes a weight, and the optimizer works on these. One weight stands at 1.0, and each
 # step adds 0.001 to it.
-
-# %% trap="09.8" role="predict"
-guess("09.8", "What does the weight read after a thousand such steps?",
-      choices=["2.0, as in 32 bits",
-               "about 1.99, each step loses a little",
-               "about 1.5, half of the steps are lost",
-               "1.0, as before"])
 
 # %% trap="09.8" role="break"
 weight = torch.tensor(1.0, dtype=torch.bfloat16)
@@ -1417,6 +1410,13 @@ counter = torch.tensor(0.0, dtype=torch.bfloat16)
 for _ in range(1000):
     weight += 0.001
     counter += 1
+
+# %% trap="09.8" role="guess"
+guess("09.8", "What does the weight read after a thousand such steps?",
+      choices=["2.0, as in 32 bits",
+               "about 1.99, each step loses a little",
+               "about 1.5, half of the steps are lost",
+               "1.0, as before"])
 
 # %% trap="09.8" role="look"
 print("weight ", weight.item())
@@ -1430,7 +1430,7 @@ claim("what a counter in bfloat16 reads after 1,000 additions of 1",
 # %% trap="09.8" role="look"
 measured("09.8", 3)
 
-# %% [markdown] trap="09.8" role="repair"
+# %% [markdown] trap="09.8" role="why"
 # Between 1 and 2 `bfloat16` has `128` steps, so the next number after 1 is about `1.008`.
 # The sum `1.001` is nearer to 1, and becomes 1 again, a thousand times. The gradient was
 # right and the optimizer did its work; the result does not fit into the weight. At 256
@@ -1551,7 +1551,7 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 # weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
 # Training"](https://arxiv.org/abs/1710.03740), section 3.1.
 
-# %% [markdown] trap="09.9" role="predict" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
+# %% [markdown] trap="09.9" role="situation" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
 # ## Seven billion numbers
 #
 # Your model has 7 billion weights. In `float32`, AdamW needs 4 bytes for a weight, 4
@@ -1561,11 +1561,6 @@ def master_step(weights: list, grads: list, state: dict, lr: float,
 #
 # You choose the layout in which large models are often trained: weights and gradients in
 # `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8).
-
-# %% trap="09.9" role="predict"
-guess("09.9", "How many GB do weights, gradients and optimizer take?",
-      choices=["56, half of it", "84", "112, as before",
-               "more than 112"])
 
 # %% trap="09.9" role="break"
 def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
@@ -1599,6 +1594,11 @@ layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
            "bfloat16": held_bytes(torch.bfloat16),
            "with masters": held_bytes(torch.bfloat16, keep_master=True)}
 
+# %% trap="09.9" role="guess"
+guess("09.9", "How many GB do weights, gradients and optimizer take?",
+      choices=["56, half of it", "84", "112, as before",
+               "more than 112"])
+
 # %% trap="09.9" role="look"
 for layout, parts in layouts.items():
     total = sum(parts.values())
@@ -1616,7 +1616,7 @@ claim("bytes a weight with all in bfloat16",
 # %% trap="09.9" role="look"
 measured("09.9", 2)
 
-# %% [markdown] trap="09.9" role="repair"
+# %% [markdown] trap="09.9" role="why"
 # The `84` GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. (The
 # copy of the gradients in `float32` that each step needs is made tensor by tensor where
 # memory is short; all of it at once would be 4 bytes more.) Under
@@ -1726,7 +1726,7 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16
 # bytes for each parameter with mixed precision and Adam.
 
-# %% [markdown] trap="09.10" role="predict" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
+# %% [markdown] trap="09.10" role="situation" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
 # ## Who waits for whom
 #
 # A GPU works through a queue. Python puts the operations of a step into it and runs
@@ -1750,10 +1750,6 @@ def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
 # opt.step()
 # log["loss"] += loss.item()
 # ```
-
-# %% trap="09.10" role="predict"
-guess("09.10", "How often does Python wait for a number in one such step?",
-      unit="times")
 
 # %% trap="09.10" role="break"
 def step(model, opt, x, y, log):
@@ -1789,6 +1785,10 @@ def one():
 one()                                     # the first call is special
 events = trace(one)
 
+# %% trap="09.10" role="guess"
+guess("09.10", "How often does Python wait for a number in one such step?",
+      unit="times")
+
 # %% trap="09.10" role="look"
 asks = ("aten::_local_scalar_dense", "aten::nonzero")
 found = [name for name, _, _ in events if name in asks]
@@ -1805,7 +1805,7 @@ claim("times that one step asks for a number", len(found), expected=5)
 # %% trap="09.10" role="look"
 measured("09.10", len(found), right=(5, 5))
 
-# %% [markdown] trap="09.10" role="repair"
+# %% [markdown] trap="09.10" role="why"
 # This trace is from a CPU, where nobody waits; the calls are the same on a GPU. An
 # operation that calls another is an event around it, as `aten::item` here. Only
 # `item()` is easy to find in the code. `if` makes a `bool` of a tensor, twice. And
@@ -1892,7 +1892,7 @@ def find_waits(events: list) -> list[str]:
 # **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
 # execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
 
-# %% [markdown] trap="09.11" role="predict" core=true symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
+# %% [markdown] trap="09.11" role="situation" core=true symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
 # ## A name for what is inside the wrapper
 #
 # `DDP(model)` copies rank 0's weights to all ranks and promises to average the
@@ -1902,10 +1902,6 @@ def find_waits(events: list) -> list[str]:
 # same `.grad`, and the optimizer was given `ddp.parameters()`.
 #
 # Both ranks train a reader of digits for 100 steps, each on digits of its own.
-
-# %% trap="09.11" role="predict"
-guess("09.11", "Of 497 test digits, how many do the two ranks read "
-      "differently in the end?", unit="digits")
 
 # %% trap="09.11" role="break"
 def train_rank(wrapped, x, y, seed, steps=100):
@@ -1935,6 +1931,10 @@ def both_ranks(wrapped):
 
 past, past_losses = both_ranks(wrapped=0)
 
+# %% trap="09.11" role="guess"
+guess("09.11", "Of 497 test digits, how many do the two ranks read "
+      "differently in the end?", unit="digits")
+
 # %% trap="09.11" role="look"
 apart = (reads(past[0]) != reads(past[1])).sum().item()
 right = [(reads(w) == y_test).float().mean().item() for w in past]
@@ -1961,7 +1961,7 @@ claim("test digits on which the ranks disagree", apart, above=10)
 # %% trap="09.11" role="look"
 measured("09.11", apart, right=(15, 120))
 
-# %% [markdown] trap="09.11" role="repair"
+# %% [markdown] trap="09.11" role="why"
 # The averaging does happen in `backward`, but the wrapper's `forward` prepares it: each
 # call of `ddp(x)`, with gradients on and outside `no_sync`, prepares one backward pass. A
 # forward pass that goes to `ddp.module` prepares nothing, and the backward pass then
@@ -2095,7 +2095,7 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160), a method of
 # `.module` in the loss.
 
-# %% [markdown] trap="09.12" role="predict" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
+# %% [markdown] trap="09.12" role="situation" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
 # ## A clip on shards
 #
 # `fully_shard(model)` cuts each parameter into pieces, the *shards*, and gives every
@@ -2106,11 +2106,6 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # norm of all gradients, then every gradient times `0.1 / norm` where the norm is
 # larger. You run it on what `to_local()` gives, on two ranks, in a step where the norm
 # of the whole gradient is well above 0.1.
-
-# %% trap="09.12" role="predict"
-guess("09.12", "What is the norm of the whole gradient after the clip?",
-      choices=["0.1, as asked", "less than 0.1", "more than 0.1",
-               "the clip raises an error"])
 
 # %% trap="09.12" role="break"
 def deep(seed):
@@ -2183,6 +2178,11 @@ def on_ranks(measure):
                      uses=(deep, sharded, own_norm, norm_of_all,
                            clip_by_hand, flat))
 
+# %% trap="09.12" role="guess"
+guess("09.12", "What is the norm of the whole gradient after the clip?",
+      choices=["0.1, as asked", "less than 0.1", "more than 0.1",
+               "the clip raises an error"])
+
 # %% trap="09.12" role="look"
 norm, clipped, ended = one_process(x_train, y_train, SEED)
 own = on_ranks("own")
@@ -2202,7 +2202,7 @@ claim("weights after 30 steps, off those of a single process",
 # %% trap="09.12" role="look"
 measured("09.12", 2)
 
-# %% [markdown] trap="09.12" role="repair"
+# %% [markdown] trap="09.12" role="why"
 # Each rank sees a part of the numbers, so the norm that it computes is too small, and
 # it clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
 # ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: here up to `0.1414`.
@@ -2292,7 +2292,7 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # #35](https://github.com/radixark/miles_diffusion/pull/35), the right clip, and a
 # logged norm that was the shard's.
 
-# %% [markdown] trap="09.13" role="predict" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
+# %% [markdown] trap="09.13" role="situation" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
 # ## An optimizer, then fully_shard
 #
 # A script for one GPU makes the model, then the optimizer, then trains. You add one
@@ -2301,13 +2301,6 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # before the loop, behind the line with the optimizer.
 #
 # The model has a test loss of about `2.3`, and AdamW makes 60 steps.
-
-# %% trap="09.13" role="predict"
-guess("09.13", "What is the test loss after 60 steps?",
-      choices=["below 1, as with one GPU",
-               "higher than that: half of each parameter learns",
-               "the same as before the first step, to the last digit",
-               "there is none: the first step raises an error"])
 
 # %% trap="09.13" role="break"
 def prepare(order, net, x):
@@ -2342,6 +2335,13 @@ def ordered(order):
 
 late = ordered("optimizer, shard")
 
+# %% trap="09.13" role="guess"
+guess("09.13", "What is the test loss after 60 steps?",
+      choices=["below 1, as with one GPU",
+               "higher than that: half of each parameter learns",
+               "the same as before the first step, to the last digit",
+               "there is none: the first step raises an error"])
+
 # %% trap="09.13" role="look"
 print(f"test loss {late[0]:.4f} -> {late[1]:.4f}")
 print("tensors of the model that the optimizer holds:", late[2], "of 4")
@@ -2353,7 +2353,7 @@ claim("tensors of the model that the optimizer holds", late[2], expected=0)
 # %% trap="09.13" role="look"
 measured("09.13", 2)
 
-# %% [markdown] trap="09.13" role="repair"
+# %% [markdown] trap="09.13" role="why"
 # `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
 # shard. The optimizer still holds the old ones. Their `.grad` stays None, and a
 # parameter without a gradient is skipped without a word. The old tensors also keep
@@ -2419,7 +2419,7 @@ def rebuild(optimizer, names: list, model: nn.Module):
 # [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
 # replaces the parameters in the optimizer.
 
-# %% [markdown] trap="09.14" role="predict" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
+# %% [markdown] trap="09.14" role="situation" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
 # ## A model that takes its scaling along
 #
 # You have learnt from trap 07.4: the recipe belongs in the model. So your reader of digits
@@ -2429,12 +2429,6 @@ def rebuild(optimizer, names: list, model: nn.Module):
 #
 # You save its `state_dict`, build the reader anew in another program, load the file, and
 # see "All keys matched successfully".
-
-# %% trap="09.14" role="predict"
-guess("09.14", "How many of 100 new digits does the loaded reader read?",
-      choices=["about 96, it is the same reader", "about 10, it guesses",
-               "between 60 and 90",
-               "none, the first call raises an error"])
 
 # %% trap="09.14" role="break"
 class Scaled(nn.Module):
@@ -2467,6 +2461,12 @@ print(loaded.load_state_dict(trained.state_dict()))
 share = {name: accuracy(m, 16 * x_test, y_test)
          for name, m in (("trained", trained), ("loaded", loaded))}
 
+# %% trap="09.14" role="guess"
+guess("09.14", "How many of 100 new digits does the loaded reader read?",
+      choices=["about 96, it is the same reader", "about 10, it guesses",
+               "between 60 and 90",
+               "none, the first call raises an error"])
+
 # %% trap="09.14" role="look"
 print({name: f"{s:.2f}" for name, s in share.items()})
 
@@ -2477,7 +2477,7 @@ claim("share read after loading", share["loaded"], below=0.88)
 # %% trap="09.14" role="look"
 measured("09.14", 2)
 
-# %% [markdown] trap="09.14" role="repair"
+# %% [markdown] trap="09.14" role="why"
 # A module knows parameters, buffers and other modules; they stand in its registers
 # `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute, one of
 # `vars(model)` beside these, is in none of them: `state_dict` does not save it, `load_state_dict` does not miss it, and

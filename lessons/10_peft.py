@@ -149,7 +149,7 @@ print(f"loss on the old language {level['old']:.2f}, "
 claim("base, loss on its own language", level["old"], below=2)
 claim("base, loss on the new language", level["new"], above=3)
 
-# %% [markdown] trap="10.1" role="predict" core=true symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
+# %% [markdown] trap="10.1" role="situation" core=true symptom="peft target_modules of another model, LoRA trains fewer parameters than expected, no error for a missing module name"
 # ## A list of names from another model
 #
 # You want LoRA in all matrices of the base's layers. The list of their names comes from a script
@@ -157,12 +157,6 @@ claim("base, loss on the new language", level["new"], above=3)
 # `fc1` and `fc2` for the MLP. Your base is a Llama. Its attention has `q_proj`,
 # `k_proj`, `v_proj` and `o_proj`, its MLP `gate_proj`, `up_proj` and `down_proj`. So
 # three names of the list stand in the model, and three do not.
-
-# %% trap="10.1" role="predict"
-guess("10.1", "What does `get_peft_model` do with that list?",
-      choices=["it raises an error that names the three",
-               "it warns about the three, and adapts the rest",
-               "it adapts the rest, without a word"])
 
 # %% trap="10.1" role="break"
 OPT_NAMES = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
@@ -176,6 +170,12 @@ def adapter(model, names, r=4, **settings):
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always", UserWarning)
     partly = adapter(base, OPT_NAMES)
+
+# %% trap="10.1" role="guess"
+guess("10.1", "What does `get_peft_model` do with that list?",
+      choices=["it raises an error that names the three",
+               "it warns about the three, and adapts the rest",
+               "it adapts the rest, without a word"])
 
 # %% trap="10.1" role="look"
 hit = [path for path, module in partly.named_modules()
@@ -211,7 +211,7 @@ claim("two names of GPT-2 are refused", bool(refused), expected=True)
 claim("one right name among four: numbers that train", one_right,
       expected=2 * (4 * 32 + 32 * 4))
 
-# %% [markdown] trap="10.1" role="repair"
+# %% [markdown] trap="10.1" role="why"
 # The names were meant as a list of wishes, and peft takes it as a filter: it walks
 # through the model and adapts each module whose path equals a name or ends in a dot and
 # the name. A name that hits nothing is not noticed. So ask the model for its names, or
@@ -285,7 +285,7 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # [bghira/SimpleTuner 766](https://github.com/bghira/SimpleTuner/issues/766): five names
 # of a trainer's lists hit nothing, and the layers that were meant are not trained.
 
-# %% [markdown] trap="10.2" role="predict" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
+# %% [markdown] trap="10.2" role="situation" symptom="LoRA inference slower than base model, unmerged adapter, merge_and_unload gives other results"
 # ## Few numbers, but at each call
 #
 # The adapter is trained and goes into service as it is, beside the base. It holds a
@@ -296,10 +296,6 @@ def hits(model: nn.Module, names: list[str]) -> dict[str, list[str]]:
 # many small jobs that it is handed, one after the other. So you count the matrix
 # products of one call. The base runs 15: seven in each layer, and the head.
 
-# %% trap="10.2" role="predict"
-guess("10.2", "How many matrix products does the adapted model run?",
-      unit="products")
-
 # %% trap="10.2" role="break"
 @torch.no_grad()
 def products(model):
@@ -308,6 +304,10 @@ def products(model):
     return operations(run)["aten::mm"][0], flops(run)
 
 count = {"base": products(base), "adapted": products(whole)}
+
+# %% trap="10.2" role="guess"
+guess("10.2", "How many matrix products does the adapted model run?",
+      unit="products")
 
 # %% trap="10.2" role="look"
 for name, (calls, work) in count.items():
@@ -322,7 +322,7 @@ claim("matrix products, adapted over base", more[0], above=2.5)
 # %% trap="10.2" role="look"
 measured("10.2", count["adapted"][0], right=(40, 46))
 
-# %% [markdown] trap="10.2" role="repair"
+# %% [markdown] trap="10.2" role="why"
 # Each adapted matrix runs three products instead of one, and a multiplication and a sum
 # beside them. The numbers are few, the jobs are not. How much time that takes depends on
 # machine and batch.
@@ -451,16 +451,13 @@ def merge(W: torch.Tensor, A: torch.Tensor, B: torch.Tensor,
 # [meta-pytorch/torchtune 1101](https://github.com/meta-pytorch/torchtune/issues/1101):
 # merged weights differ, and a maintainer calls it expected in low precision.
 
-# %% [markdown] trap="10.3" role="predict" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
+# %% [markdown] trap="10.3" role="situation" symptom="prefix tuning IndexError index out of range in self, num_virtual_tokens and context length"
 # ## Twenty tokens that nobody typed
 #
 # Another adapter leaves all matrices alone. *Prefix tuning* learns keys and values that
 # stand in front of each text, as if so many tokens had been read before it. Your base
 # is now a small GPT-2 whose table of positions has 64 rows. You give it a prefix of 20
 # learned tokens.
-
-# %% trap="10.3" role="predict"
-guess("10.3", "How long may a text be for this model?", unit="tokens")
 
 # %% trap="10.3" role="break" tags=["plumbing"]
 from peft import PrefixTuningConfig, PromptTuningConfig
@@ -489,6 +486,9 @@ def with_prefix(model, config=PrefixTuningConfig, tokens=20):
 room = {"no prefix": longest(small_gpt2().eval()),
         "prefix of 20": longest(with_prefix(small_gpt2()))}
 
+# %% trap="10.3" role="guess"
+guess("10.3", "How long may a text be for this model?", unit="tokens")
+
 # %% trap="10.3" role="look"
 for name, (length, stopped_by) in room.items():
     print(f"{name}: {length} tokens, then: {stopped_by}")
@@ -501,7 +501,7 @@ claim("longest text with a prefix of 20", room["prefix of 20"][0],
 # %% trap="10.3" role="look"
 measured("10.3", room["prefix of 20"][0], right=(44, 44))
 
-# %% [markdown] trap="10.3" role="repair"
+# %% [markdown] trap="10.3" role="why"
 # The learned tokens take the first 20 positions, and the text begins at the next. A
 # tokenizer that cuts texts at 64 knows nothing of that. *Prompt tuning*, which
 # learns embeddings instead, takes the same room. In a Llama nothing stops you:
@@ -598,7 +598,7 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 # [XiangLi1999/PrefixTuning 40](https://github.com/XiangLi1999/PrefixTuning/issues/40):
 # with the method's own code, positions run from 10 to 1034 where 1024 are the limit.
 
-# %% [markdown] trap="10.4" role="predict" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
+# %% [markdown] trap="10.4" role="situation" symptom="LoRA classifier gives random predictions after loading, score head not saved, task_type missing"
 # ## A classifier, and a line left out
 #
 # The base becomes a classifier: it reads a text and says in which of four languages it
@@ -609,12 +609,6 @@ def fit_text(prompt: torch.Tensor, answer: torch.Tensor, n_positions: int,
 #
 # It trains well, and you save it. Then you build the classifier again, load the adapter
 # with `PeftModel.from_pretrained`, and ask.
-
-# %% trap="10.4" role="predict"
-guess("10.4", "How many texts does the loaded classifier get right?",
-      choices=["as many as before it was saved",
-               "fewer, and another number at each loading",
-               "none: loading raises an error"])
 
 # %% trap="10.4" role="break" tags=["plumbing"]
 from safetensors.torch import load_file
@@ -668,6 +662,12 @@ with warnings.catch_warnings(record=True) as told:
     model, its_folder = trained_classifier()
     before, loaded = share_right(model), reloaded(its_folder)
 
+# %% trap="10.4" role="guess"
+guess("10.4", "How many texts does the loaded classifier get right?",
+      choices=["as many as before it was saved",
+               "fewer, and another number at each loading",
+               "none: loading raises an error"])
+
 # %% trap="10.4" role="look" compare=false
 print(f"right before it was saved {before:.2f}, after each loading:",
       *[f"{share:.2f}" for share in loaded])
@@ -691,7 +691,7 @@ claim("warnings while it trains and loads", sum(
 # %% trap="10.4" role="look"
 measured("10.4", 1)
 
-# %% [markdown] trap="10.4" role="repair"
+# %% [markdown] trap="10.4" role="why"
 # Guessing would give a quarter. A fresh head mixes the languages up, and can do worse.
 #
 # Without a task peft knows of no head. It froze the random `score` with the base, LoRA
@@ -827,7 +827,7 @@ def passport(model: nn.Module) -> dict:
 # [huggingface/peft 310](https://github.com/huggingface/peft/issues/310): in an early
 # version of peft, the head of a classifier is not in the saved adapter.
 
-# %% [markdown] trap="10.5" role="predict" core=true symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
+# %% [markdown] trap="10.5" role="situation" core=true symptom="loaded LoRA adapter changes nothing, outputs equal the base model, get_peft_model before loading"
 # ## From the file into service
 #
 # A trained adapter is saved in a folder, with its numbers and its configuration. The
@@ -841,12 +841,6 @@ def passport(model: nn.Module) -> dict:
 # After training, the adapter had brought the loss on the new language from over three
 # down to under two.
 
-# %% trap="10.5" role="predict"
-guess("10.5", "What is the loss on the new language in the second version?",
-      choices=["that of the trained adapter",
-               "that of the base, to the last bit",
-               "above that of the base: the keys are mixed up"])
-
 # %% trap="10.5" role="break"
 folder = tempfile.mkdtemp()
 whole.save_pretrained(folder)
@@ -859,6 +853,12 @@ def fresh():
 first_version, second_version, third_version = (fresh() for _ in range(3))
 told = second_version.load_state_dict(file, strict=False)
 matched = third_version.load_adapter(folder, "trained")
+
+# %% trap="10.5" role="guess"
+guess("10.5", "What is the loss on the new language in the second version?",
+      choices=["that of the trained adapter",
+               "that of the base, to the last bit",
+               "above that of the base: the keys are mixed up"])
 
 # %% trap="10.5" role="look"
 @torch.no_grad()
@@ -881,7 +881,7 @@ claim("loss of the trained adapter", loss_on(whole, new_ids), below=2.2)
 # %% trap="10.5" role="look"
 measured("10.5", 1)
 
-# %% [markdown] trap="10.5" role="repair"
+# %% [markdown] trap="10.5" role="why"
 # `get_peft_model` makes a *fresh* adapter, and a fresh adapter does nothing: $B$ is
 # zero. Its parameters are named after the adapter, the tensors in the file are not, so
 # that no name of the file is found. `strict=False` is meant for the missing base, and
@@ -994,7 +994,7 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 # answer, a warning, is [pull request
 # 2118](https://github.com/huggingface/peft/pull/2118).
 
-# %% [markdown] trap="10.6" role="predict" core=true symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
+# %% [markdown] trap="10.6" role="situation" core=true symptom="fine-tuned model never stops generating, no EOS, pad_token = eos_token"
 # ## Padding with what was at hand
 #
 # You teach a small Llama to answer: the prompt is a number from three to nine, the
@@ -1005,12 +1005,6 @@ def load_adapter(model: nn.Module, file: dict[str, torch.Tensor]) -> None:
 #
 # The training loss falls well below one. Then the model answers seven
 # prompts, one for each number, and may write 13 tokens at most.
-
-# %% trap="10.6" role="predict"
-guess("10.6", "How many of the seven answers stop by themselves?",
-      choices=["all seven, at the right length",
-               "all seven, most of them too early",
-               "none"])
 
 # %% trap="10.6" role="break" tags=["plumbing"]
 EOS, OWN_PAD, BOS, WORD, LONGEST = 0, 1, 2, 12, 13
@@ -1060,6 +1054,12 @@ def speaker(labels_of, pad, steps=140):
 talker, loss, labels = speaker(by_pad_id, pad=EOS)
 lengths = answer_lengths(talker)
 
+# %% trap="10.6" role="guess"
+guess("10.6", "How many of the seven answers stop by themselves?",
+      choices=["all seven, at the right length",
+               "all seven, most of them too early",
+               "none"])
+
 # %% trap="10.6" role="look"
 print(f"training loss {loss:.2f}, "
       f"labels that are EOS: {(labels == EOS).sum()}")
@@ -1074,7 +1074,7 @@ claim("labels of the last batch that are EOS", (labels == EOS).sum(),
 # %% trap="10.6" role="look"
 measured("10.6", 2)
 
-# %% [markdown] trap="10.6" role="repair"
+# %% [markdown] trap="10.6" role="why"
 # The line that takes the padding out of the labels looks at the id, and the EOS that
 # ends a text has the same id. So each EOS is taken out, too: no text in training shows
 # its end, and the loss does not miss it.

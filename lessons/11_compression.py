@@ -86,7 +86,7 @@ from dlsys_helpers.explorers.quantization import quantization
 
 quantization
 
-# %% [markdown] trap="11.1" role="predict" core=true symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
+# %% [markdown] trap="11.1" role="situation" core=true symptom="accuracy collapses after low-bit quantization, although a few more bits cost nothing"
 # ## Fewer and fewer bits
 #
 # A reader with four layers is trained on the digits. Then its weights are rounded,
@@ -94,10 +94,6 @@ quantization
 # then 4, 3 and 2. Somewhere on this way it stops reading.
 #
 # At 4 bits the rounded weights are off by more than a tenth of their size.
-
-# %% trap="11.1" role="predict"
-guess("11.1", "Which is the first width that loses more than 20 of 100 "
-      "digits?", choices=["`8` bits", "`4` bits", "`3` bits", "`2` bits"])
 
 # %% trap="11.1" role="break"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
@@ -121,6 +117,10 @@ def rounded(model, *rules):
         layer.weight.data = rules[k % len(rules)](w).view_as(w)
     return model
 
+# %% trap="11.1" role="guess"
+guess("11.1", "Which is the first width that loses more than 20 of 100 "
+      "digits?", choices=["`8` bits", "`4` bits", "`3` bits", "`2` bits"])
+
 # %% trap="11.1" role="look"
 def whole(bits):
     """One symmetric grid for the whole matrix."""
@@ -142,7 +142,7 @@ claim("share lost at 2 bits", full - read[2], above=0.25)
 # %% trap="11.1" role="look"
 measured("11.1", 3)
 
-# %% [markdown] trap="11.1" role="repair"
+# %% [markdown] trap="11.1" role="why"
 # Errors of many weights add up like dice, and a good part cancels: the digit is decided
 # by sums of 64 products. At 2 bits something else happens. A symmetric grid has the
 # levels -1, 0 and 1 times the largest weight of the whole matrix, so every weight below
@@ -292,16 +292,13 @@ def quantise(w: torch.Tensor, bits: int, group: int) -> tuple:
 # [Nagel et al. 2021, "A White Paper on Neural Network
 # Quantization"](https://arxiv.org/abs/2106.08295), sections 2 and 3.
 
-# %% [markdown] trap="11.2" role="predict" core=true symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
+# %% [markdown] trap="11.2" role="situation" core=true symptom="sparsity is gone after fine-tuning a pruned model: prune.remove, zeros come back"
 # ## Retraining a pruned net
 #
 # You set four fifths of a reader's weights to zero, those of least size, and it reads
 # far fewer digits. So you retrain it: `torch.nn.utils.prune.remove`, whose documentation
 # says that it makes the pruning permanent, then 100 steps of Adam. The reader is as good
 # as before it was pruned, and you write the report.
-
-# %% trap="11.2" role="predict"
-guess("11.2", "What share of its weights is zero now?", unit="%")
 
 # %% trap="11.2" role="break"
 from torch.nn.utils import prune
@@ -331,6 +328,9 @@ for layer in linears(pruned):
 retrained = copy.deepcopy(pruned)
 losses = fit(retrained, x_train, y_train, steps=100, lr=1e-3)
 
+# %% trap="11.2" role="guess"
+guess("11.2", "What share of its weights is zero now?", unit="%")
+
 # %% trap="11.2" role="look"
 def report(name, model):
     right = accuracy(model, x_test, y_test)
@@ -350,7 +350,7 @@ claim("share of zeros after retraining", zeros(retrained), below=0.35)
 # %% trap="11.2" role="look"
 measured("11.2", 100 * zeros(retrained), right=(0, 40))
 
-# %% [markdown] trap="11.2" role="repair"
+# %% [markdown] trap="11.2" role="why"
 # `remove` writes the zeros into the weight and forgets the mask. A zero is a number
 # like any other, so the first step moves it, unless no gradient reaches it: the zeros
 # that are left belong to hidden units that the pruning has cut off from what comes after
@@ -508,7 +508,7 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 # reports weights revived by momentum behind masked gradients. **Source:** PyTorch,
 # [`torch.nn.utils.prune.remove`](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.prune.remove.html).
 
-# %% [markdown] trap="11.3" role="predict" core=true symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
+# %% [markdown] trap="11.3" role="situation" core=true symptom="knowledge distillation gives no gain over plain training: temperature 1, missing T squared"
 # ## Temperatures for a small student
 #
 # A good reader, the *teacher*, teaches a student with 16 hidden units. The student gets 100
@@ -518,11 +518,6 @@ def masked_step(optimizer: torch.optim.Optimizer, masks: dict) -> None:
 #
 # You train students at `1`, `4`, `20` and `100`. A colleague warns of the last two: "above
 # ten, the probabilities are all alike, and nothing is left to learn."
-
-# %% trap="11.3" role="predict"
-guess("11.3", "Which student reads the fewest digits?",
-      choices=["the one at `1`", "the one at `4`", "the one at `100`",
-               "they differ by less than half a point"])
 
 # %% trap="11.3" role="break"
 teacher = dense
@@ -557,6 +552,11 @@ def hard(z):
 reads = {T: taught(lambda z: T**2 * soft(z, T)) for T in (1, 4, 20, 100)}
 reads["labels"] = taught(hard)
 
+# %% trap="11.3" role="guess"
+guess("11.3", "Which student reads the fewest digits?",
+      choices=["the one at `1`", "the one at `4`", "the one at `100`",
+               "they differ by less than half a point"])
+
 # %% trap="11.3" role="look"
 print({name: f"{share:.3f}" for name, share in reads.items()})
 
@@ -570,7 +570,7 @@ claim("temperature 4 minus labels alone", reads[4] - reads["labels"],
 # %% trap="11.3" role="look"
 measured("11.3", 0)
 
-# %% [markdown] trap="11.3" role="repair"
+# %% [markdown] trap="11.3" role="why"
 # The teacher is nearly certain: at temperature 1 the nine other digits share a few
 # hundredths, and what the student could learn from them, which digits look alike, is lost
 # beside the first. With the logits divided by 4, the others get a large part:
@@ -681,7 +681,7 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 # makes the loss far smaller. **Source:** [Hinton, Vinyals & Dean 2015, "Distilling
 # the Knowledge in a Neural Network"](https://arxiv.org/abs/1503.02531), section 2.
 
-# %% [markdown] trap="11.4" role="predict" core=true symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
+# %% [markdown] trap="11.4" role="situation" core=true symptom="GPTQ: which columns first; rounding error of the weights grows while the model gets better"
 # ## Rounding one column after the other
 #
 # Rounding to nearest treats each weight alone. *GPTQ* goes through a layer's columns,
@@ -691,12 +691,6 @@ def kd_loss(student: torch.Tensor, teacher: torch.Tensor,
 #
 # The columns of a digit reader's second layer go into 3 bits. Its inputs differ much in
 # size. You may choose the order.
-
-# %% trap="11.4" role="predict"
-guess("11.4", "Which order leaves the least error in the output?",
-      choices=["the smallest inputs first", "the largest inputs first",
-               "the columns as they stand",
-               "all the same within a tenth"])
 
 # %% trap="11.4" role="break"
 layer = linears(dense)[1]
@@ -721,6 +715,12 @@ def by_columns(w, x, order, bits=3, damp=0.01):
         move = torch.linalg.solve(H[rest][:, rest], H[rest, j])
         w[:, rest] += error[:, None] * move
     return w
+
+# %% trap="11.4" role="guess"
+guess("11.4", "Which order leaves the least error in the output?",
+      choices=["the smallest inputs first", "the largest inputs first",
+               "the columns as they stand",
+               "all the same within a tenth"])
 
 # %% trap="11.4" role="look"
 def errors(found, w=w, x=x_new):
@@ -749,7 +749,7 @@ claim("error of the weights: largest first over to nearest",
 # %% trap="11.4" role="look"
 measured("11.4", 1)
 
-# %% [markdown] trap="11.4" role="repair"
+# %% [markdown] trap="11.4" role="why"
 # A column's error is made up for by those *still to come*. The first one has all the
 # others, the last one none: its rounding error stays as it is. So the columns whose
 # errors cost most go first, while there is help, and the last ones should be those that
@@ -859,17 +859,13 @@ def drop_inputs(w: torch.Tensor, x: torch.Tensor, drop: list
 # the order as `desc_act`, off for speed, on for a slightly better perplexity. **Source:**
 # [Frantar et al. 2022, "GPTQ"](https://arxiv.org/abs/2210.17323), section 3.
 
-# %% [markdown] trap="11.5" role="predict" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
+# %% [markdown] trap="11.5" role="situation" symptom="model size after quantization: parameters() counts too much or zero, file size differs"
 # ## How large is it now?
 #
 # A larger reader is quantized with `torchao`, the library for it: 8 bits
 # for each weight of a linear layer, biases left alone. Your report states the size. You
 # use the line that is found everywhere: the entries of each parameter, times the bytes of
 # an entry, added up.
-
-# %% trap="11.5" role="predict"
-guess("11.5", "What does the line say now, beside what it said before?",
-      choices=["the same", "about a half", "about a quarter", "zero"])
 
 # %% trap="11.5" role="break" tags=["plumbing"]
 import contextlib
@@ -889,6 +885,10 @@ def counted(model):
     """The line that is found everywhere, in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
+# %% trap="11.5" role="guess"
+guess("11.5", "What does the line say now, beside what it said before?",
+      choices=["the same", "about a half", "about a quarter", "zero"])
+
 # %% trap="11.5" role="look"
 said = [counted(model) for model in (large_reader, small_reader)]
 both = [accuracy(model, x_test, y_test)
@@ -905,7 +905,7 @@ claim("share of the digits that 8 bits cost", both[0] - both[1],
 # %% trap="11.5" role="look"
 measured("11.5", 0)
 
-# %% [markdown] trap="11.5" role="repair"
+# %% [markdown] trap="11.5" role="why"
 # The new weight is a wrapper. It *says* that it is a float32 matrix, so that the rest of
 # torch can go on with it, and keeps its numbers in other tensors: codes of one byte,
 # and a scale for each row. So ask for what is stored: write the file, and look how long
@@ -1015,7 +1015,7 @@ def stored_bytes(state: dict) -> int:
 # notes](https://docs.pytorch.org/docs/stable/notes/serialization.html), "Saving and
 # loading tensors preserves views".
 
-# %% [markdown] trap="11.6" role="predict" core=true symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
+# %% [markdown] trap="11.6" role="situation" core=true symptom="exported model is right on the example and wrong on other inputs: jit.trace, TracerWarning, if in forward"
 # ## A branch in the forward pass
 #
 # A second scanner delivers inverted digits, dark ones on a light ground. Your reader gets a
@@ -1024,10 +1024,6 @@ def stored_bytes(state: dict) -> int:
 # ordinary digit, and writes down each operation of torch.
 #
 # Model and program agree on this digit, and on all other ordinary digits of the test.
-
-# %% trap="11.6" role="predict"
-guess("11.6", "What share of the inverted test digits does the program "
-      "read?", unit="%")
 
 # %% trap="11.6" role="break"
 class EitherWay(nn.Module):
@@ -1052,6 +1048,10 @@ for kind in sorted({warning.category.__name__ for warning in said}):
                 if warning.category.__name__ == kind)
     print(f"{kind}: {text[:77]}")
 
+# %% trap="11.6" role="guess"
+guess("11.6", "What share of the inverted test digits does the program "
+      "read?", unit="%")
+
 # %% trap="11.6" role="look"
 @torch.no_grad()
 def share(program, x):
@@ -1074,7 +1074,7 @@ claim("share of them that the program reads", share(traced, inverted),
 # %% trap="11.6" role="look"
 measured("11.6", 100 * share(traced, inverted), right=(0, 20))
 
-# %% [markdown] trap="11.6" role="repair"
+# %% [markdown] trap="11.6" role="why"
 # A trace is a list of operations. Python's `if` asked for the truth, got `False` for the
 # example, and went on; the list holds neither the question nor the other way. The one
 # sign of it is the `TracerWarning`, among others. Guessing would read a tenth of the
@@ -1283,7 +1283,7 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 # [`torch.jit.trace`](https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html),
 # the warning there.
 
-# %% [markdown] trap="11.7" role="predict" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
+# %% [markdown] trap="11.7" role="situation" symptom="ONNX file takes only batch size 1 although dynamic_shapes was given; got invalid dimensions for input"
 # ## The example that the exporter sees
 #
 # Another reader takes a digit row by row, with a recurrent layer, and is to become an
@@ -1293,11 +1293,6 @@ def disagreements(model: torch.nn.Module, program, batches: list,
 #
 # The exporter raises no error. The file agrees with the model on the digit. With the
 # plain reader the same call gave a file for any number of digits.
-
-# %% trap="11.7" role="predict"
-guess("11.7", "How many digits does the new file take at a time?",
-      choices=["any number", "only `1`", "any number from `2` on",
-               "`1`, and from `2` on with a warning"])
 
 # %% trap="11.7" role="break"
 from torch.export import Dim
@@ -1320,6 +1315,11 @@ losses = fit(by_rows, x_train, y_train, steps=150, lr=1e-2)
 by_rows.eval()
 batch = ({0: Dim("batch")},)
 one_digit = OnnxFile(by_rows, x_test[:1], dynamic_shapes=batch)
+
+# %% trap="11.7" role="guess"
+guess("11.7", "How many digits does the new file take at a time?",
+      choices=["any number", "only `1`", "any number from `2` on",
+               "`1`, and from `2` on with a warning"])
 
 # %% trap="11.7" role="look" compare=false
 def takes(program, counts=(1, 2, 7, 100)):
@@ -1347,7 +1347,7 @@ claim("gap of file and model on the example", gap, below=1e-3)
 # %% trap="11.7" role="look"
 measured("11.7", 1)
 
-# %% [markdown] trap="11.7" role="repair"
+# %% [markdown] trap="11.7" role="why"
 # Torch treats sizes of 0 and 1 as special: a size of 1 stretches to any other. By itself
 # `torch.export` takes each 1 of the example for a fact, and refuses to leave it open, for
 # the plain reader as well. The exporter to ONNX calls it with a switch set,

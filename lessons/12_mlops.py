@@ -64,7 +64,7 @@ claim("is it above 100", loss > 100, expected=False)
 # %% role="concept"
 x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 
-# %% [markdown] trap="12.1" role="predict" core=true symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
+# %% [markdown] trap="12.1" role="situation" core=true symptom="loss is NaN: which layer? detect_anomaly says LogSoftmaxBackward0 returned nan values"
 # ## A blank page
 #
 # A reader of digits standardises its features in the middle: minus the mean, divided by
@@ -75,13 +75,6 @@ x_train, y_train, x_test, y_test = digits()       # (1300, 64), (497, 64)
 # You do not know any of this. You see a loss of `nan`, switch on
 # `torch.autograd.detect_anomaly()` and repeat the step. It stops with an error that
 # names an operation.
-
-# %% trap="12.1" role="predict"
-guess("12.1", "Which operation does it name?",
-      choices=["the division in the middle, where the NaN arises",
-               "the first linear layer, where the gradients end",
-               "the log-softmax of the loss",
-               "none: the step runs to its end"])
 
 # %% trap="12.1" role="break"
 class Standardize(nn.Module):
@@ -108,6 +101,13 @@ def blamed(step):
             return str(error)
     return ""
 
+# %% trap="12.1" role="guess"
+guess("12.1", "Which operation does it name?",
+      choices=["the division in the middle, where the NaN arises",
+               "the first linear layer, where the gradients end",
+               "the log-softmax of the loss",
+               "none: the step runs to its end"])
+
 # %% trap="12.1" role="look"
 loss = F.cross_entropy(reader(pages), labels)
 said = blamed(lambda: F.cross_entropy(reader(pages), labels).backward())
@@ -121,7 +121,7 @@ claim("does it name a division", "Div" in said, expected=False)
 # %% trap="12.1" role="look"
 measured("12.1", 2)
 
-# %% [markdown] trap="12.1" role="repair"
+# %% [markdown] trap="12.1" role="why"
 # Anomaly mode looks at *gradients*, in the order in which they are computed: from the
 # loss backwards. The last step of a cross-entropy picks numbers and averages them; its
 # gradient needs none of their values and is finite. That of the log-softmax multiplies by
@@ -271,7 +271,7 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 # wild:** [kenziyuliu/MS-G3D#36](https://github.com/kenziyuliu/MS-G3D/issues/36): the
 # log-softmax named in half precision, a BatchNorm in full precision.
 
-# %% [markdown] trap="12.2" role="predict" core=true symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
+# %% [markdown] trap="12.2" role="situation" core=true symptom="training loss falls and flattens, early layers do not learn: vanishing gradients, per-layer report"
 # ## A loss that falls
 #
 # A net of eight hidden layers with sigmoids reads the value of a digit, 0 to 9, as a
@@ -281,13 +281,6 @@ def first_nan_module(model: nn.Module, x: torch.Tensor) -> str | None:
 #
 # You keep the weights from before and compare. For a layer, divide the norm of the
 # change by the norm of what was there.
-
-# %% trap="12.2" role="predict"
-guess("12.2", "How far has the first layer's weight moved?",
-      choices=["about as far as the last one's",
-               "less, by a hundredth of itself or more",
-               "by a hundredth to a thousandth",
-               "by less than a thousandth"])
 
 # %% trap="12.2" role="break"
 values = y_train.float()[:, None]                # (1300, 1)
@@ -308,6 +301,13 @@ def run(net, lr, optimizer=torch.optim.SGD):
              for p, q in zip(net.parameters(), before)]
     return losses[0], np.mean(losses[-20:]), moved[::2]
 
+# %% trap="12.2" role="guess"
+guess("12.2", "How far has the first layer's weight moved?",
+      choices=["about as far as the last one's",
+               "less, by a hundredth of itself or more",
+               "by a hundredth to a thousandth",
+               "by less than a thousandth"])
+
 # %% trap="12.2" role="look"
 asleep = deep(nn.Sigmoid)
 first, last, moved = run(asleep, lr=0.02)
@@ -323,7 +323,7 @@ claim("relative change of the last layer", moved[-1], above=1)
 # %% trap="12.2" role="look"
 measured("12.2", 3)
 
-# %% [markdown] trap="12.2" role="repair"
+# %% [markdown] trap="12.2" role="why"
 # Each sigmoid passes on a quarter of a gradient at most, and here, with small weights
 # between them, each layer keeps far less. So the last layer learned alone. And what
 # reaches it is nearly the same for each picture, as each sigmoid flattens on the way
@@ -414,7 +414,7 @@ def layer_report(model: nn.Module, step) -> dict:
 # code:** print the report once after the first hundred steps. **Source:** [Glorot & Bengio
 # 2010](https://proceedings.mlr.press/v9/glorot10a.html), sections 3 and 4.
 
-# %% [markdown] trap="12.3" role="predict" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
+# %% [markdown] trap="12.3" role="situation" symptom="DataLoader workers: the same augmentation every epoch, worker_init_fn with a constant seed, results depend on num_workers"
 # ## A seed for each worker
 #
 # A dataset shifts each picture by a random number from numpy. Two worker processes load
@@ -423,10 +423,6 @@ def layer_report(model: nn.Module, step) -> dict:
 # which is what was asked for.
 #
 # You look at the shifts of the first epoch and at those of the second.
-
-# %% trap="12.3" role="predict"
-guess("12.3", "What share of the pictures has the same shift in both?",
-      unit="%")
 
 # %% trap="12.3" role="break"
 from torch.utils.data import DataLoader, Dataset
@@ -449,6 +445,10 @@ def epochs(workers, init=None, data=None):
 
 one, two = epochs(2, init=lambda id: np.random.seed(42 + id))
 
+# %% trap="12.3" role="guess"
+guess("12.3", "What share of the pictures has the same shift in both?",
+      unit="%")
+
 # %% trap="12.3" role="look"
 same = (one == two).float().mean().item()
 print("first epoch: ", [f"{v:.2f}" for v in one.tolist()])
@@ -460,7 +460,7 @@ claim("share of pictures with the same shift", same, expected=1)
 # %% trap="12.3" role="look"
 measured("12.3", 100 * same, right=(95, 100))
 
-# %% [markdown] trap="12.3" role="repair"
+# %% [markdown] trap="12.3" role="why"
 # Workers are started anew for each epoch, unless the loader has `persistent_workers=True`,
 # and each start seeds them alike. So each epoch here replays the first: the random shifts have
 # become eight fixed ones.
@@ -547,7 +547,7 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # documentation, [torch.utils.data, "Randomness in multi-process data
 # loading"](https://docs.pytorch.org/docs/stable/data.html#data-loading-randomness).
 
-# %% [markdown] trap="12.4" role="predict" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
+# %% [markdown] trap="12.4" role="situation" symptom="Bayesian hyperparameter search finds nothing, Gaussian process with expected improvement for a loss"
 # ## Eight settings, 25 runs
 #
 # A training has eight settings to choose, and the budget is 25 runs. You write the search
@@ -562,12 +562,6 @@ def augment(x, seed: int, epoch: int, rows: list) -> torch.Tensor:
 # distribution $\Phi$ and the density $\varphi$ of a standard normal. You try it on a bowl, smooth
 # and noiseless, with a best loss of zero. "From eight settings on," says a colleague,
 # "such a search is as good as dice."
-
-# %% trap="12.4" role="predict"
-guess("12.4", "How large is the best of its 25 losses, over that of dice?",
-      choices=["a third or less", "about a half",
-               "about the same: eight settings are too many",
-               "larger: dice do better"])
 
 # %% trap="12.4" role="break" tags=["plumbing"]
 def predict(x, y, new, lengths=(0.2, 0.5, 1, 2, 4)):
@@ -619,6 +613,12 @@ def over_dice(surface, dims, score, times=8):
     found, dice = torch.tensor(ends).median(0).values
     return (found / dice).item()
 
+# %% trap="12.4" role="guess"
+guess("12.4", "How large is the best of its 25 losses, over that of dice?",
+      choices=["a third or less", "about a half",
+               "about the same: eight settings are too many",
+               "larger: dice do better"])
+
 # %% trap="12.4" role="look"
 wrong_way = over_dice(bowl, 8, textbook, times=16)
 print(f"best loss of the search, over that of dice: {wrong_way:.2f}")
@@ -629,7 +629,7 @@ claim("best loss over that of dice, eight settings", wrong_way, above=1)
 # %% trap="12.4" role="look"
 measured("12.4", 3)
 
-# %% [markdown] trap="12.4" role="repair"
+# %% [markdown] trap="12.4" role="why"
 # Dice win, and the number of settings is not to blame. The formula is the tutorial's, and
 # the tutorial looks for the *largest* value: there `mean - best` is what a candidate gains. A
 # loss is to be small. With this sign the search goes where the process expects the
@@ -769,7 +769,7 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 # [linkedin/photon-ml#385](https://github.com/linkedin/photon-ml/pull/385): expected
 # improvement, for maxima alone, met a loss.
 
-# %% [markdown] trap="12.5" role="predict" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
+# %% [markdown] trap="12.5" role="situation" core=true symptom="loss is finite but the gradients are NaN: torch.where around sqrt, gradient clipping does not help"
 # ## The same picture twice
 #
 # A net maps pictures to 8 numbers, and a loss looks at distances between pairs of
@@ -779,10 +779,6 @@ def expected_improvement(mean, std, best: float) -> torch.Tensor:
 #
 # In one batch of 64 pairs, one pair is the same picture twice. The loss of this batch is
 # 0.2, as always. You clip, take one step of SGD, and count.
-
-# %% trap="12.5" role="predict"
-guess("12.5", "What share of the net's weights is NaN after the step?",
-      unit="%")
 
 # %% trap="12.5" role="break"
 def guarded(d2):
@@ -800,6 +796,10 @@ def gradients(root):
     net.zero_grad()
     loss.backward()
     return loss.item()
+
+# %% trap="12.5" role="guess"
+guess("12.5", "What share of the net's weights is NaN after the step?",
+      unit="%")
 
 # %% trap="12.5" role="look"
 def nan_share(tensors):
@@ -825,7 +825,7 @@ claim("share of weights that are NaN after the step", share, expected=1)
 # %% trap="12.5" role="look"
 measured("12.5", 100 * share, right=(95, 100))
 
-# %% [markdown] trap="12.5" role="repair"
+# %% [markdown] trap="12.5" role="why"
 # `where` chooses in the forward pass. On the way back it sends *zero* into the branch
 # that was not taken, and the root multiplies this zero by its slope: `0 * inf` is `nan`.
 # Where two branches meet again, `nan` plus a finite gradient is `nan`.
@@ -922,7 +922,7 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 # [pytorch/pytorch#156212](https://github.com/pytorch/pytorch/issues/156212): "terrible to
 # debug".
 
-# %% [markdown] trap="12.6" role="predict" core=true symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
+# %% [markdown] trap="12.6" role="situation" core=true symptom="GPU memory grows with each trial of a search, losses.append(loss) after backward, del model does not free memory"
 # ## Five losses in a list
 #
 # A search trains five readers, one after the other, each under the same name. To choose
@@ -932,13 +932,6 @@ def safe_sqrt(x: torch.Tensor) -> torch.Tensor:
 #
 # Trap 02.5 had a sum of losses, in a loop without `backward()`. It held the activations
 # of each batch.
-
-# %% trap="12.6" role="predict"
-guess("12.6", "What do the five stored tensors hold, beside five numbers?",
-      choices=["nothing: `backward()` has freed the graphs",
-               "the activations of five batches",
-               "the weights of five readers",
-               "activations and weights"])
 
 # %% trap="12.6" role="break" tags=["plumbing"]
 import weakref
@@ -1003,6 +996,13 @@ def search(form):
 
 stored, activations, alive = search(lambda loss: loss)
 
+# %% trap="12.6" role="guess"
+guess("12.6", "What do the five stored tensors hold, beside five numbers?",
+      choices=["nothing: `backward()` has freed the graphs",
+               "the activations of five batches",
+               "the weights of five readers",
+               "activations and weights"])
+
 # %% trap="12.6" role="look"
 one = sum(p.nbytes for p in wide().parameters()) / 1e6
 print(f"one reader: {one:.2f} MB of weights")
@@ -1016,7 +1016,7 @@ claim("MB of activations held", activations, expected=0)
 # %% trap="12.6" role="look"
 measured("12.6", 2)
 
-# %% [markdown] trap="12.6" role="repair"
+# %% [markdown] trap="12.6" role="why"
 # `backward()` frees what a graph has saved as it goes, whoever holds the loss. The nodes
 # of the graph stay as long as the loss does, and those at its ends hold the weights, for
 # there the gradients go. Each weight holds its gradient. So a loss holds the trained
@@ -1155,7 +1155,7 @@ def make_meter() -> tuple:
 # [TRI-ML/packnet-sfm#51](https://github.com/TRI-ML/packnet-sfm/pull/51): "Detach loss
 # before appending it to the training output list".
 
-# %% [markdown] trap="12.7" role="predict" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
+# %% [markdown] trap="12.7" role="situation" symptom="model overfits one batch but does not learn: labels shifted against the inputs"
 # ## One batch is learned by heart
 #
 # Pictures and labels come from two files. The file of labels begins with a line too many,
@@ -1163,10 +1163,6 @@ def make_meter() -> tuple:
 # team follows a good old rule: "First overfit one batch. If the loss goes to zero, the
 # pipeline is right." The loss on one batch of 50 goes to nearly zero, the rule is kept,
 # and training on all digits begins.
-
-# %% trap="12.7" role="predict"
-guess("12.7", "What share of the test digits does it read afterwards?",
-      unit="%")
 
 # %% trap="12.7" role="break"
 shifted = y_train.roll(1)                        # one line off
@@ -1186,6 +1182,10 @@ def trained(x, y, reduction="mean", shuffle=True, epochs=5):
         last = F.cross_entropy(net(x[:50]), y[:50]).item()
     return last, accuracy(net, x_test, y_test)
 
+# %% trap="12.7" role="guess"
+guess("12.7", "What share of the test digits does it read afterwards?",
+      unit="%")
+
 # %% trap="12.7" role="look"
 one_batch, _ = trained(x_train[:50], shifted[:50], epochs=300)
 _, read = trained(x_train, shifted)
@@ -1199,7 +1199,7 @@ claim("share of test digits read", read, below=0.25)
 # %% trap="12.7" role="look"
 measured("12.7", 100 * read, right=(0, 25))
 
-# %% [markdown] trap="12.7" role="repair"
+# %% [markdown] trap="12.7" role="why"
 # This net has more weights than the batch has numbers, and learns 50 shifted labels by
 # heart. The test shows that the loss can fall. It says nothing of whether labels
 # belong to their pictures, or how batches are put together.
@@ -1297,7 +1297,7 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # requires rethinking generalization"](https://arxiv.org/abs/1611.03530): nets learn random
 # labels by heart.
 
-# %% [markdown] trap="12.8" role="predict" core=true symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
+# %% [markdown] trap="12.8" role="situation" core=true symptom="checkpoint does not load after the job was killed: PytorchStreamReader failed, or Weights only load failed"
 # ## The file with the last state
 #
 # A job may be taken off its machine at any moment, so it saves its state every few
@@ -1308,10 +1308,6 @@ def diagnose(model: nn.Module, loss_fn, batches: list) -> str:
 # You try it 20 times: a good `last.pt` stands there, a child process saves over it, and
 # the kernel kills the child after a random number of bytes. Each time you load what is
 # there.
-
-# %% trap="12.8" role="predict"
-guess("12.8", "After how many of the 20 kills does last.pt load?",
-      unit="files")
 
 # %% trap="12.8" role="break" tags=["plumbing"]
 import resource
@@ -1358,6 +1354,10 @@ def loads(save, kills=20):
         steps.append(step_in(path))
     return died, kills - steps.count(None), steps.count(100)
 
+# %% trap="12.8" role="guess"
+guess("12.8", "After how many of the 20 kills does last.pt load?",
+      unit="files")
+
 # %% trap="12.8" role="look"
 over = loads(lambda new: torch.save(new, path))
 print(f"killed {over[0]} times; {over[1]} files load")
@@ -1369,7 +1369,7 @@ claim("files that load afterwards", over[1], expected=0)
 # %% trap="12.8" role="look"
 measured("12.8", over[1], right=(0, 0))
 
-# %% [markdown] trap="12.8" role="repair"
+# %% [markdown] trap="12.8" role="why"
 # Opening a file to write empties it: from then on the old state is gone. The new one
 # cannot be read before its last byte is there, as a checkpoint is a zip archive and
 # its table of contents comes last.
@@ -1529,7 +1529,7 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # [optuna/optuna-examples#53](https://github.com/optuna/optuna-examples/pull/53): processes
 # ended during `torch.save`.
 
-# %% [markdown] trap="12.9" role="predict" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
+# %% [markdown] trap="12.9" role="situation" symptom="PYTHONHASHSEED in os.environ has no effect, set order and class numbers differ between two runs, wrong labels after loading a model"
 # ## A seed for everything
 #
 # A script begins with `seed_everything(42)`, as many projects have one. It seeds
@@ -1538,12 +1538,6 @@ def save_checkpoint(path: str, parts: dict, facts: dict) -> None:
 # `{name: number for number, name in enumerate(set(names))}`.
 #
 # You start the script four times.
-
-# %% trap="12.9" role="predict"
-guess("12.9", "How many different numberings do the four starts give?",
-      choices=["one, the same as with the variable set in the shell",
-               "one, but another than with the variable set in the shell",
-               "four"])
 
 # %% trap="12.9" role="break"
 import subprocess
@@ -1564,6 +1558,12 @@ def start(code, **variables):
         capture_output=True, text=True, check=True).stdout.split()
 
 starts = [start(script) for _ in range(4)]
+
+# %% trap="12.9" role="guess"
+guess("12.9", "How many different numberings do the four starts give?",
+      choices=["one, the same as with the variable set in the shell",
+               "one, but another than with the variable set in the shell",
+               "four"])
 
 # %% trap="12.9" role="look" compare=false
 for names in starts:
@@ -1596,7 +1596,7 @@ claim("share read with the numbers of its own start", read[0], above=0.9)
 claim("share read with those of three other starts, mean",
       sum(read[1:]) / 3, below=0.6)
 
-# %% [markdown] trap="12.9" role="repair"
+# %% [markdown] trap="12.9" role="why"
 # Python draws the secret of its hashes as it starts, before the first line of any script,
 # and reads the variable then. Whoever sets it later changes what the *next* Python
 # reads: a process that this one starts anew, such as a worker of the kind `spawn`, then
@@ -1701,7 +1701,7 @@ def class_numbers(names: list, stored: dict) -> dict:
 # [RomRoc/objdet_fizyr_colab#5](https://github.com/RomRoc/objdet_fizyr_colab/pull/5): other
 # class numbers at each resumption.
 
-# %% [markdown] trap="12.10" role="predict" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
+# %% [markdown] trap="12.10" role="situation" symptom="wandb validation metrics missing: Tried to log to step that is less than the current step, data will be ignored"
 # ## A curve by batches and one by epochs
 #
 # A run is tracked with Weights & Biases: offline, into a file that `wandb sync` uploads
@@ -1711,10 +1711,6 @@ def class_numbers(names: list, stored: dict) -> dict:
 #
 # The run ends without an error, and a folded cell reads the records of the file. (`wandb` belongs to the extra `track`:
 # where it is missing, `pip install -e '.[track]'`.)
-
-# %% trap="12.10" role="predict"
-guess("12.10", "How many of the five validation losses are in the file?",
-      unit="losses")
 
 # %% trap="12.10" role="break" tags=["plumbing"]
 import contextlib
@@ -1799,6 +1795,10 @@ def by_step(run):
 
 rows, axes, ignored = tracked(by_step)
 
+# %% trap="12.10" role="guess"
+guess("12.10", "How many of the five validation losses are in the file?",
+      unit="losses")
+
 # %% trap="12.10" role="look"
 def count(rows, name):
     return sum(name in row for row in rows)
@@ -1815,7 +1815,7 @@ claim("lines of warning", ignored, expected=5)
 # %% trap="12.10" role="look"
 measured("12.10", count(rows, "val_loss"), right=(0, 0))
 
-# %% [markdown] trap="12.10" role="repair"
+# %% [markdown] trap="12.10" role="why"
 # A run has *one* counter of rows, `step` sets it, and it goes up only: after batch 19, step 0 is
 # in the past. The row is dropped with a line on stderr, and the run goes on.
 #
@@ -1956,7 +1956,7 @@ def rows_to_log(events: list) -> tuple:
 # [wandb/wandb#6554](https://github.com/wandb/wandb/issues/6554): the axis defined, and `step=`
 # still there.
 
-# %% [markdown] trap="12.11" role="predict" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
+# %% [markdown] trap="12.11" role="situation" symptom="label smoothing with masked logits gives an infinite loss; cross entropy inf with -inf logits"
 # ## A little smoothing against the NaN
 #
 # A reader is told of each digit whether it is even. So the classes of the other kind get a
@@ -1966,11 +1966,6 @@ def rows_to_log(events: list) -> tuple:
 #
 # Somebody has read that a probability of exactly zero makes the loss NaN, and that label
 # smoothing prevents it. So you pass `label_smoothing=0.1`.
-
-# %% trap="12.11" role="predict"
-guess("12.11", "What is the loss of the fresh reader now?",
-      choices=["about 1.6 still", "about 2.3, the logarithm of ten",
-               "infinite", "NaN"])
 
 # %% trap="12.11" role="break"
 classes = torch.arange(10)
@@ -1988,6 +1983,11 @@ smooth = F.cross_entropy(logits, y_train, label_smoothing=0.1).item()
 nearly = logits.masked_fill(logits.isinf(), -1e9)
 huge = F.cross_entropy(nearly, y_train, label_smoothing=0.1).item()
 
+# %% trap="12.11" role="guess"
+guess("12.11", "What is the loss of the fresh reader now?",
+      choices=["about 1.6 still", "about 2.3, the logarithm of ten",
+               "infinite", "NaN"])
+
 # %% trap="12.11" role="look"
 print(f"without smoothing {plain:.2f}, with smoothing {smooth}")
 print(f"with -1e9 in place of minus infinity {huge:.1e}")
@@ -2001,7 +2001,7 @@ claim("loss with -1e9 and smoothing", huge, above=1e7)
 # %% trap="12.11" role="look"
 measured("12.11", 2)
 
-# %% [markdown] trap="12.11" role="repair"
+# %% [markdown] trap="12.11" role="why"
 # Without smoothing a logit of minus infinity is harmless as long as it is not the
 # label's: its probability of zero is never asked for. Smoothing asks for it. A share of the
 # target, here a tenth over ten classes, goes to *each* class, and `-0.01 * log(0)` is

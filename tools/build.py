@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -28,18 +29,17 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from dlsys.work_folder import WAY_IN
 from dlsys_helpers import acting, catalog, checking, paths, stages
 from dlsys_helpers.cards import inline
-from dlsys_helpers.catalog import Trap
+from dlsys_helpers.catalog import Trap, sentence_case
 from dlsys_helpers.paths import NOTEBOOKS, ROOT
-from tools import lessons, new, proof, readme, rests, stored_outputs, sweep
+from tools import lessons, new, proof, reading, readme, rests, stored_outputs, sweep
 from tools.canonical import canonical
 from tools.execution import CellFailed, run
 from tools.lessons import Source
 
 FOLDERS = {"lesson": "notebooks", "exercise": "exercises", "solution": "solutions"}
-LESSON_ROLES = {"setup", "hook", "concept", "explore", "predict", "break", "look", "repair",
-                "folklore", "exercise", "keep", "quiz", "gpu", "summary", "start"}
+LESSON_ROLES = (lessons.STAGE_ROLES | set(lessons.TRAP_ORDER)) - {"hint"}
 DRAFTS = "drafts"  # git ignores it; no command, test or page reads it
-COMPARED = {"explore", "break", "look", "repair"}  # nbval compares what their cells print
+COMPARED = {"explore", "look", "why", "repair", "more"}  # nbval compares what their cells print
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
@@ -48,8 +48,7 @@ def views(source: Source) -> dict[str, NotebookNode]:
     if source.stage == 0:
         return {"lesson": notebook(source, "lesson",
                                    [lesson_cell(source, c) for c in source.cells])}
-    lesson = with_steps(source, [lesson_cell(source, c) for c in source.cells
-                                 if c.metadata["role"] in LESSON_ROLES])
+    lesson = with_ways(source, with_steps(source, lesson_cells(source)))
     return {"lesson": notebook(source, "lesson", lesson),
             "exercise": notebook(source, "exercise", worksheet(source)),
             "solution": notebook(source, "solution", solutions(source))}
@@ -103,6 +102,17 @@ def copied(cell: NotebookNode, text: str | None = None) -> NotebookNode:
     return new
 
 
+def lesson_cells(source: Source) -> list[NotebookNode]:
+    """The cells of the lesson; what the core path leaves out is marked as aside."""
+    found = []
+    for cell in source.cells:
+        if cell.metadata["role"] in LESSON_ROLES:
+            found.append(lesson_cell(source, cell))
+            if lessons.is_aside(source, cell):
+                found[-1].metadata["dlsys"]["aside"] = True
+    return found
+
+
 def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     """A cell as the lesson shows it: exercises become a way in, quiz choices fold."""
     role = cell.metadata["role"]
@@ -114,7 +124,7 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if cell.cell_type != "code":
         return new
     answers = lessons.sole_call(cell, "measured")
-    if role == "predict" or answers:  # the form says all that the code says, the code the answer
+    if role == "guess" or answers:  # the form says all that the code says, the code the answer
         new.metadata["tags"].append("measured" if answers else "guess")
         new.metadata["jupyter"] = {"source_hidden": True}
     if answers:  # JupyterLab shows the first line of what is folded
@@ -134,41 +144,84 @@ def with_steps(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
     found, seen = [], set()
     for cell in cells:
         role, trap = cell.metadata["dlsys"]["role"], cell.metadata["dlsys"].get("trap")
+        step = "more" if role in lessons.FOLDED else role
         if role == "setup" and role not in seen:
-            found.append(made("markdown", "stage-note-1", note(source), role="setup"))
-        elif role == "predict" and (trap, role) not in seen:
+            found.append(made("markdown", "stage-note-1", note(source, cells), role="setup"))
+        elif role == "situation" and (trap, role) not in seen:
             title = f"## {source.title(trap)}"
-            cell.source = cell.source.replace(title, PREDICT.format(trap, title[3:]), 1)
-        elif role in STEPS and (trap, role) not in seen:
-            found.append(made("markdown", f"{trap.replace('.', '-')}-{role}-step",
-                              f"### {STEPS[role]}", role="step", trap=trap))
-        seen |= {role, (trap, role)}
+            cell.source = cell.source.replace(title, heading(source, trap), 1)
+        elif step in STEPS and (trap, step) not in seen:
+            found.append(made("markdown", f"{trap.replace('.', '-')}-{step}-step",
+                              f"### {step_title(source, trap, step)}", role="step", trap=trap,
+                              aside=cell.metadata["dlsys"].get("aside")))
+            if step == "more":
+                found[-1].metadata["jp-MarkdownHeadingCollapsed"] = True
+        seen |= {role, (trap, step)}
         found.append(cell)
     return found
 
 
-PREDICT = "## Trap {}: {}\n\n### Predict"
-STEPS = {"break": "Break it", "look": "Look", "repair": "Why, and the repair",
-         "folklore": "Told and measured", "exercise": "Your turn", "keep": "Keep"}
+def heading(source: Source, trap: str) -> str:
+    """The heading of a trap: its situation, and whether it is on the core path."""
+    return f"## Trap {trap}{CORE if source.is_core(trap) else ''}: {source.title(trap)}"
 
 
-def note(source: Source) -> str:
+def step_title(source: Source, trap: str, step: str) -> str:
+    """The heading of a step; the cause names the fault, what is folded its topics and claims."""
+    if step == "why":
+        return f"{STEPS[step]}: {source.fault(trap)}"
+    if step != "more":
+        return STEPS[step]
+    folded = [c for role in lessons.FOLDED for c in source.of(trap, role)]
+    topics = [c.metadata["topics"] for c in folded if c.metadata.get("topics")]
+    if source.of(trap, "folklore"):
+        topics.append("told and measured")
+    claims = sum(lessons.claims(c.source) for c in folded if c.cell_type == "code")
+    count = f" ({claims} claim{'s' * (claims != 1)})" if claims else ""
+    return f"{STEPS[step]}: {DOT.join(topics)}{count}"
+
+
+CORE, DOT = " (core)", " \N{MIDDLE DOT} "
+STEPS = {"break": "The code", "guess": "Guess", "look": "Look", "why": "Why", "repair": "Repair",
+         "more": "More", "exercise": "Your turn", "keep": "Keep"}
+
+
+def with_ways(source: Source, cells: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells with a link behind each trap of the core path to the next one."""
+    core = [trap for trap in source.traps if source.is_core(trap)]
+    for trap, following in pairwise(core):
+        last = max(n for n, c in enumerate(cells) if c.metadata["dlsys"].get("trap") == trap)
+        text = f"Next on the core path: {to_trap(source, following)}."
+        cells.insert(last + 1, made("markdown", f"{trap.replace('.', '-')}-next-1", text,
+                                    role="next", trap=trap))
+    return cells
+
+
+def to_trap(source: Source, trap: str) -> str:
+    """A link to the heading of a trap, as JupyterLab names it."""
+    title = heading(source, trap).removeprefix("## ")
+    return f"[{trap} {source.title(trap)}](#{title.replace(' ', '-')})"
+
+
+def note(source: Source, cells: list[NotebookNode]) -> str:
     """What a claim is, and each helper that the set-up imports and the lesson does not explain."""
     code = "\n".join(c.source for c in source.of(role="setup", kind="code"))
     imported = {alias.name for node in ast.walk(ast.parse(code))
                 if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return "\n".join(["**Before the first cell**\n", *short_way(source),
+    return "\n".join(["**Before the first cell**\n", *short_way(source, cells),
                       *(f"- {text}" for name, text in NOTES.items() if name in imported)])
 
 
-def short_way(source: Source) -> list[str]:
+def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
     """The line that names the core path, where it leaves a trap out; none in an unmarked draft."""
     core = [trap for trap in source.traps if source.is_core(trap)]
     if not core or core == source.traps:
         return []
     spent = sum(source.minutes(trap) for trap in core)
-    return [f"- The core path is {', '.join(core)}, with {spent} minutes of exercises. The other "
-            "traps are there when you need them."]
+    links = ", ".join(to_trap(source, trap) for trap in core)
+    read = reading.by_fives(c for c in cells if not c.metadata["dlsys"].get("aside"))
+    return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
+            "It runs without the other traps, which are there when you need them."]
 
 
 NOTES = {
@@ -221,7 +274,7 @@ def worksheet(source: Source) -> list[NotebookNode]:
         cell = source.of(trap, "exercise")[0]
         key = trap.replace(".", "-")
         cells.append(made("markdown", f"{key}-task-1",
-                          f"## {trap} {source.title(trap)}\n\n{effort(source, trap)}",
+                          f"## {trap} {named(source, trap)}\n\n{effort(source, trap)}",
                           role="exercise", trap=trap))
         cells.append(made("code", cell["id"], stub(source, trap), role="exercise", trap=trap))
         cells.append(made("markdown", f"{key}-hint-1", fold_hints(source, trap), role="hint",
@@ -322,7 +375,7 @@ def solutions(source: Source) -> list[NotebookNode]:
     for trap in source.tasks:
         cell = source.of(trap, "exercise")[0]
         key = trap.replace(".", "-")
-        cells.append(made("markdown", f"{key}-task-1", f"## {trap} {source.title(trap)}",
+        cells.append(made("markdown", f"{key}-task-1", f"## {trap} {named(source, trap)}",
                           role="exercise", trap=trap))
         cells.append(made("code", cell["id"], answer(cell.source), role="exercise", trap=trap))
         checks = check_cells(source, trap)
@@ -330,6 +383,11 @@ def solutions(source: Source) -> list[NotebookNode]:
             checked.metadata["tags"].append("nbval-check-output")
         cells += [*checks, *map(copied, source.of(trap, "keep"))]
     return cells
+
+
+def named(source: Source, trap: str) -> str:
+    """The fault of a trap as a heading; the situation while a draft names none."""
+    return sentence_case(source.fault(trap)) or source.title(trap)
 
 
 def answer(text: str) -> str:
@@ -409,8 +467,8 @@ def as_json(traps: list[Trap]) -> str:
 
 def declared(source: Source, trap: str) -> Trap:
     meta = source.of(trap, "exercise")[0].metadata
-    return Trap(id=trap, title=source.title(trap),
-                symptom=source.of(trap, "predict")[0].metadata["symptom"],
+    return Trap(id=trap, title=source.title(trap), fault=source.fault(trap),
+                symptom=source.of(trap, "situation")[0].metadata["symptom"],
                 function=lessons.exercise_function(source, trap).name,
                 points=meta["points"], difficulty=meta["difficulty"], minutes=meta["minutes"],
                 core=source.is_core(trap),

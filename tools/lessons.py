@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jupytext
 from nbformat import NotebookNode
@@ -22,8 +22,16 @@ from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.paths import ROOT
 
-TRAP_ORDER = ["predict", "break", "look", "repair", "folklore", "exercise", "hint", "keep"]
-OPTIONAL = {"folklore"}
+TRAP_ORDER = ["situation", "break", "guess", "look", "why", "repair", "more", "folklore",
+              "exercise", "hint", "keep"]
+OPTIONAL = {"more", "folklore"}
+# The line of a trap, which stands open; what leaves it is folded under More.
+OPEN = ("situation", "guess", "look", "why", "repair", "keep")
+FOLDED = {"more", "folklore"}
+MAX_WORDS = 350  # open words of a trap
+MIN_PICTURES = 6  # figures of a stage
+WIDEST_BAND = 3  # the highest guess that counts as right, over the lowest
+MAX_FAULT = 60  # characters of a fault's name
 STAGE_ORDER = ["setup", "hook", "concept", "explore", "trap", "quiz", "gpu", "summary"]
 STAGE_ROLES = {"setup", "hook", "concept", "explore", "quiz", "gpu", "summary", "start"}
 # In this order; the other parts stand before the traps. Further: concepts that no trap needs.
@@ -33,7 +41,8 @@ SOLUTION = re.compile(r"^[ \t]*# BEGIN SOLUTION\n(.*?)^[ \t]*# END SOLUTION[ \t]
 MAX_LINES, MAX_COLUMNS = 20, 76
 MIN_QUESTIONS = 4  # for review, about each trap
 MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exercise time
-MAX_TEACHING, MAX_CLAIMS, MAX_BESIDE = 15, 3, 3  # lines, claims, lines beside the claims
+MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code, and those beside claims
+MAX_CLAIMS, MAX_FOLDED_CLAIMS = 1, 6  # in a row: in the line of a trap, and elsewhere
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
 DRAWS = {"show", "plot_bars", "plot_lines"}
 # Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
@@ -82,13 +91,18 @@ class Source:
                 and (kind is None or c.cell_type == kind)]
 
     def title(self, trap: str) -> str:
-        """The heading of a trap: the first line of its predict cell; a draft may have none."""
-        found = self.of(trap, "predict")
+        """The situation as a heading, which stands over the trap; a draft may have none."""
+        found = self.of(trap, "situation")
         return found[0].source.splitlines()[0].removeprefix("## ").strip() if found else "untitled"
 
+    def fault(self, trap: str) -> str:
+        """The fault in the words of somebody who searches for it: fault="..." of its situation."""
+        return next((c.metadata["fault"] for c in self.of(trap, "situation")
+                     if c.metadata.get("fault")), "")
+
     def is_core(self, trap: str) -> bool:
-        """Whether the trap is on the short way through the stage: core=true on its predict cell."""
-        return any(c.metadata.get("core") is True for c in self.of(trap, "predict"))
+        """Whether the trap is on the short way through the stage: core=true on its situation."""
+        return any(c.metadata.get("core") is True for c in self.of(trap, "situation"))
 
     def minutes(self, trap: str) -> int:
         """How long a trap's exercise takes; 0 while a draft has none, or does not say."""
@@ -208,11 +222,26 @@ def rule_trap_order(source: Source) -> None:
             source.refuse(stray[0], f"this cell stands inside trap {trap}.", "Move it out.")
 
 
-def rule_predict(source: Source) -> None:
-    for first in [c for trap in source.traps for c in source.of(trap, "predict")[:1]]:
+def rule_situation(source: Source) -> None:
+    """A trap has two names: the situation as its heading, the fault for whoever looks it up."""
+    for first in [c for trap in source.traps for c in source.of(trap, "situation")[:1]]:
         if not first.source.startswith("## ") or not first.metadata.get("symptom"):
             source.refuse(first, "a trap needs a heading and a symptom.",
                           'Begin with "## ..." and give the cell symptom="what one would search".')
+        fault = first.metadata.get("fault", "")
+        if not 0 < len(fault) <= MAX_FAULT or fault.endswith("."):
+            source.lacks(first, f"its fault is {fault!r}, expected 1 to {MAX_FAULT} characters "
+                         "without a full stop.",
+                         'Give the cell fault="the causal mask is missing", in such words.')
+
+
+def rule_break(source: Source) -> None:
+    """The broken code stands above the question, so it shows nothing."""
+    for cell in source.of(role="break", kind="code"):
+        shown = sorted({"print", "claim", *DRAWS} & {*calls(ast.parse(cell.source))})
+        if shown:
+            source.lacks(cell, f"it calls {', '.join(shown)} above the question.",
+                         "Show what comes out in a look cell, behind the guess.")
 
 
 def rule_core(source: Source) -> None:
@@ -221,7 +250,7 @@ def rule_core(source: Source) -> None:
     spent = sum(source.minutes(trap) for trap in core)
     if not core:
         source.lacks(None, "no trap is on the core path.",
-                     "Mark up to five predict cells with core=true.")
+                     "Mark up to five situations with core=true.")
     if len(core) > MAX_CORE or spent > MAX_CORE_MINUTES:
         source.refuse(None, f"the core path has {len(core)} traps with {spent} minutes of "
                       f"exercises, expected at most {MAX_CORE} and {MAX_CORE_MINUTES}.",
@@ -229,21 +258,21 @@ def rule_core(source: Source) -> None:
 
 
 def rule_guess(source: Source) -> None:
-    """Each trap asks for a guess before it breaks anything, and comes back to it."""
+    """Each trap shows its broken code, asks what it does, and comes back to the guess."""
     for trap in source.traps:
-        asked = [c for c in source.of(trap, "predict", "code") if sole_call(c, "guess")]
-        if asked != source.of(trap, "predict", "code") or len(asked) != 1:
+        asked = [c for c in source.of(trap, "guess") if sole_call(c, "guess")]
+        if asked != source.of(trap, "guess") or len(asked) != 1:
             source.lacks(source.of(trap)[0], f"trap {trap} has no cell that asks for a guess, "
-                         "or more code than that before it breaks.", "End its predict part with "
-                         f'one code cell guess("{trap}", "...?", choices=[...]), or unit="...".')
+                         "or more than that.", "Let its guess be one code cell, "
+                         f'guess("{trap}", "...?", choices=[...]), or unit="...".')
             continue
         question = asked_in(source, trap, asked[0])
-        answers = [c for role in ("look", "repair") for c in source.of(trap, role, "code")
+        answers = [c for role in ("look", "why", "repair") for c in source.of(trap, role, "code")
                    if "measured(" in c.source]
         if len(answers) != 1 or not sole_call(answers[0], "measured"):
             source.lacks(asked[0], f"{len(answers)} cells come back to the guess of trap {trap}.",
-                         f'Put measured("{trap}", ...) into one cell of its own, in its look or '
-                         "repair part.")
+                         f'Put measured("{trap}", ...) into one cell of its own, in its look, why '
+                         "or repair part.")
             continue
         answer_fits(source, question, answers[0])
 
@@ -282,6 +311,51 @@ def answer_fits(source: Source, question: guesses.Question, cell: NotebookNode) 
         source.refuse(cell, "it does not answer its question.",
                       f'Write measured("{question.id}", 0) with the index of the right choice, or '
                       "for a number its value and right=(lowest, highest).")
+    if ranged and not question.choices:
+        low, high = ast.literal_eval(call.keywords[0].value)
+        if low > 0 and high > WIDEST_BAND * low:
+            source.lacks(cell, f"guesses from {low:g} to {high:g} count as right, a factor of "
+                         f"{high / low:.3g}.", f"Take at most {WIDEST_BAND}.")
+
+
+class Fairness(NamedTuple):
+    """What a guess gives away: where the right choice stands, and whether who is quoted is right.
+
+    place, choices: of the right choice, and how many there are; None for a number. quoted: whether
+    somebody who is quoted above the question is right; None where nobody is.
+    """
+
+    trap: str
+    place: int | None
+    choices: int | None
+    quoted: bool | None
+
+
+def fairness(source: Source) -> Iterator[Fairness]:
+    """Each trap of a lesson without open notes on its guess; quoted="right" stands on the cell."""
+    for trap in source.traps:
+        cell = source.of(trap, "guess")[0]
+        asked = asked_in(source, trap, cell)
+        call = next(filter(None, (sole_call(c, "measured") for c in source.of(trap, kind="code"))))
+        said = cell.metadata.get("quoted")
+        yield Fairness(trap, call.args[1].value if asked.choices else None,
+                       len(asked.choices) or None, None if said is None else said == "right")
+
+
+QUOTED = re.compile(r"[\"\u201c][^\"\u201d]{12,}[\"\u201d]")  # a saying, not a word
+
+
+def rule_quoted(source: Source) -> None:
+    """Who speaks above a question is right about as often as chance: each guess says which."""
+    for trap in source.traps:
+        text = "\n".join(c.source for c in source.of(trap, "situation"))
+        speaks = QUOTED.search(NOT_PROSE.sub(" ", text)) is not None
+        for cell in source.of(trap, "guess"):
+            said = cell.metadata.get("quoted")
+            if said not in (None, "right", "wrong") or speaks != (said is not None):
+                source.lacks(cell, f"its situation quotes {'somebody' if speaks else 'nobody'} "
+                             f"and quoted is {said!r}.", 'Give the guess cell quoted="right" or '
+                             'quoted="wrong" where somebody is quoted, and nothing elsewhere.')
 
 
 def rule_claims(source: Source) -> None:
@@ -411,10 +485,96 @@ def rule_claims_in_a_row(source: Source) -> None:
     for cell in source.cells:
         alone = cell.cell_type == "code" and only_claims(cell.source)
         row = row + claims(cell.source) if alone else 0
-        if row > MAX_CLAIMS and cell.metadata["role"] not in NOT_DENSE:
-            source.lacks(cell, f"{row} claims stand in a row, expected at most {MAX_CLAIMS}.",
-                         "Keep those that a sentence uses, claim the worst case of several, or "
-                         "say between them why the next are asked.")
+        most = MAX_CLAIMS if cell.metadata["role"] in OPEN else MAX_FOLDED_CLAIMS
+        if row > most and cell.metadata["role"] not in NOT_DENSE:
+            source.lacks(cell, f"{row} claims stand in a row, expected at most {most}.",
+                         "Keep the one that the sentence needs and put the others under More, or "
+                         "say between them why the next is asked.")
+
+
+def rule_more(source: Source) -> None:
+    """What is folded says what it holds, so that one need not open it."""
+    for trap in source.traps:
+        for cell in source.of(trap, "more")[:1]:
+            if not cell.metadata.get("topics"):
+                source.lacks(cell, "it does not say what is folded.",
+                             'Give it topics="rows without a key \u00b7 the whole row in".')
+    for cell in source.cells:
+        if cell.metadata["role"] in FOLDED and re.search("^#+ ", cell.source, re.M) \
+                and cell.cell_type == "markdown":
+            source.refuse(cell, "a heading stands in what is folded.", "Say it in bold.")
+
+
+REFERENCES = re.compile(r"\*\*(?:Source|Seen\s+in\s+the\s+wild):\*\*.*?(?=\*\*|\Z)", re.S)
+
+
+def open_words(source: Source, trap: str) -> int:
+    """The words of a trap that stand open: its prose and its question, without the references."""
+    texts = [REFERENCES.sub("", c.source) for role in OPEN for c in source.of(trap, role)
+             if c.cell_type == "markdown" or role == "guess"]
+    return sum(bool(re.search(r"\w", word)) for text in texts for word in text.split())
+
+
+def rule_words(source: Source) -> None:
+    for trap in source.traps:
+        words = open_words(source, trap)
+        if words > MAX_WORDS:
+            source.lacks(source.of(trap)[0], f"{words} words of trap {trap} stand open, "
+                         f"expected at most {MAX_WORDS}.", "Fold what is an exception, a second "
+                         "setting or a curiosity under More.")
+
+
+def rule_pictures(source: Source) -> None:
+    """A picture for each idea: a stage has six and more, those of explorers not counted."""
+    found = sum(draws(c.source) for c in source.of(kind="code"))
+    if found < MIN_PICTURES:
+        source.lacks(None, f"{found} cells end in a figure, expected {MIN_PICTURES} or more.",
+                     "Draw what a trap needs, from its own numbers.")
+
+
+def rule_core_alone(source: Source) -> None:
+    """The core path runs by itself: no name that it uses comes from a trap off the path."""
+    known: set[str] = set()
+    elsewhere: dict[str, str] = {}
+    for cell in source.of(kind="code"):
+        if cell.metadata["role"] == "exercise":
+            continue
+        names = used(cell.source)
+        if is_aside(source, cell):
+            elsewhere |= dict.fromkeys(bound(cell.source), cell["id"])
+            continue
+        missing = sorted((names - known - bound(cell.source)) & elsewhere.keys())
+        if missing:
+            source.lacks(cell, f"it uses {missing[0]}, which {elsewhere[missing[0]]} defines, off "
+                         "the core path.", "Define it on the core path or in the set-up.")
+        known |= bound(cell.source)
+
+
+def is_aside(source: Source, cell: NotebookNode) -> bool:
+    """Whether a cell belongs to a trap off the core path; an explorer, to the trap above it."""
+    trap = cell.metadata.get("trap")
+    if cell.metadata["role"] == "explore":
+        at = next(n for n, one in enumerate(source.cells) if one is cell)
+        above = (one for one in reversed(source.cells[:at]) if one.metadata["role"] != "explore")
+        trap = next(above).metadata.get("trap") if at else None
+    return trap is not None and not source.is_core(trap)
+
+
+@cache
+def used(code: str) -> set[str]:
+    """The names that a piece of code mentions."""
+    return {n.id for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name)}
+
+
+@cache
+def bound(code: str) -> set[str]:
+    """The names that a piece of code gives a value, wherever it does."""
+    nodes = [*ast.walk(ast.parse(code))]
+    names = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    names |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    return names | {(a.asname or a.name).partition(".")[0] for n in nodes
+                    if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
 
 
 def calls(node: ast.AST) -> list[str]:
@@ -552,6 +712,8 @@ def rule_placeholders(source: Source) -> None:
 
 
 RULES: list[Any] = [rule_syntax, rule_title, rule_parameters, rule_stage_order, rule_trap_order,
-                    rule_predict, rule_core, rule_guess, rule_claims, rule_exercises, rule_hints,
-                    rule_checks, rule_questions, rule_no_learner_answers, rule_size, rule_density,
-                    rule_claims_in_a_row, rule_numbers, rule_quiz, rule_explorer, rule_placeholders]
+                    rule_situation, rule_break, rule_core, rule_guess, rule_quoted, rule_claims,
+                    rule_exercises, rule_hints, rule_checks, rule_questions,
+                    rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
+                    rule_more, rule_words, rule_pictures, rule_core_alone, rule_numbers, rule_quiz,
+                    rule_explorer, rule_placeholders]

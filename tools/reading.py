@@ -25,7 +25,17 @@ def minutes(cells: Iterable[NotebookNode]) -> float:
 
 def of_lesson(lesson: NotebookNode) -> int:
     """Minutes for a whole lesson, by fives."""
-    return 5 * math.ceil(minutes(lesson.cells) / 5)
+    return by_fives(lesson.cells)
+
+
+def of_core(lesson: NotebookNode) -> int:
+    """Minutes for a lesson without the traps off its core path, by fives."""
+    return by_fives(c for c in lesson.cells if not c.metadata.get("dlsys", {}).get("aside"))
+
+
+def by_fives(cells: Iterable[NotebookNode]) -> int:
+    """Minutes for these cells, by fives, rounded up."""
+    return 5 * math.ceil(minutes(cells) / 5)
 
 
 def of_trap(lesson: NotebookNode, trap: str) -> int:

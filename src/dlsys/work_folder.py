@@ -21,10 +21,10 @@ from dlsys_helpers.stages import STAGES, Stage
 WAY_IN = "Run `dlsys start {number}` in a terminal for a worksheet of your own."
 START_PAGE = "00_start_here.ipynb"
 # Their outputs answer the question above them: the learner makes them with the first run.
-_ANSWERING = {"break", "look", "repair"}
+_ANSWERING = {"look", "why", "repair", "more"}
 # So does the text under a step's heading: JupyterLab folds each, and opens it when one runs on.
-# The exercise alone gives nothing away.
-_OPEN_STEP = "Your turn"
+# These give nothing away.
+_OPEN_STEPS = ("The code", "Guess", "Your turn")
 
 
 class Started(NamedTuple):
@@ -89,7 +89,7 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
         if cell["cell_type"] == "code" and facts.get("role") in _ANSWERING:
             empty(cell)
         source = "".join(cell["source"])
-        if facts.get("role") == "step" and source.startswith("#") and _OPEN_STEP not in source:
+        if facts.get("role") == "step" and not source.endswith(_OPEN_STEPS):
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
     return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
 

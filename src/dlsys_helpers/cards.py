@@ -98,7 +98,7 @@ def _linked(see: str, trap: str) -> str:
     lesson = paths.lesson_copy(int(trap[:2])) if trap else None
     if lesson is None or not lesson.exists():
         return html.escape(see)
-    return link(lesson, see, f"#cell-id={trap.replace('.', '-')}-predict-1")
+    return link(lesson, see, f"#cell-id={trap.replace('.', '-')}-situation-1")
 
 
 def show_claim(text: str) -> None:

@@ -23,11 +23,14 @@ class CatalogError(UserError):
 class Trap:
     """A trap and its exercise, as the lesson declares them.
 
-    ``function`` is the learner's; ``core`` says that the trap is on the short way through a stage.
+    ``title`` is the situation, which stands over the trap until the guess is made; ``fault`` is
+    what goes wrong, in the words of somebody who searches for it. ``function`` is the learner's;
+    ``core`` says that the trap is on the short way through a stage.
     """
 
     id: str
     title: str
+    fault: str
     symptom: str
     function: str
     points: int
@@ -35,6 +38,16 @@ class Trap:
     minutes: int
     core: bool
     hints: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The fault as a heading or a row of a list has it."""
+        return sentence_case(self.fault)
+
+
+def sentence_case(text: str) -> str:
+    """A text with a large first letter; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def path(stage: int) -> Path:
