@@ -8,7 +8,9 @@ A fault has the fault's colour and a thick edge or a cross: colour is never the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -16,10 +18,13 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
+from matplotlib.ticker import MaxNLocator
 
 from dlsys_helpers import plots
+from dlsys_helpers.plots import INK
 
 WIDTH, MARGIN, SIZE = 5.2, 0.06, 10  # inches, inches, points
+RIGHT = WIDTH - 0.15
 DARK, FAULT = "#1f2733", plots.COLOURS[5]
 KINDS = plots.COLOURS[:5]  # the sixth is the fault's
 
@@ -106,12 +111,14 @@ class Sheet:
         self.bottom += 0.12
 
     def text(self, x: float, y: float, text: str, *, ha: str = "left", va: str = "top",
-             colour: str = plots.INK, weight: str = "normal", size: float = SIZE) -> None:
+             colour: str = INK, weight: str = "normal", size: float = SIZE) -> None:
         """Write a text, by its top unless va says otherwise."""
-        share = {"top": 1, "center": 0.5, "bottom": 0}[va]
-        self.bottom = max(self.bottom, y + share * text_height(text, size))
-        self.axes.text(x, y, text, ha=ha, va=va, color=colour, weight=weight, size=size,
-                       parse_math=False, linespacing=1.2, multialignment=ha)
+        high = text_height(text, size)
+        top = y - {"top": 0, "center": 0.5, "bottom": 1}[va] * high
+        self.bottom = max(self.bottom, top + high)
+        for n, line in enumerate(text.split("\n")):  # one by one: each on its baseline
+            self.axes.text(x, top + (1.25 * n + 1) * size / 72, line, ha=ha, va="baseline",
+                           color=colour, weight=weight, size=size, parse_math=False)
 
     def box(self, x: float, y: float, width: float, height: float, text: str = "", *,
             colour: str = KINDS[0], fill: object = None, fault: bool = False, empty: bool = False,
@@ -124,12 +131,12 @@ class Sheet:
         self.axes.add_patch(FancyBboxPatch(
             (x, y), width, height, boxstyle=f"round,pad=0,rounding_size={min(0.04, height / 3)}",
             facecolor="none" if empty else fill or pale(colour), hatch=hatch,
-            edgecolor=plots.INK if empty and not fault else colour, label=label,
+            edgecolor=INK if empty and not fault else colour, label=label,
             linewidth=2.4 if fault else 0.6 if empty else 1))
         self.bottom = max(self.bottom, y + height)
         if text:
             self.text(x + width / 2, y + height / 2, text, ha="center", va="center",
-                      colour=plots.INK if empty else DARK, weight="bold" if fault else "normal")
+                      colour=INK if empty else DARK, weight="bold" if fault else "normal")
 
     def bar(self, x: float, y: float, width: float, height: float, *,
             fault: bool = False) -> None:
@@ -140,7 +147,7 @@ class Sheet:
         self.bottom = max(self.bottom, y + height)
 
     def line(self, points: Sequence[tuple[float, float]], *, arrow: bool = False,
-             colour: str = plots.INK, dashed: bool = False, width: float = 1.3,
+             colour: str = INK, dashed: bool = False, width: float = 1.3,
              label: str = "line") -> None:
         """A line through points, in inches, with an arrow's head at the last if asked for."""
         self.axes.add_patch(FancyArrowPatch(
@@ -161,3 +168,56 @@ class Sheet:
         self.figure.set_size_inches(WIDTH, height)
         self.axes.set(xlim=(0, WIDTH), ylim=(height, 0))
         plots.show(self.figure, self.alt)
+
+
+def panels(count: int, width: float, least: float) -> tuple[float, int]:
+    """How far apart panels at least `least` inches wide lie, and how many stand in a row."""
+    across = max(1, min(count, int((width + 0.25) / (least + 0.25))))
+    across = math.ceil(count / math.ceil(count / across))  # as many in each row as can be
+    return (width + 0.25) / across, across
+
+
+def scaled(values: Sequence[float], left: float, log: bool = False) -> Callable[[float], float]:
+    """Where a value lies between `left` and RIGHT; the smallest and largest are at the ends."""
+    need(all(map(math.isfinite, values)), "values", list(values), "finite numbers")
+    need(not log or min(values) > 0, "values", min(values), "numbers above 0 on a log scale")
+    low, high = (f(map(math.log10, values)) if log else f(values) for f in (min, max))
+    need(high > low, "values", [*values], "at least two that differ")
+
+    def at(value: float) -> float:
+        place = math.log10(value) if log else value
+        return left + (place - low) / (high - low) * (RIGHT - 0.1 - left)
+    at.low, at.high, at.log = low, high, log
+    return at
+
+
+def axis(sheet: Sheet, at: Callable[[float], float], left: float, unit: str) -> None:
+    """An axis below all that is drawn: line, ticks, numbers, unit."""
+    y = sheet.bottom + 0.06
+    sheet.line([(left, y), (RIGHT - 0.1, y)], width=1)
+    places = MaxNLocator(5, integer=at.log).tick_values(at.low, at.high)
+    for place in places[(places >= at.low) & (places <= at.high)]:
+        x = at(10.0 ** place if at.log else place)
+        sheet.line([(x, y), (x, y + 0.05)], width=1)
+        number = f"{place:.6g}" if not at.log else f"1e{place:.0f}" if place else "1"
+        sheet.text(x, y + 0.07, number, ha="center")
+    if unit or at.log:
+        sheet.text((left + RIGHT) / 2, sheet.bottom + 0.02, f"{unit} (log)" if at.log else unit,
+                   ha="center")
+
+
+def name_moments(sheet: Sheet, moments: Mapping[str, float], at: Callable, left: float) -> None:
+    """The names of dashed lines, moved apart, with the lines' upper ends."""
+    placed = spread([(at(value), name) for name, value in moments.items()], left, WIDTH - MARGIN)
+    if placed:
+        top = sheet.bottom + max(text_height(text) for *_, text in placed)
+        for x, middle, text in placed:
+            sheet.text(middle, top, text, ha="center", va="bottom")
+            sheet.line([(middle, top + 0.02), (x, top + 0.12)], dashed=True)
+        sheet.bottom = top + 0.12
+
+
+def widest_part(low: float, high: float, moments: Sequence[float]) -> tuple[float, float]:
+    """The widest part of a range between the dashed lines that cross it."""
+    borders = [low, *sorted(x for x in moments if low < x < high), high]
+    return max(pairwise(borders), key=lambda part: part[1] - part[0])
