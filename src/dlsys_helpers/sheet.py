@@ -15,7 +15,7 @@ from itertools import pairwise
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator
@@ -150,10 +150,17 @@ class Sheet:
              colour: str = INK, dashed: bool = False, width: float = 1.3,
              label: str = "line") -> None:
         """A line through points, in inches, with an arrow's head at the last if asked for."""
-        self.axes.add_patch(FancyArrowPatch(
-            path=Path(points), arrowstyle="-|>" if arrow else "-", mutation_scale=9, color=colour,
-            fill=arrow, linewidth=width, linestyle=(0, (4, 3)) if dashed else "-", label=label,
-            capstyle="butt", joinstyle="round"))
+        self.axes.add_patch(PathPatch(
+            Path(points), fill=False, color=colour, linewidth=width, label=label,
+            linestyle=(0, (4, 3)) if dashed else "-", capstyle="butt", joinstyle="round"))
+        if arrow:
+            (x1, y1), (x2, y2) = points[-2:]
+            length = math.hypot(x2 - x1, y2 - y1)
+            dx, dy = 0.09 * (x2 - x1) / length, 0.09 * (y2 - y1) / length
+            self.axes.add_patch(Polygon(
+                [(x2, y2), (x2 - dx - dy / 2.4, y2 - dy + dx / 2.4),
+                 (x2 - dx + dy / 2.4, y2 - dy - dx / 2.4)], color=colour, linewidth=0,
+                label="head"))
         self.bottom = max(self.bottom, *(y for _, y in points))
 
     def cross(self, x: float, y: float, reach: float, colour: str = DARK) -> None:
@@ -202,7 +209,7 @@ def axis(sheet: Sheet, at: Callable[[float], float], left: float, unit: str) -> 
         number = f"{place:.6g}" if not at.log else f"1e{place:.0f}" if place else "1"
         sheet.text(x, y + 0.07, number, ha="center")
     if unit or at.log:
-        sheet.text((left + RIGHT) / 2, sheet.bottom + 0.02, f"{unit} (log)" if at.log else unit,
+        sheet.text((left + RIGHT) / 2, sheet.bottom + 0.02, f"{unit} (log)".strip() if at.log else unit,
                    ha="center")
 
 
