@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import jupytext
 from nbformat import NotebookNode
 
+import dlsys_helpers
 from dlsys_checks import questions
 from dlsys_helpers import checking, explorers, guesses, stages
 from dlsys_helpers.paths import ROOT
@@ -44,7 +45,7 @@ MAX_CORE, MAX_CORE_MINUTES = 5, 60  # the short way through a stage: traps, exer
 MAX_TEACHING, MAX_BESIDE = 15, 3  # lines of code, and those beside claims
 MAX_CLAIMS, MAX_FOLDED_CLAIMS = 1, 6  # in a row: in the line of a trap, and elsewhere
 PLUMBING = "plumbing"  # tag of a cell that measures and teaches nothing: it is folded
-DRAWS = {"show", "plot_bars", "plot_lines"}
+DRAWS = {"show", *(name for name in dlsys_helpers.__all__ if name.startswith(("draw_", "plot_")))}
 # Here code is shown as it is: set-up, an answer's place, one call, and what a GPU runs.
 NOT_DENSE = {"setup", "exercise", "explore", "gpu"}
 PARAMETERS = ("SEED", "THREADS", "DEVICE")

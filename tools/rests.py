@@ -23,10 +23,10 @@ from dlsys_helpers.paths import ROOT
 
 SRC = ROOT / "src"
 PACKAGES = ("torch", "torchvision", "numpy", "scikit-learn", "jax")
-# Left out: these keep, judge and show what a learner did; no number of a lesson depends on them.
+# Left out: these keep, judge and show what a learner did, or draw; no number depends on them.
 BESIDE = {f"dlsys_helpers.{name}" for name in (
-    "acting", "cards", "checking", "expect", "guesses", "judging", "progress", "room", "store",
-    "verdicts", "wording")}
+    "acting", "cards", "checking", "diagrams", "drawings", "expect", "guesses", "judging",
+    "number_lines", "progress", "room", "sheet", "store", "verdicts", "wording")}
 FRONT_END = ("explorers/explorer.js", "explorers/explorer.css")
 
 
