@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
@@ -117,6 +118,13 @@ def test_cells_are_the_matrix_and_marks_are_crossed(example):
     assert (len(cells), len(filled)) == (3 * 64 - 7, 64 - 7 + 36 + 36)
     assert len(patches(figure, "marked")) == 7
     assert len(patches(figure, "cross")) == 2 * (7 + 1)  # and in the legend
+
+
+def test_a_tensor_is_drawn_whatever_it_is(draw):
+    half = torch.full((2, 2), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    figure = draw("draw_grids", {"a": half}, values=True, marks={"a": torch.eye(2).bool()})
+    assert texts(figure).count(".50") == 4
+    assert len(patches(figure, "marked")) == 2
 
 
 def test_numbers_in_cells_are_the_weights_and_a_mark_has_a_thick_edge(example):

@@ -23,6 +23,7 @@ from dlsys_helpers.sheet import (
     RIGHT,
     WIDTH,
     Sheet,
+    as_array,
     axis,
     name_moments,
     need,
@@ -89,7 +90,7 @@ def draw_grids(grids: Mapping[str, object], *, title: str, alt: str,
 
 
 def _matrix(name: str, grid: object) -> np.ndarray:
-    table = np.asarray(grid, dtype=float)
+    table = as_array(grid)
     need(table.ndim == 2 and table.size > 0, f"grids[{name!r}]", table.shape,
          "a matrix [rows, columns]")
     need(bool(((table >= 0) & (table <= 1)).all()), f"grids[{name!r}]",
@@ -98,7 +99,7 @@ def _matrix(name: str, grid: object) -> np.ndarray:
 
 
 def _marked(name: str, marks: object, table: np.ndarray) -> np.ndarray:
-    marked = np.zeros(table.shape, bool) if marks is None else np.asarray(marks, dtype=bool)
+    marked = np.zeros(table.shape, bool) if marks is None else as_array(marks) != 0
     need(marked.shape == table.shape, f"marks[{name!r}]", marked.shape, f"shape {table.shape}")
     return marked
 

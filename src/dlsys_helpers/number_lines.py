@@ -23,6 +23,7 @@ from dlsys_helpers.sheet import (
     RIGHT,
     WIDTH,
     Sheet,
+    as_array,
     axis,
     name_moments,
     need,
@@ -112,7 +113,7 @@ def draw_histogram(values: object, *, title: str, alt: str, unit: str = "", bins
     values: any shape, finite. grids: name to its levels, on the same axis as the histogram.
     """
     grids = grids or {}
-    flat = np.asarray(values, dtype=float).ravel()
+    flat = as_array(values).ravel()
     need(flat.size > 0 and bool(np.isfinite(flat).all()), "values", flat.shape,
          "at least one value, all finite")
     counts, borders = np.histogram(flat, bins)
