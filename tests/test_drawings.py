@@ -147,6 +147,14 @@ def test_boxes_are_to_scale_and_a_sum_over_the_limit_says_so(example):
     assert {"Adam 90", "weights 15", "weights 1.9"} <= {*texts(figure)}
 
 
+def test_stacks_that_do_not_fit_side_by_side_stand_in_two_rows_of_one_scale(draw):
+    figure = draw("draw_boxes", {f"plan {k}": {"activations": 4, "optimizer": 2} for k in range(6)})
+    places = [extent(p) for p in patches(figure, "part")]
+    assert len({round(bottom, 3) for *_, bottom in places[::2]}) == 2
+    heights = np.array([bottom - top for *_, top, bottom in places])
+    assert heights / heights[1] == pytest.approx([2, 1] * 6)
+
+
 def test_spans_are_to_scale_and_what_does_not_fit_is_in_the_legend(example):
     figure = example("overlap")
     spans = [extent(p) for p in patches(figure, "span")]

@@ -84,6 +84,11 @@ def spread(labels: Sequence[tuple[float, str]], low: float,
     return [(x, middle, text) for (x, text), middle in zip(labels, middles, strict=True)]
 
 
+def number(value: float) -> str:
+    """Three digits, and below a million no power of ten for what is whole."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
 def as_array(values: object) -> np.ndarray:
     """Lists, arrays and tensors, of any dtype and on any device, as float64."""
     if hasattr(values, "detach"):
