@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
@@ -119,6 +120,13 @@ def test_cells_are_the_matrix_and_marks_are_crossed(example):
     assert len(patches(figure, "cross")) == 2 * (7 + 1)  # and in the legend
 
 
+def test_a_tensor_is_drawn_whatever_it_is(draw):
+    half = torch.full((2, 2), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    figure = draw("draw_grids", {"a": half}, values=True, marks={"a": torch.eye(2).bool()})
+    assert texts(figure).count(".50") == 4
+    assert len(patches(figure, "marked")) == 2
+
+
 def test_numbers_in_cells_are_the_weights_and_a_mark_has_a_thick_edge(example):
     figure = example("weights")
     assert texts(figure).count(".50") == texts(figure).count("1") == 3
@@ -137,6 +145,14 @@ def test_boxes_are_to_scale_and_a_sum_over_the_limit_says_so(example):
     limit = patches(figure, "limit")[0].get_path().vertices[0][1]
     assert (floor - limit) / heights[0] == pytest.approx(80 / 15)
     assert {"Adam 90", "weights 15", "weights 1.9"} <= {*texts(figure)}
+
+
+def test_stacks_that_do_not_fit_side_by_side_stand_in_two_rows_of_one_scale(draw):
+    figure = draw("draw_boxes", {f"plan {k}": {"activations": 4, "optimizer": 2} for k in range(6)})
+    places = [extent(p) for p in patches(figure, "part")]
+    assert len({round(bottom, 3) for *_, bottom in places[::2]}) == 2
+    heights = np.array([bottom - top for *_, top, bottom in places])
+    assert heights / heights[1] == pytest.approx([2, 1] * 6)
 
 
 def test_spans_are_to_scale_and_what_does_not_fit_is_in_the_legend(example):

@@ -23,10 +23,12 @@ from dlsys_helpers.sheet import (
     RIGHT,
     WIDTH,
     Sheet,
+    as_array,
     axis,
     name_moments,
     need,
     need_known,
+    number,
     pale,
     panels,
     scaled,
@@ -58,11 +60,14 @@ def draw_grids(grids: Mapping[str, object], *, title: str, alt: str,
     sheet = Sheet(title, alt)
     side = [*row_names] or [rows]
     left = MARGIN + max(map(text_width, side)) + 0.08 * any(side)
-    least, most = (0.36, 0.5) if values or column_names else (0.13, 0.26)
+    least, most = (0.36, 0.5) if values else (0.11, 0.26)
+    named = max((text_width(name) + 0.06 for name in column_names), default=0)
+    least, most = max(least, min(named, 0.8)), max(most, named)
     widest = max(table.shape[1] for table in tables.values())
     pitch, across = panels(len(tables), RIGHT - left, widest * least)
     cell = min(most, (pitch - 0.25) / widest)
-    above = 0.2 * bool(columns) + 0.2 * bool(column_names)
+    over = [wrap(name, cell - 0.03) for name in column_names]
+    above = 0.2 * bool(columns) + max(map(text_height, over), default=0) + 0.02
     names = [*tables]
     for first in range(0, len(names), across):
         batch = names[first:first + across]
@@ -76,7 +81,7 @@ def draw_grids(grids: Mapping[str, object], *, title: str, alt: str,
             sheet.text(x, top, head, weight="bold")
             if columns:
                 sheet.text(x, y - above, columns + " →")
-            for k, text in enumerate(column_names):
+            for k, text in enumerate(over):
                 sheet.text(x + (k + 0.5) * cell, y - 0.02, text, ha="center", va="bottom")
             _cells(sheet, x, y, cell, table, _marked(name, marks.get(name), table), values)
             sheet.text(x, y + cell * len(table) + 0.03, wrap(captions.get(name, ""), pitch - 0.2))
@@ -89,7 +94,7 @@ def draw_grids(grids: Mapping[str, object], *, title: str, alt: str,
 
 
 def _matrix(name: str, grid: object) -> np.ndarray:
-    table = np.asarray(grid, dtype=float)
+    table = as_array(grid)
     need(table.ndim == 2 and table.size > 0, f"grids[{name!r}]", table.shape,
          "a matrix [rows, columns]")
     need(bool(((table >= 0) & (table <= 1)).all()), f"grids[{name!r}]",
@@ -98,7 +103,7 @@ def _matrix(name: str, grid: object) -> np.ndarray:
 
 
 def _marked(name: str, marks: object, table: np.ndarray) -> np.ndarray:
-    marked = np.zeros(table.shape, bool) if marks is None else np.asarray(marks, dtype=bool)
+    marked = np.zeros(table.shape, bool) if marks is None else as_array(marks) != 0
     need(marked.shape == table.shape, f"marks[{name!r}]", marked.shape, f"shape {table.shape}")
     return marked
 
@@ -138,47 +143,57 @@ def draw_boxes(stacks: Mapping[str, Mapping[str, float]], *, title: str, alt: st
     sheet = Sheet(title, alt)
     sums = {name: sum(parts.values()) for name, parts in stacks.items()}
     kinds = _kinds(part for parts in stacks.values() for part in parts)
-    top, tall = sheet.bottom + 0.22, 2.3
-    floor, scale = top + tall, tall / max(*sums.values(), limit or 0, 1e-12)
-    line = "" if limit is None else wrap(f"{limit_name}\n{limit:.4g} {unit}", 0.8)
-    pitch = (RIGHT - MARGIN - (text_width(line) + 0.1 if line else 0)) / len(stacks)
-    width = min(pitch - 0.08, 1.5)
-    for n, (name, parts) in enumerate(stacks.items()):
-        x, y = MARGIN + n * pitch, floor
-        over = limit is not None and sums[name] > limit
-        below = wrap(name, width, "bold")
-        sheet.text(x + width / 2, floor + 0.05, below, ha="center", weight="bold")
-        flat = []
-        for part, size in parts.items():
-            y -= size * scale
-            text = wrap(f"{part} {size:.3g}", width - 0.04)
-            sheet.box(x, y, width, size * scale, colour=kinds[part], label="part")
-            if text_height(text) < size * scale:
-                middle = _aside(y, size * scale, text, line and floor - limit * scale)
-                sheet.text(x + width / 2, middle, text, ha="center", va="center", colour=DARK)
-            else:
-                flat += [text] if size else []
-        for text in flat:
-            sheet.text(x + width / 2, floor + 0.07 + text_height(below), text, ha="center")
-            below += "\n" + text
-        total = f"{sums[name]:.4g} {unit}" + (" ✗" if over else "")
-        if line and abs(y - 0.12 - floor + limit * scale) < 0.12:
-            y = floor - limit * scale  # above the line, not on it
-        sheet.text(x + width / 2, y - 0.03, total, ha="center", va="bottom", weight="bold",
-                   colour=FAULT if over else INK)
-    if line:
-        y = floor - limit * scale
-        sheet.line([(MARGIN, y), (MARGIN + len(stacks) * pitch, y)], dashed=True, label="limit")
-        sheet.text(MARGIN + len(stacks) * pitch + 0.06, y, line, va="center")
+    line = "" if limit is None else wrap(f"{limit_name}\n{number(limit)} {unit}", 0.8)
+    room = RIGHT - MARGIN - (text_width(line) + 0.1 if line else 0)
+    least = 0.12 + max(text_width(word, "bold") for name in (*stacks, *kinds)
+                       for word in name.split())
+    rows = math.ceil(len(stacks) / max(1, int(room / least)))
+    across = math.ceil(len(stacks) / rows)
+    pitch, tall = room / across, 2.3 if rows == 1 else 1.7
+    scale = tall / max(*sums.values(), limit or 0, 1e-12)
+    names = [*stacks]
+    for first in range(0, len(names), across):
+        floor = sheet.bottom + 0.22 + tall
+        level = None if limit is None else floor - limit * scale
+        for n, name in enumerate(names[first:first + across]):
+            _stack(sheet, MARGIN + n * pitch, floor, min(pitch - 0.08, 1.5), scale, name,
+                   stacks[name], kinds, level, unit)
+        if line:
+            sheet.line([(MARGIN, level), (MARGIN + room, level)], dashed=True, label="limit")
+            sheet.text(MARGIN + room + 0.06, level, line, va="center")
     sheet.show()
 
 
-def _aside(y: float, high: float, text: str, line: float | str) -> float:
+def _stack(sheet: Sheet, x: float, floor: float, width: float, scale: float, name: str,
+           parts: Mapping[str, float], kinds: Mapping[str, str], level: float | None,
+           unit: str) -> None:
+    """One column: its boxes upwards from the floor, its sum above, its name and the rest below."""
+    y, middle, total = floor, x + width / 2, sum(parts.values())
+    below = wrap(name, width, "bold")
+    sheet.text(middle, floor + 0.05, below, ha="center", weight="bold")
+    for part, size in parts.items():
+        y -= size * scale
+        text = wrap(f"{part} {number(size)}", width - 0.04)
+        sheet.box(x, y, width, size * scale, colour=kinds[part], label="part")
+        if text_height(text) < size * scale:
+            sheet.text(middle, _aside(y, size * scale, text, level), text, ha="center",
+                       va="center", colour=DARK)
+        elif size:
+            sheet.text(middle, floor + 0.07 + text_height(below), text, ha="center")
+            below += "\n" + text
+    over = level is not None and y < level - 1e-9
+    if level is not None and abs(y - 0.12 - level) < 0.12:
+        y = level  # the sum stands above the line, not on it
+    sheet.text(middle, y - 0.03, f"{total:.4g} {unit}" + " ✗" * over, ha="center", va="bottom",
+               weight="bold", colour=FAULT if over else INK)
+
+
+def _aside(y: float, high: float, text: str, line: float | None) -> float:
     """The middle for a text in a box from y on, beside a line that crosses the box if it can."""
-    need_room = text_height(text) / 2 + 0.04
-    if not line or abs(y + high / 2 - line) > need_room:
+    reach = text_height(text) / 2 + 0.04
+    if line is None or abs(y + high / 2 - line) > reach:
         return y + high / 2
-    return line + need_room if y + high - line > line - y else line - need_room
+    return line + reach if y + high - line > line - y else line - reach
 
 
 def _kinds(names: object) -> dict[str, str]:

@@ -23,10 +23,12 @@ from dlsys_helpers.sheet import (
     RIGHT,
     WIDTH,
     Sheet,
+    as_array,
     axis,
     name_moments,
     need,
     need_known,
+    number,
     scaled,
     spread,
     text_height,
@@ -112,7 +114,7 @@ def draw_histogram(values: object, *, title: str, alt: str, unit: str = "", bins
     values: any shape, finite. grids: name to its levels, on the same axis as the histogram.
     """
     grids = grids or {}
-    flat = np.asarray(values, dtype=float).ravel()
+    flat = as_array(values).ravel()
     need(flat.size > 0 and bool(np.isfinite(flat).all()), "values", flat.shape,
          "at least one value, all finite")
     counts, borders = np.histogram(flat, bins)
@@ -131,12 +133,12 @@ def draw_histogram(values: object, *, title: str, alt: str, unit: str = "", bins
 
 
 def plot_columns(values: Mapping[object, float], *, title: str, xlabel: str, ylabel: str, alt: str,
-                 reference: tuple[float, str] | None = None, form: str = ".3g",
+                 reference: tuple[float, str] | None = None, form: str = "",
                  marks: Collection[object] = ()) -> None:
     """One column a name with its value above, and a dashed line to compare with.
 
     values: name to a finite number >= 0. reference: (value, label). form: of the numbers above
-    the columns, left out where one is too wide. marks: names of columns at fault, hatched.
+    the columns (".2f"), left out where one is too wide. marks: names of columns at fault, hatched.
     """
     heights = [float(v) for v in values.values()]
     need(bool(heights) and all(v >= 0 and math.isfinite(v) for v in heights), "values", heights,
@@ -149,10 +151,10 @@ def plot_columns(values: Mapping[object, float], *, title: str, xlabel: str, yla
     most = max(*heights, reference[0] if reference else 0, 1e-12)
     top, ticks = sheet.bottom + 0.2, MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, most)
     floor, scale = top + 1.7, 1.7 / most
-    left = MARGIN + max(text_width(f"{tick:.4g}") for tick in ticks) + 0.08
+    left = MARGIN + max(text_width(f"{tick:.6g}") for tick in ticks) + 0.08
     for tick in ticks[(ticks >= 0) & (ticks <= most)]:
         y = floor - tick * scale
-        sheet.text(left - 0.08, y, f"{tick:.4g}", ha="right", va="center")
+        sheet.text(left - 0.08, y, f"{tick:.6g}", ha="right", va="center")
         sheet.line([(left, y), (right, y)], width=0.4, label="tick")
     pitch = (right - left) / len(values)
     if reference:
@@ -163,7 +165,7 @@ def plot_columns(values: Mapping[object, float], *, title: str, xlabel: str, yla
         x, fault = left + (n + 0.5) * pitch, name in marks
         wide = min(0.62 * pitch, 0.6)
         sheet.bar(x - wide / 2, floor - height * scale, wide, height * scale, fault=fault)
-        text, y = f"{height:{form}}", floor - height * scale - 0.03
+        text, y = f"{height:{form}}" if form else number(height), floor - height * scale - 0.03
         if reference and abs(y - 0.09 - floor + reference[0] * scale) < 0.12:
             y = floor - reference[0] * scale - 0.03  # above the line, not on it
         if text_width(text, "bold") < pitch:

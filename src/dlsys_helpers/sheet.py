@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -81,6 +82,18 @@ def spread(labels: Sequence[tuple[float, str]], low: float,
         middles[k] = min(middles[k], high - halves[k])
         high = middles[k] - halves[k]
     return [(x, middle, text) for (x, text), middle in zip(labels, middles, strict=True)]
+
+
+def number(value: float) -> str:
+    """Three digits, and below a million no power of ten for what is whole."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def as_array(values: object) -> np.ndarray:
+    """Lists, arrays and tensors, of any dtype and on any device, as float64."""
+    if hasattr(values, "detach"):
+        values = values.detach().double().cpu()
+    return np.asarray(values, dtype=float)
 
 
 def need(holds: bool, what: str, got: object, expected: str) -> None:
@@ -208,9 +221,10 @@ def axis(sheet: Sheet, at: Callable[[float], float], left: float, unit: str) -> 
         sheet.line([(x, y), (x, y + 0.05)], width=1)
         number = f"{place:.6g}" if not at.log else f"1e{place:.0f}" if place else "1"
         sheet.text(x, y + 0.07, number, ha="center")
-    if unit or at.log:
-        sheet.text((left + RIGHT) / 2, sheet.bottom + 0.02, f"{unit} (log)".strip() if at.log else unit,
-                   ha="center")
+    if at.log:
+        unit = f"{unit} (log)".strip()
+    if unit:
+        sheet.text((left + RIGHT) / 2, sheet.bottom + 0.02, unit, ha="center")
 
 
 def name_moments(sheet: Sheet, moments: Mapping[str, float], at: Callable, left: float) -> None:
