@@ -21,10 +21,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, datasheet, digits, fit, flops,
-    gpu_result, gpu_table, new_axes, operations, plot_bars, plot_lines,
-    seconds, show, xor_quadrants,
-    guess, measured,
+    accuracy, begin, check, claim, datasheet, digits, draw_grids, fit,
+    flops, gpu_result, gpu_table, guess, measured, new_axes, operations,
+    plot_bars, plot_lines, seconds, show, xor_quadrants,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -67,15 +66,12 @@ claim("weights and biases, counted by hand", count,
 # something between them bends: an *activation* such as ReLU, $\max(0, x)$, the
 # sigmoid, $1 / (1 + e^{-x})$, or tanh. What that buys is measured behind the traps.
 
-# %% [markdown] trap="01.1" role="situation" core=true symptom="predictions change between two calls on the same input"
+# %% [markdown] trap="01.1" role="situation" core=true fault="no_grad without eval: dropout and BatchNorm stay on" symptom="predictions change between two calls on the same input"
 # ## The same images, sent twice
 #
 # Your digit reader has BatchNorm and dropout. You wrap it in `torch.no_grad()`,
-# because this is inference, and serve it. "If two calls should ever differ, set a
-# seed," says a colleague.
-#
-# You feed the test images through the model twice and compare the labels. Then you
-# look whether the model is still the same.
+# because this is inference, and serve it. "If two calls ever differ, set a seed,"
+# says a colleague. You send it the test images twice.
 
 # %% trap="01.1" role="break"
 reader = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
@@ -87,7 +83,7 @@ with torch.no_grad():                    # inference, surely
     first = reader(x_test).argmax(1)     # (497,)
     second = reader(x_test).argmax(1)
 
-# %% trap="01.1" role="guess"
+# %% trap="01.1" role="guess" quoted="wrong"
 guess("01.1",
       "What share of the test images gets another label in the second "
       "pass?", unit="%")
@@ -99,18 +95,52 @@ print(f"labels that differ between two calls: {flips:.1%}")
 print(f"largest move of a stored mean: {drift:.3f}")
 
 # %% trap="01.1" role="look"
-claim("share of labels on which the passes differ", flips, above=0.02)
-claim("largest move of a stored mean, by looking", drift, above=0.005)
+measured("01.1", 100 * flips, right=(4, 12))
 
 # %% trap="01.1" role="look"
-measured("01.1", 100 * flips, right=(2, 20))
+claim("share of labels on which the passes differ", flips, above=0.02)
+
+# %% [markdown] trap="01.1" role="look"
+# And the model is no longer the one that you trained:
+
+# %% trap="01.1" role="look"
+claim("largest move of a stored mean, by looking", drift, above=0.005)
 
 # %% [markdown] trap="01.1" role="why"
 # `no_grad` switches off the *graph*. It does not switch the *mode*. In train mode
-# dropout draws a new mask for every call, and BatchNorm normalises with the
-# batch it sees and moves its stored statistics: each image you serve changes the
-# model. Eval mode switches both off. A seed would hide the first fault and keep
-# the second.
+# dropout draws a new mask for every call, and BatchNorm normalises with the batch it
+# sees and moves its stored statistics: each image you serve changes the model. A seed
+# would hide the first fault and keep the second.
+
+# %% trap="01.1" role="why" tags=["plumbing"]
+import copy
+
+from torch.random import fork_rng
+
+def happens(train, no_grad):
+    """What a call does: builds a graph, draws masks, moves statistics."""
+    model = copy.deepcopy(reader).train(train)
+    stored = model[1].running_mean.clone()
+    with fork_rng(), torch.set_grad_enabled(not no_grad):
+        one, two = model(x_test), model(x_test)
+    return [one.requires_grad, not one.equal(two),
+            not model[1].running_mean.equal(stored)]
+
+switches = {"neither": (True, False), "no_grad": (True, True),
+            "eval": (False, False), "both": (False, True)}
+effects = torch.tensor([happens(*switch) for switch in switches.values()])
+
+# %% trap="01.1" role="why"
+draw_grids({"what a call does": effects.T},
+           marks={"what a call does": effects.T & torch.tensor(
+               [[False] * 4, [False, True, False, False],
+                [False, True, False, False]])},
+           row_names=["builds a graph", "draws a mask", "moves statistics"],
+           column_names=[*switches], legend="what you serve",
+           title="Two switches, and each does half",
+           alt="A grid of three effects and four settings. no_grad alone "
+               "leaves masks and moving statistics, eval alone leaves the "
+               "graph, both together leave nothing.")
 
 # %% trap="01.1" role="repair"
 reader.eval()
@@ -122,16 +152,23 @@ print(f"labels that differ between two calls: {flips:.1%}")
 gap = (first - second).abs().max()
 drift = (reader[1].running_mean - stored).abs().max()
 print(f"largest move of a stored mean: {drift:.3f}")
-print(f"largest gap between two calls: {gap:.1f}")
 score = accuracy(reader, x_test, y_test)
 
 # %% trap="01.1" role="repair"
 claim("largest gap between two calls in eval mode", gap, expected=0)
+
+# %% [markdown] trap="01.1" role="more" topics="a plain net in train mode · BatchNorm on the same batch"
+# Eval mode holds the stored statistics, too, and reads the digits:
+
+# %% trap="01.1" role="more"
 claim("move of the stored means", drift, expected=0)
 claim("share of the digits that it reads", score, expected=0.97,
       within=0.02)
 
-# %% trap="01.1" role="repair"
+# %% [markdown] trap="01.1" role="more"
+# Not each net in train mode changes its answer from call to call:
+
+# %% trap="01.1" role="more"
 plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 normed = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
                        nn.Linear(64, 10))
@@ -142,7 +179,7 @@ with torch.no_grad():                    # both are in train mode
 print({name: f"{gap:.1f}" for name, gap in gaps.items()},
       f"in other company: {moved:.1f}")
 
-# %% trap="01.1" role="repair"
+# %% trap="01.1" role="more"
 claim("a plain MLP in train mode, two calls: gap", gaps["plain"],
       expected=0)
 claim("BatchNorm on the same batch, two calls: gap", gaps["BatchNorm"],
@@ -189,14 +226,11 @@ def predict(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # section on evaluation mode.
 
-# %% [markdown] trap="01.2" role="situation" core=true symptom="classifier misses most positives although accuracy is high"
+# %% [markdown] trap="01.2" role="situation" core=true fault="a logit is cut at 0.5 as if it were a probability" symptom="classifier misses most positives although accuracy is high"
 # ## An alarm at one half
 #
 # You train one output to recognise the digit 8 and raise an alarm when it exceeds
-# 0.5. The last layer is `nn.Linear`. Accuracy on the test set is above 90 %, so you
-# ship it.
-#
-# Think of two things: what an output of 0.5 means, and whom the accuracy counts.
+# one half. Accuracy on the test set is above 90 %, so you ship it.
 
 # %% trap="01.2" role="break"
 is_eight, truth = (y_train == 8).float(), y_test == 8
@@ -205,7 +239,7 @@ fit(detector, x_train, is_eight[:, None], steps=400, lr=1e-2,
     loss=F.binary_cross_entropy_with_logits)
 with torch.no_grad():
     score = detector(x_test)[:, 0]       # (497,)
-alarm = score > 0.5                      # looks like a probability
+alarm = score > 0.5                      # one half
 
 # %% trap="01.2" role="guess"
 guess("01.2", "What share of the true eights raises the alarm?",
@@ -222,18 +256,38 @@ print(f"scores run from {score.min():.1f} to {score.max():.1f}")
 print(f"accuracy {right:.2f}   eights found {recall(alarm):.2f}")
 
 # %% trap="01.2" role="look"
-claim("accuracy of the alarm", right, above=0.9)
-claim("share of the eights that it finds", recall(alarm), below=0.6)
-claim("the lowest score, so it is no probability", score.min(), below=0)
+measured("01.2", 0)
 
 # %% trap="01.2" role="look"
-measured("01.2", 0)
+claim("share of the eights that it finds", recall(alarm), below=0.6)
+
+# %% [markdown] trap="01.2" role="look"
+# Nine images of ten are no eights, and the accuracy counts those:
+
+# %% trap="01.2" role="look"
+claim("accuracy of the alarm", right, above=0.9)
 
 # %% [markdown] trap="01.2" role="why"
 # The output is a *logit*, the logarithm of the odds, and runs over all real
-# numbers. A probability of one half is a logit of 0. Your cut at 0.5 demanded a
-# probability of 0.622 before it raised an alarm. Pass the score through a sigmoid,
-# or compare the logit with 0: the two give the same alarms here.
+# numbers. A probability of one half is a logit of 0. Your cut at `0.5` demanded a
+# probability of 0.622 before it raised an alarm, and many eights lie below.
+
+# %% trap="01.2" role="why"
+ax = new_axes("Many eights score between 0 and 0.5, or below",
+              "score, a logit", "images")
+edges = torch.arange(-12, 9, 1.0).tolist()
+for name, rows, style in (("other digits", score[~truth], "-"),
+                          ("eights", score[truth], "--")):
+    ax.hist(rows.tolist(), edges, histtype="step", linestyle=style,
+            linewidth=2, label=name)
+for cut, name in ((0.0, "one half"), (0.5, "your cut")):
+    ax.axvline(cut, linestyle=":", color="#7a8292")
+    ax.annotate(name, (cut, 60), ha="right" if cut == 0 else "left",
+                xytext=(-4 if cut == 0 else 4, 0),
+                textcoords="offset points")
+ax.legend(loc="upper left")
+show(ax.figure, alt="Histogram of the scores. Other digits lie far below "
+     "zero; the eights spread around zero, many of them below the cut.")
 
 # %% trap="01.2" role="repair"
 needed = torch.tensor(0.5).sigmoid().item()
@@ -242,14 +296,23 @@ print(f"a logit of 0.5 is a probability of {needed:.3f}")
 print(f"eights found: {recall(alarm):.2f} -> {recall(repaired):.2f}")
 
 # %% trap="01.2" role="repair"
+claim("eights found more, as a share of all eights",
+      recall(repaired) - recall(alarm), above=0.08)
+
+# %% [markdown] trap="01.2" role="more" topics="a cut at logit 0 · a sigmoid inside the model"
+# The score through a sigmoid, or the logit against 0: both give the same alarms.
+
+# %% trap="01.2" role="more"
+claim("the lowest score, so it is no probability", score.min(), below=0)
 claim("a logit of 0.5 as a probability", needed,
       expected=0.622, within=0.001)
 claim("images on which the two ways of saying one half differ",
       (repaired != (score > 0)).sum(), expected=0)
-claim("eights found more, as a share of all eights",
-      recall(repaired) - recall(alarm), above=0.08)
 
-# %% trap="01.2" role="repair"
+# %% [markdown] trap="01.2" role="more"
+# With a sigmoid at the end of the model, the loss decides:
+
+# %% trap="01.2" role="more"
 def recall_of(loss):
     """Share of the eights found by a detector with a sigmoid at its end."""
     model = nn.Sequential(nn.Linear(64, 1), nn.Sigmoid())
@@ -262,7 +325,7 @@ logits = recall_of(F.binary_cross_entropy_with_logits)
 print(f"a sigmoid in the model: eights found {probabilities:.2f} with the "
       f"loss for probabilities, {logits:.2f} with the one for logits")
 
-# %% trap="01.2" role="repair"
+# %% trap="01.2" role="more"
 claim("eights found with the loss that wants probabilities",
       probabilities, above=0.3)
 claim("with the loss that wants logits", logits, below=0.1)
@@ -300,16 +363,13 @@ def to_probs(logits: torch.Tensor, kind: str) -> torch.Tensor:
 # print the range of what you threshold. **Source:** Bishop 2006, *Pattern
 # Recognition and Machine Learning*, section 4.2.
 
-# %% [markdown] trap="01.3" role="situation" core=true symptom="deep network with sigmoid does not learn, loss stays at chance"
-# ## A deep stack of sigmoids that does not learn
+# %% [markdown] trap="01.3" role="situation" core=true fault="the init does not fit the activation: gradients vanish" symptom="deep network with sigmoid or ReLU does not learn, loss stays at chance, vanishing gradients"
+# ## A deep stack that does not learn
 #
 # One hidden layer reads the digits well. You stack eight layers of 32 units with
-# sigmoids between them, keep everything else, and train. The loss sits at the level
-# of guessing. "Vanishing gradients," you say: the slope of a sigmoid is at most
-# 0.25, so eight of them leave at most $0.25^8$.
-#
-# Is the gradient of the first layer, in a fresh stack, near that bound? And what
-# does ReLU change, whose slope is 1?
+# sigmoids between them, and the loss sits at the level of guessing. "A sigmoid's
+# slope is at most 0.25, so eight of them leave $0.25^8$ of the gradient. Take ReLU,
+# its slope is 1," says a colleague. You do, and keep the rest as PyTorch makes it.
 
 # %% trap="01.3" role="break"
 def stack(activation, init=None, depth=8, width=32):
@@ -325,101 +385,106 @@ def stack(activation, init=None, depth=8, width=32):
             nn.init.zeros_(m.bias)
     return model
 
-sigmoids = stack(nn.Sigmoid)
-fit(sigmoids, x_train, y_train, steps=300, lr=3e-3)
-score_sigmoid = accuracy(sigmoids, x_test, y_test)
+relus = stack(nn.ReLU)
+fit(relus, x_train, y_train, steps=300, lr=3e-2,
+    optimizer=torch.optim.SGD)
 
-# %% trap="01.3" role="guess"
+# %% trap="01.3" role="guess" quoted="wrong"
 guess("01.3",
-      "ReLU in place of the sigmoids, weights as PyTorch draws them, 300 "
-      "steps of SGD at 0.03: how many of the digits does it read?",
+      "After these 300 steps, how many of the digits does it read?",
       choices=["about half of them", "fewer than 3 in 10",
-               "over 9 in 10: its slope is 1"])
+               "over 9 in 10"])
 
 # %% trap="01.3" role="look"
+share = accuracy(relus, x_test, y_test)
+print(f"digits read by eight layers of ReLU: {share:.2f}")
+
+# %% trap="01.3" role="look"
+measured("01.3", 1)
+
+# %% trap="01.3" role="look"
+claim("read by eight default ReLU layers, with SGD at 0.03",
+      share, below=0.3)
+
+# %% [markdown] trap="01.3" role="why"
+# A gradient passes through the slope **and** the weights of every layer, so the
+# slopes alone bound nothing. The default weights of `nn.Linear` are smaller than
+# ReLU needs, by a factor of $\sqrt{6}$: each layer hands on less than it got, and
+# nearly nothing reaches the first. Activation and init are one choice: ReLU with He,
+# tanh with Xavier.
+
+# %% trap="01.3" role="why"
 def gradient_norms(model):
     """Norm of every layer weight gradient on 256 digits, in order."""
     weights = [m.weight for m in model if isinstance(m, nn.Linear)]
     loss = F.cross_entropy(model(x_train[:256]), y_train[:256])
     return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
 
-norms = {"sigmoid": gradient_norms(stack(nn.Sigmoid))}
-ratio = norms["sigmoid"][0] / norms["sigmoid"][-1]
-print(f"accuracy {score_sigmoid:.2f}   first / last gradient {ratio:.0e}")
-loud = gradient_norms(stack(
-    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
-
-# %% trap="01.3" role="look"
-claim("digits read after training, as a share; guessing reads 0.1",
-      score_sigmoid, below=0.3)
-claim("first over last gradient, fresh stack", ratio, below=0.25 ** 8)
-claim("the same ratio with larger weights", loud[0] / loud[-1],
-      above=0.25 ** 8)
-
-# %% [markdown] trap="01.3" role="why"
-# The gradient passes through the slope **and** the weights of every layer, so
-# $0.25^8$ bounds nothing. With PyTorch's default weights the ratio is far below it,
-# with large ones above. Changing the activation alone is not enough here: the
-# default weights of `nn.Linear` are smaller than ReLU needs, by a factor of
-# $\sqrt{6}$, and a ReLU stack still loses most of its gradient. Choose activation
-# and init together: tanh with Xavier, ReLU with He.
-
-# %% trap="01.3" role="repair"
 he, xavier = nn.init.kaiming_normal_, nn.init.xavier_normal_
-stacks = {"ReLU, default": stack(nn.ReLU),
+stacks = {"sigmoid, default": stack(nn.Sigmoid),
+          "ReLU, default": stack(nn.ReLU),
           "ReLU + He": stack(nn.ReLU, lambda w: he(w, nonlinearity="relu")),
           "tanh + Xavier": stack(nn.Tanh, xavier)}
-norms |= {name: gradient_norms(model) for name, model in stacks.items()}
+norms = {name: gradient_norms(model) for name, model in stacks.items()}
 ratios = {name: n[0] / n[-1] for name, n in norms.items()}
-print(*(f"{name}: {r:.0e}" for name, r in ratios.items()), sep="\n")
 
-# %% trap="01.3" role="repair"
-claim("first over last gradient, default ReLU", ratios["ReLU, default"],
-      below=0.1)
-claim("the same with He", ratios["ReLU + He"], above=0.2)
-claim("the same for tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
-
-# %% [markdown] trap="01.3" role="repair"
-# A level gradient is worth having only if the net then learns. Train them: tanh
-# with Xavier reads the digits, sigmoids at ten times the rate still do not, and
-# ReLU does with He and does not with the default.
-
-# %% trap="01.3" role="repair"
-fit(stacks["tanh + Xavier"], x_train, y_train, steps=300, lr=3e-3)
-score_tanh = accuracy(stacks["tanh + Xavier"], x_test, y_test)
-faster = stack(nn.Sigmoid)
-fit(faster, x_train, y_train, steps=300, lr=3e-2)
-score_faster = accuracy(faster, x_test, y_test)
-
-for name in ("ReLU, default", "ReLU + He"):
-    fit(stacks[name], x_train, y_train, steps=300, lr=3e-2,
-        optimizer=torch.optim.SGD)
-by_sgd = {name: accuracy(stacks[name], x_test, y_test)
-          for name in ("ReLU, default", "ReLU + He")}
-
-# %% trap="01.3" role="repair"
-claim("digits read by eight tanh layers with Xavier, with Adam",
-      score_tanh, above=0.9)
-claim("by eight sigmoids at ten times the rate", score_faster, below=0.3)
-
-# %% [markdown] trap="01.3" role="repair"
-# With plain SGD, the init decides between these two:
-
-# %% trap="01.3" role="repair"
-claim("read by eight default ReLU layers, with SGD at 0.03",
-      by_sgd["ReLU, default"], below=0.3)
-claim("by the same layers with He", by_sgd["ReLU + He"], above=0.5)
-
-# %% trap="01.3" role="repair"
-measured("01.3", 1)
-
-# %% trap="01.3" role="repair"
+# %% trap="01.3" role="why"
 plot_lines(range(1, 10), norms, xlabel="layer, input to output", logy=True,
            ylabel="norm of the weight gradient",
            title="Activation and init belong together",
            alt="Gradient norm by layer. Sigmoid falls by six orders of "
                "magnitude towards the input, default ReLU by two; He and "
                "Xavier stay level.")
+
+# %% trap="01.3" role="why"
+claim("first over last gradient, default ReLU", ratios["ReLU, default"],
+      below=0.1)
+
+# %% trap="01.3" role="repair"
+fit(stacks["ReLU + He"], x_train, y_train, steps=300, lr=3e-2,
+    optimizer=torch.optim.SGD)
+share_he = accuracy(stacks["ReLU + He"], x_test, y_test)
+print(f"digits read by eight layers of ReLU: {share_he:.2f} with He")
+
+# %% trap="01.3" role="repair"
+claim("by the same layers with He", share_he, above=0.5)
+
+# %% [markdown] trap="01.3" role="more" topics="what the quarter bounds · sigmoids at ten times the rate · tanh with Xavier"
+# With He and with Xavier the first gradient is about as large as the last. With
+# sigmoids, the ratio lies far below $0.25^8$ at the default weights, and above it with
+# large ones:
+
+# %% trap="01.3" role="more"
+loud = gradient_norms(stack(
+    nn.Sigmoid, lambda w: nn.init.xavier_normal_(w, gain=4)))
+
+# %% trap="01.3" role="more"
+claim("the same with He", ratios["ReLU + He"], above=0.2)
+claim("the same for tanh with Xavier", ratios["tanh + Xavier"], above=0.2)
+claim("first over last gradient, fresh stack", ratios["sigmoid, default"],
+      below=0.25 ** 8)
+claim("the same ratio with larger weights", loud[0] / loud[-1],
+      above=0.25 ** 8)
+
+# %% [markdown] trap="01.3" role="more"
+# A level gradient is worth having only if the net then learns. With Adam, tanh with
+# Xavier reads the digits; sigmoids do not, at this rate or at ten times:
+
+# %% trap="01.3" role="more"
+def share_read(model, lr):
+    fit(model, x_train, y_train, steps=300, lr=lr)
+    return accuracy(model, x_test, y_test)
+
+score_tanh = share_read(stacks["tanh + Xavier"], 3e-3)
+score_sigmoid = share_read(stack(nn.Sigmoid), 3e-3)
+score_faster = share_read(stack(nn.Sigmoid), 3e-2)
+
+# %% trap="01.3" role="more"
+claim("digits read by eight tanh layers with Xavier, with Adam",
+      score_tanh, above=0.9)
+claim("digits read after training, as a share; guessing reads 0.1",
+      score_sigmoid, below=0.3)
+claim("by eight sigmoids at ten times the rate", score_faster, below=0.3)
 
 # %% [markdown] trap="01.3" role="folklore"
 # **Told:** a chain of sigmoids passes at most a quarter per layer; replace them by
@@ -459,14 +524,12 @@ def grad_ratio(model: nn.Sequential, x: torch.Tensor,
 # Bengio 2010](https://proceedings.mlr.press/v9/glorot10a.html); [He et al. 2015,
 # "Delving Deep into Rectifiers"](https://arxiv.org/abs/1502.01852), section 2.2.
 
-# %% [markdown] trap="01.4" role="situation" core=true symptom="dead ReLU: units output zero for every input and never recover"
+# %% [markdown] trap="01.4" role="situation" core=true fault="zeros are counted as dead ReLU units" symptom="dead ReLU: units output zero for every input and never recover"
 # ## Units that are off for every input
 #
-# Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. The
-# layer has 64 units. You have read how to find dead ones: take the share of zeros
-# of each unit, and raise an alarm above 20 %.
-#
-# Try that detector on a *healthy*, fresh layer first.
+# Someone wanted sparse activations and set the bias of a ReLU layer to $-5$. "Take
+# the share of zeros of each unit, and raise an alarm above 20 %," you have read. You
+# try that detector on a *healthy*, fresh layer first.
 
 # %% trap="01.4" role="break"
 x_normal = torch.randn(2000, 10)
@@ -480,7 +543,7 @@ def flagged(h):
 alarms = {"healthy": flagged(healthy(x_normal).relu()),
           "sunk": flagged(sunk(x_normal).relu())}
 
-# %% trap="01.4" role="guess"
+# %% trap="01.4" role="guess" quoted="wrong"
 guess("01.4",
       "How many of the 64 units of the healthy layer does it call dead?",
       unit="units")
@@ -494,68 +557,94 @@ dead = {"healthy": off_for_all(healthy(x_normal).relu()),
         "sunk": off_for_all(sunk(x_normal).relu())}
 print(f"flagged: {alarms}   off for every row: {dead}")
 
-target = x_normal.sum(1).sign().clamp(min=0).long()
-net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
-before = sunk.weight.detach().clone()
-fit(net, x_normal, target, steps=200, lr=1e-2)
-moved = (sunk.weight - before).abs().max()
-print(f"largest move of the sunk weights in 200 steps: {moved:.1f}")
+# %% trap="01.4" role="look"
+measured("01.4", alarms["healthy"], right=(55, 64))
 
 # %% trap="01.4" role="look"
 claim("healthy units of 64 that the usual detector flags",
       alarms["healthy"], above=60)
-claim("healthy units off for every row", dead["healthy"], expected=0)
-
-# %% trap="01.4" role="look"
-measured("01.4", alarms["healthy"], right=(55, 64))
 
 # %% [markdown] trap="01.4" role="look"
-# The usual detector calls almost every healthy unit dead. The sunk units are dead
-# indeed: off for every row, and 200 steps of training do not move them.
+# None of these units is dead. The sunk ones are: off for every row.
 
 # %% trap="01.4" role="look"
 claim("sunk units off for every row, of 64", dead["sunk"], expected=64)
-claim("largest move of its weights in 200 steps of Adam", moved, expected=0)
 
 # %% [markdown] trap="01.4" role="why"
 # On centred inputs such as these, the units of a fresh ReLU layer are off for half
 # of the rows on average: a share of zeros is no illness. Dead means off for every
-# row. Then the slope is zero for every row, and the gradient is exactly zero. This
-# is the first layer, whose inputs stay as they are: without weight decay, and once no
-# momentum is left, nothing moves these units again. Give the layer a slope below zero, or better a bias that
-# leaves some inputs above it.
+# row. Then the slope is zero for every row and the gradient is exactly zero, so
+# nothing moves the unit again.
+
+# %% trap="01.4" role="why"
+zero_shares = {name: sorted((layer(x_normal) <= 0).float().mean(0).tolist())
+               for name, layer in (("healthy", healthy), ("sunk", sunk))}
+plot_lines(range(1, 65), {**zero_shares, "alarm": [0.2] * 64},
+           xlabel="unit, sorted", ylabel="share of rows with zero",
+           title="Half off is health, off for every row is death",
+           alt="Share of zeros of 64 units, sorted. Healthy units lie "
+               "around one half, all above the alarm at a fifth. Sunk "
+               "units lie at one.")
 
 # %% trap="01.4" role="repair"
+target = x_normal.sum(1).sign().clamp(min=0).long()
+net = nn.Sequential(sunk, nn.ReLU(), nn.Linear(64, 2))
 leaky = nn.Sequential(nn.Linear(10, 64), nn.LeakyReLU(0.1),
                       nn.Linear(64, 2))
 nn.init.constant_(leaky[0].bias, -5.0)
-before = leaky[0].weight.detach().clone()
-fit(leaky, x_normal, target, steps=200, lr=1e-2)
-moved = (leaky[0].weight - before).abs().max()
+moves = {}
+for name, model in (("dead", net), ("leaky", leaky)):
+    before = model[0].weight.detach().clone()
+    fit(model, x_normal, target, steps=200, lr=1e-2)
+    moves[name] = (model[0].weight - before).abs().max()
 score_leaky, score_dead = (accuracy(m, x_normal, target)
                            for m in (leaky, net))
 print(f"accuracy: dead {score_dead:.2f}, leaky {score_leaky:.2f}")
 
+# %% [markdown] trap="01.4" role="repair"
+# 200 steps do not move the dead units. Give the layer a slope below zero, or better a
+# bias that leaves some inputs above it:
+
 # %% trap="01.4" role="repair"
+claim("largest move of its weights in 200 steps of Adam", moves["dead"],
+      expected=0)
+
+# %% [markdown] trap="01.4" role="repair"
+# With a slope below zero the weights move, and the task is learned.
+
+# %% trap="01.4" role="repair"
+claim("share right on this linear task, leaky", score_leaky, above=0.9)
+
+# %% [markdown] trap="01.4" role="repair"
+# A function is *saturated* where its slope is nearly zero: little gradient gets
+# through. A unit is *dead* when its slope is exactly zero on every input. Push the
+# bias down and compare ReLU with GELU.
+
+# %% role="explore" explorer="activations"
+from dlsys_helpers.explorers.activations import activations
+
+activations
+
+# %% [markdown] trap="01.4" role="more" topics="leaky layers are nearly linear · GELU, tanh and NaN · what a large rate does · the alarm on digits"
+# The numbers behind the curves. This is a first layer, whose inputs stay as they are:
+# without weight decay, and once no momentum is left, its dead units stay.
+
+# %% trap="01.4" role="more"
 share = (healthy(x_normal) < 0).float().mean()
+claim("healthy units off for every row", dead["healthy"], expected=0)
 claim("zeros among all outputs of the healthy layer", share,
       expected=0.5, within=0.06)
-
-# %% [markdown] trap="01.4" role="repair"
-# The same bias with a slope below zero: the weights move, and the task is learned.
-
-# %% trap="01.4" role="repair"
-claim("with a slope below zero the weights move", moved, above=0.01)
-claim("share right on this linear task, leaky", score_leaky, above=0.9)
+claim("with a slope below zero the weights move", moves["leaky"],
+      above=0.01)
 claim("share right, dead", score_dead, below=0.6)
 
-# %% [markdown] trap="01.4" role="repair"
+# %% [markdown] trap="01.4" role="more"
 # Far below zero a leaky unit is a straight line, so a layer of them learns linear
 # tasks and few others. Take points in a square, labelled by whether their two signs
 # differ: no line separates them. A leaky layer with all biases at $-5$ against a fresh
 # ReLU layer:
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 x_xor, y_xor = xor_quadrants(1000, seed=SEED)
 bends = {}
 for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
@@ -567,17 +656,17 @@ for name, activation in (("leaky, sunk", nn.LeakyReLU(0.1)),
     bends[name] = accuracy(model, x_xor, y_xor)
 print(*(f"{name}: {score:.2f}" for name, score in bends.items()), sep="\n")
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 claim("share right on the signs, leaky and sunk", bends["leaky, sunk"],
       below=0.8)
 claim("share right on the signs, fresh ReLU", bends["ReLU, fresh"],
       above=0.9)
 
-# %% [markdown] trap="01.4" role="repair"
+# %% [markdown] trap="01.4" role="more"
 # Two more ways to be dead or broken. A tanh far out has slope zero and outputs 1, so
 # nobody who counts zeros finds it. And a layer of NaN has no zeros either.
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 depth = torch.tensor([-3.0, -5.0, -10.0, -15.0], requires_grad=True)
 F.gelu(depth).sum().backward()
 print(f"GELU's slope at -3, -5, -10, -15: {depth.grad.tolist()}")
@@ -585,35 +674,19 @@ far = torch.tensor([15.0], requires_grad=True)
 far.tanh().sum().backward()
 broken_layer = torch.full((5, 3), float("nan")).relu()
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 claim("GELU's largest slope at -10 and -15, in float32",
       depth.grad[2:].abs().max(), expected=0)
-
-# %% [markdown] trap="01.4" role="repair"
-# So GELU has dead units as well, far enough down. And counting zeros misses the
-# other two.
-
-# %% trap="01.4" role="repair"
 claim("tanh's slope at 15", far.grad, expected=0)
 claim("its output there", far.detach().tanh(), expected=1)
 claim("units of a layer of NaN that count as off",
       off_for_all(broken_layer), expected=0)
 
-# %% [markdown] trap="01.4" role="repair"
-# A function is *saturated* where its slope is nearly zero: little gradient gets
-# through. A unit is *dead* when its slope is exactly zero on every input. The
-# explorer shows a layer of units. Push the bias down and compare ReLU with GELU.
-
-# %% role="explore" explorer="activations"
-from dlsys_helpers.explorers.activations import activations
-
-activations
-
-# %% [markdown] trap="01.4" role="repair"
+# %% [markdown] trap="01.4" role="more"
 # Does training make dead units? Take the digits, 64 ReLU units and SGD at a rate of
 # 2, over ten times too large. Then lower the rate to 0.1 and go on.
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 def digit_net():
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
@@ -631,12 +704,12 @@ back = burnt & (hot[0](x_train) > 0).any(0)
 print(f"share off for every row: {start[1] / 64:.1f} fresh, "
       f"{burnt.sum() / 64:.1f} after rate 2")
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 claim("fresh units off for every row, of 64", start[1], below=16)
 claim("after 200 steps at rate 2", burnt.sum(), above=40)
 claim("of these, back after 300 steps at 0.1", back.sum(), expected=0)
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 one_hot = F.one_hot(y_train, 10).float()
 losses = fit(digit_net(), x_train, one_hot, steps=200, lr=100.0,
              optimizer=sgd, loss=F.mse_loss)
@@ -646,16 +719,16 @@ fit(good, x_train, y_train, steps=300, lr=1e-2)
 print(f"share flagged on digits: {start[0] / 64:.1f} fresh, "
       f"{zeros(good)[0] / 64:.1f} trained")
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 claim("squared error at rate 100: is the last loss finite",
       torch.tensor(losses[-1]).isfinite(), expected=False)
 
-# %% [markdown] trap="01.4" role="repair"
+# %% [markdown] trap="01.4" role="more"
 # The gradient of squared error grows with the error: at rate 100 the steps throw the net
 # further and further out, and nothing is left of it. The other net reads the digits
 # well, and still sets off the alarm.
 
-# %% trap="01.4" role="repair"
+# %% trap="01.4" role="more"
 claim("fresh units that the 20 % alarm flags on digits", start[0],
       above=20)
 claim("trained units that it flags", zeros(good)[0], above=10)
@@ -697,14 +770,12 @@ def dead_units(h: torch.Tensor) -> int:
 # and check for NaN first. **Source:** [Lu et al. 2019, "Dying ReLU and
 # Initialization"](https://arxiv.org/abs/1903.06733).
 
-# %% [markdown] trap="01.5" role="situation" symptom="forward pass is slow: Python loop over tensor elements"
-# ## The loop over elements
+# %% [markdown] trap="01.5" role="situation" fault="a Python loop over tensor elements" symptom="forward pass is slow: Python loop over tensor elements"
+# ## One value after the other
 #
 # A custom activation: shrink every value towards zero by 0.5 and keep its sign. You
-# write what you mean, element by element. The result is correct.
-#
-# The vector has 1,000 elements. Torch carries out operations for the loop, and for
-# a version that works on the whole tensor.
+# write what you mean, element by element, and the result is correct. Torch counts what
+# it carries out.
 
 # %% trap="01.5" role="break"
 def shrink_loop(x, cut=0.5):
@@ -719,8 +790,8 @@ vector = torch.randn(1000)
 slow = shrink_loop(vector)
 
 # %% trap="01.5" role="guess"
-guess("01.5", "How many operations does torch carry out for the loop?",
-      unit="operations")
+guess("01.5", "How many operations does torch carry out for the 1,000 "
+      "values?", unit="operations")
 
 # %% trap="01.5" role="look" tags=["plumbing"]
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -739,10 +810,10 @@ with Counter() as loop:
 print(f"operations for 1,000 elements: {loop.count:,}")
 
 # %% trap="01.5" role="look"
-claim("operations per element", loop.count / 1000, above=4)
+measured("01.5", loop.count, right=(3000, 9000))
 
 # %% trap="01.5" role="look"
-measured("01.5", loop.count, right=(3000, 10_000))
+claim("operations per element", loop.count / 1000, above=4)
 
 # %% [markdown] trap="01.5" role="why"
 # A torch operation costs a fixed amount before it touches a number: Python calls it,
@@ -763,8 +834,29 @@ with Counter() as longer:
 print(f"operations: {loop.count:,} -> {whole.count}")
 
 # %% trap="01.5" role="repair"
-claim("gap between the two results", (fast - slow).abs().max(), expected=0)
 claim("operations for the whole vector", whole.count, below=10)
+
+# %% trap="01.5" role="repair" tags=["plumbing"]
+lengths = [1, 10, 100, 1000]
+counts = {"loop": [], "whole tensor": []}
+for name, function in (("loop", shrink_loop), ("whole tensor", shrink)):
+    for length in lengths:
+        with Counter() as counter:
+            function(vector[:length])
+        counts[name].append(counter.count)
+
+# %% trap="01.5" role="repair"
+plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
+           ylabel="operations",
+           title="The loop pays for each element, the tensor once",
+           alt="Operations by number of elements. The loop rises to over "
+               "four thousand, the whole tensor stays at four.")
+
+# %% [markdown] trap="01.5" role="more" topics="the same numbers · a hundred times as long"
+# The results are equal, and length costs no further operation:
+
+# %% trap="01.5" role="more"
+claim("gap between the two results", (fast - slow).abs().max(), expected=0)
 claim("operations more for 100,000 elements", longer.count - whole.count,
       expected=0)
 
