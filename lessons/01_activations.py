@@ -275,14 +275,14 @@ claim("accuracy of the alarm", right, above=0.9)
 # %% trap="01.2" role="why"
 ax = new_axes("Many eights score between 0 and 0.5, or below",
               "score, a logit", "images")
-edges = torch.arange(-12, 9, 1.0).tolist()
+edges = torch.arange(-10, 5, 1.0).tolist()
 for name, rows, style in (("other digits", score[~truth], "-"),
                           ("eights", score[truth], "--")):
     ax.hist(rows.tolist(), edges, histtype="step", linestyle=style,
             linewidth=2, label=name)
 for cut, name in ((0.0, "one half"), (0.5, "your cut")):
     ax.axvline(cut, linestyle=":", color="#7a8292")
-    ax.annotate(name, (cut, 60), ha="right" if cut == 0 else "left",
+    ax.annotate(name, (cut, 118), ha="right" if cut == 0 else "left",
                 xytext=(-4 if cut == 0 else 4, 0),
                 textcoords="offset points")
 ax.legend(loc="upper left")
@@ -850,7 +850,7 @@ plot_lines(lengths, counts, logx=True, logy=True, xlabel="elements",
            ylabel="operations",
            title="The loop pays for each element, the tensor once",
            alt="Operations by number of elements. The loop rises to over "
-               "four thousand, the whole tensor stays at four.")
+               "four thousand, the whole tensor stays below ten.")
 
 # %% [markdown] trap="01.5" role="more" topics="the same numbers · a hundred times as long"
 # The results are equal, and length costs no further operation:

@@ -138,3 +138,5 @@ def test_a_wheel_brings_every_worksheet_and_lesson_without_outputs(tmp_path):
             assert not any(cell.get("outputs") for cell in cells(brought / name))
     assert (tmp_path / "dlsys_helpers/catalog/01.json").exists()
     assert not list(tmp_path.rglob("solutions"))
+    assert not list(tmp_path.rglob("right_answers"))
+    assert not list(tmp_path.rglob("slides_template"))  # without outputs there are no slides

@@ -124,7 +124,7 @@ def lesson_cell(source: Source, cell: NotebookNode) -> NotebookNode:
     if cell.cell_type != "code":
         return new
     answers = lessons.sole_call(cell, "measured")
-    if role == "guess" or answers:  # the form says all that the code says, the code the answer
+    if role == "guess" or answers:  # the form shows it all, and the code gives away the answer
         new.metadata["tags"].append("measured" if answers else "guess")
         new.metadata["jupyter"] = {"source_hidden": True}
     if answers:  # JupyterLab shows the first line of what is folded

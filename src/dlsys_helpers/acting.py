@@ -277,7 +277,7 @@ def seed(number: int) -> None:
 
 
 class Watched:
-    """The learner's function; remembers what it raised and returned last: whose an error is."""
+    """The learner's function. What it raised and returned last tells its errors from the act's."""
 
     def __init__(self, fn: Callable) -> None:
         self.fn, self.raised, self.returned = fn, None, None

@@ -51,12 +51,12 @@ def exercise(id: str, function: str, may_change: tuple[str, ...] = (),
 
     may_change: inputs that an answer is meant to change in place. by_hand: the library's
     functions that an answer should do without; the grader notes their use, which costs nothing.
-    seen: the inputs, all of which stand in the act's frame where a learner's function can read
-    them: a new one belongs here after a look at it, for it may be what the law expects. kept: parts
-    of an outcome that an answer has to leave as they were given. within: how near a
-    mistake's numbers are, relatively, where they are drawn. says: a phrase that a wrong answer is
-    told where no promise that it breaks names one. Raises ValueError when the id is registered
-    already.
+    seen: the names of all inputs. They are local variables of the act, and a learner's function
+    can read them there: before you add one, make sure that it does not hold what the law expects.
+    kept: parts of an outcome that an answer has to return as they were given. within: the relative
+    tolerance within which an answer's numbers count as those of a registered mistake. says: a
+    phrase that a wrong answer is told where no promise that it breaks names one. Raises ValueError
+    when the id is registered already.
     """
     if id in REGISTRY:
         raise ValueError(f"exercise {id}: got a second registration, expected one. Renumber it.")

@@ -1,4 +1,4 @@
-"""Control groups: the one bound on what the kernel keeps for processes, such as names asked for.
+"""Control groups (cgroups): the one bound on the kernel's own memory, such as cached file names.
 
 `bound` reads those that this process lives in. `make` makes one below them for a grader's runners,
 where this user may: the judge keeps it, the runners enter it. Linux only; it needs no torch.

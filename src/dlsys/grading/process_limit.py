@@ -1,4 +1,4 @@
-"""Names the limit of processes where a learner's code meets it: Python's errors do not.
+"""Say in an error that the limit of processes was reached: Python's own errors do not say so.
 
 Runs inside the sandbox, beside the learner's code. What it needs is bound here, before a cell can
 change a module.

@@ -36,7 +36,7 @@ DENIED = {
     "personality": (135, 92), "modify_ldt": (154, None), "uselib": (134, None),
     "ustat": (136, None), "sysfs": (139, None), "_sysctl": (156, None),
     "move_pages": (279, 239), "migrate_pages": (256, 238), "ioprio_set": (251, 30),
-    # a file of the view that two sandboxes watch is a line between them
+    # two sandboxes that watch one file of the view have a covert channel
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     # the machine as a whole
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105),
@@ -127,7 +127,7 @@ def _urgent(column: int) -> list[bytes]:
 
 
 def _init(column: int) -> list[bytes]:
-    """Deny what would slow the init or pin it; the limits of a process are its own affair."""
+    """Deny a change of the init's priority or processors. A process may change its own."""
     slows = [step for numbers in SLOWS.values()
              for step in _first_argument(numbers[column], _EQUAL, INIT, deny_if=True)]
     return [*slows, *_call(SETPRIORITY[column], _argument(0), *_deny(PRIO_USER), _argument(1),
