@@ -26,6 +26,8 @@ async def run(args: argparse.Namespace, stages: list[int], items: list[Item], ti
     folder = args.out or _folder(stages)
     room, kept, settings = _opened(folder, stages, items, title, args.names)
     host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
+    for item in items:  # now, for the first time takes a second, in which a round would wait
+        server.as_html(item.situation), server.as_html(item.code)
     hall = server.Hall(room, kept, settings, {})
     web, port = _listening(hall, host, args.port, args.prefix)
     address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"

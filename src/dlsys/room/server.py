@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,8 @@ class Hall:
         shown |= {"trap": item.trap.id, "name": item.trap.title}
         if room.phase == EXERCISE:
             return shown | {"until": room.until, "hints": item.trap.hints}
-        shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict()}
+        shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict(),
+                  "situation": as_html(item.situation), "code": as_html(item.code)}
         if room.phase in (SHOWN, REVEALED):
             shown["results"] = results.of_question(room, room.now, room.phase == REVEALED)
         return shown
@@ -389,11 +391,12 @@ class Keep(Participant):
         room = self.hall.room
         if trap not in room.rounds or room.rounds[trap].phase != REVEALED:
             return self.refuse(404, "This trap has not been revealed yet.")
-        page = await asyncio.to_thread(keep_html, room.by_id[trap].keep)
+        page = await asyncio.to_thread(as_html, room.by_id[trap].keep)
         return self.finish({"html": page})
 
 
-def keep_html(text: str) -> str:
+@cache
+def as_html(text: str) -> str:
     """Markdown of the course as HTML; as plain text where nbconvert is missing."""
     from html import escape
     try:

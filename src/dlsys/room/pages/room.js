@@ -14,6 +14,10 @@ export function el(tag, attributes = {}, ...children) {
 export const rich = (text) =>
   text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
+// HTML of the course, which the room made, as nodes.
+export const nodes = (html) =>
+  [...new DOMParser().parseFromString(html, "text/html").body.childNodes];
+
 export const LETTERS = "ABCD";
 export const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
