@@ -19,7 +19,7 @@ from dlsys_helpers.guesses import Measurement, Question
 from dlsys_helpers.stages import Stage
 
 CHECKS = Path(paths.__file__).parents[1] / "dlsys_checks"
-NUMBER = r"(?:-?\d+(?:\.\d+)?|one|two|three|four|five|six|seven|eight|nine|ten)"
+NUMBER = r"(?:-?[0-9]{1,4}(?:\.[0-9]{1,4})?|one|two|three|four|five|six|seven|eight|nine|ten)"
 _LABEL = re.compile(r"\s+(\*\*[^*]+:\*\*)")  # begins a paragraph, as on a slide
 _HEADINGS = re.compile(r"^##+ .*$", re.M)
 _STORED = re.compile(r'data-measured="([^"]*)"')
