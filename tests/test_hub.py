@@ -12,7 +12,7 @@ import yaml
 from traitlets.config.loader import PyFileConfigLoader
 
 from deploy.hub import local
-from dlsys import work_folder
+from dlsys import cli, work_folder
 from dlsys_helpers.paths import ROOT
 
 VALUES = yaml.safe_load((ROOT / "deploy/hub/values.yaml").read_text("utf-8"))
@@ -84,6 +84,56 @@ def test_the_page_shows_the_tables_that_were_measured():
               for line in (ROOT / f"benchmarks/{name}.md").read_text("utf-8").splitlines()}
     assert len(rows) > 10
     assert set(rows) <= stored
+
+
+# ---- rooms
+
+def test_rooms_of_several_stages_are_services_of_the_hub(tmp_path, monkeypatch):
+    for name, value in local.environment(8000, tmp_path, SECRET, [5, 8]).items():
+        monkeypatch.setenv(name, value)
+    services = PyFileConfigLoader(str(local.CONFIG)).load_config().JupyterHub.services
+    assert [one["name"] for one in services] == ["room-05", "room-08"]
+    for port, one in enumerate(services, 8003):
+        assert one["url"] == f"http://127.0.0.1:{port}"
+        asked = cli.parser().parse_args(one["command"][3:])
+        assert (asked.host, asked.port, asked.prefix) == (
+            "127.0.0.1", port, f"/services/{one['name']}/")
+        assert asked.address == f"http://127.0.0.1:8000{asked.prefix}"
+        assert asked.out == tmp_path / "rooms" / one["name"]
+
+
+def test_without_rooms_the_hub_has_no_services(config):
+    assert config.JupyterHub.services == []
+
+
+def test_a_port_of_a_room_must_be_free(monkeypatch):
+    monkeypatch.setattr(local, "busy", lambda port: port == 8004)
+    local.free_ports(8000, 1)
+    with pytest.raises(SystemExit, match="port 8004 is in use"):
+        local.free_ports(8000, 2)
+
+
+def test_the_cluster_runs_the_room_that_the_values_name():
+    deployment, service, claim = yaml.safe_load_all(
+        (ROOT / "deploy/hub/room.yaml").read_text("utf-8"))
+    pod = deployment["spec"]["template"]
+    box, = pod["spec"]["containers"]
+    name, *words = box["args"]
+    asked = cli.parser().parse_args(words)
+    assert name == "dlsys"
+    assert asked.prefix == "/services/room/"
+    assert asked.address.endswith(asked.prefix)
+    image = VALUES["singleuser"]["image"]
+    assert box["image"] == f"{image['name']}:{image['tag']}"
+    port = service["spec"]["ports"][0]["port"]
+    assert asked.port == port == box["ports"][0]["containerPort"]
+    assert VALUES["hub"]["services"]["room"]["url"] == f"http://{service['metadata']['name']}:{port}"
+    assert service["spec"]["selector"] == pod["metadata"]["labels"]
+    mount = box["volumeMounts"][0]["mountPath"]
+    assert asked.out.parent.as_posix() == mount
+    volume = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+    assert volume == claim["metadata"]["name"]
+    assert deployment["spec"]["replicas"] == 1
 
 
 # ---- what is said where it cannot start

@@ -53,6 +53,9 @@ def test_every_trap_of_a_stage_is_asked_as_its_lesson_stored_it(number):
         right = measured[item.trap.id]["right"]
         assert item.measured.agrees(right if isinstance(right, str) else right[0])
         assert item.keep.strip()
+        assert item.situation[0] not in "#\n"
+        assert 15 < len(item.situation.split()) < 160
+        assert item.code.startswith("```python\n")
 
 
 def test_every_named_mistake_of_a_stage_is_known_with_a_question(items):

@@ -91,6 +91,10 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     assert room.secret not in wall.url, "a projector shows the address bar"
     next_step(wall, "Ask 08.1")
     expect(phones[1].get_by_role("heading", name="What does it pay")).to_be_visible()
+    for page in (wall, phones[1]):
+        expect(page.get_by_text("You train on rows of 8 tokens")).to_be_visible()
+    phones[1].get_by_text("The code", exact=True).click()
+    expect(phones[1].get_by_text("open_lm = LM(VOCAB, T)")).to_be_visible()
     fine(wall, phones[1])
     guess(phones[0], "A", "sure")
     guess(phones[1], "B", "not sure")
@@ -116,7 +120,7 @@ def test_two_rounds_of_a_choice_and_one_of_a_number(class_):
     expect(wall.get_by_text("Closed, with 3 answers.")).to_be_visible()
     wall.locator("body").press("r")
     expect(wall.locator(".measured")).to_have_text("Measured: “more than 4”.")
-    expect(wall.locator("figcaption")).to_have_text("1 from A to C, 1 from B to C, 1 stayed.")
+    expect(wall.locator("figcaption")).to_have_text("1 from A to C, 1 from B to C, 1 of 3 stayed.")
     expect(phones[0].locator(".said")).to_have_text(
         ["Your answer before: A, about 0.36, as in training, sure.",
          "Your answer after: C, more than 4, sure."])

@@ -34,7 +34,7 @@ MARKERS = {
     frozenset({"Linux", "Darwin"}): ' ; platform_system != "Windows"',
 }
 PYTHONS = ("3.11", "3.12", "3.13")
-LESSONS = {"language", "compress", "track"}  # extras that lessons import
+LESSONS = {"language", "compress", "track", "room"}  # extras that lessons import, and `dlsys room`
 APART = {"hub"}  # an extra that `make hub` installs into an environment of its own
 
 

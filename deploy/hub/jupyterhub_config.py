@@ -61,5 +61,22 @@ c.Spawner.environment = {
     "JUPYTER_CONFIG_PATH": str(course / "etc/jupyter"),
     "JUPYTERLAB_DIR": str(course / "share/jupyter/lab"),
 }
+
+
+def room(stage: str, own: int) -> dict:
+    """The service of a stage's room: behind the proxy for phones too, which have no account.
+
+    Its folder stays, so that a hub that starts again goes on with the code and addresses of before.
+    """
+    name = f"room-{int(stage):02d}"
+    path = f"/services/{name}/"
+    return {"name": name, "url": f"http://127.0.0.1:{own}", "display": False, "command": [
+        str(course / "bin/python"), "-m", "dlsys.cli", "room", stage, "--host", "127.0.0.1",
+        "--port", str(own), "--prefix", path, "--address", f"http://127.0.0.1:{port}{path}",
+        "--out", str(data / "rooms" / name)]}
+
+
+c.JupyterHub.services = [room(stage, port + 3 + k) for k, stage in enumerate(
+    os.environ["DLSYS_HUB_ROOMS"].split())]
 if switch := os.environ.get("JUPYTER_DEFAULT_PROVISIONER_NAME"):
     c.Spawner.environment["JUPYTER_DEFAULT_PROVISIONER_NAME"] = switch

@@ -1,6 +1,6 @@
 """Set up a hub for trying in .venv-hub, and run it: make hub
 
-python -m deploy.hub.local [--port 8000] [--data FOLDER] [--setup]
+python -m deploy.hub.local [--port 8000] [--data FOLDER] [--rooms 8 5] [--setup]
 """
 
 import argparse
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 from dlsys_helpers.paths import ROOT
@@ -61,11 +62,11 @@ def installing(command: list[str]) -> None:
                          "It needs the package indexes of Python and npm; run: make hub")
 
 
-def free_ports(port: int) -> None:
-    """Raises SystemExit where one of the three ports is taken: page, hub, the proxy's own."""
-    if not 1024 <= port <= 65533:
-        raise SystemExit(f"hub: port: got {port}, expected 1024 to 65533")
-    if taken := [p for p in range(port, port + 3) if busy(p)]:
+def free_ports(port: int, rooms: int = 0) -> None:
+    """Raises SystemExit where a port is taken: of the page, the hub, the proxy itself, a room."""
+    if not 1024 <= port <= 65533 - rooms:
+        raise SystemExit(f"hub: port: got {port}, expected 1024 to {65533 - rooms}")
+    if taken := [p for p in range(port, port + 3 + rooms) if busy(p)]:
         raise SystemExit(f"hub: port {taken[0]} is in use. Run: make hub PORT={port + 10}")
 
 
@@ -77,10 +78,10 @@ def password() -> str:
     return chosen
 
 
-def environment(port: int, data: Path, secret: str) -> dict[str, str]:
+def environment(port: int, data: Path, secret: str, rooms: Sequence[int] = ()) -> dict[str, str]:
     """What jupyterhub_config.py reads."""
     return {**os.environ, "DLSYS_HUB_PORT": str(port), "DLSYS_HUB_DATA": str(data),
-            "DLSYS_HUB_PASSWORD": secret}
+            "DLSYS_HUB_PASSWORD": secret, "DLSYS_HUB_ROOMS": " ".join(map(str, rooms))}
 
 
 def command() -> list[str]:
@@ -92,16 +93,19 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="the page; two more follow it")
     parser.add_argument("--data", type=Path, default=ROOT / "hub-data",
                         help="folder of the learners' work and the hub's database")
+    parser.add_argument("--rooms", type=int, nargs="+", default=[], choices=range(1, 13),
+                        metavar="STAGE", help="stages for which a class's room is opened")
     parser.add_argument("--setup", action="store_true", help="only set up")
     asked = parser.parse_args()
     set_up()
     if asked.setup:
         return
-    free_ports(asked.port)
+    rooms = sorted(set(asked.rooms))
+    free_ports(asked.port, len(rooms))
     data, secret = asked.data.resolve(), password()
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     print(f"hub: http://127.0.0.1:{asked.port}, any user name, password {secret}", flush=True)
-    os.execve(PYTHON, command(), environment(asked.port, data, secret))
+    os.execve(PYTHON, command(), environment(asked.port, data, secret, rooms))
 
 
 if __name__ == "__main__":

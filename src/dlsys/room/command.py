@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib import error, request
 
 from dlsys import work_folder
+from dlsys.grading.text import clean
 from dlsys.room.questions import RoomError
 from dlsys_helpers import room
 from dlsys_helpers.errors import UserError
@@ -101,8 +102,8 @@ def run_join(args: argparse.Namespace) -> int:
         room.join({"address": address, "code": code, "cookie": cookie})
     except OSError as fault:
         raise UserError(f"join: {room.file()} cannot be written ({fault.strerror}).") from None
-    print(f"You are in the room {code}: {told.get('title', '')}. Guesses and the verdicts of your "
-          "checks are told to it: never code"
+    print(f"You are in the room {code}: {clean(told.get('title', ''))}. Guesses and the verdicts "
+          "of your checks are told to it: never code"
           f"{', and no name' if not (args.name and told.get('names')) else ''}. "
           "To end that: dlsys leave")
     if args.name and not told.get("names"):
@@ -141,7 +142,7 @@ def _post_join(address: str, code: str, name: str) -> tuple[dict, str]:
 
 def _why(refused: error.HTTPError) -> str:
     try:
-        return str(json.loads(refused.read(2000))["error"])
+        return clean(json.loads(refused.read(2000))["error"])
     except (ValueError, KeyError, TypeError, OSError):
         return f"the address answers {refused.code}, so it is no room. Look at it again."
 

@@ -28,12 +28,16 @@ class Log:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # the presenter's alone
-            self.base = sqlite3.connect(self.path, isolation_level=None)
+            self.base = sqlite3.connect(self.path, isolation_level=None, timeout=0)
+            self.base.execute("PRAGMA locking_mode=EXCLUSIVE")  # one server for a room
             self.base.execute("PRAGMA journal_mode=WAL")
             self.base.execute("PRAGMA synchronous=NORMAL")
             self.base.execute("CREATE TABLE IF NOT EXISTS events "
                               "(number INTEGER PRIMARY KEY, at REAL, event TEXT)")
         except (OSError, sqlite3.Error) as error:
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
+                raise RoomError(f"{folder}: this room is open already. Name another folder with "
+                                "--out FOLDER.") from None
             raise RoomError(f"{self.path}: cannot be kept ({error}). Name another folder with "
                             "--out FOLDER.") from None
 
@@ -55,7 +59,10 @@ class Log:
 
 
 def is_open(folder: Path) -> bool:
-    """Whether a room in this folder was begun today and never ended: its server was killed."""
+    """Whether a room in this folder was begun today and never ended: its server was killed.
+
+    Not while its server runs.
+    """
     if not (folder / NAME).is_file():
         return False
     try:

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import signal
 import socket
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ async def run(args: argparse.Namespace, stages: list[int], items: list[Item], ti
     folder = args.out or _folder(stages)
     room, kept, settings = _opened(folder, stages, items, title, args.names)
     host = args.host or (EVERYWHERE if args.prefix == "/" else "127.0.0.1")
+    for item in items:  # now, for the first time takes a second, in which a round would wait
+        server.as_html(item.situation), server.as_html(item.code)
     hall = server.Hall(room, kept, settings, {})
     web, port = _listening(hall, host, args.port, args.prefix)
     address = args.address or f"http://{lan_address() if host == EVERYWHERE else host}:{port}"
@@ -36,7 +39,10 @@ async def run(args: argparse.Namespace, stages: list[int], items: list[Item], ti
     hall.end()
     web.stop()
     await asyncio.sleep(2 * server.PACE)  # the pages hear of it
-    kept.append({"kind": "end"})
+    try:
+        kept.append({"kind": "end"})
+    except sqlite3.Error as error:  # a full disk: the report may still find its place
+        print(f"Note: {kept.path}: cannot be written any more ({error}).")
     for path in report.write(folder, room, settings):
         print(path)
     kept.close()
@@ -74,14 +80,13 @@ def _opened(folder: Path, stages: list[int], items: list[Item], title: str,
     if events:
         print(f"Going on with the room in {folder}: {sum(map(len, room.answers.values()))} "
               "answers. Its code and addresses are those of before. For a new one, end it "
-              "with Ctrl-C first.")
+              "with Ctrl-C first, or name another folder with --out.")
     return room, kept, settings
 
 
 def _listening(hall: server.Hall, host: str, port: int, prefix: str) -> tuple[Any, int]:
-    _allow_many_files()
     try:
-        return server.listen(hall, host, port, prefix)
+        return server.listen(hall, host, port, prefix, _allow_many_files())
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise RoomError(f"--port: {port} is in use, perhaps by another room. Take another one: "
@@ -90,17 +95,17 @@ def _listening(hall: server.Hall, host: str, port: int, prefix: str) -> tuple[An
                         f"({error.strerror or error}).") from None
 
 
-def _allow_many_files() -> None:
-    """As many open connections as this system allows; each page takes one."""
+def _allow_many_files() -> int:
+    """As many open connections as this system allows; each page takes one. How many these are."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
-        return
+        return server.FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = server.STREAMS + 500
-    if soft != resource.RLIM_INFINITY and soft < most:
-        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    allowed = server.FILES if hard == resource.RLIM_INFINITY else min(server.FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
 
 
 def lan_address() -> str:

@@ -19,8 +19,9 @@ from dlsys_helpers.guesses import Measurement, Question
 from dlsys_helpers.stages import Stage
 
 CHECKS = Path(paths.__file__).parents[1] / "dlsys_checks"
-NUMBER = r"(?:-?\d+(?:\.\d+)?|one|two|three|four|five|six|seven|eight|nine|ten)"
+NUMBER = r"(?:-?[0-9]{1,4}(?:\.[0-9]{1,4})?|one|two|three|four|five|six|seven|eight|nine|ten)"
 _LABEL = re.compile(r"\s+(\*\*[^*]+:\*\*)")  # begins a paragraph, as on a slide
+_HEADINGS = re.compile(r"^##+ .*$", re.M)
 _STORED = re.compile(r'data-measured="([^"]*)"')
 
 
@@ -31,14 +32,17 @@ class RoomError(UserError):
 class Item(NamedTuple):
     """A trap in a room: its question, the answer, and what its exercise knows.
 
-    mistakes: a pattern for the name of each wrong answer, and what to ask about it. keep: what to
-    take home, Markdown.
+    mistakes: a pattern for the name of each wrong answer, and what to ask about it. Markdown:
+    situation, what one has to know to guess; code, which looks right and is wrong; keep, what to
+    take home.
     """
 
     trap: Trap
     asked: Question
     measured: Measurement
     mistakes: dict[str, str]
+    situation: str
+    code: str
     keep: str
 
     def ask(self, mistake: str) -> str | None:
@@ -105,7 +109,7 @@ def items(lesson: dict, shipped: dict | None) -> list[Item]:
                    if same.get(id) == asked.get(id) and m.right == right.get(id)}
     return [Item(trap := catalog.trap(id), question,
                  stored.get(id) or Measurement(id, _in_words(question, right[id]), right[id]),
-                 mistakes(trap), _keep(lesson, id))
+                 mistakes(trap), _situation(lesson, id), _code(lesson, id), _keep(lesson, id))
             for id, question in asked.items() if id in right]
 
 
@@ -156,11 +160,26 @@ def _calls(lesson: dict, name: str) -> Iterator[ast.Call]:
                     yield node
 
 
+def _situation(lesson: dict, id: str) -> str:
+    return _HEADINGS.sub("", "\n\n".join(_sources(lesson, id, "predict", "markdown"))).strip()
+
+
+def _code(lesson: dict, id: str) -> str:
+    return "\n\n".join(f"```python\n{source}\n```"
+                       for source in _sources(lesson, id, "break", "code"))
+
+
 def _keep(lesson: dict, id: str) -> str:
-    cells = [c for c in lesson["cells"] if c["cell_type"] == "markdown"
-             and c["metadata"].get("dlsys", {}).get("trap") == id
-             and c["metadata"]["dlsys"]["role"] == "keep"]
-    return _LABEL.sub(r"\n\n\1", "\n\n".join("".join(cell["source"]) for cell in cells))
+    return _LABEL.sub(r"\n\n\1", "\n\n".join(_sources(lesson, id, "keep", "markdown")))
+
+
+def _sources(lesson: dict, id: str, role: str, kind: str) -> Iterator[str]:
+    """The cells of one step of a trap, but those that a lesson folds."""
+    for cell in lesson["cells"]:
+        what = cell["metadata"].get("dlsys", {})
+        if (cell["cell_type"] == kind and (what.get("trap"), what.get("role")) == (id, role)
+                and not cell["metadata"].get("jupyter", {}).get("source_hidden")):
+            yield "".join(cell["source"])
 
 
 # ---- exercises

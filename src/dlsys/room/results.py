@@ -66,7 +66,9 @@ def span(numbers: list[float], band: tuple[float, ...], unit: str) -> tuple[floa
     if unit == "%" and all(0 <= n <= 100 for n in kept):
         return 0.0, 100.0
     low, high = (min(kept), max(kept)) if kept else (0.0, 1.0)
-    edge = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
+    # Two numbers that differ in their last digit alone leave no room for ticks between them.
+    narrow = high - low <= 1e-9 * max(abs(low), abs(high))
+    edge = (abs(high) * 0.1 or 1.0) if narrow else (high - low) * 0.05
     return (0.0 if low >= 0 and low - edge < 0.3 * high else low - edge), high + edge
 
 

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ SLOW = 10.0  # seconds for a request's head, and for its body
 BEAT = 15.0  # seconds after which a silent stream says that it lives
 PACE = 0.25  # seconds between two counts on the presenter's page
 STREAMS = 3_000  # pages at a time
+FILES = STREAMS + 500  # open at a time: pages, and what is sent meanwhile
 STREAMS_EACH = 8  # pages of one participant
+STREAMS_FROM = 1_500  # pages of one address: a class behind one router, but not all there are
 HERE = 600  # seconds that somebody counts as here after an answer without a page
 NAME = 40  # characters
 COOKIE = "dlsys-room"
@@ -62,7 +65,8 @@ class Hall:
     def __init__(self, room: Room, log: Log, settings: dict[str, Any], welcome: dict) -> None:
         self.room, self.log, self.settings, self.welcome = room, log, settings, welcome
         self.stepped, self.changed = locks.Condition(), locks.Condition()
-        self.pages: Counter[str] = Counter()
+        self.pages: Counter[str] = Counter()  # by participant
+        self.pages_from: Counter[str] = Counter()  # by address
         self.seen: dict[str, float] = {}
         self.wrong_codes, self.joins, self.posts = Limit(30, 60), Limit(600, 600), Limit(120, 60)
         self.over = False
@@ -126,7 +130,8 @@ class Hall:
         shown |= {"trap": item.trap.id, "name": item.trap.title}
         if room.phase == EXERCISE:
             return shown | {"until": room.until, "hints": item.trap.hints}
-        shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict()}
+        shown |= {"go": room.rounds[room.now].go, "question": item.asked._asdict(),
+                  "situation": as_html(item.situation), "code": as_html(item.code)}
         if room.phase in (SHOWN, REVEALED):
             shown["results"] = results.of_question(room, room.now, room.phase == REVEALED)
         return shown
@@ -203,6 +208,14 @@ class Handler(web.RequestHandler):
         value = self.get_signed_cookie(COOKIE, max_age_days=2)
         return value.decode("ascii", "replace") if value else None
 
+    def ip(self) -> str:
+        """The address that asks; behind a proxy the last one forwarded, which the proxy wrote.
+
+        Tornado's own reading of these headers also believes X-Real-Ip, which anybody may send.
+        """
+        told = self.request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
+        return told if told and self.settings["prefix"] != "/" else self.request.remote_ip
+
     def text(self, data: dict, key: str, longest: int = 200) -> str:
         value = data.get(key, "")
         if not isinstance(value, str):
@@ -251,12 +264,12 @@ class Page(Handler):
 
 class Join(Handler):
     def post(self) -> None:
-        hall, ip = self.hall, self.request.remote_ip
+        hall, ip = self.hall, self.ip()
         data = self.sent()
         if hall.wrong_codes.spent(ip) or hall.joins.spent(ip):
             return self.refuse(429, "Too many tries from this network. Wait a minute.")
         code = self.text(data, "code").strip().upper()
-        if not hmac.compare_digest(code.encode(), hall.settings["code"].encode()):
+        if not hmac.compare_digest(code.encode(errors="replace"), hall.settings["code"].encode()):
             hall.wrong_codes.count(ip)
             return self.refuse(403, "This is not the code of this room. It stands on the wall: "
                                "six letters.")
@@ -324,14 +337,16 @@ class Say(Participant):
 class Events(Participant):
     """What the class sees, for one page, and the participant's own answers."""
 
-    counted = False
+    counted = ""  # the address for which this page counts
 
     async def get(self) -> None:
-        hall, me = self.hall, self.me
-        if hall.pages[me] >= STREAMS_EACH or hall.pages.total() >= STREAMS:
+        hall, me, ip = self.hall, self.me, self.ip()
+        if (hall.pages[me] >= STREAMS_EACH or hall.pages_from[ip] >= STREAMS_FROM
+                or hall.pages.total() >= STREAMS):
             return self.refuse(503, "The room is full.")
         hall.pages[me] += 1
-        self.counted = True
+        hall.pages_from[ip] += 1
+        self.counted = ip
         hall.changed.notify_all()
         await self.stream(lambda: f'{{"room": {hall.view()}, "mine": {hall.mine(me)}}}',
                           hall.stepped)
@@ -339,9 +354,11 @@ class Events(Participant):
 
     def on_connection_close(self) -> None:
         if self.counted:
-            self.counted = False
             self.hall.pages[self.me] -= 1
-            self.hall.pages += Counter()  # forgets those at zero
+            self.hall.pages_from[self.counted] -= 1
+            self.counted = ""
+            for pages in (self.hall.pages, self.hall.pages_from):
+                pages += Counter()  # forgets those at zero
             self.hall.changed.notify_all()
 
 
@@ -389,11 +406,12 @@ class Keep(Participant):
         room = self.hall.room
         if trap not in room.rounds or room.rounds[trap].phase != REVEALED:
             return self.refuse(404, "This trap has not been revealed yet.")
-        page = await asyncio.to_thread(keep_html, room.by_id[trap].keep)
+        page = await asyncio.to_thread(as_html, room.by_id[trap].keep)
         return self.finish({"html": page})
 
 
-def keep_html(text: str) -> str:
+@cache
+def as_html(text: str) -> str:
     """Markdown of the course as HTML; as plain text where nbconvert is missing."""
     from html import escape
     try:
@@ -419,14 +437,40 @@ def application(hall: Hall, prefix: str = "/") -> web.Application:
                            compress_response=False)
 
 
-def listen(hall: Hall, host: str, port: int, prefix: str = "/") -> tuple[
-        httpserver.HTTPServer, int]:
-    """Begin to answer: the server and its port. Raises OSError where the port is taken."""
+class Server(httpserver.HTTPServer):
+    """A server that hangs up on an address with `most` open connections.
+
+    Without it one silent client takes all files that this system lets a program open.
+    """
+
+    def initialize(self, *args: Any, most: float, **options: Any) -> None:
+        super().initialize(*args, **options)
+        self.most, self.open_from = most, Counter()
+
+    def handle_stream(self, stream: iostream.IOStream, address: tuple) -> None:
+        if self.open_from[address[0]] >= self.most:
+            stream.close()
+            return
+        self.open_from[address[0]] += 1
+        super().handle_stream(stream, address)
+
+    def on_close(self, server_conn: Any) -> None:
+        super().on_close(server_conn)
+        self.open_from[server_conn.context.address[0]] -= 1
+        self.open_from += Counter()  # forgets those at zero
+
+
+def listen(hall: Hall, host: str, port: int, prefix: str = "/",
+           files: int = FILES) -> tuple[Server, int]:
+    """Begin to answer: the server and its port. Raises OSError where the port is taken.
+
+    files: how many may be open. One address gets half of them; a proxy, which is one for all, all.
+    """
     taken = socket.create_server((host, port), backlog=1024, family=(
         socket.AF_INET6 if ":" in host else socket.AF_INET))
     taken.setblocking(False)
-    web_server = httpserver.HTTPServer(
-        application(hall, prefix), xheaders=prefix != "/", max_body_size=BODY,
+    web_server = Server(
+        application(hall, prefix), most=files // 2 if prefix == "/" else files, max_body_size=BODY,
         max_header_size=BODY, max_buffer_size=4 * BODY, body_timeout=SLOW,
         idle_connection_timeout=3 * SLOW)
     web_server.add_socket(taken)

@@ -1,5 +1,5 @@
 // The page of a participant: the code, then whatever the room asks.
-import { clock, count, el, LETTERS, listen, post, rich, say } from "./room.js";
+import { clock, count, el, LETTERS, listen, nodes, post, rich, say } from "./room.js";
 import { results } from "./draw.js";
 
 const main = document.getElementById("main");
@@ -21,7 +21,7 @@ function join(problem = "") {
     el("label", { for: "code" }, "The six letters on the wall"), code,
     el("button", {}, "Join"), el("p", { class: "problem", role: "alert" }, problem));
   put(heading("Join the room"), form,
-    el("p", { class: "soft" }, "No account, no name. Your answers are counted, nothing else."));
+    el("p", { class: "soft" }, "No account. Your answers are counted, nothing else."));
   if (!problem && /^[a-z]{6}$/i.test(code.value)) enter();
 }
 
@@ -97,6 +97,11 @@ function asking() {
   return form();
 }
 
+// What one has to know to guess, as in the lesson; once answered it is only a look away.
+const about = (open) => [
+  el("details", { open: open && "" }, el("summary", {}, "The situation"), ...nodes(room.situation)),
+  el("details", {}, el("summary", {}, "The code"), ...nodes(room.code))];
+
 function form() {
   const { text, choices, unit } = room.question;
   const problem = el("p", { class: "problem", role: "alert" });
@@ -114,7 +119,7 @@ function form() {
     event.preventDefault();
     send(new FormData(node), problem);
   });
-  put(node);
+  put(about(room.go === 1), node);
 }
 
 function option(name, value, words, letter) {
@@ -142,7 +147,7 @@ function thanks(given) {
     form();
     main.querySelector("input").focus();
   } }, "Change my answer");
-  put(heading("Thank you"), said("Your answer", given), again);
+  put(heading("Thank you"), said("Your answer", given), again, about(false));
   say("Your answer has arrived.");
 }
 
@@ -162,7 +167,7 @@ function closed() {
 function shown() {
   put(heading(room.question.text), results(room.results), ours(),
     room.go > 1 ? null
-      : el("p", {}, "Talk to somebody who answered otherwise. What convinces you?"));
+      : el("p", {}, "Talk to somebody who answered otherwise. What convinces you?"), about(false));
   say("The counts are shown.");
 }
 
@@ -177,8 +182,7 @@ function revealed() {
 async function keep() {
   const answer = await fetch(`keep/${room.trap}`).catch(() => null);
   if (!answer?.ok) return;
-  const page = new DOMParser().parseFromString((await answer.json()).html, "text/html");
-  document.getElementById("keep").replaceChildren(...page.body.childNodes);
+  document.getElementById("keep").replaceChildren(...nodes((await answer.json()).html));
 }
 
 // ---- an exercise

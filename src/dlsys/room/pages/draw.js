@@ -20,7 +20,7 @@ const share = (n, all) => (all ? Math.round((100 * n) / all) : 0);
 
 function key(found) {
   const two = found.counts.length > 1;
-  return el("p", { class: "key" }, el("span", { class: "chip sure" }), " sure  ",
+  return el("p", { class: found.dots ? "key round" : "key" }, el("span", { class: "chip sure" }), " sure  ",
     el("span", { class: "chip unsure" }), " not sure",
     `  ·  ${count(found.counts[0], "answer")}`,
     two ? ` before, ${found.counts[1]} after` : "");
@@ -91,7 +91,7 @@ function dotRow({ columns, below, above }, k, of) {
         cx: SIDE + place * step, cy: base - radius - n * gap }));
   if (of > 1) nodes.push(text(4, base - ROW + 60, WHEN[k], "rowname"));
   if (below) nodes.push(text(4, base, `◂ ${below}`, "rowname"));
-  if (above) nodes.push(text(WIDTH - 52, base, `${above} ▸`, "rowname"));
+  if (above) nodes.push(text(WIDTH - 4, base, `${above} ▸`, "rowname end"));
   return nodes;
 }
 
@@ -143,8 +143,8 @@ function flow({ names, counts }) {
         text(at, node.y + node.h / 2, `${name} ${node.n}`, place ? "flowname end" : "flowname"));
   });
   const most = changes.slice(0, 2).map(([n, a, b]) => `${n} from ${a} to ${b}`);
-  return el("figure", { class: "flowbox" },
-    el("figcaption", {}, `${[...most, `${stay} stayed`].join(", ")}.`), picture);
+  return el("figure", { class: "flowbox" }, el("figcaption", {},
+    `${[...most, `${stay} of ${sum(counts.flat())} stayed`].join(", ")}.`), picture);
 }
 
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);

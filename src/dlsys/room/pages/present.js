@@ -1,6 +1,6 @@
 // The presenter's page. The secret comes behind the # of its address, which then leaves the bar:
 // a projector shows the bar. Everything has a key.
-import { clock, count, el, LETTERS, listen, post, rich, say } from "./room.js";
+import { clock, count, el, LETTERS, listen, nodes, post, rich, say } from "./room.js";
 import { results } from "./draw.js";
 
 const STEPS = { // what a step is called, and its key
@@ -52,8 +52,9 @@ async function step(name, more = {}) {
 function show() {
   clearInterval(ticking);
   document.getElementById("title").textContent = room.title;
-  where.replaceChildren(room.phase === "rest" ? "" : "Join: ", ...(room.phase === "rest" ? []
-    : [el("span", {}, bare(room.address)), " ", el("strong", { class: "code" }, room.code)]));
+  where.replaceChildren(...(["rest", "over"].includes(room.phase) ? []
+    : ["Join: ", el("span", {}, bare(room.address)), " ",
+      el("strong", { class: "code" }, room.code)]));
   const now = `${room.phase} ${room.trap} ${room.go}`;
   const focused = foot.contains(document.activeElement);
   main.className = room.phase;
@@ -142,9 +143,10 @@ function answered() {
 const over = () => [el("h1", {}, "The room is over"), el("p", {}, "Its report lies where ",
   el("code", {}, "dlsys room"), " says.")];
 
-const asking = () => [question(), choices(), answered(),
+const situation = () => el("div", { class: "situation" }, ...nodes(room.situation));
+const asking = () => [situation(), question(), choices(), answered(),
   el("img", { class: "corner", src: room.qr, alt: "QR code to join", width: 150, height: 150 })];
-const closed = () => [question(), choices(), el("p", { class: "answered" },
+const closed = () => [situation(), question(), choices(), el("p", { class: "answered" },
   `Closed, with ${count(room.answered, "answer")}.`)];
 
 function shown() {

@@ -14,6 +14,13 @@ export function el(tag, attributes = {}, ...children) {
 export const rich = (text) =>
   text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
 
+// HTML of the course, which the room made, as nodes. Long lines of code scroll by keyboard, too.
+export function nodes(html) {
+  const { body } = new DOMParser().parseFromString(html, "text/html");
+  for (const code of body.querySelectorAll("pre")) code.tabIndex = 0;
+  return [...body.childNodes];
+}
+
 export const LETTERS = "ABCD";
 export const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 

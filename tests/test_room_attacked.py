@@ -1,0 +1,264 @@
+"""More hostile clients of a room: many pages, silence, odd letters, a proxy's headers."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import pytest
+from browser import offline_page
+from playwright.sync_api import expect
+from rooms import Learner, Running, running, send, shown, wait
+
+from dlsys import cli
+from dlsys.room import questions, results, server
+from dlsys_helpers import paths, room
+from dlsys_helpers.stages import stage
+
+RIGHT = "more than `4`"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("room")) as one:
+        assert one.step("ask") == 200
+        yield one
+
+
+def limited(folder, limit):
+    """A room in a shell that lowers a limit of this system first."""
+    command = f"{limit}; exec {sys.executable} -m dlsys.cli room 8 --host 127.0.0.1 --port 0"
+    return subprocess.Popen(["bash", "-c", command], env=os.environ | {"DLSYS_WORK": str(folder)},
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def told(process):
+    """Port, code and secret, as a room printed them."""
+    text = ""
+    while "Ctrl-C" not in text:
+        text += process.stdout.readline()
+    return (int(re.search(r"127\.0\.0\.1:(\d+)", text)[1]), re.search(r"code (\w{6})", text)[1],
+            re.search(r"present#(\S+)", text)[1])
+
+
+def test_behind_a_proxy_the_limit_goes_by_what_the_proxy_wrote(tmp_path):
+    """What a client sends itself, X-Real-Ip or a longer X-Forwarded-For, buys no more tries."""
+    with running(tmp_path, "--prefix", "/services/room/") as hub:
+        def tries(last):
+            return [send(hub.port, "services/room/join", {"code": "AAAAAA"}, **{
+                "X-Real-Ip": f"10.0.0.{k}", "X-Forwarded-For": f"10.0.1.{k}, {last}"})[0]
+                for k in range(35)]
+        assert tries("192.0.2.1") == 30 * [403] + 5 * [429]
+        assert tries("192.0.2.2")[0] == 403, "another address has tries of its own"
+
+
+def test_without_a_proxy_no_header_says_who_asks_and_half_a_letter_is_a_wrong_code(tmp_path):
+    with running(tmp_path) as fresh:
+        tried = [send(fresh.port, "join", {"code": "\ud800"}, **{
+            "X-Forwarded-For": f"10.0.0.{k}"})[0] for k in range(31)]
+    assert tried == 30 * [403] + [429]
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "DELETE", "PATCH", "HEAD"])
+def test_no_other_site_is_let_in_by_another_method(opened, method):
+    for path in ("join", "answer", "step", "watch", "events"):
+        link = http.client.HTTPConnection("127.0.0.1", opened.port, timeout=20)
+        link.request(method, f"/{path}", headers={"Origin": "http://x.example"})
+        answer = link.getresponse()
+        assert answer.status in (401, 403, 405)
+        assert answer.getheader("Access-Control-Allow-Origin") is None
+        link.close()
+
+
+def test_two_lengths_of_one_body_and_compressed_bodies_are_refused(opened):
+    heads = (b"Transfer-Encoding: chunked\r\nContent-Length: 4", b"Transfer-Encoding: gzip",
+             b"Content-Length: +5", b"Content-Length: 5\r\nContent-Encoding: gzip")
+    for head in heads:
+        with socket.create_connection(("127.0.0.1", opened.port), timeout=20) as link:
+            link.sendall(b"POST /join HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                         + head + b"\r\n\r\n0\r\n\r\nGET /me HTTP/1.1\r\n\r\n")
+            assert link.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_who_asks_a_thousand_times_and_never_reads_keeps_nobody_waiting(opened):
+    learner = Learner(opened)
+    deaf = [socket.create_connection(("127.0.0.1", opened.port)) for _ in range(20)]
+    for link in deaf:
+        link.setblocking(False)
+        link.send(1000 * b"GET /static/present.js HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert learner.answer("08.1", RIGHT) == 200
+    for link in deaf:
+        link.close()
+
+
+def test_one_address_does_not_take_all_pages(tmp_path):
+    """With room for ten pages, of which one address may have four."""
+    code = ("from dlsys import cli; from dlsys.room import server; import sys\n"
+            "server.STREAMS, server.STREAMS_FROM = 10, 4\nsys.exit(cli.main())")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "room", "8", "--host", "127.0.0.1", "--port", "0",
+         "--prefix", "/r/"], text=True, stdout=subprocess.PIPE,
+        env=os.environ | {"DLSYS_WORK": str(tmp_path)})
+    try:
+        port, code, _ = told(process)
+        cookie = send(port, "r/join", {"code": code})[2]
+
+        def page(ip):
+            link = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            link.sendall(f"GET /r/events HTTP/1.1\r\nHost: x\r\nCookie: {cookie}\r\n"
+                         f"X-Forwarded-For: {ip}\r\n\r\n".encode())
+            return int(link.recv(100).split()[1])
+
+        with ExitStack() as opened:
+            assert [page(ip) for ip in [*5 * ["192.0.2.1"], "192.0.2.2"]] == [
+                *4 * [200], 503, 200]
+        with ExitStack() as opened:
+            wait(lambda: page("192.0.2.1") == 200)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a limit of POSIX")
+def test_silent_connections_of_one_address_leave_files_for_others(tmp_path):
+    """With 200 files: the others are other addresses of this machine, which all of 127.x is."""
+    process = limited(tmp_path, "ulimit -Sn 200; ulimit -Hn 200")
+    try:
+        port, code, _ = told(process)
+        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(250)]
+        with socket.create_connection(("127.0.0.1", port), timeout=20,
+                                      source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert other.recv(100).startswith(b"HTTP/1.1 200")
+        for link in silent:
+            link.close()
+        wait(lambda: _joins(port, code))
+    finally:
+        process.kill()
+    assert "Too many open files" not in process.communicate()[1]
+
+
+def _joins(port, code):
+    try:
+        return send(port, "join", {"code": code})[0] == 200
+    except (ConnectionError, http.client.HTTPException):
+        return False
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a limit of POSIX")
+def test_on_a_full_disk_nothing_is_acknowledged_and_the_report_is_written(tmp_path):
+    process = limited(tmp_path, "ulimit -f 100")
+    try:
+        port, code, key = told(process)
+        assert send(port, "step", {"step": "ask"}, key=key)[0] == 200
+        cookie, kept = send(port, "join", {"code": code})[2], 0
+        answer = {"trap": "08.1", "go": 1, "guess": RIGHT, "sure": True}
+        while send(port, "answer", answer, cookie)[0] == 200:
+            kept += 1
+            assert kept < 100
+        assert kept
+        assert send(port, "me", {}, cookie, method="GET")[0] == 200
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "cannot be written any more" in out
+    assert next(tmp_path.glob("rooms/*/report.csv")).read_text().count("\n") == 2
+
+
+def test_two_numbers_that_differ_in_the_last_digit_hang_no_page(browser, tmp_path):
+    with running(tmp_path) as fresh:
+        assert fresh.step("ask", trap="08.2") == 200
+        for guess in (1e15, 1e15 - 0.125):
+            assert Learner(fresh).answer("08.2", guess) == 200
+        page = offline_page(browser)
+        page.goto(f"{fresh.url}present#{fresh.secret}")
+        expect(page.locator("footer button").first).to_contain_text("Close")
+        assert fresh.step("close") == fresh.step("show") == 200
+        expect(page.locator(".tickname").first).to_be_visible()
+        page.close()
+
+
+@pytest.mark.parametrize("numbers", [[1e15, 1e15 - 0.125], [5e-324], [-1e-320, -2e-320],
+                                     [0.1 + 0.2, 0.3]])
+def test_an_axis_has_room_for_its_ticks(numbers):
+    low, high = results.span(numbers, (), "s")
+    step = (high - low) / 10
+    assert low < low + step < high
+    assert low <= min(numbers) <= max(numbers) <= high
+
+
+def test_a_second_room_of_a_stage_is_a_room_of_its_own(tmp_path):
+    """Two groups at once on one machine; and no second server for the first one's folder."""
+    first = Running(tmp_path)
+    try:
+        with running(tmp_path) as second:
+            assert second.code != first.code
+            assert len(list(tmp_path.glob("rooms/*"))) == 2
+        folder = next(f for f in tmp_path.glob("rooms/*") if _code(f) is None)
+        words = ["room", "8", "--port", "0", "--out", str(folder)]
+        done = subprocess.run([sys.executable, "-m", "dlsys.cli", *words], capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == cli.BAD_INPUT
+        assert "this room is open already" in done.stderr
+    finally:
+        first.kill()
+
+
+def _code(folder):
+    """The code in a room's log; None while its server runs."""
+    base = sqlite3.connect(folder / "room.sqlite", timeout=0)
+    try:
+        return json.loads(base.execute("SELECT event FROM events").fetchone()[0])["code"]
+    except sqlite3.OperationalError:
+        return None
+    finally:
+        base.close()
+
+
+def test_a_name_of_a_mistake_holds_no_long_number():
+    item = questions.of_stage(stage(4))[4]
+    assert item.ask("an end at more than 4 times the loss before")
+    for number in (60 * "7", "٣", "1." + 40 * "0"):
+        assert item.ask(f"an end at more than {number} times the loss before") is None
+
+
+def test_what_a_room_says_of_itself_is_harmless_on_a_terminal(tmp_path, monkeypatch, capsys):
+    import http.server
+    import threading
+
+    class Hostile(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(200)
+            self.send_header("Set-Cookie", "dlsys-room=x; Path=/")
+            self.end_headers()
+            self.wfile.write(json.dumps({"title": "\x1b]0;owned\x07\n\u202eevil"}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setattr(paths, "MY_WORK", tmp_path)
+    with http.server.HTTPServer(("127.0.0.1", 0), Hostile) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        assert cli.main(["join", f"127.0.0.1:{other.server_port}", "ABCDEF"]) == 0
+        other.shutdown()
+    out = capsys.readouterr().out
+    assert "evil" in out
+    assert not re.search("[\x1b\x07\u202e]", out)
+    room.leave()
+
+
+def test_what_a_pages_own_text_shows_is_the_questions_alone(opened):
+    """The situation and the code come with a question, what was measured does not."""
+    seen = shown(opened.port, "events", cookie=Learner(opened).cookie)["room"]
+    assert "Nobody can pay less" in seen["situation"]
+    assert "open_lm" in seen["code"]
+    assert "measured" not in json.dumps(seen).lower()
+    assert server.as_html(questions.of_stage(stage(8))[0].keep) not in json.dumps(seen)
