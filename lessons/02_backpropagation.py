@@ -23,10 +23,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    begin, check, claim, cost, datasheet, digits, fit, flops, gpu_result,
-    gpu_table, operations, peak_bytes, plot_lines, saved_bytes,
+    begin, check, claim, cost, datasheet, digits, draw_boxes, draw_tree,
+    fit, flops, gpu_result, gpu_table, guess, measured, operations,
+    peak_bytes, plot_bars, plot_columns, plot_lines, saved_bytes,
     seconds_in_turns,
-    guess, measured,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -59,6 +59,16 @@ loss.backward()
 claim("loss", loss, expected=12.25)
 claim("dL/dw by autograd, against by hand", leaves[0].grad, expected=d_w)
 claim("dL/db by autograd, against by hand", leaves[1].grad, expected=d_b)
+
+# %% role="concept"
+draw_tree({"w": f"{w}, grad {d_w:g}", "x": f"{x}",
+           "b": f"{b}, grad {d_b:g}", "w x + b": f"{z}",
+           "e": f"{z - y}", "L": f"{loss.item():g}"},
+          [("w", "w x + b"), ("x", "w x + b"), ("b", "w x + b"),
+           ("w x + b", "e"), ("e", "L")],
+          title="Values go down, gradients come back up",
+          alt="A graph: w, x and b lead to w x + b, that to e, that to L. "
+              "The two that ask for a gradient carry it.")
 
 # %% [markdown] role="concept"
 # Two things to notice. `x` asked for no gradient, so autograd computes none; you
@@ -105,14 +115,12 @@ claim("bytes kept by a sum of two", kept["a + b"], expected=0)
 claim("by tanh", kept["tanh"], expected=4000)
 claim("by a product of two", kept["a * b"], expected=8000)
 
-# %% [markdown] trap="02.1" role="situation" core=true symptom="loss goes up and down and never settles, zero_grad missing"
-# ## A training loop without zero_grad
+# %% [markdown] trap="02.1" role="situation" core=true fault="zero_grad is missing: gradients add up" symptom="loss goes up and down and never settles, zero_grad missing"
+# ## A training loop from memory
 #
-# You write the training loop from memory and leave out one line, `zero_grad`.
-# "Without it training diverges," says a colleague.
-#
-# The data are noiseless and linear, so the loss can reach zero. Every step sees all
-# rows. Later you take random batches of 8.
+# You write the training loop from memory and leave out one line. "Without it training
+# diverges," says a colleague who looks over your shoulder. The data are noiseless and
+# linear, so the loss can reach zero. Every step sees all rows.
 
 # %% trap="02.1" role="break"
 rows = torch.randn(64, 3)
@@ -142,39 +150,15 @@ def descend(steps, clear, momentum=0.0, batch=None):
 
 cleared, piled = descend(400, clear=True), descend(400, clear=False)
 
-# %% trap="02.1" role="guess"
+# %% trap="02.1" role="guess" quoted="wrong"
 guess("02.1",
-      "On all rows, without `zero_grad`: what does the loss do over 400 "
-      "steps?",
-      choices=["it grows without bound", "it swings and gets no smaller",
-               "it falls to zero, only more slowly"])
+      "With `clear=False`: what does the loss do over 400 steps?",
+      choices=["it falls to zero, only more slowly",
+               "it grows without bound", "it swings and gets no smaller",
+               "it falls to zero faster"])
 
 # %% trap="02.1" role="look"
-probe = nn.Linear(3, 1)
-norms = []
-for _ in range(4):                        # equal batches, no step
-    F.mse_loss(probe(rows).squeeze(1), truth).backward()
-    norms.append(probe.weight.grad.norm().item())
-print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
-print(f"cleared, step 400: {cleared[-1]:.0e}")
-
-# %% [markdown] trap="02.1" role="look"
-# Four equal batches without a step between them: each backward adds its gradient
-# to the ones before.
-
-# %% trap="02.1" role="look"
-claim("norm of the fourth gradient over that of the first",
-      norms[3] / norms[0], expected=4, within=1e-4)
-
-# %% [markdown] trap="02.1" role="look"
-# The cleared run finds the answer. In these 400 steps the other one neither settles nor
-# diverges:
-
-# %% trap="02.1" role="look"
-claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
-claim("highest loss of the last hundred over the first, not cleared",
-      max(piled[-100:]) / piled[0], above=0.2)
-claim("highest loss of all over the first", max(piled) / piled[0], below=2)
+measured("02.1", 2)
 
 # %% trap="02.1" role="look"
 plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
@@ -183,33 +167,58 @@ plot_lines(range(60), {"zero_grad": cleared[:60], "without": piled[:60]},
            alt="One curve falls to zero; the other falls, rises again and "
                "repeats, without getting smaller.")
 
+# %% [markdown] trap="02.1" role="look"
+# It neither settles nor diverges. Four equal batches without a step between them show
+# why: each backward adds its gradient to the ones before.
+
 # %% trap="02.1" role="look"
-measured("02.1", 1)
+probe = nn.Linear(3, 1)
+norms = []
+for _ in range(4):                        # equal batches, no step
+    F.mse_loss(probe(rows).squeeze(1), truth).backward()
+    norms.append(probe.weight.grad.norm().item())
+print("norms:", [f"{norm / norms[0]:.0f}x" for norm in norms])
+
+# %% trap="02.1" role="look"
+claim("norm of the fourth gradient over that of the first",
+      norms[3] / norms[0], expected=4, within=1e-4)
 
 # %% [markdown] trap="02.1" role="why"
-# `backward` *adds* to `.grad`. Without clearing, the step is the sum of all
-# gradients so far. Without weight decay that is a method with a name: SGD with momentum
-# 1. It swings like a pendulum without friction, and the two runs below agree to rounding.
-# Clear anywhere between a step and the next backward.
+# `backward` *adds* to `.grad`. Without clearing, the step is the sum of all gradients so
+# far. Without weight decay that is a method with a name: SGD with momentum 1. It swings
+# like a pendulum without friction. Clear anywhere between a step and the next backward.
 
 # %% trap="02.1" role="repair"
-import inspect
-
 pendulum = descend(40, clear=True, momentum=1.0)
 gap = max(abs(a - b) for a, b in zip(pendulum, piled))
+print(f"largest gap to momentum 1 in 40 steps: {gap:.0e}")
+print(f"cleared, step 400: {cleared[-1]:.0e}")
+
+# %% trap="02.1" role="repair"
+claim("loss after 400 steps, cleared", cleared[-1], below=1e-3)
+
+# %% [markdown] trap="02.1" role="more" topics="momentum 1 · None is no zero · random batches"
+# Not cleared is momentum 1, to rounding:
+
+# %% trap="02.1" role="more"
+import inspect
+
 arguments = inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 print(arguments["set_to_none"])
 
-# %% trap="02.1" role="repair"
+# %% trap="02.1" role="more"
 claim("largest gap to momentum 1 in 40 steps", gap, below=1e-3)
+claim("highest loss of the last hundred over the first, not cleared",
+      max(piled[-100:]) / piled[0], above=0.2)
+claim("highest loss of all over the first", max(piled) / piled[0], below=2)
 claim("is set_to_none on by default",
       arguments["set_to_none"].default, expected=True)
 
-# %% [markdown] trap="02.1" role="repair"
+# %% [markdown] trap="02.1" role="more"
 # None is more than a saving. To an optimizer with a memory, a gradient of zeros is
 # a gradient: it moves on.
 
-# %% trap="02.1" role="repair"
+# %% trap="02.1" role="more"
 def after_idle_step(to_none):
     """A weight after one Adam step with a gradient and one without."""
     weight = nn.Parameter(torch.ones(1))
@@ -220,27 +229,27 @@ def after_idle_step(to_none):
     opt.step()
     return weight.item()
 
-# %% trap="02.1" role="repair"
+# %% trap="02.1" role="more"
 none, zeros = after_idle_step(True), after_idle_step(False)
 print(f"an idle step of Adam: {none:.3f} with None, {zeros:.3f} with zeros")
 
-# %% trap="02.1" role="repair"
+# %% trap="02.1" role="more"
 claim("the weight after it, None: Adam leaves it alone", none,
       expected=0.9, within=1e-3)
 claim("zeros: it moves on by its own momentum", zeros, expected=0.833,
       within=1e-3)
 
-# %% [markdown] trap="02.1" role="repair"
+# %% [markdown] trap="02.1" role="more"
 # A pendulum that is pushed at random does not keep its swing. Take the same fit with
 # random batches of 8 rows, as you would train.
 
-# %% trap="02.1" role="repair"
+# %% trap="02.1" role="more"
 pushed = descend(400, clear=False, batch=8)
 calm = descend(400, clear=True, batch=8)
 print(f"batches of 8, not cleared, step 400: "
       f"{pushed[-1] / pushed[0]:.0e} times the first loss")
 
-# %% trap="02.1" role="repair"
+# %% trap="02.1" role="more"
 claim("loss after 400 steps in batches of 8, cleared", calm[-1],
       below=1e-3)
 claim("highest loss over the first, not cleared",
@@ -285,39 +294,41 @@ def train_step(model: nn.Module, opt: torch.optim.Optimizer,
 # **Source:** PyTorch documentation,
 # [Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html).
 
-# %% [markdown] trap="02.2" role="situation" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
+# %% [markdown] trap="02.2" role="situation" fault="backward on a vector of ones: a sum, not the mean" symptom="RuntimeError: grad can be implicitly created only for scalar outputs"
 # ## Backward on a vector
 #
 # You want to weight each example, so you ask for one loss per row with
-# `reduction="none"`. `backward` refuses: it wants a scalar. The first answer you
-# find says to pass a vector of ones. The error goes away.
-#
-# There are 64 rows. Before, you had the mean of their losses.
+# `reduction="none"`. `backward` refuses: it wants a scalar. "Pass a vector of ones, it is
+# equivalent to the sum," says the first answer you find. The error goes away. Before,
+# you had the mean of the 64 losses.
 
 # %% trap="02.2" role="break"
 x_train, y_train, x_test, y_test = digits()      # (1300, 64), (497, 64)
 reader = nn.Linear(64, 10)
 losses = F.cross_entropy(reader(x_train[:64]), y_train[:64],
                          reduction="none")       # (64,)
-try:
-    losses.backward()
-except RuntimeError as error:
-    print(error)
-
 losses.backward(torch.ones_like(losses))         # no error any more
 with_ones = reader.weight.grad.clone()
 
-# %% trap="02.2" role="guess"
+# %% trap="02.2" role="guess" quoted="right"
 guess("02.2",
-      "How large is the gradient now, compared with that of the mean?",
-      choices=["the same: ones are neutral", "8 times, the root of 64",
-               "64 times"])
+      "How large is its gradient, compared with that of the mean?",
+      choices=["the same: ones are neutral", "64 times",
+               "8 times, the root of 64"])
 
 # %% trap="02.2" role="look"
+try:
+    F.cross_entropy(reader(x_train[:64]), y_train[:64],
+                    reduction="none").backward()
+except RuntimeError as error:
+    print("without ones:", error)
 mean = F.cross_entropy(reader(x_train[:64]), y_train[:64])
 of_mean, = torch.autograd.grad(mean, reader.weight)
 ratio = (with_ones.norm() / of_mean.norm()).item()
 print(f"gradient with ones / gradient of the mean: {ratio:.1f}")
+
+# %% trap="02.2" role="look"
+measured("02.2", 1)
 
 # %% trap="02.2" role="look"
 claim("norm with ones over norm of the mean", ratio, expected=64,
@@ -347,18 +358,20 @@ print(f"worst loss on the way: {calm:.1f} with the mean, "
       f"{wild:.0f} with ones")
 
 # %% trap="02.2" role="look"
-claim("worst loss with the mean", calm, below=2.6)
-claim("worst loss with ones at the same rate", wild, above=20)
+plot_bars({"the mean": calm, "ones": wild},
+          xlabel="worst mean loss in 20 steps", log=True,
+          title="With ones, a rate of 0.5 is one of 32",
+          alt="Two bars on a log scale: the worst loss on the way stays "
+              "near two with the mean and exceeds twenty with ones.")
 
 # %% trap="02.2" role="look"
-measured("02.2", 2)
+claim("worst loss with ones at the same rate", wild, above=20)
 
 # %% [markdown] trap="02.2" role="why"
-# `backward(v)` multiplies the gradient of each row's loss by that row's entry of $v$,
-# and adds them up. Ones let every row count in full. That is the *sum*, 64 times the mean, and a
-# learning rate of 0.5 becomes one of 32. The mean is a vector of 1/64. A weighted
-# mean divides the weights by **their own** sum, so doubling all weights changes
-# nothing. `cross_entropy` with class weights does the same.
+# `backward(v)` multiplies the gradient of each row's loss by that row's entry of $v$, and
+# adds them up. Ones let every row count in full. That is the *sum*, and a learning rate
+# of 0.5 becomes one of 32. The mean is a vector of 1/64. A weighted mean divides the
+# weights by **their own** sum, so doubling all weights changes nothing.
 
 # %% trap="02.2" role="repair"
 counts = torch.where(y_train[:64] == 8, 5.0, 1.0)  # an eight counts 5 times
@@ -375,15 +388,21 @@ as_vector = gradient(losses_by_row(), counts / counts.sum())
 as_scalar = gradient((counts * losses_by_row()).sum() / counts.sum())
 
 # %% trap="02.2" role="repair"
-claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
-      within=0.01)
 claim("largest gap between the vector and the weighted mean",
       (as_vector - as_scalar).abs().max(), below=1e-6)
 
-# %% [markdown] trap="02.2" role="repair"
+# %% [markdown] trap="02.2" role="more" topics="the rate of 0.5 as one of 32 · torch's class weights"
+# The two numbers behind the bars:
+
+# %% trap="02.2" role="more"
+claim("worst loss with the mean", calm, below=2.6)
+claim("the rate of 0.5, as if for the mean", 0.5 * ratio, expected=32,
+      within=0.01)
+
+# %% [markdown] trap="02.2" role="more"
 # Torch's own class weights give the same gradient:
 
-# %% trap="02.2" role="repair"
+# %% trap="02.2" role="more"
 classes = torch.ones(10)
 classes[8] = 5.0
 built_in = F.cross_entropy(reader(x_train[:64]), y_train[:64], classes)
@@ -422,21 +441,19 @@ def weighted_loss(losses: torch.Tensor,
 # [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
 # and [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html).
 
-# %% [markdown] trap="02.3" role="situation" core=true symptom="gradients are zero or wrong after editing tensor.data, no error"
-# ## An edit of .data for a plot
+# %% [markdown] trap="02.3" role="situation" core=true fault="an edit of .data changes what backward reads" symptom="gradients are zero or wrong after editing tensor.data, no error"
+# ## Small outputs set to zero for a plot
 #
-# For a plot you want the small outputs of a layer set to zero. You take `y.data`,
-# because it has no graph, and edit that. The plot is fine. The loss was computed
-# from `y` before the edit, and `backward` raises nothing.
-#
-# `y` is the sigmoid of 1, 2 and 3, the loss its sum.
+# For a plot you want the small outputs of a layer set to zero. You edit a copy without a
+# graph. The plot is fine, the loss was computed before the edit, and `backward` raises
+# nothing.
 
 # %% trap="02.3" role="break"
 x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
 y = torch.sigmoid(x)
 loss = y.sum()
 
-shown = y.data                   # "a copy without a graph"
+shown = y.data                   # has no graph
 shown[shown < 0.99] = 0          # for the plot
 
 loss.backward()
@@ -449,40 +466,76 @@ guess("02.3", "Which gradient do the three inputs get?",
 
 # %% trap="02.3" role="look"
 s = 1 / (1 + torch.exp(-torch.tensor([1.0, 2.0, 3.0])))
+edited = y.detach().clone()
 truth = s * (1 - s)              # the derivative of the sigmoid
 print(f"got    {x.grad.tolist()}")
 print(f"truth  {[round(t, 3) for t in truth.tolist()]}")
 
 # %% trap="02.3" role="look"
-claim("largest gradient", x.grad.abs().max(), expected=0)
-claim("the true one at 1", truth[0], expected=0.197, within=1e-3)
-claim("largest number in y itself", y.abs().max(), expected=0)
-
-# %% [markdown] trap="02.3" role="look"
-# The edit reached `y` itself, and through it the gradient. Does it always?
+measured("02.3", 0)
 
 # %% trap="02.3" role="look"
+claim("largest gradient", x.grad.abs().max(), expected=0)
+
+# %% trap="02.3" role="look"
+plot_columns({f"{side}, x = {v:g}": g for v, t, got in zip(
+    (1, 2, 3), truth.tolist(), x.grad.tolist())
+    for side, g in (("true", t), ("got", got))},
+    xlabel="", ylabel="gradient", form=".3f",
+    marks=[f"got, x = {v}" for v in (1, 2, 3)],
+    title="Three slopes are lost without an error",
+    alt="Columns in pairs for x of 1, 2 and 3: the true slope and the "
+        "gradient that was got, which is zero each time.")
+
+# %% [markdown] trap="02.3" role="why"
+# `.data` shares its memory with `y`. Sigmoid had kept its *result* for the backward
+# pass, and you overwrote it. Autograd counts a tensor's edits to notice such things, and
+# `.data` bypasses the count. `detach()` shares the memory too, but also the count: an
+# edit through torch makes `backward` raise. For a copy that you may edit, add `clone()`.
+
+# %% trap="02.3" role="why"
+draw_tree({"x": "1, 2, 3", "y": "kept for backward", "shown": "y.data",
+           "loss": "sum"},
+          [("x", "y"), ("y", "loss"), ("y", "shown")],
+          cuts=[("y", "shown")], marks=["y"], cut_name="no graph",
+          title="The graph is cut, the memory is not",
+          alt="x leads to y, y to the loss and to shown. The edge to shown "
+              "is cut, but y itself is marked: it is what the edit hit.")
+
+# %% trap="02.3" role="repair"
+x.grad = None
+y = torch.sigmoid(x)
+shown = y.detach().clone()
+shown[shown < 0.99] = 0
+y.sum().backward()
+print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
+
+# %% trap="02.3" role="repair"
+claim("largest error of the gradient after detach and clone",
+      (x.grad - truth).abs().max(), below=1e-6)
+
+# %% [markdown] trap="02.3" role="more" topics="where the same edit does no harm · what detach notices"
+# An operation that keeps nothing is not harmed: `2 * x` has the right gradient after the
+# same edit.
+
+# %% trap="02.3" role="more"
 x.grad = None
 doubled = 2 * x
 doubled.data.zero_()
 doubled.sum().backward()
 print(x.grad)
 
-# %% trap="02.3" role="look"
+# %% trap="02.3" role="more"
 claim("gradient after the same edit of 2x", x.grad[0], expected=2)
+claim("the true one at 1", truth[0], expected=0.197, within=1e-3)
+claim("largest number in y itself after the edit for the plot",
+      edited.abs().max(), expected=0)
 
-# %% trap="02.3" role="look"
-measured("02.3", 0)
+# %% [markdown] trap="02.3" role="more"
+# An edit of the detached tensor through torch is counted, one through numpy is not:
 
-# %% [markdown] trap="02.3" role="why"
-# `.data` shares its memory with `y`. Sigmoid had kept its *result* for the
-# backward pass, and you overwrote it; `2 * x` keeps nothing, so there it went well.
-# Autograd counts a tensor's edits to notice such things, and `.data`
-# bypasses the count. `detach()` shares the memory too, but also the count: an edit
-# through torch makes `backward` raise. An edit through numpy is not counted. For a
-# copy that you may edit, add `clone()`.
-
-# %% trap="02.3" role="repair"
+# %% trap="02.3" role="more"
+x.grad = None
 y = torch.sigmoid(x)
 y.detach()[0] = 0.0
 try:
@@ -497,22 +550,10 @@ y.detach().numpy()[:] = 0
 y.sum().backward()
 print(f"detach: noticed {noticed}   numpy: {x.grad.tolist()}")
 
-# %% trap="02.3" role="repair"
+# %% trap="02.3" role="more"
 claim("is an edit of the detached tensor noticed", noticed, expected=True)
 claim("largest gradient after an edit through numpy: no error",
       x.grad.abs().max(), expected=0)
-
-# %% trap="02.3" role="repair"
-x.grad = None
-y = torch.sigmoid(x)
-shown = y.detach().clone()
-shown[shown < 0.99] = 0
-y.sum().backward()
-print(f"gradient {[round(g, 3) for g in x.grad.tolist()]}")
-
-# %% trap="02.3" role="repair"
-claim("largest error of the gradient after detach and clone",
-      (x.grad - truth).abs().max(), below=1e-6)
 
 # %% trap="02.3" role="exercise" points=2 difficulty=2 minutes=8
 def stop_grad(t: torch.Tensor) -> torch.Tensor:
@@ -540,15 +581,12 @@ def stop_grad(t: torch.Tensor) -> torch.Tensor:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # in-place correctness checks.
 
-# %% [markdown] trap="02.4" role="situation" core=true symptom="gradient accumulation: loss explodes or differs from the large batch"
+# %% [markdown] trap="02.4" role="situation" core=true fault="accumulated gradients weigh unequal parts alike" symptom="gradient accumulation: loss explodes or differs from the large batch"
 # ## Four small batches for one big one
 #
-# A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and
-# step once. You know the warning: forget to divide by 4, and the learning rate is
-# in effect 4 times too large. So training blows up.
-#
-# With SGD it does. You try Adam, without weight decay. And you wonder whether
-# dividing by 4 is right for *any* four micro-batches.
+# A batch of 32 does not fit, so you call `backward` on 4 micro-batches of 8 and step
+# once. "Divide each loss by 4, or your learning rate is in effect 4 times too large and
+# SGD leaves for infinity," says a colleague. You forget it, and train with Adam.
 
 # %% trap="02.4" role="break"
 inputs = torch.randn(32, 16)
@@ -583,12 +621,12 @@ sgd_small, _ = fitted(SGD, 0.15, undivided)
 _, adam_big = fitted(Adam, 0.05, undivided, size=32)
 _, adam_small = fitted(Adam, 0.05, undivided)
 
-# %% trap="02.4" role="guess"
+# %% trap="02.4" role="guess" quoted="right"
 guess("02.4",
-      "Adam, 20 steps, with the whole batch and with four undivided parts: "
-      "how do the weights compare?",
-      choices=["four times as far from the start",
-               "the same, to about four decimals",
+      "Adam, 20 steps, whole batch against four undivided parts: how do "
+      "the weights compare?",
+      choices=["the same, to about four decimals",
+               "four times as far from the start",
                "they blow up, as with SGD"])
 
 # %% trap="02.4" role="look"
@@ -598,28 +636,35 @@ ratio = (accumulate(model, 32, undivided).norm() / whole.norm()).item()
 print(f"undivided gradient / gradient of the whole batch: {ratio:.2f}")
 
 # %% trap="02.4" role="look"
+measured("02.4", 0)
+
+# %% trap="02.4" role="look"
 claim("norm of the undivided gradient over that of the whole", ratio,
       expected=4, within=1e-3)
-claim("final loss of SGD, whole batch", sgd_big, below=2)
-claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
 # %% [markdown] trap="02.4" role="look"
-# SGD takes steps four times too long and leaves for infinity. Adam makes the same
-# mistake and ends at the same weights.
+# Each gradient is four times too long. SGD leaves for infinity. Adam makes the same
+# mistake and ends at the same weights:
 
 # %% trap="02.4" role="look"
 claim("largest gap between Adam's weights, without weight decay",
       (adam_big - adam_small).abs().max(), below=1e-4)
 
-# %% trap="02.4" role="look"
-measured("02.4", 1)
-
 # %% [markdown] trap="02.4" role="why"
-# Adam divides each gradient by its own running size, so a constant factor cancels
-# while no weight decay is added to the gradient (AdamW does not add it there): the
+# Adam divides each gradient by its own running size, so a constant factor cancels: the
 # mistake stays silent, and surfaces when you give Adam a decay, clip, or return to SGD.
-# And dividing by the *number* of micro-batches is right when all have the same size. With 28 rows the last micro-batch has 4, and each
-# of its rows counts twice. Weigh each loss by its **share of the rows**.
+# And dividing by the *number* of micro-batches is right only when all have the same
+# size. With 28 rows the last micro-batch has 4, and each of its rows counts twice. Weigh
+# each loss by its **share of the rows**.
+
+# %% trap="02.4" role="why"
+draw_boxes({"28 rows": {"part 1": 8, "part 2": 8, "part 3": 8, "part 4": 4},
+            "divided by 4": {"part 1": 7, "part 2": 7, "part 3": 7,
+                             "part 4": 7}},
+           unit="rows' worth of gradient",
+           title="Divided by 4, four rows weigh like seven",
+           alt="Two stacks. By rows the parts are 8, 8, 8 and 4. Divided "
+               "by the number of parts each weighs 7.")
 
 # %% trap="02.4" role="repair"
 def off(model, rows, scale):
@@ -633,17 +678,24 @@ by_share = off(model, 28, lambda n: n / 28)
 print(f"off by {by_count:.0%} divided by 4, {by_share:.0%} by share")
 
 # %% trap="02.4" role="repair"
+claim("by share of the rows", by_share, below=1e-5)
+
+# %% [markdown] trap="02.4" role="more" topics="SGD · padding · BatchNorm"
+# The same for parts of equal size, and what SGD made of it:
+
+# %% trap="02.4" role="more"
 claim("relative error divided by 4, equal parts",
       off(model, 32, lambda n: 1 / 4), below=1e-5)
 claim("divided by 4, a smaller last part", by_count, above=0.05)
-claim("by share of the rows", by_share, below=1e-5)
+claim("final loss of SGD, whole batch", sgd_big, below=2)
+claim("final loss of SGD, four undivided parts", sgd_small, above=1000)
 
-# %% [markdown] trap="02.4" role="repair"
+# %% [markdown] trap="02.4" role="more"
 # What counts is the number that the loss itself divides by. With padding, labels of
 # `-100` that `cross_entropy` leaves out, that is the number of rows *with* a label.
 # And BatchNorm in train mode sees 8 rows instead of 32: a scale does not mend that.
 
-# %% trap="02.4" role="repair"
+# %% trap="02.4" role="more"
 def parts_off(share):
     """Relative error with padding; share(labels) weighs each part of 8."""
     wrong = whole_gradient - sum(
@@ -657,16 +709,16 @@ labels[:6] = -100                # padding: six of the first eight rows
 whole_gradient, = torch.autograd.grad(
     F.cross_entropy(head(inputs), labels), head.weight)
 
-# %% trap="02.4" role="repair"
+# %% trap="02.4" role="more"
 claim("relative error with padding, by share of the rows",
       parts_off(lambda part: len(part) / 32), above=0.1)
 claim("by share of the labelled rows",
       parts_off(lambda part: int((part >= 0).sum()) / 26), below=1e-5)
 
-# %% [markdown] trap="02.4" role="repair"
+# %% [markdown] trap="02.4" role="more"
 # With BatchNorm in the model, the share of the rows is not enough:
 
-# %% trap="02.4" role="repair"
+# %% trap="02.4" role="more"
 normed = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(),
                        nn.Linear(32, 1))
 with_norm = off(normed, 32, lambda n: n / 32)
@@ -721,17 +773,16 @@ def accum_step(model: nn.Module, opt: torch.optim.Optimizer,
 # 24725](https://github.com/huggingface/transformers/issues/24725): samples of 11 and
 # 101 tokens counted alike.
 
-# %% [markdown] trap="02.5" role="situation" core=true symptom="out of memory during evaluation, memory grows with every batch"
+# %% [markdown] trap="02.5" role="situation" core=true fault="the summed loss keeps every batch's graph in memory" symptom="out of memory during evaluation, memory grows with every batch"
 # ## An evaluation that runs out of memory
 #
-# Training fits in memory. Evaluation, with the same batch size and `eval()`, fails
-# after a while. It does no more than add up the losses of 4 batches of 124 digits.
-#
-# What fills the memory, batch after batch, and what does `eval()` change about it?
+# Training fits in memory. Evaluation, with the same batch size, fails after a while. It
+# does no more than add up the losses of 4 batches of 124 digits. "You forgot `no_grad`,
+# `eval()` is about layers," says a colleague.
 
 # %% [markdown] trap="02.5" role="break"
-# First a tool: a hook that sees every tensor that a graph saves. `watched()` turns it
-# on, `held_bytes()` counts what living graphs hold now.
+# `watched()` sees every tensor that a graph saves, and `held_bytes()` counts what living
+# graphs hold now.
 
 # %% trap="02.5" role="break" tags=["plumbing"]
 import weakref
@@ -755,6 +806,7 @@ def watched():
     return saved_tensors_hooks(Kept, lambda kept: kept.tensor)
 
 # %% trap="02.5" role="break"
+x_train, y_train, x_test, y_test = digits()
 layers = [module for _ in range(20)
           for module in (nn.Linear(64, 64), nn.ReLU())]
 deep = nn.Sequential(*layers, nn.Linear(64, 10))
@@ -767,10 +819,10 @@ with watched():                  # only looks, changes nothing
         total = total + F.cross_entropy(deep(x), y)
         held.append(held_bytes())
 
-# %% trap="02.5" role="guess"
+# %% trap="02.5" role="guess" quoted="right"
 guess("02.5", "Which graphs are still held after the fourth batch?",
-      choices=["none: `eval()` builds no graph",
-               "one, that of the last batch", "four, one for each batch"])
+      choices=["none: their batches are gone",
+               "four, one for each batch", "one, that of the last batch"])
 
 # %% trap="02.5" role="look"
 print(f"kB held after each batch: {[round(h / 1000) for h in held]}")
@@ -780,29 +832,29 @@ del total
 print(f"without the sum: {held_bytes()}")
 
 # %% trap="02.5" role="look"
+measured("02.5", 1)
+
+# %% trap="02.5" role="look"
+plot_columns({f"batch {n}": kept / 1000 for n, kept in enumerate(held, 1)},
+             xlabel="", ylabel="kB held by graphs", form=".0f",
+             title="Each batch adds a graph, and none goes",
+             alt="Four columns that grow by the same step with each batch.")
+
+# %% trap="02.5" role="look"
 claim("growth from batch 1 to 4, over that from 1 to 2",
       (held[3] - held[0]) / each, expected=3)
-claim("bytes a batch, mostly the results of 20 ReLUs", each,
-      expected=20 * 124 * 64 * 4, within=10_000)
 
 # %% [markdown] trap="02.5" role="look"
 # Each batch adds a graph, and none goes. What holds them is the sum of the losses:
 # delete it, and all of them go.
 
 # %% trap="02.5" role="look"
-claim("does the sum have a graph", had_graph, expected=True)
 claim("bytes held with the sum gone", held_bytes(), expected=0)
-
-# %% trap="02.5" role="look"
-measured("02.5", 2)
 
 # %% [markdown] trap="02.5" role="why"
 # `total` is a tensor with a graph, so it keeps every batch's graph alive. `eval()`
 # switches the mode of layers; it has nothing to do with graphs. `.item()` lets each
-# graph go, after it was built for nothing. `no_grad()` builds none. Nor does
-# `inference_mode()`, but no graph can save its tensors later: you may add one to a
-# parameter, and a layer that has to save it raises. A clone made outside is an
-# ordinary tensor.
+# graph go, after it was built for nothing. `no_grad()` builds none.
 
 # %% trap="02.5" role="repair"
 def one_pass():
@@ -817,12 +869,14 @@ for switch in (torch.no_grad, torch.inference_mode):
 print({name: f"{bytes / 1000:.0f} kB" for name, bytes in spent.items()})
 
 # %% trap="02.5" role="repair"
-claim("bytes of the one graph that item() lets go",
-      spent["eval() and item()"], expected=each, within=10_000)
 claim("bytes kept by no_grad", spent["no_grad"], expected=0)
-claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
 
-# %% trap="02.5" role="repair"
+# %% [markdown] trap="02.5" role="more" topics="item() and inference_mode · the mean of batch means"
+# `inference_mode()` builds no graph either, and no graph can save its tensors later: you
+# may add one to a parameter, and a layer that has to save it raises. A clone made outside
+# is an ordinary tensor.
+
+# %% trap="02.5" role="more"
 with torch.inference_mode():
     features = deep[0](x_test[:8])
 shift = torch.zeros(64, requires_grad=True)
@@ -833,15 +887,23 @@ except RuntimeError as error:
     print(str(error).split(".")[0])
 nn.Linear(64, 2)(features.clone()).sum().backward()    # no error
 
-# %% trap="02.5" role="repair"
+# %% trap="02.5" role="more"
+claim("bytes a batch, mostly the results of 20 ReLUs", each,
+      expected=20 * 124 * 64 * 4, within=10_000)
+claim("does the sum have a graph", had_graph, expected=True)
+claim("bytes of the one graph that item() lets go",
+      spent["eval() and item()"], expected=each, within=10_000)
+claim("bytes kept by inference_mode", spent["inference_mode"], expected=0)
+
+# %% trap="02.5" role="more"
 claim("gradient of a sum with 8 such rows", shift.grad[0], expected=8)
 
-# %% [markdown] trap="02.5" role="repair"
+# %% [markdown] trap="02.5" role="more"
 # One more mistake hides in many evaluation loops: the mean of batch means. Cut the
 # 497 test digits into batches of 62, and the last batch is a single digit that
 # counts as much as 62 others.
 
-# %% trap="02.5" role="repair"
+# %% trap="02.5" role="more"
 trained = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 fit(trained, x_train, y_train, steps=300, lr=3e-3)
 cut = list(zip(x_test.split(62), y_test.split(62)))
@@ -853,7 +915,7 @@ by_rows = sum(m * n for m, n in zip(means, sizes)) / 497
 gap = abs(sum(means) / len(means) - mean)
 print("rows in each batch:", sizes)
 
-# %% trap="02.5" role="repair"
+# %% trap="02.5" role="more"
 claim("error of the mean of means", gap, above=0.003)
 claim("error of the mean weighted by rows", abs(by_rows - mean),
       below=1e-5)
@@ -896,14 +958,12 @@ def evaluate(model: nn.Module, batches: list) -> tuple:
 # [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html),
 # locally disabling gradient computation.
 
-# %% [markdown] trap="02.6" role="situation" symptom="hand-written autograd gives wrong gradients when a value is used twice"
-# ## An engine, and a value used twice
+# %% [markdown] trap="02.6" role="situation" fault="a node reports before all its uses have" symptom="hand-written autograd gives wrong gradients when a value is used twice"
+# ## An engine of your own
 #
-# You write a reverse-mode engine: numbers that remember what they came from. Its
-# backward is a queue. Take a node, hand its gradient to its parents, put them in
-# the queue. It is right for a chain of products and for `tanh`. You ship it.
-#
-# In $L = a + \tanh(a + b)$ with $a = wx$, the number `a` is used twice.
+# You write a reverse-mode engine: numbers that remember what they came from. Its backward
+# is a queue. Take a node, hand its gradient to its parents, put them in the queue. It is
+# right for a chain of products and for `tanh`. You ship it.
 
 # %% trap="02.6" role="break"
 class Value:
@@ -948,7 +1008,7 @@ grads = hasty(out)
 # %% trap="02.6" role="guess"
 guess("02.6",
       "Which of the gradients of `a`, `b` and `w` are wrong at the end?",
-      choices=["all three", "only that of `a`", "only that of `w`",
+      choices=["only that of `w`", "only that of `a`", "all three",
                "those of `a` and `b`"])
 
 # %% trap="02.6" role="look"
@@ -966,20 +1026,26 @@ print(f"dL/db: engine {grads[b]:.4f}   differences {true_b:.4f}")
 print(f"dL/dw: engine {grads[w]:.4f}   differences {true_w:.4f}")
 
 # %% trap="02.6" role="look"
-claim("dL/db by the engine", grads[b], expected=true_b, within=1e-6)
-claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
-claim("x times the engine's dL/da: what dL/dw should be",
-      grads[a] * x.data, expected=true_w, within=1e-6)
+measured("02.6", 0)
 
 # %% trap="02.6" role="look"
-measured("02.6", 2)
+claim("error of dL/dw", abs(grads[w] - true_w), above=0.5)
 
 # %% [markdown] trap="02.6" role="why"
 # `a` was reached over its first use and reported at once. Its second share came in
-# later, when `w` had already been served. The gradient of `a` itself is whole; what was
-# lost is the second share of the nodes before it. A node may report only when **all** its uses have reported: children
-# before parents, a *topological order*. One way is to list every node after its
-# parents, and to walk that list backwards.
+# later, when `w` had already been served. A node may report only when **all** its uses
+# have reported: children before parents, a *topological order*. One way is to list every
+# node after its parents, and to walk that list backwards.
+
+# %% trap="02.6" role="why"
+draw_tree({"w": f"{grads[w]:.2f}, true {true_w:.2f}", "x": "", "b": "",
+           "a": "used twice", "a + b": "", "tanh": "", "L": ""},
+          [("w", "a"), ("x", "a"), ("a", "a + b"), ("b", "a + b"),
+           ("a + b", "tanh"), ("a", "L"), ("tanh", "L")],
+          marks=["w"],
+          title="One use of a is one step from L, the other three",
+          alt="A graph: w and x lead to a; a leads to L directly, and "
+              "through a + b and tanh. The gradient of w is wrong.")
 
 # %% trap="02.6" role="repair"
 def after_parents(node, order, seen):
@@ -1013,9 +1079,6 @@ for node, leaf in zip((w, x, b), leaves):
 # %% trap="02.6" role="repair"
 claim("dL/dw, against finite differences", grads[w], expected=true_w,
       within=1e-6)
-gap = max(abs(grads[n] - leaf.grad.item())
-          for n, leaf in zip((w, x, b), leaves))
-claim("largest gap of all three to torch", gap, below=1e-12)
 
 # %% [markdown] trap="02.6" role="repair"
 # Step through the same graph, backwards. Then switch the order, and compare the slope
@@ -1026,7 +1089,22 @@ from dlsys_helpers.explorers.scalar_graph import scalar_graph
 
 scalar_graph
 
-# %% trap="02.6" role="repair"
+# %% [markdown] trap="02.6" role="more" topics="long chains · paths that double"
+# The hasty engine was right for `b` and even for `a`; the patient one agrees with torch:
+
+# %% trap="02.6" role="more"
+gap = max(abs(grads[n] - leaf.grad.item())
+          for n, leaf in zip((w, x, b), leaves))
+hurried = hasty(out)
+claim("dL/db by the engine", hurried[b], expected=true_b, within=1e-6)
+claim("x times the engine's dL/da: what dL/dw should be",
+      hurried[a] * x.data, expected=true_w, within=1e-6)
+claim("largest gap of all three to torch", gap, below=1e-12)
+
+# %% [markdown] trap="02.6" role="more"
+# It gives up on a long chain:
+
+# %% trap="02.6" role="more"
 chain = Value(1.0)
 for _ in range(5000):
     chain = chain + b
@@ -1036,17 +1114,17 @@ try:
 except RecursionError:
     deep_enough = False
 
-# %% trap="02.6" role="repair"
+# %% trap="02.6" role="more"
 claim("does it survive a chain of 5000 nodes", deep_enough, expected=False)
 
-# %% [markdown] trap="02.6" role="repair"
+# %% [markdown] trap="02.6" role="more"
 # A function that calls itself once per node gives up on a long chain. Torch's
 # engine does not recurse. It first **counts** how often each node is used, and a
 # node is ready when as many shares have arrived. Yours will do the same. Walking
 # every *path* instead is right as well, and too slow: in the ladder below each value
 # that is used twice doubles the number of paths.
 
-# %% trap="02.6" role="repair"
+# %% trap="02.6" role="more"
 def paths(node):
     """Paths from a node down to its leaves."""
     return sum(paths(parent) for parent, _ in node.parents) or 1
@@ -1062,7 +1140,7 @@ found = {rungs: paths(ladder(rungs)) for rungs in (1, 5, 10)}
 print(*(f"{rungs:2} rungs: {count:5,} paths"
         for rungs, count in found.items()), sep="\n")
 
-# %% trap="02.6" role="repair"
+# %% trap="02.6" role="more"
 claim("paths through 10 rungs", found[10], expected=1024)
 claim("nodes that report when each reports once",
       len(after_parents(ladder(10), [], set())), expected=11)
