@@ -21,10 +21,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, cost, datasheet, digits, fit,
-    gpu_result, gpu_table, new_axes, peak_bytes, plot_bars, plot_lines,
-    seconds, show,
-    guess, measured,
+    accuracy, begin, check, claim, cost, datasheet, digits, draw_blocks,
+    draw_grids, fit, gpu_result, gpu_table, guess, measured, new_axes,
+    peak_bytes, plot_bars, plot_columns, plot_lines, seconds, show,
 )
 
 begin(SEED, THREADS, DEVICE)
@@ -87,33 +86,29 @@ claim("the loss of guessing among 10 classes, ln 10",
 # nonsense. Where the classes are equally frequent, one that stays at it has learned
 # nothing that lowers the loss.
 
-# %% [markdown] trap="03.1" role="situation" core=true symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
-# ## Softmax before the loss
+# %% [markdown] trap="03.1" role="situation" core=true fault="softmax before cross_entropy" symptom="classification loss stops at 1.46 and does not go down; softmax before cross_entropy"
+# ## A loss that wants probabilities
 #
-# The documentation says that cross-entropy compares probabilities, so your
-# model ends in a softmax and `F.cross_entropy` gets what it returns. It runs,
-# and with plain SGD far too many digits come out wrong.
-#
-# There are 10 classes, and some day the model is perfectly sure and perfectly
-# right.
+# "Cross-entropy compares probabilities," says the textbook, so you give it some. It runs,
+# and with plain SGD far too many of the digits come out wrong. There are 10 classes, and
+# some day the model is perfectly sure and perfectly right.
 
 # %% trap="03.1" role="break"
 def mlp(outputs=10):
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(),
                          nn.Linear(64, outputs))
 
-def softmax_twice(z, y):
-    return F.cross_entropy(z.softmax(1), y)       # "it wants probabilities"
+def of_probabilities(z, y):
+    return F.cross_entropy(z.softmax(1), y)       # probabilities
 
 reader = mlp()
 losses = fit(reader, x_train, y_train, steps=300, lr=0.1,
-             loss=softmax_twice, optimizer=torch.optim.SGD)
+             loss=of_probabilities, optimizer=torch.optim.SGD)
 score_twice = accuracy(reader, x_test, y_test)
 
-# %% trap="03.1" role="guess"
+# %% trap="03.1" role="guess" quoted="right"
 guess("03.1", "What does this loss show for a perfect answer?",
-      choices=["`0`", "about `0.15`", "about `1.5`",
-               "about `2.3`, as for guessing"])
+      unit="nats")
 
 # %% trap="03.1" role="look"
 first = torch.zeros(4, dtype=torch.long)          # class 0 is right
@@ -121,32 +116,33 @@ sure = 40 * F.one_hot(first, 10).float()
 wrong = 10 * F.one_hot(first + 1, 10).float()
 print(f"accuracy {score_twice:.2f}, loss {losses[-1]:.2f}")
 for name, z in {"sure and right": sure, "sure, wrong": wrong}.items():
-    print(f"{name}: {softmax_twice(z, first):.4f}, "
+    print(f"{name}: {of_probabilities(z, first):.4f}, "
           f"with one softmax {F.cross_entropy(z, first):.4f}")
 
 # %% trap="03.1" role="look"
-claim("SGD at 0.1, 300 steps: share of test digits right", score_twice,
-      below=0.65)
-claim("a perfect answer: loss", softmax_twice(sure, first),
-      expected=1.4612, within=1e-4)
-claim("a confident mistake: loss", softmax_twice(wrong, first),
-      expected=2.46, within=0.01)
+measured("03.1", of_probabilities(sure, first), right=(1, 2))
 
 # %% trap="03.1" role="look"
-measured("03.1", 2)
+claim("a perfect answer: loss", of_probabilities(sure, first),
+      expected=1.4612, within=1e-4)
+
+# %% trap="03.1" role="look"
+margins = [m / 2 for m in range(-20, 21)]
+rows = torch.tensor([[m] + [0.0] * 9 for m in margins])
+right_class = torch.zeros(len(margins), dtype=torch.long)
+plot_lines(margins, {
+    "one softmax": F.cross_entropy(rows, right_class, reduction="none"),
+    "two": F.cross_entropy(rows.softmax(1), right_class,
+                           reduction="none")},
+    xlabel="logit of the right class, others 0", ylabel="loss, nats",
+    title="A second softmax flattens both ends",
+    alt="Loss against the logit of the right class. With one softmax it "
+        "falls from ten to zero; with two it stays between two and a "
+        "half and one and a half.")
 
 # %% [markdown] trap="03.1" role="look"
-# With one softmax the two losses are 0 and 10. With two, both ends are squeezed:
-# the lowest that ten classes allow is $\ln(e + 9) - 1$. Probabilities lie between 0 and 1, so taken for logits
-# they are nearly equal, and their softmax is nearly flat. Put the logit on the
-# far left below and read the slope: where the model is most wrong, the second
-# softmax asks for almost nothing.
-
-# %% trap="03.1" role="look"
-claim("with one softmax, a perfect answer: loss",
-      F.cross_entropy(sure, first), below=1e-6)
-claim("with one softmax, the confident mistake: loss",
-      F.cross_entropy(wrong, first), expected=10, within=0.01)
+# Put the logit on the far left and read the slope: where the model is most wrong, the
+# second softmax asks for almost nothing.
 
 # %% role="explore" explorer="loss_curves"
 from dlsys_helpers.explorers.loss_curves import loss_curves
@@ -154,10 +150,11 @@ from dlsys_helpers.explorers.loss_curves import loss_curves
 loss_curves
 
 # %% [markdown] trap="03.1" role="why"
-# Pass the logits. The first gradient is then about ten times as large. For SGD
-# at 0.1 and 300 steps that decides; at ten times the rate SGD reads most digits
-# with the fault, too. Adam divides by the gradient's size and hides it at once.
-# What stays is the loss: with 10 classes it never falls below 1.4612.
+# `F.cross_entropy` takes a softmax of its own. Probabilities lie between 0 and 1, so
+# taken for logits they are nearly equal, and their softmax is nearly flat: with 10 classes
+# the loss never falls below $\ln(e + 9) - 1$, and the first gradient is about a tenth. For
+# SGD at 0.1 that decides. Adam divides by the gradient's size and hides it. Pass the
+# logits.
 
 # %% trap="03.1" role="repair"
 def trained(loss, optimizer, lr):
@@ -170,36 +167,49 @@ def trained(loss, optimizer, lr):
 
 sgd = trained(F.cross_entropy, torch.optim.SGD, 0.1)
 adam = trained(F.cross_entropy, torch.optim.Adam, 0.01)
-adam_twice = trained(softmax_twice, torch.optim.Adam, 0.01)
-bold_twice = trained(softmax_twice, torch.optim.SGD, 1.0)
+adam_twice = trained(of_probabilities, torch.optim.Adam, 0.01)
+bold_twice = trained(of_probabilities, torch.optim.SGD, 1.0)
 print(f"SGD {sgd[0]:.2f}, twice at 1.0 {bold_twice[0]:.2f}   "
       f"Adam {adam[0]:.2f}, twice {adam_twice[0]:.2f}")
 
 # %% trap="03.1" role="repair"
 claim("SGD at 0.1 on logits: share right", sgd[0], above=0.88)
+
+# %% [markdown] trap="03.1" role="more" topics="the two ends in numbers · Adam and a larger rate · the first gradient"
+# The two ends, with one softmax and with two:
+
+# %% trap="03.1" role="more"
+claim("SGD at 0.1, 300 steps: share of test digits right", score_twice,
+      below=0.65)
+claim("a confident mistake: loss", of_probabilities(wrong, first),
+      expected=2.46, within=0.01)
+claim("with one softmax, a perfect answer: loss",
+      F.cross_entropy(sure, first), below=1e-6)
+claim("with one softmax, the confident mistake: loss",
+      F.cross_entropy(wrong, first), expected=10, within=0.01)
 claim("Adam at 0.01 with the fault: share right", adam_twice[0], above=0.75)
 claim("SGD at 1.0 with the fault: share right", bold_twice[0], above=0.65)
 
-# %% [markdown] trap="03.1" role="repair"
+# %% [markdown] trap="03.1" role="more"
 # Adam reads the digits in spite of the fault, and its loss stands on the floor
 # all the same, where logits bring it almost to zero.
 
-# %% trap="03.1" role="repair"
+# %% trap="03.1" role="more"
 claim("Adam with the fault: loss, never below the floor", adam_twice[1],
       above=math.log(math.e + 9) - 1)
 claim("Adam on logits: loss", adam[1], below=0.2)
 
-# %% trap="03.1" role="repair"
+# %% trap="03.1" role="more"
 model, slope = mlp(), {}
-for loss in (F.cross_entropy, softmax_twice):
+for loss in (F.cross_entropy, of_probabilities):
     found_slope = torch.autograd.grad(loss(model(x_train), y_train),
                                       model[0].weight)[0]
     slope[loss.__name__] = found_slope.norm()
 print({name: f"{size:.3f}" for name, size in slope.items()})
 
-# %% trap="03.1" role="repair"
+# %% trap="03.1" role="more"
 claim("norm of the first gradient, on logits over with the fault",
-      slope["cross_entropy"] / slope["softmax_twice"], above=8, below=13)
+      slope["cross_entropy"] / slope["of_probabilities"], above=8, below=13)
 
 # %% [markdown] trap="03.1" role="folklore"
 # **Told:** softmax before the loss is a matter of style, the model trains all
@@ -243,14 +253,12 @@ def ce_from_logits(logits: torch.Tensor, y: torch.Tensor
 # documentation, [`torch.nn.CrossEntropyLoss`](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html);
 # the floor follows by putting 1 and zeros for the logits.
 
-# %% [markdown] trap="03.2" role="situation" core=true symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
-# ## A class number as a regression target
+# %% [markdown] trap="03.2" role="situation" core=true fault="class numbers as regression targets; (N, 1) minus (N,)" symptom="MSELoss on class labels: poor accuracy, predictions between classes; loss ignores shape mismatch (N,1) and (N,)"
+# ## A network that answers with a number
 #
-# The label is a number from 0 to 9, and the network may as well output a number.
-# You train one output with squared error and round it. The loss falls nicely.
-# In a second version, written a little differently, it soon stops falling.
-#
-# Think of what lies between a 3 and a 5, and of the shape of `(N, 1)` minus `(N,)`.
+# The label is a number from 0 to 9, and the network may as well output a number. You
+# train one output with squared error and round it. The loss falls nicely. In a second
+# version, written a little differently, it soon stops falling.
 
 # %% trap="03.2" role="break"
 def as_number(out, y):
@@ -274,44 +282,48 @@ guess("03.2", "What share of the digits does the first version read?",
 
 # %% trap="03.2" role="look"
 right = (number.round() == y_test).float().mean()
-off_by_one = ((number.round() - y_test).abs() <= 1).float().mean()
+distance = (number.round() - y_test).abs().clamp(max=5)
+off_by_one = (distance <= 1).float().mean()
 print(f"right {right:.2f}, at most one off {off_by_one:.2f}")
 print(f"the column answers {column.mean():.1f}, give or take "
       f"{column.std():.1f}; the mean label is {y_train.float().mean():.1f}")
-print((torch.zeros(8, 1) - torch.arange(8.0)).shape)
-
-# %% [markdown] trap="03.2" role="look"
-# The first reads less than half of the digits, and many of the others are one off.
-
-# %% trap="03.2" role="look"
-claim("share right, as a number", right, below=0.5)
-claim("share that is one off, beside it", off_by_one - right, above=0.2)
-
-# %% [markdown] trap="03.2" role="look"
-# The second gives almost the same answer to each digit, the mean label, because a
-# column minus a row is a table.
-
-# %% trap="03.2" role="look"
-claim("entries of (8, 1) minus (8,)",
-      (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
-claim("the column: its mean answer minus the mean label",
-      column.mean() - y_train.float().mean(), expected=0, within=0.6)
-claim("spread of its answers, over that of the number",
-      column.std() / number.std(), below=0.3)
 
 # %% trap="03.2" role="look"
 measured("03.2", 100 * right, right=(20, 50))
 
+# %% trap="03.2" role="look"
+plot_columns({k if k < 5 else "5 or more": (distance == k).float().mean()
+              for k in range(6)},
+             xlabel="distance between answer and label",
+             ylabel="share of the digits", form=".2f",
+             title="Nearly right is wrong: a 4 is no 3 or 5",
+             alt="Columns: share of test digits by distance. Fewer than "
+                 "half are right, about as many are one off.")
+
+# %% [markdown] trap="03.2" role="look"
+# Many of the others are one off. The second version gives almost the same answer to each
+# digit, the mean label:
+
+# %% trap="03.2" role="look"
+claim("spread of its answers, over that of the number",
+      column.std() / number.std(), below=0.3)
+
 # %% [markdown] trap="03.2" role="why"
-# Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and
-# an output between two of them is an answer that nobody asked for. The column is
-# worse: broadcasting pairs every output of a batch with every label in it, so each row
-# is trained towards the mean label.
-# `F.mse_loss` would have warned; arithmetic by hand does not.
-#
-# Squared error as such is not the culprit. Give each class an output of its own,
-# and it reads these digits, as cross-entropy does. What does harm is squared
-# error *after a softmax*: on a confident mistake its gradient is almost zero.
+# Two faults. Numbering the classes claims that a 4 lies between a 3 and a 5, and an output
+# between two of them is an answer that nobody asked for. The column is worse:
+# broadcasting pairs every output of a batch with every label in it, so each row is trained
+# towards the mean label. `F.mse_loss` would have warned; arithmetic by hand does not.
+# Give each class an output of its own.
+
+# %% trap="03.2" role="why"
+pairs = torch.ones_like(torch.zeros(8, 1) - torch.arange(8.0))
+draw_grids({"(8, 1) minus (8,)": 0.5 * pairs + 0.5 * torch.eye(8)},
+           marks={"(8, 1) minus (8,)": ~torch.eye(8, dtype=torch.bool)},
+           rows="output", columns="label",
+           legend="an output beside another row's label",
+           title="A column minus a row is a table",
+           alt="A grid of eight by eight. Only the diagonal pairs an "
+               "output with its own label; all other cells are marked.")
 
 # %% trap="03.2" role="repair"
 def one_hot_mse(z, y):
@@ -325,11 +337,26 @@ for loss in (one_hot_mse, F.cross_entropy):
 print({name: round(value, 2) for name, value in score.items()})
 
 # %% trap="03.2" role="repair"
-claim("one-hot squared error: share right", score["one_hot_mse"],
-      above=0.93)
 claim("cross-entropy: share right", score["cross_entropy"], above=0.93)
 
-# %% trap="03.2" role="repair"
+# %% [markdown] trap="03.2" role="more" topics="the table in numbers · squared error on one-hot labels · a softmax before it"
+# Squared error as such is not the culprit: on one-hot labels it reads these digits, too.
+
+# %% trap="03.2" role="more"
+claim("share right, as a number", right, below=0.5)
+claim("share that is one off, beside it", off_by_one - right, above=0.2)
+claim("entries of (8, 1) minus (8,)",
+      (torch.zeros(8, 1) - torch.arange(8.0)).numel(), expected=64)
+claim("the column: its mean answer minus the mean label",
+      column.mean() - y_train.float().mean(), expected=0, within=0.6)
+claim("one-hot squared error: share right", score["one_hot_mse"],
+      above=0.93)
+
+# %% [markdown] trap="03.2" role="more"
+# What does harm is squared error *after a softmax*: on a confident mistake its gradient
+# is almost zero.
+
+# %% trap="03.2" role="more"
 def pull(loss):
     """Gradient norm on one confident mistake: class 1 at 10, 0 is right."""
     z = torch.zeros(1, 10).index_fill(1, torch.tensor([1]), 10.0)
@@ -340,7 +367,7 @@ after_softmax = pull(lambda z, y: one_hot_mse(z.softmax(1), y))
 print(f"squared error after a softmax {after_softmax:.4f}, on the outputs "
       f"{pull(one_hot_mse):.2f}, cross-entropy {pull(F.cross_entropy):.2f}")
 
-# %% trap="03.2" role="repair"
+# %% trap="03.2" role="more"
 claim("squared error after a softmax: gradient norm", after_softmax,
       below=0.001)
 claim("squared error on the outputs: gradient norm", pull(one_hot_mse),
@@ -381,14 +408,12 @@ def class_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 # Architectures Trained with Square Loss vs Cross-Entropy in Classification
 # Tasks"](https://arxiv.org/abs/2006.07322), for squared error on one-hot labels.
 
-# %% [markdown] trap="03.3" role="situation" core=true symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
+# %% [markdown] trap="03.3" role="situation" core=true fault="gradients are clipped after the step" symptom="gradient clipping has no effect, loss explodes to 1e11 although clip_grad_norm_ is called"
 # ## A batch a hundred times too large
 #
-# You clip to a norm of 1, and you log the norm after clipping: 1.0 at each
-# step, as it should be. Then a batch arrives whose inputs are 100 times too
-# large. The log says 1.0 once more.
-#
-# The learning rate is 0.1, the optimizer is SGD.
+# You clip to a norm of 1, and the norm that you log is 1.0 at each step, as it should be.
+# Then a batch arrives whose inputs are 100 times too large. The log says 1.0 once more.
+# "So that step was as short as all others," says a colleague.
 
 # %% trap="03.3" role="break"
 x_big, y_big = 100 * torch.randn(4, 32), torch.randn(4, 1)
@@ -415,36 +440,39 @@ clip(model.parameters(), max_norm=1.0)
 late = weights()
 loss_late = F.mse_loss(model(x_big), y_big).item()
 
-# %% trap="03.3" role="guess"
+# %% trap="03.3" role="guess" quoted="wrong"
 guess("03.3", "How far do the weights move in the step on that batch?",
-      choices=["`0.1`, the rate times the limit", "`1`, the limit",
-               "about `10`", "over `1000`"])
+      choices=["about `10`", "`1`, the limit", "over `1000`",
+               "`0.1`, the rate times the limit"])
 
 # %% trap="03.3" role="look"
 norm_now = nn.utils.get_total_norm([p.grad for p in model.parameters()])
-print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}")
+print(f"norm in .grad: {norm_now:.3f}   next loss: {loss_late:.0e}   "
+      f"moved: {(late - start).norm():.0f}")
 prepare().step()                                  # no clipping at all
 unclipped = weights()
 
-# %% [markdown] trap="03.3" role="look"
-# The log says 1, and the weights went where they would have gone without any
-# clipping, to the bit.
+# %% trap="03.3" role="look"
+measured("03.3", 2)
 
 # %% trap="03.3" role="look"
-claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
-claim("next loss", loss_late, above=1e10)
-claim("without clipping: the same weights, to the bit",
-      torch.equal(late, unclipped), expected=True)
-
-# %% trap="03.3" role="look"
-measured("03.3", 3)
+claim("clipped after it: distance moved", (late - start).norm(), above=1000)
 
 # %% [markdown] trap="03.3" role="why"
-# The step uses what `.grad` holds at that moment. After the step nobody reads
-# the gradient any more: clipping it then changes numbers that `zero_grad` throws
-# away. The order is: `zero_grad`, forward, `backward`, clip, `step`. Then a step
-# of plain SGD moves the weights by at most the learning rate times the limit.
-# With momentum the clipped gradients of several steps add up.
+# The step uses what `.grad` holds at that moment. After the step nobody reads the gradient
+# any more: clipping it then changes numbers that `zero_grad` throws away. Clip between
+# `backward` and `step`: then a step of plain SGD moves the weights by at most the learning
+# rate times the limit.
+
+# %% trap="03.3" role="why"
+draw_blocks({"what you ran": ["zero_grad", "backward", "step", "clip"],
+             "what limits": ["zero_grad", "backward", "clip", "step"]},
+            marks={"what you ran": ["clip"]},
+            captions={"what you ran": "nobody reads it",
+                      "what limits": "the step reads it"},
+            title="Clip what the step will read",
+            alt="Two columns of four boxes. In the first clip stands after "
+                "step and is marked; in the second it stands before.")
 
 # %% trap="03.3" role="repair"
 opt = prepare()
@@ -457,24 +485,38 @@ grads = [p.grad for p in model.parameters()]
 real = nn.utils.get_total_norm(grads).item()
 returned = clip(model.parameters(), max_norm=1.0).item()
 
-# %% [markdown] trap="03.3" role="repair"
-# The weights moved by 0.1 instead of thousands. And `clip_grad_norm_` returns
-# the norm *before*: logged, it shows what arrived, not what the step used.
-
 # %% trap="03.3" role="repair"
 claim("clipped before the step: distance moved, 0.1 times 1",
       (early - start).norm(), expected=0.1, within=1e-4)
-claim("clipped after it: distance moved", (late - start).norm(), above=1000)
+
+# %% trap="03.3" role="repair"
+plot_bars({"no clipping": (unclipped - start).norm().item(),
+           "after the step": (late - start).norm().item(),
+           "before the step": (early - start).norm().item()},
+          xlabel="distance that the weights move", log=True,
+          title="Clipped after the step is not clipped",
+          alt="Bars on a log scale. Without clipping and clipped after "
+              "the step the weights move thousands; clipped before, 0.1.")
+
+# %% [markdown] trap="03.3" role="more" topics="what the log showed · momentum · a gradient that is infinite already"
+# `clip_grad_norm_` returns the norm *before*: logged, it shows what arrived, not what the
+# step used. With momentum the clipped gradients of several steps add up.
+
+# %% trap="03.3" role="more"
+claim("norm of the gradient, clipped", norm_now, expected=1, within=1e-3)
+claim("next loss", loss_late, above=1e10)
+claim("without clipping: the same weights, to the bit",
+      torch.equal(late, unclipped), expected=True)
 claim("what clip_grad_norm_ returns, over the norm before",
       returned / real, expected=1, within=1e-5)
 
-# %% [markdown] trap="03.3" role="repair"
+# %% [markdown] trap="03.3" role="more"
 # Clipping by the norm does not heal a gradient that is already infinite.
 # The factor becomes 1 divided by infinity, zero; infinity times zero is NaN, and
 # everything else becomes zero. `clip_grad_value_` cuts entry by entry: an infinite one
 # then has the limit's size, which tells nothing of its true one.
 
-# %% trap="03.3" role="repair"
+# %% trap="03.3" role="more"
 weight = nn.Parameter(torch.ones(3))
 weight.grad = torch.tensor([1.0, math.inf, 2.0])
 clip([weight], max_norm=1.0)
@@ -483,7 +525,7 @@ by_entry.grad = torch.tensor([1.0, math.inf, 2.0])
 nn.utils.clip_grad_value_([by_entry], 1.0)
 print(weight.grad, by_entry.grad)
 
-# %% trap="03.3" role="repair"
+# %% trap="03.3" role="more"
 claim("the infinite entry is NaN", weight.grad[1].isnan(), expected=True)
 claim("largest of the healthy entries",
       weight.grad[[0, 2]].abs().max(), expected=0)
@@ -534,15 +576,13 @@ def clipped_step(optimizer: torch.optim.Optimizer, loss: torch.Tensor,
 # the difficulty of training recurrent neural
 # networks"](https://arxiv.org/abs/1211.5063), algorithm 1.
 
-# %% [markdown] trap="03.4" role="situation" core=true symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
+# %% [markdown] trap="03.4" role="situation" core=true fault="weights too small for the depth: the signal dies" symptom="deep network does not train at all, all gradients tiny; weights initialised with randn * 0.01"
 # ## Weights of one hundredth
 #
-# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`.
-# Small and random: what could go wrong? Ten layers of 256 units with ReLU, no
-# sigmoid anywhere. After 100 steps it reads next to nothing.
-#
-# You know from stage 1 how to look for a fading gradient: the first layer's norm over
-# that of the last. All biases are zero.
+# A layer of your own needs weights, so you write `torch.randn(out, in) * 0.01`. Ten layers
+# of 256 units with ReLU, no sigmoid anywhere, biases zero. After 100 steps it reads next to
+# nothing. "The gradient vanishes on its way down: compare the first layer's with the
+# last's, as in stage 1," says a colleague.
 
 # %% trap="03.4" role="break"
 def small(weight):
@@ -562,12 +602,33 @@ net = deep(small)
 fit(net, x_train, y_train, steps=100, lr=3e-3)
 score_small = accuracy(net, x_test, y_test)
 
-# %% trap="03.4" role="guess"
+# %% trap="03.4" role="guess" quoted="wrong"
 guess("03.4",
-      "What is the gradient norm of the first layer, over that of the "
-      "last?",
-      choices=["near 1: between `0.01` and `100`", "about `1e-4`",
+      "In a fresh net: the gradient norm of the first layer, over that of "
+      "the last?",
+      choices=["about `1e-4`", "near 1: between `0.01` and `100`",
                "below `1e-8`, as with the sigmoids"])
+
+# %% trap="03.4" role="look"
+def weight_gradients(net):
+    """Gradient norm of every weight on 256 digits, input to output."""
+    weights = [m.weight for m in net if isinstance(m, nn.Linear)]
+    loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
+    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
+
+norms = weight_gradients(deep(small))
+print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
+
+# %% trap="03.4" role="look"
+measured("03.4", 1)
+
+# %% trap="03.4" role="look"
+claim("first over last", norms[0] / norms[-1],
+      above=0.01, below=100)
+
+# %% [markdown] trap="03.4" role="look"
+# The ratio shows nothing. Both gradients are tiny, because the signal dies on its way
+# *forward*:
 
 # %% trap="03.4" role="look"
 def second_moments(init, sizes=(256,) * 11):
@@ -585,59 +646,14 @@ factor = (moments["std 0.01"][-1] / moments["std 0.01"][0]) ** (1 / 9)
 print(f"accuracy {score_small:.2f}, factor per layer {factor:.4f}")
 
 # %% trap="03.4" role="look"
-claim("ten layers: share of test digits right", score_small, below=0.35)
-claim("factor of the mean square per layer: 256 * 0.01^2 / 2, 0.0128",
-      factor, expected=0.0128, within=0.0015)
 claim("mean square after ten layers", moments["std 0.01"][-1], below=1e-18)
 
-# %% [markdown] trap="03.4" role="look"
-# Each layer leaves 0.0128 of the mean square, ten layers next to nothing. Now the
-# test from stage 1, first gradient against last:
-
-# %% trap="03.4" role="look"
-def weight_gradients(net):
-    """Gradient norm of every weight on 256 digits, input to output."""
-    weights = [m.weight for m in net if isinstance(m, nn.Linear)]
-    loss = F.cross_entropy(net(x_train[:256]), y_train[:256])
-    return [g.norm().item() for g in torch.autograd.grad(loss, weights)]
-
-norms = weight_gradients(deep(small))
-print(f"first {norms[0]:.0e}, last {norms[-1]:.0e}")
-
-# %% trap="03.4" role="look"
-claim("largest of the gradient norms", max(norms), below=1e-8)
-claim("first over last", norms[0] / norms[-1],
-      above=0.01, below=100)
-
-# %% trap="03.4" role="look"
-measured("03.4", 0)
-
 # %% [markdown] trap="03.4" role="why"
-# A layer multiplies the mean square by `fan_in` times the variance of its
-# weights; ReLU throws half of it away. Here that is 0.0128 for each layer. With
-# biases of zero the signal dies on the way *forward*, each layer's gradient
-# carries the same tiny factors, and first over last shows nothing wrong: look at
-# the absolute size as well. Leave torch's default biases in, and the ratio does
-# show it.
-
-# %% trap="03.4" role="repair"
-def small_with_biases(width=256):
-    """The same weights, each bias as nn.Linear draws it."""
-    net = deep(small, width=width)
-    for layer in net[::2]:
-        limit = layer.in_features ** -0.5
-        nn.init.uniform_(layer.bias, -limit, limit)
-    return net
-
-norms = weight_gradients(small_with_biases())
-print(f"with biases: first {norms[0]:.0e}, last {norms[-1]:.0e}")
-
-# %% trap="03.4" role="repair"
-claim("default biases: norm of the last gradient", norms[-1], above=1e-3)
-claim("default biases: first over last", norms[0] / norms[-1], below=1e-6)
-
-# %% [markdown] trap="03.4" role="repair"
-# He's rule makes the factor one: variance $2 / n$ with $n$ the layer's `fan_in`.
+# A layer multiplies the mean square by `fan_in` times the variance of its weights; ReLU
+# throws half of it away. That leaves 0.0128 for each layer, and ten layers leave next to
+# nothing. With biases of zero each layer's gradient carries the same tiny factors, so look
+# at the absolute size, too. He's rule makes the factor one: variance $2 / n$ with $n$ the
+# layer's `fan_in`.
 
 # %% trap="03.4" role="repair"
 def he(weight):
@@ -659,31 +675,6 @@ print(f"accuracy {score_he:.2f}, mean square {moments['He'][-1]:.2f}")
 
 # %% trap="03.4" role="repair"
 claim("with He's weights ten layers: share right", score_he, above=0.8)
-claim("He: mean square after ten layers", moments["He"][-1],
-      above=0.3, below=3.5)
-
-# %% [markdown] trap="03.4" role="repair"
-# Two other rules do not. PyTorch's default leaves a sixth per layer, until its
-# own biases hold the signal up. `fan_out` is right on the way back; where each
-# layer is twice as wide as the one before, it halves the signal on the way
-# forward.
-
-# %% trap="03.4" role="repair"
-h = torch.randn(512, 256)
-with torch.no_grad():
-    for _ in range(10):
-        h = nn.Linear(256, 256)(h).relu()         # with its own biases
-as_it_comes = h.square().mean()
-widening = second_moments(he_out, (32, 64, 128, 256, 512, 1024))
-print(f"nn.Linear {as_it_comes:.0e}, fan_out {widening[-1]:.3f}")
-
-# %% trap="03.4" role="repair"
-claim("default weights without biases: mean square after one layer",
-      moments["PyTorch default"][0], expected=1 / 6, within=0.02)
-claim("nn.Linear as it comes: mean square after ten layers", as_it_comes,
-      above=1e-4, below=3e-3)
-claim("fan_out, five layers of twice the width: mean square, 1/32",
-      widening[-1], above=0.01, below=0.08)
 
 # %% trap="03.4" role="repair"
 plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
@@ -694,21 +685,81 @@ plot_lines(range(1, 11), moments, xlabel="layer", logy=True,
                "1e-8, He stays near one.")
 
 # %% [markdown] trap="03.4" role="repair"
+# Depth, activation, init and skip connections act together. Set ReLU and the
+# small init below and watch all layers; then change one thing at a time.
+
+# %% role="explore" explorer="gradient_depth"
+from dlsys_helpers.explorers.gradient_depth import gradient_depth
+
+gradient_depth
+
+# %% [markdown] trap="03.4" role="more" topics="default biases · the default and fan_out · narrow nets · variance and mean square"
+# The numbers behind the curves, and torch's default biases, which show the fault in the
+# ratio:
+
+# %% trap="03.4" role="more"
+claim("ten layers: share of test digits right", score_small, below=0.35)
+claim("factor of the mean square per layer: 256 * 0.01^2 / 2, 0.0128",
+      factor, expected=0.0128, within=0.0015)
+claim("largest of the gradient norms", max(norms), below=1e-8)
+claim("He: mean square after ten layers", moments["He"][-1],
+      above=0.3, below=3.5)
+
+# %% trap="03.4" role="more"
+def small_with_biases(width=256):
+    """The same weights, each bias as nn.Linear draws it."""
+    net = deep(small, width=width)
+    for layer in net[::2]:
+        limit = layer.in_features ** -0.5
+        nn.init.uniform_(layer.bias, -limit, limit)
+    return net
+
+norms = weight_gradients(small_with_biases())
+print(f"with biases: first {norms[0]:.0e}, last {norms[-1]:.0e}")
+
+# %% trap="03.4" role="more"
+claim("default biases: norm of the last gradient", norms[-1], above=1e-3)
+claim("default biases: first over last", norms[0] / norms[-1], below=1e-6)
+
+# %% [markdown] trap="03.4" role="more"
+# Two other rules do not. PyTorch's default leaves a sixth per layer, until its
+# own biases hold the signal up. `fan_out` is right on the way back; where each
+# layer is twice as wide as the one before, it halves the signal on the way
+# forward.
+
+# %% trap="03.4" role="more"
+h = torch.randn(512, 256)
+with torch.no_grad():
+    for _ in range(10):
+        h = nn.Linear(256, 256)(h).relu()         # with its own biases
+as_it_comes = h.square().mean()
+widening = second_moments(he_out, (32, 64, 128, 256, 512, 1024))
+print(f"nn.Linear {as_it_comes:.0e}, fan_out {widening[-1]:.3f}")
+
+# %% trap="03.4" role="more"
+claim("default weights without biases: mean square after one layer",
+      moments["PyTorch default"][0], expected=1 / 6, within=0.02)
+claim("nn.Linear as it comes: mean square after ten layers", as_it_comes,
+      above=1e-4, below=3e-3)
+claim("fan_out, five layers of twice the width: mean square, 1/32",
+      widening[-1], above=0.01, below=0.08)
+
+# %% [markdown] trap="03.4" role="more"
 # What He's rule keeps is the mean square, as a mean over many draws of the weights. One
 # net has one draw, and strays from that mean: little in these ten layers of 256 units,
 # far in 50 layers of 16. The variance is less than the mean square: after ReLU the mean
 # is no longer zero.
 
-# %% trap="03.4" role="repair"
+# %% trap="03.4" role="more"
 narrow = torch.tensor([second_moments(he, [16] + 50 * [16])[-1]
                        for _ in range(20)]).median()
 print(f"He, 50 layers of 16: median of 20 nets {narrow:.0e}")
 
-# %% trap="03.4" role="repair"
+# %% trap="03.4" role="more"
 claim("He, 50 layers of 16 units: mean square, median of 20 nets", narrow,
       below=0.1)
 
-# %% trap="03.4" role="repair"
+# %% trap="03.4" role="more"
 layer = nn.Linear(512, 512)
 std = layer.weight.std().item()
 h = (torch.randn(2000, 512) @ torch.empty(512, 512).normal_(
@@ -717,22 +768,13 @@ print(f"std of nn.Linear(512, 512) {std:.4f}, He {(2 / 512) ** 0.5:.4f}")
 print(f"He, after ReLU: mean square {h.square().mean():.2f}, "
       f"variance {h.var():.2f}")
 
-# %% trap="03.4" role="repair"
+# %% trap="03.4" role="more"
 claim("He's variance over that of a fresh nn.Linear", (2 / 512) / std ** 2,
       expected=6, within=0.1)
 claim("He, after ReLU: mean square", h.square().mean(),
       expected=1, within=0.05)
 claim("He, after ReLU: variance, 1 - 1 / pi", h.var(), expected=0.682,
       within=0.04)
-
-# %% [markdown] trap="03.4" role="repair"
-# Depth, activation, init and skip connections act together. Set ReLU and the
-# small init below and watch all layers; then change one thing at a time.
-
-# %% role="explore" explorer="gradient_depth"
-from dlsys_helpers.explorers.gradient_depth import gradient_depth
-
-gradient_depth
 
 # %% [markdown] trap="03.4" role="folklore"
 # **Told:** He's rule is PyTorch's default; it keeps the *variance* near 1; use
