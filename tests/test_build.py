@@ -47,7 +47,7 @@ CASES = {
     "no fault": (re.sub(r' fault="a logit[^"]*"', "", TEXT), "its fault is ''"),
     "a fault of a paragraph": (TEXT.replace('fault="a logit', f'fault="{"so " * 20}a logit'),
                                "expected 1 to 60 characters"),
-    "a fault that is a sentence": (TEXT.replace('a probability" symptom', 'a probability." symptom'),
+    "a fault that is a sentence": (TEXT.replace('probability" symptom', 'probability." symptom'),
                                    "without a full stop"),
     "an output above the question": (TEXT.replace("alarm = score > 0.5 ",
                                                   "print(score)\nalarm = score > 0.5 "),
@@ -74,7 +74,7 @@ CASES = {
     "four hundred open words": (TEXT.replace("so you ship it", "so " * 350 + "you ship it"),
                                 "words of trap 01.2 stand open, expected at most 350"),
     "five pictures": (TEXT.replace("plot_bars(scores", "print(scores").replace(
-        "plot_lines(lengths", "print(lengths").replace("plot_lines(range(1, 65)", "print(range(65)"),
+        "plot_lines(lengths", "print(lengths").replace("plot_lines(range(1, 65)", "print(range(9)"),
                       "4 cells end in a figure"),
     "a core path that needs a trap off it": (TEXT.replace("scores = {}\n",
                                                           "scores = {}\nlengths.append(1)\n"),
@@ -200,8 +200,8 @@ def test_the_steps_of_a_trap_are_headings_in_the_lesson_alone(tmp_path):
     assert found[0].startswith("## Trap 01.2 (core): An alarm at one half\n\nYou train")
     assert found[1:] == ["### The code", "### Guess", "### Look",
                          "### Why: a logit is cut at 0.5 as if it were a probability", "### Repair",
-                         "### More: a cut at logit 0 \u00b7 a sigmoid inside the model \u00b7 told and "
-                         "measured (5 claims)", "### Your turn", "### Keep"]
+                         "### More: a cut at logit 0 \u00b7 a sigmoid inside the model \u00b7 "
+                         "told and measured (5 claims)", "### Your turn", "### Keep"]
     for view in ("exercise", "solution"):
         assert not [c for c in views[view].cells if c.metadata["dlsys"]["role"] == "step"]
 

@@ -15,6 +15,7 @@ from dlsys_helpers import guess, guesses, measured, paths, progress, store
 from dlsys_helpers.claims import ClaimFailed
 from dlsys_helpers.explorers import _page, write_assets
 from dlsys_helpers.paths import NOTEBOOKS
+from tools import lessons
 from tools.canonical import canonical
 
 node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -191,21 +192,38 @@ def test_a_run_of_all_cells_says_only_what_was_measured(stored):
     assert len(stored[1]) == 1
 
 
-def test_right_choices_of_guesses_and_of_quizzes_stand_in_every_place():
+def test_right_choices_of_quizzes_stand_in_every_place():
     """Whoever always takes the first, or the last, learns nothing and should be wrong."""
-    places = {"guess": [], "quiz": []}
+    places = []
     for path in sorted(NOTEBOOKS.glob("[0-9][1-9]_*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
-            if "measured" in cell.metadata.tags and "right=" not in cell.source:
-                places["guess"].append(int(re.search(r", (\d)\)", cell.source)[1]))
             if 'class="quiz"' in cell.source:
                 choices = cell.source.split("<summary>")[1:]
-                places["quiz"] += [i for i, c in enumerate(choices) if ">Right.<" in c]
-    assert len(places["guess"]) >= 12
-    for kind, found in places.items():
-        shares = [found.count(place) / len(found) for place in range(3)]
-        assert min(shares) >= 0.15, (kind, shares)
-        assert max(shares) <= 0.5, (kind, shares)
+                places += [i for i, c in enumerate(choices) if ">Right.<" in c]
+    shares = [places.count(place) / len(places) for place in range(3)]
+    assert min(shares) >= 0.15, shares
+    assert max(shares) <= 0.5, shares
+
+
+@pytest.fixture(scope="module")
+def fairness():
+    return [row for path in paths.lessons() if not path.stem.startswith("00")
+            for row in lessons.fairness(lessons.Source(path))]
+
+
+def test_the_right_choice_of_a_guess_stands_in_every_place_as_often_as_chance_puts_it(fairness):
+    chosen = [row for row in fairness if row.choices]
+    assert len(chosen) >= 30
+    for place in range(4):
+        chance = sum(1 / row.choices for row in chosen if place < row.choices) / len(chosen)
+        share = sum(row.place == place for row in chosen) / len(chosen)
+        assert abs(share - chance) <= 0.05, (place, share, chance)
+
+
+def test_whoever_is_quoted_above_a_guess_is_right_in_about_a_third_of_the_cases(fairness):
+    quoted = [row.quoted for row in fairness if row.quoted is not None]
+    assert len(quoted) >= 20
+    assert 0.25 <= sum(quoted) / len(quoted) <= 0.40
 
 
 # ---- the front end says the same

@@ -696,7 +696,8 @@ def rule_explorer(source: Source) -> None:
 
 def rule_placeholders(source: Source) -> None:
     for cell in source.cells:
-        text = f"{cell.source}\n{cell.metadata.get('symptom', '')}"
+        said = (cell.metadata.get(key, "") for key in ("symptom", "fault", "topics"))
+        text = "\n".join([cell.source, *said])
         first = text[text.find(PLACEHOLDER):].partition("\n")[0]
         if PLACEHOLDER in text:
             source.lacks(cell, f"{text.count(PLACEHOLDER)} to do, first {first[:60]!r}.",
