@@ -13,23 +13,28 @@ HARMLESS = SEEDING | {"np", "numpy", "random", "torch", "cuda", "backends", "cud
 
 
 class SameSeedInWorkers(Rule):
-    id, trap = "same-seed-in-workers", "12.3"
+    id, trap, sound = "same-seed-in-workers", "12.3", False
     reads = "what worker_init_fn seeds with, and whether the dataset draws from that generator"
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.passes = weakref.WeakKeyDictionary()   # loader -> (steps, seeds) at its last pass
+        self.trained = weakref.WeakSet()            # loaders whose batches steps follow
+        self.passes = weakref.WeakKeyDictionary()   # loader -> seeds at its last pass
+
+    def on_step(self, optimizer, closure):
+        if self.run.loader is not None and (loader := self.run.loader()) is not None:
+            self.trained.add(loader)
 
     def on_pass_(self, loader):
         start = loader.worker_init_fn
         if not loader.num_workers or loader.persistent_workers or (
                 not isinstance(start, types.FunctionType)):
             return
-        now = (self.run.steps, seeds_of(start))
-        before, self.passes[loader] = self.passes.get(loader), now
-        if before is None or now[1] is None or before[0] == now[0] or before[1] != now[1]:
+        seeds = seeds_of(start)
+        before, self.passes[loader] = self.passes.get(loader), seeds
+        if seeds is None or before != seeds or loader not in self.trained:
             return
-        drawn = now[1][0] & draws(loader.dataset)
+        drawn = seeds[0] & draws(loader.dataset)
         if drawn and self.seldom(loader, 1, 10**9):
             self.say(f"worker_init_fn seeds {' and '.join(sorted(drawn))} as in the pass before: "
                      "each pass repeats the random numbers of the first",
