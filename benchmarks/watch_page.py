@@ -1,17 +1,18 @@
-"""The table of rules in book/watch.md, made from the rules.
+"""The tables in book/watch.md: the rules, and what the watch was measured to cost.
 
     .venv/bin/python -m benchmarks.watch_page
 """
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+from benchmarks import watch_overhead
 from dlsys_watch.rules import all_rules
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "watch.md"
-BEGIN, END = "<!-- rules -->", "<!-- end of rules -->"
 
 
 def table() -> str:
@@ -21,10 +22,22 @@ def table() -> str:
     return "\n".join(["| rule | trap | kind | what it reads |", "|---|---|---|---|", *rows])
 
 
+def costs() -> str:
+    """What a step costs alone and how much more under the watch, from the record, as Markdown."""
+    record = json.loads(watch_overhead.RECORD.read_text("utf-8"))
+    rows = [f"| {name} | {row['alone_ms']:.1f} ms | {row['extra_ms']:.2f} ms "
+            f"| {row['percent']} % |" for name, row in record["sizes"].items()]
+    return "\n".join(["| model | a step alone | more under the watch | share |",
+                      "|---|---|---|---|", *rows])
+
+
 def main() -> None:
     text = PAGE.read_text("utf-8")
-    made = f"{BEGIN}\n{table()}\n{END}"
-    PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: made, text, flags=re.DOTALL), "utf-8")
+    for name, made in (("rules", table()), ("costs", costs())):
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        text = re.sub(f"{begin}.*?{end}", lambda _, t=f"{begin}\n{made}\n{end}": t, text,
+                      flags=re.DOTALL)
+    PAGE.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -346,10 +346,11 @@ def test_scripting_tracing_and_fx_work():
     assert found == []
 
 
-def test_the_page_lists_every_rule():
-    """`book/watch.md` holds the table that `benchmarks.watch_page` makes."""
+def test_the_page_lists_every_rule_and_what_it_costs():
+    """`book/watch.md` holds the tables that `benchmarks.watch_page` makes."""
     page = (watch_lessons.ROOT / "book" / "watch.md").read_text("utf-8")
-    assert watch_page.table() in page, ".venv/bin/python -m benchmarks.watch_page"
+    for table in (watch_page.table(), watch_page.costs()):
+        assert table in page, ".venv/bin/python -m benchmarks.watch_page"
 
 
 def test_a_traceback_loses_only_our_frames(as_script, tmp_path, capsys):

@@ -1,18 +1,19 @@
-"""A loss that is nan, and steps that go on."""
+"""A loss that is nan, or weights that are, and steps that go on."""
 
 from dlsys_watch.events import plain
 from dlsys_watch.rule import Rule
+from dlsys_watch.run import params
 
 WATCHED = 40  # backward passes of which each loss is read; later every 50th
 
 
 class LossNotANumber(Rule):
     id, trap = "loss-not-a-number", "12.5"
-    reads = "the value that backward starts from"
+    reads = "the value that backward starts from, and the weights after a step"
 
     def __init__(self, watch):
         super().__init__(watch)
-        self.bad = 0
+        self.bad = self.bad_weights = 0
 
     def on_backward(self, tensors, kept):
         loss = tensors[0]
@@ -24,3 +25,16 @@ class LossNotANumber(Rule):
         if self.bad == 3:
             self.say("the loss is nan in 3 backward passes in a row: each step makes the weights "
                      "nan, too")
+
+    def on_step_done(self, optimizer):
+        held = [p for p in params(optimizer)[:8] if plain(p)]
+        if not self.seldom("weights", first=WATCHED) or (
+                self.run.backwards > WATCHED and any(p.is_cuda for p in held)):
+            return
+        if self.bad or not any(p.isnan().any().item() for p in held):
+            self.bad_weights = 0
+            return
+        self.bad_weights += 1
+        if self.bad_weights == 3:
+            self.say("weights are nan after 3 steps in a row, and the loss is a number: the "
+                     "gradients were nan")

@@ -64,21 +64,34 @@ class NoCausalMask(Rule):
         target = loss.target.detach().flatten().cpu()
         for known in self.run.tokens.seen:
             rows, length = known.shape
-            ahead = length in self.open and length not in self.closed
-            if ahead and is_shifted(target, known.tensor(), ignored):
+            if seen := self.sees_answer(target, known.tensor(), ignored):
                 self.say("the causal mask is missing: the targets are the inputs one position "
-                         f"further, and attention lets each of {length} positions see the next",
-                         self.open[length])
+                         f"further, and attention lets each of {seen} positions see the next",
+                         self.open[seen])
             elif length in self.closed and len(self.run.tokens.seen) == 1 and (
                     target.numel() == rows * length > 15 and target.max() > target.min()
                     and torch.equal(target, known.tensor().flatten())):
                 self.say("the targets are the inputs, not shifted by one: each position predicts "
                          "the token that it reads")
 
+    def sees_answer(self, target, ids, ignored) -> int:
+        """The length over which the targets are the ids one further, in plain sight; else 0."""
+        for tokens, turned in ((ids, False), (ids.T, True)):    # (N, L), or time first
+            length = tokens.shape[1]
+            if length in self.open and length not in self.closed and (
+                    is_shifted(target, tokens, ignored, turned)):
+                return length
+        return 0
 
-def is_shifted(target, ids, ignored) -> bool:
-    """Whether target (flat) is ids (N, L) moved by one, in full rows or without the last."""
+
+def is_shifted(target, ids, ignored, turned=False) -> bool:
+    """Whether target (flat) is ids (N, L) moved by one, in full rows or without the last.
+
+    turned: the target was flattened with time first.
+    """
     rows, length = ids.shape
+    if turned and target.numel() in (rows * length, rows * (length - 1)):
+        target = target.view(-1, rows).T.flatten()
     if target.numel() == rows * length:
         target = target.view(rows, length)[:, :-1]
     elif target.numel() == rows * (length - 1):
