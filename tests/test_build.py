@@ -128,7 +128,7 @@ CASES = {
     "concept after a trap": (TEXT.replace('# %% [markdown] trap="01.2" role="situation"',
                                           '# %% [markdown] role="concept"\n# late\n\n'
                                           '# %% [markdown] trap="01.2" role="situation"'),
-                             "trap, further, trap"),
+                             "without a heading"),
     "further without its heading": (TEXT.replace("# ## Further\n", "# late\n"), "## Further"),
 }
 CASES["explorer that is not shown"] = (TEXT.replace("\n\nactivations\n", "\n\nF.relu\n"),

@@ -180,7 +180,7 @@ def rule_stage_order(source: Source) -> None:
     if tail != [part for part in TAIL if part in tail]:
         source.refuse(None, f"the parts come as {', '.join(tail)}.",
                       f"Order them: {', '.join(TAIL)}, each in one piece; further is what concept "
-                      "cells after the first trap are.")
+                      "cells after the last trap are.")
     for missing in [r for r in STAGE_ORDER if r not in seen]:
         source.lacks(None, f"the part {missing!r} is missing.", "Write it.")
     if tail and "hook" in seen[seen.index(tail[0]):]:
@@ -190,18 +190,23 @@ def rule_stage_order(source: Source) -> None:
             seen.index("further")].source.startswith(FURTHER):
         source.refuse(source.cells[seen.index("further")], "concepts follow without a heading.",
                       f"Begin them with a markdown cell that starts {FURTHER!r}.")
+    for n, cell in enumerate(source.cells):
+        opens = seen[n] == "concept" and "trap" in seen[:n] and seen[n - 1] != "concept"
+        if opens and not cell.source.startswith("## "):
+            source.refuse(cell, "concepts stand between traps without a heading.",
+                          "Begin them with a markdown cell that starts '## ': it opens a part.")
 
 
 def parts(source: Source) -> list[str]:
-    """The part of the lesson that each cell belongs to."""
+    """The part of the lesson that each cell belongs to: concepts behind all traps are further."""
     seen = ["trap" if c.metadata["role"] in TRAP_ORDER else c.metadata["role"]
             for c in source.cells]
-    first = seen.index("trap") if "trap" in seen else len(seen)
-    return seen[:first] + ["further" if r == "concept" else r for r in seen[first:]]
+    last = len(seen) - seen[::-1].index("trap") if "trap" in seen else len(seen)
+    return seen[:last] + ["further" if r == "concept" else r for r in seen[last:]]
 
 
 def rule_trap_order(source: Source) -> None:
-    for n, trap in enumerate(source.traps, 1):
+    for trap in source.traps:
         roles = [role for role, _ in groupby(source.of(trap), lambda c: c.metadata["role"])]
         wanted = [r for r in TRAP_ORDER if r in roles or r not in OPTIONAL]
         if roles != [r for r in TRAP_ORDER if r in roles]:
@@ -211,16 +216,29 @@ def rule_trap_order(source: Source) -> None:
             missing = ", ".join(r for r in wanted if r not in roles)
             source.lacks(source.of(trap)[0], f"trap {trap} has no {missing}.",
                          f"Write it; the cells of a trap run {', '.join(wanted)}.")
-        if trap != f"{source.stage:02d}.{n}":
-            # A higher number leaves room for a trap that a draft does not have yet.
-            object_to = source.lacks if int(trap.partition(".")[2]) > n else source.refuse
-            object_to(source.of(trap)[0], f"trap {trap} stands at place {n}.",
-                      f"Ids count up without gaps: {source.stage:02d}.{n}.")
         places = [i for i, c in enumerate(source.cells) if c.metadata.get("trap") == trap]
         inner = source.cells[places[0]:places[-1] + 1]
         stray = [c for c in inner if c.metadata["role"] not in {*TRAP_ORDER, "explore"}]
         if stray:
             source.refuse(stray[0], f"this cell stands inside trap {trap}.", "Move it out.")
+
+
+def place(id: str) -> tuple[int, ...]:
+    """The place of an id in the order of numbers: 09.10 comes after 09.9."""
+    return tuple(map(int, id.split(".")))
+
+
+def rule_ids(source: Source) -> None:
+    """The ids of a stage are 1 to n; a lesson may tell its traps in another order."""
+    wanted = [f"{source.stage:02d}.{n}" for n in range(1, len(source.traps) + 1)]
+    strange = [trap for trap in source.traps if not trap.startswith(f"{source.stage:02d}.")]
+    for trap in strange:
+        source.refuse(source.of(trap)[0], f"trap {trap} is of another stage.",
+                      f"Ids of this lesson begin with {source.stage:02d}.")
+    if missing := [trap for trap in wanted if trap not in source.traps]:
+        # A draft may not have all of its traps yet.
+        source.lacks(None, f"of {len(wanted)} traps none is {', '.join(missing)}.",
+                     f"Ids are {wanted[0]} to {wanted[-1]} without gaps, in any order.")
 
 
 def rule_situation(source: Source) -> None:
@@ -714,8 +732,8 @@ def rule_placeholders(source: Source) -> None:
 
 
 RULES: list[Any] = [rule_syntax, rule_title, rule_parameters, rule_stage_order, rule_trap_order,
-                    rule_situation, rule_break, rule_core, rule_guess, rule_quoted, rule_claims,
-                    rule_exercises, rule_hints, rule_checks, rule_questions,
+                    rule_ids, rule_situation, rule_break, rule_core, rule_guess, rule_quoted,
+                    rule_claims, rule_exercises, rule_hints, rule_checks, rule_questions,
                     rule_no_learner_answers, rule_size, rule_density, rule_claims_in_a_row,
                     rule_more, rule_words, rule_pictures, rule_core_alone, rule_numbers, rule_quiz,
                     rule_explorer, rule_placeholders]

@@ -82,7 +82,7 @@ def written() -> list[Stage]:
 
 
 def traps(stage: int | None = None) -> list[Trap]:
-    """The traps of one stage in lesson order, or of all stages.
+    """The traps of one stage by number, or of all stages; a lesson may tell them in another order.
 
     A stage that is not written yet has none. Raises CatalogError when there is no catalog,
     ValueError for a stage outside 1 to 12.
