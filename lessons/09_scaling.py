@@ -7,7 +7,8 @@
 #
 # Each also changes what is computed: how numbers round, what a mean is a mean of,
 # which bytes stay on which card, who waits for whom. This stage counts those bytes
-# and waits and measures those changes. Nearly all of it runs on a CPU.
+# and waits in four parts: one number, one card, several ranks, a model in shards.
+# Nearly all of it runs on a CPU.
 
 # %% role="setup" tags=["parameters"]
 SEED = 0
@@ -16,43 +17,54 @@ DEVICE = "auto"
 
 # %% role="setup"
 import copy
+import tempfile
+import warnings
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from dlsys_helpers import (
-    accuracy, begin, check, claim, datasheet, digits, flops, gpu_result,
-    gpu_table, guess, measured, saved_bytes, seconds,
+    accuracy, begin, check, claim, datasheet, digits, draw_blocks,
+    draw_boxes, draw_grids, draw_lanes, draw_line, draw_ranks, draw_tree,
+    flops, gpu_result, gpu_table, guess, measured, plot_bars, plot_columns,
+    plot_lines, saved_bytes, seconds,
 )
 
 begin(SEED, THREADS, DEVICE)
 
 # %% [markdown] role="concept"
-# ## What a format can hold
+# ## One number: what a format can hold
 #
 # A float has a sign, an exponent and a fraction. The exponent decides how large and how
-# small a number can be, the fraction how many numbers lie between 1 and 2. With 16 bits
-# you have to choose: `float16` gives 5 bits to the exponent and 10 to the fraction,
-# `bfloat16` 8 and 7. `float8_e5m2` and `float8_e4m3fn` make the same choice with 8.
+# small a number can be, the fraction how finely the numbers between 1 and 2 are
+# spaced. With 16 bits you have to choose: `float16` gives 5 bits to the exponent and 10
+# to the fraction, `bfloat16` 8 and 7. With 8 bits there are `E5M2` and `E4M3`, with 4
+# bits `E2M1`: the digits count the bits of exponent (E) and fraction (M, for mantissa).
 
 # %% role="concept"
-formats = [torch.float32, torch.float16, torch.bfloat16,
-           torch.float8_e4m3fn, torch.float8_e5m2]
-print(f"{'':14} bytes  largest  smallest   between 1 and 2")
-for kind in formats:
+ranges = {"E2M1": [(1, 6, "half a byte")]}
+for kind in (torch.float8_e4m3fn, torch.float8_e5m2, torch.float16,
+             torch.bfloat16, torch.float32):
     info = torch.finfo(kind)
+    size = f"{kind.itemsize} byte{'s' * (kind.itemsize > 1)}"
     name = str(kind).removeprefix("torch.")
-    print(f"{name:14} {kind.itemsize:4} {info.max:9.2g} "
-          f"{info.smallest_normal:9.1g} {1 / info.eps:12.0f}")
+    if info.bits == 8:
+        name = name.removeprefix("float8_").removesuffix("fn").upper()
+    ranges[name] = [
+        (info.smallest_normal, info.max, size)]
+draw_line(ranges, log=True, title="The exponent decides the range, not the "
+          "number of bytes",
+          alt="One bar a format on a logarithmic line of sizes. bfloat16 "
+          "and float32 reach from 1e-38 to 3e38, float16 and E5M2 from "
+          "6e-5 to about 6e4, E4M3 from 0.02 to 448, E2M1 from 1 to 6.")
 
 # %% role="concept"
 claim("largest float16", torch.finfo(torch.float16).max, expected=65504)
-claim("steps between 1 and 2 in bfloat16",
-      1 / torch.finfo(torch.bfloat16).eps, expected=128)
 
 # %% [markdown] role="concept"
-# "Smallest" is the smallest number with a full fraction. Below it a format has a few
+# A bar begins at the smallest number with a full fraction. Below it a format has a few
 # coarser ones, then zero.
 #
 # `torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
@@ -68,7 +80,7 @@ def reader():
     """An MLP that reads digits, 64-64-10."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
-net = reader()
+net, start = reader(), reader()       # start: several traps begin with it
 with torch.autocast("cpu", torch.bfloat16):
     logits = net(x_train)                         # (N, C)
     loss = F.cross_entropy(logits, y_train)
@@ -83,92 +95,18 @@ claim("bytes of a number of the logits", logits.itemsize, expected=2)
 claim("bytes of a number of the weight's gradient",
       net[0].weight.grad.itemsize, expected=4)
 
-# %% [markdown] role="concept"
-# ## Two processes and their tape
-#
-# Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
-# counted from 0; all copies together are the *world*. Ranks share no memory. They talk
-# through *collectives*, calls that all ranks of a group have to make, in the same order;
-# those of this stage want tensors of the same size. `all_reduce`, for one, puts the sum over all ranks in the
-# place of each rank's tensor.
-#
-# Here two processes on your machine stand in for two GPUs. `ranks.run` sends a
-# function's source to both and returns a list: what the function returned on rank 0,
-# then on rank 1. A rank knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and
-# `contextlib`; functions of yours go along with `uses=(...)`. Each rank keeps a *tape*:
-# before a collective is made it notes the name and the bytes.
-
-# %% role="concept"
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-from dlsys_helpers.ranks import RankFailed, Ranks, digest, watch
-
-ranks = Ranks(2)
-
-def sum_of_ranks():
-    """Three numbers of each rank, summed over the ranks in place."""
-    x = torch.full((3,), 1.0 + dist.get_rank())
-    dist.all_reduce(x)
-    return x.tolist()
-
-sums = ranks.run(sum_of_ranks)
-print("returned:", sums)
-print("tapes:   ", ranks.tapes)
-
-# %% role="concept"
-claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
-claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
-      expected=True)
-
-# %% role="concept" tags=["plumbing"]
-def mlp(seed):
-    """The reader that travels to the ranks: 64 pixels, 32 units, 10."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-
-def descend(net, optimizer, x, y):
-    """One step on these digits; returns the loss before it."""
-    loss = F.cross_entropy(net(x), y)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-def flat(tensors):
-    """All numbers of the tensors in one row."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-# %% role="concept" tags=["plumbing"]
-def reads(weights):
-    """The classes that a reader with these weights names, (497,)."""
-    net = mlp(0)
-    nn.utils.vector_to_parameters(weights, net.parameters())
-    return net(x_test).argmax(1)
-
-def calls(name, rank=0):
-    """How often a collective stands on the last tape of a rank."""
-    return sum(line[0] == name for line in ranks.tapes[rank])
-
-def gap(a, b):
-    """Distance of a from b, as a share of the length of b."""
-    return ((a - b).norm() / b.norm()).item()
-
-# %% [markdown] trap="09.1" role="situation" core=true symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
+# %% [markdown] trap="09.1" role="situation" fault="a GradScaler in bfloat16 and a clip without unscale_" symptom="GradScaler with bfloat16, loss does not fall, gradient norm of 30000"
 # ## A scaler out of habit
 #
-# Last year you trained in `float16`. Its small gradients round to zero, so a
-# `GradScaler` multiplied the loss by a large number before `backward()`, and divided
-# the gradients by it inside `scaler.step`. This year you train in `bfloat16`, and you
-# keep the loop. "In bfloat16 the scaler is not needed," a colleague says, "but it does
-# no harm."
+# Last year you trained in `float16`, with a `GradScaler` in the loop. This year you
+# train in `bfloat16` and keep the loop. "In bfloat16 the scaler is not needed," a
+# colleague says, "but it does no harm."
 #
 # The loop clips the gradient's norm to 1, as many do. You train a digit reader for
 # 200 steps of SGD.
 
 # %% trap="09.1" role="break"
-def train(model, opt, scaler, dtype=torch.bfloat16, unscale=False):
+def train(model, opt, scaler, dtype):
     """200 steps under autocast; the norms that the clip to 1 saw."""
     norms = []
     for rows in batches:
@@ -176,8 +114,6 @@ def train(model, opt, scaler, dtype=torch.bfloat16, unscale=False):
         with torch.autocast("cpu", dtype):
             loss = F.cross_entropy(model(x_train[rows]), y_train[rows])
         scaler.scale(loss).backward()
-        if unscale:
-            scaler.unscale_(opt)
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         scaler.step(opt)
         scaler.update()
@@ -185,12 +121,12 @@ def train(model, opt, scaler, dtype=torch.bfloat16, unscale=False):
 
 # %% trap="09.1" role="break"
 def scaled(on=True):
-    return torch.amp.GradScaler("cpu", enabled=on)     # 65,536 at first
+    return torch.amp.GradScaler("cpu", enabled=on)
 
-def run(make, scaler, **settings):
+def run(make, scaler, loop=train, dtype=torch.bfloat16):
     """Loss on new digits, and the norms, after 200 steps of a reader."""
     model = copy.deepcopy(start)
-    norms = train(model, make(model.parameters()), scaler, **settings)
+    norms = loop(model, make(model.parameters()), scaler, dtype)
     with torch.no_grad():
         return F.cross_entropy(model(x_test), y_test).item(), norms
 
@@ -198,12 +134,13 @@ def sgd(params):
     return torch.optim.SGD(params, lr=0.1)
 
 # %% trap="09.1" role="break"
-start, batches = reader(), torch.randint(len(x_train), (200, 64))
+batches = torch.randint(len(x_train), (200, 64))
 habit, habit_norms = run(sgd, scaled())
 without, norms = run(sgd, scaled(on=False))
 
-# %% trap="09.1" role="guess"
-guess("09.1", "How does this run compare with one without the scaler?",
+# %% trap="09.1" role="guess" quoted="wrong"
+guess("09.1", "How does the run with the scaler compare with the one "
+      "without?",
       choices=["it is the same, the scaler does nothing here",
                "its steps are far too long, and the loss explodes",
                "its steps are far too short, and the loss hardly moves",
@@ -214,43 +151,90 @@ print(f"with the scaler    loss {habit:.2f}, norm {habit_norms[0]:8.2f}")
 print(f"without            loss {without:.2f}, norm {norms[0]:8.2f}")
 
 # %% trap="09.1" role="look"
-claim("loss after 200 steps with the scaler", habit, above=2.1)
-claim("the same without it", without, below=0.9)
-claim("first norm that the clip saw, over the true one",
-      (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
-
-# %% trap="09.1" role="look"
 measured("09.1", 2)
 
+# %% trap="09.1" role="look"
+claim("loss after 200 steps with the scaler", habit, above=2.1)
+
 # %% [markdown] trap="09.1" role="why"
-# `scale` does not look at the format: it multiplies by 65,536 in `bfloat16` as well.
-# `clip_grad_norm_` then sees a norm in the ten thousands and cuts it to 1, and
-# `scaler.step` divides what is left by 65,536. In these 200 steps a norm of `0.000015`
-# reaches the optimizer from each gradient that is longer than that.
-#
+# `scale` does not look at the format: it multiplies the loss, and with it every
+# gradient, by 65,536 in `bfloat16` as well. The clip sees a norm in the ten thousands
+# and cuts it to 1. Then `scaler.step` divides what is left by 65,536.
+
+# %% trap="09.1" role="why"
+draw_blocks(
+    {"the habit": ["scale, backward", f"norm {habit_norms[0]:,.0f}",
+                   "clip to 1", "norm 1", "step divides by 65,536",
+                   f"norm {1 / 65536:.6f}"],
+     "in order": ["scale, backward", f"norm {habit_norms[0]:,.0f}",
+                  "unscale_ divides by 65,536", f"norm {norms[0]:.2f}",
+                  "clip to 1", f"norm {min(1, norms[0]):.2f}"]},
+    marks={"the habit": {"clip to 1"}},
+    title="The clip cuts a gradient that is still scaled",
+    alt="Two columns of blocks. With the habit the gradient's norm is in "
+    "the ten thousands, the clip makes it 1, and the step divides it by "
+    "65,536: 0.000015 is left. In order, unscale_ divides first and the "
+    "clip sees the true norm.")
+
+# %% [markdown] trap="09.1" role="repair"
 # In `bfloat16` leave the scaler out: the exponent has as many bits as in `float32`. In
-# `float16` small gradients need it, and the order is *scale, backward, unscale, clip, step,
-# update*. Between `scale` and `unscale_` gradients are in no unit that a clip, a log or
-# a threshold knows.
+# `float16` small gradients need it, and the order is *scale, backward, unscale, clip,
+# step, update*. Between `scale` and `unscale_` gradients are in no unit that a clip, a
+# log or a threshold knows.
 
 # %% trap="09.1" role="repair"
-in_order, _ = run(sgd, scaled(), unscale=True)
-half, half_norms = run(sgd, scaled(), dtype=torch.float16, unscale=True)
+def train_in_order(model, opt, scaler, dtype):
+    """As train, with one line more."""
+    norms = []
+    for rows in batches:
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype):
+            loss = F.cross_entropy(model(x_train[rows]), y_train[rows])
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)                      # true gradients again
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        scaler.step(opt)
+        scaler.update()
+    return torch.stack(norms)
+
+# %% trap="09.1" role="repair"
+in_order, _ = run(sgd, scaled(), train_in_order)
+half, half_norms = run(sgd, scaled(), train_in_order, torch.float16)
 print(f"bfloat16, scaler, right order  loss {in_order:.2f}")
 print(f"float16,  scaler, right order  loss {half:.2f}, "
       f"norm {half_norms[0]:.2f}")
 
 # %% trap="09.1" role="repair"
-claim("loss in bfloat16 with the scaler, in the right order", in_order,
-      below=0.9)
 claim("loss in float16, in the right order", half, below=0.9)
 
 # %% [markdown] trap="09.1" role="repair"
-# With Adam this small net hardly notices: its step hardly depends on the size of the
-# gradient, as long as single numbers stay above Adam's eps. In a net of millions of weights
-# they may not. And the clip is lost, as all clipped gradients get the same norm.
+# The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
+# without one double it, fewer in the explorer. Guess before you move a control: how many
+# steps are skipped at the start when the scale is `256` times too large? Then set it; the
+# line below the panels counts them.
 
-# %% trap="09.1" role="repair"
+# %% role="explore" explorer="loss_scale"
+from dlsys_helpers.explorers.loss_scale import loss_scale
+
+loss_scale
+
+# %% [markdown] trap="09.1" role="more" topics="the other runs · Adam hardly notices · what the scale saves in float16 · float8, MXFP and NVFP4"
+# The runs above, once more as bounds:
+
+# %% trap="09.1" role="more"
+claim("loss after 200 steps without the scaler", without, below=0.9)
+claim("first norm that the clip saw, over the true one",
+      (habit_norms[0] / norms[0]).item(), expected=65536, within=700)
+claim("loss in bfloat16 with the scaler, in the right order", in_order,
+      below=0.9)
+
+# %% [markdown] trap="09.1" role="more"
+# With Adam this small net hardly notices. Adam divides each number by its usual size, so
+# a common factor cancels, as long as single numbers stay above Adam's eps. In a net of
+# millions of weights they may not. And the clip no longer does its work: it cuts nearly
+# every gradient, long or short, to the same norm.
+
+# %% trap="09.1" role="more"
 def adam(params):
     return torch.optim.Adam(params, lr=1e-3)
 
@@ -258,16 +242,16 @@ adam_habit = run(adam, scaled())[0]
 adam_without = run(adam, scaled(on=False))[0]
 print(f"Adam: with the scaler {adam_habit:.2f}, without {adam_without:.2f}")
 
-# %% trap="09.1" role="repair"
+# %% trap="09.1" role="more"
 claim("loss with Adam and the scaler, minus without", adam_habit
       - adam_without, below=0.3)
 
-# %% [markdown] trap="09.1" role="repair"
-# And what does the scaler do for `float16`? Take a loss that is small because it is
+# %% [markdown] trap="09.1" role="more"
+# What does the scaler do for `float16`? Take a loss that is small because it is
 # divided, by a number of micro-batches or a temperature. Count the gradients that
 # round to zero without the scaler, and are found again with it.
 
-# %% trap="09.1" role="repair"
+# %% trap="09.1" role="more"
 def gradient(half, scale=1):
     """All gradients of a loss divided by 10,000, in true units."""
     model = copy.deepcopy(start)
@@ -281,21 +265,51 @@ lost = {scale: ((gradient(True, scale) == 0) & (true != 0)).float().mean()
         for scale in (1, 65536)}
 print({f"scale {s}": f"{share:.1%} lost" for s, share in lost.items()})
 
-# %% trap="09.1" role="repair"
+# %% trap="09.1" role="more"
+sizes = true[true != 0].abs()
+low, high = sizes.quantile(torch.tensor([0.1, 0.9])).tolist()
+draw_line({"gradients": [(low, high, "8 of 10")],
+           "scaled": [(65536 * low, 65536 * high, "8 of 10")],
+           "float16": [(2**-24, 65504, "above zero")]}, log=True,
+          title="Times 65,536 the gradients lie where float16 has numbers",
+          alt="Three bars on a logarithmic line. Most gradients lie below "
+          "the smallest numbers of float16 or reach across its lower end; "
+          "times 65,536 they lie inside its range.")
+
+# %% trap="09.1" role="more"
 claim("share of gradients that float16 loses without the scaler",
       lost[1].item(), above=0.01)
 claim("the same with a scale of 65,536", lost[65536].item(), below=0.001)
 
-# %% [markdown] trap="09.1" role="repair"
-# The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
-# without one double it, fewer in the explorer. Guess before you move a control: how many
-# steps are skipped at the start when the scale is `256` times too large? Then set it; the
-# line below the panels counts them.
+# %% [markdown] trap="09.1" role="more"
+# With 8 bits and fewer one scale for all no longer does: `E4M3` ends at `448`, and what
+# is a million times smaller than the largest number becomes zero. So each tensor is
+# divided into blocks with a scale of their own. In the [microscaling
+# formats](https://arxiv.org/abs/2310.10537) `MXFP8` and `MXFP4` a power of two (8 bits,
+# `float8_e8m0fnu`) scales `32` numbers in `E4M3` or `E2M1`. In `NVFP4` a number in `E4M3`
+# scales `16` numbers in `E2M1`, and one in `float32` the whole tensor. The cell rounds a
+# tensor with one outlier to `E4M3`, with one scale and with one for each `32` numbers.
 
-# %% role="explore" explorer="loss_scale"
-from dlsys_helpers.explorers.loss_scale import loss_scale
+# %% trap="09.1" role="more"
+def in_float8(x, block):
+    """x as E4M3 with a power of two for each block, and back."""
+    parts = x.view(-1, block)
+    top = parts.abs().amax(1, keepdim=True)
+    scale = 2.0 ** (top / 448).log2().ceil()
+    return ((parts / scale).to(torch.float8_e4m3fn).float()
+            * scale).flatten()
 
-loss_scale
+outlier = torch.randn(4096, generator=torch.Generator().manual_seed(SEED))
+outlier[0] = 1e5
+zeros = {block: (in_float8(outlier, block) == 0).float().mean().item()
+         for block in (4096, 32)}
+print({f"a scale for {n}": f"{share:.1%} zeros"
+       for n, share in zeros.items()})
+
+# %% trap="09.1" role="more"
+claim("share that one scale for 4,096 numbers in E4M3 rounds to zero",
+      zeros[4096], above=0.1)
+claim("the same with a scale for each 32", zeros[32], below=0.01)
 
 # %% [markdown] trap="09.1" role="folklore"
 # **Told:** in `bfloat16` `scale()` is a no-op, as nothing can overflow. **Measured:** the
@@ -367,15 +381,1605 @@ def amp_step(opt: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 # examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html), "Gradient
 # clipping".
 
-# %% [markdown] trap="09.2" role="situation" core=true symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
+# %% [markdown] trap="09.8" role="situation" core=true fault="weights in bfloat16 lose small updates" symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
+# ## A thousand small steps
+#
+# To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
+# bytes a weight, and the optimizer works on these. One weight stands at 1.0, and each
+# step adds 0.001 to it.
+
+# %% trap="09.8" role="break"
+weight = torch.tensor(1.0, dtype=torch.bfloat16)
+for _ in range(1000):
+    weight += 0.001
+
+# %% trap="09.8" role="guess"
+guess("09.8", "What does the weight read after a thousand such steps?",
+      choices=["2.0, as in 32 bits",
+               "about 1.99, each step loses a little",
+               "1.0, as before"])
+
+# %% trap="09.8" role="look"
+print("weight", weight.item())
+
+# %% trap="09.8" role="look"
+measured("09.8", 2)
+
+# %% trap="09.8" role="look"
+claim("the weight after 1,000 steps of 0.001", weight.item(), expected=1)
+
+# %% [markdown] trap="09.8" role="why"
+# With 7 bits for the fraction there are 128 steps between 1 and 2, so the next number
+# after 1 is about `1.008`. The sum `1.001` is nearer to 1 and becomes 1 again, a
+# thousand times. The gradient was right and the optimizer did its work; the result does
+# not fit into the weight.
+
+# %% trap="09.8" role="why"
+gap_at_1 = torch.finfo(torch.bfloat16).eps
+draw_line({"bfloat16": [(1 + k * gap_at_1, f"{1 + k * gap_at_1:.4f}")
+                        for k in range(3)],
+           "the sum": [(1.001, "1.001")]},
+          moments={"rounds up from here": 1 + gap_at_1 / 2},
+          title="1.001 rounds to 1",
+          alt="A number line. bfloat16 has the numbers 1, 1.0078 and "
+          "1.0156; the sum 1.001 lies close to 1, far left of the middle "
+          "at 1.0039, from which it would round up.")
+
+# %% [markdown] trap="09.8" role="repair"
+# A step is lost when it is smaller than half the gap: upwards a `256`th of the weight at
+# 1, a `512`th just below 2. So keep a copy in `float32`, the *master*. The optimizer
+# steps there, and the weight is rounded from it anew each time. What is too small today
+# adds up.
+
+# %% trap="09.8" role="repair"
+master = torch.tensor(1.0)
+weight = torch.tensor(1.0, dtype=torch.bfloat16)
+path = []
+for _ in range(1000):
+    master += 0.001
+    weight.copy_(master)          # rounds; the master keeps what is lost
+    path.append((master.item(), weight.item()))
+print(f"master {master:.3f}, weight {weight.item()}")
+
+# %% trap="09.8" role="repair"
+claim("the weight after 1,000 steps on a master", weight.item(),
+      expected=2, within=0.01)
+
+# %% trap="09.8" role="repair"
+plot_lines(range(1, 41), {"master": [m for m, _ in path[:40]],
+                          "weight": [w for _, w in path[:40]],
+                          "no master": [1.0] * 40},
+           title="The master climbs, and the weight follows in stairs",
+           xlabel="step", ylabel="value",
+           alt="Three lines over the first 40 steps. The master rises "
+           "evenly from 1 to 1.04, the bfloat16 weight follows it in "
+           "stairs of 0.0078, and the weight without a master stays at 1.")
+
+# %% [markdown] trap="09.8" role="more" topics="a counter that stops · a whole training, with a master and without"
+# A counter stands still for the same reason: at 256 the gap between neighbours is 2.
+
+# %% trap="09.8" role="more"
+counter = torch.tensor(0.0, dtype=torch.bfloat16)
+for _ in range(1000):
+    counter += 1
+print("counter", counter.item())
+
+# %% trap="09.8" role="more"
+claim("what a counter in bfloat16 reads after 1,000 additions of 1",
+      counter.item(), expected=256)
+claim("steps between 1 and 2 in bfloat16",
+      1 / torch.finfo(torch.bfloat16).eps, expected=128)
+
+# %% [markdown] trap="09.8" role="more"
+# What does a whole training lose? Readers with weights in `bfloat16`, 400 steps, with a
+# master and without:
+
+# %% trap="09.8" role="more"
+def train_half(make, master):
+    """A reader with weights in bfloat16, after 400 steps."""
+    model = copy.deepcopy(start).bfloat16()
+    held = [p.detach().float() if master else p for p in model.parameters()]
+    opt = make(held)
+    for rows in torch.randint(len(x_train), (400, 64)):
+        logits = model(x_train[rows].bfloat16()).float()
+        model.zero_grad()
+        F.cross_entropy(logits, y_train[rows]).backward()
+        for p, h in zip(model.parameters(), held, strict=True):
+            h.grad = p.grad.to(h.dtype)
+        opt.step()
+        for p, h in zip(model.parameters(), held, strict=True):
+            p.data.copy_(h)
+    return model
+
+# %% trap="09.8" role="more"
+recipes = {"SGD, 0.02": lambda params: torch.optim.SGD(params, lr=0.02),
+         "SGD, 0.2": lambda params: torch.optim.SGD(params, lr=0.2),
+         "Adam, 1e-3": lambda params: torch.optim.Adam(params, lr=1e-3)}
+half_losses = {}
+for recipe, make in recipes.items():
+    for kept in (False, True):
+        model = train_half(make, kept)
+        with torch.no_grad():
+            logits = model(x_test.bfloat16()).float()
+        half_losses[recipe, kept] = F.cross_entropy(logits, y_test).item()
+
+# %% trap="09.8" role="more"
+plot_bars({f"{recipe}{', master' * kept}": loss
+           for (recipe, kept), loss in half_losses.items()},
+          title="Small steps lose most without a master",
+          xlabel="loss on new digits after 400 steps",
+          alt="Six bars of losses, without and with a master. SGD at 0.02 "
+          "and Adam at 0.001 end higher without one, SGD at 0.2 hardly "
+          "does.")
+
+# %% trap="09.8" role="more"
+claim("SGD at 0.02: loss without a master, over that with one",
+      half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
+      above=1.08)
+claim("Adam at 1e-3: the same",
+      half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
+      above=1.05)
+claim("SGD at 0.2: the same",
+      half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
+      below=1.15)
+
+# %% [markdown] trap="09.8" role="folklore"
+# **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
+# **Measured:** with SGD at 0.2 that is nearly so. At 0.02, and with Adam at its default
+# rate, the reader without a master learns less in as many steps. Under `autocast` the
+# weights are the master: they stay in `float32`.
+
+# %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
+def master_step(weights: list, grads: list, state: dict, lr: float,
+                momentum: float) -> None:
+    """One step of SGD with momentum on bfloat16 weights, in place.
+
+    After each step a weight is the nearest bfloat16 to what the same steps
+    give in float32: v = momentum * v + grad, with v = 0 before, and
+    w = w - lr * v. state: a dict of your own for these weights, empty
+    before their first step, in which you keep what you need. lr may change
+    from step to step. grads: a bfloat16 tensor for each weight, left alone;
+    None leaves the weight and its v as they are. Weights have any shape and
+    any strides, and ask for no gradient.
+
+    Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the
+    weight is 0.99609375.
+    """
+    # BEGIN SOLUTION
+    if not state:
+        state["master"] = [w.float() for w in weights]
+        state["v"] = [0.0] * len(weights)
+    for k, grad in enumerate(grads):
+        if grad is not None:
+            state["v"][k] = momentum * state["v"][k] + grad.float()
+            state["master"][k] -= lr * state["v"][k]
+            weights[k].copy_(state["master"][k])
+    # END SOLUTION
+
+# %% [markdown] trap="09.8" role="hint"
+# 1. Before the first step `state` is empty: make a float32 copy and a float32 zero of each weight, and keep both there.
+# 2. Step on the copy. The bfloat16 weight is never read again.
+# 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
+
+# %% [markdown] trap="09.8" role="keep"
+# **Keep:** a step much smaller than a 256th of a `bfloat16` weight does not arrive.
+# Optimize a copy in `float32`, or use an optimizer that rounds at random or keeps the
+# lost part. **In your own code:** count the weights that one step leaves the same to
+# the last bit though their gradient is not zero. **Seen in the wild:**
+# [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
+# `100` steps of Adam `0 of 768` weights had moved, with a master `603`;
+# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding for
+# weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
+# Training"](https://arxiv.org/abs/1710.03740), section 3.1.
+
+# %% [markdown] trap="09.9" role="situation" core=true fault="mixed precision with masters still takes 16 bytes a weight" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
+# ## Seven billion numbers
+#
+# Your model has 7 billion weights, the card 80 GB. In `float32`, AdamW needs 4 bytes for
+# a weight, 4 for its gradient and 8 for two moments: `112` GB, before any activation.
+#
+# So you choose the layout in which large models are often trained: weights and gradients
+# in `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8). "You will
+# save nothing," says a colleague. The code counts the bytes of a small model in four
+# layouts, after one step.
+
+# %% trap="09.9" role="break"
+def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
+    """Bytes a weight after one step of AdamW, by part."""
+    model = reader().to(dtype)
+    params = list(model.parameters())
+    held = [p.detach().float() if keep_master else p for p in params]
+    opt = torch.optim.AdamW(held)
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        logits = model(x_train.to(dtype)).float()
+    F.cross_entropy(logits, y_train).backward()
+    for p, h in zip(params, held, strict=True):
+        h.grad = p.grad.to(h.dtype)
+    opt.step()
+    for h in held if keep_master else ():
+        h.grad = None                       # a copy for this step alone
+    return by_part(params, opt, held if keep_master else [])
+
+# %% trap="09.9" role="break"
+def by_part(params, opt, masters):
+    """Bytes of each part, over the number of weights."""
+    parts = {"weights": params, "gradients": [p.grad for p in params],
+             "masters": masters,
+             "moments": [v for state in opt.state.values()
+                         for name, v in state.items() if name != "step"]}
+    values = sum(p.numel() for p in params)
+    return {name: sum(t.nbytes for t in tensors) / values
+            for name, tensors in parts.items()}
+
+layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
+           "bfloat16": held_bytes(torch.bfloat16),
+           "with masters": held_bytes(torch.bfloat16, keep_master=True)}
+
+# %% trap="09.9" role="guess" quoted="right"
+guess("09.9", "How many GB do weights, gradients and optimizer take in the "
+      "layout that you chose?",
+      choices=["56, half of it", "84", "112, as before",
+               "more than 112"])
+
+# %% trap="09.9" role="look"
+draw_boxes({layout: {part: 7 * size for part, size in parts.items()}
+            for layout, parts in layouts.items()},
+           limit=80, limit_name="the card",
+           title="The masters take back what 16 bits saved",
+           alt="Four stacks of memory for 7 billion weights. float32, "
+           "autocast and bfloat16 with masters are 112 GB high, above the "
+           "card's 80 GB; all in bfloat16 is 56 GB.")
+
+# %% trap="09.9" role="look"
+measured("09.9", 2)
+
+# %% trap="09.9" role="look"
+claim("bytes a weight in bfloat16 with masters",
+      sum(layouts["with masters"].values()), expected=16)
+
+# %% [markdown] trap="09.9" role="why"
+# The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as
+# 4 + 4 + 8. Under `autocast` nothing changes either, as weights, gradients and moments
+# are in `float32`. Only with all in `bfloat16` is it half, and then small steps are lost.
+
+# %% [markdown] trap="09.9" role="repair"
+# What does not fit can be split. With several GPUs each may keep a part of the moments
+# and masters, of the gradients, of the weights: *ZeRO* stages 1, 2 and 3 in DeepSpeed's
+# words, and the last is what FSDP does. Seven billion weights with masters, on eight
+# cards:
+
+# %% trap="09.9" role="repair"
+def on_each(weights, gradients, state, gpus=8, billions=7):
+    """GB on each GPU; what is True is split over all of them."""
+    parts = {"weights": (2, weights), "gradients": (2, gradients),
+             "optimizer": (12, state)}
+    return {name: billions * size / (gpus if split else 1)
+            for name, (size, split) in parts.items()}
+
+split_gb = {"DDP": on_each(False, False, False),
+            "ZeRO-1": on_each(False, False, True),
+            "ZeRO-2": on_each(False, True, True),
+            "ZeRO-3, FSDP": on_each(True, True, True)}
+
+# %% trap="09.9" role="repair"
+draw_boxes(split_gb, limit=80, limit_name="the card",
+           title="What is split eight ways fits: memory of each card",
+           alt="Four stacks, the memory of one of eight cards. DDP holds "
+           "all 112 GB, above the card's 80. ZeRO-1 splits masters and "
+           "moments: 38.5 GB. ZeRO-2 splits gradients, too: 26.2 GB. "
+           "ZeRO-3 and FSDP split everything: 14 GB.")
+
+# %% trap="09.9" role="repair"
+claim("GB on each of eight GPUs, everything split",
+      sum(split_gb["ZeRO-3, FSDP"].values()), expected=14)
+
+# %% [markdown] trap="09.9" role="repair"
+# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need
+# at least, when everything is split, and how many when the weights stay whole? Then set
+# it; the line below the panels answers.
+
+# %% role="explore" explorer="train_bytes"
+from dlsys_helpers.explorers.train_bytes import train_bytes
+
+train_bytes
+
+# %% [markdown] trap="09.9" role="more" topics="the other layouts · what mixed precision does halve · checkpointing, to the byte"
+# The copy of the gradients in `float32` that each step on masters needs is made tensor by
+# tensor where memory is short. All of it at once would be 4 bytes a weight more.
+
+# %% trap="09.9" role="more"
+claim("bytes a weight under autocast", sum(layouts["autocast"].values()),
+      expected=16)
+claim("bytes a weight with all in bfloat16",
+      sum(layouts["bfloat16"].values()), expected=8)
+claim("GB on each of eight GPUs, masters and moments split",
+      sum(split_gb["ZeRO-1"].values()), expected=38.5)
+
+# %% [markdown] trap="09.9" role="more"
+# What mixed precision can halve is what autograd keeps for the backward pass, the
+# *activations*: those of products, not those of norms and softmax, which stay in
+# `float32`. They grow with the batch. The 16-bit copies of the weights, which `autocast`
+# makes and keeps for the backward pass, do not. So with a small batch mixed precision
+# keeps more, not less:
+
+# %% trap="09.9" role="more"
+blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
+                         for _ in range(8)])
+
+def activations(rows, cast):
+    """MB that autograd keeps for so many rows, beside the weights."""
+    x = torch.randn(rows, 256)
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        return saved_bytes(lambda: blocks(x), blocks.parameters()) / 1e6
+
+kept_mb = {rows: (activations(rows, False), activations(rows, True))
+           for rows in (64, 2048)}
+for rows, (full, mixed) in kept_mb.items():
+    print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
+
+# %% trap="09.9" role="more"
+claim("64 rows: mixed over float32", kept_mb[64][1] / kept_mb[64][0],
+      above=1.2)
+claim("2,048 rows: mixed over float32",
+      kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
+
+# %% [markdown] trap="09.9" role="more"
+# *Activation checkpointing* keeps only the input of each block and runs the block again
+# in the backward pass. What a step keeps can be computed before it runs. For eight blocks
+# of a Linear and a GELU, `N` rows of `F` values, autograd keeps two tensors of N x F for
+# each block, the Linear's input and the GELU's. With a checkpoint it keeps one, the
+# block's input.
+
+# %% role="more" trap="09.9"
+from torch.utils.checkpoint import checkpoint
+
+x = torch.randn(2048, 256)                        # (N, F)
+
+def kept_bytes(block_by_block):
+    """Bytes that autograd keeps for the eight blocks, beside weights."""
+    return saved_bytes(lambda: block_by_block(x), blocks.parameters())
+
+def checkpointed(h):
+    for block in blocks:
+        h = checkpoint(block, h, use_reentrant=False)
+    return h
+
+plain_bytes, few_bytes = kept_bytes(blocks), kept_bytes(checkpointed)
+one_map = 2048 * 256 * 4
+print(f"without {plain_bytes / one_map:.0f} maps, "
+      f"with {few_bytes / one_map:.0f}")
+
+# %% role="more" trap="09.9"
+claim("bytes kept without checkpointing", plain_bytes,
+      expected=16 * one_map)
+claim("bytes kept with a checkpoint for each block", few_bytes,
+      expected=8 * one_map)
+
+# %% [markdown] trap="09.9" role="more"
+# The gradients are the same, and the price is a second forward pass, in which a BatchNorm
+# would count its batch again. How much is saved depends on what a block keeps inside: a
+# transformer's block, with its wide MLP and its attention, keeps far more than two
+# tensors. A share that somebody quotes is that of one architecture. While the backward
+# pass works on a block, this block's own tensors are there as well.
+
+# %% role="more" trap="09.9"
+def slopes(run):
+    """All gradients after a backward pass through run, and its FLOPs."""
+    blocks.zero_grad()
+    work = flops(lambda: run(x).square().mean().backward())
+    return torch.cat([p.grad.flatten() for p in blocks.parameters()]), work
+
+(first, work), (second, more) = slopes(blocks), slopes(checkpointed)
+print(f"largest difference {(first - second).abs().max():.0e}, "
+      f"FLOPs {more / work:.2f} times")
+
+# %% role="more" trap="09.9"
+claim("largest difference of the gradients", (first - second).abs().max(),
+      expected=0)
+claim("FLOPs of a step with checkpoints, over those without", more / work,
+      above=1.3, below=1.4)
+
+# %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
+def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
+    """Bytes on each GPU for weights, gradients, masters and AdamW's
+    moments, as an int.
+
+    tensors: a list of (values, trained), left as it is. layout: "float32"
+    and "autocast" hold all in float32; "bfloat16" holds all in bfloat16;
+    "master" has weights and gradients in bfloat16, a float32 master of each
+    weight, and float32 moments. A frozen tensor has its weight alone, no
+    master. shard: "none"; "state" splits masters and moments over the GPUs,
+    "gradients" these and the gradients, "all" the weights as well. Each
+    tensor is split by itself, n values into parts of n / gpus, rounded up.
+
+    Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for
+    weights, 20 for gradients, 36 for the rest, together 84.
+    """
+    # BEGIN SOLUTION
+    small, state = {"float32": (4, 8), "autocast": (4, 8),
+                    "bfloat16": (2, 4), "master": (2, 12)}[layout]
+    level = ["none", "state", "gradients", "all"].index(shard)
+    total = 0
+    for n, trained in tensors:
+        part = -(-n // gpus)
+        total += small * (part if level > 2 else n)
+        if trained:
+            total += small * (part if level > 1 else n)
+            total += state * (part if level > 0 else n)
+    return total
+    # END SOLUTION
+
+# %% [markdown] trap="09.9" role="hint"
+# 1. Three parts for each tensor: weight, gradient, and what the optimizer keeps (moments, and a master where there is one). A frozen tensor has the first alone.
+# 2. Bytes a value: 4, 4, 8 in float32; 2, 2, 4 in bfloat16; 2, 2, 12 with masters.
+# 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
+
+# %% [markdown] trap="09.9" role="keep"
+# **Keep:** AdamW, without amsgrad, takes 16 bytes a weight: in `float32`, under `autocast`
+# and with masters. Mixed precision saves activations and time. **In your own code:** sum
+# `nbytes` over weights, gradients and `opt.state` after one step, before you order
+# cards. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward
+# Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16
+# bytes for each parameter with mixed precision and Adam.
+
+# %% [markdown] role="concept"
+# ## One card
+#
+# A card has a memory of its own and works through a queue that Python fills. So two
+# questions decide what happens on it: which tensors move there with the model, and when
+# Python has to wait for it.
+
+# %% [markdown] trap="09.14" role="situation" fault="tensors in plain attributes are not saved or moved" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
+# ## A model that takes its scaling along
+#
+# The recipe belongs in the model (trap 07.4). So your reader of digits keeps the mean and
+# the deviation of each pixel, learns them from the training data, and scales its own
+# input. It reads nearly all new digits.
+#
+# You save its `state_dict`, build the reader anew in another program and load the file.
+# `load_state_dict` says `All keys matched successfully`.
+
+# %% trap="09.14" role="break"
+class Scaled(nn.Module):
+    """A reader that scales its input, brightness 0 to 16."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.zeros(64)
+        self.std = torch.ones(64)
+        self.net = reader()
+
+    def forward(self, x):                         # (N, 64)
+        return self.net((x - self.mean) / self.std)
+
+# %% trap="09.14" role="break"
+def fitted(kind):
+    """A reader of this kind, trained on brightness from 0 to 16."""
+    model, x = kind(), 16 * x_train
+    model.mean.copy_(x.mean(0))
+    model.std.copy_(x.std(0) + 1e-3)
+    opt = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for rows in torch.randint(len(x), (200, 64)):
+        opt.zero_grad()
+        F.cross_entropy(model(x[rows]), y_train[rows]).backward()
+        opt.step()
+    return model
+
+trained, loaded = fitted(Scaled), Scaled()
+said = loaded.load_state_dict(trained.state_dict())
+
+# %% trap="09.14" role="guess"
+guess("09.14", "How many of 100 new digits does the loaded reader read?",
+      unit="digits")
+
+# %% trap="09.14" role="look"
+share = {name: accuracy(m, 16 * x_test, y_test)
+         for name, m in (("trained", trained), ("loaded", loaded))}
+print(said)
+print({name: f"{s:.2f}" for name, s in share.items()})
+
+# %% trap="09.14" role="look"
+measured("09.14", 100 * share["loaded"], right=(50, 90))
+
+# %% trap="09.14" role="look"
+claim("share read after loading", share["loaded"], below=0.88)
+
+# %% [markdown] trap="09.14" role="why"
+# A module knows parameters, buffers and other modules; they stand in its registers
+# `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute is in none
+# of them: `state_dict` does not save it, `load_state_dict` does not miss it, and
+# `.to(...)` does not move it. The loaded reader scales with zeros and ones. It still reads
+# many digits, which is why nobody looks for the fault in the file.
+
+# %% trap="09.14" role="why" tags=["plumbing"]
+class Holder(nn.Module):
+    """A tensor in each of five places."""
+
+    def __init__(self):
+        super().__init__()
+        self.parameter = nn.Parameter(torch.ones(2))
+        self.register_buffer("buffer", torch.ones(2))
+        self.register_buffer("unsaved", torch.ones(2), persistent=False)
+        self.attribute, self.listed = torch.ones(2), [torch.ones(2)]
+
+holder = Holder()
+held_at = [*holder.state_dict()]                  # names that are saved
+holder.to("meta")
+places = {"parameter": holder.parameter, "buffer": holder.buffer,
+          "persistent=False": holder.unsaved,
+          "attribute": holder.attribute, "tensor in list": holder.listed[0]}
+
+# %% trap="09.14" role="why"
+facts = [[name in held_at, tensor.is_meta]
+         for name, tensor in places.items()]
+draw_grids({"": facts}, marks={"": [[not any(row)] * 2 for row in facts]},
+           row_names=[*places], column_names=["saved", "moved"],
+           legend="neither saved nor moved, without a word",
+           title="Only what is registered goes along",
+           alt="A table of places and what happens to a tensor there. "
+           "Parameters and buffers are saved and moved, a buffer with "
+           "persistent=False is moved only, a plain attribute and a "
+           "tensor in a list are neither.")
+
+# %% [markdown] trap="09.14" role="repair"
+# `register_buffer` mends saving, loading and moving at once. Moved to another device or
+# to a smaller type, the first version stops with an error. You need no GPU to see that:
+# the device `"meta"` will do.
+
+# %% trap="09.14" role="repair"
+class Buffered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(64))
+        self.register_buffer("std", torch.ones(64))
+        self.net = reader()
+
+    forward = Scaled.forward
+
+def moves(model):
+    """What a forward pass on the device "meta" says."""
+    try:
+        x = torch.empty(2, 64, device="meta")
+        return str(model.to("meta")(x).device)
+    except RuntimeError as error:
+        return str(error)
+
+# %% trap="09.14" role="repair"
+trained, loaded = fitted(Buffered), Buffered()
+loaded.load_state_dict(trained.state_dict())
+mended = [accuracy(m, 16 * x_test, y_test) for m in (trained, loaded)]
+print(f"with buffers: {mended[0]:.2f} before, {mended[1]:.2f} after")
+heard = {kind.__name__: moves(kind()) for kind in (Scaled, Buffered)}
+print(heard)
+
+# %% trap="09.14" role="repair"
+claim("share read before saving, minus after loading, with buffers",
+      mended[0] - mended[1], expected=0)
+
+# %% [markdown] trap="09.14" role="more" topics="another device, as bounds · buffers that are not saved · a buffer in a list"
+# The runs above, once more as bounds:
+
+# %% trap="09.14" role="more"
+claim("share read before saving", share["trained"], above=0.92)
+claim("plain attributes pass on another device", heard["Scaled"] == "meta",
+      expected=False)
+claim("buffers pass on another device", heard["Buffered"] == "meta",
+      expected=True)
+
+# %% [markdown] trap="09.14" role="more"
+# A buffer that can be computed anew, such as a mask, need not be saved:
+# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
+# out of the file. And hold on to no buffer in a list: `.to` gives the module a new tensor,
+# and the list keeps the old one. A change of type leaves parameters in place, so there a list
+# stays right.
+
+# %% trap="09.14" role="more"
+lister = Buffered()
+lister.listed = [lister.mean, lister.net[0].weight]
+lister.to(torch.bfloat16)
+followed = {"the buffer": lister.listed[0].dtype == torch.bfloat16,
+            "the parameter": lister.listed[1].dtype == torch.bfloat16}
+print("moved inside the list:", followed)
+
+# %% trap="09.14" role="more"
+claim("a buffer in a list moves with the model", followed["the buffer"],
+      expected=False)
+claim("a parameter in a list does", followed["the parameter"],
+      expected=True)
+
+# %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
+def stays_behind(model: nn.Module) -> list[str]:
+    """Sorted paths of the tensors that model.to(...) leaves behind.
+
+    List every tensor, of any type and shape, reachable from a module's own
+    attributes, directly or through lists, tuples and dict values, at any
+    depth; modules in lists are not searched. Skip the model's parameters
+    wherever they stand, and buffers where they are registered; the same
+    buffer under a second attribute is listed. A path has the module's name,
+    attribute, places and keys, with dots between. A module used twice has
+    its first name, a tensor held twice both paths. The model stays as it
+    is.
+
+    Example: self.mean and self.tables = [sin, cos], plain tensors, in a
+    part "body": ["body.mean", "body.tables.0", "body.tables.1"].
+    """
+    # BEGIN SOLUTION
+    registers = ("_parameters", "_buffers", "_modules")
+    own = {id(p) for p in model.parameters()}
+
+    def paths(value, path):
+        if isinstance(value, torch.Tensor) and id(value) not in own:
+            yield path
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from paths(item, f"{path}.{key}")
+        elif isinstance(value, list | tuple):
+            for place, item in enumerate(value):
+                yield from paths(item, f"{path}.{place}")
+
+    found = []
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key not in registers:
+                found += paths(value, f"{name}.{key}" if name else key)
+    return sorted(found)
+    # END SOLUTION
+
+# %% [markdown] trap="09.14" role="hint"
+# 1. `vars(module)` has a module's own attributes. Its registers are among them: `_parameters`, `_buffers`, `_modules`; these move.
+# 2. Walk through lists, tuples and dicts by recursion, and carry the path along.
+# 3. A parameter held in a second place moves, too: leave out what is one of `model.parameters()`, by identity. A buffer held in a list does not.
+
+# %% [markdown] trap="09.14" role="keep"
+# **Keep:** a tensor that belongs to the model is a parameter or a buffer. **In your own
+# code:** `copy.deepcopy(model).to("meta")` and one forward pass on meta find tensors with
+# dimensions that stayed behind, without a GPU. **Seen in the wild:**
+# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
+# attributes of the input transforms were not moved;
+# [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
+# becomes a buffer; [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807):
+# a list of buffers does not move. **Source:** PyTorch documentation,
+# [Module.register_buffer](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer).
+
+# %% [markdown] trap="09.10" role="situation" fault="each step asks the GPU for numbers and waits" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
+# ## Who waits for whom
+#
+# A GPU works through a queue. Python puts the operations of a step into it and runs
+# ahead, until it asks for a number: then it waits until the queue is empty, and the GPU
+# has nothing to do until Python has filled it again.
+#
+# The step below is an ordinary one. It skips rows that are not labelled, stops on NaN,
+# counts long gradients, and adds up the loss for the log.
+
+# %% trap="09.10" role="break"
+def step(model, opt, x, y, log):
+    labelled = y >= 0
+    x, y = x[labelled], y[labelled]
+    loss = F.cross_entropy(model(x), y)
+    if torch.isnan(loss):
+        raise ValueError("the loss is NaN")
+    opt.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if norm > 100:
+        log["long"] += 1
+    opt.step()
+    log["loss"] += loss.item()
+
+# %% trap="09.10" role="break" tags=["plumbing"]
+from torch.profiler import profile, supported_activities
+
+def trace(call):
+    """Events of one call: (name, start, end), times in microseconds."""
+    with profile(activities=supported_activities()) as seen:
+        call()
+    return [(e.name, e.time_range.start, e.time_range.end)
+            for e in seen.events()]
+
+model = copy.deepcopy(start)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+log = {"loss": 0.0, "long": 0}
+
+def one():
+    step(model, opt, x_train[:64], y_train[:64], log)
+
+one()                                     # the first call is special
+events = trace(one)
+
+# %% trap="09.10" role="guess"
+guess("09.10", "How often does Python wait for a number in one such step?",
+      unit="times")
+
+# %% trap="09.10" role="look"
+asks = ("aten::_local_scalar_dense", "aten::nonzero")
+found = [name for name, _, _ in events if name in asks]
+print(f"{len(events)} events, of which these ask for a number:")
+print(found)
+
+# %% trap="09.10" role="look"
+measured("09.10", len(found), right=(5, 5))
+
+# %% trap="09.10" role="look"
+claim("times that one step asks for a number", len(found), expected=5)
+
+# %% [markdown] trap="09.10" role="why"
+# Only `item()` is easy to find in the code. `if` makes a `bool` of a tensor, twice. And
+# `x[labelled]` has to know how many rows are left before it can make the result, once
+# for `x` and once for `y`: that is `nonzero`. The trace is from a CPU, where nobody
+# waits; the calls are the same on a GPU, and there each of them empties the queue.
+
+# %% trap="09.10" role="why"
+python, gpu, free = [], [], []
+for k in range(len(found)):
+    python += [(3 * k, 3 * k + 1, "queue"), (3 * k + 1, 3 * k + 3, "wait")]
+    gpu.append((3 * k + 1, 3 * k + 3, "run"))
+    free.append((2 * k + 1, 2 * k + 3, "run"))
+draw_lanes({"Python": python, "GPU": gpu,
+            "Python, asks nothing": [(0, len(found), "queue")],
+            "its GPU": free}, marks={"wait"},
+           unit="time, with a queue as long as half a run",
+           title="Each question empties the queue: the GPU stands still",
+           alt="Four lanes of time. Above, Python queues and waits five "
+           "times, and the GPU stands still while Python queues. Below, "
+           "Python queues everything at once, and the GPU runs without a "
+           "pause and ends earlier.")
+
+# %% [markdown] trap="09.10" role="repair"
+# Most of these numbers can wait. A mask goes into the loss, where -100 leaves a row out.
+# Sums stay tensors. The log and the checks read them once in fifty steps; the price is
+# that NaN is noticed up to fifty steps late.
+
+# %% trap="09.10" role="repair"
+def quiet_step(model, opt, x, y, log):
+    loss = F.cross_entropy(model(x), y)           # -100: not labelled
+    opt.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    log["loss"] += loss.detach()                  # a tensor
+    log["longest"] = torch.maximum(log["longest"], norm)
+
+# %% trap="09.10" role="repair"
+def fifty():
+    log = {"loss": torch.zeros(()), "longest": torch.zeros(())}
+    for k in range(50):
+        rows = slice(16 * k, 16 * k + 64)
+        quiet_step(model, opt, x_train[rows], y_train[rows], log)
+    return torch.stack(list(log.values())).tolist()   # NaN shows in both
+
+quiet = [name for name, _, _ in trace(fifty) if name in asks]
+print(f"50 steps ask {len(quiet)} times, before: {50 * len(found)}")
+
+# %% trap="09.10" role="repair"
+claim("numbers asked for one by one in fifty quiet steps", len(quiet),
+      expected=0)
+
+# %% [markdown] trap="09.10" role="more" topics="an event inside another · copies wait, too · torch.compile compiles again, and where it stops"
+# An operation that calls another is an event around it: `item()` is the event around its
+# copy of one number.
+
+# %% trap="09.10" role="more"
+last = [e for e in events if e[0] in asks][-1]
+around = [name for name, start, end in events if start <= last[1]
+          and last[2] <= end and name.startswith("aten::")]
+print("events around the last one, itself among them:", around)
+
+# %% trap="09.10" role="more"
+claim("the same in fifty steps as before", 50 * len(found), expected=250)
+
+# %% [markdown] trap="09.10" role="more"
+# `tolist()` fetches both numbers with one copy, the only time that these fifty steps
+# wait. On a GPU a copy may wait, too, and shows in the trace as a `cudaStreamSynchronize`;
+# from pinned memory, with `non_blocking=True`, it does not have to. The GPU section at the
+# end measures both.
+
+# %% [markdown] trap="09.10" role="more"
+# `torch.compile` runs Python once, writes down the tensor operations as a graph, and puts
+# guards around it: facts, such as shapes and types, for which the graph is right. If a
+# guard fails, it compiles again. Where Python wants to know a number, the graph *breaks*
+# in two, and Python runs in between. Both can be counted without a compiler: the backend
+# "eager" only runs the graph as it is.
+
+# %% role="more" trap="09.10"
+from torch._dynamo.testing import CompileCounter
+
+def compiled(function, calls, **options):
+    """Graphs that dynamo makes of a function over these calls."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    fast = torch.compile(function, backend=counter, **options)
+    for arguments in calls:
+        fast(*arguments)
+    return counter.frame_count
+
+# %% role="more" trap="09.10"
+def smooth(x):
+    return torch.tanh(x) + 1
+
+def stops(x):
+    h = torch.tanh(x)
+    if h.sum() > 0:                               # Python asks
+        return h + 1
+    return h - 1
+
+# %% role="more" trap="09.10"
+rows = [(torch.ones(n, 4),) for n in (2, 3, 5, 7, 9)]
+graphs = {"one shape": compiled(smooth, rows[:1] * 5),
+          "each size": compiled(smooth, rows, dynamic=False),
+          "five sizes": compiled(smooth, rows),
+          "an if on a number": compiled(stops, rows[:1])}
+print(graphs)
+
+# %% role="more" trap="09.10"
+claim("graphs for five calls of one shape", graphs["one shape"],
+      expected=1)
+claim("graphs for five sizes, each compiled for itself",
+      graphs["each size"], expected=5)
+claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
+
+# %% [markdown] trap="09.10" role="more"
+# The second size teaches the compiler that this side varies, and the second graph holds
+# for further sizes of two and more. With `dynamic=False` each size costs a compilation, up
+# to a limit (`torch._dynamo.config.recompile_limit`); beyond it nothing is compiled. And
+# the `if` is the question to the GPU once more: by default it cuts the graph, and with
+# `fullgraph=True` it raises an error that names the line.
+
+# %% role="more" trap="09.10"
+claim("graphs for one call with an if on a number",
+      graphs["an if on a number"], expected=2)
+
+# %% trap="09.10" role="exercise" points=3 difficulty=2 minutes=15
+def find_waits(events: list) -> list[str]:
+    """What a step waits for: names of operations, in order of their start.
+
+    events: a list of (name, start, end) of one thread, in any order, left
+    as it is. Of two that overlap one lies inside the other: it starts no
+    earlier and ends no later. aten::_local_scalar_dense, aten::nonzero and
+    cudaStreamSynchronize wait. Name the outermost aten:: event around each
+    of them, or the wait itself where there is none; with several waits
+    inside it is named once.
+
+    Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
+    ("aten::mm", 10, 12)]: ["aten::item"].
+    """
+    # BEGIN SOLUTION
+    waits = {"aten::_local_scalar_dense", "aten::nonzero",
+             "cudaStreamSynchronize"}
+    roots = set()
+    for wait in [event for event in events if event[0] in waits]:
+        _, start, end = wait
+        around = [e for e in events if e[0].startswith("aten::")
+                  and e[1] <= start and end <= e[2]]
+        roots.add(max(around, key=lambda e: e[2] - e[1], default=wait))
+    return [name for name, _, _ in sorted(roots, key=lambda e: e[1])]
+    # END SOLUTION
+
+# %% [markdown] trap="09.10" role="hint"
+# 1. For each event that waits, collect the `aten::` events around it; an event lies around itself as well.
+# 2. The outermost is the longest of them.
+# 3. A set of events, not of names, keeps each operation once and two `item()` calls apart.
+
+# %% [markdown] trap="09.10" role="keep"
+# **Keep:** a number asked of the GPU is a wait: `item()`, `tolist()`, `print`, `if` on a
+# tensor, reading with a boolean mask. Keep sums on the device and read them now and
+# then. **In your own code:** look for `aten::item`, `aten::is_nonzero` and
+# `aten::nonzero` in a trace of one step; on a GPU,
+# `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
+# [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
+# `loss.item()` in each step waited for `40` to `50` ms, now only where it is logged;
+# [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
+# a debug message with `{loss.item()}` in it waits even where nothing is logged.
+# **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
+# execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
+
+# %% [markdown] role="concept"
+# ## Several ranks: processes and their tape
+#
+# Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
+# counted from 0; all copies together are the *world*. Ranks share no memory. They talk
+# through *collectives*, calls that all ranks of a group have to make, in the same order,
+# and in this stage with tensors of the same size. `all_reduce`, for one, puts the sum
+# over all ranks in the place of each rank's tensor.
+#
+# Two processes on your machine stand in for two GPUs. `ranks.run` sends a function's
+# source to both and returns a list, with what the function returned on rank 0 first. A
+# rank knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and `contextlib`; functions
+# of yours go along with `uses=(...)`. Each rank keeps a *tape*: before a collective is
+# made it notes the name and the bytes.
+
+# %% role="concept"
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+from dlsys_helpers.ranks import RankFailed, Ranks, digest, watch
+
+ranks = Ranks(2)
+
+def sum_of_ranks():
+    """Three numbers of each rank, summed over the ranks in place."""
+    x = torch.full((3,), 1.0 + dist.get_rank())
+    dist.all_reduce(x)
+    return x.tolist()
+
+sums = ranks.run(sum_of_ranks)
+print("returned:", sums)
+print("tapes:   ", ranks.tapes)
+
+# %% role="concept"
+claim("ranks that hold the sum", sums.count([3.0, 3.0, 3.0]), expected=2)
+claim("do both tapes hold the same lines", ranks.tapes[0] == ranks.tapes[1],
+      expected=True)
+
+# %% role="concept" tags=["plumbing"]
+def mlp(seed):
+    """The reader that travels to the ranks: 64 pixels, 32 units, 10."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+def descend(net, optimizer, x, y):
+    """One step on these digits; returns the loss before it."""
+    loss = F.cross_entropy(net(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+def flat(tensors):
+    """All numbers of the tensors in one row."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+# %% role="concept" tags=["plumbing"]
+def reads(weights):
+    """The classes that a reader with these weights names, (497,)."""
+    net = mlp(0)
+    nn.utils.vector_to_parameters(weights, net.parameters())
+    return net(x_test).argmax(1)
+
+def calls(name, rank=0):
+    """How often a collective stands on the last tape of a rank."""
+    return sum(line[0] == name for line in ranks.tapes[rank])
+
+def gap(a, b):
+    """Distance of a from b, as a share of the length of b."""
+    return ((a - b).norm() / b.norm()).item()
+
+# %% role="concept" tags=["plumbing"]
+disk = tempfile.TemporaryDirectory()
+folder, one_file = (str(Path(disk.name) / name)
+                    for name in ("step60", "rank0"))
+# One process alone loads what two have saved; DCP would warn of that.
+warnings.filterwarnings("ignore", "torch.distributed is disabled")
+
+# %% [markdown] trap="09.11" role="situation" core=true fault="the forward pass goes past the DDP wrapper" symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
+# ## A name for what is inside the wrapper
+#
+# `DDP(model)` copies rank 0's weights to all ranks and promises to average the
+# gradients during `backward`. You want to call methods that the wrapper does not
+# have, so you write `net = ddp.module` at the top of the script and use `net` from
+# then on. It is the very model that the wrapper holds. `loss.backward()` fills the
+# same `.grad`, and the optimizer was given `ddp.parameters()`.
+#
+# Both ranks train a reader of digits for 100 steps, each on digits of its own.
+
+# %% trap="09.11" role="break"
+def train_rank(wrapped, x, y, seed, steps=100):
+    """Weights and last loss of a rank that trains on every other digit.
+
+    wrapped: how many of the steps, the first ones, go through the wrapper.
+    """
+    rank, ddp = dist.get_rank(), DDP(mlp(seed))
+    watch(ddp)         # the tape notes a digest of the parameters, too
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    x, y = x[rank::2], y[rank::2]
+    torch.manual_seed(10 * seed + rank)
+    for step in range(steps):
+        net = ddp if step < wrapped else ddp.module
+        rows = torch.randint(len(x), (32,))
+        loss = descend(net, optimizer, x[rows], y[rows])
+    return flat(ddp.parameters()), loss
+
+# %% trap="09.11" role="break"
+def both_ranks(wrapped):
+    """Weights of the two ranks, and their last losses."""
+    found = ranks.run(train_rank, wrapped, x_train, y_train, SEED,
+                      uses=(mlp, flat, descend))
+    return list(zip(*found, strict=True))
+
+past, past_losses = both_ranks(wrapped=0)
+
+# %% trap="09.11" role="guess"
+guess("09.11", "In how many of the 100 steps do the ranks average their "
+      "gradients?", unit="steps")
+
+# %% trap="09.11" role="look"
+apart = (reads(past[0]) != reads(past[1])).sum().item()
+right = [(reads(w) == y_test).float().mean().item() for w in past]
+print("last losses:", *(f"{loss:.2f}" for loss in past_losses))
+print("digits read:", *(f"{share:.2f}" for share in right))
+print(f"gap between the ranks' weights: {gap(*past):.2f}")
+print(f"test digits that the ranks read differently: {apart}")
+print("all_reduce on the tape:", calls("all_reduce"))
+
+# %% trap="09.11" role="look"
+measured("09.11", calls("all_reduce"), right=(0, 0))
+
+# %% trap="09.11" role="look"
+claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
+
+# %% [markdown] trap="09.11" role="why"
+# Two losses fall, two readers work, and they are two different readers. `DDP(model)` hangs
+# a hook on each parameter and packs gradients into *buckets*. The hooks do not send by
+# themselves: each call of `ddp(x)`, with gradients on, *prepares the reducer* for one
+# backward pass. Then a bucket whose gradients have all arrived goes out in one
+# `all_reduce`. A forward pass that goes to `ddp.module` prepares nothing, and the backward
+# pass belongs to the rank alone.
+
+# %% trap="09.11" role="why"
+draw_blocks({"ddp(x)": ["ddp.forward prepares the reducer", "model.forward",
+                        "loss.backward()", "hooks fill the buckets",
+                        "all_reduce", "the mean of all ranks"],
+             "ddp.module(x)": ["nothing is prepared", "model.forward",
+                               "loss.backward()", "hooks return",
+                               "no call", "the rank's own gradient"]},
+            marks={"ddp.module(x)": {"nothing is prepared"}},
+            title="The wrapper's forward prepares the exchange of backward",
+            alt="Two columns of blocks. Through ddp(x) the wrapper "
+            "prepares the reducer, hooks fill buckets in backward and "
+            "all_reduce makes the mean. Through ddp.module(x) nothing is "
+            "prepared, no call is made, and the gradient stays the rank's "
+            "own.")
+
+# %% [markdown] trap="09.11" role="repair"
+# Usually rank 0's model is saved, so the other half of the data, and of the machines, was
+# for nothing. The pass that leads to the loss goes through the wrapper. Where the loss
+# needs another method, let the model's `forward` call it.
+
+# %% trap="09.11" role="repair" compare=false
+through, _ = both_ranks(wrapped=100)
+differ = (reads(through[0]) != reads(through[1])).sum().item()
+print(f"gap {gap(*through):.2f}, test digits read differently: {differ}")
+print("all_reduce on the tape:", calls("all_reduce"),
+      "of", ranks.tapes[0][-1][1], "bytes each")
+print("last lines:", ranks.tapes[0][-1], ranks.tapes[1][-1])
+
+# %% trap="09.11" role="repair"
+claim("gap between the ranks, through the wrapper", gap(*through),
+      expected=0)
+
+# %% [markdown] trap="09.11" role="repair"
+# The last part of a line is the digest that `watch` asked for: eight characters made from
+# all bits of the parameters, buffers left out.
+#
+# The explorer has the tapes of one update, for this repair and for other strategies.
+# Before you move a control, say how many calls each rank will make and where the
+# curves will part.
+
+# %% role="explore" explorer="tape"
+from dlsys_helpers.explorers.tape import tape
+
+tape
+
+# %% [markdown] trap="09.11" role="more" topics="both runs, as bounds · ranks with unequal rows · one step to warm up"
+# Both runs, once more as bounds:
+
+# %% trap="09.11" role="more"
+claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
+      expected=100)
+claim("lines, digests included, in which the two tapes differ",
+      sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
+claim("test digits on which the ranks disagree", apart, above=10)
+claim("the larger of the two last losses", max(past_losses), below=1)
+claim("share of test digits that the worse rank reads", min(right),
+      above=0.85)
+claim("gap between the weights of the two ranks", gap(*past), above=0.2)
+
+# %% [markdown] trap="09.11" role="more"
+# DDP divides the sum over the ranks by their number. That is the mean over all rows only
+# if each rank has equally many. Let rank 0 have three rows, rank 1 one:
+
+# %% trap="09.11" role="more"
+def uneven(x, y, seed):
+    """Gradients of three rows and one: by DDP, and by sums over ranks."""
+    net, rank = mlp(seed), dist.get_rank()
+    mine = slice(0, 3) if rank == 0 else slice(3, 4)
+    F.cross_entropy(DDP(net)(x[mine]), y[mine]).backward()
+    total = F.cross_entropy(net(x[mine]), y[mine], reduction="sum")
+    sums = flat(torch.autograd.grad(total, list(net.parameters())))
+    rows = torch.tensor(float(len(y[mine])))
+    for tensor in (sums, rows):
+        dist.all_reduce(tensor)
+    return flat(p.grad for p in net.parameters()), sums / rows
+
+# %% trap="09.11" role="more"
+four = mlp(SEED)
+F.cross_entropy(four(x_train[:4]), y_train[:4]).backward()
+of_four = flat(p.grad for p in four.parameters())
+by_ddp, by_sums = ranks.run(uneven, x_train, y_train, SEED,
+                            uses=(mlp, flat))[0]
+print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
+      f"{gap(by_sums, of_four):.0e} off")
+
+# %% trap="09.11" role="more"
+claim("three rows and one: DDP's gradient, off that of the four",
+      gap(by_ddp, of_four), above=0.1)
+claim("sum of the losses over sum of the rows: the same",
+      gap(by_sums, of_four), below=1e-5)
+
+# %% [markdown] trap="09.11" role="more"
+# A rank without rows, or without a gradient for some parameter (`allow_unused=True` gives
+# None for it, trap 09.3), has to make these calls as well, with zeros.
+
+# %% [markdown] trap="09.11" role="folklore"
+# **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
+# through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
+# through the wrapper and the others past it the tape holds one `all_reduce`, and the
+# ranks end as far apart as before. Each step has to prepare its own backward.
+
+# %% trap="09.11" role="folklore"
+warm, _ = both_ranks(wrapped=1)
+print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
+      calls("all_reduce"))
+
+# %% trap="09.11" role="folklore"
+claim("gap after one step through the wrapper and 99 past it", gap(*warm),
+      above=0.2)
+claim("all_reduce calls then", calls("all_reduce"), expected=1)
+
+# %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
+def average_grads(losses_of, params: list, batch, all_sum) -> float:
+    """Mean loss over the examples of all ranks; gradients go into .grad.
+
+    losses_of(batch): losses (n,) of this rank's n examples, with a graph;
+    n >= 0 differs from rank to rank, and at least one rank has some.
+    params: the parameters; one that no loss depends on gets zeros, and what
+    .grad held before counts no more. Values of the parameters stay.
+    all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
+    call it equally often, in the same order, with the same shapes and
+    dtypes.
+
+    Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.
+    """
+    # BEGIN SOLUTION
+    losses = losses_of(batch)
+    total, rows = losses.sum(), all_sum(torch.tensor(len(losses)))
+    grads = torch.autograd.grad(total, params, allow_unused=True)
+    for p, g in zip(params, grads):
+        mine = torch.zeros_like(p) if g is None else g
+        p.grad = all_sum(mine) / rows
+    return (all_sum(total.detach()) / rows).item()
+    # END SOLUTION
+
+# %% [markdown] trap="09.11" role="hint"
+# 1. Sum, do not average, what a rank has: the sum of its losses and the number of its examples. Both sums over ranks, divided, are the mean.
+# 2. A rank without examples, or without a gradient for some parameter, must not stay away: it asks for the same sums, with zeros.
+# 3. `torch.autograd.grad(total, params, allow_unused=True)` gives None where `params` has one that the loss does not use, and does not touch `.grad`.
+
+# %% [markdown] trap="09.11" role="keep"
+# **Keep:** call the DDP wrapper for each forward pass whose loss you differentiate;
+# `ddp.module` is for saving and for reading weights. **In your own code:** compare a
+# digest of the parameters between ranks every few hundred steps, and search for
+# `.module` in what leads to a loss. **Source:** [DistributedDataParallel,
+# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
+# reducer. **Seen in the wild:**
+# [minimind #853](https://github.com/jingyaogong/minimind/issues/853), three trainers
+# that unwrapped the policy before its loss;
+# [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may
+# look okay";
+# [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160), a method of
+# `.module` in the loss.
+
+# %% [markdown] trap="09.3" role="situation" fault="find_unused_parameters=True where every parameter is used" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
+# ## A flag against an error
+#
+# A net has one body and two heads. An early version of its training used one head a
+# batch, and DDP stopped with a long error that named `find_unused_parameters=True`. The
+# flag went in, the error was gone, and it has been in every script since. Today each
+# batch uses both heads.
+
+# %% trap="09.3" role="break"
+def two_heads(seed):
+    class TwoHeads(nn.Module):
+        """One body; forward adds up the heads that it is told to use."""
+
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(64, 32)
+            self.a, self.b = nn.Linear(32, 10), nn.Linear(32, 10)
+
+        def forward(self, x, heads):
+            h = self.body(x).relu()
+            return sum(getattr(self, name)(h) for name in heads)
+    torch.manual_seed(seed)
+    return TwoHeads()
+
+# %% trap="09.3" role="break"
+def three_steps(search, heads, x, y, seed):
+    """What stopped it in three steps; heads: those used, step by step."""
+    rank, net = dist.get_rank(), two_heads(seed)
+    ddp = DDP(net, find_unused_parameters=search)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = x[rank:64:2], y[rank:64:2]
+    for step in range(3):
+        try:
+            loss = F.cross_entropy(ddp(x, heads[step % len(heads)]), y)
+        except RuntimeError as error:
+            return f"step {step + 1}: {error}"
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return ""
+
+# %% trap="09.3" role="break"
+def reduced(search, heads):
+    """Errors of the ranks, and bytes of each all_reduce of three steps."""
+    said = ranks.run(three_steps, search, heads, x_train, y_train, SEED,
+                     uses=(two_heads,))
+    return said, [line[1] for line in ranks.tapes[0]
+                  if line[0] == "all_reduce"]
+
+_, flagged = reduced(search=True, heads=["ab"])
+
+# %% trap="09.3" role="guess"
+guess("09.3", "How many all_reduce calls does one training step make with "
+      "the flag?", unit="calls")
+
+# %% trap="09.3" role="look"
+print("bytes of the all_reduce calls in three steps:", flagged)
+parameters = list(two_heads(SEED).parameters())
+print("bytes of the gradients:", sum(p.nbytes for p in parameters),
+      "  parameter tensors:", len(parameters))
+
+# %% trap="09.3" role="look"
+measured("09.3", len(flagged) / 3, right=(2, 2))
+
+# %% trap="09.3" role="look"
+claim("all_reduce calls a step, with the flag", len(flagged) / 3,
+      expected=2)
+
+# %% [markdown] trap="09.3" role="why"
+# All gradients of this net fit into one bucket, which is one call. With the flag, DDP
+# walks through the graph of each forward pass for the parameters that backward will not
+# meet, so that their buckets do not wait for them. And after each backward the ranks tell
+# each other which parameters they used, a number for each tensor, in a call of its own.
+# It is small, but it waits for all ranks.
+
+# %% trap="09.3" role="why"
+draw_lanes({"with the flag": [(0, 3, "forward"), (3, 4.2, "walk"),
+                              (4.2, 8.2, "backward"), (8.2, 10.4, "send"),
+                              (10.4, 12.2, "used?")],
+            "without": [(0, 3, "forward"), (3, 7, "backward"),
+                        (7, 9.2, "send")]},
+           marks={"walk", "used?"}, unit="time, schematic",
+           title="The flag adds a walk and a call to every step",
+           alt="Two lanes. With the flag a step is forward, walk, "
+           "backward, send, used?; without it forward, backward, send. "
+           "Walk and used? are marked.")
+
+# %% [markdown] trap="09.3" role="repair"
+# All of that is paid in every step (unless you set `static_graph=True`), also where
+# nothing is unused. Without the flag:
+
+# %% trap="09.3" role="repair"
+_, unflagged = reduced(search=False, heads=["ab"])
+stopped, none_sent = reduced(search=False, heads=["a"])
+_, searched = reduced(search=True, heads=["a"])
+print("both heads, no flag:  ", unflagged)
+print("head a alone, flag:   ", searched)
+print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
+
+# %% trap="09.3" role="repair"
+claim("all_reduce calls a step, both heads, without the flag",
+      len(unflagged) / 3, expected=1)
+
+# %% [markdown] trap="09.3" role="repair"
+# So the flag is for nets in which a step may leave a parameter without a gradient, and
+# a dry run can tell, in one process, before anything is wrapped. `torch.autograd.grad`
+# with `allow_unused=True` gives None for such a parameter:
+
+# %% trap="09.3" role="repair"
+dry, some = two_heads(SEED), slice(0, 8)
+loss = F.cross_entropy(dry(x_train[some], "a"), y_train[some])
+grads = torch.autograd.grad(loss, list(dry.parameters()), allow_unused=True)
+print("unused:", [name for (name, _), grad in
+                  zip(dry.named_parameters(), grads, strict=True)
+                  if grad is None])
+
+# %% trap="09.3" role="repair"
+claim("tensors that head a alone leaves unused",
+      sum(grad is None for grad in grads), expected=2)
+
+# %% [markdown] trap="09.3" role="more" topics="what the second call holds · where ranks leave out the same · where they differ: a hang"
+# The second call, and the error without the flag, as bounds:
+
+# %% trap="09.3" role="more"
+claim("bytes of the second one, for each parameter tensor",
+      flagged[1] / len(parameters), expected=4)
+claim("errors that name the flag, one head, without it",
+      sum("find_unused_parameters=True" in text for text in stopped),
+      expected=2)
+
+# %% [markdown] trap="09.3" role="folklore"
+# **Told:** with an unused parameter DDP hangs. **Measured:** where both ranks leave out the
+# same, it raises on both in the second forward pass, whether head a is used, head b, or
+# both in turn. The first step is worse than an error: DDP waits for the missing gradients
+# and exchanges nothing, and each rank makes its own update.
+
+# %% trap="09.3" role="folklore"
+ways = [reduced(search=False, heads=heads)
+        for heads in (["a"], ["b"], ["a", "b"])]
+second = [text.startswith("step 2") for texts, _ in ways for text in texts]
+print("stopped in step 2:", second)
+
+# %% trap="09.3" role="folklore"
+claim("ranks, in three ways, that stop in step 2", sum(second), expected=6)
+claim("all_reduce calls before the errors",
+      sum(len(calls) for _, calls in ways), expected=0)
+
+# %% [markdown] trap="09.3" role="folklore"
+# Where ranks differ, the told is true. Rank 0 uses both heads, rank 1 head a alone: rank 0
+# sends its gradients and waits, and rank 1 goes on to the `barrier` at the end of the
+# epoch. Neither raises. An `all_reduce` behind `if rank == 0:`, as when one rank alone
+# evaluates, hangs in the same way. A limit on the run, and the last line of each tape,
+# name the two calls that do not belong together.
+
+# %% trap="09.3" role="folklore"
+def one_without_b(x, y, seed):
+    """Rank 0 uses both heads, rank 1 one; they are to meet at the end."""
+    ddp, heads = DDP(two_heads(seed)), ["ab", "a"][dist.get_rank()]
+    F.cross_entropy(ddp(x[:8], heads), y[:8]).backward()
+    dist.barrier()
+
+ranks.seconds = 5
+try:
+    ranks.run(one_without_b, x_train, y_train, SEED, uses=(two_heads,))
+except RankFailed as failure:
+    waiting = str(failure)
+ranks.seconds = 60
+print(waiting)
+
+# %% trap="09.3" role="folklore"
+draw_lanes({"rank 0": [(0, 2, "forward"), (2, 4, "backward"),
+                       (4, 9, "all_reduce …")],
+            "rank 1": [(0, 2, "forward"), (2, 4, "backward"),
+                       (4, 9, "barrier …")]},
+           moments={"both wait, for different calls": 4},
+           unit="time, schematic", marks={"all_reduce …", "barrier …"},
+           title="A deadlock: each rank waits for a call of the other",
+           alt="Two lanes, one a rank. Both end their backward pass at the "
+           "same time. Then rank 0 waits in an all_reduce and rank 1 in a "
+           "barrier, and neither goes on.")
+
+# %% trap="09.3" role="folklore"
+claim("does a rank wait in its all_reduce, the other in a barrier",
+      "all_reduce" in waiting and "barrier" in waiting, expected=True)
+claim("processes left behind", len(ranks.processes), expected=0)
+
+# %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
+def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
+    """Sorted names of the parameters that some batch leaves unused.
+
+    A batch leaves a parameter unused when loss_of(model, batch) has no
+    gradient with respect to it; one of zeros is a gradient. batches: any
+    number of them; without any the list is empty. A loss may depend on no
+    parameter at all. Frozen parameters are never listed, and one with two
+    names goes by the name that named_parameters() gives. model runs in the
+    modes that it has, and is left as it was: values, buffers, gradients,
+    modes; torch's global generator, too.
+
+    Example: heads a and b; one batch uses a alone: b's two names.
+    """
+    # BEGIN SOLUTION
+    live = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    buffers = [b.clone() for b in model.buffers()]
+    unused = set()
+    with torch.random.fork_rng(devices=[]):
+        for batch in batches:
+            loss, grads = loss_of(model, batch), [None] * len(live)
+            if loss.requires_grad:
+                grads = torch.autograd.grad(loss, list(live.values()),
+                                            allow_unused=True)
+            unused |= {n for n, g in zip(live, grads) if g is None}
+    with torch.no_grad():
+        for buffer, old in zip(model.buffers(), buffers):
+            buffer.copy_(old)
+    return sorted(unused)
+    # END SOLUTION
+
+# %% [markdown] trap="09.3" role="hint"
+# 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and leaves `.grad` alone.
+# 2. A loss with `requires_grad` False depends on nothing.
+# 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator: keep copies, or `torch.random.fork_rng(devices=[])`.
+
+# %% [markdown] trap="09.3" role="keep"
+# **Keep:** `find_unused_parameters=True` only where a step can leave a parameter
+# without a gradient; it is paid in every step. **In your own code:** after one
+# backward without the wrapper, list the trainable parameters whose `.grad` is None, over
+# all kinds of batches. **Source:**
+# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
+# "Internal Design", on unused parameters.
+
+# %% [markdown] trap="09.6" role="situation" fault="no_sync holds backward but not the forward pass" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
+# ## Four small batches, one update
+#
+# A batch does not fit, so you add up the gradients of four small ones and then update.
+# Under DDP the ranks would exchange their gradients four times, where one exchange of the
+# sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
+# `backward`, so you put `with ddp.no_sync():` around the first three calls of
+# `backward` and leave the fourth alone.
+
+# %% trap="09.6" role="break"
+def in_pieces(x, y, seed):
+    """The gradient of a rank after four batches of 8 digits."""
+    ddp, rank = DDP(mlp(seed)), dist.get_rank()
+    x, y = x[rank:64:2].split(8), y[rank:64:2].split(8)
+    for k in range(4):
+        loss = F.cross_entropy(ddp(x[k]), y[k]) / 4
+        with ddp.no_sync() if k < 3 else contextlib.nullcontext():
+            loss.backward()
+    return flat(p.grad for p in ddp.parameters())
+
+# %% trap="09.6" role="break"
+def tape_of_four(accumulated):
+    """Gradients of both ranks, and the bytes of each all_reduce."""
+    found = ranks.run(accumulated, x_train, y_train, SEED, uses=(mlp, flat))
+    return found, [line[1] for line in ranks.tapes[0]
+                   if line[0] == "all_reduce"]
+
+outside, sent = tape_of_four(in_pieces)
+
+# %% trap="09.6" role="guess"
+guess("09.6", "How often do the ranks exchange gradients in these four "
+      "batches?", unit="times")
+
+# %% trap="09.6" role="look"
+whole_net = mlp(SEED)                              # all 64 digits at once
+F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
+one_gradient = flat(p.grad for p in whole_net.parameters())
+print("bytes of each all_reduce:", sent)
+print("gradient, off the one of a single process: "
+      f"{gap(outside[0], one_gradient):.0e}")
+
+# %% trap="09.6" role="look"
+measured("09.6", len(sent), right=(4, 4))
+
+# %% trap="09.6" role="look"
+claim("exchanges with no_sync around backward", len(sent), expected=4)
+
+# %% [markdown] trap="09.6" role="why"
+# The gradient is right up to rounding, so a test of the numbers does not find this. The
+# bytes are wrong. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and
+# the next `backward` makes the exchange, wherever it stands. So the forward pass belongs
+# inside `no_sync`.
+
+# %% trap="09.6" role="repair"
+def in_pieces_quiet(x, y, seed):
+    """As in_pieces, with the forward pass inside."""
+    ddp, rank = DDP(mlp(seed)), dist.get_rank()
+    x, y = x[rank:64:2].split(8), y[rank:64:2].split(8)
+    for k in range(4):
+        with ddp.no_sync() if k < 3 else contextlib.nullcontext():
+            (F.cross_entropy(ddp(x[k]), y[k]) / 4).backward()
+    return flat(p.grad for p in ddp.parameters())
+
+inside, sent_once = tape_of_four(in_pieces_quiet)
+print("bytes of each all_reduce:", sent_once)
+
+# %% trap="09.6" role="repair"
+claim("exchanges with forward inside no_sync", len(sent_once), expected=1)
+
+# %% trap="09.6" role="repair"
+lanes = {"around backward": [], "around both": []}
+for lane, count in zip(lanes.values(), (len(sent), len(sent_once))):
+    now = 0
+    for k in range(4):
+        lane += [(now, now + 1, "F"), (now + 1, now + 3, "B")]
+        now += 3
+        if k >= 4 - count:
+            lane.append((now, now + 2, "send"))
+            now += 2
+draw_lanes(lanes, unit="time, schematic: F forward, B backward",
+           title="With forward inside no_sync one exchange is left",
+           alt="Two lanes of four batches, F for forward and B for "
+           "backward. With no_sync around backward each batch ends in a "
+           "send; with it around both only the fourth does.")
+
+# %% [markdown] trap="09.6" role="more" topics="the gradient is right both times · an epoch that ends in silence"
+# The gradient after both versions, off the one of a single process:
+
+# %% trap="09.6" role="more"
+claim("gradient after it, off the one of a single process",
+      gap(outside[0], one_gradient), below=1e-4)
+claim("gradient then, off the one of a single process",
+      gap(inside[0], one_gradient), below=1e-4)
+claim("bytes of the exchange over those of the parameters",
+      sent_once[0] / (4 * one_gradient.numel()), expected=1)
+
+# %% [markdown] trap="09.6" role="more"
+# One case is left. An epoch of six batches, four to an update, ends with two that were
+# added up in silence. If you step on them all the same, each rank steps on gradients
+# of its own:
+
+# %% trap="09.6" role="more"
+def with_rest(last_is_loud, x, y, seed):
+    """Digest of a rank's parameters after an update on two batches."""
+    ddp, rank = DDP(mlp(seed)), dist.get_rank()
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    x, y = x[rank:32:2].split(8), y[rank:32:2].split(8)
+    with ddp.no_sync():
+        (F.cross_entropy(ddp(x[0]), y[0]) / 2).backward()
+    with contextlib.nullcontext() if last_is_loud else ddp.no_sync():
+        (F.cross_entropy(ddp(x[1]), y[1]) / 2).backward()
+    optimizer.step()
+    return digest(ddp)
+
+# %% trap="09.6" role="more" compare=false
+ends = {}
+for loud in (False, True):
+    ends[loud] = ranks.run(with_rest, loud, x_train, y_train, SEED,
+                           uses=(mlp,))
+    print("last batch exchanged:", loud, "  digests:", *ends[loud])
+
+# %% trap="09.6" role="more"
+claim("different models after a silent last batch", len(set(ends[False])),
+      expected=2)
+claim("different models where the last batch is exchanged",
+      len(set(ends[True])), expected=1)
+
+# %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
+def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
+    """One update for each `every` batches, in turn; returns how many.
+
+    batches: (x, y) pairs with equally many rows; what is left over at the
+    end makes a last update of its own. An update follows the mean of its
+    batches' losses, loss_fn(ddp(x), y); what .grad held before counts no
+    more. Batch by batch: one forward through ddp, then its backward. Ranks
+    exchange gradients once an update, in its last backward. Afterwards ddp
+    exchanges again.
+
+    Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5.
+    """
+    # BEGIN SOLUTION
+    updates = 0
+    for first in range(0, len(batches), every):
+        group = batches[first:first + every]
+        optimizer.zero_grad()
+        for x, y in group[:-1]:
+            with ddp.no_sync():
+                (loss_fn(ddp(x), y) / len(group)).backward()
+        x, y = group[-1]
+        (loss_fn(ddp(x), y) / len(group)).backward()
+        optimizer.step()
+        updates += 1
+    return updates
+    # END SOLUTION
+
+# %% [markdown] trap="09.6" role="hint"
+# 1. Cut the list into groups of `every` batches first; the last group may be shorter, and divides by its own length.
+# 2. All batches of a group but the last run, forward and backward, inside `with ddp.no_sync():`.
+# 3. Clear the gradients before each group, step after it, and count the steps.
+
+# %% [markdown] trap="09.6" role="keep"
+# **Keep:** `no_sync` has to hold the forward pass, and the last batch before each
+# `optimizer.step()`, the short group at the end included, stays outside. **In your own
+# code:** count the all-reduces of one update in a profiler's trace. **Source:**
+# [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html):
+# "The forward pass should be included inside the context manager". **Seen in the wild:**
+# [ClassyVision #706](https://github.com/facebookresearch/ClassyVision/pull/706),
+# `no_sync` in the backward pass only;
+# [LoongForge #163](https://github.com/baidu-baige/LoongForge/pull/163), around
+# `backward` alone it did nothing;
+# [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726) takes it
+# apart.
+
+# %% [markdown] trap="09.2" role="situation" core=true fault="accumulation divides by pieces, not by labels that count" symptom="gradient accumulation gives another loss curve than the big batch, padding, ignore_index -100"
 # ## Ten pieces instead of one batch
 #
-# A batch of 160 rows does not fit, so you feed it in ten pieces of 16 and divide each
-# piece's loss by ten. Trap 02.4 made sure of the sizes: here all ten are equal.
+# On one card or on many, a batch of 160 rows may not fit. You feed it in ten pieces of 16
+# rows and divide each piece's loss by ten.
 #
-# But not all labels count. Some are padding and carry -100, which
-# `F.cross_entropy` leaves out of its mean. Of the 16 labels of a piece, between 1 and 16
-# count. You compare the gradient of the ten pieces with that of all 160 rows
+# Not all labels count. Some are padding and carry -100, which `F.cross_entropy` leaves
+# out of its mean. You compare the gradient of the ten pieces with that of all 160 rows
 # at once, same weights, same rows.
 
 # %% trap="09.2" role="break"
@@ -400,8 +2004,10 @@ target = gradient_of(start, whole, lambda y: 1)
 tenths = gradient_of(start, pieces, lambda y: 1 / len(pieces))
 
 # %% trap="09.2" role="guess"
-guess("09.2", "By how many percent of its length do the ten pieces miss "
-      "the gradient?", unit="%")
+guess("09.2", "By how much of its length do the ten pieces miss the "
+      "gradient of the whole batch?",
+      choices=["by rounding alone", "by about 5 %", "by about 25 %",
+               "by more than 50 %"])
 
 # %% trap="09.2" role="look"
 def miss(found, target):
@@ -411,21 +2017,31 @@ def miss(found, target):
 print(f"ten pieces, a tenth each: {miss(tenths, target):.0%} off")
 
 # %% trap="09.2" role="look"
-claim("ten pieces, a tenth each: share by which the gradient misses",
-      miss(tenths, target), above=0.15)
+measured("09.2", 3)
 
 # %% trap="09.2" role="look"
-measured("09.2", 100 * miss(tenths, target), right=(15, 150))
+claim("ten pieces, a tenth each: share by which the gradient misses",
+      miss(tenths, target), above=0.5)
 
 # %% [markdown] trap="09.2" role="why"
 # A tenth for each piece makes the single label of the first piece count as much as all
 # sixteen of the third. The mean over all labels wants one divisor for all pieces: the
 # number of labels that count in the whole step. That number is known before the first
 # `backward`, from the labels alone.
-#
-# With class weights and class numbers as labels the divisor of `F.cross_entropy` is the sum
-# of the weights of these labels, and so it is for the pieces. `reduction="sum"` gives each piece's sum without a
-# divisor of its own, so that one for all can follow:
+
+# %% trap="09.2" role="why"
+plot_columns({k: 1 / len(pieces) / count
+              for k, count in enumerate(counts, 1)},
+             reference=(1 / sum(counts), "one divisor for all"),
+             title="A tenth a piece: few labels share as much as many",
+             xlabel="piece", ylabel="weight of one label", form=".2f",
+             alt="Ten columns, the weight of one label in each piece. In "
+             "the pieces with one label it is 0.1, in the piece with "
+             "sixteen 0.006; a dashed line at 0.016 is what each label "
+             "should weigh.")
+
+# %% [markdown] trap="09.2" role="repair"
+# Multiply each piece's mean by its own share of the labels:
 
 # %% trap="09.2" role="repair"
 def mass(y, weight=None):
@@ -438,6 +2054,15 @@ by_count = gradient_of(start, pieces, lambda y: mass(y) / mass(all_y))
 print(f"divided by the labels that count: {miss(by_count, target):.0e} off")
 
 # %% trap="09.2" role="repair"
+claim("divided by the labels that count: the miss", miss(by_count, target),
+      below=1e-5)
+
+# %% [markdown] trap="09.2" role="more" topics="class weights · the end of the epoch · a piece without labels · BatchNorm"
+# With class weights and class numbers as labels the divisor of `F.cross_entropy` is the
+# sum of the weights of these labels, and so it is for the pieces. `reduction="sum"` gives
+# each piece's sum without a divisor of its own, so that one for all can follow:
+
+# %% trap="09.2" role="more"
 rare = torch.linspace(0.2, 3, 10)                 # weights of ten classes
 
 def weighed(pieces, divisor):
@@ -455,49 +2080,48 @@ offs = {"labels": miss(weighed(pieces, mass(all_y)), heavy),
         "their weights": miss(weighed(pieces, mass(all_y, rare)), heavy)}
 print({f"sums over {name}": f"{off:.0e} off" for name, off in offs.items()})
 
-# %% trap="09.2" role="repair"
-claim("divided by the labels that count: the miss", miss(by_count, target),
-      below=1e-5)
+# %% trap="09.2" role="more"
 claim("class weights, divided by the number of labels: the miss",
       offs["labels"], above=0.05)
 claim("class weights, divided by the sum of weights: the miss",
       offs["their weights"], below=1e-5)
 
-# %% [markdown] trap="09.2" role="repair"
+# %% [markdown] trap="09.2" role="more"
 # The end of the epoch needs care, too. A step takes four pieces; of ten pieces two are
-# left. Divided by four they make a gradient, and with plain SGD a step, half as long as it
-# should be. Without a step they are lost, or their gradient stays and joins the first step of the next epoch.
+# left. Divided by four they make a gradient, and with plain SGD a step, half as long as
+# it should be. Without a step they are lost, or their gradient stays and joins the first
+# step of the next epoch.
 
-# %% trap="09.2" role="repair"
+# %% trap="09.2" role="more"
 plain = [(x_train[k:k + 16], y_train[k:k + 16]) for k in range(0, 160, 16)]
 rest = plain[8:]                                  # all labels count
 fair = gradient_of(start, rest, lambda y: 1 / 2)
 short = gradient_of(start, rest, lambda y: 1 / 4)
 print(f"the last step over a fair one: {short.norm() / fair.norm():.2f}")
 
-# %% trap="09.2" role="repair"
+# %% trap="09.2" role="more"
 claim("two pieces left, divided by four: length over that of a fair step",
       (short.norm() / fair.norm()).item(), expected=0.5, within=1e-4)
 
-# %% [markdown] trap="09.2" role="repair"
+# %% [markdown] trap="09.2" role="more"
 # A piece in which no label counts has a mean of 0 / 0, and NaN times zero stays NaN. Its
 # sum is 0.
 
-# %% trap="09.2" role="repair"
+# %% trap="09.2" role="more"
 nothing = torch.full((16,), -100)
 empty = F.cross_entropy(start(x_train[:16]), nothing)
 none = F.cross_entropy(start(x_train[:16]), nothing, reduction="sum")
 print("over no label: mean", empty.item(), "  sum", none.item())
 
-# %% trap="09.2" role="repair"
+# %% trap="09.2" role="more"
 claim("a mean over no label is a number", not empty.isnan().item(),
       expected=False)
 
 # %% [markdown] trap="09.2" role="folklore"
 # **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not
 # where rows of a batch see each other. BatchNorm takes its statistics from the piece,
-# and the gradient is another one; LayerNorm is row by row, and in float32 the difference
-# is rounding.
+# and the gradient is another one. LayerNorm works row by row, and in float32 the
+# difference is rounding.
 
 # %% trap="09.2" role="folklore"
 def with_norm(norm):
@@ -572,202 +2196,165 @@ def accumulate(model: nn.Module, opt: torch.optim.Optimizer, batches,
 # [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html),
 # the formula of the weighted mean.
 
-# %% [markdown] trap="09.3" role="situation" symptom="Expected to have finished reduction in the prior iteration, find_unused_parameters=True is slow"
-# ## A flag against an error
+# %% [markdown] trap="09.5" role="situation" fault="set_epoch is not called, every epoch has the same order" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
+# ## A sampler for each rank
 #
-# A net has one body and two heads. An early version of its training used one head a
-# batch, and DDP stopped with a long error that named `find_unused_parameters=True`. The
-# flag went in, the error was gone, and it has been in every script since. Today each
-# batch uses both heads.
+# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
+# on. The sampler deals the digits out, so that no two ranks see the same one, and hands
+# its rank's share to a `DataLoader`. Your loop is the one you always write:
+# `for epoch in range(10): for batch in loader: ...`.
 
-# %% trap="09.3" role="break"
-def two_heads(seed):
-    class TwoHeads(nn.Module):
-        """One body; forward adds up the heads that it is told to use."""
+# %% trap="09.5" role="break"
+from torch.utils.data import DistributedSampler
 
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Linear(64, 32)
-            self.a, self.b = nn.Linear(32, 10), nn.Linear(32, 10)
+def sampler_of(rank, world, n, **settings):
+    """What a rank of so many would make; needs no second process."""
+    return DistributedSampler(range(n), num_replicas=world, rank=rank,
+                              seed=SEED, **settings)
 
-        def forward(self, x, heads):
-            h = self.body(x).relu()
-            return sum(getattr(self, name)(h) for name in heads)
-    torch.manual_seed(seed)
-    return TwoHeads()
+mine = sampler_of(rank=0, world=2, n=1300)
+orders = [tuple(mine) for epoch in range(10)]
 
-# %% trap="09.3" role="break"
-def three_steps(search, heads, x, y, seed):
-    """What stopped it in three steps; heads: those used, step by step."""
-    rank, net = dist.get_rank(), two_heads(seed)
-    ddp = DDP(net, find_unused_parameters=search)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    x, y = x[rank:64:2], y[rank:64:2]
-    for step in range(3):
-        try:
-            loss = F.cross_entropy(ddp(x, heads[step % len(heads)]), y)
-        except RuntimeError as error:
-            return f"step {step + 1}: {error}"
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return ""
+# %% trap="09.5" role="guess"
+guess("09.5", "How many different orders does rank 0 see in 10 epochs?",
+      unit="orders")
 
-# %% trap="09.3" role="break"
-def reduced(search, heads):
-    """Errors of the ranks, and bytes of each all_reduce of three steps."""
-    said = ranks.run(three_steps, search, heads, x_train, y_train, SEED,
-                     uses=(two_heads,))
-    return said, [line[1] for line in ranks.tapes[0]
-                  if line[0] == "all_reduce"]
+# %% trap="09.5" role="look"
+print("different orders in 10 epochs:", len(set(orders)))
 
-_, flagged = reduced(search=True, heads=["ab"])
+# %% trap="09.5" role="look"
+measured("09.5", len(set(orders)), right=(1, 1))
 
-# %% trap="09.3" role="guess"
-guess("09.3", "How many all_reduce calls does one training step make with "
-      "the flag?", unit="calls")
+# %% trap="09.5" role="look"
+claim("different orders in 10 epochs", len(set(orders)), expected=1)
 
-# %% trap="09.3" role="look"
-print("bytes of the all_reduce calls in three steps:", flagged)
-parameters = list(two_heads(SEED).parameters())
-print("bytes of the gradients:", sum(p.nbytes for p in parameters),
-      "  parameter tensors:", len(parameters))
+# %% [markdown] trap="09.5" role="why"
+# The digits are shuffled, once. All ranks have to deal from the same order, so the
+# sampler may not use a generator of its rank's own: it seeds a fresh one with
+# `seed + epoch`. It cannot know the epoch. `set_epoch` tells it, before the loader is
+# asked for batches.
 
-# %% trap="09.3" role="look"
-claim("all_reduce calls a step, with the flag", len(flagged) / 3,
-      expected=2)
-claim("bytes of the second one, for each parameter tensor",
-      flagged[1] / len(parameters), expected=4)
+# %% trap="09.5" role="repair"
+told = []
+for epoch in range(10):
+    mine.set_epoch(epoch)
+    told.append(tuple(mine))
+print("different orders in 10 epochs:", len(set(told)))
 
-# %% trap="09.3" role="look"
-measured("09.3", len(flagged) / 3, right=(2, 2))
+# %% trap="09.5" role="repair"
+claim("different orders in 10 epochs, each announced", len(set(told)),
+      expected=10)
 
-# %% [markdown] trap="09.3" role="why"
-# DDP packs gradients into *buckets* and sends a bucket in one call; these all fit into
-# one. With the flag, DDP walks through the graph of each forward pass for the parameters
-# that it will not meet, and after each backward the ranks tell each other which ones
-# they used: a number for each tensor, a call of its own. The call is small, but it has to
-# wait for all ranks, and the walk costs time on each rank. All of that is paid in every
-# step (unless you set `static_graph=True`), also where nothing is unused. Without the flag:
+# %% trap="09.5" role="repair"
+first = {name: [[digit / 1300 for digit in order[:8]] for order in seen[:6]]
+         for name, seen in (("without set_epoch", orders),
+                            ("with set_epoch", told))}
+draw_grids(first, rows="epoch", columns="first eight digits",
+           title="Without set_epoch each epoch repeats the first",
+           alt="Two grids, a row for each of six epochs, the shade of a "
+           "cell the number of the digit. Without set_epoch all rows are "
+           "alike, with it each row differs.")
 
-# %% trap="09.3" role="repair"
-_, unflagged = reduced(search=False, heads=["ab"])
-stopped, none_sent = reduced(search=False, heads=["a"])
-_, searched = reduced(search=True, heads=["a"])
-print("both heads, no flag:  ", unflagged)
-print("head a alone, flag:   ", searched)
-print("head a alone, no flag:", none_sent, stopped[0][:48], "...")
+# %% [markdown] trap="09.5" role="more" topics="the order is shuffled · digits that an evaluation reads twice"
+# The one order is a shuffled one:
 
-# %% trap="09.3" role="repair"
-claim("all_reduce calls a step, both heads, without the flag",
-      len(unflagged) / 3, expected=1)
-claim("errors that name the flag, one head, without it",
-      sum("find_unused_parameters=True" in text for text in stopped),
-      expected=2)
+# %% trap="09.5" role="more"
+claim("is the order just 0, 2, 4, ...",
+      list(orders[0]) == sorted(orders[0]), expected=False)
 
-# %% [markdown] trap="09.3" role="repair"
-# So the flag is for nets in which a step may leave a parameter without a gradient, and
-# a dry run can tell, in one process, before anything is wrapped. `torch.autograd.grad`
-# with `allow_unused=True` gives None for such a parameter:
+# %% [markdown] trap="09.5" role="more"
+# The second surprise waits in the evaluation. All ranks get equally many digits, as
+# otherwise one of them would wait in a collective for a batch that another does not
+# have. So where the division leaves a rest, the sampler repeats digits from the
+# beginning, and an accuracy over all ranks counts these twice.
 
-# %% trap="09.3" role="repair"
-dry, some = two_heads(SEED), slice(0, 8)
-loss = F.cross_entropy(dry(x_train[some], "a"), y_train[some])
-grads = torch.autograd.grad(loss, list(dry.parameters()), allow_unused=True)
-print("unused:", [name for (name, _), grad in
-                  zip(dry.named_parameters(), grads, strict=True)
-                  if grad is None])
+# %% trap="09.5" role="more"
+ten = [[str(digit) for digit in sampler_of(rank, 4, 10, shuffle=False)]
+       for rank in range(4)]
+draw_ranks({"ten digits on four ranks": ten},
+           marks={"ten digits on four ranks": [(n % 4, n // 4)
+                                               for n in range(10, 12)]},
+           title="Two of ten digits are read twice",
+           alt="Four ranks with three digits each: 0 4 8, 1 5 9, 2 6 0 and "
+           "3 7 1. The last 0 and 1 are marked, they are read again.")
 
-# %% trap="09.3" role="repair"
-claim("tensors that head a alone leaves unused",
-      sum(grad is None for grad in grads), expected=2)
+# %% [markdown] trap="09.5" role="more"
+# Four ranks read the 497 test digits:
 
-# %% [markdown] trap="09.3" role="folklore"
-# **Told:** with an unused parameter DDP hangs. **Measured:** where both ranks leave out the
-# same, it raises on both in the second forward pass, whether head a is used, head b, or
-# both in turn. The first step is worse than an error: nothing was exchanged in it, as DDP still waited
-# for the missing gradients, and each rank made its own update.
+# %% trap="09.5" role="more"
+dealt = [list(sampler_of(rank, 4, 497, shuffle=False))
+         for rank in range(4)]
+read = [digit for part in dealt for digit in part]
+twice = sorted(digit for digit in set(read) if read.count(digit) > 1)
+print("digits on each rank:", *map(len, dealt), "  together:", len(read))
+print("read twice:", *twice)
 
-# %% trap="09.3" role="folklore"
-ways = [reduced(search=False, heads=heads)
-        for heads in (["a"], ["b"], ["a", "b"])]
-second = [text.startswith("step 2") for texts, _ in ways for text in texts]
-print("stopped in step 2:", second)
+# %% trap="09.5" role="more"
+claim("digits that four ranks read, of 497", len(read), expected=500)
+claim("of them, read twice", len(twice), expected=3)
 
-# %% trap="09.3" role="folklore"
-claim("ranks, in three ways, that stop in step 2", sum(second), expected=6)
-claim("all_reduce calls before the errors",
-      sum(len(calls) for _, calls in ways), expected=0)
+# %% [markdown] trap="09.5" role="more"
+# `drop_last=True` gives equal shares the other way: 496 digits, one never read. Where
+# the number has to be exact, deal the digits out yourself, and sum hits and counts
+# over the ranks, not their accuracies.
 
-# %% [markdown] trap="09.3" role="folklore"
-# Where ranks differ, the told is true. Rank 0 uses both heads, rank 1 head a alone: rank 0
-# sends its gradients and waits, as rank 1 never does. A limit on the run ends both.
+# %% trap="09.5" role="more"
+dropped = {digit for rank in range(4) for digit in
+           sampler_of(rank, 4, 497, shuffle=False, drop_last=True)}
+claim("different digits read with drop_last", len(dropped), expected=496)
 
-# %% trap="09.3" role="folklore"
-def one_without_b(x, y, seed):
-    """Rank 0 uses both heads, rank 1 one; they are to meet at the end."""
-    ddp, heads = DDP(two_heads(seed)), ["ab", "a"][dist.get_rank()]
-    F.cross_entropy(ddp(x[:8], heads), y[:8]).backward()
-    dist.barrier()
+# %% trap="09.5" role="exercise" points=3 difficulty=2 minutes=15
+def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
+                  exact: bool) -> list[int]:
+    """The examples that a rank gets in an epoch, in their order.
 
-ranks.seconds = 5
-try:
-    ranks.run(one_without_b, x_train, y_train, SEED, uses=(two_heads,))
-except RankFailed as failure:
-    waiting = str(failure)
-ranks.seconds = 60
-print(waiting)
+    All ranks deal from one order of the n >= 1 examples: torch.randperm(n)
+    of a torch.Generator that is seeded with seed + epoch. Rank r takes the
+    places r, r + world, r + 2 world, and so on. exact: nothing is repeated
+    and nothing dropped, so that shares may differ by one, and may be empty.
+    Otherwise the order is first made longer, by itself, from its beginning
+    and as often as needed, until it is the next multiple of world. torch's
+    global generator is left as it is found.
 
-# %% trap="09.3" role="folklore"
-claim("does a rank wait in its all_reduce, the other in a barrier",
-      "all_reduce" in waiting and "barrier" in waiting, expected=True)
-
-# %% trap="09.3" role="exercise" points=4 difficulty=3 minutes=20
-def unused_names(model: nn.Module, batches: list, loss_of) -> list[str]:
-    """Sorted names of the parameters that some batch leaves unused.
-
-    A batch leaves a parameter unused when loss_of(model, batch) has no
-    gradient with respect to it; one of zeros is a gradient. batches: any
-    number of them; without any the list is empty. A loss may depend on no
-    parameter at all. Frozen parameters are never listed, and one with two
-    names goes by the name that named_parameters() gives. model runs in the
-    modes that it has, and is left as it was: values, buffers, gradients,
-    modes; torch's global generator, too.
-
-    Example: heads a and b; one batch uses a alone: b's two names.
+    Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact:
+    [5, 8].
     """
     # BEGIN SOLUTION
-    live = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    buffers = [b.clone() for b in model.buffers()]
-    unused = set()
-    with torch.random.fork_rng(devices=[]):
-        for batch in batches:
-            loss, grads = loss_of(model, batch), [None] * len(live)
-            if loss.requires_grad:
-                grads = torch.autograd.grad(loss, list(live.values()),
-                                            allow_unused=True)
-            unused |= {n for n, g in zip(live, grads) if g is None}
-    with torch.no_grad():
-        for buffer, old in zip(model.buffers(), buffers):
-            buffer.copy_(old)
-    return sorted(unused)
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(n, generator=generator).tolist()
+    if not exact:
+        length = -(-n // world) * world
+        order = (order * world)[:length]
+    return order[rank::world]
     # END SOLUTION
 
-# %% [markdown] trap="09.3" role="hint"
-# 1. `torch.autograd.grad(loss, tensors, allow_unused=True)` gives None for a tensor that the loss does not depend on, and leaves `.grad` alone.
-# 2. A loss with `requires_grad` False depends on nothing.
-# 3. In train mode a forward pass moves the buffers of a BatchNorm, and dropout draws from the global generator: keep copies, or `torch.random.fork_rng(devices=[])`.
+# %% [markdown] trap="09.5" role="hint"
+# 1. One generator, seeded with `seed + epoch`, the same on every rank: the rank decides only where the slice begins.
+# 2. The next multiple of `world` is `ceil(n / world) * world`.
+# 3. With fewer examples than ranks the order has to be repeated more than once.
 
-# %% [markdown] trap="09.3" role="keep"
-# **Keep:** `find_unused_parameters=True` only where a step can leave a parameter
-# without a gradient; it is paid in every step. **In your own code:** after one
-# backward without the wrapper, list the trainable parameters whose `.grad` is None, over
-# all kinds of batches. **Source:**
-# [DistributedDataParallel](https://docs.pytorch.org/docs/stable/notes/ddp.html),
-# "Internal Design", on unused parameters.
+# %% [markdown] trap="09.5" role="keep"
+# **Keep:** call `sampler.set_epoch(epoch)` before each epoch, and expect repeated
+# examples in an evaluation whose size the ranks do not divide. **In your own code:**
+# print the first indices of two epochs, and the length of all shares together.
+# **Source:** [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
+# without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
+# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
+# [ParallelWaveGAN #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177);
+# [pytorch #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the
+# dataset".
 
-# %% [markdown] trap="09.4" role="situation" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
-# ## A model in pieces
+# %% [markdown] role="concept"
+# ## Shards: a model in pieces
+#
+# Under DDP each rank holds the whole model. What does not fit is cut: each rank holds its
+# *shard* of each parameter, of its gradient and of its moments. A layer is put together
+# for the moment in which it works. In this part `fully_shard` cuts the models, and the
+# traps are what cutting changes: how much is sent, who holds which tensor, what a norm
+# is, what a file holds.
+
+# %% [markdown] trap="09.4" role="situation" fault="a model that fits is sharded layer by layer" symptom="FSDP slower than DDP, too many all_gather calls, fully_shard of a model that fits"
+# ## Six layers, each by itself
 #
 # Six linear layers, each sharded by itself with `fully_shard(layer)`, then the net. You
 # know what data parallelism sends: an `all_reduce` of the gradients, once a step. A
@@ -808,47 +2395,87 @@ for kind, sizes in each.items():
     print(f"{kind:15} {len(sizes):3} calls   {sum(sizes):6} bytes")
 
 # %% trap="09.4" role="look"
-claim("all_gather calls of six layers", len(each["all_gather"]),
-      expected=12)
-claim("reduce_scatter calls", len(each["reduce_scatter"]), expected=6)
+measured("09.4", len(each["all_gather"]), right=(12, 12))
 
 # %% trap="09.4" role="look"
-measured("09.4", len(each["all_gather"]), right=(12, 12))
+claim("all_gather calls of six layers", len(each["all_gather"]),
+      expected=12)
 
 # %% [markdown] trap="09.4" role="why"
 # A layer is gathered for its forward pass, given back, and gathered again for its
-# backward pass; a `reduce_scatter` then leaves each rank the averaged gradients of its
-# own part. That is what saves memory: a rank holds its share and a layer or two. It is
-# bought with bytes and with calls, and each call waits for the slowest rank.
+# backward pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its own
+# part. That is what saves memory: a rank holds its share and a layer or two. It is bought
+# with bytes and with calls, and each call waits for the slowest rank.
 #
-# A model that fits need not pay all of it. Layers may stay whole until backward, the
-# net may be one piece, or nothing is sharded at all:
+# An `all_reduce` costs a network as much as a `reduce_scatter` and an `all_gather` of the
+# same tensor, as it is made of the two:
+
+# %% trap="09.4" role="why"
+hold = [[str(r)] * 3 for r in range(3)]
+steps, arrows, name = {"at first": copy.deepcopy(hold)}, {}, "at first"
+for n in range(4):
+    moves = [(r, (r + 1) % 3, (r - n) % 3) for r in range(3)]
+    for r, to, k in moves:
+        hold[to][k] = hold[r][k] if n > 1 else "".join(
+            sorted(hold[r][k] + hold[to][k]))
+    if n < 3:
+        arrows[name] = moves
+    if n != 2:
+        name = {0: "sent once", 1: "reduce_scatter is done",
+                3: "all_gather is done"}[n]
+        steps[name] = copy.deepcopy(hold)
+draw_ranks(steps, arrows=arrows,
+           title="A ring: two passes add up, two hand on",
+           alt="Three ranks in a ring with three shards each; a cell lists "
+           "the ranks whose numbers are in its sum. After two sends each "
+           "rank has one shard with the sum of all three, after two more "
+           "each rank has all shards.")
+
+# %% [markdown] trap="09.4" role="repair"
+# A model that fits need not pay all of it. Layers may stay whole until backward
+# (`reshard_after_forward=False`), the net may be one piece, or nothing is sharded at all.
+# An `all_reduce` counts once in the bars and is sent as two: so DDP and layers that are
+# kept cost the same bytes, and giving them back adds half.
 
 # %% trap="09.4" role="repair"
 plans = ("each", "kept", "as one", "DDP")
 table = {plan: step_calls(plan) for plan in plans}
-for plan, kinds in table.items():
-    total = sum(map(len, kinds.values()))
-    print(f"{plan:8} {total:3} calls   {sum(map(sum, kinds.values())):6} B")
+plan_calls = {plan: sum(map(len, kinds.values()))
+              for plan, kinds in table.items()}
+plan_bytes = {plan: sum(map(sum, kinds.values()))
+              for plan, kinds in table.items()}
 
 # %% trap="09.4" role="repair"
-claim("all_gather calls, layers kept until backward",
-      len(table["kept"]["all_gather"]), expected=6)
-claim("calls of the net as one piece",
-      sum(map(len, table["as one"].values())), expected=2)
+plot_bars({f"{plan}, {n} call{'s' * (n > 1)}": plan_bytes[plan] / 1000
+           for plan, n in plan_calls.items()},
+          title="What is given back after forward is sent three times",
+          xlabel="kB of whole tensors in one step",
+          alt="Four bars. Each layer sharded sends three times the bytes "
+          "of DDP's all_reduce, in 18 calls. Kept until backward and as "
+          "one piece send twice as many, in 12 and 2 calls; DDP makes one "
+          "call.")
+
+# %% trap="09.4" role="repair"
 claim("bytes of each layer sharded, over those of DDP's all_reduce",
       sum(map(sum, each.values())) / sum(table["DDP"]["all_reduce"]),
       expected=3)
 
-# %% [markdown] trap="09.4" role="repair"
-# Here the net as one piece is gathered once: the outermost module keeps its weights until
-# backward unless you say `reshard_after_forward=True`.
-#
-# The bytes are those of the whole tensors. An `all_reduce` costs a network as much as a
-# `reduce_scatter` and an `all_gather` of the same tensor together, [NCCL's page on
-# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) counts
-# it so. So DDP and layers that are kept cost the same bytes, and giving them back adds
-# half.
+# %% [markdown] trap="09.4" role="more" topics="the calls, as bounds · what NCCL counts"
+# The calls of the plans, as bounds:
+
+# %% trap="09.4" role="more"
+claim("reduce_scatter calls", len(each["reduce_scatter"]), expected=6)
+claim("all_gather calls, layers kept until backward",
+      len(table["kept"]["all_gather"]), expected=6)
+claim("calls of the net as one piece",
+      sum(map(len, table["as one"].values())), expected=2)
+
+# %% [markdown] trap="09.4" role="more"
+# The net as one piece is gathered once: the outermost module keeps its weights until
+# backward unless you say `reshard_after_forward=True`. The bytes are those of the whole
+# tensors; [NCCL's page on
+# performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
+# which part of them crosses the network, for each collective.
 
 # %% [markdown] trap="09.4" role="folklore"
 # **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
@@ -905,1202 +2532,155 @@ def comm_plan(sizes: list, world: int, each: bool, reshard: bool) -> dict:
 # [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html),
 # `reshard_after_forward`.
 
-# %% [markdown] trap="09.5" role="situation" symptom="DistributedSampler gives the same order every epoch, duplicated samples in distributed evaluation"
-# ## A sampler for each rank
+# %% [markdown] trap="09.13" role="situation" fault="the optimizer is made before fully_shard" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
+# ## One line for shards
 #
-# Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
-# on. The sampler deals the digits out, so that no two ranks see the same one, and hands
-# its rank's share to a `DataLoader`. Your loop is the one you always write:
-# `for epoch in range(10): for batch in loader: ...`.
-
-# %% trap="09.5" role="break"
-from torch.utils.data import DistributedSampler
-
-def sampler_of(rank, world, n, **settings):
-    """What a rank of so many would make; needs no second process."""
-    return DistributedSampler(range(n), num_replicas=world, rank=rank,
-                              seed=SEED, **settings)
-
-mine = sampler_of(rank=0, world=2, n=1300)
-orders = [tuple(mine) for epoch in range(10)]
-
-# %% trap="09.5" role="guess"
-guess("09.5", "How many different orders does rank 0 see in 10 epochs?",
-      unit="orders")
-
-# %% trap="09.5" role="look"
-for epoch in range(3):
-    print(f"epoch {epoch}, first five digits:", *orders[epoch][:5])
-print("different orders in 10 epochs:", len(set(orders)))
-
-# %% trap="09.5" role="look"
-claim("different orders in 10 epochs", len(set(orders)), expected=1)
-claim("is the order just 0, 2, 4, ...",
-      list(orders[0]) == sorted(orders[0]), expected=False)
-
-# %% trap="09.5" role="look"
-measured("09.5", len(set(orders)), right=(1, 1))
-
-# %% [markdown] trap="09.5" role="why"
-# The digits are shuffled, once. All ranks have to deal from the same order, so the
-# sampler may not use a generator of its rank's own: it seeds a fresh one with
-# `seed + epoch`. It cannot know the epoch. `set_epoch` tells it, before the loader is
-# asked for batches:
-
-# %% trap="09.5" role="repair"
-told = []
-for epoch in range(10):
-    mine.set_epoch(epoch)
-    told.append(tuple(mine))
-print("different orders in 10 epochs:", len(set(told)))
-
-# %% trap="09.5" role="repair"
-claim("different orders in 10 epochs, each announced", len(set(told)),
-      expected=10)
-
-# %% [markdown] trap="09.5" role="repair"
-# The second surprise waits in the evaluation. All ranks get equally many digits, as
-# otherwise one of them would wait in a collective for a batch that another does not
-# have. So where the division leaves a rest, the sampler repeats digits from the
-# beginning, and an accuracy over all ranks counts these twice. Four ranks read the 497
-# test digits:
-
-# %% trap="09.5" role="repair"
-dealt = [list(sampler_of(rank, 4, 497, shuffle=False))
-         for rank in range(4)]
-read = [digit for part in dealt for digit in part]
-twice = sorted(digit for digit in set(read) if read.count(digit) > 1)
-print("digits on each rank:", *map(len, dealt), "  together:", len(read))
-print("read twice:", *twice)
-
-# %% trap="09.5" role="repair"
-claim("digits that four ranks read, of 497", len(read), expected=500)
-claim("of them, read twice", len(twice), expected=3)
-
-# %% [markdown] trap="09.5" role="repair"
-# `drop_last=True` gives equal shares the other way: 496 digits, one never read. Where
-# the number has to be exact, deal the digits out yourself, and sum hits and counts
-# over the ranks, not their accuracies.
-
-# %% trap="09.5" role="repair"
-dropped = {digit for rank in range(4) for digit in
-           sampler_of(rank, 4, 497, shuffle=False, drop_last=True)}
-claim("different digits read with drop_last", len(dropped), expected=496)
-
-# %% trap="09.5" role="exercise" points=3 difficulty=2 minutes=15
-def epoch_indices(n: int, world: int, rank: int, epoch: int, seed: int,
-                  exact: bool) -> list[int]:
-    """The examples that a rank gets in an epoch, in their order.
-
-    All ranks deal from one order of the n >= 1 examples: torch.randperm(n)
-    of a torch.Generator that is seeded with seed + epoch. Rank r takes the
-    places r, r + world, r + 2 world, and so on. exact: nothing is repeated
-    and nothing dropped, so that shares may differ by one, and may be empty.
-    Otherwise the order is first made longer, by itself, from its beginning
-    and as often as needed, until it is the next multiple of world. torch's
-    global generator is left as it is found.
-
-    Example: n 10, world 4, rank 3, epoch 0, seed 0: [5, 8, 1]; exact:
-    [5, 8].
-    """
-    # BEGIN SOLUTION
-    generator = torch.Generator().manual_seed(seed + epoch)
-    order = torch.randperm(n, generator=generator).tolist()
-    if not exact:
-        length = -(-n // world) * world
-        order = (order * world)[:length]
-    return order[rank::world]
-    # END SOLUTION
-
-# %% [markdown] trap="09.5" role="hint"
-# 1. One generator, seeded with `seed + epoch`, the same on every rank: the rank decides only where the slice begins.
-# 2. The next multiple of `world` is `ceil(n / world) * world`.
-# 3. With fewer examples than ranks the order has to be repeated more than once.
-
-# %% [markdown] trap="09.5" role="keep"
-# **Keep:** call `sampler.set_epoch(epoch)` before each epoch, and expect repeated
-# examples in an evaluation whose size the ranks do not divide. **In your own code:**
-# print the first indices of two epochs, and the length of all shares together.
-# **Source:** [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler):
-# without `set_epoch` "the same ordering will be always used". **Seen in the wild:**
-# [DALLE-pytorch #230](https://github.com/lucidrains/DALLE-pytorch/pull/230);
-# [ParallelWaveGAN #177](https://github.com/kan-bayashi/ParallelWaveGAN/issues/177);
-# [pytorch #31771](https://github.com/pytorch/pytorch/issues/31771), "can't shuffle the
-# dataset".
-
-# %% [markdown] trap="09.6" role="situation" symptom="DDP gradient accumulation sends gradients at every micro-batch, no_sync has no effect"
-# ## Four small batches, one update
+# A script for one GPU makes the model, then the optimizer, then trains. You add one
+# line so that the model is cut into shards: `fully_shard(net)`. It changes the model in
+# place and returns it. You put the line where the comment says "distributed", right
+# before the loop.
 #
-# A batch does not fit, so you add up the gradients of four small ones and then update.
-# Under DDP the ranks would exchange their gradients four times, in one `all_reduce` each,
-# where one exchange of the sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
-# `backward`, so you put `with ddp.no_sync():` around the first three calls of
-# `backward` and leave the fourth alone.
+# The model has a test loss of about `2.3`, and AdamW makes 60 steps.
 
-# %% trap="09.6" role="break"
-def in_pieces(forward_inside, x, y, seed):
-    """The gradient of a rank after four batches of 8 digits."""
-    ddp, rank = DDP(mlp(seed)), dist.get_rank()
-    x, y = x[rank:64:2].split(8), y[rank:64:2].split(8)
-    for k in range(4):
-        quiet = ddp.no_sync() if k < 3 else contextlib.nullcontext()
-        if forward_inside:
-            with quiet:
-                (F.cross_entropy(ddp(x[k]), y[k]) / 4).backward()
-        else:
-            loss = F.cross_entropy(ddp(x[k]), y[k]) / 4
-            with quiet:
-                loss.backward()
-    return flat(p.grad for p in ddp.parameters())
+# %% trap="09.13" role="break"
+def prepare(order, net, x):
+    """Shard the net and make its optimizer, in this order."""
+    make = torch.optim.AdamW
+    if order == "optimizer, shard":
+        optimizer = make(net.parameters(), lr=1e-2)
+    fully_shard(net)
+    if order == "shard, forward, optimizer":
+        net(x)                                      # a look at the outputs
+    if order != "optimizer, shard":
+        optimizer = make(net.parameters(), lr=1e-2)
+    return optimizer
 
-# %% trap="09.6" role="break"
-def tape_of_four(forward_inside):
-    """Gradients of both ranks, and the bytes of each all_reduce."""
-    found = ranks.run(in_pieces, forward_inside, x_train, y_train, SEED,
-                      uses=(mlp, flat))
-    return found, [line[1] for line in ranks.tapes[0]
-                   if line[0] == "all_reduce"]
-
-outside, sent = tape_of_four(forward_inside=False)
-
-# %% trap="09.6" role="guess"
-guess("09.6", "How often do the ranks exchange gradients in these four "
-      "batches?", unit="times")
-
-# %% trap="09.6" role="look"
-whole_net = mlp(SEED)                              # all 64 digits at once
-F.cross_entropy(whole_net(x_train[:64]), y_train[:64]).backward()
-one_gradient = flat(p.grad for p in whole_net.parameters())
-print("bytes of each all_reduce:", sent)
-print("gradient, off the one of a single process: "
-      f"{gap(outside[0], one_gradient):.0e}")
-
-# %% trap="09.6" role="look"
-claim("exchanges with no_sync around backward", len(sent), expected=4)
-claim("gradient after it, off the one of a single process",
-      gap(outside[0], one_gradient), below=1e-4)
-
-# %% trap="09.6" role="look"
-measured("09.6", len(sent), right=(4, 4))
-
-# %% [markdown] trap="09.6" role="why"
-# The gradient is right up to rounding, so a test of the numbers does not find this. The bytes
-# are wrong. A forward pass outside `no_sync` prepares the exchange, and the next
-# `backward` makes it. So the forward pass belongs inside `no_sync`; where its `backward`
-# stands makes no difference here.
-
-# %% trap="09.6" role="repair"
-inside, sent_once = tape_of_four(forward_inside=True)
-print("bytes of each all_reduce:", sent_once)
-print("gradient, off the one of a single process: "
-      f"{gap(inside[0], one_gradient):.0e}")
-
-# %% trap="09.6" role="repair"
-claim("exchanges with forward inside no_sync", len(sent_once), expected=1)
-claim("gradient then, off the one of a single process",
-      gap(inside[0], one_gradient), below=1e-4)
-claim("bytes of the exchange over those of the parameters",
-      sent_once[0] / (4 * one_gradient.numel()), expected=1)
-
-# %% [markdown] trap="09.6" role="repair"
-# One case is left. An epoch of six batches, four to an update, ends with two that were
-# added up in silence. If you step on them all the same, each rank steps on gradients
-# of its own:
-
-# %% trap="09.6" role="repair"
-def with_rest(last_is_loud, x, y, seed):
-    """Digest of a rank's parameters after an update on two batches."""
-    ddp, rank = DDP(mlp(seed)), dist.get_rank()
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    x, y = x[rank:32:2].split(8), y[rank:32:2].split(8)
-    with ddp.no_sync():
-        (F.cross_entropy(ddp(x[0]), y[0]) / 2).backward()
-    with contextlib.nullcontext() if last_is_loud else ddp.no_sync():
-        (F.cross_entropy(ddp(x[1]), y[1]) / 2).backward()
-    optimizer.step()
-    return digest(ddp)
-
-# %% trap="09.6" role="repair" compare=false
-ends = {}
-for loud in (False, True):
-    ends[loud] = ranks.run(with_rest, loud, x_train, y_train, SEED,
-                           uses=(mlp,))
-    print("last batch exchanged:", loud, "  digests:", *ends[loud])
-
-# %% trap="09.6" role="repair"
-claim("different models after a silent last batch", len(set(ends[False])),
-      expected=2)
-claim("different models where the last batch is exchanged",
-      len(set(ends[True])), expected=1)
-
-# %% trap="09.6" role="exercise" points=4 difficulty=3 minutes=15
-def ddp_accum(ddp, optimizer, loss_fn, batches: list, every: int) -> int:
-    """One update for each `every` batches, in turn; returns how many.
-
-    batches: (x, y) pairs with equally many rows; what is left over at the
-    end makes a last update of its own. An update follows the mean of its
-    batches' losses, loss_fn(ddp(x), y); what .grad held before counts no
-    more. Batch by batch: one forward through ddp, then its backward. Ranks
-    exchange gradients once an update, in its last backward. Afterwards ddp
-    exchanges again.
-
-    Example: 5 batches, every 2: 3 updates, exchanges in batches 2, 4 and 5.
-    """
-    # BEGIN SOLUTION
-    updates = 0
-    for first in range(0, len(batches), every):
-        group = batches[first:first + every]
-        optimizer.zero_grad()
-        for x, y in group[:-1]:
-            with ddp.no_sync():
-                (loss_fn(ddp(x), y) / len(group)).backward()
-        x, y = group[-1]
-        (loss_fn(ddp(x), y) / len(group)).backward()
-        optimizer.step()
-        updates += 1
-    return updates
-    # END SOLUTION
-
-# %% [markdown] trap="09.6" role="hint"
-# 1. Cut the list into groups of `every` batches first; the last group may be shorter, and divides by its own length.
-# 2. All batches of a group but the last run, forward and backward, inside `with ddp.no_sync():`.
-# 3. Clear the gradients before each group, step after it, and count the steps.
-
-# %% [markdown] trap="09.6" role="keep"
-# **Keep:** `no_sync` has to hold the forward pass, and the last batch before each
-# `optimizer.step()`, the short group at the end included, stays outside. **In your own
-# code:** count the all-reduces of one update in a profiler's trace. **Source:**
-# [DistributedDataParallel.no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html):
-# "The forward pass should be included inside the context manager". **Seen in the wild:**
-# [ClassyVision #706](https://github.com/facebookresearch/ClassyVision/pull/706),
-# `no_sync` in the backward pass only;
-# [LoongForge #163](https://github.com/baidu-baige/LoongForge/pull/163), around
-# `backward` alone it did nothing;
-# [accelerate #1726](https://github.com/huggingface/accelerate/pull/1726) takes it
-# apart.
-
-# %% [markdown] trap="09.7" role="situation" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
-# ## A checkpoint by rank 0
-#
-# Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps. You
-# save it as you always have, in one process: `if dist.get_rank() == 0:
-# torch.save(net.state_dict(), path)`.
-#
-# The next day two ranks build and shard the net anew, from other random numbers. Each
-# loads the file: `net.load_state_dict(torch.load(path))`.
-
-# %% trap="09.7" role="break" tags=["plumbing"]
-import tempfile
-import warnings
-from pathlib import Path
-
-disk = tempfile.TemporaryDirectory()
-folder, one_file = (str(Path(disk.name) / name)
-                    for name in ("step60", "rank0"))
-# One process alone loads what two have saved; DCP would warn of that.
-warnings.filterwarnings("ignore", "torch.distributed is disabled")
-
-# %% trap="09.7" role="break"
-def shard_and_train(x, y, seed, steps=60):
-    """A sharded net after so many steps of AdamW, and the optimizer."""
-    net = fully_shard(mlp(seed))
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    for k in range(steps):
+# %% trap="09.13" role="break"
+def sixty_steps(order, x, y, x_test, y_test, seed):
+    """Test losses before and after; how many tensors the optimizer has."""
+    net = mlp(seed)
+    optimizer = prepare(order, net, x[:4])
+    before = F.cross_entropy(net(x_test), y_test).item()
+    for k in range(60):
         rows = torch.arange(20 * k, 20 * (k + 1))[dist.get_rank()::2]
         descend(net, optimizer, x[rows], y[rows])
-    return net, optimizer
+    held = {id(p) for p in optimizer.param_groups[0]["params"]}
+    kept = sum(id(p) in held for p in net.parameters())
+    return before, F.cross_entropy(net(x_test), y_test).item(), kept
 
-def all_numbers(net):
-    """All numbers of a sharded net in one row."""
-    return flat(p.full_tensor() for p in net.parameters())
+# %% trap="09.13" role="break"
+def ordered(order):
+    return ranks.run(sixty_steps, order, x_train, y_train, x_test, y_test,
+                     SEED, uses=(mlp, descend, prepare))[0]
 
-# %% trap="09.7" role="break"
-def saved_by_one(path, x, y, seed):
-    """The net before saving and after loading, and what loading said."""
-    net, _ = shard_and_train(x, y, seed)
-    if dist.get_rank() == 0:
-        torch.save(net.state_dict(), path)
-    dist.barrier()                                  # the next day
-    fresh = fully_shard(mlp(seed + 1))
-    said = fresh.load_state_dict(torch.load(path))
-    return all_numbers(net), all_numbers(fresh), str(said)
+late = ordered("optimizer, shard")
 
-helpers = (mlp, flat, descend, shard_and_train, all_numbers)
-saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
-                                SEED, uses=helpers)[0]
+# %% trap="09.13" role="guess"
+guess("09.13", "What is the test loss after 60 steps of the script?",
+      choices=["below 1, as with one GPU",
+               "higher than that: half of each parameter learns",
+               "the same as before the first step, to the last digit",
+               "there is none: the first step raises an error"])
 
-# %% trap="09.7" role="guess"
-guess("09.7", "What do the ranks have then?",
-      choices=["the net that was saved",
-               "an error: half of the numbers are missing",
-               "half of the saved net, the other half is random",
-               "half of the saved net, and that half once more"])
+# %% trap="09.13" role="look"
+print(f"test loss {late[0]:.4f} -> {late[1]:.4f}")
+print("tensors of the model that the optimizer holds:", late[2], "of 4")
 
-# %% trap="09.7" role="look" compare=false
-correct = [(reads(weights) == y_test).float().mean().item()
-           for weights in (saved, read_back)]
-other = (read_back != saved).float().mean().item()
-print(said)
-print(f"digits read: saved {correct[0]:.2f}, loaded {correct[1]:.2f}")
-print(f"numbers that are not as saved: {other:.1%}")
+# %% trap="09.13" role="look"
+measured("09.13", 2)
 
-# %% trap="09.7" role="look"
-claim("test digits read by the net that was saved", correct[0], above=0.75)
-claim("by the net that was loaded", correct[1], below=0.6)
-claim("share of numbers that are not as saved", other, expected=0.5,
-      within=1e-3)
+# %% trap="09.13" role="look"
+claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
 
-# %% [markdown] trap="09.7" role="look"
-# All keys matched, and half of the numbers are others. Which? The first layer has 32
-# rows of 64 weights; compare the two halves of the loaded one.
+# %% [markdown] trap="09.13" role="why"
+# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
+# shard. The optimizer still holds the old ones. Their `.grad` stays None, and a
+# parameter without a gradient is skipped without a word. The old tensors also keep
+# their memory, so nothing was saved either.
 
-# %% trap="09.7" role="look"
-upper, lower = read_back[:32 * 64].view(2, 16, 64)
-claim("weights in which the second half differs from the first",
-      (upper != lower).sum(), expected=0)
+# %% trap="09.13" role="why"
+draw_tree({"net": "after fully_shard", "optimizer": "made before it",
+           "shards (DTensor)": "backward fills their .grad",
+           "old tensors": ".grad is None: skipped"},
+          [("net", "shards (DTensor)"), ("optimizer", "shards (DTensor)"),
+           ("optimizer", "old tensors")],
+          cuts=[("optimizer", "shards (DTensor)")], marks={"old tensors"},
+          cut_name="nothing leads from the optimizer to the shards",
+          title="The optimizer holds what the model has given up",
+          alt="The net points to its shards, whose grad backward fills. "
+          "The optimizer points to the old tensors, whose grad stays "
+          "None; its way to the shards is cut.")
 
-# %% trap="09.7" role="look"
-measured("09.7", 3)
+# %% [markdown] trap="09.13" role="repair"
+# The order that works: model, shard, optimizer. Between the last two there is a second
+# way to lose the parameters, again without an error: a forward pass. While it runs the
+# model holds whole tensors. In the outermost module they stay until a backward pass ends,
+# so an optimizer made there holds these.
 
-# %% [markdown] trap="09.7" role="why"
-# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor shows the
-# shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's rows.
-# When rank 1 loads it, shapes and names are right, so its own rows become rank 0's. An
-# error would need shards of different sizes.
-#
-# The rows are cut evenly, as far as they go:
+# %% trap="09.13" role="repair"
+early = ordered("shard, optimizer")
+between = ordered("shard, forward, optimizer")
+for name, seen in {"shard, optimizer": early,
+                   "shard, forward, optimizer": between}.items():
+    print(f"{name:27} test loss {seen[0]:.4f} -> {seen[1]:.4f}, "
+          f"{seen[2]} of 4 tensors")
 
-# %% trap="09.7" role="repair"
-def rows_held(features):
-    """Shape of this rank's part of the weight, and of the weight."""
-    weight = fully_shard(nn.Linear(2, features)).weight
-    return tuple(weight.to_local().shape), tuple(weight.shape)
+# %% trap="09.13" role="repair"
+claim("test loss, optimizer right after the shard", early[1], below=1)
 
-for features in (10, 3, 1):
-    (first, full), (second, _) = ranks.run(rows_held, features)
-    print(f"whole {full}: rank 0 holds {first}, rank 1 {second}")
-print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
+# %% [markdown] trap="09.13" role="more" topics="what an optimizer holds"
+# What an optimizer holds stands in `optimizer.param_groups`: each group is a dict with a
+# list "params" and the settings, such as "lr". Counted by identity:
 
-# %% trap="09.7" role="repair"
-claim("rows of one that rank 1 holds", second[0], expected=0)
+# %% trap="09.13" role="more"
+claim("tensors of the model that the optimizer holds", late[2], expected=0)
+claim("tensors it holds then", early[2], expected=4)
+claim("change of the test loss, with a forward pass in between",
+      between[1] - between[0], expected=0)
 
-# %% [markdown] trap="09.7" role="repair"
-# A saved net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets each
-# write its own part into one folder, with a table of contents. Whoever loads asks for the
-# parts that it needs, so another number of ranks can read what two have written.
-# `get_state_dict` names parameters and optimizer states alike, however they are sharded.
-# (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a storage writer.)
+# %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
+def rebuild(optimizer, names: list, model: nn.Module):
+    """An optimizer like this one, for the parameters that model has now.
 
-# %% trap="09.7" role="repair"
-def save(folder, net, optimizer):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-    model, state = get_state_dict(net, optimizer)
-    dcp.save({"model": model, "optimizer": state}, checkpoint_id=folder)
+    names: for each group, in their order, the names of its tensors, as
+    model.named_parameters() gives them. The new optimizer has the same
+    class, with nothing in its state. It has the same groups: each with all
+    settings that the group has now, none of them a tensor, and with the
+    parameters that go by its names now, in that order, trainable or not.
+    The old optimizer and the model are left as they are.
 
-def load(folder, net, optimizer):
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import state_dict as states
-    parts = dict(zip(("model", "optimizer"),
-                     states.get_state_dict(net, optimizer), strict=True))
-    dcp.load(parts, checkpoint_id=folder, no_dist=not dist.is_initialized())
-    states.set_state_dict(net, optimizer, model_state_dict=parts["model"],
-                          optim_state_dict=parts["optimizer"])
-
-# %% trap="09.7" role="repair"
-def on_and_back(folder, x, y, seed):
-    """The net as saved, as loaded, two steps on, and two steps resumed."""
-    net, optimizer = shard_and_train(x, y, seed)
-    save(folder, net, optimizer)
-    fresh = fully_shard(mlp(seed + 1))
-    other = torch.optim.AdamW(fresh.parameters(), lr=1e-2)
-    load(folder, fresh, other)
-    seen = [all_numbers(net), all_numbers(fresh)]
-    for model, its_own in ((net, optimizer), (fresh, other)):
-        for k in range(2):
-            descend(model, its_own, x[k::50], y[k::50])
-        seen.append(all_numbers(model))
-    return seen
-
-# %% trap="09.7" role="repair"
-before, after, straight, resumed = ranks.run(
-    on_and_back, folder, x_train, y_train, SEED,
-    uses=(*helpers, save, load))[0]
-alone = mlp(SEED + 1)                               # a world of one
-load(folder, alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
-alone_reads = (reads(flat(alone.parameters())) == y_test).float().mean()
-print("files:", sorted(path.name for path in Path(folder).iterdir()))
-print(f"digits read by one process that loaded them: {alone_reads:.2f}")
-
-# %% trap="09.7" role="repair"
-claim("numbers in which two ranks loaded something else than was saved",
-      (after != before).sum(), expected=0)
-claim("numbers in which the resumed run differs after two more steps",
-      (resumed != straight).sum(), expected=0)
-claim("numbers in which a single process loaded something else",
-      (flat(alone.parameters()) != before).sum(), expected=0)
-
-# %% [markdown] trap="09.7" role="repair"
-# To hand a model on, one file with whole tensors is often better. All ranks have to help
-# to make it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
-# cpu_offload=True))` gathers them, so the call stands outside `if rank == 0`, and only
-# `torch.save` inside.
-
-# %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
-def reshard(shards: list, world: int) -> list[dict]:
-    """The shards of a state for `world` ranks, made from those of others.
-
-    shards: for each rank, in order, a dict of name to its part, a tensor;
-    all have the same names in the same order, maybe none. A tensor of n
-    rows is cut along its first dimension: each rank in turn takes
-    ceil(n / ranks) rows, or what is left; a part without rows keeps the
-    other sizes. A tensor without dimensions is whole on each rank. The
-    result is a list of the same kind, with names in their order and types
-    kept. Each of its tensors has memory of its own, without room for
-    anything else. shards and their tensors are left as they are.
-
-    Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four
-    [0., 1.], [2., 3.], [4.] and [].
+    Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model's bias.
     """
     # BEGIN SOLUTION
-    found = [{} for _ in range(world)]
-    for name, first in shards[0].items():
-        whole = first
-        if first.dim():
-            whole = torch.cat([part[name] for part in shards])
-            rows = -(-len(whole) // world)
-        for rank, mine in enumerate(found):
-            part = whole
-            if first.dim():
-                part = whole[rank * rows:(rank + 1) * rows]
-            mine[name] = part.clone()
-    return found
+    present = dict(model.named_parameters())
+    groups = []
+    for old, chosen in zip(optimizer.param_groups, names):
+        tensors = [present[name] for name in chosen]
+        groups.append({**old, "params": tensors})
+    return type(optimizer)(groups)
     # END SOLUTION
 
-# %% [markdown] trap="09.7" role="hint"
-# 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
-# 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
-# 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
+# %% [markdown] trap="09.13" role="hint"
+# 1. `type(optimizer)` takes a list of dicts, one for each group: "params" and settings.
+# 2. The settings of a group are all its keys but "params". `optimizer.defaults` is what they were at the start, which a schedule may have changed.
+# 3. Build new dicts, so that the old optimizer keeps its own.
 
-# %% [markdown] trap="09.7" role="keep"
-# **Keep:** a sharded model is saved by all ranks. `dcp.save` and `dcp.load` in one folder
-# to resume; one gathered `state_dict` to hand on. **In your own code:** load each kind of
-# checkpoint once into a fresh model, right after saving, and compare a loss. **Seen in
-# the wild:**
-# [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
-# under tensor parallelism saving hangs, as rank 0 alone gathers, and the optimizer comes
-# back wrong "without a word";
-# [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
-# a file for each rank, hard to resume on another number of GPUs;
-# [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain
-# tensors of one name, different on each rank, are taken for copies, and one is saved.
-# **Source:** PyTorch documentation,
-# [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
+# %% [markdown] trap="09.13" role="keep"
+# **Keep:** what puts new parameters into a model (`fully_shard` does) comes before the
+# optimizer. Make the optimizer right after it, before any forward pass. **In your own code:** right before
+# the loop, count the optimizer's tensors that are the model's own, by identity.
+# **Source:** [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
+# **Seen in the wild:**
+# [pytorch #149205](https://github.com/pytorch/pytorch/issues/149205), a model that was
+# used before its optimizer was made;
+# [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
+# replaces the parameters in the optimizer.
 
-# %% [markdown] trap="09.8" role="situation" core=true symptom="pure bfloat16 training stalls, small updates have no effect, weights do not change"
-# ## A thousand small steps
+# %% [markdown] trap="09.12" role="situation" fault="the clip goes by the norm of a rank's own shards" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
+# ## A clip of your own
 #
-# To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
-# bytes a weight, and the optimizer works on these. One weight stands at 1.0, and each
-# step adds 0.001 to it.
-
-# %% trap="09.8" role="break"
-weight = torch.tensor(1.0, dtype=torch.bfloat16)
-counter = torch.tensor(0.0, dtype=torch.bfloat16)
-for _ in range(1000):
-    weight += 0.001
-    counter += 1
-
-# %% trap="09.8" role="guess"
-guess("09.8", "What does the weight read after a thousand such steps?",
-      choices=["2.0, as in 32 bits",
-               "about 1.99, each step loses a little",
-               "about 1.5, half of the steps are lost",
-               "1.0, as before"])
-
-# %% trap="09.8" role="look"
-print("weight ", weight.item())
-print("counter", counter.item())
-
-# %% trap="09.8" role="look"
-claim("the weight after 1,000 steps of 0.001", weight.item(), expected=1)
-claim("what a counter in bfloat16 reads after 1,000 additions of 1",
-      counter.item(), expected=256)
-
-# %% trap="09.8" role="look"
-measured("09.8", 3)
-
-# %% [markdown] trap="09.8" role="why"
-# Between 1 and 2 `bfloat16` has `128` steps, so the next number after 1 is about `1.008`.
-# The sum `1.001` is nearer to 1, and becomes 1 again, a thousand times. The gradient was
-# right and the optimizer did its work; the result does not fit into the weight. At 256
-# the gap between neighbours is 2, and a counter stands still.
-#
-# Such a step is lost when it is smaller than half the gap: upwards a `256`th of the weight at
-# 1, a `512`th just below 2. So keep a copy in `float32`, the *master*. The optimizer steps
-# there, and the weight is rounded from it anew each time. What is too small today adds
-# up.
-
-# %% trap="09.8" role="repair"
-master = torch.tensor(1.0)
-weight = torch.tensor(1.0, dtype=torch.bfloat16)
-for _ in range(1000):
-    master += 0.001
-    weight.copy_(master)          # rounds; the master keeps what is lost
-print(f"master {master:.3f}, weight {weight.item()}")
-
-# %% trap="09.8" role="repair"
-claim("the weight after 1,000 steps on a master", weight.item(),
-      expected=2, within=0.01)
-
-# %% [markdown] trap="09.8" role="repair"
-# How much of this does a whole training feel? Readers with weights in `bfloat16`, 400
-# steps, with a master and without:
-
-# %% trap="09.8" role="repair"
-def train_half(make, master):
-    """A reader with weights in bfloat16, after 400 steps."""
-    model = copy.deepcopy(start).bfloat16()
-    held = [p.detach().float() if master else p for p in model.parameters()]
-    opt = make(held)
-    for rows in torch.randint(len(x_train), (400, 64)):
-        logits = model(x_train[rows].bfloat16()).float()
-        model.zero_grad()
-        F.cross_entropy(logits, y_train[rows]).backward()
-        for p, h in zip(model.parameters(), held, strict=True):
-            h.grad = p.grad.to(h.dtype)
-        opt.step()
-        for p, h in zip(model.parameters(), held, strict=True):
-            p.data.copy_(h)
-    return model
-
-# %% trap="09.8" role="repair"
-recipes = {"SGD, 0.02": lambda params: torch.optim.SGD(params, lr=0.02),
-         "SGD, 0.2": lambda params: torch.optim.SGD(params, lr=0.2),
-         "Adam, 1e-3": lambda params: torch.optim.Adam(params, lr=1e-3)}
-half_losses = {}
-for recipe, make in recipes.items():
-    for kept in (False, True):
-        model = train_half(make, kept)
-        with torch.no_grad():
-            logits = model(x_test.bfloat16()).float()
-        half_losses[recipe, kept] = F.cross_entropy(logits, y_test).item()
-
-# %% trap="09.8" role="repair"
-for recipe in recipes:
-    print(f"{recipe:11} without {half_losses[recipe, False]:.2f}   "
-          f"with a master {half_losses[recipe, True]:.2f}")
-
-# %% trap="09.8" role="repair"
-claim("SGD at 0.02: loss without a master, over that with one",
-      half_losses["SGD, 0.02", False] / half_losses["SGD, 0.02", True],
-      above=1.08)
-claim("Adam at 1e-3: the same",
-      half_losses["Adam, 1e-3", False] / half_losses["Adam, 1e-3", True],
-      above=1.05)
-claim("SGD at 0.2: the same",
-      half_losses["SGD, 0.2", False] / half_losses["SGD, 0.2", True],
-      below=1.15)
-
-# %% [markdown] trap="09.8" role="folklore"
-# **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
-# **Measured:** with SGD at 0.2 that is nearly so. At 0.02, and with Adam at its default
-# rate, the reader without a master learns less in as many steps. Under `autocast` the
-# weights are the master: they stay in `float32`.
-
-# %% trap="09.8" role="exercise" points=3 difficulty=2 minutes=10
-def master_step(weights: list, grads: list, state: dict, lr: float,
-                momentum: float) -> None:
-    """One step of SGD with momentum on bfloat16 weights, in place.
-
-    After each step a weight is the nearest bfloat16 to what the same steps
-    give in float32: v = momentum * v + grad, with v = 0 before, and
-    w = w - lr * v. state: a dict of your own for these weights, empty
-    before their first step, in which you keep what you need. lr may change
-    from step to step. grads: a bfloat16 tensor for each weight, left alone;
-    None leaves the weight and its v as they are. Weights have any shape and
-    any strides, and ask for no gradient.
-
-    Example: weight 1, gradient 1, lr 0.001, no momentum: after 4 steps the
-    weight is 0.99609375.
-    """
-    # BEGIN SOLUTION
-    if not state:
-        state["master"] = [w.float() for w in weights]
-        state["v"] = [0.0] * len(weights)
-    for k, grad in enumerate(grads):
-        if grad is not None:
-            state["v"][k] = momentum * state["v"][k] + grad.float()
-            state["master"][k] -= lr * state["v"][k]
-            weights[k].copy_(state["master"][k])
-    # END SOLUTION
-
-# %% [markdown] trap="09.8" role="hint"
-# 1. Before the first step `state` is empty: make a float32 copy and a float32 zero of each weight, and keep both there.
-# 2. Step on the copy. The bfloat16 weight is never read again.
-# 3. Write the copy into the weight with `copy_`, which rounds and keeps the weight's own memory.
-
-# %% [markdown] trap="09.8" role="keep"
-# **Keep:** a step much smaller than a 256th of a `bfloat16` weight does not arrive.
-# Optimize a copy in `float32`, or use an optimizer that rounds at random or keeps the
-# lost part. **In your own code:** count the weights that one step leaves the same to
-# the last bit though their gradient is not zero. **Seen in the wild:**
-# [`workofart/ml-by-hand#85`](https://github.com/workofart/ml-by-hand/pull/85): after
-# `100` steps of Adam `0 of 768` weights had moved, with a master `603`;
-# [`pytorch/ao#1124`](https://github.com/pytorch/ao/pull/1124) adds stochastic rounding for
-# weights without a master. **Source:** [Micikevicius et al. 2017, "Mixed Precision
-# Training"](https://arxiv.org/abs/1710.03740), section 3.1.
-
-# %% [markdown] trap="09.9" role="situation" symptom="how much GPU memory to train a 7B model: 84 or 112 GB, mixed precision does not halve it"
-# ## Seven billion numbers
-#
-# Your model has 7 billion weights. In `float32`, AdamW needs 4 bytes for a weight, 4
-# for its gradient and 8 for two moments: `112` GB, before any activation. The card has
-# 80. "Mixed precision halves that," says one page. "Two bytes for the weight, two for
-# the gradient, eight for the moments: `84` GB," says another.
-#
-# You choose the layout in which large models are often trained: weights and gradients in
-# `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8).
-
-# %% trap="09.9" role="break"
-def held_bytes(dtype=torch.float32, cast=False, keep_master=False):
-    """Bytes a weight after one step of AdamW, by part."""
-    model = reader().to(dtype)
-    params = list(model.parameters())
-    held = [p.detach().float() if keep_master else p for p in params]
-    opt = torch.optim.AdamW(held)
-    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-        logits = model(x_train.to(dtype)).float()
-    F.cross_entropy(logits, y_train).backward()
-    for p, h in zip(params, held, strict=True):
-        h.grad = p.grad.to(h.dtype)
-    opt.step()
-    for h in held if keep_master else ():
-        h.grad = None                       # a copy for this step alone
-    return by_part(params, opt, held if keep_master else [])
-
-# %% trap="09.9" role="break"
-def by_part(params, opt, masters):
-    """Bytes of each part, over the number of weights."""
-    parts = {"weights": params, "gradients": [p.grad for p in params],
-             "masters": masters,
-             "moments": [v for state in opt.state.values()
-                         for name, v in state.items() if name != "step"]}
-    values = sum(p.numel() for p in params)
-    return {name: sum(t.nbytes for t in tensors) / values
-            for name, tensors in parts.items()}
-
-layouts = {"float32": held_bytes(), "autocast": held_bytes(cast=True),
-           "bfloat16": held_bytes(torch.bfloat16),
-           "with masters": held_bytes(torch.bfloat16, keep_master=True)}
-
-# %% trap="09.9" role="guess"
-guess("09.9", "How many GB do weights, gradients and optimizer take?",
-      choices=["56, half of it", "84", "112, as before",
-               "more than 112"])
-
-# %% trap="09.9" role="look"
-for layout, parts in layouts.items():
-    total = sum(parts.values())
-    print(f"{layout:13}", {name: f"{b:.0f}" for name, b in parts.items()},
-          f"= {total:.0f} bytes a weight, {7 * total:.0f} GB for 7e9")
-
-# %% trap="09.9" role="look"
-claim("bytes a weight in bfloat16 with masters",
-      sum(layouts["with masters"].values()), expected=16)
-claim("bytes a weight under autocast", sum(layouts["autocast"].values()),
-      expected=16)
-claim("bytes a weight with all in bfloat16",
-      sum(layouts["bfloat16"].values()), expected=8)
-
-# %% trap="09.9" role="look"
-measured("09.9", 2)
-
-# %% [markdown] trap="09.9" role="why"
-# The `84` GB forget the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as 4 + 4 + 8. (The
-# copy of the gradients in `float32` that each step needs is made tensor by tensor where
-# memory is short; all of it at once would be 4 bytes more.) Under
-# `autocast` nothing of this changes either: weights, gradients and moments are in
-# `float32`. Only with all in `bfloat16` it is half, and then small steps are lost.
-#
-# What mixed precision can halve is what autograd keeps for the backward pass, the
-# *activations*: those of products, not those of norms and softmax, which stay in `float32`. They grow with the batch, and the 16-bit copies of the weights, which
-# `autocast` makes and keeps for the backward pass, do not. So what is saved depends on the
-# batch; with a small one mixed precision keeps more, not less:
-
-# %% trap="09.9" role="repair"
-blocks = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU())
-                         for _ in range(8)])
-
-def activations(rows, cast):
-    """MB that autograd keeps for so many rows, beside the weights."""
-    x = torch.randn(rows, 256)
-    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
-        return saved_bytes(lambda: blocks(x), blocks.parameters()) / 1e6
-
-kept_mb = {rows: (activations(rows, False), activations(rows, True))
-           for rows in (64, 2048)}
-for rows, (full, mixed) in kept_mb.items():
-    print(f"{rows:4} rows: {full:5.2f} MB in float32, {mixed:5.2f} mixed")
-
-# %% trap="09.9" role="repair"
-claim("64 rows: mixed over float32", kept_mb[64][1] / kept_mb[64][0],
-      above=1.2)
-claim("2,048 rows: mixed over float32",
-      kept_mb[2048][1] / kept_mb[2048][0], below=0.6)
-
-# %% [markdown] trap="09.9" role="repair"
-# What does not fit can be split. With several GPUs each may keep a part of the moments
-# and masters, of the gradients, of the weights: *ZeRO* stages 1, 2 and 3 in DeepSpeed's words,
-# and the last is what FSDP does. Seven billion weights with masters, on eight cards:
-
-# %% trap="09.9" role="repair"
-def gigabytes(weights, gradients, state, gpus=8, billions=7):
-    """GB on each GPU; what is True is split over all of them."""
-    parts = ((2, weights), (2, gradients), (12, state))
-    return billions * sum(size / (gpus if split else 1)
-                          for size, split in parts)
-
-split_gb = {"nothing": gigabytes(False, False, False),
-            "masters, moments": gigabytes(False, False, True),
-            "and gradients": gigabytes(False, True, True),
-            "and weights": gigabytes(True, True, True)}
-print({name: f"{gb:.1f} GB" for name, gb in split_gb.items()})
-
-# %% trap="09.9" role="repair"
-claim("GB on each of eight GPUs, masters and moments split",
-      split_gb["masters, moments"], expected=38.5)
-claim("GB on each of eight GPUs, everything split",
-      split_gb["and weights"], expected=14)
-
-# %% [markdown] trap="09.9" role="repair"
-# Guess before you look: how many cards of `80` GB does a model of `70` billion weights need
-# at least, when everything is split, and how many when the weights stay whole? Then set
-# it; the line below the panels answers.
-
-# %% role="explore" explorer="train_bytes"
-from dlsys_helpers.explorers.train_bytes import train_bytes
-
-train_bytes
-
-# %% trap="09.9" role="exercise" points=2 difficulty=2 minutes=10
-def state_bytes(tensors: list, layout: str, gpus: int, shard: str) -> int:
-    """Bytes on each GPU for weights, gradients, masters and AdamW's
-    moments, as an int.
-
-    tensors: a list of (values, trained), left as it is. layout: "float32"
-    and "autocast" hold all in float32; "bfloat16" holds all in bfloat16;
-    "master" has weights and gradients in bfloat16, a float32 master of each
-    weight, and float32 moments. A frozen tensor has its weight alone, no
-    master. shard: "none"; "state" splits masters and moments over the GPUs,
-    "gradients" these and the gradients, "all" the weights as well. Each
-    tensor is split by itself, n values into parts of n / gpus, rounded up.
-
-    Example: [(10, True), (4, False)], "master", 4 GPUs, "state": 28 for
-    weights, 20 for gradients, 36 for the rest, together 84.
-    """
-    # BEGIN SOLUTION
-    small, state = {"float32": (4, 8), "autocast": (4, 8),
-                    "bfloat16": (2, 4), "master": (2, 12)}[layout]
-    level = ["none", "state", "gradients", "all"].index(shard)
-    total = 0
-    for n, trained in tensors:
-        part = -(-n // gpus)
-        total += small * (part if level > 2 else n)
-        if trained:
-            total += small * (part if level > 1 else n)
-            total += state * (part if level > 0 else n)
-    return total
-    # END SOLUTION
-
-# %% [markdown] trap="09.9" role="hint"
-# 1. Three parts for each tensor: weight, gradient, and what the optimizer keeps (moments, and a master where there is one). A frozen tensor has the first alone.
-# 2. Bytes a value: 4, 4, 8 in float32; 2, 2, 4 in bfloat16; 2, 2, 12 with masters.
-# 3. `-(-n // gpus)` rounds up. The split begins with the optimizer's part and ends with the weights.
-
-# %% [markdown] trap="09.9" role="keep"
-# **Keep:** AdamW, without amsgrad, takes 16 bytes a weight: in `float32`, under `autocast`
-# and with masters. Mixed precision saves activations and time. **In your own code:** sum
-# `nbytes` over weights, gradients and `opt.state` after one step, before you order
-# cards. **Source:** [Rajbhandari et al. 2019, "ZeRO: Memory Optimizations Toward
-# Training Trillion Parameter Models"](https://arxiv.org/abs/1910.02054), section 3.1: 16
-# bytes for each parameter with mixed precision and Adam.
-
-# %% [markdown] trap="09.10" role="situation" symptom="GPU utilization low, loss.item() every step, hidden cudaStreamSynchronize, implicit bool of a tensor"
-# ## Who waits for whom
-#
-# A GPU works through a queue. Python puts the operations of a step into it and runs
-# ahead, until it asks for a number: then it waits until the queue is empty, and the GPU
-# has nothing to do until Python has filled it again.
-#
-# This is an ordinary step. It skips rows that are not labelled, stops on NaN, warns of
-# long gradients, and adds up the loss for the log:
-#
-# ```python
-# labelled = y >= 0
-# x, y = x[labelled], y[labelled]
-# loss = F.cross_entropy(model(x), y)
-# if torch.isnan(loss):
-#     raise ValueError("the loss is NaN")
-# opt.zero_grad()
-# loss.backward()
-# norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-# if norm > 100:
-#     print("a long gradient")
-# opt.step()
-# log["loss"] += loss.item()
-# ```
-
-# %% trap="09.10" role="break"
-def step(model, opt, x, y, log):
-    labelled = y >= 0
-    x, y = x[labelled], y[labelled]
-    loss = F.cross_entropy(model(x), y)
-    if torch.isnan(loss):
-        raise ValueError("the loss is NaN")
-    opt.zero_grad()
-    loss.backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    if norm > 100:
-        print("a long gradient")
-    opt.step()
-    log["loss"] += loss.item()
-
-# %% trap="09.10" role="break"
-from torch.profiler import profile, supported_activities
-
-def trace(call):
-    """Events of one call: (name, start, end), times in microseconds."""
-    with profile(activities=supported_activities()) as seen:
-        call()
-    return [(e.name, e.time_range.start, e.time_range.end)
-            for e in seen.events()]
-
-model = copy.deepcopy(start)
-opt, log = torch.optim.SGD(model.parameters(), lr=0.1), {"loss": 0.0}
-
-def one():
-    step(model, opt, x_train[:64], y_train[:64], log)
-
-one()                                     # the first call is special
-events = trace(one)
-
-# %% trap="09.10" role="guess"
-guess("09.10", "How often does Python wait for a number in one such step?",
-      unit="times")
-
-# %% trap="09.10" role="look"
-asks = ("aten::_local_scalar_dense", "aten::nonzero")
-found = [name for name, _, _ in events if name in asks]
-print(f"{len(events)} events, of which these ask for a number:")
-print(found)
-last = [e for e in events if e[0] in asks][-1]
-around = [name for name, start, end in events if start <= last[1]
-          and last[2] <= end and name.startswith("aten::")]
-print("events around the last one, itself among them:", around)
-
-# %% trap="09.10" role="look"
-claim("times that one step asks for a number", len(found), expected=5)
-
-# %% trap="09.10" role="look"
-measured("09.10", len(found), right=(5, 5))
-
-# %% [markdown] trap="09.10" role="why"
-# This trace is from a CPU, where nobody waits; the calls are the same on a GPU. An
-# operation that calls another is an event around it, as `aten::item` here. Only
-# `item()` is easy to find in the code. `if` makes a `bool` of a tensor, twice. And
-# `x[labelled]` has to know how many rows are left before it can make the result, once
-# for `x` and once for `y`: that is `nonzero`.
-#
-# Most of these numbers can wait. A mask goes into the loss, where -100 leaves a row out.
-# Sums stay tensors. The log and the checks read them once in fifty steps; the price is
-# that NaN is noticed up to fifty steps late.
-
-# %% trap="09.10" role="repair"
-def quiet_step(model, opt, x, y, log):
-    loss = F.cross_entropy(model(x), y)           # -100: not labelled
-    opt.zero_grad()
-    loss.backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-    log["loss"] += loss.detach()                  # a tensor
-    log["longest"] = torch.maximum(log["longest"], norm)
-
-# %% trap="09.10" role="repair"
-def fifty():
-    log = {"loss": torch.zeros(()), "longest": torch.zeros(())}
-    for k in range(50):
-        rows = slice(16 * k, 16 * k + 64)
-        quiet_step(model, opt, x_train[rows], y_train[rows], log)
-    return torch.stack(list(log.values())).tolist()   # NaN shows in both
-
-quiet = [name for name, _, _ in trace(fifty) if name in asks]
-print(f"50 steps ask {len(quiet)} times, before: {50 * len(found)}")
-
-# %% trap="09.10" role="repair"
-claim("numbers asked for one by one in fifty quiet steps", len(quiet),
-      expected=0)
-claim("the same in fifty steps as before", 50 * len(found), expected=250)
-
-# %% [markdown] trap="09.10" role="repair"
-# `tolist()` fetches both numbers with one copy, the only time that these fifty steps
-# wait. On a GPU a copy may wait, too, and shows in the trace as a `cudaStreamSynchronize`;
-# from pinned memory, with `non_blocking=True`, it does not have to. The GPU section at the
-# end measures both.
-
-# %% trap="09.10" role="exercise" points=3 difficulty=2 minutes=15
-def find_waits(events: list) -> list[str]:
-    """What a step waits for: names of operations, in order of their start.
-
-    events: a list of (name, start, end) of one thread, in any order, left
-    as it is. Of two that overlap one lies inside the other: it starts no
-    earlier and ends no later. aten::_local_scalar_dense, aten::nonzero and
-    cudaStreamSynchronize wait. Name the outermost aten:: event around each
-    of them, or the wait itself where there is none; with several waits
-    inside it is named once.
-
-    Example: [("aten::item", 0, 9), ("aten::_local_scalar_dense", 1, 8),
-    ("aten::mm", 10, 12)]: ["aten::item"].
-    """
-    # BEGIN SOLUTION
-    waits = {"aten::_local_scalar_dense", "aten::nonzero",
-             "cudaStreamSynchronize"}
-    roots = set()
-    for wait in [event for event in events if event[0] in waits]:
-        _, start, end = wait
-        around = [e for e in events if e[0].startswith("aten::")
-                  and e[1] <= start and end <= e[2]]
-        roots.add(max(around, key=lambda e: e[2] - e[1], default=wait))
-    return [name for name, _, _ in sorted(roots, key=lambda e: e[1])]
-    # END SOLUTION
-
-# %% [markdown] trap="09.10" role="hint"
-# 1. For each event that waits, collect the `aten::` events around it; an event lies around itself as well.
-# 2. The outermost is the longest of them.
-# 3. A set of events, not of names, keeps each operation once and two `item()` calls apart.
-
-# %% [markdown] trap="09.10" role="keep"
-# **Keep:** a number asked of the GPU is a wait: `item()`, `tolist()`, `print`, `if` on a
-# tensor, reading with a boolean mask. Keep sums on the device and read them now and
-# then. **In your own code:** look for `aten::item`, `aten::is_nonzero` and
-# `aten::nonzero` in a trace of one step; on a GPU,
-# `torch.cuda.set_sync_debug_mode("warn")` names the lines. **Seen in the wild:**
-# [`meta-pytorch/torchtune#522`](https://github.com/meta-pytorch/torchtune/pull/522):
-# `loss.item()` in each step waited for `40` to `50` ms, now only where it is logged;
-# [`openvdb/fvdb-reality-capture#308`](https://github.com/openvdb/fvdb-reality-capture/pull/308):
-# a debug message with `{loss.item()}` in it waits even where nothing is logged.
-# **Source:** PyTorch documentation, [CUDA semantics, "Asynchronous
-# execution"](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution).
-
-# %% [markdown] trap="09.11" role="situation" core=true symptom="DDP: ranks hold different weights, gradients are not synchronized, no error"
-# ## A name for what is inside the wrapper
-#
-# `DDP(model)` copies rank 0's weights to all ranks and promises to average the
-# gradients during `backward`. You want to call methods that the wrapper does not
-# have, so you write `net = ddp.module` at the top of the script and use `net` from
-# then on. It is the very model that the wrapper holds. `loss.backward()` fills the
-# same `.grad`, and the optimizer was given `ddp.parameters()`.
-#
-# Both ranks train a reader of digits for 100 steps, each on digits of its own.
-
-# %% trap="09.11" role="break"
-def train_rank(wrapped, x, y, seed, steps=100):
-    """Weights and last loss of a rank that trains on every other digit.
-
-    watch(ddp): from here on the tape notes a digest of the parameters.
-
-    wrapped: how many of the steps, the first ones, go through the wrapper.
-    """
-    rank, ddp = dist.get_rank(), DDP(mlp(seed))
-    watch(ddp)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-    x, y = x[rank::2], y[rank::2]
-    torch.manual_seed(10 * seed + rank)
-    for step in range(steps):
-        net = ddp if step < wrapped else ddp.module
-        rows = torch.randint(len(x), (32,))
-        loss = descend(net, optimizer, x[rows], y[rows])
-    return flat(ddp.parameters()), loss
-
-# %% trap="09.11" role="break"
-def both_ranks(wrapped):
-    """Weights of the two ranks, and their last losses."""
-    found = ranks.run(train_rank, wrapped, x_train, y_train, SEED,
-                      uses=(mlp, flat, descend))
-    return list(zip(*found, strict=True))
-
-past, past_losses = both_ranks(wrapped=0)
-
-# %% trap="09.11" role="guess"
-guess("09.11", "Of 497 test digits, how many do the two ranks read "
-      "differently in the end?", unit="digits")
-
-# %% trap="09.11" role="look"
-apart = (reads(past[0]) != reads(past[1])).sum().item()
-right = [(reads(w) == y_test).float().mean().item() for w in past]
-print("last losses:", *(f"{loss:.2f}" for loss in past_losses))
-print("digits read:", *(f"{share:.2f}" for share in right))
-print(f"gap between the ranks' weights: {gap(*past):.2f}")
-print(f"test digits that the ranks read differently: {apart}")
-print("all_reduce on the tape:", calls("all_reduce"))
-
-# %% trap="09.11" role="look"
-claim("the larger of the two last losses", max(past_losses), below=1)
-claim("share of test digits that the worse rank reads", min(right),
-      above=0.85)
-claim("gap between the weights of the two ranks", gap(*past), above=0.2)
-
-# %% [markdown] trap="09.11" role="look"
-# Two losses fall, two readers work, and they are two different readers. The tape says
-# why.
-
-# %% trap="09.11" role="look"
-claim("all_reduce calls in 100 steps", calls("all_reduce"), expected=0)
-claim("test digits on which the ranks disagree", apart, above=10)
-
-# %% trap="09.11" role="look"
-measured("09.11", apart, right=(15, 120))
-
-# %% [markdown] trap="09.11" role="why"
-# The averaging does happen in `backward`, but the wrapper's `forward` prepares it: each
-# call of `ddp(x)`, with gradients on and outside `no_sync`, prepares one backward pass. A
-# forward pass that goes to `ddp.module` prepares nothing, and the backward pass then
-# belongs to the rank alone.
-# Each rank trains a model of its own on its half of the data. Usually rank 0's is
-# saved, so the other half of the data, and of the machines, was for nothing.
-#
-# So the pass that leads to the loss goes through the wrapper. Where the loss needs
-# another method, let the model's `forward` call it.
-
-# %% trap="09.11" role="repair" compare=false
-through, _ = both_ranks(wrapped=100)
-differ = (reads(through[0]) != reads(through[1])).sum().item()
-print(f"gap {gap(*through):.2f}, test digits read differently: {differ}")
-print("all_reduce on the tape:", calls("all_reduce"),
-      "of", ranks.tapes[0][-1][1], "bytes each")
-print("last lines:", ranks.tapes[0][-1], ranks.tapes[1][-1])
-
-# %% trap="09.11" role="repair"
-claim("gap between the ranks, through the wrapper", gap(*through),
-      expected=0)
-claim("all_reduce calls in the same 100 steps", calls("all_reduce"),
-      expected=100)
-claim("lines, digests included, in which the two tapes differ",
-      sum(a != b for a, b in zip(*ranks.tapes, strict=True)), expected=0)
-
-# %% [markdown] trap="09.11" role="repair"
-# The last part of a line is the digest that `watch` asked for: eight characters made from
-# all bits of the parameters. Buffers are not in it.
-#
-# DDP divides the sum over the ranks by their number. That is the mean over all rows only if
-# each rank has equally many. Here rank 0 has three rows, rank 1 has one:
-
-# %% trap="09.11" role="repair"
-def uneven(x, y, seed):
-    """Gradients of three rows and one: by DDP, and by sums over ranks."""
-    net, rank = mlp(seed), dist.get_rank()
-    mine = slice(0, 3) if rank == 0 else slice(3, 4)
-    F.cross_entropy(DDP(net)(x[mine]), y[mine]).backward()
-    total = F.cross_entropy(net(x[mine]), y[mine], reduction="sum")
-    sums = flat(torch.autograd.grad(total, list(net.parameters())))
-    rows = torch.tensor(float(len(y[mine])))
-    for tensor in (sums, rows):
-        dist.all_reduce(tensor)
-    return flat(p.grad for p in net.parameters()), sums / rows
-
-# %% trap="09.11" role="repair"
-four = mlp(SEED)
-F.cross_entropy(four(x_train[:4]), y_train[:4]).backward()
-of_four = flat(p.grad for p in four.parameters())
-by_ddp, by_sums = ranks.run(uneven, x_train, y_train, SEED,
-                            uses=(mlp, flat))[0]
-print(f"by DDP {gap(by_ddp, of_four):.0%} off, by sums "
-      f"{gap(by_sums, of_four):.0e} off")
-
-# %% trap="09.11" role="repair"
-claim("three rows and one: DDP's gradient, off that of the four",
-      gap(by_ddp, of_four), above=0.1)
-claim("sum of the losses over sum of the rows: the same",
-      gap(by_sums, of_four), below=1e-5)
-
-# %% [markdown] trap="09.11" role="repair"
-# A rank without rows, or without a gradient for some parameter (`allow_unused=True` gives
-# None for it, trap 09.3), has to make these calls as well, with zeros.
-#
-# The explorer has the tapes of one update, for this repair and for other strategies.
-# Before you move a control, say how many calls each rank will make and where the
-# curves will part.
-
-# %% role="explore" explorer="tape"
-from dlsys_helpers.explorers.tape import tape
-
-tape
-
-# %% [markdown] trap="09.11" role="folklore"
-# **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
-# through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
-# through the wrapper and the others past it the tape holds one `all_reduce`, and the
-# ranks end as far apart as before. Each step has to prepare its own backward.
-
-# %% trap="09.11" role="folklore"
-warm, _ = both_ranks(wrapped=1)
-print(f"first step wrapped: gap {gap(*warm):.2f}, all_reduce calls:",
-      calls("all_reduce"))
-
-# %% trap="09.11" role="folklore"
-claim("gap after one step through the wrapper and 99 past it", gap(*warm),
-      above=0.2)
-claim("all_reduce calls then", calls("all_reduce"), expected=1)
-
-# %% trap="09.11" role="exercise" points=4 difficulty=3 minutes=20
-def average_grads(losses_of, params: list, batch, all_sum) -> float:
-    """Mean loss over the examples of all ranks; gradients go into .grad.
-
-    losses_of(batch): losses (n,) of this rank's n examples, with a graph;
-    n >= 0 differs from rank to rank, and at least one rank has some.
-    params: the parameters; one that no loss depends on gets zeros, and what
-    .grad held before counts no more. Values of the parameters stay.
-    all_sum(tensor): the sum over ranks, a new tensor; all ranks have to
-    call it equally often, in the same order, with the same shapes and
-    dtypes.
-
-    Example: losses (1., 3.) on one rank and (8.,) on another: 4.0 on both.
-    """
-    # BEGIN SOLUTION
-    losses = losses_of(batch)
-    total, rows = losses.sum(), all_sum(torch.tensor(len(losses)))
-    grads = torch.autograd.grad(total, params, allow_unused=True)
-    for p, g in zip(params, grads):
-        mine = torch.zeros_like(p) if g is None else g
-        p.grad = all_sum(mine) / rows
-    return (all_sum(total.detach()) / rows).item()
-    # END SOLUTION
-
-# %% [markdown] trap="09.11" role="hint"
-# 1. Sum, do not average, what a rank has: the sum of its losses and the number of its examples. Both sums over ranks, divided, are the mean.
-# 2. A rank without examples, or without a gradient for some parameter, must not stay away: it asks for the same sums, with zeros.
-# 3. `torch.autograd.grad(total, params, allow_unused=True)` gives None where `params` has one that the loss does not use, and does not touch `.grad`.
-
-# %% [markdown] trap="09.11" role="keep"
-# **Keep:** call the DDP wrapper for each forward pass whose loss you differentiate;
-# `ddp.module` is for saving and for reading weights. **In your own code:** compare a
-# digest of the parameters between ranks every few hundred steps, and search for
-# `.module` in what leads to a loss. **Source:** [DistributedDataParallel,
-# "Implementation"](https://docs.pytorch.org/docs/stable/notes/ddp.html): forward prepares the
-# reducer. **Seen in the wild:**
-# [minimind #853](https://github.com/jingyaogong/minimind/issues/853), three trainers
-# that unwrapped the policy before its loss;
-# [sd-scripts #604](https://github.com/kohya-ss/sd-scripts/pull/604): "everything may
-# look okay";
-# [openvla-oft #160](https://github.com/moojink/openvla-oft/issues/160), a method of
-# `.module` in the loss.
-
-# %% [markdown] trap="09.12" role="situation" symptom="FSDP gradient clipping by local norm, gradient norm differs between ranks"
-# ## A clip on shards
-#
-# `fully_shard(model)` cuts each parameter into pieces, the *shards*, and gives every
-# rank one. The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain
-# tensor with this rank's part of the numbers.
+# The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
+# this rank's part of the numbers.
 #
 # You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: the
 # norm of all gradients, then every gradient times `0.1 / norm` where the norm is
@@ -2108,22 +2688,24 @@ def average_grads(losses_of, params: list, batch, all_sum) -> float:
 # of the whole gradient is well above 0.1.
 
 # %% trap="09.12" role="break"
+def norm_of(grads):
+    """The norm of all numbers in these tensors."""
+    return sum(g.square().sum() for g in grads).sqrt()
+
+def clip_by_hand(net, limit):
+    """Clip this rank's shards; returns the norm that it went by."""
+    shards = [p.grad.to_local() for p in net.parameters()]
+    norm = norm_of(shards)
+    for g in shards:
+        g.mul_((limit / norm).clamp(max=1))
+    return norm.item()
+
+# %% trap="09.12" role="break" tags=["plumbing"]
 def deep(seed):
     """Three linear layers: 64 pixels -> 32 -> 32 -> 10 classes."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32),
                          nn.ReLU(), nn.Linear(32, 10))
-
-# %% trap="09.12" role="break"
-def own_norm(grads):
-    """The norm of the numbers that this rank holds."""
-    return sum(g.square().sum() for g in grads).sqrt()
-
-def norm_of_all(grads):
-    """The norm of the numbers that all ranks hold together."""
-    squares = sum(g.square().sum() for g in grads)
-    dist.all_reduce(squares)
-    return squares.sqrt()
 
 def sharded(seed):
     """The net, each linear layer sharded by itself."""
@@ -2133,16 +2715,7 @@ def sharded(seed):
     return fully_shard(net)
 
 # %% trap="09.12" role="break"
-def clip_by_hand(measure, net, limit):
-    """Clip this rank's shards; returns the norm that it went by."""
-    shards = [p.grad.to_local() for p in net.parameters()]
-    norm = {"own": own_norm, "all": norm_of_all}[measure](shards)
-    for g in shards:
-        g.mul_((limit / norm).clamp(max=1))
-    return norm.item()
-
-# %% trap="09.12" role="break"
-def clipped_run(measure, x, y, seed, steps=30, limit=0.1):
+def clipped_run(x, y, seed, steps=30, limit=0.1):
     """First believed norm, first clipped gradient, last weights."""
     net, first = sharded(seed), None
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
@@ -2151,7 +2724,7 @@ def clipped_run(measure, x, y, seed, steps=30, limit=0.1):
         rows = torch.randint(len(x), (64,))[dist.get_rank()::2]
         optimizer.zero_grad()
         F.cross_entropy(net(x[rows]), y[rows]).backward()
-        norm = clip_by_hand(measure, net, limit)
+        norm = clip_by_hand(net, limit)
         whole = flat(p.grad.full_tensor() for p in net.parameters())
         first = first or [norm, whole]
         optimizer.step()
@@ -2173,53 +2746,71 @@ def one_process(x, y, seed, steps=30, limit=0.1):
         optimizer.step()
     return *first, flat(net.parameters())
 
-def on_ranks(measure):
-    return ranks.run(clipped_run, measure, x_train, y_train, SEED,
-                     uses=(deep, sharded, own_norm, norm_of_all,
-                           clip_by_hand, flat))
+# %% trap="09.12" role="break" tags=["plumbing"]
+def on_ranks():
+    return ranks.run(clipped_run, x_train, y_train, SEED,
+                     uses=(deep, sharded, norm_of, clip_by_hand, flat))
+
+norm, clipped, ended = one_process(x_train, y_train, SEED)
+own = on_ranks()
 
 # %% trap="09.12" role="guess"
 guess("09.12", "What is the norm of the whole gradient after the clip?",
-      choices=["0.1, as asked", "less than 0.1", "more than 0.1",
+      choices=["0.1, as asked", "more than 0.1", "less than 0.1",
                "the clip raises an error"])
 
 # %% trap="09.12" role="look"
-norm, clipped, ended = one_process(x_train, y_train, SEED)
-own = on_ranks("own")
-print(f"norm of the whole gradient: {norm:.3f}, the ranks believe "
-      f"{own[0][0]:.3f} and {own[1][0]:.3f}")
-print(f"after the clip at 0.1: {own[0][1].norm():.4f}")
-print(f"weights after 30 steps: {gap(own[0][2], ended):.1%} off")
+plot_bars({"whole gradient": norm, "rank 0 believes": own[0][0],
+           "rank 1 believes": own[1][0],
+           "whole, after the clip": own[0][1].norm().item()},
+          title="Both ranks clip to 0.1, and together they are above it",
+          xlabel="norm of the gradient",
+          alt="Four bars. The whole gradient is the longest; each rank "
+          "believes in a smaller norm, its own. After the clip at 0.1 the "
+          "whole is longer than 0.1.")
 
 # %% trap="09.12" role="look"
-claim("the larger of the norms that the ranks believe, over the norm",
-      max(own[0][0], own[1][0]) / norm, below=0.95)
+measured("09.12", 1)
+
+# %% trap="09.12" role="look"
 claim("norm of the whole gradient after a clip at 0.1",
       own[0][1].norm().item(), above=0.11, below=0.1415)
-claim("weights after 30 steps, off those of a single process",
-      gap(own[0][2], ended), above=0.02)
-
-# %% trap="09.12" role="look"
-measured("09.12", 2)
 
 # %% [markdown] trap="09.12" role="why"
 # Each rank sees a part of the numbers, so the norm that it computes is too small, and
 # it clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
-# ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: here up to `0.1414`.
-# Nothing diverges, the steps are only longer; with 64 ranks they could be up to eight
-# times too long.
-#
+# ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: with two ranks up to
+# `0.1414`. Nothing diverges, the steps are only longer; with `64` ranks they could be
+# eight times too long.
+
+# %% [markdown] trap="09.12" role="repair"
 # Norms do not add up, their squares do. One `all_reduce` of a single number is enough:
 
 # %% trap="09.12" role="repair"
-shared = on_ranks("all")
+def norm_of(grads):
+    """The norm of the numbers that all ranks hold together."""
+    squares = sum(g.square().sum() for g in grads)
+    dist.all_reduce(squares)
+    return squares.sqrt()
+
+shared = on_ranks()
 print(f"the ranks believe {shared[0][0]:.3f} and {shared[1][0]:.3f}")
 print(f"after the clip at 0.1: {shared[0][1].norm():.4f}")
-print(f"weights after 30 steps: {gap(shared[0][2], ended):.1%} off")
+print(f"weights after 30 steps: {gap(shared[0][2], ended):.1%} off, "
+      f"before {gap(own[0][2], ended):.1%}")
 
 # %% trap="09.12" role="repair"
 claim("norm of the whole gradient, squares summed over the ranks",
       shared[0][1].norm().item(), expected=0.1, within=1e-4)
+
+# %% [markdown] trap="09.12" role="more" topics="beside a single process, as bounds · torch's own clip on DTensors"
+# Both clips beside the run of a single process:
+
+# %% trap="09.12" role="more"
+claim("the larger of the norms that the ranks believe, over the norm",
+      max(own[0][0], own[1][0]) / norm, below=0.95)
+claim("weights after 30 steps, off those of a single process",
+      gap(own[0][2], ended), above=0.02)
 claim("its gradient, off the one of a single process",
       gap(shared[0][1], clipped), below=1e-4)
 claim("weights then, off those of a single process",
@@ -2228,9 +2819,9 @@ claim("weights then, off those of a single process",
 # %% [markdown] trap="09.12" role="folklore"
 # **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:**
 # on the gradients of `fully_shard`, all over the same ranks, it clips as a single process
-# does: they are `DTensor`s, which know that they are parts. The advice comes from the older FSDP
-# class, which has a method of its own for this. What it *returns* is a DTensor, too:
-# take `.full_tensor()` before you log it.
+# does: they are `DTensor`s, which know that they are parts. The advice comes from the older
+# FSDP class, which has a method of its own for this. What torch's clip *returns* is a
+# DTensor, too: take `.full_tensor()` before you log it.
 
 # %% trap="09.12" role="folklore"
 def torch_clip(x, y, seed):
@@ -2292,424 +2883,224 @@ def clip_shards(shards: list, max_norm: float, all_sum) -> float:
 # #35](https://github.com/radixark/miles_diffusion/pull/35), the right clip, and a
 # logged norm that was the shard's.
 
-# %% [markdown] trap="09.13" role="situation" symptom="FSDP2 loss does not change at all, optimizer created before fully_shard"
-# ## An optimizer, then fully_shard
+# %% [markdown] trap="09.7" role="situation" fault="rank 0 alone saves a sharded model" symptom="FSDP2 checkpoint saved by rank 0, All keys matched successfully, the resumed model is bad"
+# ## A checkpoint as always
 #
-# A script for one GPU makes the model, then the optimizer, then trains. You add one
-# line so that the model is cut into shards: `fully_shard(net)`. It changes the model in
-# place and returns it. You put the line where the comment says "distributed", right
-# before the loop, behind the line with the optimizer.
+# Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps. You
+# save it as you always have, in one process: `if dist.get_rank() == 0:
+# torch.save(net.state_dict(), path)`.
 #
-# The model has a test loss of about `2.3`, and AdamW makes 60 steps.
+# The next day two ranks build and shard the net anew, from other random numbers. Each
+# loads the file: `net.load_state_dict(torch.load(path))`. "If anything is missing, it
+# will complain," a colleague says.
 
-# %% trap="09.13" role="break"
-def prepare(order, net, x):
-    """Shard the net and make its optimizer, in this order."""
-    make = torch.optim.AdamW
-    if order == "optimizer, shard":
-        optimizer = make(net.parameters(), lr=1e-2)
-    fully_shard(net)
-    if order == "shard, forward, optimizer":
-        net(x)                                      # a look at the outputs
-    if order != "optimizer, shard":
-        optimizer = make(net.parameters(), lr=1e-2)
-    return optimizer
-
-# %% trap="09.13" role="break"
-def sixty_steps(order, x, y, x_test, y_test, seed):
-    """Test losses before and after; how many tensors the optimizer has."""
-    net = mlp(seed)
-    optimizer = prepare(order, net, x[:4])
-    before = F.cross_entropy(net(x_test), y_test).item()
-    for k in range(60):
+# %% trap="09.7" role="break"
+def shard_and_train(x, y, seed, steps=60):
+    """A sharded net after so many steps of AdamW, and the optimizer."""
+    net = fully_shard(mlp(seed))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for k in range(steps):
         rows = torch.arange(20 * k, 20 * (k + 1))[dist.get_rank()::2]
         descend(net, optimizer, x[rows], y[rows])
-    held = {id(p) for p in optimizer.param_groups[0]["params"]}
-    kept = sum(id(p) in held for p in net.parameters())
-    return before, F.cross_entropy(net(x_test), y_test).item(), kept
+    return net, optimizer
 
-# %% trap="09.13" role="break"
-def ordered(order):
-    return ranks.run(sixty_steps, order, x_train, y_train, x_test, y_test,
-                     SEED, uses=(mlp, descend, prepare))[0]
+def all_numbers(net):
+    """All numbers of a sharded net in one row."""
+    return flat(p.full_tensor() for p in net.parameters())
 
-late = ordered("optimizer, shard")
+# %% trap="09.7" role="break"
+def saved_by_one(path, x, y, seed):
+    """The net before saving and after loading, and what loading said."""
+    net, _ = shard_and_train(x, y, seed)
+    if dist.get_rank() == 0:
+        torch.save(net.state_dict(), path)
+    dist.barrier()                                  # the next day
+    fresh = fully_shard(mlp(seed + 1))
+    said = fresh.load_state_dict(torch.load(path))
+    return all_numbers(net), all_numbers(fresh), str(said)
 
-# %% trap="09.13" role="guess"
-guess("09.13", "What is the test loss after 60 steps?",
-      choices=["below 1, as with one GPU",
-               "higher than that: half of each parameter learns",
-               "the same as before the first step, to the last digit",
-               "there is none: the first step raises an error"])
+helpers = (mlp, flat, descend, shard_and_train, all_numbers)
+saved, read_back, said = ranks.run(saved_by_one, one_file, x_train, y_train,
+                                SEED, uses=helpers)[0]
 
-# %% trap="09.13" role="look"
-print(f"test loss {late[0]:.4f} -> {late[1]:.4f}")
-print("tensors of the model that the optimizer holds:", late[2], "of 4")
+# %% trap="09.7" role="guess" quoted="wrong"
+guess("09.7", "What do the ranks have then?",
+      choices=["half of the saved net, and that half once more",
+               "the net that was saved",
+               "an error: half of the numbers are missing",
+               "half of the saved net, the other half is random"])
 
-# %% trap="09.13" role="look"
-claim("change of the test loss in 60 steps", late[1] - late[0], expected=0)
-claim("tensors of the model that the optimizer holds", late[2], expected=0)
+# %% trap="09.7" role="look" compare=false
+correct = [(reads(weights) == y_test).float().mean().item()
+           for weights in (saved, read_back)]
+other = (read_back != saved).float().mean().item()
+print(said)
+print(f"digits read: saved {correct[0]:.2f}, loaded {correct[1]:.2f}")
+print(f"numbers that are not as saved: {other:.1%}")
 
-# %% trap="09.13" role="look"
-measured("09.13", 2)
+# %% trap="09.7" role="look"
+measured("09.7", 0)
 
-# %% [markdown] trap="09.13" role="why"
-# `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
-# shard. The optimizer still holds the old ones. Their `.grad` stays None, and a
-# parameter without a gradient is skipped without a word. The old tensors also keep
-# their memory, so nothing was saved either.
-#
-# The order that works: model, shard, optimizer. Between the last two there is a second
-# way to lose the parameters, again without an error: a forward pass. While it runs the
-# model holds other tensors, whole ones. In the outermost module they stay until a backward
-# pass ends, so an optimizer made there holds these.
-#
-# What an optimizer holds stands in `optimizer.param_groups`: each group is a dict with a
-# list "params" and the settings, such as "lr".
+# %% trap="09.7" role="look"
+claim("share of numbers that are not as saved", other, expected=0.5,
+      within=1e-3)
 
-# %% trap="09.13" role="repair"
-early = ordered("shard, optimizer")
-between = ordered("shard, forward, optimizer")
-for name, seen in {"shard, optimizer": early,
-                   "shard, forward, optimizer": between}.items():
-    print(f"{name:27} test loss {seen[0]:.4f} -> {seen[1]:.4f}, "
-          f"{seen[2]} of 4 tensors")
+# %% [markdown] trap="09.7" role="why"
+# After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor shows the
+# shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's rows.
+# When rank 1 loads it, shapes and names are right, so its own rows become rank 0's. An
+# error would need shards of different sizes.
 
-# %% trap="09.13" role="repair"
-claim("test loss, optimizer right after the shard", early[1], below=1)
-claim("tensors it holds then", early[2], expected=4)
-claim("change of the test loss, with a forward pass in between",
-      between[1] - between[0], expected=0)
+# %% trap="09.7" role="why"
+upper, lower = read_back[:32 * 64].view(2, 16, 64)
+doubled = "A" if torch.equal(upper, lower) else "?"
+draw_ranks({"trained": [["A", ""], ["", "B"]],
+            "in the file": [["A", ""], ["", ""]],
+            "loaded": [["A", ""], ["", doubled]]},
+           marks={"loaded": [(1, 1)]},
+           title="Rank 1 takes rank 0's rows for its own",
+           alt="Three tables of two ranks and two halves of the rows, A "
+           "and B. Trained: rank 0 holds A, rank 1 holds B. In the file: A "
+           "only. Loaded: both ranks hold A, rank 1 in the place of B.")
 
-# %% trap="09.13" role="exercise" points=3 difficulty=2 minutes=15
-def rebuild(optimizer, names: list, model: nn.Module):
-    """An optimizer like this one, for the parameters that model has now.
+# %% [markdown] trap="09.7" role="repair"
+# A saved net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets each
+# write its own part into one folder, with a table of contents. Whoever loads asks for the
+# parts that it needs, so another number of ranks can read what two have written.
+# `get_state_dict` names parameters and optimizer states alike, however they are sharded.
 
-    names: for each group, in their order, the names of its tensors, as
-    model.named_parameters() gives them. The new optimizer has the same
-    class, with nothing in its state. It has the same groups: each with all
-    settings that the group has now, none of them a tensor, and with the
-    parameters that go by its names now, in that order, trainable or not.
-    The old optimizer and the model are left as they are.
+# %% trap="09.7" role="repair"
+def save(folder, net, optimizer):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model, state = get_state_dict(net, optimizer)
+    dcp.save({"model": model, "optimizer": state}, checkpoint_id=folder)
 
-    Example: SGD with lr 0.1, names [["bias"]]: SGD, lr 0.1, model's bias.
+def load(folder, net, optimizer):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import state_dict as states
+    parts = dict(zip(("model", "optimizer"),
+                     states.get_state_dict(net, optimizer), strict=True))
+    dcp.load(parts, checkpoint_id=folder, no_dist=not dist.is_initialized())
+    states.set_state_dict(net, optimizer, model_state_dict=parts["model"],
+                          optim_state_dict=parts["optimizer"])
+
+# %% trap="09.7" role="repair"
+def on_and_back(folder, x, y, seed):
+    """The net as saved, as loaded, two steps on, and two steps resumed."""
+    net, optimizer = shard_and_train(x, y, seed)
+    save(folder, net, optimizer)
+    fresh = fully_shard(mlp(seed + 1))
+    other = torch.optim.AdamW(fresh.parameters(), lr=1e-2)
+    load(folder, fresh, other)
+    seen = [all_numbers(net), all_numbers(fresh)]
+    for model, its_own in ((net, optimizer), (fresh, other)):
+        for k in range(2):
+            descend(model, its_own, x[k::50], y[k::50])
+        seen.append(all_numbers(model))
+    return seen
+
+# %% trap="09.7" role="repair"
+before, after, straight, resumed = ranks.run(
+    on_and_back, folder, x_train, y_train, SEED,
+    uses=(*helpers, save, load))[0]
+alone = mlp(SEED + 1)                               # a world of one
+load(folder, alone, torch.optim.AdamW(alone.parameters(), lr=1e-2))
+alone_reads = (reads(flat(alone.parameters())) == y_test).float().mean()
+print("files:", sorted(path.name for path in Path(folder).iterdir()))
+print(f"digits read by one process that loaded them: {alone_reads:.2f}")
+
+# %% trap="09.7" role="repair"
+claim("numbers in which the resumed run differs after two more steps",
+      (resumed != straight).sum(), expected=0)
+
+# %% [markdown] trap="09.7" role="more" topics="both loads, as bounds · how rows are cut · one file to hand on"
+# Both ways of loading, as bounds:
+
+# %% trap="09.7" role="more"
+claim("test digits read by the net that was saved", correct[0], above=0.75)
+claim("by the net that was loaded", correct[1], below=0.6)
+claim("weights in which the second half differs from the first",
+      (upper != lower).sum(), expected=0)
+claim("numbers in which two ranks loaded something else than was saved",
+      (after != before).sum(), expected=0)
+claim("numbers in which a single process loaded something else",
+      (flat(alone.parameters()) != before).sum(), expected=0)
+
+# %% [markdown] trap="09.7" role="more"
+# The rows are cut evenly, as far as they go:
+
+# %% trap="09.7" role="more"
+def rows_held(features):
+    """Shape of this rank's part of the weight, and of the weight."""
+    weight = fully_shard(nn.Linear(2, features)).weight
+    return tuple(weight.to_local().shape), tuple(weight.shape)
+
+for features in (10, 3, 1):
+    (first, full), (second, _) = ranks.run(rows_held, features)
+    print(f"whole {full}: rank 0 holds {first}, rank 1 {second}")
+print("ten rows on four ranks:", *map(len, torch.arange(10).chunk(4)))
+
+# %% trap="09.7" role="more"
+claim("rows of one that rank 1 holds", second[0], expected=0)
+
+# %% [markdown] trap="09.7" role="more"
+# To hand a model on, one file with whole tensors is often better. All ranks have to help
+# to make it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
+# cpu_offload=True))` gathers them, so the call stands outside `if rank == 0`, and only
+# `torch.save` inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a
+# storage writer.)
+
+# %% trap="09.7" role="exercise" points=3 difficulty=2 minutes=15
+def reshard(shards: list, world: int) -> list[dict]:
+    """The shards of a state for `world` ranks, made from those of others.
+
+    shards: for each rank, in order, a dict of name to its part, a tensor;
+    all have the same names in the same order, maybe none. A tensor of n
+    rows is cut along its first dimension: each rank in turn takes
+    ceil(n / ranks) rows, or what is left; a part without rows keeps the
+    other sizes. A tensor without dimensions is whole on each rank. The
+    result is a list of the same kind, with names in their order and types
+    kept. Each of its tensors has memory of its own, without room for
+    anything else. shards and their tensors are left as they are.
+
+    Example: 5 numbers are on two ranks [0., 1., 2.] and [3., 4.], on four
+    [0., 1.], [2., 3.], [4.] and [].
     """
     # BEGIN SOLUTION
-    present = dict(model.named_parameters())
-    groups = []
-    for old, chosen in zip(optimizer.param_groups, names):
-        tensors = [present[name] for name in chosen]
-        groups.append({**old, "params": tensors})
-    return type(optimizer)(groups)
+    found = [{} for _ in range(world)]
+    for name, first in shards[0].items():
+        whole = first
+        if first.dim():
+            whole = torch.cat([part[name] for part in shards])
+            rows = -(-len(whole) // world)
+        for rank, mine in enumerate(found):
+            part = whole
+            if first.dim():
+                part = whole[rank * rows:(rank + 1) * rows]
+            mine[name] = part.clone()
+    return found
     # END SOLUTION
 
-# %% [markdown] trap="09.13" role="hint"
-# 1. `type(optimizer)` takes a list of dicts, one for each group: "params" and settings.
-# 2. The settings of a group are all its keys but "params". `optimizer.defaults` is what they were at the start, which a schedule may have changed.
-# 3. Build new dicts, so that the old optimizer keeps its own.
+# %% [markdown] trap="09.7" role="hint"
+# 1. Put a tensor together first: `torch.cat` of the parts, in the order of the ranks.
+# 2. `-(-n // world)` rounds up. A slice beyond the end is empty and keeps the other sizes.
+# 3. A slice is a view: its memory is that of the whole, and `torch.save` would write all of it. Copy it. A tensor without dimensions has no rows to cut.
 
-# %% [markdown] trap="09.13" role="keep"
-# **Keep:** what puts new parameters into a model (`fully_shard` does) comes before the
-# optimizer. Make the optimizer right after it, before any forward pass. **In your own code:** right before
-# the loop, count the optimizer's tensors that are the model's own, by identity.
-# **Source:** [torch.distributed.fsdp.fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html).
-# **Seen in the wild:**
-# [pytorch #149205](https://github.com/pytorch/pytorch/issues/149205), a model that was
-# used before its optimizer was made;
-# [accelerate #3394](https://github.com/huggingface/accelerate/pull/3394), which
-# replaces the parameters in the optimizer.
-
-# %% [markdown] trap="09.14" role="situation" symptom="Expected all tensors to be on the same device, loaded model predicts badly, all keys matched, tensor attribute not moved"
-# ## A model that takes its scaling along
-#
-# You have learnt from trap 07.4: the recipe belongs in the model. So your reader of digits
-# keeps the mean and the deviation of each pixel as `self.mean` and `self.std`, learns
-# them from the training data, and scales its own input. It reads nearly
-# all new digits.
-#
-# You save its `state_dict`, build the reader anew in another program, load the file, and
-# see "All keys matched successfully".
-
-# %% trap="09.14" role="break"
-class Scaled(nn.Module):
-    """A reader that scales its input, brightness 0 to 16."""
-
-    def __init__(self):
-        super().__init__()
-        self.mean = torch.zeros(64)
-        self.std = torch.ones(64)
-        self.net = reader()
-
-    def forward(self, x):                         # (N, 64)
-        return self.net((x - self.mean) / self.std)
-
-# %% trap="09.14" role="break"
-def fitted(kind):
-    """A reader of this kind, trained on brightness from 0 to 16."""
-    model, x = kind(), 16 * x_train
-    model.mean.copy_(x.mean(0))
-    model.std.copy_(x.std(0) + 1e-3)
-    opt = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for rows in torch.randint(len(x), (200, 64)):
-        opt.zero_grad()
-        F.cross_entropy(model(x[rows]), y_train[rows]).backward()
-        opt.step()
-    return model
-
-trained, loaded = fitted(Scaled), Scaled()
-print(loaded.load_state_dict(trained.state_dict()))
-share = {name: accuracy(m, 16 * x_test, y_test)
-         for name, m in (("trained", trained), ("loaded", loaded))}
-
-# %% trap="09.14" role="guess"
-guess("09.14", "How many of 100 new digits does the loaded reader read?",
-      choices=["about 96, it is the same reader", "about 10, it guesses",
-               "between 60 and 90",
-               "none, the first call raises an error"])
-
-# %% trap="09.14" role="look"
-print({name: f"{s:.2f}" for name, s in share.items()})
-
-# %% trap="09.14" role="look"
-claim("share read before saving", share["trained"], above=0.92)
-claim("share read after loading", share["loaded"], below=0.88)
-
-# %% trap="09.14" role="look"
-measured("09.14", 2)
-
-# %% [markdown] trap="09.14" role="why"
-# A module knows parameters, buffers and other modules; they stand in its registers
-# `_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute, one of
-# `vars(model)` beside these, is in none of them: `state_dict` does not save it, `load_state_dict` does not miss it, and
-# `.to(...)` does not move it. The loaded reader works with zeros and ones. It still reads
-# many digits, which is why nobody looks here.
-#
-# Moved to another device or to a smaller type, the same model stops with an error. You need
-# no GPU to see that: the device `"meta"` will do. `register_buffer` mends all three at once.
-
-# %% trap="09.14" role="repair"
-class Buffered(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(64))
-        self.register_buffer("std", torch.ones(64))
-        self.net = reader()
-
-    forward = Scaled.forward
-
-def moves(model):
-    """What a forward pass on the device "meta" says."""
-    try:
-        x = torch.empty(2, 64, device="meta")
-        return str(model.to("meta")(x).device)
-    except RuntimeError as error:
-        return str(error)
-
-# %% trap="09.14" role="repair"
-trained, loaded = fitted(Buffered), Buffered()
-loaded.load_state_dict(trained.state_dict())
-mended = [accuracy(m, 16 * x_test, y_test) for m in (trained, loaded)]
-print(f"with buffers: {mended[0]:.2f} before, {mended[1]:.2f} after")
-heard = {kind.__name__: moves(kind()) for kind in (Scaled, Buffered)}
-print(heard)
-
-# %% trap="09.14" role="repair"
-claim("share read before saving, minus after loading, with buffers",
-      mended[0] - mended[1], expected=0)
-claim("plain attributes pass on another device", heard["Scaled"] == "meta",
-      expected=False)
-claim("buffers pass on another device", heard["Buffered"] == "meta",
-      expected=True)
-
-# %% [markdown] trap="09.14" role="repair"
-# A buffer that can be computed anew, such as a mask, need not be saved:
-# `register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
-# out of the file. And hold on to no buffer in a list: `.to` gives the module a new tensor,
-# and the list keeps the old one. A change of type leaves parameters in place, so there a list
-# stays right.
-
-# %% trap="09.14" role="repair"
-lister = Buffered()
-lister.listed = [lister.mean, lister.net[0].weight]
-lister.to(torch.bfloat16)
-followed = {"the buffer": lister.listed[0].dtype == torch.bfloat16,
-            "the parameter": lister.listed[1].dtype == torch.bfloat16}
-print("moved inside the list:", followed)
-
-# %% trap="09.14" role="repair"
-claim("a buffer in a list moves with the model", followed["the buffer"],
-      expected=False)
-claim("a parameter in a list does", followed["the parameter"],
-      expected=True)
-
-# %% trap="09.14" role="exercise" points=3 difficulty=3 minutes=15
-def stays_behind(model: nn.Module) -> list[str]:
-    """Sorted paths of the tensors that model.to(...) leaves behind.
-
-    List every tensor, of any type and shape, reachable from a module's own
-    attributes, directly or through lists, tuples and dict values, at any
-    depth; modules in lists are not searched. Skip the model's parameters
-    wherever they stand, and buffers where they are registered; the same
-    buffer under a second attribute is listed. A path has the module's name,
-    attribute, places and keys, with dots between. A module used twice has
-    its first name, a tensor held twice both paths. The model stays as it
-    is.
-
-    Example: self.mean and self.tables = [sin, cos], plain tensors, in a
-    part "body": ["body.mean", "body.tables.0", "body.tables.1"].
-    """
-    # BEGIN SOLUTION
-    registers = ("_parameters", "_buffers", "_modules")
-    own = {id(p) for p in model.parameters()}
-
-    def paths(value, path):
-        if isinstance(value, torch.Tensor) and id(value) not in own:
-            yield path
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                yield from paths(item, f"{path}.{key}")
-        elif isinstance(value, list | tuple):
-            for place, item in enumerate(value):
-                yield from paths(item, f"{path}.{place}")
-
-    found = []
-    for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if key not in registers:
-                found += paths(value, f"{name}.{key}" if name else key)
-    return sorted(found)
-    # END SOLUTION
-
-# %% [markdown] trap="09.14" role="hint"
-# 1. `vars(module)` has a module's own attributes. Its registers are among them: `_parameters`, `_buffers`, `_modules`; these move.
-# 2. Walk through lists, tuples and dicts by recursion, and carry the path along.
-# 3. A parameter held in a second place moves, too: leave out what is one of `model.parameters()`, by identity. A buffer held in a list does not.
-
-# %% [markdown] trap="09.14" role="keep"
-# **Keep:** a tensor that belongs to the model is a parameter or a buffer. **In your own
-# code:** `copy.deepcopy(model).to("meta")` and one forward pass on meta find tensors with
-# dimensions that stayed behind, without a GPU. **Seen in the wild:**
-# [`meta-pytorch/botorch#1035`](https://github.com/meta-pytorch/botorch/pull/1035): tensor
-# attributes of the input transforms were not moved;
-# [`OpenNMT/OpenNMT-py#240`](https://github.com/OpenNMT/OpenNMT-py/pull/240): a mask
-# becomes a buffer; [`pytorch/pytorch#29807`](https://github.com/pytorch/pytorch/issues/29807):
-# a list of buffers does not move. **Source:** PyTorch documentation,
-# [Module.register_buffer](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer).
-
-# %% [markdown] role="concept"
-# ## Further: what checkpointing keeps, to the byte
-#
-# *Activation checkpointing* keeps only the input of each block and runs the block again in
-# the backward pass. What a step keeps can be computed before it runs: here eight blocks
-# of a Linear and a GELU, `N` rows of `F` values. Without it autograd keeps two tensors of
-# N x F for each block, the Linear's input and the GELU's. With it, one: the block's input.
-
-# %% role="concept"
-from torch.utils.checkpoint import checkpoint
-
-x = torch.randn(2048, 256)                        # (N, F)
-
-def kept_bytes(block_by_block):
-    """Bytes that autograd keeps for the eight blocks, beside weights."""
-    return saved_bytes(lambda: block_by_block(x), blocks.parameters())
-
-def checkpointed(h):
-    for block in blocks:
-        h = checkpoint(block, h, use_reentrant=False)
-    return h
-
-plain_bytes, few_bytes = kept_bytes(blocks), kept_bytes(checkpointed)
-one_map = 2048 * 256 * 4
-print(f"without {plain_bytes / one_map:.0f} maps, "
-      f"with {few_bytes / one_map:.0f}")
-
-# %% role="concept"
-claim("bytes kept without checkpointing", plain_bytes,
-      expected=16 * one_map)
-claim("bytes kept with a checkpoint for each block", few_bytes,
-      expected=8 * one_map)
-
-# %% [markdown] role="concept"
-# The gradients are the same, and the price is a second forward pass, in which a BatchNorm
-# would count its batch again. How much is saved
-# depends on what a block keeps inside: for a transformer's block, with its wide MLP and
-# its attention, far more than this half. A share that somebody quotes is that of one
-# architecture. While the backward pass works on a block, this block's own tensors are there
-# as well.
-
-# %% role="concept"
-def slopes(run):
-    """All gradients after a backward pass through run, and its FLOPs."""
-    blocks.zero_grad()
-    work = flops(lambda: run(x).square().mean().backward())
-    return torch.cat([p.grad.flatten() for p in blocks.parameters()]), work
-
-(first, work), (second, more) = slopes(blocks), slopes(checkpointed)
-print(f"largest difference {(first - second).abs().max():.0e}, "
-      f"FLOPs {more / work:.2f} times")
-
-# %% role="concept"
-claim("largest difference of the gradients", (first - second).abs().max(),
-      expected=0)
-claim("FLOPs of a step with checkpoints, over those without", more / work,
-      above=1.3, below=1.4)
-
-# %% [markdown] role="concept"
-# ## Further: what torch.compile compiles again, and where it stops
-#
-# `torch.compile` runs Python once, writes down the tensor operations as a graph, and puts
-# guards around it: facts, such as shapes and types, for which the graph is right. If a
-# guard fails, it compiles again. Where Python wants to know a number, the graph *breaks*
-# in two, and Python runs in between. Both can be counted without a compiler: the backend
-# "eager" only runs the graph as it is.
-
-# %% role="concept"
-from torch._dynamo.testing import CompileCounter
-
-def compiled(function, calls, **options):
-    """Graphs that dynamo makes of a function over these calls."""
-    torch._dynamo.reset()
-    counter = CompileCounter()
-    fast = torch.compile(function, backend=counter, **options)
-    for arguments in calls:
-        fast(*arguments)
-    return counter.frame_count
-
-# %% role="concept"
-def smooth(x):
-    return torch.tanh(x) + 1
-
-def stops(x):
-    h = torch.tanh(x)
-    if h.sum() > 0:                               # Python asks
-        return h + 1
-    return h - 1
-
-# %% role="concept"
-rows = [(torch.ones(n, 4),) for n in (2, 3, 5, 7, 9)]
-graphs = {"one shape": compiled(smooth, rows[:1] * 5),
-          "each size": compiled(smooth, rows, dynamic=False),
-          "five sizes": compiled(smooth, rows),
-          "an if on a number": compiled(stops, rows[:1])}
-print(graphs)
-
-# %% role="concept"
-claim("graphs for five calls of one shape", graphs["one shape"],
-      expected=1)
-claim("graphs for five sizes, each compiled for itself",
-      graphs["each size"], expected=5)
-claim("graphs for five sizes by default", graphs["five sizes"], expected=2)
-
-# %% [markdown] role="concept"
-# The second size teaches the compiler that this side varies, and the second graph holds
-# for further sizes of two and more. With `dynamic=False` each size costs a compilation, up
-# to a limit (`torch._dynamo.config.recompile_limit`); beyond it nothing is compiled. And
-# the `if` is the wait of trap 09.10 once more: by default it cuts the graph, and with
-# `fullgraph=True` it raises an error that names the line.
-
-# %% role="concept"
-claim("graphs for one call with an if on a number",
-      graphs["an if on a number"], expected=2)
+# %% [markdown] trap="09.7" role="keep"
+# **Keep:** a sharded model is saved by all ranks. `dcp.save` and `dcp.load` in one folder
+# to resume; one gathered `state_dict` to hand on. **In your own code:** load each kind of
+# checkpoint once into a fresh model, right after saving, and compare a loss. **Seen in
+# the wild:**
+# [`huggingface/transformers#48569`](https://github.com/huggingface/transformers/pull/48569):
+# under tensor parallelism saving hangs, as rank 0 alone gathers, and the optimizer comes
+# back wrong "without a word";
+# [`PrimeIntellect-ai/prime-rl#827`](https://github.com/PrimeIntellect-ai/prime-rl/issues/827):
+# a file for each rank, hard to resume on another number of GPUs;
+# [`pytorch/pytorch#120356`](https://github.com/pytorch/pytorch/issues/120356): plain
+# tensors of one name, different on each rank, are taken for copies, and one is saved.
+# **Source:** PyTorch documentation,
+# [torch.distributed.checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
 
 # %% [markdown] role="concept"
 # ## Further: launching ranks, and the same step in JAX
@@ -2729,7 +3120,7 @@ import os
 import subprocess
 import sys
 
-def launched(*command, seconds=120, **settings):
+def launched(*command, seconds=300, **settings):
     """What a Python command prints; it is ended after so many seconds."""
     with subprocess.Popen([sys.executable, *command], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -2797,33 +3188,6 @@ print(f"{devices:.0f} devices, all-reduce in the program: {reduces:.0f}")
 claim("devices", devices, expected=8)
 claim("all-reduce operations that JAX put in", reduces, above=0)
 claim("largest gap between eight devices and one", off, below=1e-5)
-
-# %% [markdown] role="concept"
-# ## Further: what a hang looks like on tape
-#
-# A script reduces its loss before it prints it,
-# and somebody moved both into `if rank == 0:`. Rank 0 waits in the `all_reduce`, rank 1
-# goes on to the `barrier` at the end of the epoch. Neither raises. A limit on the run,
-# and the last line of each tape, name the two calls that do not belong together.
-
-# %% role="concept"
-def prints_its_loss():
-    loss = torch.ones(1)
-    if dist.get_rank() == 0:
-        dist.all_reduce(loss)
-    dist.barrier()
-
-ranks.seconds = 3
-try:
-    ranks.run(prints_its_loss)
-except RankFailed as failure:
-    last_words = str(failure)
-print(last_words)
-
-# %% role="concept"
-claim("does the message name both calls",
-      "all_reduce" in last_words and "barrier" in last_words, expected=True)
-claim("processes left behind", len(ranks.processes), expected=0)
 
 # %% role="concept" tags=["plumbing"]
 disk.cleanup()
@@ -3085,6 +3449,7 @@ answers
 #
 # - A format is a range and a gap. `float16` lacks range, `bfloat16` is coarse.
 # - A scaler belongs to `float16`: scale, backward, unscale, clip, step, update.
+# - With 8 bits and fewer each block of a tensor has a scale: `MXFP8`, `MXFP4`, `NVFP4`.
 # - Steps below half a gap are lost; a master in `float32` adds them up.
 # - Divide by what counts in the whole step.
 # - AdamW takes 16 bytes a weight in three layouts of four. Activations are what mixed
@@ -3098,3 +3463,1558 @@ answers
 # - What belongs to the model is a parameter or a buffer.
 #
 # **Next:** stage 10 trains one percent of a model, and asks which percent.
+
+[stage-hook-1] # 9. Mixed precision, distributed training and profiling
+
+Your model trains on one GPU, slowly, and the next one will not fit. You switch to
+16 bits, cut the batch into pieces, move to two machines, and look for the time that
+is still lost. Each of these steps is a line or two, and each has a manual page.
+
+Each also changes what is computed: how numbers round, what a mean is a mean of,
+which bytes stay on which card, who waits for whom. This stage counts those bytes
+and waits in four parts: one number, one card, several ranks, a model in shards.
+Nearly all of it runs on a CPU.
+[stage-concept-1] ## One number: what a format can hold
+
+A float has a sign, an exponent and a fraction. The exponent decides how large and how
+small a number can be, the fraction how finely the numbers between 1 and 2 are
+spaced. With 16 bits you have to choose: `float16` gives 5 bits to the exponent and 10
+to the fraction, `bfloat16` 8 and 7. With 8 bits there are `E5M2` and `E4M3`, with 4
+bits `E2M1`: the digits count the bits of exponent (E) and fraction (M, for mantissa).
+   >> [stage-concept-2] <IPython.core.display.Image object>
+   >> [stage-concept-3] holds: largest float16: 65504
+[stage-concept-4] A bar begins at the smallest number with a full fraction. Below it a format has a few
+coarser ones, then zero.
+
+`torch.autocast` leaves the weights in 32 bits. Each operation on its list gets a copy
+of its `float32` inputs in 16 bits: matrix products and convolutions, where the time goes.
+Others, such as most losses, are computed in 32 bits.
+
+Shapes in this stage: `N` rows, `F` features, `C` classes.
+   >> [stage-concept-5] {'weight': 'float32', 'logits': 'bfloat16', 'loss': 'float32', 'gradient': 'float32'}
+
+   >> [stage-concept-6] holds: bytes of a number of the logits: 2 | holds: bytes of a number of the weight's gradient: 4
+[09-1-situation-1] ## Trap 09.1: A scaler out of habit
+
+Last year you trained in `float16`, with a `GradScaler` in the loop. This year you
+train in `bfloat16` and keep the loop. "In bfloat16 the scaler is not needed," a
+colleague says, "but it does no harm."
+
+The loop clips the gradient's norm to 1, as many do. You train a digit reader for
+200 steps of SGD.
+   >> [09-1-guess-1] Your guess: How does the run with the scaler compare with the one without?
+  - it is the same, the scaler does nothing here
+  - its steps are far too long, and the loss explodes
+  - its steps are far too short, and the loss hardly moves
+  - it is a little worse, more gradients round to zero
+   >> [09-1-look-1] with the scaler    loss 2.32, norm 22304.13
+without            loss 0.46, norm     0.34
+
+   >> [09-1-look-2] Measured: “its steps are far too short, and the loss hardly moves”.
+   >> [09-1-look-3] holds: loss after 200 steps with the scaler: 2.32, above 2.1
+[09-1-why-1] `scale` does not look at the format: it multiplies the loss, and with it every
+gradient, by 65,536 in `bfloat16` as well. The clip sees a norm in the ten thousands
+and cuts it to 1. Then `scaler.step` divides what is left by 65,536.
+   >> [09-1-why-2] <IPython.core.display.Image object>
+[09-1-repair-1] In `bfloat16` leave the scaler out: the exponent has as many bits as in `float32`. In
+`float16` small gradients need it, and the order is *scale, backward, unscale, clip,
+step, update*. Between `scale` and `unscale_` gradients are in no unit that a clip, a
+log or a threshold knows.
+   >> [09-1-repair-3] bfloat16, scaler, right order  loss 0.46
+float16,  scaler, right order  loss 0.46, norm 0.34
+
+   >> [09-1-repair-4] holds: loss in float16, in the right order: 0.46, below 0.9
+[09-1-repair-5] The scale finds its own size: an overflow halves it and skips the step; `2,000` steps
+without one double it, fewer in the explorer. Guess before you move a control: how many
+steps are skipped at the start when the scale is `256` times too large? Then set it; the
+line below the panels counts them.
+   >> [stage-explore-1] The loss scale over the steps: 10 of 120 steps are skipped, 5 of them at the start. The last scale is 2,048; without a scale 28% of these gradients become zero, with it 1%.
+[09-1-more-1] The runs above, once more as bounds:
+   >> [09-1-more-2] holds: loss after 200 steps without the scaler: 0.461, below 0.9 | holds: first norm that the clip saw, over the true one: 65536, expected 65536 ± 700 | holds: loss in bfloat16 with the scaler, in the right order: 0.461, below 0.9
+[09-1-more-3] With Adam this small net hardly notices. Adam divides each number by its usual size, so
+a common factor cancels, as long as single numbers stay above Adam's eps. In a net of
+millions of weights they may not. And the clip no longer does its work: it cuts every
+gradient, long or short, to the same norm.
+   >> [09-1-more-4] Adam: with the scaler 0.55, without 0.50
+
+   >> [09-1-more-5] holds: loss with Adam and the scaler, minus without: 0.053, below 0.3
+[09-1-more-6] What does the scaler do for `float16`? Take a loss that is small because it is
+divided, by a number of micro-batches or a temperature. Count the gradients that
+round to zero without the scaler, and are found again with it.
+   >> [09-1-more-7] {'scale 1': '76.7% lost', 'scale 65536': '0.0% lost'}
+
+   >> [09-1-more-8] <IPython.core.display.Image object>
+   >> [09-1-more-9] holds: share of gradients that float16 loses without the scaler: 0.767, above 0.01 | holds: the same with a scale of 65,536: 0, below 0.001
+[09-1-more-10] With 8 bits and fewer one scale for all no longer does: `E4M3` ends at `448`, and what
+is `200,000` times smaller than the largest number becomes zero. So the scale moves into
+the tensor. `MXFP8` and `MXFP4` share a power of two (8 bits, `float8_e8m0fnu`) among
+`32` numbers in `E4M3` or `E2M1`; `NVFP4` shares a scale in `E4M3` among `16` numbers
+in `E2M1`, and one in `float32` for the tensor. The cell rounds a tensor with one
+outlier to `E4M3`, with one scale and with one for each `32` numbers.
+   >> [09-1-more-11] {'a scale for 4096': '20.5% zeros', 'a scale for 32': '0.1% zeros'}
+
+   >> [09-1-more-12] holds: share that one scale for 4,096 numbers in E4M3 rounds to zero: 0.205, above 0.1 | holds: the same with a scale for each 32: 0.000977, below 0.01
+[09-1-folklore-1] **Told:** in `bfloat16` `scale()` is a no-op, as nothing can overflow. **Measured:** the
+range of `bfloat16` ends as well, near that of `float32`: `3e38` times ten is `inf`. And
+`scale()` multiplies what it gets, a number in `bfloat16` too.
+   >> [09-1-folklore-2] 3e38 times ten: inf   scale(2): 131072.0
+
+   >> [09-1-folklore-3] holds: ten times 3e38 in bfloat16 is infinite: yes | holds: what scale() makes of a 2 in bfloat16: 131072
+[09-8-situation-1] ## Trap 09.8 (core): A thousand small steps
+
+To save memory you put the weights themselves into `bfloat16`: `model.bfloat16()`, two
+bytes a weight, and the optimizer works on these. One weight stands at 1.0, and each
+step adds 0.001 to it.
+   >> [09-8-guess-1] Your guess: What does the weight read after a thousand such steps?
+  - 2.0, as in 32 bits
+  - about 1.99, each step loses a little
+  - 1.0, as before
+   >> [09-8-look-1] weight 1.0
+
+   >> [09-8-look-2] Measured: “1.0, as before”.
+   >> [09-8-look-3] holds: the weight after 1,000 steps of 0.001: 1
+[09-8-why-1] With 7 bits for the fraction there are 128 steps between 1 and 2, so the next number
+after 1 is about `1.008`. The sum `1.001` is nearer to 1 and becomes 1 again, a
+thousand times. The gradient was right and the optimizer did its work; the result does
+not fit into the weight.
+   >> [09-8-why-2] <IPython.core.display.Image object>
+[09-8-repair-1] A step is lost when it is smaller than half the gap: upwards a `256`th of the weight at
+1, a `512`th just below 2. So keep a copy in `float32`, the *master*. The optimizer
+steps there, and the weight is rounded from it anew each time. What is too small today
+adds up.
+   >> [09-8-repair-2] master 2.000, weight 2.0
+
+   >> [09-8-repair-3] holds: the weight after 1,000 steps on a master: 2, expected 2 ± 0.01
+   >> [09-8-repair-4] <IPython.core.display.Image object>
+[09-8-more-1] A counter stands still for the same reason: at 256 the gap between neighbours is 2.
+   >> [09-8-more-2] counter 256.0
+
+   >> [09-8-more-3] holds: what a counter in bfloat16 reads after 1,000 additions of 1: 256 | holds: steps between 1 and 2 in bfloat16: 128
+[09-8-more-4] What does a whole training lose? Readers with weights in `bfloat16`, 400 steps, with a
+master and without:
+   >> [09-8-more-7] <IPython.core.display.Image object>
+   >> [09-8-more-8] holds: SGD at 0.02: loss without a master, over that with one: 1.2, above 1.08 | holds: Adam at 1e-3: the same: 1.42, above 1.05 | holds: SGD at 0.2: the same: 1.04, below 1.15
+[09-8-folklore-1] **Told:** gradients are noisy anyway, so rounding the weights costs nothing.
+**Measured:** with SGD at 0.2 that is nearly so. At 0.02, and with Adam at its default
+rate, the reader without a master learns less in as many steps. Under `autocast` the
+weights are the master: they stay in `float32`.
+[09-8-next-1] Next on the core path: [09.9 Seven billion numbers](#Trap-09.9-(core):-Seven-billion-numbers).
+[09-9-situation-1] ## Trap 09.9 (core): Seven billion numbers
+
+Your model has 7 billion weights, the card 80 GB. In `float32`, AdamW needs 4 bytes for
+a weight, 4 for its gradient and 8 for two moments: `112` GB, before any activation.
+
+So you choose the layout in which large models are often trained: weights and gradients
+in `bfloat16`, moments in `float32`, and no step is to be lost (trap 09.8). "You will
+save nothing," says a colleague. The code counts the bytes of a small model in four
+layouts, after one step.
+   >> [09-9-guess-1] Your guess: How many GB do weights, gradients and optimizer take in the layout that you chose?
+  - 56, half of it
+  - 84
+  - 112, as before
+  - more than 112
+   >> [09-9-look-1] <IPython.core.display.Image object>
+   >> [09-9-look-2] Measured: “112, as before”.
+   >> [09-9-look-3] holds: bytes a weight in bfloat16 with masters: 16
+[09-9-why-1] The usual sum of `84` GB forgets the masters: 2 + 2 + 4 + 8 are 16 bytes, as many as
+4 + 4 + 8. Under `autocast` nothing changes either, as weights, gradients and moments
+are in `float32`. Only with all in `bfloat16` is it half, and then small steps are lost.
+[09-9-repair-1] What does not fit can be split. With several GPUs each may keep a part of the moments
+and masters, of the gradients, of the weights: *ZeRO* stages 1, 2 and 3 in DeepSpeed's
+words, and the last is what FSDP does. Seven billion weights with masters, on eight
+cards:
+   >> [09-9-repair-3] <IPython.core.display.Image object>
+   >> [09-9-repair-4] holds: GB on each of eight GPUs, everything split: 14
+[09-9-repair-5] Guess before you look: how many cards of `80` GB does a model of `70` billion weights need
+at least, when everything is split, and how many when the weights stay whole? Then set
+it; the line below the panels answers.
+   >> [stage-explore-2] Bytes on each GPU: model, layout, number of GPUs: 7 billion weights, 16 bits with masters, split: nothing. 112 GB on each of 8 GPUs; up to 64 GPUs of 80 GB are too few, before any activation.
+[09-9-more-1] The copy of the gradients in `float32` that each step on masters needs is made tensor by
+tensor where memory is short. All of it at once would be 4 bytes a weight more.
+   >> [09-9-more-2] holds: bytes a weight under autocast: 16 | holds: bytes a weight with all in bfloat16: 8 | holds: GB on each of eight GPUs, masters and moments split: 38.5
+[09-9-more-3] What mixed precision can halve is what autograd keeps for the backward pass, the
+*activations*: those of products, not those of norms and softmax, which stay in
+`float32`. They grow with the batch. The 16-bit copies of the weights, which `autocast`
+makes and keeps for the backward pass, do not. So with a small batch mixed precision
+keeps more, not less:
+   >> [09-9-more-4]   64 rows:  1.05 MB in float32,  1.44 mixed
+2048 rows: 33.55 MB in float32, 17.69 mixed
+
+   >> [09-9-more-5] holds: 64 rows: mixed over float32: 1.38, above 1.2 | holds: 2,048 rows: mixed over float32: 0.527, below 0.6
+[09-9-more-6] *Activation checkpointing* keeps only the input of each block and runs the block again
+in the backward pass. What a step keeps can be computed before it runs. For eight blocks
+of a Linear and a GELU, `N` rows of `F` values, autograd keeps two tensors of N x F for
+each block, the Linear's input and the GELU's. With a checkpoint it keeps one, the
+block's input.
+   >> [09-9-more-7] without 16 maps, with 8
+
+   >> [09-9-more-8] holds: bytes kept without checkpointing: 3.35544e+07 | holds: bytes kept with a checkpoint for each block: 1.67772e+07
+[09-9-more-9] The gradients are the same, and the price is a second forward pass, in which a BatchNorm
+would count its batch again. How much is saved depends on what a block keeps inside: a
+transformer's block, with its wide MLP and its attention, keeps far more than two
+tensors. A share that somebody quotes is that of one architecture. While the backward
+pass works on a block, this block's own tensors are there as well.
+   >> [09-9-more-10] largest difference 0e+00, FLOPs 1.35 times
+
+   >> [09-9-more-11] holds: largest difference of the gradients: 0 | holds: FLOPs of a step with checkpoints, over those without: 1.35, above 1.3 and below 1.4
+[09-9-next-1] Next on the core path: [09.11 A name for what is inside the wrapper](#Trap-09.11-(core):-A-name-for-what-is-inside-the-wrapper).
+[stage-concept-7] ## One card
+
+A card has a memory of its own and works through a queue that Python fills. So two
+questions decide what happens on it: which tensors move there with the model, and when
+Python has to wait for it.
+[09-14-situation-1] ## Trap 09.14: A model that takes its scaling along
+
+The recipe belongs in the model (trap 07.4). So your reader of digits keeps the mean and
+the deviation of each pixel, learns them from the training data, and scales its own
+input. It reads nearly all new digits.
+
+You save its `state_dict`, build the reader anew in another program and load the file.
+`load_state_dict` says `All keys matched successfully`.
+   >> [09-14-guess-1] Your guess: How many of 100 new digits does the loaded reader read?
+  - a number, in digits
+   >> [09-14-look-1] <All keys matched successfully>
+{'trained': '0.97', 'loaded': '0.76'}
+
+   >> [09-14-look-2] Measured: 76 digits.
+   >> [09-14-look-3] holds: share read after loading: 0.761, below 0.88
+[09-14-why-1] A module knows parameters, buffers and other modules; they stand in its registers
+`_parameters`, `_buffers` and `_modules`. A tensor in an ordinary attribute is in none
+of them: `state_dict` does not save it, `load_state_dict` does not miss it, and
+`.to(...)` does not move it. The loaded reader scales with zeros and ones. It still reads
+many digits, which is why nobody looks for the fault in the file.
+   >> [09-14-why-3] <IPython.core.display.Image object>
+[09-14-repair-1] `register_buffer` mends saving, loading and moving at once. Moved to another device or
+to a smaller type, the first version stops with an error. You need no GPU to see that:
+the device `"meta"` will do.
+   >> [09-14-repair-3] with buffers: 0.97 before, 0.97 after
+{'Scaled': 'Tensor on device cpu is not on the expected device meta!', 'Buffered': 'meta'}
+
+   >> [09-14-repair-4] holds: share read before saving, minus after loading, with buffers: 0
+[09-14-more-1] The runs above, once more as bounds:
+   >> [09-14-more-2] holds: share read before saving: 0.966, above 0.92 | holds: plain attributes pass on another device: no | holds: buffers pass on another device: yes
+[09-14-more-3] A buffer that can be computed anew, such as a mask, need not be saved:
+`register_buffer(name, tensor, persistent=False)` moves it with the model and leaves it
+out of the file. And hold on to no buffer in a list: `.to` gives the module a new tensor,
+and the list keeps the old one. A change of type leaves parameters in place, so there a list
+stays right.
+   >> [09-14-more-4] moved inside the list: {'the buffer': False, 'the parameter': True}
+
+   >> [09-14-more-5] holds: a buffer in a list moves with the model: no | holds: a parameter in a list does: yes
+[09-10-situation-1] ## Trap 09.10: Who waits for whom
+
+A GPU works through a queue. Python puts the operations of a step into it and runs
+ahead, until it asks for a number: then it waits until the queue is empty, and the GPU
+has nothing to do until Python has filled it again.
+
+The step below is an ordinary one. It skips rows that are not labelled, stops on NaN,
+counts long gradients, and adds up the loss for the log.
+   >> [09-10-guess-1] Your guess: How often does Python wait for a number in one such step?
+  - a number, in times
+   >> [09-10-look-1] 192 events, of which these ask for a number:
+['aten::nonzero', 'aten::nonzero', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense']
+
+   >> [09-10-look-2] Measured: 5 times.
+   >> [09-10-look-3] holds: times that one step asks for a number: 5
+[09-10-why-1] Only `item()` is easy to find in the code. `if` makes a `bool` of a tensor, twice. And
+`x[labelled]` has to know how many rows are left before it can make the result, once
+for `x` and once for `y`: that is `nonzero`. The trace is from a CPU, where nobody
+waits; the calls are the same on a GPU, and there each of them empties the queue.
+   >> [09-10-why-2] <IPython.core.display.Image object>
+[09-10-repair-1] Most of these numbers can wait. A mask goes into the loss, where -100 leaves a row out.
+Sums stay tensors. The log and the checks read them once in fifty steps; the price is
+that NaN is noticed up to fifty steps late.
+   >> [09-10-repair-3] 50 steps ask 0 times, before: 250
+
+   >> [09-10-repair-4] holds: numbers asked for one by one in fifty quiet steps: 0
+[09-10-more-1] An operation that calls another is an event around it: `item()` is the event around its
+copy of one number.
+   >> [09-10-more-2] events around the last one, itself among them: ['aten::item', 'aten::_local_scalar_dense']
+
+   >> [09-10-more-3] holds: the same in fifty steps as before: 250
+[09-10-more-4] `tolist()` fetches both numbers with one copy, the only time that these fifty steps
+wait. On a GPU a copy may wait, too, and shows in the trace as a `cudaStreamSynchronize`;
+from pinned memory, with `non_blocking=True`, it does not have to. The GPU section at the
+end measures both.
+[09-10-more-5] `torch.compile` runs Python once, writes down the tensor operations as a graph, and puts
+guards around it: facts, such as shapes and types, for which the graph is right. If a
+guard fails, it compiles again. Where Python wants to know a number, the graph *breaks*
+in two, and Python runs in between. Both can be counted without a compiler: the backend
+"eager" only runs the graph as it is.
+   >> [09-10-more-8] {'one shape': 1, 'each size': 5, 'five sizes': 2, 'an if on a number': 2}
+
+   >> [09-10-more-9] holds: graphs for five calls of one shape: 1 | holds: graphs for five sizes, each compiled for itself: 5 | holds: graphs for five sizes by default: 2
+[09-10-more-10] The second size teaches the compiler that this side varies, and the second graph holds
+for further sizes of two and more. With `dynamic=False` each size costs a compilation, up
+to a limit (`torch._dynamo.config.recompile_limit`); beyond it nothing is compiled. And
+the `if` is the question to the GPU once more: by default it cuts the graph, and with
+`fullgraph=True` it raises an error that names the line.
+   >> [09-10-more-11] holds: graphs for one call with an if on a number: 2
+[stage-concept-8] ## Several ranks: processes and their tape
+
+Data-parallel training starts the same program once for each GPU. A copy is a *rank*,
+counted from 0; all copies together are the *world*. Ranks share no memory. They talk
+through *collectives*, calls that all ranks of a group have to make, in the same order,
+and in this stage with tensors of the same size. `all_reduce`, for one, puts the sum
+over all ranks in the place of each rank's tensor.
+
+Two processes on your machine stand in for two GPUs. `ranks.run` sends a function's
+source to both and returns a list: what the function returned on rank 0, then on rank
+1. A rank knows `torch`, `nn`, `F`, `dist`, `DDP`, `fully_shard` and `contextlib`;
+functions of yours go along with `uses=(...)`. Each rank keeps a *tape*: before a
+collective is made it notes the name and the bytes.
+   >> [stage-concept-9] returned: [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+tapes:    [[('all_reduce', 12, '')], [('all_reduce', 12, '')]]
+
+   >> [stage-concept-10] holds: ranks that hold the sum: 2 | holds: do both tapes hold the same lines: yes
+[09-11-situation-1] ## Trap 09.11 (core): A name for what is inside the wrapper
+
+`DDP(model)` copies rank 0's weights to all ranks and promises to average the
+gradients during `backward`. You want to call methods that the wrapper does not
+have, so you write `net = ddp.module` at the top of the script and use `net` from
+then on. It is the very model that the wrapper holds. `loss.backward()` fills the
+same `.grad`, and the optimizer was given `ddp.parameters()`.
+
+Both ranks train a reader of digits for 100 steps, each on digits of its own.
+   >> [09-11-guess-1] Your guess: In how many of the 100 steps do the ranks average their gradients?
+  - a number, in steps
+   >> [09-11-look-1] last losses: 0.06 0.18
+digits read: 0.94 0.91
+gap between the ranks' weights: 0.49
+test digits that the ranks read differently: 45
+all_reduce on the tape: 0
+
+   >> [09-11-look-2] Measured: 0 steps.
+   >> [09-11-look-3] holds: all_reduce calls in 100 steps: 0
+[09-11-why-1] Two losses fall, two readers work, and they are two different readers. `DDP(model)` hangs
+a hook on each parameter and packs gradients into *buckets*. The hooks do not send by
+themselves: each call of `ddp(x)`, with gradients on, *prepares the reducer* for one
+backward pass. Then a bucket whose gradients have all arrived goes out in one
+`all_reduce`. A forward pass that goes to `ddp.module` prepares nothing, and the backward
+pass belongs to the rank alone.
+   >> [09-11-why-2] <IPython.core.display.Image object>
+[09-11-repair-1] Usually rank 0's model is saved, so the other half of the data, and of the machines, was
+for nothing. The pass that leads to the loss goes through the wrapper. Where the loss
+needs another method, let the model's `forward` call it.
+   >> [09-11-repair-2] gap 0.00, test digits read differently: 0
+all_reduce on the tape: 100 of 9640 bytes each
+last lines: ('all_reduce', 9640, 'e14a1f60') ('all_reduce', 9640, 'e14a1f60')
+
+   >> [09-11-repair-3] holds: gap between the ranks, through the wrapper: 0
+[09-11-repair-4] The last part of a line is the digest that `watch` asked for: eight characters made from
+all bits of the parameters, buffers left out.
+
+The explorer has the tapes of one update, for this repair and for other strategies.
+Before you move a control, say how many calls each rank will make and where the
+curves will part.
+   >> [stage-explore-3] The collective tape of one update, on two ranks: DDP, 4 layers, 2 small batches: 3 calls on rank 0, 3 on rank 1, 2.10 MB. Both tapes agree.
+[09-11-more-1] Both runs, once more as bounds:
+   >> [09-11-more-2] holds: all_reduce calls in the same 100 steps: 100 | holds: lines, digests included, in which the two tapes differ: 0 | holds: test digits on which the ranks disagree: 45, above 10 | holds: the larger of the two last losses: 0.182, below 1 | holds: share of test digits that the worse rank reads: 0.907, above 0.85 | holds: gap between the weights of the two ranks: 0.489, above 0.2
+[09-11-more-3] DDP divides the sum over the ranks by their number. That is the mean over all rows only
+if each rank has equally many. Let rank 0 have three rows, rank 1 one:
+   >> [09-11-more-5] by DDP 49% off, by sums 7e-08 off
+
+   >> [09-11-more-6] holds: three rows and one: DDP's gradient, off that of the four: 0.495, above 0.1 | holds: sum of the losses over sum of the rows: the same: 7.1e-08, below 1e-05
+[09-11-more-7] A rank without rows, or without a gradient for some parameter (`allow_unused=True` gives
+None for it, trap 09.3), has to make these calls as well, with zeros.
+[09-11-folklore-1] **Told:** DDP's hooks are put on the parameters when the wrapper is made, so one pass
+through it, to warm it up, is enough. **Measured:** with the first of the 100 steps
+through the wrapper and the others past it the tape holds one `all_reduce`, and the
+ranks end as far apart as before. Each step has to prepare its own backward.
+   >> [09-11-folklore-2] first step wrapped: gap 0.46, all_reduce calls: 1
+
+   >> [09-11-folklore-3] holds: gap after one step through the wrapper and 99 past it: 0.455, above 0.2 | holds: all_reduce calls then: 1
+[09-11-next-1] Next on the core path: [09.2 Ten pieces instead of one batch](#Trap-09.2-(core):-Ten-pieces-instead-of-one-batch).
+[09-3-situation-1] ## Trap 09.3: A flag against an error
+
+A net has one body and two heads. An early version of its training used one head a
+batch, and DDP stopped with a long error that named `find_unused_parameters=True`. The
+flag went in, the error was gone, and it has been in every script since. Today each
+batch uses both heads.
+   >> [09-3-guess-1] Your guess: How many all_reduce calls does one training step make with the flag?
+  - a number, in calls
+   >> [09-3-look-1] bytes of the all_reduce calls in three steps: [10960, 24, 10960, 24, 10960, 24]
+bytes of the gradients: 10960   parameter tensors: 6
+
+   >> [09-3-look-2] Measured: 2 calls.
+   >> [09-3-look-3] holds: all_reduce calls a step, with the flag: 2
+[09-3-why-1] All gradients of this net fit into one bucket, which is one call. With the flag, DDP
+walks through the graph of each forward pass for the parameters that backward will not
+meet, so that their buckets do not wait for them. And after each backward the ranks tell
+each other which parameters they used, a number for each tensor, in a call of its own.
+It is small, but it waits for all ranks.
+   >> [09-3-why-2] <IPython.core.display.Image object>
+[09-3-repair-1] All of that is paid in every step (unless you set `static_graph=True`), also where
+nothing is unused. Without the flag:
+   >> [09-3-repair-2] both heads, no flag:   [10960, 10960, 10960]
+head a alone, flag:    [10960, 24, 10960, 24, 10960, 24]
+head a alone, no flag: [] step 2: Expected to have finished reduction in t ...
+
+   >> [09-3-repair-3] holds: all_reduce calls a step, both heads, without the flag: 1
+[09-3-repair-4] So the flag is for nets in which a step may leave a parameter without a gradient, and
+a dry run can tell, in one process, before anything is wrapped. `torch.autograd.grad`
+with `allow_unused=True` gives None for such a parameter:
+   >> [09-3-repair-5] unused: ['b.weight', 'b.bias']
+
+   >> [09-3-repair-6] holds: tensors that head a alone leaves unused: 2
+[09-3-more-1] The second call, and the error without the flag, as bounds:
+   >> [09-3-more-2] holds: bytes of the second one, for each parameter tensor: 4 | holds: errors that name the flag, one head, without it: 2
+[09-3-folklore-1] **Told:** with an unused parameter DDP hangs. **Measured:** where both ranks leave out the
+same, it raises on both in the second forward pass, whether head a is used, head b, or
+both in turn. The first step is worse than an error: DDP waits for the missing gradients
+and exchanges nothing, and each rank makes its own update.
+   >> [09-3-folklore-2] stopped in step 2: [True, True, True, True, True, True]
+
+   >> [09-3-folklore-3] holds: ranks, in three ways, that stop in step 2: 6 | holds: all_reduce calls before the errors: 0
+[09-3-folklore-4] Where ranks differ, the told is true. Rank 0 uses both heads, rank 1 head a alone: rank 0
+sends its gradients and waits, and rank 1 goes on to the `barrier` at the end of the
+epoch. Neither raises. An `all_reduce` behind `if rank == 0:`, as when one rank alone
+evaluates, hangs in the same way. A limit on the run, and the last line of each tape,
+name the two calls that do not belong together.
+   >> [09-3-folklore-5] no answer within 5 s: rank 0, calls: 4, the last all_reduce of 10960 B; rank 1, calls: 4, the last barrier of 1 B. Do all ranks make the same calls in the same order?
+
+   >> [09-3-folklore-6] <IPython.core.display.Image object>
+   >> [09-3-folklore-7] holds: does a rank wait in its all_reduce, the other in a barrier: yes | holds: processes left behind: 0
+[09-6-situation-1] ## Trap 09.6: Four small batches, one update
+
+A batch does not fit, so you add up the gradients of four small ones and then update.
+Under DDP the ranks would exchange their gradients four times, where one exchange of the
+sum would do. `ddp.no_sync()` switches the exchange off. The exchange happens in
+`backward`, so you put `with ddp.no_sync():` around the first three calls of
+`backward` and leave the fourth alone.
+   >> [09-6-guess-1] Your guess: How often do the ranks exchange gradients in these four batches?
+  - a number, in times
+   >> [09-6-look-1] bytes of each all_reduce: [9640, 9640, 9640, 9640]
+gradient, off the one of a single process: 1e-07
+
+   >> [09-6-look-2] Measured: 4 times.
+   >> [09-6-look-3] holds: exchanges with no_sync around backward: 4
+[09-6-why-1] The gradient is right up to rounding, so a test of the numbers does not find this. The
+bytes are wrong. `ddp(x)` outside `no_sync` has prepared the reducer (trap 09.11), and
+the next `backward` makes the exchange, wherever it stands. So the forward pass belongs
+inside `no_sync`.
+   >> [09-6-repair-1] bytes of each all_reduce: [9640]
+
+   >> [09-6-repair-2] holds: exchanges with forward inside no_sync: 1
+   >> [09-6-repair-3] <IPython.core.display.Image object>
+[09-6-more-1] The gradient after both versions, off the one of a single process:
+   >> [09-6-more-2] holds: gradient after it, off the one of a single process: 1.24e-07, below 0.0001 | holds: gradient then, off the one of a single process: 1.21e-07, below 0.0001 | holds: bytes of the exchange over those of the parameters: 1
+[09-6-more-3] One case is left. An epoch of six batches, four to an update, ends with two that were
+added up in silence. If you step on them all the same, each rank steps on gradients
+of its own:
+   >> [09-6-more-5] last batch exchanged: False   digests: fcd7dccc 4eff58ec
+last batch exchanged: True   digests: 060014f6 060014f6
+
+   >> [09-6-more-6] holds: different models after a silent last batch: 2 | holds: different models where the last batch is exchanged: 1
+[09-2-situation-1] ## Trap 09.2 (core): Ten pieces instead of one batch
+
+On one card or on many, a batch of 160 rows may not fit. You feed it in ten pieces of 16
+rows and divide each piece's loss by ten.
+
+Not all labels count. Some are padding and carry -100, which `F.cross_entropy` leaves
+out of its mean. You compare the gradient of the ten pieces with that of all 160 rows
+at once, same weights, same rows.
+   >> [09-2-guess-1] Your guess: By how much of its length do the ten pieces miss the gradient of the whole batch?
+  - by rounding alone
+  - by about 5 %
+  - by about 25 %
+  - by more than 50 %
+   >> [09-2-look-1] ten pieces, a tenth each: 61% off
+
+   >> [09-2-look-2] Measured: “by more than 50 %”.
+   >> [09-2-look-3] holds: ten pieces, a tenth each: share by which the gradient misses: 0.614, above 0.15
+[09-2-why-1] A tenth for each piece makes the single label of the first piece count as much as all
+sixteen of the third. The mean over all labels wants one divisor for all pieces: the
+number of labels that count in the whole step. That number is known before the first
+`backward`, from the labels alone.
+   >> [09-2-why-2] <IPython.core.display.Image object>
+[09-2-repair-1] Multiply each piece's mean by its own share of the labels:
+   >> [09-2-repair-2] divided by the labels that count: 1e-07 off
+
+   >> [09-2-repair-3] holds: divided by the labels that count: the miss: 1.28e-07, below 1e-05
+[09-2-more-1] With class weights and class numbers as labels the divisor of `F.cross_entropy` is the
+sum of the weights of these labels, and so it is for the pieces. `reduction="sum"` gives
+each piece's sum without a divisor of its own, so that one for all can follow:
+   >> [09-2-more-2] {'sums over labels': '6e-01 off', 'sums over their weights': '2e-07 off'}
+
+   >> [09-2-more-3] holds: class weights, divided by the number of labels: the miss: 0.649, above 0.05 | holds: class weights, divided by the sum of weights: the miss: 1.86e-07, below 1e-05
+[09-2-more-4] The end of the epoch needs care, too. A step takes four pieces; of ten pieces two are
+left. Divided by four they make a gradient, and with plain SGD a step, half as long as
+it should be. Without a step they are lost, or their gradient stays and joins the first
+step of the next epoch.
+   >> [09-2-more-5] the last step over a fair one: 0.50
+
+   >> [09-2-more-6] holds: two pieces left, divided by four: length over that of a fair step: 0.5, expected 0.5 ± 0.0001
+[09-2-more-7] A piece in which no label counts has a mean of 0 / 0, and NaN times zero stays NaN. Its
+sum is 0.
+   >> [09-2-more-8] over no label: mean nan   sum 0.0
+
+   >> [09-2-more-9] holds: a mean over no label is a number: no
+[09-2-folklore-1] **Told:** with the right divisor accumulation *is* the big batch. **Measured:** not
+where rows of a batch see each other. BatchNorm takes its statistics from the piece,
+and the gradient is another one. LayerNorm works row by row, and in float32 the
+difference is rounding.
+   >> [09-2-folklore-2] BatchNorm 19% off, LayerNorm 2e-07 off
+
+   >> [09-2-folklore-3] holds: BatchNorm: the miss of ten equal pieces: 0.186, above 0.08 | holds: LayerNorm: the miss of ten equal pieces: 1.85e-07, below 1e-05
+[09-5-situation-1] ## Trap 09.5: A sampler for each rank
+
+Each rank gets a `DistributedSampler` over the 1,300 training digits, with shuffling
+on. The sampler deals the digits out, so that no two ranks see the same one, and hands
+its rank's share to a `DataLoader`. Your loop is the one you always write:
+`for epoch in range(10): for batch in loader: ...`.
+   >> [09-5-guess-1] Your guess: How many different orders does rank 0 see in 10 epochs?
+  - a number, in orders
+   >> [09-5-look-1] different orders in 10 epochs: 1
+
+   >> [09-5-look-2] Measured: 1 orders.
+   >> [09-5-look-3] holds: different orders in 10 epochs: 1
+[09-5-why-1] The digits are shuffled, once. All ranks have to deal from the same order, so the
+sampler may not use a generator of its rank's own: it seeds a fresh one with
+`seed + epoch`. It cannot know the epoch. `set_epoch` tells it, before the loader is
+asked for batches.
+   >> [09-5-repair-1] different orders in 10 epochs: 10
+
+   >> [09-5-repair-2] holds: different orders in 10 epochs, each announced: 10
+   >> [09-5-repair-3] <IPython.core.display.Image object>
+[09-5-more-1] The one order is a shuffled one:
+   >> [09-5-more-2] holds: is the order just 0, 2, 4, ...: no
+[09-5-more-3] The second surprise waits in the evaluation. All ranks get equally many digits, as
+otherwise one of them would wait in a collective for a batch that another does not
+have. So where the division leaves a rest, the sampler repeats digits from the
+beginning, and an accuracy over all ranks counts these twice.
+   >> [09-5-more-4] <IPython.core.display.Image object>
+[09-5-more-5] Four ranks read the 497 test digits:
+   >> [09-5-more-6] digits on each rank: 125 125 125 125   together: 500
+read twice: 0 1 2
+
+   >> [09-5-more-7] holds: digits that four ranks read, of 497: 500 | holds: of them, read twice: 3
+[09-5-more-8] `drop_last=True` gives equal shares the other way: 496 digits, one never read. Where
+the number has to be exact, deal the digits out yourself, and sum hits and counts
+over the ranks, not their accuracies.
+   >> [09-5-more-9] holds: different digits read with drop_last: 496
+[stage-concept-14] ## Shards: a model in pieces
+
+Under DDP each rank holds the whole model. What does not fit is cut: each rank holds its
+*shard* of each parameter, of its gradient and of its moments. A layer is put together
+for the moment in which it works. In this part `fully_shard` cuts the models, and the
+traps are what cutting changes: how much is sent, who holds which tensor, what a norm
+is, what a file holds.
+[09-4-situation-1] ## Trap 09.4: Six layers, each by itself
+
+Six linear layers, each sharded by itself with `fully_shard(layer)`, then the net. You
+know what data parallelism sends: an `all_reduce` of the gradients, once a step. A
+sharded net has to fetch its weights as well, as each rank holds a part only: an
+`all_gather` puts a whole layer together.
+   >> [09-4-guess-1] Your guess: How many all_gather calls does one training step make?
+  - a number, in calls
+   >> [09-4-look-1] all_gather       12 calls    13056 bytes
+reduce_scatter    6 calls     6528 bytes
+all_reduce        0 calls        0 bytes
+
+   >> [09-4-look-2] Measured: 12 calls.
+   >> [09-4-look-3] holds: all_gather calls of six layers: 12
+[09-4-why-1] A layer is gathered for its forward pass, given back, and gathered again for its
+backward pass. Then a `reduce_scatter` leaves each rank the averaged gradients of its own
+part. That is what saves memory: a rank holds its share and a layer or two. It is bought
+with bytes and with calls, and each call waits for the slowest rank.
+
+An `all_reduce` costs a network as much as a `reduce_scatter` and an `all_gather` of the
+same tensor, as it is made of the two:
+   >> [09-4-why-2] <IPython.core.display.Image object>
+[09-4-repair-1] A model that fits need not pay all of it. Layers may stay whole until backward
+(`reshard_after_forward=False`), the net may be one piece, or nothing is sharded at all.
+An `all_reduce` counts once in the bars and is sent as two: so DDP and layers that are
+kept cost the same bytes, and giving them back adds half.
+   >> [09-4-repair-3] <IPython.core.display.Image object>
+   >> [09-4-repair-4] holds: bytes of each layer sharded, over those of DDP's all_reduce: 3
+[09-4-more-1] The calls of the plans, as bounds:
+   >> [09-4-more-2] holds: reduce_scatter calls: 6 | holds: all_gather calls, layers kept until backward: 6 | holds: calls of the net as one piece: 2
+[09-4-more-3] The net as one piece is gathered once: the outermost module keeps its weights until
+backward unless you say `reshard_after_forward=True`. The bytes are those of the whole
+tensors; [NCCL's page on
+performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) says
+which part of them crosses the network, for each collective.
+[09-4-folklore-1] **Told:** wrapping the whole model once is enough to shard it. **Measured:** as one
+piece the six layers are gathered in a single call, so that in forward each rank holds
+all weights. The calls are few; what stays cut are the gradients and the moments.
+   >> [09-4-folklore-2] holds: bytes gathered at once, over those of the model: 1
+[09-13-situation-1] ## Trap 09.13: One line for shards
+
+A script for one GPU makes the model, then the optimizer, then trains. You add one
+line so that the model is cut into shards: `fully_shard(net)`. It changes the model in
+place and returns it. You put the line where the comment says "distributed", right
+before the loop.
+
+The model has a test loss of about `2.3`, and AdamW makes 60 steps.
+   >> [09-13-guess-1] Your guess: What is the test loss after 60 steps of the script?
+  - below 1, as with one GPU
+  - higher than that: half of each parameter learns
+  - the same as before the first step, to the last digit
+  - there is none: the first step raises an error
+   >> [09-13-look-1] test loss 2.3253 -> 2.3253
+tensors of the model that the optimizer holds: 0 of 4
+
+   >> [09-13-look-2] Measured: “the same as before the first step, to the last digit”.
+   >> [09-13-look-3] holds: change of the test loss in 60 steps: 0
+[09-13-why-1] `fully_shard` puts new parameters into the model, `DTensor`s that hold this rank's
+shard. The optimizer still holds the old ones. Their `.grad` stays None, and a
+parameter without a gradient is skipped without a word. The old tensors also keep
+their memory, so nothing was saved either.
+   >> [09-13-why-2] <IPython.core.display.Image object>
+[09-13-repair-1] The order that works: model, shard, optimizer. Between the last two there is a second
+way to lose the parameters, again without an error: a forward pass. While it runs the
+model holds whole tensors. In the outermost module they stay until a backward pass ends,
+so an optimizer made there holds these.
+   >> [09-13-repair-2] shard, optimizer            test loss 2.3253 -> 0.4536, 4 of 4 tensors
+shard, forward, optimizer   test loss 2.3253 -> 2.3253, 0 of 4 tensors
+
+   >> [09-13-repair-3] holds: test loss, optimizer right after the shard: 0.454, below 1
+[09-13-more-1] What an optimizer holds stands in `optimizer.param_groups`: each group is a dict with a
+list "params" and the settings, such as "lr". Counted by identity:
+   >> [09-13-more-2] holds: tensors of the model that the optimizer holds: 0 | holds: tensors it holds then: 4 | holds: change of the test loss, with a forward pass in between: 0
+[09-12-situation-1] ## Trap 09.12: A clip of your own
+
+The gradient of a shard is a shard as well: `p.grad.to_local()` is a plain tensor with
+this rank's part of the numbers.
+
+You clip the gradient to a norm of 0.1. You wrote the clip yourself years ago: the
+norm of all gradients, then every gradient times `0.1 / norm` where the norm is
+larger. You run it on what `to_local()` gives, on two ranks, in a step where the norm
+of the whole gradient is well above 0.1.
+   >> [09-12-guess-1] Your guess: What is the norm of the whole gradient after the clip?
+  - 0.1, as asked
+  - more than 0.1
+  - less than 0.1
+  - the clip raises an error
+   >> [09-12-look-1] <IPython.core.display.Image object>
+   >> [09-12-look-2] Measured: “more than 0.1”.
+   >> [09-12-look-3] holds: norm of the whole gradient after a clip at 0.1: 0.141, above 0.11 and below 0.1415
+[09-12-why-1] Each rank sees a part of the numbers, so the norm that it computes is too small, and
+it clips too little, each rank by a factor of its own. If all of `R` ranks clip, each
+ends with a norm of 0.1, and together they have $0.1 \sqrt{R}$: with two ranks up to
+`0.1414`. Nothing diverges, the steps are only longer; with `64` ranks they could be
+eight times too long.
+[09-12-repair-1] Norms do not add up, their squares do. One `all_reduce` of a single number is enough:
+   >> [09-12-repair-2] the ranks believe 0.190 and 0.190
+after the clip at 0.1: 0.1000
+weights after 30 steps: 0.1% off, before 8.7%
+
+   >> [09-12-repair-3] holds: norm of the whole gradient, squares summed over the ranks: 0.1, expected 0.1 ± 0.0001
+[09-12-more-1] Both clips beside the run of a single process:
+   >> [09-12-more-2] holds: the larger of the norms that the ranks believe, over the norm: 0.775, below 0.95 | holds: weights after 30 steps, off those of a single process: 0.087, above 0.02 | holds: its gradient, off the one of a single process: 5.21e-06, below 0.0001 | holds: weights then, off those of a single process: 0.000827, below 0.005
+[09-12-folklore-1] **Told:** `torch.nn.utils.clip_grad_norm_` is wrong on sharded models. **Measured:**
+on the gradients of `fully_shard`, all over the same ranks, it clips as a single process
+does: they are `DTensor`s, which know that they are parts. The advice comes from the older
+FSDP class, which has a method of its own for this. What torch's clip *returns* is a
+DTensor, too: take `.full_tensor()` before you log it.
+   >> [09-12-folklore-2] returned 0.192, after the clip 0.1000
+
+   >> [09-12-folklore-3] holds: norm after torch's own clip on DTensors: 0.1, expected 0.1 ± 0.0001
+[09-7-situation-1] ## Trap 09.7: A checkpoint as always
+
+Your net is sharded over two ranks with `fully_shard` and has trained for 60 steps. You
+save it as you always have, in one process: `if dist.get_rank() == 0:
+torch.save(net.state_dict(), path)`.
+
+The next day two ranks build and shard the net anew, from other random numbers. Each
+loads the file: `net.load_state_dict(torch.load(path))`. "If anything is missing, it
+will complain," a colleague says.
+   >> [09-7-guess-1] Your guess: What do the ranks have then?
+  - half of the saved net, and that half once more
+  - the net that was saved
+  - an error: half of the numbers are missing
+  - half of the saved net, the other half is random
+   >> [09-7-look-1] <All keys matched successfully>
+digits read: saved 0.86, loaded 0.36
+numbers that are not as saved: 50.0%
+
+   >> [09-7-look-2] Measured: “half of the saved net, and that half once more”.
+   >> [09-7-look-3] holds: share of numbers that are not as saved: 0.5, expected 0.5 ± 0.001
+[09-7-why-1] After `fully_shard` the values of `state_dict()` are `DTensor`s. Such a tensor shows the
+shape of the whole and holds the rows of its rank. Rank 0's file has rank 0's rows.
+When rank 1 loads it, shapes and names are right, so its own rows become rank 0's. An
+error would need shards of different sizes.
+   >> [09-7-why-2] <IPython.core.display.Image object>
+[09-7-repair-1] A saved net needs all ranks. `torch.distributed.checkpoint`, *DCP* for short, lets each
+write its own part into one folder, with a table of contents. Whoever loads asks for the
+parts that it needs, so another number of ranks can read what two have written.
+`get_state_dict` names parameters and optimizer states alike, however they are sharded.
+   >> [09-7-repair-4] files: ['.metadata', '__0_0.distcp', '__1_0.distcp']
+digits read by one process that loaded them: 0.86
+
+   >> [09-7-repair-5] holds: numbers in which the resumed run differs after two more steps: 0
+[09-7-more-1] Both ways of loading, as bounds:
+   >> [09-7-more-2] holds: test digits read by the net that was saved: 0.855, above 0.75 | holds: by the net that was loaded: 0.358, below 0.6 | holds: weights in which the second half differs from the first: 0 | holds: numbers in which two ranks loaded something else than was saved: 0 | holds: numbers in which a single process loaded something else: 0
+[09-7-more-3] The rows are cut evenly, as far as they go:
+   >> [09-7-more-4] whole (10, 2): rank 0 holds (5, 2), rank 1 (5, 2)
+whole (3, 2): rank 0 holds (2, 2), rank 1 (1, 2)
+whole (1, 2): rank 0 holds (1, 2), rank 1 (0, 2)
+ten rows on four ranks: 3 3 3 1
+
+   >> [09-7-more-5] holds: rows of one that rank 1 holds: 0
+[09-7-more-6] To hand a model on, one file with whole tensors is often better. All ranks have to help
+to make it: `get_model_state_dict(net, options=StateDictOptions(full_state_dict=True,
+cpu_offload=True))` gathers them, so the call stands outside `if rank == 0`, and only
+`torch.save` inside. (`dcp.save_state_dict`, in older scripts, is deprecated; it takes a
+storage writer.)
+[stage-concept-15] ## Further: launching ranks, and the same step in JAX
+
+Outside a notebook `torchrun` starts the ranks. It sets `RANK`, `WORLD_SIZE` and the
+address where they meet, and ends all of them when one fails. On one machine
+`--standalone` finds a free port by itself. On two machines with eight GPUs each, the
+same script is started on both with the same line:
+
+```sh
+torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d \
+    --rdzv-id=run7 --rdzv-endpoint=first-machine:29500 train.py
+```
+   >> [stage-concept-18] rank 0 of 2: [3.0, 3.0, 3.0]
+rank 1 of 2: [3.0, 3.0, 3.0]
+
+   >> [stage-concept-19] holds: ranks of torchrun that hold the sum of both: 2
+[stage-concept-20] JAX has one program for all devices and no wrapper to go past. Arrays say how they
+are spread: here the batch over eight devices, the weights whole on each. JAX reads
+that and puts the all-reduce in itself. Eight devices on a CPU are a
+flag, which has to be set before JAX starts, so this runs in a process of its own.
+   >> [stage-concept-22] 8 devices, all-reduce in the program: 1
+
+   >> [stage-concept-23] holds: devices: 8 | holds: all-reduce operations that JAX put in: 1, above 0 | holds: largest gap between eight devices and one: 2.98e-08, below 1e-05
+[stage-summary-1] ## What you take with you
+
+- A format is a range and a gap. `float16` lacks range, `bfloat16` is coarse.
+- A scaler belongs to `float16`: scale, backward, unscale, clip, step, update.
+- Steps below half a gap are lost; a master in `float32` adds them up.
+- Divide by what counts in the whole step.
+- AdamW takes 16 bytes a weight in three layouts of four. Activations are what mixed
+  precision can halve.
+- The ranks of a group have to make the same collectives, in the same order. A tape of
+  each shows where they part.
+- The loss comes from the wrapper, a norm is summed over the ranks, the optimizer is made
+  after the shards, and all ranks save.
+- A number asked of the GPU is a wait and, unless you set otherwise, a cut in a compiled
+  graph.
+- What belongs to the model is a parameter or a buffer.
+
+**Next:** stage 10 trains one percent of a model, and asks which percent.
+
+holds: largest float16: 65504
+{'weight': 'float32', 'logits': 'bfloat16', 'loss': 'float32', 'gradient': 'float32'}
+holds: bytes of a number of the logits: 2
+holds: bytes of a number of the weight's gradient: 4
+Your guess: How does the run with the scaler compare with the one without?
+  - it is the same, the scaler does nothing here
+  - its steps are far too long, and the loss explodes
+  - its steps are far too short, and the loss hardly moves
+  - it is a little worse, more gradients round to zero
+with the scaler    loss 2.32, norm 24452.68
+without            loss 0.50, norm     0.37
+Measured: “its steps are far too short, and the loss hardly moves”.
+holds: loss after 200 steps with the scaler: 2.32, above 2.1
+bfloat16, scaler, right order  loss 0.50
+float16,  scaler, right order  loss 0.50, norm 0.37
+holds: loss in float16, in the right order: 0.497, below 0.9
+holds: loss after 200 steps without the scaler: 0.497, below 0.9
+holds: first norm that the clip saw, over the true one: 65536, expected 65536 ± 700
+holds: loss in bfloat16 with the scaler, in the right order: 0.497, below 0.9
+Adam: with the scaler 0.60, without 0.52
+holds: loss with Adam and the scaler, minus without: 0.074, below 0.3
+{'scale 1': '77.9% lost', 'scale 65536': '0.0% lost'}
+holds: share of gradients that float16 loses without the scaler: 0.779, above 0.01
+holds: the same with a scale of 65,536: 0, below 0.001
+{'a scale for 4096': '19.2% zeros', 'a scale for 32': '0.2% zeros'}
+holds: share that one scale for 4,096 numbers in E4M3 rounds to zero: 0.192, above 0.1
+holds: the same with a scale for each 32: 0.00195, below 0.01
+3e38 times ten: inf   scale(2): 131072.0
+holds: ten times 3e38 in bfloat16 is infinite: yes
+holds: what scale() makes of a 2 in bfloat16: 131072
+Your guess: What does the weight read after a thousand such steps?
+  - 2.0, as in 32 bits
+  - about 1.99, each step loses a little
+  - 1.0, as before
+weight 1.0
+Measured: “1.0, as before”.
+holds: the weight after 1,000 steps of 0.001: 1
+master 2.000, weight 2.0
+holds: the weight after 1,000 steps on a master: 2, expected 2 ± 0.01
+counter 256.0
+holds: what a counter in bfloat16 reads after 1,000 additions of 1: 256
+holds: steps between 1 and 2 in bfloat16: 128
+holds: SGD at 0.02: loss without a master, over that with one: 1.17, above 1.08
+holds: Adam at 1e-3: the same: 1.45, above 1.05
+holds: SGD at 0.2: the same: 1.03, below 1.15
+Your guess: How many GB do weights, gradients and optimizer take in the layout that you chose?
+  - 56, half of it
+  - 84
+  - 112, as before
+  - more than 112
+Measured: “112, as before”.
+holds: bytes a weight in bfloat16 with masters: 16
+holds: GB on each of eight GPUs, everything split: 14
+holds: bytes a weight under autocast: 16
+holds: bytes a weight with all in bfloat16: 8
+holds: GB on each of eight GPUs, masters and moments split: 38.5
+  64 rows:  1.05 MB in float32,  1.44 mixed
+2048 rows: 33.55 MB in float32, 17.69 mixed
+holds: 64 rows: mixed over float32: 1.38, above 1.2
+holds: 2,048 rows: mixed over float32: 0.527, below 0.6
+without 16 maps, with 8
+holds: bytes kept without checkpointing: 3.35544e+07
+holds: bytes kept with a checkpoint for each block: 1.67772e+07
+largest difference 0e+00, FLOPs 1.35 times
+holds: largest difference of the gradients: 0
+holds: FLOPs of a step with checkpoints, over those without: 1.35, above 1.3 and below 1.4
+Your guess: How many of 100 new digits does the loaded reader read?
+  - a number, in digits
+<All keys matched successfully>
+{'trained': '0.96', 'loaded': '0.76'}
+Measured: 76 digits.
+holds: share read after loading: 0.759, below 0.88
+with buffers: 0.96 before, 0.96 after
+{'Scaled': 'Tensor on device cpu is not on the expected device meta!', 'Buffered': 'meta'}
+holds: share read before saving, minus after loading, with buffers: 0
+holds: share read before saving: 0.964, above 0.92
+holds: plain attributes pass on another device: no
+holds: buffers pass on another device: yes
+moved inside the list: {'the buffer': False, 'the parameter': True}
+holds: a buffer in a list moves with the model: no
+holds: a parameter in a list does: yes
+Your guess: How often does Python wait for a number in one such step?
+  - a number, in times
+192 events, of which these ask for a number:
+['aten::nonzero', 'aten::nonzero', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense']
+Measured: 5 times.
+holds: times that one step asks for a number: 5
+50 steps ask 0 times, before: 250
+holds: numbers asked for one by one in fifty quiet steps: 0
+events around the last one, itself among them: ['aten::item', 'aten::_local_scalar_dense']
+holds: the same in fifty steps as before: 250
+{'one shape': 1, 'each size': 5, 'five sizes': 2, 'an if on a number': 2}
+holds: graphs for five calls of one shape: 1
+holds: graphs for five sizes, each compiled for itself: 5
+holds: graphs for five sizes by default: 2
+holds: graphs for one call with an if on a number: 2
+returned: [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+tapes:    [[('all_reduce', 12, '')], [('all_reduce', 12, '')]]
+holds: ranks that hold the sum: 2
+holds: do both tapes hold the same lines: yes
+Your guess: In how many of the 100 steps do the ranks average their gradients?
+  - a number, in steps
+last losses: 0.03 0.06
+digits read: 0.93 0.93
+gap between the ranks' weights: 0.40
+test digits that the ranks read differently: 37
+all_reduce on the tape: 0
+Measured: 0 steps.
+holds: all_reduce calls in 100 steps: 0
+gap 0.00, test digits read differently: 0
+all_reduce on the tape: 100 of 9640 bytes each
+last lines: ('all_reduce', 9640, 'f28eea6d') ('all_reduce', 9640, 'f28eea6d')
+holds: gap between the ranks, through the wrapper: 0
+holds: all_reduce calls in the same 100 steps: 100
+holds: lines, digests included, in which the two tapes differ: 0
+holds: test digits on which the ranks disagree: 37, above 10
+holds: the larger of the two last losses: 0.0642, below 1
+holds: share of test digits that the worse rank reads: 0.928, above 0.85
+holds: gap between the weights of the two ranks: 0.401, above 0.2
+by DDP 59% off, by sums 8e-08 off
+holds: three rows and one: DDP's gradient, off that of the four: 0.591, above 0.1
+holds: sum of the losses over sum of the rows: the same: 8.44e-08, below 1e-05
+first step wrapped: gap 0.37, all_reduce calls: 1
+holds: gap after one step through the wrapper and 99 past it: 0.367, above 0.2
+holds: all_reduce calls then: 1
+Your guess: How many all_reduce calls does one training step make with the flag?
+  - a number, in calls
+bytes of the all_reduce calls in three steps: [10960, 24, 10960, 24, 10960, 24]
+bytes of the gradients: 10960   parameter tensors: 6
+Measured: 2 calls.
+holds: all_reduce calls a step, with the flag: 2
+both heads, no flag:   [10960, 10960, 10960]
+head a alone, flag:    [10960, 24, 10960, 24, 10960, 24]
+head a alone, no flag: [] step 2: Expected to have finished reduction in t ...
+holds: all_reduce calls a step, both heads, without the flag: 1
+unused: ['b.weight', 'b.bias']
+holds: tensors that head a alone leaves unused: 2
+holds: bytes of the second one, for each parameter tensor: 4
+holds: errors that name the flag, one head, without it: 2
+stopped in step 2: [True, True, True, True, True, True]
+holds: ranks, in three ways, that stop in step 2: 6
+holds: all_reduce calls before the errors: 0
+no answer within 5 s: rank 0, calls: 4, the last all_reduce of 10960 B; rank 1, calls: 4, the last barrier of 1 B. Do all ranks make the same calls in the same order?
+holds: does a rank wait in its all_reduce, the other in a barrier: yes
+holds: processes left behind: 0
+Your guess: How often do the ranks exchange gradients in these four batches?
+  - a number, in times
+bytes of each all_reduce: [9640, 9640, 9640, 9640]
+gradient, off the one of a single process: 1e-07
+Measured: 4 times.
+holds: exchanges with no_sync around backward: 4
+bytes of each all_reduce: [9640]
+holds: exchanges with forward inside no_sync: 1
+holds: gradient after it, off the one of a single process: 1.17e-07, below 0.0001
+holds: gradient then, off the one of a single process: 1.18e-07, below 0.0001
+holds: bytes of the exchange over those of the parameters: 1
+last batch exchanged: False   digests: 5e6dcbe6 d30b478a
+last batch exchanged: True   digests: 5257f1c1 5257f1c1
+holds: different models after a silent last batch: 2
+holds: different models where the last batch is exchanged: 1
+Your guess: By how much of its length do the ten pieces miss the gradient of the whole batch?
+  - by rounding alone
+  - by about 5 %
+  - by about 25 %
+  - by more than 50 %
+ten pieces, a tenth each: 104% off
+Measured: “by more than 50 %”.
+holds: ten pieces, a tenth each: share by which the gradient misses: 1.04, above 0.15
+divided by the labels that count: 1e-07 off
+holds: divided by the labels that count: the miss: 1.22e-07, below 1e-05
+{'sums over labels': '7e-01 off', 'sums over their weights': '1e-07 off'}
+holds: class weights, divided by the number of labels: the miss: 0.702, above 0.05
+holds: class weights, divided by the sum of weights: the miss: 1.48e-07, below 1e-05
+the last step over a fair one: 0.50
+holds: two pieces left, divided by four: length over that of a fair step: 0.5, expected 0.5 ± 0.0001
+over no label: mean nan   sum 0.0
+holds: a mean over no label is a number: no
+BatchNorm 17% off, LayerNorm 2e-07 off
+holds: BatchNorm: the miss of ten equal pieces: 0.165, above 0.08
+holds: LayerNorm: the miss of ten equal pieces: 1.92e-07, below 1e-05
+Your guess: How many different orders does rank 0 see in 10 epochs?
+  - a number, in orders
+different orders in 10 epochs: 1
+Measured: 1 orders.
+holds: different orders in 10 epochs: 1
+different orders in 10 epochs: 10
+holds: different orders in 10 epochs, each announced: 10
+holds: is the order just 0, 2, 4, ...: no
+digits on each rank: 125 125 125 125   together: 500
+read twice: 0 1 2
+holds: digits that four ranks read, of 497: 500
+holds: of them, read twice: 3
+holds: different digits read with drop_last: 496
+Your guess: How many all_gather calls does one training step make?
+  - a number, in calls
+all_gather       12 calls    13056 bytes
+reduce_scatter    6 calls     6528 bytes
+all_reduce        0 calls        0 bytes
+Measured: 12 calls.
+holds: all_gather calls of six layers: 12
+holds: bytes of each layer sharded, over those of DDP's all_reduce: 3
+holds: reduce_scatter calls: 6
+holds: all_gather calls, layers kept until backward: 6
+holds: calls of the net as one piece: 2
+holds: bytes gathered at once, over those of the model: 1
+Your guess: What is the test loss after 60 steps of the script?
+  - below 1, as with one GPU
+  - higher than that: half of each parameter learns
+  - the same as before the first step, to the last digit
+  - there is none: the first step raises an error
+test loss 2.2977 -> 2.2977
+tensors of the model that the optimizer holds: 0 of 4
+Measured: “the same as before the first step, to the last digit”.
+holds: change of the test loss in 60 steps: 0
+shard, optimizer            test loss 2.2977 -> 0.4170, 4 of 4 tensors
+shard, forward, optimizer   test loss 2.2977 -> 2.2977, 0 of 4 tensors
+holds: test loss, optimizer right after the shard: 0.417, below 1
+holds: tensors of the model that the optimizer holds: 0
+holds: tensors it holds then: 4
+holds: change of the test loss, with a forward pass in between: 0
+Your guess: What is the norm of the whole gradient after the clip?
+  - 0.1, as asked
+  - more than 0.1
+  - less than 0.1
+  - the clip raises an error
+Measured: “more than 0.1”.
+holds: norm of the whole gradient after a clip at 0.1: 0.141, above 0.11 and below 0.1415
+the ranks believe 0.221 and 0.221
+after the clip at 0.1: 0.1000
+weights after 30 steps: 0.0% off, before 7.8%
+holds: norm of the whole gradient, squares summed over the ranks: 0.1, expected 0.1 ± 0.0001
+holds: the larger of the norms that the ranks believe, over the norm: 0.725, below 0.95
+holds: weights after 30 steps, off those of a single process: 0.0776, above 0.02
+holds: its gradient, off the one of a single process: 4.53e-06, below 0.0001
+holds: weights then, off those of a single process: 7.96e-07, below 0.005
+returned 0.182, after the clip 0.1000
+holds: norm after torch's own clip on DTensors: 0.1, expected 0.1 ± 0.0001
+Your guess: What do the ranks have then?
+  - half of the saved net, and that half once more
+  - the net that was saved
+  - an error: half of the numbers are missing
+  - half of the saved net, the other half is random
+<All keys matched successfully>
+digits read: saved 0.89, loaded 0.18
+numbers that are not as saved: 50.0%
+Measured: “half of the saved net, and that half once more”.
+holds: share of numbers that are not as saved: 0.5, expected 0.5 ± 0.001
+files: ['.metadata', '__0_0.distcp', '__1_0.distcp']
+digits read by one process that loaded them: 0.89
+holds: numbers in which the resumed run differs after two more steps: 0
+holds: test digits read by the net that was saved: 0.885, above 0.75
+holds: by the net that was loaded: 0.179, below 0.6
+holds: weights in which the second half differs from the first: 0
+holds: numbers in which two ranks loaded something else than was saved: 0
+holds: numbers in which a single process loaded something else: 0
+whole (10, 2): rank 0 holds (5, 2), rank 1 (5, 2)
+whole (3, 2): rank 0 holds (2, 2), rank 1 (1, 2)
+whole (1, 2): rank 0 holds (1, 2), rank 1 (0, 2)
+ten rows on four ranks: 3 3 3 1
+holds: rows of one that rank 1 holds: 0
+
+holds: largest float16: 65504
+{'weight': 'float32', 'logits': 'bfloat16', 'loss': 'float32', 'gradient': 'float32'}
+holds: bytes of a number of the logits: 2
+holds: bytes of a number of the weight's gradient: 4
+Your guess: How does the run with the scaler compare with the one without?
+  - it is the same, the scaler does nothing here
+  - its steps are far too long, and the loss explodes
+  - its steps are far too short, and the loss hardly moves
+  - it is a little worse, more gradients round to zero
+with the scaler    loss 2.32, norm 24452.68
+without            loss 0.50, norm     0.37
+Measured: “its steps are far too short, and the loss hardly moves”.
+holds: loss after 200 steps with the scaler: 2.32, above 2.1
+bfloat16, scaler, right order  loss 0.50
+float16,  scaler, right order  loss 0.50, norm 0.37
+holds: loss in float16, in the right order: 0.497, below 0.9
+holds: loss after 200 steps without the scaler: 0.497, below 0.9
+holds: first norm that the clip saw, over the true one: 65536, expected 65536 ± 700
+holds: loss in bfloat16 with the scaler, in the right order: 0.497, below 0.9
+Adam: with the scaler 0.60, without 0.52
+holds: loss with Adam and the scaler, minus without: 0.074, below 0.3
+{'scale 1': '77.9% lost', 'scale 65536': '0.0% lost'}
+holds: share of gradients that float16 loses without the scaler: 0.779, above 0.01
+holds: the same with a scale of 65,536: 0, below 0.001
+{'a scale for 4096': '19.2% zeros', 'a scale for 32': '0.2% zeros'}
+holds: share that one scale for 4,096 numbers in E4M3 rounds to zero: 0.192, above 0.1
+holds: the same with a scale for each 32: 0.00195, below 0.01
+3e38 times ten: inf   scale(2): 131072.0
+holds: ten times 3e38 in bfloat16 is infinite: yes
+holds: what scale() makes of a 2 in bfloat16: 131072
+Your guess: What does the weight read after a thousand such steps?
+  - 2.0, as in 32 bits
+  - about 1.99, each step loses a little
+  - 1.0, as before
+weight 1.0
+Measured: “1.0, as before”.
+holds: the weight after 1,000 steps of 0.001: 1
+master 2.000, weight 2.0
+holds: the weight after 1,000 steps on a master: 2, expected 2 ± 0.01
+counter 256.0
+holds: what a counter in bfloat16 reads after 1,000 additions of 1: 256
+holds: steps between 1 and 2 in bfloat16: 128
+holds: SGD at 0.02: loss without a master, over that with one: 1.17, above 1.08
+holds: Adam at 1e-3: the same: 1.45, above 1.05
+holds: SGD at 0.2: the same: 1.03, below 1.15
+Your guess: How many GB do weights, gradients and optimizer take in the layout that you chose?
+  - 56, half of it
+  - 84
+  - 112, as before
+  - more than 112
+Measured: “112, as before”.
+holds: bytes a weight in bfloat16 with masters: 16
+holds: GB on each of eight GPUs, everything split: 14
+holds: bytes a weight under autocast: 16
+holds: bytes a weight with all in bfloat16: 8
+holds: GB on each of eight GPUs, masters and moments split: 38.5
+  64 rows:  1.05 MB in float32,  1.44 mixed
+2048 rows: 33.55 MB in float32, 17.69 mixed
+holds: 64 rows: mixed over float32: 1.38, above 1.2
+holds: 2,048 rows: mixed over float32: 0.527, below 0.6
+without 16 maps, with 8
+holds: bytes kept without checkpointing: 3.35544e+07
+holds: bytes kept with a checkpoint for each block: 1.67772e+07
+largest difference 0e+00, FLOPs 1.35 times
+holds: largest difference of the gradients: 0
+holds: FLOPs of a step with checkpoints, over those without: 1.35, above 1.3 and below 1.4
+Your guess: How many of 100 new digits does the loaded reader read?
+  - a number, in digits
+<All keys matched successfully>
+{'trained': '0.96', 'loaded': '0.76'}
+Measured: 76 digits.
+holds: share read after loading: 0.759, below 0.88
+with buffers: 0.96 before, 0.96 after
+{'Scaled': 'Tensor on device cpu is not on the expected device meta!', 'Buffered': 'meta'}
+holds: share read before saving, minus after loading, with buffers: 0
+holds: share read before saving: 0.964, above 0.92
+holds: plain attributes pass on another device: no
+holds: buffers pass on another device: yes
+moved inside the list: {'the buffer': False, 'the parameter': True}
+holds: a buffer in a list moves with the model: no
+holds: a parameter in a list does: yes
+Your guess: How often does Python wait for a number in one such step?
+  - a number, in times
+192 events, of which these ask for a number:
+['aten::nonzero', 'aten::nonzero', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense']
+Measured: 5 times.
+holds: times that one step asks for a number: 5
+50 steps ask 0 times, before: 250
+holds: numbers asked for one by one in fifty quiet steps: 0
+events around the last one, itself among them: ['aten::item', 'aten::_local_scalar_dense']
+holds: the same in fifty steps as before: 250
+{'one shape': 1, 'each size': 5, 'five sizes': 2, 'an if on a number': 2}
+holds: graphs for five calls of one shape: 1
+holds: graphs for five sizes, each compiled for itself: 5
+holds: graphs for five sizes by default: 2
+holds: graphs for one call with an if on a number: 2
+returned: [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+tapes:    [[('all_reduce', 12, '')], [('all_reduce', 12, '')]]
+holds: ranks that hold the sum: 2
+holds: do both tapes hold the same lines: yes
+Your guess: In how many of the 100 steps do the ranks average their gradients?
+  - a number, in steps
+last losses: 0.03 0.06
+digits read: 0.93 0.93
+gap between the ranks' weights: 0.40
+test digits that the ranks read differently: 37
+all_reduce on the tape: 0
+Measured: 0 steps.
+holds: all_reduce calls in 100 steps: 0
+gap 0.00, test digits read differently: 0
+all_reduce on the tape: 100 of 9640 bytes each
+last lines: ('all_reduce', 9640, 'f28eea6d') ('all_reduce', 9640, 'f28eea6d')
+holds: gap between the ranks, through the wrapper: 0
+holds: all_reduce calls in the same 100 steps: 100
+holds: lines, digests included, in which the two tapes differ: 0
+holds: test digits on which the ranks disagree: 37, above 10
+holds: the larger of the two last losses: 0.0642, below 1
+holds: share of test digits that the worse rank reads: 0.928, above 0.85
+holds: gap between the weights of the two ranks: 0.401, above 0.2
+by DDP 59% off, by sums 8e-08 off
+holds: three rows and one: DDP's gradient, off that of the four: 0.591, above 0.1
+holds: sum of the losses over sum of the rows: the same: 8.44e-08, below 1e-05
+first step wrapped: gap 0.37, all_reduce calls: 1
+holds: gap after one step through the wrapper and 99 past it: 0.367, above 0.2
+holds: all_reduce calls then: 1
+Your guess: How many all_reduce calls does one training step make with the flag?
+  - a number, in calls
+bytes of the all_reduce calls in three steps: [10960, 24, 10960, 24, 10960, 24]
+bytes of the gradients: 10960   parameter tensors: 6
+Measured: 2 calls.
+holds: all_reduce calls a step, with the flag: 2
+both heads, no flag:   [10960, 10960, 10960]
+head a alone, flag:    [10960, 24, 10960, 24, 10960, 24]
+head a alone, no flag: [] step 2: Expected to have finished reduction in t ...
+holds: all_reduce calls a step, both heads, without the flag: 1
+unused: ['b.weight', 'b.bias']
+holds: tensors that head a alone leaves unused: 2
+holds: bytes of the second one, for each parameter tensor: 4
+holds: errors that name the flag, one head, without it: 2
+stopped in step 2: [True, True, True, True, True, True]
+holds: ranks, in three ways, that stop in step 2: 6
+holds: all_reduce calls before the errors: 0
+no answer within 5 s: rank 0, calls: 4, the last all_reduce of 10960 B; rank 1, calls: 4, the last barrier of 1 B. Do all ranks make the same calls in the same order?
+holds: does a rank wait in its all_reduce, the other in a barrier: yes
+holds: processes left behind: 0
+Your guess: How often do the ranks exchange gradients in these four batches?
+  - a number, in times
+bytes of each all_reduce: [9640, 9640, 9640, 9640]
+gradient, off the one of a single process: 1e-07
+Measured: 4 times.
+holds: exchanges with no_sync around backward: 4
+bytes of each all_reduce: [9640]
+holds: exchanges with forward inside no_sync: 1
+holds: gradient after it, off the one of a single process: 1.17e-07, below 0.0001
+holds: gradient then, off the one of a single process: 1.18e-07, below 0.0001
+holds: bytes of the exchange over those of the parameters: 1
+last batch exchanged: False   digests: 5e6dcbe6 d30b478a
+last batch exchanged: True   digests: 5257f1c1 5257f1c1
+holds: different models after a silent last batch: 2
+holds: different models where the last batch is exchanged: 1
+Your guess: By how much of its length do the ten pieces miss the gradient of the whole batch?
+  - by rounding alone
+  - by about 5 %
+  - by about 25 %
+  - by more than 50 %
+ten pieces, a tenth each: 104% off
+Measured: “by more than 50 %”.
+holds: ten pieces, a tenth each: share by which the gradient misses: 1.04, above 0.15
+divided by the labels that count: 1e-07 off
+holds: divided by the labels that count: the miss: 1.22e-07, below 1e-05
+{'sums over labels': '7e-01 off', 'sums over their weights': '1e-07 off'}
+holds: class weights, divided by the number of labels: the miss: 0.702, above 0.05
+holds: class weights, divided by the sum of weights: the miss: 1.48e-07, below 1e-05
+the last step over a fair one: 0.50
+holds: two pieces left, divided by four: length over that of a fair step: 0.5, expected 0.5 ± 0.0001
+over no label: mean nan   sum 0.0
+holds: a mean over no label is a number: no
+BatchNorm 17% off, LayerNorm 2e-07 off
+holds: BatchNorm: the miss of ten equal pieces: 0.165, above 0.08
+holds: LayerNorm: the miss of ten equal pieces: 1.92e-07, below 1e-05
+Your guess: How many different orders does rank 0 see in 10 epochs?
+  - a number, in orders
+different orders in 10 epochs: 1
+Measured: 1 orders.
+holds: different orders in 10 epochs: 1
+different orders in 10 epochs: 10
+holds: different orders in 10 epochs, each announced: 10
+holds: is the order just 0, 2, 4, ...: no
+digits on each rank: 125 125 125 125   together: 500
+read twice: 0 1 2
+holds: digits that four ranks read, of 497: 500
+holds: of them, read twice: 3
+holds: different digits read with drop_last: 496
+Your guess: How many all_gather calls does one training step make?
+  - a number, in calls
+all_gather       12 calls    13056 bytes
+reduce_scatter    6 calls     6528 bytes
+all_reduce        0 calls        0 bytes
+Measured: 12 calls.
+holds: all_gather calls of six layers: 12
+holds: bytes of each layer sharded, over those of DDP's all_reduce: 3
+holds: reduce_scatter calls: 6
+holds: all_gather calls, layers kept until backward: 6
+holds: calls of the net as one piece: 2
+holds: bytes gathered at once, over those of the model: 1
+Your guess: What is the test loss after 60 steps of the script?
+  - below 1, as with one GPU
+  - higher than that: half of each parameter learns
+  - the same as before the first step, to the last digit
+  - there is none: the first step raises an error
+test loss 2.2977 -> 2.2977
+tensors of the model that the optimizer holds: 0 of 4
+Measured: “the same as before the first step, to the last digit”.
+holds: change of the test loss in 60 steps: 0
+shard, optimizer            test loss 2.2977 -> 0.4170, 4 of 4 tensors
+shard, forward, optimizer   test loss 2.2977 -> 2.2977, 0 of 4 tensors
+holds: test loss, optimizer right after the shard: 0.417, below 1
+holds: tensors of the model that the optimizer holds: 0
+holds: tensors it holds then: 4
+holds: change of the test loss, with a forward pass in between: 0
+Your guess: What is the norm of the whole gradient after the clip?
+  - 0.1, as asked
+  - more than 0.1
+  - less than 0.1
+  - the clip raises an error
+Measured: “more than 0.1”.
+holds: norm of the whole gradient after a clip at 0.1: 0.141, above 0.11 and below 0.1415
+the ranks believe 0.221 and 0.221
+after the clip at 0.1: 0.1000
+weights after 30 steps: 0.0% off, before 7.8%
+holds: norm of the whole gradient, squares summed over the ranks: 0.1, expected 0.1 ± 0.0001
+holds: the larger of the norms that the ranks believe, over the norm: 0.725, below 0.95
+holds: weights after 30 steps, off those of a single process: 0.0776, above 0.02
+holds: its gradient, off the one of a single process: 4.53e-06, below 0.0001
+holds: weights then, off those of a single process: 7.96e-07, below 0.005
+returned 0.182, after the clip 0.1000
+holds: norm after torch's own clip on DTensors: 0.1, expected 0.1 ± 0.0001
+Your guess: What do the ranks have then?
+  - half of the saved net, and that half once more
+  - the net that was saved
+  - an error: half of the numbers are missing
+  - half of the saved net, the other half is random
+<All keys matched successfully>
+digits read: saved 0.89, loaded 0.18
+numbers that are not as saved: 50.0%
+Measured: “half of the saved net, and that half once more”.
+holds: share of numbers that are not as saved: 0.5, expected 0.5 ± 0.001
+files: ['.metadata', '__0_0.distcp', '__1_0.distcp']
+digits read by one process that loaded them: 0.89
+holds: numbers in which the resumed run differs after two more steps: 0
+holds: test digits read by the net that was saved: 0.885, above 0.75
+holds: by the net that was loaded: 0.179, below 0.6
+holds: weights in which the second half differs from the first: 0
+holds: numbers in which two ranks loaded something else than was saved: 0
+holds: numbers in which a single process loaded something else: 0
+whole (10, 2): rank 0 holds (5, 2), rank 1 (5, 2)
+whole (3, 2): rank 0 holds (2, 2), rank 1 (1, 2)
+whole (1, 2): rank 0 holds (1, 2), rank 1 (0, 2)
+ten rows on four ranks: 3 3 3 1
+holds: rows of one that rank 1 holds: 0
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "<frozen runpy>", line 88, in _run_code
+  File "/tmp/h/l09/tools/sweep.py", line 226, in <module>
+    main()
+  File "/tmp/h/l09/tools/sweep.py", line 212, in main
+    print(json.dumps(run_here(Path(path), int(seed), int(threads))))
+                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/tmp/h/l09/tools/sweep.py", line 83, in run_here
+    run_cell(source, f"<{path.stem} cell {n}>", names)
+  File "/tmp/h/l09/tools/run_cells.py", line 39, in run_cell
+    return run_source.run(source, name, lambda code: eval(code, names))
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/tmp/h/l09/src/dlsys/run_source.py", line 60, in run
+    execute(compiled(tree, "exec"))
+  File "/tmp/h/l09/tools/run_cells.py", line 39, in <lambda>
+    return run_source.run(source, name, lambda code: eval(code, names))
+                                                     ^^^^^^^^^^^^^^^^^
+  File "<v1 cell 223>", line 1, in <module>
+  File "<v1 cell 221>", line 11, in launched
+  File "/root/.pyenv/versions/3.11.7/lib/python3.11/subprocess.py", line 1209, in communicate
+    stdout, stderr = self._communicate(input, endtime, timeout)
+                     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/root/.pyenv/versions/3.11.7/lib/python3.11/subprocess.py", line 2109, in _communicate
+    self._check_timeout(endtime, orig_timeout, stdout, stderr)
+  File "/root/.pyenv/versions/3.11.7/lib/python3.11/subprocess.py", line 1253, in _check_timeout
+    raise TimeoutExpired(
+subprocess.TimeoutExpired: Command '['/tmp/h/l09/.venv/bin/python', '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2', '/tmp/tmpxwi0smvc/train.py']' timed out after 120 seconds
+
+holds: largest float16: 65504
+{'weight': 'float32', 'logits': 'bfloat16', 'loss': 'float32', 'gradient': 'float32'}
+holds: bytes of a number of the logits: 2
+holds: bytes of a number of the weight's gradient: 4
+Your guess: How does the run with the scaler compare with the one without?
+  - it is the same, the scaler does nothing here
+  - its steps are far too long, and the loss explodes
+  - its steps are far too short, and the loss hardly moves
+  - it is a little worse, more gradients round to zero
+with the scaler    loss 2.31, norm 25702.45
+without            loss 0.51, norm     0.39
+Measured: “its steps are far too short, and the loss hardly moves”.
+holds: loss after 200 steps with the scaler: 2.31, above 2.1
+bfloat16, scaler, right order  loss 0.51
+float16,  scaler, right order  loss 0.51, norm 0.39
+holds: loss in float16, in the right order: 0.514, below 0.9
+holds: loss after 200 steps without the scaler: 0.514, below 0.9
+holds: first norm that the clip saw, over the true one: 65536, expected 65536 ± 700
+holds: loss in bfloat16 with the scaler, in the right order: 0.514, below 0.9
+Adam: with the scaler 0.63, without 0.56
+holds: loss with Adam and the scaler, minus without: 0.0713, below 0.3
+{'scale 1': '73.0% lost', 'scale 65536': '0.0% lost'}
+holds: share of gradients that float16 loses without the scaler: 0.73, above 0.01
+holds: the same with a scale of 65,536: 0, below 0.001
+{'a scale for 4096': '19.5% zeros', 'a scale for 32': '0.1% zeros'}
+holds: share that one scale for 4,096 numbers in E4M3 rounds to zero: 0.195, above 0.1
+holds: the same with a scale for each 32: 0.00122, below 0.01
+3e38 times ten: inf   scale(2): 131072.0
+holds: ten times 3e38 in bfloat16 is infinite: yes
+holds: what scale() makes of a 2 in bfloat16: 131072
+Your guess: What does the weight read after a thousand such steps?
+  - 2.0, as in 32 bits
+  - about 1.99, each step loses a little
+  - 1.0, as before
+weight 1.0
+Measured: “1.0, as before”.
+holds: the weight after 1,000 steps of 0.001: 1
+master 2.000, weight 2.0
+holds: the weight after 1,000 steps on a master: 2, expected 2 ± 0.01
+counter 256.0
+holds: what a counter in bfloat16 reads after 1,000 additions of 1: 256
+holds: steps between 1 and 2 in bfloat16: 128
+holds: SGD at 0.02: loss without a master, over that with one: 1.15, above 1.08
+holds: Adam at 1e-3: the same: 1.46, above 1.05
+holds: SGD at 0.2: the same: 1.01, below 1.15
+Your guess: How many GB do weights, gradients and optimizer take in the layout that you chose?
+  - 56, half of it
+  - 84
+  - 112, as before
+  - more than 112
+Measured: “112, as before”.
+holds: bytes a weight in bfloat16 with masters: 16
+holds: GB on each of eight GPUs, everything split: 14
+holds: bytes a weight under autocast: 16
+holds: bytes a weight with all in bfloat16: 8
+holds: GB on each of eight GPUs, masters and moments split: 38.5
+  64 rows:  1.05 MB in float32,  1.44 mixed
+2048 rows: 33.55 MB in float32, 17.69 mixed
+holds: 64 rows: mixed over float32: 1.38, above 1.2
+holds: 2,048 rows: mixed over float32: 0.527, below 0.6
+without 16 maps, with 8
+holds: bytes kept without checkpointing: 3.35544e+07
+holds: bytes kept with a checkpoint for each block: 1.67772e+07
+largest difference 0e+00, FLOPs 1.35 times
+holds: largest difference of the gradients: 0
+holds: FLOPs of a step with checkpoints, over those without: 1.35, above 1.3 and below 1.4
+Your guess: How many of 100 new digits does the loaded reader read?
+  - a number, in digits
+<All keys matched successfully>
+{'trained': '0.97', 'loaded': '0.77'}
+Measured: 77 digits.
+holds: share read after loading: 0.767, below 0.88
+with buffers: 0.97 before, 0.97 after
+{'Scaled': 'Tensor on device cpu is not on the expected device meta!', 'Buffered': 'meta'}
+holds: share read before saving, minus after loading, with buffers: 0
+holds: share read before saving: 0.966, above 0.92
+holds: plain attributes pass on another device: no
+holds: buffers pass on another device: yes
+moved inside the list: {'the buffer': False, 'the parameter': True}
+holds: a buffer in a list moves with the model: no
+holds: a parameter in a list does: yes
+Your guess: How often does Python wait for a number in one such step?
+  - a number, in times
+192 events, of which these ask for a number:
+['aten::nonzero', 'aten::nonzero', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense', 'aten::_local_scalar_dense']
+Measured: 5 times.
+holds: times that one step asks for a number: 5
+50 steps ask 0 times, before: 250
+holds: numbers asked for one by one in fifty quiet steps: 0
+events around the last one, itself among them: ['aten::item', 'aten::_local_scalar_dense']
+holds: the same in fifty steps as before: 250
+{'one shape': 1, 'each size': 5, 'five sizes': 2, 'an if on a number': 2}
+holds: graphs for five calls of one shape: 1
+holds: graphs for five sizes, each compiled for itself: 5
+holds: graphs for five sizes by default: 2
+holds: graphs for one call with an if on a number: 2
+returned: [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
+tapes:    [[('all_reduce', 12, '')], [('all_reduce', 12, '')]]
+holds: ranks that hold the sum: 2
+holds: do both tapes hold the same lines: yes
+Your guess: In how many of the 100 steps do the ranks average their gradients?
+  - a number, in steps
+last losses: 0.07 0.24
+digits read: 0.94 0.93
+gap between the ranks' weights: 0.51
+test digits that the ranks read differently: 36
+all_reduce on the tape: 0
+Measured: 0 steps.
+holds: all_reduce calls in 100 steps: 0
+gap 0.00, test digits read differently: 0
+all_reduce on the tape: 100 of 9640 bytes each
+last lines: ('all_reduce', 9640, '0ee98dd8') ('all_reduce', 9640, '0ee98dd8')
+holds: gap between the ranks, through the wrapper: 0
+holds: all_reduce calls in the same 100 steps: 100
+holds: lines, digests included, in which the two tapes differ: 0
+holds: test digits on which the ranks disagree: 36, above 10
+holds: the larger of the two last losses: 0.242, below 1
+holds: share of test digits that the worse rank reads: 0.934, above 0.85
+holds: gap between the weights of the two ranks: 0.509, above 0.2
+by DDP 60% off, by sums 8e-08 off
+holds: three rows and one: DDP's gradient, off that of the four: 0.598, above 0.1
+holds: sum of the losses over sum of the rows: the same: 7.64e-08, below 1e-05
+first step wrapped: gap 0.48, all_reduce calls: 1
+holds: gap after one step through the wrapper and 99 past it: 0.476, above 0.2
+holds: all_reduce calls then: 1
+Your guess: How many all_reduce calls does one training step make with the flag?
+  - a number, in calls
+bytes of the all_reduce calls in three steps: [10960, 24, 10960, 24, 10960, 24]
+bytes of the gradients: 10960   parameter tensors: 6
+Measured: 2 calls.
+holds: all_reduce calls a step, with the flag: 2
+both heads, no flag:   [10960, 10960, 10960]
+head a alone, flag:    [10960, 24, 10960, 24, 10960, 24]
+head a alone, no flag: [] step 2: Expected to have finished reduction in t ...
+holds: all_reduce calls a step, both heads, without the flag: 1
+unused: ['b.weight', 'b.bias']
+holds: tensors that head a alone leaves unused: 2
+holds: bytes of the second one, for each parameter tensor: 4
+holds: errors that name the flag, one head, without it: 2
+stopped in step 2: [True, True, True, True, True, True]
+holds: ranks, in three ways, that stop in step 2: 6
+holds: all_reduce calls before the errors: 0
+no answer within 5 s: rank 0, calls: 4, the last all_reduce of 10960 B; rank 1, calls: 4, the last barrier of 1 B. Do all ranks make the same calls in the same order?
+holds: does a rank wait in its all_reduce, the other in a barrier: yes
+holds: processes left behind: 0
+Your guess: How often do the ranks exchange gradients in these four batches?
+  - a number, in times
+bytes of each all_reduce: [9640, 9640, 9640, 9640]
+gradient, off the one of a single process: 1e-07
+Measured: 4 times.
+holds: exchanges with no_sync around backward: 4
+bytes of each all_reduce: [9640]
+holds: exchanges with forward inside no_sync: 1
+holds: gradient after it, off the one of a single process: 1.22e-07, below 0.0001
+holds: gradient then, off the one of a single process: 1.2e-07, below 0.0001
+holds: bytes of the exchange over those of the parameters: 1
+last batch exchanged: False   digests: eddedf96 8212e12c
+last batch exchanged: True   digests: 19a2c98b 19a2c98b
+holds: different models after a silent last batch: 2
+holds: different models where the last batch is exchanged: 1
+Your guess: By how much of its length do the ten pieces miss the gradient of the whole batch?
+  - by rounding alone
+  - by about 5 %
+  - by about 25 %
+  - by more than 50 %
+ten pieces, a tenth each: 124% off
+Measured: “by more than 50 %”.
+holds: ten pieces, a tenth each: share by which the gradient misses: 1.24, above 0.15
+divided by the labels that count: 1e-07 off
+holds: divided by the labels that count: the miss: 1.26e-07, below 1e-05
+{'sums over labels': '4e-01 off', 'sums over their weights': '3e-07 off'}
+holds: class weights, divided by the number of labels: the miss: 0.435, above 0.05
+holds: class weights, divided by the sum of weights: the miss: 2.91e-07, below 1e-05
+the last step over a fair one: 0.50
+holds: two pieces left, divided by four: length over that of a fair step: 0.5, expected 0.5 ± 0.0001
+over no label: mean nan   sum 0.0
+holds: a mean over no label is a number: no
+BatchNorm 17% off, LayerNorm 2e-07 off
+holds: BatchNorm: the miss of ten equal pieces: 0.171, above 0.08
+holds: LayerNorm: the miss of ten equal pieces: 1.84e-07, below 1e-05
+Your guess: How many different orders does rank 0 see in 10 epochs?
+  - a number, in orders
+different orders in 10 epochs: 1
+Measured: 1 orders.
+holds: different orders in 10 epochs: 1
+different orders in 10 epochs: 10
+holds: different orders in 10 epochs, each announced: 10
+holds: is the order just 0, 2, 4, ...: no
+digits on each rank: 125 125 125 125   together: 500
+read twice: 0 1 2
+holds: digits that four ranks read, of 497: 500
+holds: of them, read twice: 3
+holds: different digits read with drop_last: 496
+Your guess: How many all_gather calls does one training step make?
+  - a number, in calls
+all_gather       12 calls    13056 bytes
+reduce_scatter    6 calls     6528 bytes
+all_reduce        0 calls        0 bytes
+Measured: 12 calls.
+holds: all_gather calls of six layers: 12
+holds: bytes of each layer sharded, over those of DDP's all_reduce: 3
+holds: reduce_scatter calls: 6
+holds: all_gather calls, layers kept until backward: 6
+holds: calls of the net as one piece: 2
+holds: bytes gathered at once, over those of the model: 1
+Your guess: What is the test loss after 60 steps of the script?
+  - below 1, as with one GPU
+  - higher than that: half of each parameter learns
+  - the same as before the first step, to the last digit
+  - there is none: the first step raises an error
+test loss 2.3214 -> 2.3214
+tensors of the model that the optimizer holds: 0 of 4
+Measured: “the same as before the first step, to the last digit”.
+holds: change of the test loss in 60 steps: 0
+shard, optimizer            test loss 2.3214 -> 0.5397, 4 of 4 tensors
+shard, forward, optimizer   test loss 2.3214 -> 2.3214, 0 of 4 tensors
+holds: test loss, optimizer right after the shard: 0.54, below 1
+holds: tensors of the model that the optimizer holds: 0
+holds: tensors it holds then: 4
+holds: change of the test loss, with a forward pass in between: 0
+Your guess: What is the norm of the whole gradient after the clip?
+  - 0.1, as asked
+  - more than 0.1
+  - less than 0.1
+  - the clip raises an error
+Measured: “more than 0.1”.
+holds: norm of the whole gradient after a clip at 0.1: 0.141, above 0.11 and below 0.1415
+the ranks believe 0.217 and 0.217
+after the clip at 0.1: 0.1000
+weights after 30 steps: 0.0% off, before 7.3%
+holds: norm of the whole gradient, squares summed over the ranks: 0.1, expected 0.1 ± 0.0001
+holds: the larger of the norms that the ranks believe, over the norm: 0.722, below 0.95
+holds: weights after 30 steps, off those of a single process: 0.0734, above 0.02
+holds: its gradient, off the one of a single process: 4.56e-06, below 0.0001
+holds: weights then, off those of a single process: 7.94e-07, below 0.005
+returned 0.207, after the clip 0.1000
+holds: norm after torch's own clip on DTensors: 0.1, expected 0.1 ± 0.0001
+Your guess: What do the ranks have then?
+  - half of the saved net, and that half once more
+  - the net that was saved
+  - an error: half of the numbers are missing
+  - half of the saved net, the other half is random
+<All keys matched successfully>
+digits read: saved 0.85, loaded 0.40
+numbers that are not as saved: 50.0%
+Measured: “half of the saved net, and that half once more”.
+holds: share of numbers that are not as saved: 0.5, expected 0.5 ± 0.001
+files: ['.metadata', '__0_0.distcp', '__1_0.distcp']
+digits read by one process that loaded them: 0.85
+holds: numbers in which the resumed run differs after two more steps: 0
+holds: test digits read by the net that was saved: 0.847, above 0.75
+holds: by the net that was loaded: 0.402, below 0.6
+holds: weights in which the second half differs from the first: 0
+holds: numbers in which two ranks loaded something else than was saved: 0
+holds: numbers in which a single process loaded something else: 0
+whole (10, 2): rank 0 holds (5, 2), rank 1 (5, 2)
+whole (3, 2): rank 0 holds (2, 2), rank 1 (1, 2)
+whole (1, 2): rank 0 holds (1, 2), rank 1 (0, 2)
+ten rows on four ranks: 3 3 3 1
+holds: rows of one that rank 1 holds: 0
+rank 0 of 2: [3.0, 3.0, 3.0]
+rank 1 of 2: [3.0, 3.0, 3.0]
+holds: ranks of torchrun that hold the sum of both: 2
+8 devices, all-reduce in the program: 1
+holds: devices: 8
+holds: all-reduce operations that JAX put in: 1, above 0
+holds: largest gap between eight devices and one: 2.98e-08, below 1e-05
+a step: 14.0 TFLOP; 268 million weights multiply, 6.4 FLOPs each for a token
+holds: FLOPs of a step for a token and each weight that multiplies it: 6.38, above 6 and below 7.5
+{"instructions": "avx512", "claims": [{"text": "largest float16", "value": 65504.0, "bound": "65504", "holds": true}, {"text": "bytes of a number of the logits", "value": 2.0, "bound": "2", "holds": true}, {"text": "bytes of a number of the weight's gradient", "value": 4.0, "bound": "4", "holds": true}, {"text": "loss after 200 steps with the scaler", "value": 2.306445598602295, "bound": "above 2.1", "holds": true}, {"text": "loss in float16, in the right order", "value": 0.5136697888374329, "bound": "below 0.9", "holds": true}, {"text": "loss after 200 steps without the scaler", "value": 0.5136308670043945, "bound": "below 0.9", "holds": true}, {"text": "first norm that the clip saw, over the true one", "value": 65536.0, "bound": "65536 \u00b1 700", "holds": true}, {"text": "loss in bfloat16 with the scaler, in the right order", "value": 0.5136308670043945, "bound": "below 0.9", "holds": true}, {"text": "loss with Adam and the scaler, minus without", "value": 0.07126444578170776, "bound": "below 0.3", "holds": true}, {"text": "share of gradients that float16 loses without the scaler", "value": 0.7297297120094299, "bound": "above 0.01", "holds": true}, {"text": "the same with a scale of 65,536", "value": 0.0, "bound": "below 0.001", "holds": true}, {"text": "share that one scale for 4,096 numbers in E4M3 rounds to zero", "value": 0.19482421875, "bound": "above 0.1", "holds": true}, {"text": "the same with a scale for each 32", "value": 0.001220703125, "bound": "below 0.01", "holds": true}, {"text": "ten times 3e38 in bfloat16 is infinite", "value": 1.0, "bound": "yes", "holds": true}, {"text": "what scale() makes of a 2 in bfloat16", "value": 131072.0, "bound": "131072", "holds": true}, {"text": "the weight after 1,000 steps of 0.001", "value": 1.0, "bound": "1", "holds": true}, {"text": "the weight after 1,000 steps on a master", "value": 2.0, "bound": "2 \u00b1 0.01", "holds": true}, {"text": "what a counter in bfloat16 reads after 1,000 additions of 1", "value": 256.0, "bound": "256", "holds": true}, {"text": "steps between 1 and 2 in bfloat16", "value": 128.0, "bound": "128", "holds": true}, {"text": "SGD at 0.02: loss without a master, over that with one", "value": 1.148383978426576, "bound": "above 1.08", "holds": true}, {"text": "Adam at 1e-3: the same", "value": 1.4643013171798647, "bound": "above 1.05", "holds": true}, {"text": "SGD at 0.2: the same", "value": 1.010929758480495, "bound": "below 1.15", "holds": true}, {"text": "bytes a weight in bfloat16 with masters", "value": 16.0, "bound": "16", "holds": true}, {"text": "GB on each of eight GPUs, everything split", "value": 14.0, "bound": "14", "holds": true}, {"text": "bytes a weight under autocast", "value": 16.0, "bound": "16", "holds": true}, {"text": "bytes a weight with all in bfloat16", "value": 8.0, "bound": "8", "holds": true}, {"text": "GB on each of eight GPUs, masters and moments split", "value": 38.5, "bound": "38.5", "holds": true}, {"text": "64 rows: mixed over float32", "value": 1.375, "bound": "above 1.2", "holds": true}, {"text": "2,048 rows: mixed over float32", "value": 0.52734375, "bound": "below 0.6", "holds": true}, {"text": "bytes kept without checkpointing", "value": 33554432.0, "bound": "3.35544e+07", "holds": true}, {"text": "bytes kept with a checkpoint for each block", "value": 16777216.0, "bound": "1.67772e+07", "holds": true}, {"text": "largest difference of the gradients", "value": 0.0, "bound": "0", "holds": true}, {"text": "FLOPs of a step with checkpoints, over those without", "value": 1.3478260869565217, "bound": "above 1.3 and below 1.4", "holds": true}, {"text": "share read after loading", "value": 0.7665995955467224, "bound": "below 0.88", "holds": true}, {"text": "share read before saving, minus after loading, with buffers", "value": 0.0, "bound": "0", "holds": true}, {"text": "share read before saving", "value": 0.9657947421073914, "bound": "above 0.92", "holds": true}, {"text": "plain attributes pass on another device", "value": 0.0, "bound": "no", "holds": true}, {"text": "buffers pass on another device", "value": 1.0, "bound": "yes", "holds": true}, {"text": "a buffer in a list moves with the model", "value": 0.0, "bound": "no", "holds": true}, {"text": "a parameter in a list does", "value": 1.0, "bound": "yes", "holds": true}, {"text": "times that one step asks for a number", "value": 5.0, "bound": "5", "holds": true}, {"text": "numbers asked for one by one in fifty quiet steps", "value": 0.0, "bound": "0", "holds": true}, {"text": "the same in fifty steps as before", "value": 250.0, "bound": "250", "holds": true}, {"text": "graphs for five calls of one shape", "value": 1.0, "bound": "1", "holds": true}, {"text": "graphs for five sizes, each compiled for itself", "value": 5.0, "bound": "5", "holds": true}, {"text": "graphs for five sizes by default", "value": 2.0, "bound": "2", "holds": true}, {"text": "graphs for one call with an if on a number", "value": 2.0, "bound": "2", "holds": true}, {"text": "ranks that hold the sum", "value": 2.0, "bound": "2", "holds": true}, {"text": "do both tapes hold the same lines", "value": 1.0, "bound": "yes", "holds": true}, {"text": "all_reduce calls in 100 steps", "value": 0.0, "bound": "0", "holds": true}, {"text": "gap between the ranks, through the wrapper", "value": 0.0, "bound": "0", "holds": true}, {"text": "all_reduce calls in the same 100 steps", "value": 100.0, "bound": "100", "holds": true}, {"text": "lines, digests included, in which the two tapes differ", "value": 0.0, "bound": "0", "holds": true}, {"text": "test digits on which the ranks disagree", "value": 36.0, "bound": "above 10", "holds": true}, {"text": "the larger of the two last losses", "value": 0.24180196225643158, "bound": "below 1", "holds": true}, {"text": "share of test digits that the worse rank reads", "value": 0.9336016178131104, "bound": "above 0.85", "holds": true}, {"text": "gap between the weights of the two ranks", "value": 0.5094429850578308, "bound": "above 0.2", "holds": true}, {"text": "three rows and one: DDP's gradient, off that of the four", "value": 0.5980761051177979, "bound": "above 0.1", "holds": true}, {"text": "sum of the losses over sum of the rows: the same", "value": 7.635622978341416e-08, "bound": "below 1e-05", "holds": true}, {"text": "gap after one step through the wrapper and 99 past it", "value": 0.4756799042224884, "bound": "above 0.2", "holds": true}, {"text": "all_reduce calls then", "value": 1.0, "bound": "1", "holds": true}, {"text": "all_reduce calls a step, with the flag", "value": 2.0, "bound": "2", "holds": true}, {"text": "all_reduce calls a step, both heads, without the flag", "value": 1.0, "bound": "1", "holds": true}, {"text": "tensors that head a alone leaves unused", "value": 2.0, "bound": "2", "holds": true}, {"text": "bytes of the second one, for each parameter tensor", "value": 4.0, "bound": "4", "holds": true}, {"text": "errors that name the flag, one head, without it", "value": 2.0, "bound": "2", "holds": true}, {"text": "ranks, in three ways, that stop in step 2", "value": 6.0, "bound": "6", "holds": true}, {"text": "all_reduce calls before the errors", "value": 0.0, "bound": "0", "holds": true}, {"text": "does a rank wait in its all_reduce, the other in a barrier", "value": 1.0, "bound": "yes", "holds": true}, {"text": "processes left behind", "value": 0.0, "bound": "0", "holds": true}, {"text": "exchanges with no_sync around backward", "value": 4.0, "bound": "4", "holds": true}, {"text": "exchanges with forward inside no_sync", "value": 1.0, "bound": "1", "holds": true}, {"text": "gradient after it, off the one of a single process", "value": 1.2247565450707043e-07, "bound": "below 0.0001", "holds": true}, {"text": "gradient then, off the one of a single process", "value": 1.197507799588493e-07, "bound": "below 0.0001", "holds": true}, {"text": "bytes of the exchange over those of the parameters", "value": 1.0, "bound": "1", "holds": true}, {"text": "different models after a silent last batch", "value": 2.0, "bound": "2", "holds": true}, {"text": "different models where the last batch is exchanged", "value": 1.0, "bound": "1", "holds": true}, {"text": "ten pieces, a tenth each: share by which the gradient misses", "value": 1.2360589504241943, "bound": "above 0.15", "holds": true}, {"text": "divided by the labels that count: the miss", "value": 1.2589153186581825e-07, "bound": "below 1e-05", "holds": true}, {"text": "class weights, divided by the number of labels: the miss", "value": 0.43472200632095337, "bound": "above 0.05", "holds": true}, {"text": "class weights, divided by the sum of weights: the miss", "value": 2.9146664815016265e-07, "bound": "below 1e-05", "holds": true}, {"text": "two pieces left, divided by four: length over that of a fair step", "value": 0.5, "bound": "0.5 \u00b1 0.0001", "holds": true}, {"text": "a mean over no label is a number", "value": 0.0, "bound": "no", "holds": true}, {"text": "BatchNorm: the miss of ten equal pieces", "value": 0.17142564058303833, "bound": "above 0.08", "holds": true}, {"text": "LayerNorm: the miss of ten equal pieces", "value": 1.844852164367694e-07, "bound": "below 1e-05", "holds": true}, {"text": "different orders in 10 epochs", "value": 1.0, "bound": "1", "holds": true}, {"text": "different orders in 10 epochs, each announced", "value": 10.0, "bound": "10", "holds": true}, {"text": "is the order just 0, 2, 4, ...", "value": 0.0, "bound": "no", "holds": true}, {"text": "digits that four ranks read, of 497", "value": 500.0, "bound": "500", "holds": true}, {"text": "of them, read twice", "value": 3.0, "bound": "3", "holds": true}, {"text": "different digits read with drop_last", "value": 496.0, "bound": "496", "holds": true}, {"text": "all_gather calls of six layers", "value": 12.0, "bound": "12", "holds": true}, {"text": "bytes of each layer sharded, over those of DDP's all_reduce", "value": 3.0, "bound": "3", "holds": true}, {"text": "reduce_scatter calls", "value": 6.0, "bound": "6", "holds": true}, {"text": "all_gather calls, layers kept until backward", "value": 6.0, "bound": "6", "holds": true}, {"text": "calls of the net as one piece", "value": 2.0, "bound": "2", "holds": true}, {"text": "bytes gathered at once, over those of the model", "value": 1.0, "bound": "1", "holds": true}, {"text": "change of the test loss in 60 steps", "value": 0.0, "bound": "0", "holds": true}, {"text": "test loss, optimizer right after the shard", "value": 0.5397246479988098, "bound": "below 1", "holds": true}, {"text": "tensors of the model that the optimizer holds", "value": 0.0, "bound": "0", "holds": true}, {"text": "tensors it holds then", "value": 4.0, "bound": "4", "holds": true}, {"text": "change of the test loss, with a forward pass in between", "value": 0.0, "bound": "0", "holds": true}, {"text": "norm of the whole gradient after a clip at 0.1", "value": 0.1414213478565216, "bound": "above 0.11 and below 0.1415", "holds": true}, {"text": "norm of the whole gradient, squares summed over the ranks", "value": 0.09999999403953552, "bound": "0.1 \u00b1 0.0001", "holds": true}, {"text": "the larger of the norms that the ranks believe, over the norm", "value": 0.7215387627525924, "bound": "below 0.95", "holds": true}, {"text": "weights after 30 steps, off those of a single process", "value": 0.0733780786395073, "bound": "above 0.02", "holds": true}, {"text": "its gradient, off the one of a single process", "value": 4.558565706247464e-06, "bound": "below 0.0001", "holds": true}, {"text": "weights then, off those of a single process", "value": 7.94105801560363e-07, "bound": "below 0.005", "holds": true}, {"text": "norm after torch's own clip on DTensors", "value": 0.09999953210353851, "bound": "0.1 \u00b1 0.0001", "holds": true}, {"text": "share of numbers that are not as saved", "value": 0.5, "bound": "0.5 \u00b1 0.001", "holds": true}, {"text": "numbers in which the resumed run differs after two more steps", "value": 0.0, "bound": "0", "holds": true}, {"text": "test digits read by the net that was saved", "value": 0.8470824956893921, "bound": "above 0.75", "holds": true}, {"text": "by the net that was loaded", "value": 0.4024145007133484, "bound": "below 0.6", "holds": true}, {"text": "weights in which the second half differs from the first", "value": 0.0, "bound": "0", "holds": true}, {"text": "numbers in which two ranks loaded something else than was saved", "value": 0.0, "bound": "0", "holds": true}, {"text": "numbers in which a single process loaded something else", "value": 0.0, "bound": "0", "holds": true}, {"text": "rows of one that rank 1 holds", "value": 0.0, "bound": "0", "holds": true}, {"text": "ranks of torchrun that hold the sum of both", "value": 2.0, "bound": "2", "holds": true}, {"text": "devices", "value": 8.0, "bound": "8", "holds": true}, {"text": "all-reduce operations that JAX put in", "value": 1.0, "bound": "above 0", "holds": true}, {"text": "largest gap between eight devices and one", "value": 2.9802322387695312e-08, "bound": "below 1e-05", "holds": true}, {"text": "FLOPs of a step for a token and each weight that multiplies it", "value": 6.375, "bound": "above 6 and below 7.5", "holds": true}]}
