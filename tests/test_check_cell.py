@@ -62,7 +62,7 @@ def test_a_failure_is_one_card_and_the_next_cell_runs(kernel):
     seen = kernel(CHECK)
     assert (len(seen.cards), seen.errors) == (1, [])
     assert "Exercise 01.1: not right yet" in seen.cards[0]["text/plain"]
-    assert 'href="01_lesson.ipynb#cell-id=01-1-predict-1"' in seen.cards[0]["text/html"]
+    assert 'href="01_lesson.ipynb#cell-id=01-1-situation-1"' in seen.cards[0]["text/html"]
 
 
 def test_where_nobody_looks_the_same_failure_is_an_error(kernel):

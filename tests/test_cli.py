@@ -12,12 +12,13 @@ import threading
 
 import pytest
 
-from dlsys import cli, notebook_reader, work_folder, worksheet_runner, worksheets
+from dlsys import cli, notebook_reader, review, work_folder, worksheet_runner, worksheets
 from dlsys_helpers import catalog, paths, progress
 
 TRAPS = [
-    {"id": f"01.{k}", "title": f"Trap {k}", "symptom": "s", "function": f"fn{k}", "points": k,
-     "difficulty": 1, "minutes": 5, "core": False, "hints": ["look again"]}
+    {"id": f"01.{k}", "title": f"Trap {k}", "fault": f"fault {k}", "symptom": "s",
+     "function": f"fn{k}", "points": k, "difficulty": 1, "minutes": 5, "core": False,
+     "hints": ["look again"]}
     for k in (1, 2, 3)
 ]
 
@@ -354,6 +355,7 @@ def test_json_holds_verdict_law_message_and_the_next_hint(course, capsys):
     assert (row["law"], row["case"], row["read"]) == ("value", "one row", "01.2")
     assert row["message"] == "value: got [7], expected 1."
     assert row["mistake"] == "counts rows"
+    assert (row["name"], row["title"], row["core"]) == ("Fault 2", "Trap 2", False)
 
 
 def test_each_verdict_is_shown_with_the_mistake_named(course, capsys, monkeypatch):
@@ -503,7 +505,7 @@ def test_the_worked_answers_pass_the_real_checks(capsys, monkeypatch):
     monkeypatch.setattr(catalog, "FOLDER", REAL_CATALOG)
     assert check(paths.SOLUTIONS / "01_activations.ipynb") == 0
     possible = sum(trap.points for trap in catalog.traps(1))
-    assert f"{possible} of {possible} points." in capsys.readouterr().out
+    assert f"{possible} of {possible} points" in capsys.readouterr().out
 
 
 # ---- dlsys progress
@@ -512,13 +514,17 @@ def test_progress_shows_every_stage_and_trap(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     progress.record("01.1", "pass")
     progress.record("01.2", "wrong", "counts rows")
+    progress.record_guess("01.1", 3, sure=True, right=False)
+    progress.record_guess("01.2", "all", sure=False)
+    for trap, right in (("01.1", True), ("01.1", False), ("01.2", True)):
+        review.record(review.Item(catalog.trap(trap), review.NEW, due=False), right, review.now())
     assert cli.main(["progress"]) == 0
     said = capsys.readouterr().out
-    rows = {line.split()[0]: line for line in said.splitlines() if line.strip()}
-    assert "● solved" in rows["01.1"]
-    assert "◐ tried" in rows["01.2"]
-    assert "counts rows" in rows["01.2"]
-    assert "○ untouched" in rows["01.3"]
+    rows = {line.split()[0]: " ".join(line.split()) for line in said.splitlines() if line.strip()}
+    assert rows["01.1"] == "01.1 Fault 1 ✗ sure ● solved ✗ 1/1"
+    assert rows["01.2"] == "01.2 Fault 2 ? not sure ◐ tried ✓ 0/2"
+    assert rows["01.3"] == "01.3 Fault 3 ○ untouched 0/3"
+    assert "\n         counts rows" in said
     assert said.count("coming") == 11
     assert "1 of 3 exercises solved, 1 of 6 points." in said
 

@@ -23,7 +23,7 @@ PIN = next(line for line in (paths.ROOT / "requirements.lock").read_text("utf-8"
 
 def exercise(k: int, status: str, **more: Any) -> dict[str, Any]:
     trap = TRAPS[k]
-    return {"id": trap.id, "title": trap.title, "function": trap.function,
+    return {"id": trap.id, "title": trap.name, "function": trap.function,
             "status": status, "points": trap.points if status == "pass" else 0,
             "possible": trap.points, "message": "" if status == "pass" else "got 1, expected 2",
             "misconception": "", "trap": "", "case": "", "notebook_shows": "nothing",
@@ -289,7 +289,7 @@ def test_a_hint_shows_its_code_as_code(grades):
 
 def test_feedback_names_the_lesson_to_read_again(grades):
     text = pages.feedback([grades["results"][1]], grades)
-    assert f"01.2 {TRAPS[1].title}, in the lesson of Stage 1: " in text
+    assert f"01.2 {TRAPS[1].name}, in the lesson of Stage 1: " in text
     assert ".ipynb" not in text.replace("bob.ipynb", "")  # a class may call its files otherwise
 
 

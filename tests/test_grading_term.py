@@ -102,7 +102,7 @@ def test_the_command_writes_a_page_and_a_table(folders, tmp_path, capsys):
     assert not Tags(page).tags & {"script", "img", "link", "iframe"}
     assert "&lt;script&gt;" in page
     rows = list(csv.reader(io.StringIO(table)))
-    assert ["week1", "2027-01-15T10:00:00+00:00", "01.2", pages.assignments.traps(1)[1].title,
+    assert ["week1", "2027-01-15T10:00:00+00:00", "01.2", pages.assignments.traps(1)[1].name,
             "3", "0", "softmax over dim 0", "2"] in rows
     assert {path.stat().st_mode & 0o077 for path in out.iterdir()} == {0}
 

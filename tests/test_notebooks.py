@@ -7,6 +7,8 @@ import nbformat
 import papermill
 import pytest
 
+from dlsys import reading
+from dlsys_helpers import catalog
 from dlsys_helpers.paths import NOTEBOOKS, ROOT, SOLUTIONS
 from tools import sweep
 from tools.lessons import PARAMETERS
@@ -84,6 +86,22 @@ def test_the_head_of_a_new_lesson_holds_a_trap_and_its_claims(path):
     assert code[-1].metadata.dlsys.trap == f"{path.stem[:2]}.1"
     assert "claim(" in code[-1].source
     assert not [c for c in code if "explorers." in c.source]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=NAMES)
+def test_the_core_path_runs_alone(path):
+    """As `dlsys start --core` hands it out; explorers, which no cell uses, are left aside, too.
+
+    A lesson whose traps are all on the path is run by nbval as it is.
+    """
+    book, stage = nbformat.read(path, as_version=4), int(path.stem[:2])
+    whole = {c.metadata.dlsys.trap for c in book.cells if "trap" in c.metadata.dlsys}
+    book.cells = [c for c in reading.core(book.cells) if c.metadata.dlsys.role != "explore"]
+    traps = {c.metadata.dlsys.trap for c in book.cells if "trap" in c.metadata.dlsys}
+    assert traps == {trap.id for trap in catalog.traps(stage) if trap.core}
+    if traps != whole:
+        done = run_lesson(book, DEVICE="cpu")
+        assert all(c.execution_count for c in done.cells if c.cell_type == "code")
 
 
 def test_undeclared_parameter_is_an_error():

@@ -11,12 +11,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from dlsys import start_page
+from dlsys import review, start_page
 from dlsys_helpers import catalog, paths, progress, store
 
 TRAPS = [
-    {"id": f"01.{k}", "title": f"Trap <{k}> of `relu`", "symptom": "s", "function": f"fn{k}",
-     "points": k, "difficulty": 1, "minutes": 5, "core": k == 1, "hints": ["h"]}
+    {"id": f"01.{k}", "title": f"Situation {k}", "fault": f"trap <{k}> of `relu`", "symptom": "s",
+     "function": f"fn{k}", "points": k, "difficulty": 1, "minutes": 5, "core": k == 1,
+     "hints": ["h"]}
     for k in (1, 2, 3)
 ]
 
@@ -187,12 +188,25 @@ def test_the_map_shows_twelve_stages_states_and_links(folder):
     assert text.count("· coming") == 11
     assert "1 of 3 solved · 1 of 6 points" in text
     assert [text.count(f'aria-label="{s}"') for s in ("solved", "tried", "untouched")] == [1] * 3
-    assert "Trap &lt;1&gt; of <code>relu</code>" in text
+    assert "01.1 Trap &lt;1&gt; of <code>relu</code></li>" in text
+    assert "<summary>2 off the core path, 0 solved</summary>" in text
+    assert "Core path: about 0 minutes to read, 5 for the exercises. All: 0 minutes" in text
     page = Links(text)
     assert (page.links, page.open) == ([], [])
     assert "dlsys start 1" in text
     (folder / "01_activations.ipynb").write_text("{}")
     assert Links(start_page.map_html()).links == ["my-work/01_activations.ipynb"]
+
+
+def test_a_line_of_the_map_holds_guess_and_review(folder):
+    progress.record_guess("01.1", 3, sure=True, right=False)
+    progress.record_guess("01.2", "all", sure=False, right=True)
+    progress.record_guess("01.3", "all", sure=True)
+    review.record(review.Item(catalog.trap("01.1"), review.NEW, due=False), False, review.now())
+    text = start_page.map_html()
+    assert "<br><small>guess wrong, sure · review wrong</small></li>" in text
+    assert "<br><small>guess right, not sure</small></li>" in text
+    assert "<br><small>guess not measured yet, sure</small></li>" in text
 
 
 def test_links_of_the_map_hold_in_the_folder_of_the_copies(folder, monkeypatch):
@@ -216,7 +230,8 @@ def ship(folder):
 def test_the_menu_copies_a_stage_and_links_it(folder, tmp_path):
     ship(tmp_path)
     box = start_page.start_menu()
-    menu, button = box.children[0].children
+    menu, core, button = box.children[0].children
+    assert not core.value
     assert menu.options == (("1. Perceptron, MLP and activations", 1),)
     button.click()
     assert (folder / "01_activations.ipynb").read_text() == "shipped"

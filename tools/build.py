@@ -219,7 +219,7 @@ def short_way(source: Source, cells: list[NotebookNode]) -> list[str]:
         return []
     spent = sum(source.minutes(trap) for trap in core)
     links = ", ".join(to_trap(source, trap) for trap in core)
-    read = reading.by_fives(c for c in cells if not c.metadata["dlsys"].get("aside"))
+    read = reading.by_fives(reading.core(cells))
     return [f"- The core path is {links}: about {read} minutes to read, {spent} for its exercises. "
             "It runs without the other traps, which are there when you need them."]
 

@@ -1,26 +1,16 @@
-"""How long cells take to read, counted from their words and lines of code."""
+"""How long lessons and traps take to read, for the book; `dlsys.reading` counts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from nbformat import NotebookNode
 
-# What one reads in a minute. Plain English prose goes at 238 words (Brysbaert 2019); prose about
-# code, with formulas to think over, goes slower, and so does code. Both are estimates.
-WORDS, LINES = 150, 8
+from dlsys.reading import LINES, WORDS, by_fives, core, facts, minutes
+
+__all__ = ["LINES", "WORDS", "by_fives", "core", "formula", "minutes", "of_core", "of_lesson",
+           "of_trap"]
 SOURCE = ("[Brysbaert 2019](https://doi.org/10.1016/j.jml.2019.104047)", 238)
-IDLE = {"setup", "explore"}  # roles whose code nobody has to read
-
-
-def minutes(cells: Iterable[NotebookNode]) -> float:
-    """Minutes for words and lines of code."""
-    cells = list(cells)
-    words = sum(len(c.source.split()) for c in cells if c.cell_type == "markdown")
-    lines = sum(len(c.source.splitlines()) for c in cells if c.cell_type == "code"
-                and c.metadata.get("dlsys", {}).get("role") not in IDLE)
-    return words / WORDS + lines / LINES
 
 
 def of_lesson(lesson: NotebookNode) -> int:
@@ -30,18 +20,12 @@ def of_lesson(lesson: NotebookNode) -> int:
 
 def of_core(lesson: NotebookNode) -> int:
     """Minutes for a lesson without the traps off its core path, by fives."""
-    return by_fives(c for c in lesson.cells if not c.metadata.get("dlsys", {}).get("aside"))
-
-
-def by_fives(cells: Iterable[NotebookNode]) -> int:
-    """Minutes for these cells, by fives, rounded up."""
-    return 5 * math.ceil(minutes(cells) / 5)
+    return by_fives(core(lesson.cells))
 
 
 def of_trap(lesson: NotebookNode, trap: str) -> int:
     """Minutes for all cells of a trap, folded ones included, rounded up."""
-    return math.ceil(minutes(c for c in lesson.cells
-                             if c.metadata.get("dlsys", {}).get("trap") == trap))
+    return math.ceil(minutes(c for c in lesson.cells if facts(c).get("trap") == trap))
 
 
 def formula() -> str:

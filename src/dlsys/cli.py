@@ -9,9 +9,19 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from functools import partial
 
-from dlsys import grading, locations, start_page, update, windows, work_folder, worksheets
+from dlsys import (
+    grading,
+    locations,
+    reading,
+    start_page,
+    update,
+    windows,
+    work_folder,
+    worksheets,
+)
 from dlsys.answer import add_parser as add_answer
 from dlsys.exam import add_parser as add_exam
 from dlsys.grading.command import add_parser as add_grade
@@ -27,6 +37,7 @@ from dlsys_helpers import paths, progress, room
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 from dlsys_helpers.limits import SECONDS
+from dlsys_helpers.stages import Stage
 from dlsys_helpers.verdicts import STATUSES, Verdict
 from dlsys_watch import command as watch
 
@@ -50,6 +61,8 @@ def add_start(commands) -> None:
     parser.add_argument("stage", help="number of the stage, 1 to 12")
     parser.add_argument("--copy", action="store_true",
                         help="make fresh copies beside existing ones")
+    parser.add_argument("--core", action="store_true",
+                        help="the core path alone; --update brings the rest later")
     parser.add_argument("--update", action="store_true",
                         help="the newest worksheet with your answers; yours is kept")
     parser.set_defaults(run=run_start)
@@ -58,27 +71,41 @@ def add_start(commands) -> None:
 def run_start(args: argparse.Namespace) -> int:
     if args.update:
         return run_update(args)
-    started = work_folder.start(args.stage, copy=args.copy)
+    stage = work_folder.stage_of(args.stage)
+    started = work_folder.start(args.stage, copy=args.copy, core=args.core)
     worksheet, lesson = (f"{paths.MY_WORK.name}/{path.name}"
                          for path in (started.path, started.lesson))
     if started.created:
         print(f"Your worksheet is {worksheet}, your copy of the lesson {lesson}.")
     else:
         print(f"{worksheet} exists and stays as it is, the lesson is {lesson}. "
-              f"Fresh ones beside them: dlsys start {args.stage} --copy")
+              f"Fresh ones beside them: dlsys start {args.stage} --copy"
+              f"{' --core' if args.core else ''}")
+    print(_length(stage, worksheets.is_core(started.path)))
     if not paths.MY_WORK.is_relative_to(paths.ROOT):
         print(f"Your folder is {paths.MY_WORK}")
     print(f"Open {lesson} in JupyterLab ({locations.open_lab()}). Check your answers in the "
           f"worksheet, or with: dlsys check {args.stage if not args.copy else worksheet}")
-    for line in windows.left_out(work_folder.stage_of(args.stage).number):
+    for line in windows.left_out(stage.number):
         print(f"Note: {line}")
     return 0
+
+
+def _length(stage: Stage, short: bool) -> str:
+    """How long the stage takes, and where the rest is when the worksheet holds the core alone."""
+    core, whole = reading.times(stage)
+    if short:
+        return (f"The worksheet holds the core path: about {core}. The rest, beside your answers: "
+                f"dlsys start {stage.number} --update")
+    if core == whole:
+        return f"The stage takes about {whole}."
+    return f"The core path takes about {core}; the whole stage {whole}."
 
 
 def run_update(args: argparse.Namespace) -> int:
     if args.copy:
         raise UserError("start: got --update and --copy, expected one of them.")
-    updated = update.update(args.stage)
+    updated = update.update(args.stage, core=args.core)
     for line in updated.lines:
         _print(line)
     if updated.kept:
@@ -92,7 +119,10 @@ def run_update(args: argparse.Namespace) -> int:
 
 def add_check(commands) -> None:
     parser = commands.add_parser("check", help="run a worksheet and check all its exercises")
-    parser.add_argument("notebook", help="a stage's number, or my-work/01_activations.ipynb")
+    parser.add_argument("notebook", help="a stage's number, an exercise such as 01.4, or "
+                                         "my-work/01_activations.ipynb")
+    parser.add_argument("--all", action="store_true",
+                        help="a row for each exercise, those off the core path, too")
     parser.add_argument("--limit", type=partial(amount, below=math.inf), default=SECONDS,
                         metavar="SECONDS",
                         help=f"longest time for one cell or check (default {SECONDS})")
@@ -104,7 +134,10 @@ def add_check(commands) -> None:
 def run_check(args: argparse.Namespace) -> int:
     from dlsys import worksheet_runner
 
+    asked = worksheets.exercise(args.notebook)
     worksheet = worksheets.read(worksheets.find(args.notebook))
+    if asked:
+        worksheet = worksheets.only(worksheet, asked)
     report = worksheet_runner.run(worksheet, args.limit)
     for id, verdict in report.verdicts.items():
         if verdict.status != "missing":
@@ -113,7 +146,7 @@ def run_check(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_as_data(worksheet, report), indent=1))
     else:
-        _show_check(worksheet, report)
+        _show_check(worksheet, report, args.all)
     passed = all(verdict.status == "pass" for verdict in report.verdicts.values())
     return 0 if passed else FAILED
 
@@ -135,32 +168,57 @@ def _exercise_data(exercise: Trap, verdict: Verdict) -> dict:
     solved = verdict.status == "pass"
     tries = max(progress.failures(exercise.id), 1)
     hint = None if solved else (exercise.hints[:tries] or (None,))[-1]
-    return {"id": exercise.id, "title": exercise.title, "function": exercise.function,
+    return {"id": exercise.id, "name": exercise.name, "title": exercise.title,
+            "core": exercise.core, "function": exercise.function,
             "verdict": verdict.status, "points": exercise.points if solved else 0,
             "possible": exercise.points, "law": verdict.law, "case": verdict.case,
             "message": verdict.message, "mistake": verdict.misconception,
             "read": verdict.trap or exercise.id, "hint": hint}
 
 
-def _show_check(worksheet: worksheets.Worksheet, report) -> None:
-    earned = 0
-    table = _table("exercise", "title", "verdict", "points", "what was found")
-    for exercise in worksheet.exercises:
-        verdict = report.verdicts[exercise.id]
-        points = exercise.points if verdict.status == "pass" else 0
-        earned += points
-        found = clean(f"{verdict.message} {verdict.see()}", LONGEST)
-        look = STATUSES[verdict.status]
-        table.add_row(exercise.id, exercise.title,
-                      _styled(f"{look.mark} {verdict.status}", look.style),
-                      f"{points}/{exercise.points}", found)
+def _show_check(worksheet: worksheets.Worksheet, report, everything: bool) -> None:
+    rows = sorted(worksheet.exercises, key=lambda exercise: not exercise.core)
+    folded = [] if everything else _folded(rows, report.verdicts)
+    table = _table("exercise", "name", "verdict", "points", "what was found")
+    for exercise in rows:
+        if exercise not in folded:
+            verdict = report.verdicts[exercise.id]
+            found = clean(f"{verdict.message} {verdict.see()}", LONGEST)
+            look = STATUSES[verdict.status]
+            table.add_row(exercise.id, exercise.name,
+                          _styled(f"{look.mark} {verdict.status}", look.style),
+                          f"{_earned([exercise], report)}/{exercise.points}", found)
     _print(table)
+    if folded:
+        counts = Counter(STATUSES[report.verdicts[exercise.id].status].word for exercise in folded)
+        said = ", ".join(f"{n} {word}" for word, n in counts.items())
+        _print(f"Off the core path: {said}. See them: dlsys check {worksheet.stage} --all")
     for number, error in sorted(report.cell_errors.items()):
         _print(f"Code cell {number}: {error}")
     for note in worksheet.notes:
         _print(f"Note: {note}")
-    possible = sum(exercise.points for exercise in worksheet.exercises)
-    _print(f"{earned} of {possible} points.")
+    said = f"{_earned(rows, report)} of {_possible(rows)} points"
+    core = [exercise for exercise in rows if exercise.core]
+    if 0 < len(core) < len(rows):
+        said += f", on the core path {_earned(core, report)} of {_possible(core)}"
+    _print(f"{said}.")
+
+
+def _folded(rows: list[Trap], verdicts: dict[str, Verdict]) -> list[Trap]:
+    """The exercises that one line stands for: off the core path, with nothing to say of them."""
+    if not any(exercise.core for exercise in rows):
+        return []
+    return [exercise for exercise in rows if not exercise.core
+            and verdicts[exercise.id].status in ("pass", "todo", "missing")]
+
+
+def _earned(exercises: list[Trap], report) -> int:
+    return sum(exercise.points for exercise in exercises
+               if report.verdicts[exercise.id].status == "pass")
+
+
+def _possible(exercises: list[Trap]) -> int:
+    return sum(exercise.points for exercise in exercises)
 
 
 # ---- dlsys progress
@@ -172,32 +230,55 @@ def add_progress(commands) -> None:
 
 def run_progress(_: argparse.Namespace) -> int:
     rows = start_page.summary()
-    table = _table("trap", "title", "path", "state", "points", "last mistake")
+    table = _table("trap", "name, and the last mistake", "guess", "exercise", "review", "points")
     for row in rows:
         coming = "" if row.traps else "coming"
         marks = f"{row.points}/{row.possible}" if row.traps else ""
-        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), "", coming, marks,
-                      "")
+        table.add_row(_bold(f"{row.stage.number:02d}"), _bold(row.stage.title), "", coming, "",
+                      marks)
         for one in row.traps:
-            state = f"{start_page.MARKS[one.state]} {one.state}"
-            table.add_row(one.trap.id, one.trap.title, "core" if one.trap.core else "",
-                          _styled(state, _STATE_STYLES[one.state]),
-                          f"{one.points}/{one.trap.points}", clean(one.misconception or ""))
+            core = " (core)" if one.trap.core else ""
+            table.add_row(one.trap.id, _with_mistake(f"{one.trap.name}{core}", one.misconception),
+                          _guess(one.guess), _state(one.state), _mark(one.review),
+                          f"{one.points}/{one.trap.points}")
     for exam in start_page.exams():
         _add_exam(table, exam)
     _print(table)
+    _print("Guess and review: ✓ right, ✗ wrong, ? not measured yet; the last one counts.")
     _print(_totals(rows))
     return 0
 
 
+def _with_mistake(name: str, mistake: str | None) -> str:
+    return f"{name}\n  {clean(mistake)}" if mistake else name
+
+
+def _state(state: str):
+    return _styled(f"{start_page.MARKS[state]} {state}", _STATE_STYLES[state])
+
+
+def _guess(guess: dict):
+    """A guess in a cell of the table: whether it was right, and how sure one was."""
+    if not guess:
+        return ""
+    return _mark(guess["right"], "?", " sure" if guess["sure"] else " not sure")
+
+
+def _mark(right: bool | None, unknown: str = "", more: str = ""):
+    """The mark of what was right, wrong or is not known."""
+    if right is None:
+        return f"{unknown}{more}"
+    look = STATUSES["pass" if right else "wrong"]
+    return _styled(f"{look.mark}{more}", look.style)
+
+
 def _add_exam(table, exam: start_page.StageState) -> None:
     """Rows for an exam sheet and its cases."""
-    table.add_row(_bold(str(exam.stage.number)), _bold(exam.stage.title), "", "",
-                  f"{exam.points}/{exam.possible}", "")
+    table.add_row(_bold(str(exam.stage.number)), _bold(exam.stage.title), "", "", "",
+                  f"{exam.points}/{exam.possible}")
     for case in start_page.cases(exam):
-        table.add_row("", case.title, "", _styled(f"{start_page.MARKS[case.state]} {case.state}",
-                                                  _STATE_STYLES[case.state]),
-                      f"{case.points}/{case.possible}", clean(case.misconception or ""))
+        table.add_row("", _with_mistake(case.title, case.misconception), "", _state(case.state), "",
+                      f"{case.points}/{case.possible}")
 
 
 def _totals(rows: list) -> str:
@@ -242,8 +323,9 @@ def _table(*columns: str):
         raise UserError("the package rich is missing. Run: pip install rich") from None
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shares = {"name": 2, "what was found": 3}  # of the width that the others leave
     for name in columns:
-        share = {columns[1]: 2, columns[4]: 3}.get(name)  # of the width that the others leave
+        share = shares.get(name.partition(",")[0])
         table.add_column(name, no_wrap=share is None, ratio=share, overflow="fold",
                          justify="right" if name == "points" else "left")
     return table

@@ -187,7 +187,7 @@ class Scores:
 def score_lines(scores: list[dict], declared: dict[str, Trap]) -> list[str]:
     """The table of one notebook: a line for each exercise, a message where it failed, a total.
 
-    ``declared`` holds the stage's traps by id: it gives the titles, and an exercise whose
+    ``declared`` holds the stage's traps by id: it gives the names, and an exercise whose
     check cell is gone counts as not checked instead of vanishing from the total.
     """
     done = {score["id"]: score for score in scores}
@@ -195,9 +195,9 @@ def score_lines(scores: list[dict], declared: dict[str, Trap]) -> list[str]:
     rows += [score for score in scores if score["id"] not in declared]
     lines = []
     for row in rows:
-        title = declared[row["id"]].title if row["id"] in declared else ""
+        name = declared[row["id"]].name if row["id"] in declared else ""
         marks = f"{row['points']}/{row['possible']}"
-        lines.append(f"  {row['id']:<6} {row['verdict']:<11} {marks:>6}  {title}".rstrip())
+        lines.append(f"  {row['id']:<6} {row['verdict']:<11} {marks:>6}  {name}".rstrip())
         lines += [f"         {line}" for line in textwrap.wrap(row["message"], 90)]
     total, possible = (sum(row[key] for row in rows) for key in ("points", "possible"))
     return [*lines, f"  total  {'':<11} {f'{total}/{possible}':>6}"]

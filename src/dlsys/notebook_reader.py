@@ -42,7 +42,8 @@ class NotebookFile:
 
     stage: as the metadata say, or where a tool dropped them, of the first exercise checked; None
     for neither. cells: (number among the code cells, source). shown: exercise id to the status
-    that the stored output of its check tells; it counts for nothing.
+    that the stored output of its check tells; it counts for nothing. core: it was begun with the
+    core path alone.
     """
 
     stage: int | None
@@ -51,6 +52,7 @@ class NotebookFile:
     cells: list[tuple[int, str]]
     ids: list[str]
     shown: dict[str, str] = field(default_factory=dict)
+    core: bool = False
 
     @property
     def checked(self) -> list[str]:
@@ -90,7 +92,8 @@ def parse(data: bytes) -> NotebookFile:
         shown |= _shown(cell, checked_in(source))
     return NotebookFile(_stage(own.get("stage"), sources), _word(own.get("view")),
                         _word(own.get("version", "")), list(enumerate(sources, 1)),
-                        [cell["id"] for cell in cells if type(cell.get("id")) is str], shown)
+                        [cell["id"] for cell in cells if type(cell.get("id")) is str], shown,
+                        own.get("core") is True)
 
 
 def oversize(size: int, most: int = LARGEST) -> str:

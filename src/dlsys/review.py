@@ -162,6 +162,11 @@ def _states(now: datetime) -> tuple[dict[str, State], dict[str, Facts]]:
     return states, facts
 
 
+def answers() -> dict[str, bool]:
+    """Whether the last answer about each trap was right, practice included; none: not asked."""
+    return {entry["id"]: entry["kind"] != WRONG for entry in STORE.entries()
+            if entry["kind"] in (RIGHT, WRONG, PRACTISED)}
+
 
 # ---- what to ask
 
@@ -241,7 +246,7 @@ def nothing(now: datetime) -> str:
     if coming:
         day, trap = coming
         left = (day - now.date()).days
-        return (f"Nothing is due. Next: trap {trap.id}, {trap.title}, on {day} "
+        return (f"Nothing is due. Next: trap {trap.id}, {trap.name}, on {day} "
                 f"({left} day{'s' * (left != 1)}).")
     kept = "" if STORE.path() else " Reviews are not kept: DLSYS_PROGRESS is off."
     return ("Nothing is planned yet: a wrong guess, a mistake with a name or a solved exercise "
@@ -254,7 +259,7 @@ def verdict(item: Item, question: Question, right: bool) -> list[str]:
     number = int(trap.id[:2])
     lesson = f"{paths.MY_WORK.name}/{paths.lesson_copy(number).name} (dlsys start {number})"
     return [f"{'✓ Right' if right else '✗ Wrong'}. Computed: {question.shown}.", question.why,
-            f"Read again: trap {trap.id}, {trap.title}, in {lesson}"]
+            f"Read again: trap {trap.id}, {trap.name}, in {lesson}"]
 
 
 def now() -> datetime:

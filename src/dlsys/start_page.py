@@ -2,11 +2,12 @@
 
 import html
 import re
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import assignments, review, windows, work_folder
+from dlsys import assignments, reading, review, windows, work_folder
 from dlsys_checks.questions import AnswerError
 from dlsys_helpers import cards, catalog, paths, progress
 from dlsys_helpers.catalog import Trap
@@ -17,9 +18,17 @@ SOLVED, TRIED, UNTOUCHED = "solved", "tried", "untouched"
 
 
 class TrapState(NamedTuple):
+    """What became of a trap.
+
+    guess: the last one as it was kept, {} for none; its `right` is None until it was measured.
+    review: whether the last answer was right, None where nothing was asked.
+    """
+
     trap: Trap
     state: str
     misconception: str | None
+    guess: dict
+    review: bool | None
 
     @property
     def points(self) -> int:
@@ -73,15 +82,15 @@ def summary() -> list[StageState]:
     A trap is solved when it passed once, tried when an answer was judged, else untouched.
     Raises CatalogError when there is no catalog.
     """
-    last = _last()
-    return [_stage_state(stage, catalog.traps(stage.number), last) for stage in STAGES]
+    known = _known()
+    return [_stage_state(stage, catalog.traps(stage.number), known) for stage in STAGES]
 
 
 def exams() -> list[StageState]:
     """The exam sheets that were begun: the file is there, or an answer was judged."""
-    last = _last()
-    judged = {assignments.number_of(id) for id in last}
-    return [_stage_state(assignments.stage(number), assignments.traps(number), last)
+    known = _known()
+    judged = {assignments.number_of(id) for id in known.judged}
+    return [_stage_state(assignments.stage(number), assignments.traps(number), known)
             for number in assignments.EXAMS
             if number in judged or _mine(assignments.stage(number)).exists()]
 
@@ -92,7 +101,19 @@ def cases(exam: StageState) -> list[CaseState]:
         exam.traps, key=lambda row: row.trap.title.partition(":")[0])]
 
 
-def _last() -> dict[str, dict]:
+class Known(NamedTuple):
+    """What the learner's files say, by id: judged answers, guesses, answers in review."""
+
+    judged: dict[str, dict]
+    guesses: dict[str, dict]
+    reviews: dict[str, bool]
+
+
+def _known() -> Known:
+    return Known(_judged(), progress.guesses(), review.answers())
+
+
+def _judged() -> dict[str, dict]:
     """The judged answer that counts, by id: one that passed, else the last."""
     last = {}
     for entry in progress.entries():
@@ -101,8 +122,8 @@ def _last() -> dict[str, dict]:
     return last
 
 
-def _stage_state(stage: Stage, traps: list[Trap], last: dict) -> StageState:
-    return StageState(stage, tuple(_trap_state(trap, last) for trap in traps))
+def _stage_state(stage: Stage, traps: list[Trap], known: Known) -> StageState:
+    return StageState(stage, tuple(_trap_state(trap, known) for trap in traps))
 
 
 def _mine(stage: Stage) -> Path:
@@ -110,10 +131,11 @@ def _mine(stage: Stage) -> Path:
     return paths.MY_WORK / f"{stage.stem}.ipynb"
 
 
-def _trap_state(trap: Trap, last: dict) -> TrapState:
-    entry = last.get(trap.id)
+def _trap_state(trap: Trap, known: Known) -> TrapState:
+    entry = known.judged.get(trap.id)
     state = UNTOUCHED if entry is None else SOLVED if entry["status"] == "pass" else TRIED
-    return TrapState(trap, state, entry.get("misconception") if state == TRIED else None)
+    return TrapState(trap, state, entry.get("misconception") if state == TRIED else None,
+                     known.guesses.get(trap.id, {}), known.reviews.get(trap.id))
 
 
 # ---- the map
@@ -139,6 +161,9 @@ _STYLE = """
 .dlsys-map ul { font-size:.86em; }
 .dlsys-map ul li { margin:.15rem 0; padding-left:1.35em; text-indent:-1.35em; }
 .dlsys-map ul span { display:inline-block; width:1.35em; text-indent:0; }
+.dlsys-map ul small { opacity:.85; }
+.dlsys-map details { font-size:.86em; } .dlsys-map details ul { font-size:1em; }
+.dlsys-map summary { cursor:pointer; }
 .dlsys-map p { margin:0; font-size:.88em; line-height:1.4; }
 .dlsys-map .foot { margin-top:auto; padding-top:.35rem; display:flex; gap:.9rem;
   flex-wrap:wrap; }
@@ -159,7 +184,7 @@ def _card(row: StageState) -> str:
     head = f"<div><small>Stage {number} · {_count(row)}</small></div>"
     body, foot = f"<p>{_text(row.stage.promise)}</p>", ""
     if row.traps:
-        body += f"<ul>{''.join(map(_trap_line, row.traps))}</ul>"
+        body += f"<p>{_length(row.stage)}</p>{_trap_lists(row.traps)}"
         foot = f'<p class="foot">{_foot(row.stage)}</p>'
     return f'<li class="{_state(row)}">{head}<strong>{title}</strong>{body}{foot}</li>\n'
 
@@ -196,9 +221,42 @@ def _count(row: StageState) -> str:
     return f"{row.solved} of {len(row.traps)} solved · {row.points} of {row.possible} points"
 
 
+def _length(stage: Stage) -> str:
+    """How long the stage takes, its core path first."""
+    core, whole = reading.times(stage)
+    return f"About {whole}." if core == whole else f"Core path: about {core}. All: {whole}."
+
+
+def _trap_lists(traps: tuple[TrapState, ...]) -> str:
+    """The core path, and folded what is off it; without either, all as one list."""
+    core = [row for row in traps if row.trap.core]
+    rest = [row for row in traps if not row.trap.core]
+    if not (core and rest):
+        return _trap_list(traps)
+    solved = sum(row.state == SOLVED for row in rest)
+    return (f"{_trap_list(core)}<details><summary>{len(rest)} off the core path, {solved} solved"
+            f"</summary>{_trap_list(rest)}</details>")
+
+
+def _trap_list(rows: Iterable[TrapState]) -> str:
+    return f"<ul>{''.join(map(_trap_line, rows))}</ul>"
+
+
 def _trap_line(row: TrapState) -> str:
-    core = " <small>·\N{NO-BREAK SPACE}core</small>" if row.trap.core else ""
-    return f"<li>{_mark(row.state)} {row.trap.id} {_text(row.trap.title)}{core}</li>"
+    """A trap with its state, and what was guessed and answered in review."""
+    told = [f"guess {words}" for words in [guess_words(row.guess)] if words]
+    if row.review is not None:
+        told.append(f"review {'right' if row.review else 'wrong'}")
+    more = f"<br><small>{' · '.join(told)}</small>" if told else ""
+    return f"<li>{_mark(row.state)} {row.trap.id} {_text(row.trap.name)}{more}</li>"
+
+
+def guess_words(guess: dict) -> str:
+    """Whether a guess was right, and how sure the learner was; "" for none."""
+    if not guess:
+        return ""
+    right = {True: "right", False: "wrong", None: "not measured yet"}[guess["right"]]
+    return f"{right}, {'sure' if guess['sure'] else 'not sure'}"
 
 
 def _mark(state: str) -> str:
@@ -229,6 +287,8 @@ def progress_map():
 def start_menu():
     """A menu of the written stages and a button that copies lesson and worksheet to ``my-work/``.
 
+    A tick leaves out what is off the core path.
+
     It shows links that open the copies. Nothing that exists is overwritten.
     """
     import ipywidgets as widgets
@@ -238,15 +298,16 @@ def start_menu():
     wide = {"width": "max-content"}
     menu = widgets.Dropdown(options=ready, description="Stage", layout=wide)
     button = widgets.Button(description="Start the stage", disabled=not ready, layout=wide)
+    core = widgets.Checkbox(description="the core path alone", indent=False, layout=wide)
     answer = widgets.Output()
 
     def begin(_):
         answer.clear_output()
         with answer:
-            display(HTML(_started_html(menu.value)))
+            display(HTML(_started_html(menu.value, core.value)))
 
     button.on_click(begin)
-    return _lasting(widgets.VBox([_row(menu, button), answer]))
+    return _lasting(widgets.VBox([_row(menu, core, button), answer]))
 
 
 def _row(*parts):
@@ -266,10 +327,10 @@ def _lasting(box):
     return box
 
 
-def _started_html(number: int) -> str:
+def _started_html(number: int, core: bool = False) -> str:
     """What the start button answers: links to the copies, or what went wrong."""
     try:
-        started = work_folder.start(number)
+        started = work_folder.start(number, core=core)
     except UserError as error:
         return f"<p>{_text(str(error))}</p>"
     word = "Copied." if started.created else "You started it before; nothing was overwritten."

@@ -31,10 +31,11 @@ class Updated(NamedTuple):
     lines: list[str]
 
 
-def update(stage: int | str) -> Updated:
+def update(stage: int | str, core: bool = False) -> Updated:
     """Bring the worksheet in ``my-work/``, and its lesson, to the course's version.
 
-    Raises WorksheetError when there is none, when it cannot be read, or for a full disk.
+    What was begun with the core path alone becomes the whole stage; ``core=True`` leaves it at
+    that. Raises WorksheetError when there is none, when it cannot be read, or for a full disk.
     """
     chosen = work_folder.stage_of(stage)
     mine, read = paths.MY_WORK / f"{chosen.stem}.ipynb", paths.lesson_copy(chosen.number)
@@ -44,13 +45,17 @@ def update(stage: int | str) -> Updated:
     if (holds := worksheets.stage_in(mine)) != chosen.number:
         raise WorksheetError(f"{mine.name}: holds stage {holds}, expected {chosen.number}. "
                              "Rename it.")
-    lines = _update_lesson(chosen, read, mine)
-    if not worksheets.is_outdated(worksheets.load(mine), chosen.number):
+    found = worksheets.load(mine)
+    if core and not found.core:
+        raise WorksheetError(f"{mine.name}: holds more than the core path, and --core would take "
+                             f"it away. Run: dlsys start {chosen.number} --update")
+    lines = _update_lesson(chosen, read, mine, core)
+    if found.core == core and not worksheets.is_outdated(found, chosen.number):
         return Updated(mine, None, [*lines, f"{mine.name} is up to date; it stays as it is."])
     before = mine.read_bytes()
     old = json.loads(before.decode("utf-8-sig"))
     new = json.loads(work_folder.worksheet_copy(
-        work_folder.shipped(chosen, paths.EXERCISES), chosen, read.name))
+        work_folder.shipped(chosen, paths.EXERCISES), chosen, read.name, core))
     _keep_stamp(old, new)
     if isinstance(due := _facts(old).get("due"), str):
         release.show_due(new, due[:10])
@@ -59,14 +64,17 @@ def update(stage: int | str) -> Updated:
     return Updated(mine, kept, lines + told)
 
 
-def _update_lesson(stage: Stage, read: Path, worksheet: Path) -> list[str]:
-    """Renew an older copy of the lesson; it holds no answers, but perhaps notes."""
-    if not read.exists() or not work_folder.is_older(read, stage):
+def _update_lesson(stage: Stage, read: Path, worksheet: Path, core: bool) -> list[str]:
+    """Renew an older or a short copy of the lesson; it holds no answers, but perhaps notes."""
+    if not read.exists():
+        return []
+    short = worksheets.load(read).core
+    if short <= core and not work_folder.is_older(read, stage):
         return []
     before = read.read_bytes()
     old = json.loads(before.decode("utf-8-sig"))
     new = json.loads(work_folder.lesson_copy(
-        work_folder.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name))
+        work_folder.shipped(stage, paths.NOTEBOOKS), stage, worksheet.name, short and core))
     _keep_stamp(old, new)
     for cell in new["cells"] if _facts(old).get("release") else ():
         work_folder.empty(cell)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from dlsys import locations, worksheets
+from dlsys import locations, reading, worksheets
 from dlsys.worksheets import WorksheetError
 from dlsys_helpers import catalog, paths
 from dlsys_helpers.stages import STAGES, Stage
@@ -35,12 +35,12 @@ class Started(NamedTuple):
     lesson: Path
 
 
-def start(stage: int | str, copy: bool = False) -> Started:
+def start(stage: int | str, copy: bool = False, core: bool = False) -> Started:
     """Copy a stage's worksheet and its lesson to ``my-work/``; what exists stays as it is.
 
     ``copy=True`` makes fresh ones beside them under the next free names, ``01_activations_2`` and
-    ``01_lesson_2``. Raises WorksheetError for an unknown stage, one without worksheet, or a full
-    or read-only disk.
+    ``01_lesson_2``; ``core=True`` leaves out what is off the core path. Raises WorksheetError for
+    an unknown stage, one without worksheet, or a full or read-only disk.
     """
     chosen = stage_of(stage)
     worksheet, lesson = shipped(chosen, paths.EXERCISES), shipped(chosen, paths.NOTEBOOKS)
@@ -48,9 +48,9 @@ def start(stage: int | str, copy: bool = False) -> Started:
         for end in _ends():
             mine = paths.MY_WORK / f"{chosen.stem}{end}.ipynb"
             read = paths.lesson_copy(chosen.number, end)
-            created = _create(mine, worksheet_copy(worksheet, chosen, read.name))
+            created = _create(mine, worksheet_copy(worksheet, chosen, read.name, core))
             if created or not copy:
-                _create(read, lesson_copy(lesson, chosen, mine.name))
+                _create(read, lesson_copy(lesson, chosen, mine.name, core))
                 return Started(mine, created, read)
 
 
@@ -70,18 +70,30 @@ def keep(path: Path, data: bytes, what: str) -> bool:
 
 # ---- what a copy holds
 
-def worksheet_copy(shipped: bytes, stage: Stage, lesson: str) -> bytes:
-    """A worksheet whose link leads to the learner's lesson of this name."""
-    return shipped.replace(f"../notebooks/{stage.stem}.ipynb".encode(), lesson.encode())
+def worksheet_copy(shipped: bytes, stage: Stage, lesson: str, core: bool = False) -> bytes:
+    """A worksheet whose link leads to the learner's lesson of this name.
+
+    core: with the exercises of the core path alone.
+    """
+    linked = shipped.replace(f"../notebooks/{stage.stem}.ipynb".encode(), lesson.encode())
+    if not core:
+        return linked
+    book = json.loads(linked)
+    on_path = {None, *(trap.id for trap in catalog.traps(stage.number) if trap.core)}
+    _shorten(book, [c for c in book["cells"] if reading.facts(c).get("trap") in on_path])
+    return _written(book)
 
 
-def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
+def lesson_copy(shipped: bytes, stage: Stage, worksheet: str, core: bool = False) -> bytes:
     """A lesson with links into the learner's worksheet, and without what gives answers away.
 
-    The steps of a trap that answer its question are folded in JupyterLab.
+    The steps of a trap that answer its question are folded in JupyterLab. core: without the traps
+    off the core path.
     """
     book = json.loads(shipped)
     book["metadata"]["dlsys"]["version"] = lesson_version(book)
+    if core:
+        _shorten(book, reading.core(book["cells"]))
     for cell in book["cells"]:
         facts = cell["metadata"].get("dlsys", {})
         if facts.get("role") == "exercise":
@@ -91,6 +103,17 @@ def lesson_copy(shipped: bytes, stage: Stage, worksheet: str) -> bytes:
         source = "".join(cell["source"])
         if facts.get("role") == "step" and not source.endswith(_OPEN_STEPS):
             cell["metadata"]["jp-MarkdownHeadingCollapsed"] = True
+    return _written(book)
+
+
+def _shorten(book: dict, cells: list[dict]) -> None:
+    """Leave these cells, and a mark that others are missing."""
+    if len(cells) < len(book["cells"]):
+        book["metadata"]["dlsys"]["core"] = True
+    book["cells"] = cells
+
+
+def _written(book: dict) -> bytes:
     return (json.dumps(book, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -9,13 +9,13 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dlsys import assignments, notebook_reader
 from dlsys.notebook_reader import LARGEST, NotebookFile, Unreadable, oversize
-from dlsys_helpers import paths
+from dlsys_helpers import catalog, paths
 from dlsys_helpers.catalog import Trap
 from dlsys_helpers.errors import UserError
 
@@ -26,7 +26,10 @@ class WorksheetError(UserError):
 
 @dataclass(frozen=True)
 class Worksheet:
-    """A worksheet that can be run: ``cells`` are (number among the code cells, source)."""
+    """A worksheet that can be run: ``cells`` are (number among the code cells, source).
+
+    ``exercises`` are those that it asks for: of one that was begun with the core path, no others.
+    """
 
     path: Path
     stage: int
@@ -44,15 +47,27 @@ _TO_READ = re.compile(r"00_start_here|\d\d_lesson(_\d+)?")
 def find(asked: str) -> Path:
     """The file that is meant: a path, a stage's number, or a name in my-work/ from any folder.
 
-    A number means the worksheet of `of_stage`.
+    A number means the worksheet of `of_stage`, and so does an exercise's, "09.1".
     """
     path, mine = Path(asked), paths.MY_WORK / Path(asked).name
     if os.path.lexists(path):
         return path
-    if re.fullmatch(r"\d{1,2}", asked) and assignments.is_known(int(asked)):
-        return of_stage(int(asked))
+    number = re.fullmatch(r"(\d{1,2})(\.\d{1,2})?", asked)
+    if number and assignments.is_known(int(number[1])):
+        return of_stage(int(number[1]))
     named = str(path.parent) in (".", paths.MY_WORK.name)
     return mine if named and os.path.lexists(mine) else path
+
+
+def exercise(asked: str) -> Trap | None:
+    """The exercise that is meant, "9.1" or "09.1"; None for what names a file or a stage.
+
+    Raises CatalogError for an id that is none.
+    """
+    if os.path.lexists(asked) or not re.fullmatch(r"\d{1,2}\.\d{1,2}", asked, re.A):
+        return None
+    id = catalog.as_id(asked)
+    return assignments.trap(id) if assignments.is_known(int(id[:2])) else None
 
 
 def of_stage(number: int) -> Path:
@@ -102,11 +117,28 @@ def read(path: str | Path) -> Worksheet:
     if found.view == "lesson":
         raise WorksheetError(f"{name}: is a lesson, expected a worksheet. Make one with: "
                              f"dlsys start {stage}")
-    exercises = assignments.traps(stage)
+    exercises = [trap for trap in assignments.traps(stage)
+                 if trap.core or not found.core or trap.id in found.checked]
     if not exercises:
         raise WorksheetError(f"{name}: stage {stage} has no exercises here. Run: git pull")
-    notes = _checks(found, [exercise.id for exercise in exercises], stage)
+    notes = _checks(found, [trap.id for trap in exercises], stage)
     return Worksheet(path, stage, found.cells, exercises, notes + _outdated(found, stage, name))
+
+
+def only(worksheet: Worksheet, asked: Trap) -> Worksheet:
+    """The worksheet with one exercise to check. Raises WorksheetError where it is left out."""
+    if asked not in worksheet.exercises:
+        raise WorksheetError(
+            f"{asked.id}: {_shown(worksheet.path)} holds the core path alone. The other exercises, "
+            f"beside your answers: dlsys start {worksheet.stage} --update")
+    return replace(worksheet, exercises=[asked])
+
+
+def is_core(path: Path) -> bool:
+    """Whether this was begun with the core path alone; not so for what cannot be read."""
+    with suppress(WorksheetError):
+        return load(path).core
+    return False
 
 
 def load(path: Path) -> NotebookFile:
@@ -178,6 +210,7 @@ def _outdated(found: NotebookFile, stage: int, name: str) -> list[str]:
     return [
         f"{name} is older than the exercises, which have changed since. It is checked as it "
         f"is. A new one with your answers in it: dlsys start {stage} --update"
+        f"{' --core' if found.core else ''}"
     ]
 
 

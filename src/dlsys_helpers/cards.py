@@ -85,7 +85,7 @@ def show_verdict(verdict: Verdict, trap: Trap) -> None:
         passed += f" The worked answer beside yours: dlsys answer {trap.id}"
     text = passed if verdict.status == "pass" else verdict.message
     body = "" if verdict.status in ("pass", "todo") else hint_html(trap.hints)
-    see = verdict.see({entry.id: entry.title for entry in catalog.traps()}.get(verdict.trap))
+    see = verdict.see({entry.id: entry.name for entry in catalog.traps()}.get(verdict.trap))
     shown = "".join(f'<p style="margin:.3em 0">{part}</p>'
                     for part in (html.escape(text), _linked(see, verdict.trap)) if part)
     first_hint = f"\n  Hint: {trap.hints[0]}" if body and trap.hints else ""

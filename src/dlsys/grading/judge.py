@@ -408,7 +408,7 @@ class Sitting:
         passed, shown = verdict.status == "pass", self.notebook.shown.get(verdict.id)
         shows = "nothing" if shown is None else "pass" if shown == "pass" else "fail"
         return {
-            "id": verdict.id, "title": paper.trap.title, "function": paper.trap.function,
+            "id": verdict.id, "title": paper.trap.name, "function": paper.trap.function,
             "status": verdict.status, "points": paper.trap.points if passed else 0,
             "possible": paper.trap.points, "message": clean(verdict.message, 500),
             "misconception": verdict.misconception, "trap": verdict.trap,

@@ -131,7 +131,7 @@ def _opened(mine: list[dict[str, Any]], row: Override) -> bool:
     if not closed or row.exercise not in [trap.id for trap in traps]:
         return False
     result = closed[0]
-    entries = [{"id": trap.id, "title": trap.title, "function": trap.function, "status": "missing",
+    entries = [{"id": trap.id, "title": trap.name, "function": trap.function, "status": "missing",
                 "points": 0, "possible": trap.points, "message": "", "misconception": "",
                 "trap": "", "case": "", "notebook_shows": "nothing", "differs": False}
                for trap in traps]

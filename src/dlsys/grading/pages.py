@@ -183,7 +183,7 @@ def render(name: str, **values: Any) -> str:
 
 def _lesson(trap: str) -> str:
     """Where a trap is told, whatever its file is called in the class."""
-    return f"{trap} {catalog.trap(trap).title}, in the lesson of {_stage_name(int(trap[:2]))}"
+    return f"{trap} {catalog.trap(trap).name}, in the lesson of {_stage_name(int(trap[:2]))}"
 
 
 def _code(text: str) -> markupsafe.Markup:

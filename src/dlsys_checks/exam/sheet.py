@@ -117,9 +117,16 @@ def case(number: int, place: int) -> tuple[Fault, ...]:
 
 def traps(number: int) -> list[Trap]:
     """The rows of a sheet, in the form that exercises have."""
-    return [Trap(f"{number}.{4 * case + k + 1}", f"Case {case + 1}: {words}", "",
-                 f"case_{case + 1}", points, 3, 10, False, ())
-            for case in range(CASES) for k, (words, points) in enumerate(ROWS)]
+    return [_row(number, case, k) for case in range(CASES) for k in range(len(ROWS))]
+
+
+def _row(number: int, case: int, k: int) -> Trap:
+    """A row of a case; its name gives nothing away."""
+    words, points = ROWS[k]
+    title = f"Case {case + 1}: {words}"
+    return Trap(id=f"{number}.{4 * case + k + 1}", title=title, fault=title, symptom="",
+                function=f"case_{case + 1}", points=points, difficulty=3, minutes=10, core=False,
+                hints=())
 
 
 def trap(id: str) -> Trap:

@@ -1,0 +1,69 @@
+"""How long a lesson takes to read, counted from its words and lines of code."""
+
+import functools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dlsys_helpers import catalog, paths
+from dlsys_helpers.stages import Stage
+
+# What one reads in a minute. Plain English prose goes at 238 words (Brysbaert 2019); prose about
+# code, with formulas to think over, goes slower, and so does code. Both are estimates.
+WORDS, LINES = 150, 8
+IDLE = {"setup", "explore"}  # roles whose code nobody has to read
+Cells = Iterable[Mapping[str, Any]]
+
+
+def minutes(cells: Cells) -> float:
+    """Minutes for words and lines of code."""
+    words = lines = 0
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            words += len(source.split())
+        elif cell["cell_type"] == "code" and facts(cell).get("role") not in IDLE:
+            lines += len(source.splitlines())
+    return words / WORDS + lines / LINES
+
+
+def by_fives(cells: Cells) -> int:
+    """Minutes for these cells, by fives, rounded up."""
+    return 5 * math.ceil(minutes(cells) / 5)
+
+
+def core(cells: Cells) -> list:
+    """The cells of a lesson without the traps off its core path."""
+    return [cell for cell in cells if not facts(cell).get("aside")]
+
+
+def facts(cell: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the course wrote into the metadata of a cell."""
+    return cell["metadata"].get("dlsys", {})
+
+
+class Times(NamedTuple):
+    """Minutes of a stage, or of its core path: to read, and for the exercises."""
+
+    read: int
+    solve: int
+
+    def __str__(self) -> str:
+        return f"{self.read} minutes to read, {self.solve} for the exercises"
+
+
+def times(stage: Stage) -> tuple[Times, Times]:
+    """Minutes for the core path and for all of a stage; 0 to read where its lesson is not here."""
+    path, traps = paths.NOTEBOOKS / f"{stage.stem}.ipynb", catalog.traps(stage.number)
+    short, whole = _read(path, path.stat().st_mtime_ns) if path.exists() else (0, 0)
+    return (Times(short, sum(trap.minutes for trap in traps if trap.core)),
+            Times(whole, sum(trap.minutes for trap in traps)))
+
+
+@functools.cache
+def _read(path: Path, _changed: int) -> tuple[int, int]:
+    """Minutes to read a shipped lesson: its core path, and all of it."""
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    return by_fives(core(cells)), by_fives(cells)
