@@ -11,7 +11,8 @@ import pytest
 from dlsys import doctor, work_folder
 from dlsys_helpers import catalog, paths
 
-LINK = re.compile(r"\]\((?!https?:)([^)]+)\)")
+LINK = re.compile(r"\]\((?!https?:|#)([^)]+)\)")
+WITHIN = re.compile(r"\]\(#((?:[^()]|\([^()]*\))+)\)")
 
 
 @pytest.fixture
@@ -40,6 +41,20 @@ def test_links_of_the_copies_lead_to_a_cell_of_their_sibling(work, number):
     assert {id for _, _, id in found} <= {cell["id"] for cell in cells(started.path)}
 
 
+@pytest.mark.parametrize("number", [stage.number for stage in catalog.written()])
+def test_links_of_a_short_copy_lead_to_what_it_holds(work, number):
+    started = work_folder.start(number, core=True)
+    core = {trap.id.replace(".", "-") for trap in catalog.traps(number) if trap.core}
+    assert targets(started.path) == {started.lesson.name}
+    assert targets(started.lesson) == {f"{started.path.name}#cell-id={id}-exercise-1"
+                                       for id in core}
+    texts = ["".join(cell["source"]) for cell in cells(started.lesson)
+             if cell["cell_type"] == "markdown"]
+    headings = {text.partition("\n")[0].lstrip("# ").replace(" ", "-") for text in texts
+                if text.startswith("#")}
+    assert {target for text in texts for target in WITHIN.findall(text)} <= headings
+
+
 @pytest.mark.parametrize("number", [0, *(stage.number for stage in catalog.written())])
 def test_no_link_of_a_shipped_lesson_leads_to_a_file_of_the_course(number):
     (path,) = paths.NOTEBOOKS.glob(f"{number:02d}_*.ipynb")
@@ -50,7 +65,7 @@ def test_answers_are_gone_and_the_rest_is_there(work):
     started = work_folder.start(1)
     shipped = cells(paths.NOTEBOOKS / "01_activations.ipynb")
     for cell, before in zip(cells(started.lesson), shipped, strict=True):
-        if before["metadata"]["dlsys"]["role"] in {"break", "look", "repair"}:
+        if before["metadata"]["dlsys"]["role"] in {"look", "why", "repair", "more"}:
             assert cell.get("outputs", []) == []
             assert "nbval-check-output" not in cell["metadata"]["tags"]
         else:
@@ -67,8 +82,8 @@ def test_nothing_that_answers_a_question_is_open_below_it(work, number):
             folded = cell["metadata"].get("jp-MarkdownHeadingCollapsed", False)
         elif not folded:
             shown.add(cell["metadata"]["dlsys"]["role"])
-    assert not shown & {"break", "look", "repair", "folklore", "keep"}
-    assert shown >= {"predict", "exercise", "quiz"}
+    assert not shown & {"look", "why", "repair", "more", "folklore", "keep"}
+    assert shown >= {"break", "guess", "exercise", "quiz"}
 
 
 def lesson(*of_cells: dict, code: str = "a1") -> bytes:
@@ -79,7 +94,7 @@ def lesson(*of_cells: dict, code: str = "a1") -> bytes:
 def test_headings_that_answer_are_folded_and_others_are_not():
     made = work_folder.lesson_copy(lesson(*(
         {"cell_type": "markdown", "metadata": {"dlsys": {"role": "step"}}, "source": source}
-        for source in ("### Break it", ["### Look\n"], "### Your turn", "Break it"))),
+        for source in ("### Why: it is cut", ["### Look\n"], "### Your turn", "The code"))),
         catalog.written()[0], "w")
     folded = [cell["metadata"].get("jp-MarkdownHeadingCollapsed") for cell in
               json.loads(made)["cells"]]
